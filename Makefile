@@ -1,0 +1,35 @@
+# Two commands set everything up: `make demo` and `make test`.
+# On Linux without a GPU, TORCH_INDEX=https://download.pytorch.org/whl/cpu fetches a much smaller torch.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
+TORCH_INDEX ?=
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+INSTALLED := .venv/installed
+
+.PHONY: demo test format clean
+
+demo: $(INSTALLED)
+	$(BIN)/heedful demo
+
+test: $(INSTALLED)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy --strict src
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 2
+
+format: $(INSTALLED)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "Heedful needs Python 3.11 or newer, and found: $$(python3 --version 2>&1)."; \
+		echo "Install one, or name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 2; } >&2
+	@echo "Setting up .venv (once; a few minutes, most of it for torch) ..."
+	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
+	$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
+	$(PIP) --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,320 @@
+"""Attention, written once: softmax(score(q, k) + bias, where mask) v.
+
+Four independent ideas meet here and stay apart: the score (how a query and a key are compared), the mask (where one may
+look), the bias (how much position or segment shifts a score) and the heads.
+
+B batch, T queries, S keys, D width, H heads, K width of one head.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
+
+from heedful.blocks.positions import Rotary
+from heedful.blocks.taps import Tap, heard
+
+Score = Callable[[Tensor, Tensor], Tensor]
+Rule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+# ------------------------------------------------------------------ rules: where to look, and by how much to shift
+@dataclass(frozen=True, eq=False)
+class Mask:
+    """Where one may look: a rule over indices (b, h, q, k) -> bool, with FlexAttention's signature.
+
+    `diagonal` is set when the rule is k <= q + diagonal and nothing else: kernels that know triangles may use it.
+    """
+
+    rule: Rule
+    diagonal: int | None = None
+
+    def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return self.rule(b, h, q, k)
+
+    def __and__(self, other: "Mask") -> "Mask":
+        return Mask(lambda b, h, q, k: self(b, h, q, k) & other(b, h, q, k))
+
+    def __or__(self, other: "Mask") -> "Mask":
+        return Mask(lambda b, h, q, k: self(b, h, q, k) | other(b, h, q, k))
+
+
+@dataclass(frozen=True, eq=False)
+class Bias:
+    """By how much a score is shifted: a rule over the same four indices -> float; rules add up with `+`."""
+
+    rule: Rule
+
+    def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return self.rule(b, h, q, k)
+
+    def __add__(self, other: "Bias") -> "Bias":
+        return Bias(lambda b, h, q, k: self(b, h, q, k) + other(b, h, q, k))
+
+
+Visible = Mask | BlockMask | Tensor | None  # a rule, the same prepared for a kernel, or dense; None: everything
+
+
+def causal(offset: int | Tensor = 0) -> Mask:
+    """A query sees keys up to its own place; `offset` is the place of query 0, when a cache holds earlier keys."""
+    return Mask(lambda b, h, q, k: k <= q + offset, offset if isinstance(offset, int) else None)
+
+
+def window(size: int, offset: int | Tensor = 0) -> Mask:
+    """Local attention: keys at most `size` places away."""
+    return Mask(lambda b, h, q, k: (k - q - offset).abs() <= size)
+
+
+def padding(lengths: Tensor) -> Mask:
+    """Keys before each row's length; lengths (B,)."""
+    return Mask(lambda b, h, q, k: k < lengths[b])
+
+
+def real(keys: Tensor) -> Mask:
+    """Keys that are marked; keys (B, S) bool. Padding may then stand on the left, on the right, or between."""
+    return Mask(lambda b, h, q, k: keys[b, k])
+
+
+def same(segments: Tensor) -> Mask:
+    """Keys of the query's own segment; segments (B, S)."""
+    return Mask(lambda b, h, q, k: segments[b, q] == segments[b, k])
+
+
+def prefix(lengths: Tensor) -> Mask:
+    """Everybody sees the first lengths[b] keys."""
+    return Mask(lambda b, h, q, k: k < lengths[b])
+
+
+def order(ranks: Tensor) -> Mask:
+    """A query sees the keys that come before it in a given order; ranks (B, S) is each position's rank."""
+    return Mask(lambda b, h, q, k: ranks[b, k] < ranks[b, q])
+
+
+def alibi(heads: int, offset: int | Tensor = 0) -> Bias:
+    """Attention with linear biases (Press et al., 2022): a slope a head times the distance."""
+    return Bias(lambda b, h, q, k: -torch.exp2(-8.0 * (h + 1) / heads) * (q + offset - k).abs())
+
+
+def dense(rule: Mask | Bias, queries: Tensor, keys: Tensor) -> Tensor:
+    """The rule as a tensor that broadcasts to (B, H, T, S), for queries (B, H, T, K) and keys (B, H, S, K)."""
+    b, h, q = (torch.arange(n, device=queries.device) for n in queries.shape[:3])
+    k = torch.arange(keys.shape[2], device=queries.device)
+    return rule(b[:, None, None, None], h[:, None, None], q[:, None], k)
+
+
+# ------------------------------------------------------------------ scores: how a query and a key are compared
+def dot(q: Tensor, k: Tensor) -> Tensor:
+    """q . k"""
+    return q @ k.mT  # (B, H, T, S)
+
+
+def scaled_dot(q: Tensor, k: Tensor) -> Tensor:
+    """q . k / sqrt(K), so that unit-variance inputs give unit-variance scores (divided first: half floats overflow)."""
+    return (q / math.sqrt(q.shape[-1])) @ k.mT  # (B, H, T, S)
+
+
+def cosine(q: Tensor, k: Tensor) -> Tensor:
+    """cos(q, k): blind to lengths."""
+    return F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT  # (B, H, T, S)
+
+
+class General(nn.Module):
+    """q W k (Luong et al., 2015): queries and keys may differ in width."""
+
+    def __init__(self, query_width: int, key_width: int) -> None:
+        super().__init__()
+        self.matrix = nn.Linear(key_width, query_width, bias=False)
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        return q @ self.matrix(k).mT  # (B, H, T, S)
+
+
+class Additive(nn.Module):
+    """v . tanh(W_q q + W_k k) (Bahdanau et al., 2015): one hidden layer on [k; q] with a single output."""
+
+    def __init__(self, query_width: int, key_width: int, hidden: int) -> None:
+        super().__init__()
+        self.q = nn.Linear(query_width, hidden, bias=False)
+        self.k = nn.Linear(key_width, hidden, bias=False)
+        self.v = nn.Linear(hidden, 1, bias=False)
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        hidden = torch.tanh(self.q(q)[..., :, None, :] + self.k(k)[..., None, :, :])  # (B, H, T, S, hidden)
+        return self.v(hidden).squeeze(-1)  # (B, H, T, S)
+
+
+class Location(nn.Module):
+    """(W q)_s: the weights depend on the query alone, not on what the keys hold; at most `longest` keys."""
+
+    def __init__(self, query_width: int, longest: int) -> None:
+        super().__init__()
+        self.matrix = nn.Linear(query_width, longest, bias=False)
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        if k.shape[-2] > self.matrix.out_features:
+            raise ValueError(f"location attention was built for {self.matrix.out_features} keys, got {k.shape[-2]}")
+        return self.matrix(q)[..., : k.shape[-2]]  # (B, H, T, S)
+
+
+# ------------------------------------------------------------------ attention
+def softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """Softmax over the keys that the mask allows; a row that may look nowhere gets zeros, not NaN."""
+    if mask is None:
+        return scores.softmax(-1)
+    nowhere = ~mask.any(-1, keepdim=True)
+    weights = scores.masked_fill(~(mask | nowhere), -math.inf).softmax(-1)
+    return weights.masked_fill(nowhere, 0.0)
+
+
+def fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None, triangle: bool) -> Tensor:
+    """Scaled dot-product attention in one kernel; the same numbers as the sentence in `attend`."""
+    if bias is None and (triangle or mask is None):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=triangle)
+    if bias is None:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    bias = bias.to(q.dtype)
+    if mask is None:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+    nowhere = ~mask.any(-1, keepdim=True)  # such rows look everywhere for the kernel's sake, and give zeros
+    shift = bias.masked_fill(~(mask | nowhere), -math.inf)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=shift).masked_fill(nowhere, 0.0)
+
+
+@cache
+def _compiled_tiles() -> Callable[..., Tensor]:
+    return torch.compile(flex_attention, dynamic=False)  # type: ignore[return-value]
+
+
+def tiled(q: Tensor, k: Tensor, v: Tensor, mask: BlockMask) -> Tensor:
+    """The same over the tiles of a block-sparse mask only."""
+    tile = min(mask.BLOCK_SIZE)
+    options = {"BLOCK_M": tile, "BLOCK_N": tile, "BLOCK_M1": tile, "BLOCK_N1": tile, "BLOCK_M2": tile, "BLOCK_N2": tile}
+    flex = flex_attention if torch.compiler.is_compiling() else _compiled_tiles()
+    return flex(q, k, v, block_mask=mask, kernel_options=options)  # (B, H, T, E)
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Visible = None,
+    bias: Bias | Tensor | None = None,
+    score: Score = scaled_dot,
+    scores: Tap | None = None,
+    weights: Tap | None = None,
+) -> Tensor:
+    """softmax(score(q, k) + bias, where mask) v, with q (B, H, T, K), k (B, H, S, K), v (B, H, S, E).
+
+    Masks and biases are rules, or dense tensors that broadcast to (B, H, T, S). With the scaled dot product and nobody
+    watching, the same sentence runs in a fused kernel. When q has W times the rows of k, W hypotheses in a row read one
+    memory, and stand as further queries.
+    """
+    rows, _, queries, _ = q.shape
+    if rows != k.shape[0]:
+        q = q.unflatten(0, (k.shape[0], -1)).transpose(1, 2).flatten(2, 3)  # (B, H, W * T, K)
+    if isinstance(mask, Mask) and mask.diagonal is not None and mask.diagonal >= k.shape[2] - 1:
+        mask = None  # even the first query sees every key
+    triangle = isinstance(mask, Mask) and mask.diagonal == 0 and q.shape[2] == k.shape[2]
+    fast = score is scaled_dot and not heard(scores, weights)
+    if isinstance(mask, BlockMask):
+        if fast and bias is None:
+            return tiled(q, k, v, mask)
+        mask = Mask(mask.mask_mod)
+    if isinstance(mask, Mask) and not (triangle and fast and bias is None):
+        mask = dense(mask, q, k)
+    if isinstance(bias, Bias):
+        bias = dense(bias, q, k)
+    if fast:
+        o = fused(q, k, v, None if isinstance(mask, Mask) else mask, bias, triangle and bias is None)
+    else:
+        a = score(q, k)  # (B, H, T, S)
+        a = a if bias is None else a + bias
+        a = a if scores is None else scores(a)
+        b = softmax(a, mask if isinstance(mask, Tensor) else None)
+        b = b if weights is None else weights(b)
+        o = b.to(v.dtype) @ v  # (B, H, T, E)
+    if rows != k.shape[0]:
+        o = o.unflatten(2, (-1, queries)).transpose(1, 2).flatten(0, 1)  # (B, H, T, E)
+    return o
+
+
+def look_back(q: Tensor, memory: "KV") -> Tensor:
+    """One query a row and keys that stand in other rows, in a kernel of our own."""
+    from heedful.blocks import kernels  # needs Triton, which comes with torch's GPU builds only
+
+    assert memory.rows is not None and memory.length is not None
+    return kernels.look_back(q, memory.k, memory.v, memory.rows, memory.length)  # (B, H, T, K)
+
+
+class KV(NamedTuple):
+    """Keys and values, split into heads: (B, H, S, K) each.
+
+    With `rows` (B, S), key s of row b stands in row rows[b, s], and only the first `length` count.
+    """
+
+    k: Tensor
+    v: Tensor
+    rows: Tensor | None = None
+    length: Tensor | None = None
+
+    def gathered(self) -> "KV":
+        if self.rows is None:
+            return self
+        place = torch.arange(self.rows.shape[1], device=self.rows.device)
+        k, v = (x[self.rows, :, place].transpose(1, 2) for x in (self.k, self.v))  # (B, H, S, K)
+        return KV(k, v)
+
+
+class MultiHead(nn.Module):
+    """o = W_o [o_1; ...; o_H], where o_i = attend(W_q x, W_k m, W_v m) in head i (Vaswani et al., 2017).
+
+    `remember(m)` gives keys and values, which a cache may hold or extend; calling it with x and those attends. Without
+    `output` there is no W_o, as in some lectures.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        memory_width: int | None = None,
+        score: Score = scaled_dot,
+        rotary: Rotary | None = None,
+        output: bool = True,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        if width % heads:
+            raise ValueError(f"width {width} does not split into {heads} heads")
+        self.heads, self.score, self.rotary = heads, score, rotary
+        self.q = nn.Linear(width, width, bias=bias)
+        self.kv = nn.Linear(memory_width or width, 2 * width, bias=bias)
+        self.out = nn.Linear(width, width, bias=bias) if output else nn.Identity()
+        self.scores, self.weights = Tap(), Tap()
+
+    def split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, H, T, K)
+
+    def remember(self, memory: Tensor, at: Tensor | None = None) -> KV:
+        """Keys and values of the memory (B, S, D), whose places `at` matter to rotary positions only."""
+        k, v = map(self.split, self.kv(memory).chunk(2, -1))  # (B, H, S, K)
+        return KV(k if self.rotary is None or at is None else self.rotary(k, at), v)
+
+    def forward(
+        self, x: Tensor, memory: KV, mask: Visible = None, bias: Bias | Tensor | None = None, at: Tensor | None = None
+    ) -> Tensor:
+        q = self.split(self.q(x))  # (B, H, T, K)
+        q = q if self.rotary is None or at is None else self.rotary(q, at)
+        fast = self.score is scaled_dot and not heard(self.scores, self.weights)
+        if memory.rows is not None and q.is_cuda and q.shape[2] == 1 and bias is None and fast:
+            o = look_back(q, memory)  # (B, H, T, K)
+        else:
+            k, v, *_ = memory.gathered()
+            o = attend(q, k, v, mask, bias, self.score, self.scores, self.weights)  # (B, H, T, K)
+        return self.out(o.transpose(1, 2).flatten(2))  # (B, T, D)

@@ -1,0 +1,96 @@
+"""Losses come as a sum and a count, so that accumulation, processes and evaluation can average rightly.
+
+N predictions (positions of all rows), D width, V vocabulary.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Loss(NamedTuple):
+    """A summed loss (with gradient), the same without label smoothing (for reporting), and how many items it sums."""
+
+    total: Tensor
+    plain: Tensor
+    count: Tensor
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0, ignore: int = -100) -> Loss:
+    """-sum log p(target), with the target's mass smoothed evenly over the vocabulary (Szegedy et al., 2016).
+
+    The definition; `projected_cross_entropy` gives the same without ever holding all logits.
+    """
+    logs = _wide(logits).log_softmax(-1)  # (N, V)
+    keep = targets != ignore
+    plain = -logs.gather(-1, targets.clamp(min=0)[:, None]).squeeze(-1)[keep].sum()
+    even = -logs.mean(-1)[keep].sum()
+    return Loss((1 - smoothing) * plain + smoothing * even, plain.detach(), keep.sum())
+
+
+def projected_cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, smoothing: float = 0.0, ignore: int = -100) -> Loss:
+    """`cross_entropy(x weight^T, targets)` for x (N, D) and weight (V, D), computed a slice of rows at a time.
+
+    The gradients are made slice by slice along with the loss, so N x V logits never exist at once.
+    """
+    if torch.is_autocast_enabled(x.device.type):
+        dtype = torch.get_autocast_dtype(x.device.type)
+        x, weight = x.to(dtype), weight.to(dtype)
+    total, plain = _Projected.apply(x, weight, targets, smoothing, ignore)
+    return Loss(total, plain, (targets != ignore).sum())
+
+
+def _wide(x: Tensor) -> Tensor:
+    """At least float32."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _slice_loss(x: Tensor, weight: Tensor, targets: Tensor, smoothing: float, ignore: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Loss, plain loss and the loss's gradient in the logits, for one slice."""
+    logits = _wide(x @ weight.mT)  # (N, V)
+    vocab = logits.shape[-1]
+    keep = (targets != ignore).to(logits.dtype)
+    norm = logits.logsumexp(-1)  # (N,)
+    hit = logits.gather(-1, targets.clamp(min=0)[:, None]).squeeze(-1)  # (N,)
+    plain = ((norm - hit) * keep).sum()
+    even = ((norm - logits.mean(-1)) * keep).sum()
+    goal = torch.arange(vocab, device=x.device) == targets[:, None]
+    grad = (logits - norm[:, None]).exp() - smoothing / vocab - (1 - smoothing) * goal.to(logits.dtype)
+    return (1 - smoothing) * plain + smoothing * even, plain, (grad * keep[:, None]).to(x.dtype)
+
+
+class _Projected(torch.autograd.Function):
+    """Forward makes loss and gradients slice by slice; backward only scales them."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, smoothing: float, ignore: int) -> tuple[Tensor, Tensor]:
+        rows = max(1, (1 << 27) // weight.shape[0])  # about 128 M logits at a time
+        step = torch.compile(_slice_loss, dynamic=True) if x.is_cuda else _slice_loss
+        wants = ctx.needs_input_grad
+        total = plain = _wide(x.new_zeros(()))
+        grad_x = torch.empty_like(x) if wants[0] else None
+        grad_weight = torch.zeros_like(_wide(weight)) if wants[1] else None
+        for at in range(0, x.shape[0], rows):
+            part = slice(at, at + rows)
+            more, more_plain, grad = step(x[part], weight, targets[part], smoothing, ignore)
+            total, plain = total + more, plain + more_plain
+            if grad_x is not None:
+                grad_x[part] = grad @ weight
+            if grad_weight is not None:
+                grad_weight += grad.mT @ x[part]
+        ctx.save_for_backward(grad_x, grad_weight)
+        ctx.mark_non_differentiable(plain)
+        ctx.dtype = weight.dtype
+        return total, plain
+
+    @staticmethod
+    def backward(ctx: Any, total: Tensor, plain: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
+        grad_x, grad_weight = ctx.saved_tensors
+        return (
+            None if grad_x is None else grad_x * total.to(grad_x.dtype),
+            None if grad_weight is None else (grad_weight * total).to(ctx.dtype),
+            None,
+            None,
+            None,
+        )

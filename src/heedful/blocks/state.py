@@ -1,0 +1,194 @@
+"""What a decoder carries from one token to the next: plain values, batch rows first.
+
+R rows (sentences times hypotheses), B sentences, H heads, S keys, K width of one head.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from heedful.blocks.attention import KV, Visible, causal
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Shared(Generic[Value]):
+    """What all hypotheses of a sentence read: kept once a sentence, however many hypotheses there are."""
+
+    value: Value
+
+
+class Slot(Protocol):
+    """The past of one layer."""
+
+    def append(self, kv: KV, /) -> KV:
+        """All keys and values, after those of the next queries."""
+
+
+class Past(Protocol):
+    """Keys and values of all layers so far."""
+
+    @property
+    def length(self) -> int | Tensor: ...
+
+    def reach(self, queries: int, /) -> int:
+        """How long a sequence may be after the next queries."""
+
+    def places(self, queries: int, /) -> Tensor:
+        """Where the next queries stand."""
+
+    def visible(self, queries: int, /) -> Visible:
+        """What they may see of the keys so far and of their own."""
+
+    def slots(self, queries: int, /) -> Sequence[Slot]:
+        """A slot a layer, for the next queries."""
+
+    def after(self, layers: Sequence[KV], /) -> "Past":
+        """The past once the slots have taken the queries' keys and values."""
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A slot that grows by copying."""
+
+    before: KV | None
+
+    def append(self, kv: KV) -> KV:
+        if self.before is None:
+            return kv
+        return KV(torch.cat([self.before.k, kv.k], 2), torch.cat([self.before.v, kv.v], 2))
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Keys and values so far, a pair of (R, H, S, K) a layer, or None before the first token; never written in place."""
+
+    layers: tuple[KV | None, ...]
+
+    @property
+    def length(self) -> int:
+        first = self.layers[0]
+        return 0 if first is None else first.k.shape[2]
+
+    def reach(self, queries: int) -> int:
+        return self.length + queries
+
+    def places(self, queries: int) -> Tensor:
+        first = self.layers[0]
+        return self.length + torch.arange(queries, device=None if first is None else first.k.device)  # (T,)
+
+    def visible(self, queries: int) -> Visible:
+        return causal(self.length)
+
+    def slots(self, queries: int) -> Sequence[Slot]:
+        return [Grown(layer) for layer in self.layers]
+
+    def after(self, layers: Sequence[KV]) -> "Cache":
+        return Cache(tuple(layers))
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A slot that writes in place."""
+
+    room: KV
+    at: Tensor
+
+    def append(self, kv: KV) -> KV:
+        self.room.k.index_copy_(2, self.at, kv.k.to(self.room.k.dtype))
+        self.room.v.index_copy_(2, self.at, kv.v.to(self.room.v.dtype))
+        return self.room
+
+
+@dataclass(frozen=True)
+class StaticCache:
+    """The same in room set aside beforehand, for captured graphs: written in place, so it has one owner only.
+
+    `length` is a tensor, since a captured step must not know it. Keys never move: `rows` (R, S) says in which row each key
+    of a hypothesis stands, and reordering hypotheses reorders that table alone.
+    """
+
+    layers: Shared[tuple[KV, ...]]
+    rows: Tensor
+    length: Tensor
+
+    def reach(self, queries: int) -> int:
+        return queries  # unknown here: whoever reserves the room sees to it
+
+    def places(self, queries: int) -> Tensor:
+        return self.length + torch.arange(queries, device=self.rows.device)  # (T,)
+
+    def visible(self, queries: int) -> Visible:
+        return torch.arange(self.rows.shape[1], device=self.rows.device) <= self.places(queries)[:, None]  # (T, S)
+
+    def slots(self, queries: int) -> Sequence[Slot]:
+        at, own = self.places(queries), torch.arange(len(self.rows), device=self.rows.device)
+        rows = self.rows.index_copy(1, at, own[:, None].expand(-1, queries))  # (R, S)
+        length = self.length + queries
+        return [Fixed(KV(layer.k, layer.v, rows, length), at) for layer in self.layers.value]
+
+    def after(self, layers: Sequence[KV]) -> "StaticCache":
+        rows, length = layers[0].rows, layers[0].length
+        assert rows is not None and length is not None
+        return StaticCache(self.layers, rows, length)
+
+
+def reserve(state: Any, room: int) -> Any:
+    """The same state with every cache moved into static room for `room` keys."""
+    if isinstance(state, Cache):
+        first = state.layers[0]
+        assert first is not None, "shapes are known after the first token"
+        rows = torch.arange(len(first.k), device=first.k.device)[:, None].expand(-1, room).contiguous()  # (R, S)
+        length = torch.tensor(state.length, device=first.k.device)
+        return StaticCache(Shared(tuple(_roomy(kv, room) for kv in state.layers if kv)), rows, length)
+    if isinstance(state, StaticCache):
+        more = state.rows.new_zeros(len(state.rows), room - state.rows.shape[1])
+        layers = tuple(_roomy(kv, room) for kv in state.layers.value)
+        return StaticCache(Shared(layers), torch.cat([state.rows, more], 1), state.length)
+    return _map(state, lambda part: reserve(part, room))
+
+
+def _roomy(kv: KV, room: int) -> KV:
+    k, v = (x.new_zeros(*x.shape[:2], room, x.shape[3]) for x in (kv.k, kv.v))  # (R, H, S, K)
+    k[:, :, : kv.k.shape[2]], v[:, :, : kv.v.shape[2]] = kv.k, kv.v
+    return KV(k, v)
+
+
+def select(state: Any, rows: Tensor) -> Any:
+    """Keep, repeat or reorder batch rows in every part of the state."""
+    return changed(state, lambda x: x.index_select(0, rows) if x.dim() else x)
+
+
+def regroup(state: Any, rows: Tensor) -> Any:
+    """`select` among the hypotheses of each sentence: what they share stays as it is."""
+    if isinstance(state, Shared):
+        return state
+    if isinstance(state, Tensor):
+        return state.index_select(0, rows) if state.dim() else state
+    return _map(state, lambda part: regroup(part, rows))
+
+
+def changed(state: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same state with every tensor changed."""
+    return change(state) if isinstance(state, Tensor) else _map(state, lambda part: changed(part, change))
+
+
+def tensors(state: Any) -> list[Tensor]:
+    """Every tensor of the state, in a fixed order."""
+    found: list[Tensor] = []
+    changed(state, lambda x: (found.append(x), x)[1])
+    return found
+
+
+def _map(state: Any, change: Callable[[Any], Any]) -> Any:
+    """The same structure with each direct part changed."""
+    if is_dataclass(state) and not isinstance(state, type):
+        return replace(state, **{field.name: change(getattr(state, field.name)) for field in fields(state)})
+    if isinstance(state, tuple):
+        parts = [change(part) for part in state]
+        return tuple(parts) if type(state) is tuple else type(state)(*parts)
+    return state

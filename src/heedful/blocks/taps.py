@@ -1,0 +1,77 @@
+"""Taps: named places in a model where a value can be seen or replaced while it runs.
+
+    with watch(model, "decoder.*.cross.weights") as seen:
+        model.translate(...)
+    seen["decoder.3.cross.weights"]        # the last value there; `seen.all[name]` has every one
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+
+from torch import Tensor, nn
+
+Listener = Callable[[Tensor], Tensor | None]
+
+
+class Tap(nn.Module):
+    """x -> x, unless somebody listens: then the listener sees x and may return a replacement."""
+
+    listener: Listener | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listener = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.listener is None:
+            return x
+        replaced = self.listener(x)
+        return x if replaced is None else replaced
+
+
+def heard(*taps: Tap | None) -> bool:
+    """Whether anybody listens at one of these."""
+    return any(tap is not None and tap.listener is not None for tap in taps)
+
+
+class Seen(dict[str, Tensor]):
+    """The last value at each watched tap, by module path; `all` keeps every value in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all: dict[str, list[Tensor]] = {}
+
+    def record(self, name: str, value: Tensor) -> None:
+        self[name] = value
+        self.all.setdefault(name, []).append(value)
+
+
+def taps(model: nn.Module) -> dict[str, Tap]:
+    """Every tap of the model by its module path."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, Tap)}
+
+
+@contextmanager
+def watch(model: nn.Module, pattern: str = "*", edit: Callable[[str, Tensor], Tensor | None] | None = None) -> Iterator[Seen]:
+    """Record (and with `edit` replace) what passes the taps whose path matches the pattern."""
+    found = {name: tap for name, tap in taps(model).items() if fnmatchcase(name, pattern)}
+    if not found:
+        raise ValueError(f"no tap matches {pattern!r}; taps here: {', '.join(taps(model)) or 'none'}")
+    seen, before = Seen(), {name: tap.listener for name, tap in found.items()}
+
+    def listen(name: str) -> Listener:
+        def listener(x: Tensor) -> Tensor | None:
+            replaced = None if edit is None else edit(name, x)
+            seen.record(name, (x if replaced is None else replaced).detach())
+            return replaced
+
+        return listener
+
+    try:
+        for name, tap in found.items():
+            tap.listener = listen(name)
+        yield seen
+    finally:
+        for name, tap in found.items():
+            tap.listener = before[name]

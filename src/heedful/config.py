@@ -1,0 +1,242 @@
+"""Typed settings: the frozen base class, dotted overrides, and one error that names every problem by its line."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from heedful.errors import UserError, shown
+from heedful.yamltext import DEEPEST, Key, Keys, Marks, halved, load_yaml, read_yaml, write_yaml
+
+__all__ = ["Config", "load_yaml", "override", "parse", "render", "schema"]
+
+MOST_PROBLEMS = 30  # shown at once
+LONGEST_NAME = 120  # characters of a key that a message repeats
+
+
+class Config(BaseModel):
+    """A frozen group of settings that accepts known keys of the right type only."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True, allow_inf_nan=False)
+
+
+AnyConfig = TypeVar("AnyConfig", bound=Config)
+
+
+def override(data: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """A copy of the settings with each `key.path=value` put in, the value read as YAML."""
+    changed = copy.deepcopy(dict(data))
+    for text in overrides:
+        _put(changed, text)
+    return changed
+
+
+def _put(data: dict[str, Any], text: str) -> Keys:
+    """Set one override in place and return the path it went to."""
+    name, equals, value = text.partition("=")
+    names = name.strip().split(".")
+    if halved(text):
+        raise UserError("this override is not whole Unicode text", found=shown(text), expected="UTF-8")
+    if not equals or not all(names):
+        raise UserError(
+            "this is not an override", found=shown(text), expected="key.path=value", todo="for example train.seed=3"
+        )
+    if len(names) > DEEPEST:
+        raise UserError("this override goes too deep", where=f"override {shown(name)}", expected=f"{DEEPEST} levels")
+    try:
+        parsed, _ = read_yaml(value, name)
+    except UserError as error:
+        error.where = f"override {name}"  # a line and column would mislead here
+        raise
+    path: list[Key] = []
+    holder: Any = data
+    for index, word in enumerate(names):
+        last = index == len(names) - 1
+        if isinstance(holder, list) and word in map(str, range(len(holder))):
+            key: Key = int(word)
+        elif isinstance(holder, dict):
+            key = word
+            # An absent or null group is begun, so that one setting of it can be given alone.
+            if not last and holder.get(word) is None:
+                holder[word] = {}
+        else:
+            raise UserError(
+                "this override names no setting",
+                where=f"override {name}",
+                found=f"{'.'.join(map(str, path))} is {shown(holder)}",
+                expected="a group of settings, or the index of an item that exists",
+            )
+        path.append(key)
+        if last:
+            holder[key] = parsed
+        else:
+            holder = holder[key]
+    return tuple(path)
+
+
+def parse(
+    cls: type[AnyConfig],
+    data: Mapping[str, Any],
+    marks: Marks | None = None,
+    overrides: Sequence[str] = (),
+    file: str | Path | None = None,
+) -> AnyConfig:
+    """Check settings against their class and return it filled, or raise one error that lists every problem."""
+    settings = copy.deepcopy(dict(data))
+    problems: list[UserError] = []
+    put: list[Keys] = []
+    for text in overrides:
+        try:
+            put.append(_put(settings, text))
+        except UserError as problem:
+            problems.append(problem)
+
+    def where(path: Keys) -> str | None:
+        for begun in put:
+            if path[: len(begun)] == begun:
+                return "override " + ".".join(map(str, begun))
+        if file is None or not marks:
+            return None if file is None else str(file)
+        known = next(mark for end in range(len(path), -1, -1) if (mark := marks.get(path[:end])) is not None)
+        return f"{file}:{known.line}:{known.column}"
+
+    hidden = 0
+    try:
+        # As JSON, strict checking still takes a list for a tuple, while "3" is no number and true is no 1.
+        config = cls.model_validate_json(json.dumps(settings))
+        if not problems:
+            return config
+    except ValidationError as error:
+        problems += _explain(cls, error, where)
+        hidden = max(0, error.error_count() - MOST_PROBLEMS)
+    if len(problems) == 1:
+        raise problems[0]
+    raise UserError(
+        f"{len(problems) + hidden} problems in {'the settings' if file is None else file}",
+        problems=problems,
+        todo=f"begin with these; {hidden} more are not shown" if hidden else None,
+    )
+
+
+EXPECTED = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "list_type": "a list, [a, b, ...]",
+    "tuple_type": "a list, [a, b, ...]",
+    "model_type": "a group of settings, `key: value` lines indented below it",
+    "model_attributes_type": "a group of settings, `key: value` lines indented below it",
+}
+
+
+def _explain(cls: type[Config], error: ValidationError, where: Callable[[Keys], str | None]) -> list[UserError]:
+    """Say each problem that pydantic found in the words of the file, one for each field."""
+    problems: dict[Keys, UserError] = {}
+    for detail in error.errors(include_url=False)[:MOST_PROBLEMS]:
+        path, owners, members = _trace(cls, detail["loc"])
+        kind, context, given = detail["type"], detail.get("ctx", {}), detail["input"]
+        name, group = ".".join(map(str, path))[:LONGEST_NAME] or "the settings", "".join(f"{key}." for key in path[:-1])
+        message, todo = f"{name} is not right", None
+        found: str | None = shown(given)
+        expected: str | None = EXPECTED.get(kind, detail["msg"].removeprefix("Input should be "))
+        if kind == "missing":
+            message, found, expected = f"{name} is missing", None, _description(owners, path[-1])
+            todo = f"add `{path[-1]}:`"
+        elif kind == "extra_forbidden":
+            known = sorted({field for owner in owners for field in owner.model_fields})
+            message, found, expected = f"{name} is no known key", None, "one of " + ", ".join(known)
+            todo = _near(str(path[-1]), known, group) or _elsewhere(cls, str(path[-1]))
+        elif kind in ("union_tag_invalid", "union_tag_not_found"):
+            known = sorted(_kinds(members))
+            message = f"{name}.kind is {'unknown' if kind == 'union_tag_invalid' else 'missing'}"
+            found = shown(context["tag"]) if "tag" in context else None
+            expected, todo = "one of " + ", ".join(known), _near(str(context.get("tag", "")), known)
+            path = (*path, "kind")
+        elif kind == "literal_error":
+            todo = _near(str(given), re.findall(r"'([^']*)'", context["expected"]))
+        elif kind == "value_error":  # one of our own validators, whose message says it all
+            message, expected = f"{name}: {context['error']}", None
+            found = None if isinstance(given, dict) else found
+        elif kind == "int_type" and isinstance(given, float) and given.is_integer():
+            todo = f"write {int(given)}"
+        elif kind == "string_type" and isinstance(given, (int, float)):
+            todo = "put it in quotes"
+        if path in problems and expected and problems[path].expected:
+            expected = f"{problems[path].expected}, or {expected}"  # a plain union fails once for each member
+        problems[path] = UserError(message, where=where(path), found=found, expected=expected, todo=todo)
+    return list(problems.values())
+
+
+def _trace(cls: type[Config], loc: Keys) -> tuple[Keys, list[type[Config]], list[type[Config]]]:
+    """The path as the file has it, without union tags; the classes that own its last key; the classes that it holds."""
+    path: list[Key] = []
+    holders: list[type[Config]] = [cls]  # classes that own the next key
+    owners = holders  # classes that own the last one
+    for index, key in enumerate(loc):
+        tagged = [member for member in holders if len(holders) > 1 and key in _kinds([member])]
+        fields = [member.model_fields[key] for member in holders if isinstance(key, str) and key in member.model_fields]
+        if tagged:
+            holders = tagged
+        elif fields:
+            path.append(key)
+            owners, holders = holders, [member for field in fields for member in _members(field.annotation)]
+        elif isinstance(key, int):
+            path.append(key)
+        elif index == len(loc) - 1 and holders:
+            path.append(key)
+            owners = holders
+    return tuple(path), owners, holders
+
+
+def _members(annotation: Any) -> list[type[Config]]:
+    """The config classes that a field's type mentions."""
+    if isinstance(annotation, type) and issubclass(annotation, Config):
+        return [annotation]
+    return [member for argument in get_args(annotation) for member in _members(argument)]
+
+
+def _kinds(classes: Iterable[type[Config]]) -> set[str]:
+    return {
+        kind for cls in classes if "kind" in cls.model_fields for kind in get_args(cls.model_fields["kind"].annotation)
+    }
+
+
+def _description(owners: Iterable[type[Config]], key: Key) -> str | None:
+    fields = (owner.model_fields[key] for owner in owners if isinstance(key, str) and key in owner.model_fields)
+    return next((field.description for field in fields if field.description), None)
+
+
+def _near(word: str, known: Sequence[str], group: str = "") -> str | None:
+    """A suggestion when the word is close to a known one."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"did you mean {group}{close[0]}?" if close else None
+
+
+def _elsewhere(cls: type[Config], word: str) -> str | None:
+    """A suggestion when the word is a key of other groups, as in seed for train.seed."""
+    places: dict[str, None] = {}
+    queue: list[tuple[str, type[Config]]] = [("", cls)]
+    for prefix, group in queue:
+        for name, field in group.model_fields.items():
+            if name == word:
+                places[prefix + name] = None
+            queue += [(f"{prefix}{name}.", member) for member in _members(field.annotation)]
+    return f"did you mean {' or '.join(places)}?" if 0 < len(places) <= 3 else None
+
+
+def render(config: Config) -> str:
+    """The settings in full, defaults included, as YAML that parses back to an equal config."""
+    return write_yaml(config.model_dump(mode="json"))
+
+
+def schema(cls: type[Config]) -> dict[str, Any]:
+    """The JSON Schema of a config class, for editors."""
+    return cls.model_json_schema()

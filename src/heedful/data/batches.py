@@ -1,0 +1,236 @@
+"""Pairs of texts to padded batches of ids, grouped by length under a budget of tokens.
+
+B batch, S source positions, T target positions, N samples.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from heedful.data.order import permutation
+from heedful.data.sources import Pair
+from heedful.data.tokenizers import Tokenizer, clean
+from heedful.errors import UserError
+
+MULTIPLE = 8  # tensor cores work on tiles of this size
+POOL = 64  # batches' worth of samples that are sorted together: more waste less padding, fewer are more random
+CHUNK = 1024  # pairs that are tokenized at a time
+
+Number = TypeVar("Number", int, NDArray[np.int64])
+
+
+@dataclass(frozen=True, slots=True)
+class PairBatch:
+    """Sources that end with eos and targets from bos to eos, padded to the right."""
+
+    source: Tensor  # (B, S) long
+    source_lengths: Tensor  # (B,) long
+    target: Tensor  # (B, T) long
+    target_lengths: Tensor  # (B,) long
+    indices: Tensor  # (B,) long, where each pair stood in the list that was encoded
+
+    @property
+    def source_real(self) -> Tensor:
+        """Where the source is not padding."""
+        places = torch.arange(self.source.shape[1], device=self.source.device)  # (S,)
+        return places < self.source_lengths[:, None]  # (B, S)
+
+    @property
+    def tokens(self) -> int:
+        """How many target tokens are to be predicted; on a GPU this waits for it, so ask before moving there."""
+        return int(self.target_lengths.sum()) - len(self.target_lengths)
+
+    def to(self, device: torch.device | str, non_blocking: bool = True) -> PairBatch:
+        """The same batch on a device."""
+        return PairBatch(
+            self.source.to(device, non_blocking=non_blocking),
+            self.source_lengths.to(device, non_blocking=non_blocking),
+            self.target.to(device, non_blocking=non_blocking),
+            self.target_lengths.to(device, non_blocking=non_blocking),
+            self.indices.to(device, non_blocking=non_blocking),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """Rows of unequal length as one flat array: row i is flat[starts[i]:starts[i + 1]]."""
+
+    flat: NDArray[np.int32]
+    starts: NDArray[np.int64]  # (N + 1,)
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], parts: Sequence[NDArray[np.int32]]) -> Ragged:
+        """Rows that lie one after the other in some arrays."""
+        return cls(np.concatenate(parts), np.cumsum([0, *lengths], dtype=np.int64))
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """The length of each row."""
+        return np.diff(self.starts)
+
+    def padded(self, rows: NDArray[np.int64], widest: int) -> tuple[Tensor, Tensor]:
+        """Some rows side by side, and their lengths; the width is a multiple of 8 unless that passes the widest."""
+        lengths = self.starts[rows + 1] - self.starts[rows]  # (B,)
+        places = np.arange(min(rounded(int(lengths.max())), widest))  # (S,)
+        real = places < lengths[:, None]  # (B, S)
+        ids = np.full(real.shape, Tokenizer.pad, dtype=np.int64)  # (B, S)
+        ids[real] = self.flat[(self.starts[rows][:, None] + places)[real]]
+        return torch.from_numpy(ids), torch.from_numpy(lengths)
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """All pairs of a split as ids, and how many could not be taken as they were."""
+
+    source: Ragged
+    target: Ragged
+    kept: NDArray[np.int64]  # (N,) where each pair stood in the list that was encoded
+    longest: int
+    dropped: int  # pairs left out because a side is longer than `longest` tokens
+    replaced: int  # lone surrogates in the texts, read as U+FFFD
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Source and target length of each pair, bos and eos included."""
+        return np.stack([self.source.lengths, self.target.lengths], axis=1)  # (N, 2)
+
+    def batch(self, rows: NDArray[np.int64]) -> PairBatch:
+        """Some pairs as one batch."""
+        source, source_lengths = self.source.padded(rows, self.longest)
+        target, target_lengths = self.target.padded(rows, self.longest)
+        return PairBatch(source, source_lengths, target, target_lengths, torch.from_numpy(self.kept[rows]))
+
+    def in_order(self, batch_tokens: int) -> Iterator[PairBatch]:
+        """Every pair once, for evaluation: the longest first, so that a lack of memory shows at once."""
+        lengths = self.lengths
+        for rows in reversed(cut(by_length(np.arange(len(self)), lengths), lengths, batch_tokens)):
+            yield self.batch(rows)
+
+
+class Batches:
+    """The endless sequence of training batches; which one comes at a position depends on the seed alone."""
+
+    def __init__(self, encoded: Encoded, seed: int, batch_tokens: int) -> None:
+        self.encoded = encoded
+        self.seed = seed
+        self.batch_tokens = batch_tokens
+        self._lengths = encoded.lengths
+        self._starts = [0]  # position of the first batch of each epoch that was looked at
+        self._plan: tuple[int, list[NDArray[np.int64]]] = (-1, [])  # the epoch that was last looked at
+        self._lock = Lock()  # one thread may prepare batches while another asks for the epoch
+
+    def at(self, position: int) -> PairBatch:
+        """The batch at a position, counted from 0 over all epochs."""
+        with self._lock:
+            epoch = self._epoch(position)
+            rows = self._planned(epoch)[position - self._starts[epoch]]
+        return self.encoded.batch(rows)
+
+    def epoch_of(self, position: int) -> int:
+        """The epoch, counted from 0, that the batch at a position belongs to."""
+        with self._lock:
+            return self._epoch(position)
+
+    def _epoch(self, position: int) -> int:
+        # Epochs have slightly different numbers of batches, so that a far position asks for all plans before it.
+        while self._starts[-1] <= position:
+            self._starts.append(self._starts[-1] + len(self._planned(len(self._starts) - 1)))
+        return bisect_right(self._starts, position) - 1
+
+    def _planned(self, epoch: int) -> list[NDArray[np.int64]]:
+        if self._plan[0] != epoch:
+            self._plan = (epoch, plan(self._lengths, self.seed, epoch, self.batch_tokens))
+        return self._plan[1]
+
+
+def encode(
+    pairs: Sequence[Pair], tokenizer: Tokenizer, longest: int, progress: Callable[[int, int], None] | None = None
+) -> Encoded:
+    """The ids of all pairs that fit into a model's context; `progress` is told pairs done and pairs in all."""
+    sources: list[NDArray[np.int32]] = []
+    targets: list[NDArray[np.int32]] = []
+    lengths: list[tuple[int, int]] = []
+    kept: list[int] = []
+    for start in range(0, len(pairs), CHUNK):
+        chunk = pairs[start : start + CHUNK]
+        rows = [
+            (index, [*source, tokenizer.eos], [tokenizer.bos, *target, tokenizer.eos])
+            for index, source, target in zip(
+                range(start, start + len(chunk)),
+                tokenizer.ids([pair.source for pair in chunk]),
+                tokenizer.ids([pair.target for pair in chunk]),
+                strict=True,
+            )
+            if max(len(source) + 1, len(target) + 2) <= longest
+        ]
+        kept += [index for index, _, _ in rows]
+        lengths += [(len(source), len(target)) for _, source, target in rows]
+        sources.append(np.array([number for _, source, _ in rows for number in source], dtype=np.int32))
+        targets.append(np.array([number for _, _, target in rows for number in target], dtype=np.int32))
+        if progress is not None:
+            progress(start + len(chunk), len(pairs))
+    if not kept:
+        raise UserError(
+            "no pair is left to work with",
+            where="data",
+            found=f"{len(pairs):,} pairs, each longer than {longest:,} tokens on a side" if pairs else "no pairs",
+            expected="at least one pair that fits into the model's context",
+            todo="raise model.context, or give shorter texts",
+        )
+    return Encoded(
+        source=Ragged.of([source for source, _ in lengths], sources),
+        target=Ragged.of([target for _, target in lengths], targets),
+        kept=np.array(kept, dtype=np.int64),
+        longest=longest,
+        dropped=len(pairs) - len(kept),
+        replaced=sum(clean(text)[1] for pair in pairs for text in pair),
+    )
+
+
+def plan(lengths: NDArray[np.int64], seed: int, epoch: int, batch_tokens: int) -> list[NDArray[np.int64]]:
+    """The batches of an epoch as row numbers: shuffle, sort by length in pools, cut by budget, shuffle in each pool."""
+    order = permutation(seed, epoch, len(lengths))  # (N,)
+    mean = float(rounded(lengths.max(axis=1)).mean())
+    size = max(1, int(POOL * batch_tokens / mean))
+    batches = []
+    for number, start in enumerate(range(0, len(order), size)):
+        pool = cut(by_length(order[start : start + size], lengths), lengths, batch_tokens)
+        batches += [pool[place] for place in permutation(seed, epoch, len(pool), stream=1 + number)]
+    return batches
+
+
+def by_length(rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Rows by their longer side, then by source and target; equal ones stay in the order they came in."""
+    source, target = lengths[rows].T
+    return rows[np.lexsort((target, source, np.maximum(source, target)))]
+
+
+def cut(rows: NDArray[np.int64], lengths: NDArray[np.int64], batch_tokens: int) -> list[NDArray[np.int64]]:
+    """Rows that rise in length, cut so that rows x longest padded side stays in the budget; a row too long is alone."""
+    widths = rounded(lengths[rows].max(axis=1))  # (N,)
+    batches = []
+    start = 0
+    while start < len(rows):
+        # Widths rise, so that no batch from here on has more rows than the budget holds of the first.
+        window = widths[start : start + batch_tokens // widths[start]]
+        count = int(np.count_nonzero(window * np.arange(1, len(window) + 1) <= batch_tokens))
+        batches.append(rows[start : start + max(1, count)])
+        start += max(1, count)
+    return batches
+
+
+def rounded(length: Number) -> Number:
+    """A length, or an array of them, rounded up to what it is padded to."""
+    return -(-length // MULTIPLE) * MULTIPLE

@@ -1,0 +1,120 @@
+"""Data that needs no download: numbers spelled out in the languages of the Unicode number rules."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from heedful.config import Config
+from heedful.data.sources import SPLITS, Examples, Pair, Split
+from heedful.errors import UserError
+
+
+class NumberWords(Config):
+    """Numbers in words, "three hundred twenty-one" to "dreihunderteinundzwanzig", no number in two splits."""
+
+    kind: Literal["number_words"] = "number_words"
+    source: str = Field("en", description="language code of the source")
+    target: str = Field("de", description="language code of the target")
+    train: int = Field(20_000, ge=1, le=10_000_000, description="numbers to learn from")
+    valid: int = Field(500, ge=1, le=1_000_000, description="numbers to watch progress on")
+    test: int = Field(2_000, ge=1, le=1_000_000, description="numbers for the final figure")
+    below: int = Field(1_000_000, ge=3, le=10**12, description="numbers are smaller than this")
+    seed: int = Field(0, ge=0, lt=2**63, description="which numbers are drawn")
+
+    @field_validator("source", "target")
+    @classmethod
+    def _known(cls, code: str) -> str:
+        known = languages()
+        if code not in known:
+            # Codes differ in case and in the joining sign more than in letters: en-in is meant as en_IN.
+            spelled = {name.lower(): name for name in known}
+            near = difflib.get_close_matches(code.lower().replace("-", "_"), spelled, n=1, cutoff=0.5)
+            hint = f"; did you mean {spelled[near[0]]}?" if near else ""
+            raise ValueError(f"no number words for this language{hint} (known: {', '.join(known)})")
+        return code
+
+    @model_validator(mode="after")
+    def _enough(self) -> NumberWords:
+        wanted = self.train + self.valid + self.test
+        if wanted > self.below:
+            raise ValueError(
+                f"train + valid + test = {wanted:,}, but there are only {self.below:,} numbers below {self.below:,}; "
+                f"raise below to {wanted:,} or more, or ask for fewer"
+            )
+        return self
+
+    def read(self, split: Split) -> Examples:
+        """The pairs of a split; none is ever blank."""
+        return Examples(self.pairs(split), 0)
+
+    def pairs(self, split: Split) -> list[Pair]:
+        """The numbers of a split in both languages."""
+        numbers = self.numbers(split)
+        return [Pair(*both) for both in zip(spell(numbers, self.source), spell(numbers, self.target), strict=True)]
+
+    def missing(self) -> list[UserError]:
+        """Nothing: no file is needed."""
+        return []
+
+    def numbers(self, split: Split) -> list[int]:
+        """The numbers of a split in random order, as many of each digit length as there are to have."""
+        from heedful.data.order import permutation
+
+        sizes = {"train": self.train, "valid": self.valid, "test": self.test}
+        starts = [0] + [10**digits for digits in range(1, len(str(self.below - 1)))]
+        counts = [end - start for start, end in zip(starts, [*starts[1:], self.below], strict=True)]
+        shares = even_shares(sum(sizes.values()), counts)
+        drawn = [
+            start + number
+            for length, (start, count, share) in enumerate(zip(starts, counts, shares, strict=True))
+            for number in sample(self.seed, length, count, share)
+        ]
+        drawn = [drawn[place] for place in permutation(self.seed, 0, len(drawn), stream=1)]
+        # The word for zero is in no other number, so that only training can show it.
+        drawn.sort(key=lambda number: number != 0)
+        begin = sum(sizes[name] for name in SPLITS[: SPLITS.index(split)])
+        return drawn[begin : begin + sizes[split]]
+
+
+def languages() -> list[str]:
+    """The codes of the languages that number words come in."""
+    from unicode_rbnf import RbnfEngine
+
+    return list(RbnfEngine.get_supported_languages())
+
+
+def spell(numbers: list[int], language: str) -> list[str]:
+    """Each number in words, without the soft hyphens that mark where a word may be broken."""
+    from unicode_rbnf import RbnfEngine
+
+    engine = RbnfEngine.for_language(language)
+    # Asked for all rule sets (case, gender, year), the engine is up to ten times slower than for its default one.
+    default = engine.format_number(1).text_ruleset
+    return [engine.format_number(number, ruleset_names=[default]).text for number in numbers]
+
+
+def even_shares(total: int, counts: list[int]) -> list[int]:
+    """How many to take of each group so that shares are even as far as the groups' counts allow."""
+    shares = [0] * len(counts)
+    left = total
+    by_size = sorted(range(len(counts)), key=lambda group: counts[group])
+    for done, group in enumerate(by_size):
+        shares[group] = min(counts[group], left // (len(counts) - done))
+        left -= shares[group]
+    return shares
+
+
+def sample(seed: int, group: int, count: int, share: int) -> list[int]:
+    """Some of the numbers 0..count-1, each once at most: a shuffle cut short that moves only what it touches."""
+    from heedful.data.order import draws
+
+    moved: dict[int, int] = {}
+    chosen = []
+    for place, draw in enumerate(draws(seed, group, 0, share).tolist()):
+        other = place + draw % (count - place)
+        chosen.append(moved.get(other, other))
+        moved[other] = moved.get(place, place)
+    return chosen

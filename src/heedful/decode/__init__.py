@@ -1,0 +1,1 @@
+"""One engine that decodes with every model."""

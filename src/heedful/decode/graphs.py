@@ -1,0 +1,73 @@
+"""Search steps captured as device graphs: hundreds of small kernels launched at once.
+
+A step is captured once for each set of shapes and replayed on fixed buffers; the least recently used graphs are dropped.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heedful.blocks.state import changed, tensors
+
+Advance = Callable[..., tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A graph, the buffers it starts from and writes back to, and the one it leaves for the reader."""
+
+    graph: torch.cuda.CUDAGraph
+    inputs: Any
+    seen: Any
+
+
+class Graphs:
+    """The graphs of one decoder."""
+
+    def __init__(self, most: int = 24) -> None:
+        self.most = most
+        self.kept: OrderedDict[Hashable, Captured] = OrderedDict()
+        self.current: Captured | None = None
+
+    def load(self, name: Hashable, advance: Advance, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Make the graph for these inputs the current one and give its buffers, which now hold them.
+
+        `advance(*inputs)` gives the next inputs and one more value, which `replay` returns.
+        """
+        key = (name, tuple((x.shape, x.dtype) for x in tensors(inputs)))
+        if key not in self.kept:
+            self.kept[key] = self._capture(advance, inputs)
+            while len(self.kept) > self.most:
+                self.kept.popitem(last=False)
+        self.kept.move_to_end(key)
+        self.current = self.kept[key]
+        for buffer, x in zip(tensors(self.current.inputs), tensors(inputs), strict=True):
+            buffer.copy_(x)
+        buffers: tuple[Any, ...] = self.current.inputs
+        return buffers
+
+    def replay(self) -> Any:
+        """One step on the buffers; what it leaves to be read, valid until the next."""
+        assert self.current is not None
+        self.current.graph.replay()
+        return self.current.seen
+
+    def _capture(self, advance: Advance, inputs: tuple[Any, ...]) -> Captured:
+        buffers = changed(inputs, Tensor.clone)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):  # libraries choose and allocate before the capture
+                advance(*buffers)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            *after, seen = advance(*buffers)
+            for buffer, x in zip(tensors(buffers), tensors(tuple(after)), strict=True):
+                if buffer.data_ptr() != x.data_ptr():
+                    buffer.copy_(x)
+        return Captured(graph, buffers, seen)

@@ -1,0 +1,50 @@
+"""The one error that a user of Heedful is meant to read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class UserError(Exception):
+    """What went wrong, where, what was found, what was expected and what to do about it."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        where: str | None = None,
+        found: str | None = None,
+        expected: str | None = None,
+        todo: str | None = None,
+        problems: Sequence[UserError] = (),
+        exit_code: int = 2,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.where = where  # file[:line[:column]], or the name of a field
+        self.found = found
+        self.expected = expected
+        self.todo = todo
+        self.problems = tuple(problems)  # one error may stand for several, so that all are seen at once
+        self.exit_code = exit_code
+
+    def __str__(self) -> str:
+        """Render as one line for the message and one indented line for each field that is known."""
+        lines = [f"{self.where}: {self.message}" if self.where else self.message]
+        for label, text in (("found", self.found), ("expected", self.expected), ("to do", self.todo)):
+            if text is not None:
+                lines.append(f"  {label + ':':<10}" + text.replace("\n", "\n" + " " * 12))
+        for problem in self.problems:
+            lines.append("\n".join("  " + line for line in str(problem).split("\n")))
+        return printable("\n".join(lines))
+
+
+def printable(text: str) -> str:
+    """Escape what could move the cursor or recolour a terminal, since messages quote files that others wrote."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def shown(value: object, limit: int = 80) -> str:
+    """A value as a message quotes it: its repr, cut in the middle when it is long."""
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[: limit - 12]} ... {text[-7:]}"

@@ -1,0 +1,141 @@
+"""The Transformer ("Attention is all you need", Vaswani et al., 2017).
+
+An encoder reads the source; a decoder predicts the target token by token, looking back at itself and across at the source.
+
+B batch, S source positions, T target positions, D width, V vocabulary.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from heedful.blocks.attention import KV, Bias, MultiHead, Visible, alibi
+from heedful.blocks.embedding import Tied
+from heedful.blocks.feedforward import ACTIVATIONS, FeedForward
+from heedful.blocks.init import xavier
+from heedful.blocks.norms import PostNorm, PreNorm
+from heedful.blocks.positions import Absent, Fixed, Learned, Rotary, sinusoid_halves, sinusoids
+from heedful.blocks.layouts import Layout, Whole
+from heedful.blocks.state import Past, Shared, Slot
+from heedful.blocks.taps import Tap
+from heedful.models.configs import TransformerConfig
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the decoder knows: its own past, and the source, projected once for each block."""
+
+    past: Past
+    memory: Shared[tuple[KV, ...]]
+    source: Shared[Visible]  # what of the source may be seen
+
+
+def add_norm(c: TransformerConfig) -> PostNorm | PreNorm:
+    return (PostNorm if c.norm == "post" else PreNorm)(c.width, c.dropout)
+
+
+def rotary(c: TransformerConfig) -> Rotary | None:
+    return Rotary(c.context, c.width // c.heads) if c.positions == "rotary" else None
+
+
+class EncoderBlock(nn.Module):
+    """Self-attention, then a dense layer shared by all positions; add & norm around each."""
+
+    def __init__(self, c: TransformerConfig) -> None:
+        super().__init__()
+        self.attention = MultiHead(c.width, c.heads, rotary=rotary(c))
+        self.mlp = FeedForward(c.width, c.hidden, ACTIVATIONS[c.activation])
+        self.add1, self.add2 = add_norm(c), add_norm(c)
+        self.output = Tap()
+
+    def forward(self, x: Tensor, mask: Visible, bias: Bias | None, at: Tensor) -> Tensor:
+        x = self.add1(x, lambda x: self.attention(x, self.attention.remember(x, at), mask, bias, at))  # (B, S, D)
+        return self.output(self.add2(x, self.mlp))  # (B, S, D)
+
+
+class DecoderBlock(nn.Module):
+    """Masked self-attention, attention to the memory, then a dense layer; add & norm around each."""
+
+    def __init__(self, c: TransformerConfig) -> None:
+        super().__init__()
+        self.attention = MultiHead(c.width, c.heads, rotary=rotary(c))
+        self.cross = MultiHead(c.width, c.heads)
+        self.mlp = FeedForward(c.width, c.hidden, ACTIVATIONS[c.activation])
+        self.add1, self.add2, self.add3 = add_norm(c), add_norm(c), add_norm(c)
+        self.output = Tap()
+
+    def forward(
+        self, x: Tensor, past: Slot, memory: KV, mask: Visible, source: Visible, bias: Bias | None, at: Tensor
+    ) -> tuple[Tensor, KV]:
+        seen: list[KV] = []
+
+        def look_back(x: Tensor) -> Tensor:
+            seen.append(past.append(self.attention.remember(x, at)))
+            return self.attention(x, seen[0], mask, bias, at)  # (B, T, D)
+
+        x = self.add1(x, look_back)  # (B, T, D)
+        x = self.add2(x, lambda x: self.cross(x, memory, source))  # (B, T, D)
+        return self.output(self.add3(x, self.mlp)), seen[0]  # (B, T, D)
+
+
+class Transformer(nn.Module):
+    """source (B, S), target (B, T) -> logits (B, T, V)."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = c = config
+        assert c.vocab is not None, "the vocabulary size comes from the tokenizer"
+        self.tokens = Tied(c.vocab, c.width)
+        self.positions: nn.Module = {
+            "sinusoid": lambda: Fixed(sinusoids(c.context, c.width)),
+            "sinusoid_halves": lambda: Fixed(sinusoid_halves(c.context, c.width)),
+            "learned": lambda: Learned(c.context, c.width),
+        }.get(c.positions, Absent)()
+        self.dropout = nn.Dropout(c.dropout)
+        self.encoder = nn.ModuleList(EncoderBlock(c) for _ in range(c.encoder_layers))
+        self.decoder = nn.ModuleList(DecoderBlock(c) for _ in range(c.decoder_layers))
+        self.norms = nn.ModuleList(nn.LayerNorm(c.width) if c.norm == "pre" else nn.Identity() for _ in range(2))
+        xavier(self.encoder)
+        xavier(self.decoder)
+
+    def embed(self, tokens: Tensor, at: Tensor) -> Tensor:
+        return self.dropout(self.positions(self.tokens(tokens), at))  # (B, T, D)
+
+    def encode(self, source: Tensor, layout: Layout) -> Tensor:
+        x = self.embed(source, layout.at)  # (B, S, D)
+        bias = alibi(self.config.heads) if self.config.positions == "alibi" else None
+        for block in self.encoder:
+            x = block(x, layout.mask, bias, layout.at)  # (B, S, D)
+        return self.norms[0](x)
+
+    def start(self, source: Tensor, layout: Layout | None = None) -> Seen:
+        """Read the source: what the decoder knows before its first token."""
+        layout = layout or Whole(source)
+        self.fits(layout.longest)
+        memory = self.encode(source, layout)  # (B, S, D)
+        return Seen(
+            layout.past(len(self.decoder)),
+            Shared(tuple(block.cross.remember(memory) for block in self.decoder)),
+            Shared(layout.cross),
+        )
+
+    def features(self, target: Tensor, state: Seen) -> tuple[Tensor, Seen]:
+        """The decoder's last layer (B, T, D) for the next T target tokens, and the state after them."""
+        past, count = state.past, target.shape[1]
+        self.fits(past.reach(count))
+        at, mask = past.places(count).to(target.device), past.visible(count)
+        bias = alibi(self.config.heads, past.length) if self.config.positions == "alibi" else None
+        x, layers = self.embed(target, at), []  # (B, T, D)
+        for block, slot, memory in zip(self.decoder, past.slots(count), state.memory.value, strict=True):
+            x, kv = block(x, slot, memory, mask, state.source.value, bias, at)  # (B, T, D)
+            layers.append(kv)
+        return self.norms[1](x), Seen(past.after(layers), state.memory, state.source)
+
+    def forward(self, target: Tensor, state: Seen) -> tuple[Tensor, Seen]:
+        x, state = self.features(target, state)  # (B, T, D)
+        return self.tokens.logits(x), state  # (B, T, V)
+
+    def fits(self, length: int) -> None:
+        if length > self.config.context:
+            raise ValueError(f"{length} tokens, but the model's context is {self.config.context}")

@@ -1,0 +1,200 @@
+"""The recipe: everything that decides a run, as one typed, frozen value; readable without torch."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from heedful.config import Config, load_yaml, parse, schema
+from heedful.data.embedded import NumberWords
+from heedful.data.sources import Jsonl, ParallelFiles, Tsv
+from heedful.data.tokenizers import Bpe, Unigram, WordPiece
+from heedful.errors import UserError
+from heedful.models.configs import TransformerConfig
+from heedful.train.optim import AdamW, Constant, Cosine, Linear, Noam
+
+RECIPES = Path(__file__).parent / "recipes"
+
+DataConfig = Annotated[ParallelFiles | Tsv | Jsonl | NumberWords, Field(discriminator="kind")]
+TokenizerConfig = Annotated[Bpe | WordPiece | Unigram, Field(discriminator="kind")]
+ScheduleConfig = Annotated[Noam | Cosine | Linear | Constant, Field(discriminator="kind")]
+
+
+class TaskConfig(Config):
+    """What is learned: the target sentence from the source sentence."""
+
+    kind: Literal["translation"] = "translation"
+    label_smoothing: float = Field(0.1, ge=0, lt=1, description="share of probability spread over all tokens")
+
+
+class Budget(Config):
+    """When training ends: at the first limit that is reached. A run limited by minutes cannot be repeated exactly."""
+
+    steps: int | None = Field(None, ge=1, description="optimizer steps")
+    tokens: int | None = Field(None, ge=1, description="target tokens, padding not counted")
+    minutes: float | None = Field(None, gt=0, description="minutes of training")
+
+    @model_validator(mode="after")
+    def _has_a_limit(self) -> Self:
+        if self.steps is None and self.tokens is None and self.minutes is None:
+            raise ValueError("training would never end; write at least one of steps, tokens, minutes")
+        return self
+
+
+class TrainConfig(Config):
+    """How the model is trained, how often it is looked at and saved, and on what it runs."""
+
+    seed: int = Field(0, ge=0, lt=2**63, description="decides weights, sample order and dropout")
+    budget: Budget = Field(description="when training ends")
+    batch_tokens: int = Field(4096, ge=1, description="tokens in a batch, padding included, on the longer side")
+    accumulate: int = Field(1, ge=1, description="batches whose gradients make one step")
+    optimizer: AdamW = AdamW()
+    schedule: ScheduleConfig = Field(Cosine(), description="how the learning rate changes")
+    clip: float | None = Field(1.0, gt=0, description="largest gradient norm; null: any")
+    precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 where the GPU has it")
+    compile: bool = Field(False, description="whether to use torch.compile: a slow start, then faster steps")
+    threads: int | None = Field(None, ge=1, le=4096, description="CPU threads; null: torch decides")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: a GPU if there is one")
+    log_every: int = Field(50, ge=1, description="steps between two lines of metrics")
+    evaluate_every: int = Field(500, ge=1, description="steps between two evaluations on the validation set")
+    samples: int = Field(5, ge=0, le=1000, description="translations shown at each evaluation")
+    save_every: int = Field(500, ge=1, description="steps between two checkpoints")
+    keep: int = Field(2, ge=2, le=1000, description="newest checkpoints kept; the best one is kept besides")
+    average: int = Field(1, ge=1, le=1000, description="last checkpoints whose weights are averaged at the end")
+
+    @field_validator("average")
+    @classmethod
+    def _averages_what_is_kept(cls, average: int, info: ValidationInfo) -> int:
+        keep = info.data.get("keep")
+        if keep is not None and average > keep:
+            raise ValueError(
+                f"{average} checkpoints cannot be averaged when {keep} are kept; write train.keep: {average}"
+            )
+        return average
+
+
+class DecodeConfig(Config):
+    """How translations are searched for when the model is evaluated or used."""
+
+    beams: int = Field(4, ge=1, le=1000, description="hypotheses kept at each step; 1: greedy search")
+    top: int = Field(1, ge=1, le=1000, description="translations returned for each sentence")
+    length_penalty: float = Field(1.0, ge=-10, le=10, description="above 0, a long translation is punished less")
+    max_length: int | None = Field(None, ge=1, description="longest translation in tokens; null: 2 x source + 16")
+
+    @field_validator("top")
+    @classmethod
+    def _returns_what_it_keeps(cls, top: int, info: ValidationInfo) -> int:
+        beams = info.data.get("beams")
+        if beams is not None and top > beams:
+            raise ValueError(f"{beams} beams cannot give {top} translations; write decode.beams: {top}")
+        return top
+
+
+class Recipe(Config):
+    """A whole experiment: task, data, tokenizer, model, training and decoding."""
+
+    task: TaskConfig = TaskConfig()
+    data: DataConfig
+    tokenizer: TokenizerConfig
+    model: TransformerConfig = TransformerConfig()
+    train: TrainConfig
+    decode: DecodeConfig = DecodeConfig()
+
+    @model_validator(mode="after")
+    def _parts_fit_together(self) -> Self:
+        if self.model.vocab is not None and self.model.vocab < self.tokenizer.vocab:
+            raise ValueError(
+                f"model.vocab is {self.model.vocab}, but the tokenizer may have {self.tokenizer.vocab} tokens; "
+                "leave model.vocab out to follow the tokenizer"
+            )
+        longest = self.decode.max_length
+        if longest is not None and longest > self.model.context:
+            raise ValueError(
+                f"decode.max_length is {longest}, but the model's context is {self.model.context}; "
+                f"write model.context: {longest}"
+            )
+        return self
+
+
+def shipped() -> dict[str, Path]:
+    """The recipes that come with Heedful, by name."""
+    return {path.stem: path for path in sorted(RECIPES.glob("*.yaml"))}
+
+
+def find_recipe(name: str) -> Path:
+    """The file that a recipe's path or shipped name stands for, a file of that name coming first."""
+    if os.path.isfile(name):
+        return Path(name)
+    known = shipped()
+    if name in known:
+        return known[name]
+    if os.path.exists(name):
+        return Path(name)  # a directory, say: reading it gives the fitting message
+    nearby = [str(file) for pattern in ("*.yaml", "*.yml") for file in Path().glob(pattern)]
+    close = difflib.get_close_matches(name, [*known, *nearby], n=1, cutoff=0.6)
+    raise UserError(
+        "there is no such recipe",
+        where=name,
+        expected="the path of a YAML file, or one of " + ", ".join(known),
+        todo=f"did you mean {close[0]}?" if close else "`heedful init translate` writes one to start from",
+    )
+
+
+def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe by path or shipped name, with `key.path=value` overrides put in."""
+    path = find_recipe(name)
+    data, marks = load_yaml(path)
+    return parse(Recipe, data, marks, overrides, path)
+
+
+def summary(path: Path) -> str:
+    """What a recipe says of itself in its first line."""
+    with path.open(encoding="utf-8") as lines:
+        return lines.readline().lstrip("# ").rstrip()
+
+
+def check_recipe(recipe: Recipe) -> None:
+    """Raise one error for all files that a recipe names and that are not there."""
+    problems = recipe.data.missing()
+    if problems:
+        count = "a data file is" if len(problems) == 1 else f"{len(problems)} data files are"
+        raise UserError(f"{count} not as the recipe says", problems=problems)
+
+
+def schema_text() -> str:
+    """The JSON Schema of recipes, as the text of a file."""
+    return json.dumps(schema(Recipe), indent=2, ensure_ascii=False) + "\n"
+
+
+def init_recipe(template: str, path: Path, *, force: bool = False) -> tuple[Path, Path]:
+    """Write a commented recipe and the schema with which an editor completes it; return both paths."""
+    known = {file.stem: file for file in sorted((RECIPES / "templates").glob("*.yaml"))}
+    if template not in known:
+        close = difflib.get_close_matches(template, known, n=1, cutoff=0.5)
+        todo = f"did you mean {close[0]}?" if close else None
+        raise UserError(f"there is no template named {template}", expected="one of " + ", ".join(known), todo=todo)
+    recipe = path / f"{template}.yaml" if path.is_dir() else path
+    editor = recipe.with_suffix(".schema.json")
+    for file in (recipe, editor):
+        if file.exists() and not force:
+            raise UserError(
+                "a file is in the way", where=str(file), todo="name another path, or write over it with --force"
+            )
+    text = known[template].read_text(encoding="utf-8")
+    try:
+        editor.write_text(schema_text(), encoding="utf-8")
+        recipe.write_text(f"# yaml-language-server: $schema={editor.name}\n{text}", encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            "cannot write the file",
+            where=str(recipe),
+            found=error.strerror,
+            todo="name a path in a folder you can write",
+        ) from error
+    return recipe, editor

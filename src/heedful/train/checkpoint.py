@@ -1,0 +1,266 @@
+"""The run folder, and the protocol by which a checkpoint is committed to it.
+
+    recipe.yaml  env.json  metrics.jsonl  lock  samples/  checkpoints/step-00000500/  model/
+
+A checkpoint is written as `step-00000500.tmp-<random>`: each file synced, `manifest.json` with their sizes and SHA-256
+last, then the folder; it is renamed, the parent synced, and only then are old checkpoints deleted. No pointer says
+which is the newest: the newest folder whose manifest verifies is. A disk that is full or cannot be written ends with
+exit code 74 and leaves the last good checkpoint as it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from heedful.errors import UserError
+from heedful.train import files
+from heedful.train.ownership import require_run, require_same, take_lock
+from heedful.train.sealed import DamageError, Manifest, commit, read_entry, verify
+from heedful.train.tensors import pack, require_finite, unpack
+
+FEWEST_KEPT = 2
+STEP = re.compile(r"step-(\d{8,18})")
+CONTENTS = ("checkpoints", "model", "samples", "metrics.jsonl", "env.json", "recipe.yaml")
+
+
+class Damaged(NamedTuple):
+    """A checkpoint that was passed over: its folder and what is wrong in it."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A committed checkpoint; every file is checked against the manifest again when it is read."""
+
+    path: Path
+    manifest: Manifest
+
+    @property
+    def step(self) -> int:
+        """The number of optimizer steps behind this checkpoint."""
+        return int(self.path.name.removeprefix("step-"))
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The JSON state that was saved with the tensors."""
+        data = self._read("state.json")
+        try:
+            return dict(json.loads(data))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise UserError("the saved state is not a JSON object", where=str(self.path / "state.json")) from error
+
+    def load(self, stem: str) -> dict[str, Tensor]:
+        """The tensors of one file, `model` or `optimizer` for example, on the CPU."""
+        name = f"{stem}.safetensors"
+        return unpack(self._read(name), self.path / name)
+
+    def _read(self, name: str) -> bytes:
+        try:
+            return read_entry(self.path, name, self.manifest)
+        except DamageError as damage:
+            raise UserError(
+                "the checkpoint is damaged",
+                where=str(damage.path),
+                found=damage.reason,
+                todo="run the same command again: it goes on from the newest checkpoint that is complete",
+            ) from damage
+
+
+class RunFolder:
+    """A run's folder, locked for one process from `create_or_open` until `close` or the end of the process."""
+
+    def __init__(self, path: Path, lock: int, keep: int) -> None:
+        self.path = path
+        self.damaged: list[Damaged] = []  # what the last call of latest() passed over
+        self._lock = lock
+        self._keep = max(keep, FEWEST_KEPT)
+        self._verified: set[int] = set()
+
+    @classmethod
+    def create_or_open(
+        cls, path: str | Path, recipe_yaml: str, *, keep: int = FEWEST_KEPT, fresh: bool = False
+    ) -> RunFolder:
+        """Lock a new folder, or one of the same recipe to resume in; `fresh` first empties a former run out of it."""
+        folder = Path(path)
+        require_run(folder)
+        with files.disk_errors(folder, "make the run folder"):
+            if not folder.exists():
+                files.make_folder(folder)
+                files.sync_folder(folder.parent)
+        lock = take_lock(folder)
+        try:
+            with files.disk_errors(folder, "write to the run folder"):
+                if fresh:
+                    for name in CONTENTS:  # the recipe last: until then the folder is still seen to be a run
+                        if os.path.lexists(folder / name):
+                            files.rename(folder / name, files.temporary(folder / name))
+                    files.sync_folder(folder)
+                for leftover in list(files.leftovers(folder)):
+                    files.discard(leftover)
+            if (folder / "recipe.yaml").exists():
+                require_same(folder / "recipe.yaml", recipe_yaml)
+            else:
+                files.write_text_atomic(folder / "recipe.yaml", recipe_yaml)
+            with files.disk_errors(folder, "write to the run folder"):
+                if not (folder / "checkpoints").exists():
+                    files.make_folder(folder / "checkpoints")
+                    files.sync_folder(folder)
+        except BaseException:
+            os.close(lock)
+            raise
+        return cls(folder, lock, keep)
+
+    def close(self) -> None:
+        """Let go of the lock."""
+        os.close(self._lock)
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def preflight(self, bytes_needed: int) -> None:
+        """Refuse now, by a trial write and the free space, what would otherwise fail at the first save."""
+        with files.disk_errors(self.path, "write to the run folder", bytes_needed):
+            probe = files.temporary(self.path / "probe")
+            files.write_new(probe, b"\0" * 4096)
+            files.unlink(probe)
+            free = shutil.disk_usage(self.path).free
+        if free < bytes_needed:
+            raise UserError(
+                "too little space for the checkpoints of this run",
+                where=str(self.path),
+                found=f"{free:,} bytes free",
+                expected=f"{bytes_needed:,} bytes",
+                todo="free some space, choose a folder on another disk, or keep fewer checkpoints",
+                exit_code=files.EXIT_DISK,
+            )
+
+    def save(
+        self,
+        step: int,
+        tensors: Mapping[str, Mapping[str, Tensor]],
+        state: Mapping[str, Any],
+        about: Mapping[str, Any],
+        best: int | None = None,
+    ) -> Path:
+        """Commit a checkpoint, then delete the old ones but for the newest and the step named best.
+
+        A step is committed once: when a complete checkpoint of it is there already, that one stays, and only the
+        deleting is done, which a crash may have cut short.
+        """
+        final = self.path / "checkpoints" / f"step-{step:08d}"
+        for stem, group in tensors.items():
+            require_finite(group, f"step {step}, {stem}", "lower the learning rate; the last checkpoint is still good")
+        if not self._is_complete(step):
+            self._write(final, step, tensors, state, about)
+        with files.disk_errors(self.path, "delete old checkpoints"):
+            self._prune(best)
+        return final
+
+    def _write(
+        self,
+        final: Path,
+        step: int,
+        tensors: Mapping[str, Mapping[str, Tensor]],
+        state: Mapping[str, Any],
+        about: Mapping[str, Any],
+    ) -> None:
+        state_json = json.dumps(state, allow_nan=False).encode()
+
+        def contents() -> Iterator[tuple[str, bytes]]:
+            for stem, group in tensors.items():
+                yield f"{stem}.safetensors", pack(group)
+            yield "state.json", state_json
+
+        needed = len(state_json) + sum(tensor.nbytes for group in tensors.values() for tensor in group.values())
+        with files.disk_errors(self.path, f"save the checkpoint of step {step}", needed):
+            self._sync_metrics()
+            commit(final, contents(), step, about)
+        self._verified.add(step)
+
+    def latest(self) -> Checkpoint | None:
+        """The newest complete checkpoint; those passed over are in `damaged`, and if none is left it is an error."""
+        found, self.damaged = newest(self.path, 1)
+        self._verified.update(checkpoint.step for checkpoint in found)
+        return found[0] if found else None
+
+    def _sync_metrics(self) -> None:
+        """See onto the disk the metrics of the steps that a resumed run will not repeat."""
+        if (self.path / "metrics.jsonl").exists():
+            descriptor = files.reopen(self.path / "metrics.jsonl")
+            try:
+                files.sync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def _prune(self, best: int | None) -> None:
+        steps = _steps(self.path)
+        complete = list(islice(filter(self._is_complete, reversed(steps)), self._keep))
+        for step in steps:
+            # What is newer than every complete one is damaged, and stays to be reported until its step comes again.
+            if step not in complete and step != best and step < complete[0]:
+                doomed = files.temporary(steps[step])
+                files.rename(steps[step], doomed)
+                files.sync_folder(doomed.parent)
+                self._verified.discard(step)
+                files.discard(doomed)
+
+    def _is_complete(self, step: int) -> bool:
+        if step not in self._verified:
+            try:
+                _open(self.path / "checkpoints" / f"step-{step:08d}")
+            except DamageError:
+                return False
+            self._verified.add(step)
+        return True
+
+
+def newest(run: Path, count: int) -> tuple[list[Checkpoint], list[Damaged]]:
+    """Up to so many complete checkpoints, newest first, and the damaged ones met on the way; needs no lock."""
+    complete: list[Checkpoint] = []
+    damaged: list[Damaged] = []
+    for _, path in reversed(_steps(run).items()):
+        if len(complete) == count:
+            break
+        try:
+            complete.append(_open(path))
+        except DamageError as damage:
+            damaged.append(Damaged(path, str(damage)))
+    if damaged and not complete:
+        raise UserError(
+            "no checkpoint in this run is complete",
+            where=str(run),
+            found="\n".join(reason for _, reason in damaged[:5]),
+            expected="at least one whole checkpoint",
+            todo="restore the files, or delete the checkpoints folder to begin again",
+        )
+    return complete, damaged
+
+
+def _open(path: Path) -> Checkpoint:
+    """A checkpoint folder, every byte of it checked."""
+    checkpoint = Checkpoint(path, verify(path))
+    if checkpoint.manifest.step != checkpoint.step:
+        raise DamageError(path / "manifest.json", f"it is of step {checkpoint.manifest.step}")
+    return checkpoint
+
+
+def _steps(run: Path) -> dict[int, Path]:
+    """The folders that are named as checkpoints, oldest first, complete or not."""
+    folder = run / "checkpoints"
+    named = [(STEP.fullmatch(path.name), path) for path in folder.iterdir()] if folder.is_dir() else []
+    return dict(sorted((int(match[1]), path) for match, path in named if match))

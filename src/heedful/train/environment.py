@@ -1,0 +1,26 @@
+"""What a run ran on, for env.json: versions, threads and device, without names of people, machines or folders."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import version
+
+import torch
+
+from heedful import __version__
+
+LIBRARIES = ("torch", "numpy", "safetensors", "tokenizers", "pydantic", "sacrebleu")
+
+
+def environment(device: torch.device) -> dict[str, object]:
+    """The facts that a difference between two runs may hang on."""
+    return {
+        "heedful": __version__,
+        "python": platform.python_version(),
+        **{name: version(name) for name in LIBRARIES},
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "cuda": torch.version.cuda,
+    }

@@ -1,0 +1,181 @@
+"""Every change that training makes to a disk, through eight small functions, so that a test can fail or stop at each.
+
+A file is complete under its own name or not there at all: it is written as `name.tmp-<random>`, synced, and renamed.
+What a crash leaves behind carries that suffix and is deleted by the next run that holds the folder's lock.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from heedful.errors import UserError
+
+EXIT_DISK = 74  # the exit code of a disk that is full or cannot be written: EX_IOERR of sysexits.h
+LEFTOVER = re.compile(r".+\.tmp-[0-9a-f]{16}")
+
+
+def make_folder(path: Path) -> None:
+    """Make one folder, whose parent exists."""
+    os.mkdir(path)
+
+
+def create(path: Path) -> int:
+    """Open a file that must not exist yet, for writing."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+
+
+def reopen(path: Path) -> int:
+    """Open a file for adding to its end and for reading, making it where there is none."""
+    return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+
+
+def write(descriptor: int, data: bytes) -> None:
+    """Write all of the bytes."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def sync(descriptor: int) -> None:
+    """Wait until the file or folder is on the disk itself."""
+    os.fsync(descriptor)
+
+
+def rename(old: Path, new: Path) -> None:
+    """Give a file or folder its new name in one step."""
+    os.rename(old, new)
+
+
+def unlink(path: Path) -> None:
+    """Delete a file or a link."""
+    os.unlink(path)
+
+
+def remove_folder(path: Path) -> None:
+    """Delete an empty folder."""
+    os.rmdir(path)
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """Make a file and see it onto the disk."""
+    descriptor = create(path)
+    try:
+        write(descriptor, data)
+        sync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(path: Path) -> None:
+    """See the names in a folder onto the disk: a rename is durable only after this."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        sync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def discard(path: Path) -> None:
+    """Delete a file, or a folder with all it holds, following no links."""
+    if path.is_dir() and not path.is_symlink():
+        for entry in sorted(path.iterdir()):
+            discard(entry)
+        remove_folder(path)
+    else:
+        unlink(path)
+
+
+def temporary(path: Path) -> Path:
+    """A fresh name beside the path, which marks what is not complete or no longer wanted."""
+    return path.with_name(f"{path.name}.tmp-{secrets.token_hex(8)}")
+
+
+def leftovers(folder: Path) -> Iterator[Path]:
+    """What a crash left behind in a folder and in the folders directly below it."""
+    for entry in sorted(folder.iterdir()):
+        if LEFTOVER.fullmatch(entry.name):
+            yield entry
+        elif entry.is_dir() and not entry.is_symlink():
+            yield from (below for below in sorted(entry.iterdir()) if LEFTOVER.fullmatch(below.name))
+
+
+@contextmanager
+def disk_errors(folder: Path, doing: str, needed: int = 0) -> Iterator[None]:
+    """Turn the system's errors into one that names the folder, the bytes needed and the bytes free."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        raise UserError(
+            f"cannot {doing}",
+            where=str(folder),
+            found=f"{error.strerror or error}; {bytes_free(folder)}",
+            expected=f"{needed:,} bytes that can be written there" if needed else "a folder that can be written",
+            todo=f"{'free some space' if full else 'make the folder writable'}, then run the same command again",
+            exit_code=EXIT_DISK,
+        ) from error
+
+
+def bytes_free(folder: Path) -> str:
+    """The free space on a folder's disk, in words."""
+    try:
+        return f"{shutil.disk_usage(folder).free:,} bytes free"
+    except OSError:
+        return "the free space is not known"
+
+
+def write_text_atomic(path: Path, text: str) -> None:
+    """Write a text file so that a reader or a crash sees the former file or the new one, never a part."""
+    data = text.encode()
+    fresh = temporary(path)
+    with disk_errors(path.parent, f"write {path.name}", len(data)):
+        try:
+            write_new(fresh, data)
+            rename(fresh, path)
+            sync_folder(path.parent)
+        except OSError:
+            if fresh.exists():
+                unlink(fresh)
+            raise
+
+
+def append_jsonl(path: Path, record: Mapping[str, object]) -> None:
+    """Add one record as a line of JSON, handed to the system at once; numbers that are not finite are refused."""
+    line = json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
+    data = line.encode("utf-8", "backslashreplace")  # half a surrogate pair becomes its JSON escape
+    with disk_errors(path.parent, f"add to {path.name}", len(data)):
+        descriptor = reopen(path)
+        try:
+            write(descriptor, data)
+        finally:
+            os.close(descriptor)
+
+
+def trim_jsonl(path: Path, step: int) -> int:
+    """Drop the lines of later steps and any broken line, as a resumed run needs, and return how many went."""
+    if not path.exists():
+        return 0
+    with disk_errors(path.parent, f"read {path.name}"):
+        data = path.read_bytes()
+    lines = data.removesuffix(b"\n").split(b"\n") if data else []
+    kept = [line for line in lines if _is_until(line, step)]
+    wanted = b"".join(line + b"\n" for line in kept)
+    if wanted != data:
+        write_text_atomic(path, wanted.decode())
+    return len(lines) - len(kept)
+
+
+def _is_until(line: bytes, step: int) -> bool:
+    try:
+        record = json.loads(line.decode())
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(record, dict) and isinstance(at := record.get("step"), int) and at <= step

@@ -1,0 +1,161 @@
+"""AdamW, the learning-rate schedules and gradient clipping; torch is imported only by the functions that need it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from heedful.config import Config
+from heedful.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+
+class Noam(Config):
+    """width^-0.5 * min(step^-0.5, step * warmup^-1.5), a rate of its own: lr multiplies it, and is 1 in the paper."""
+
+    kind: Literal["noam"] = "noam"
+    warmup: int = Field(4000, ge=1, description="steps until the rate peaks")
+    width: int = Field(512, ge=1, description="model width in the formula; a wider model gets a lower rate")
+
+    def factor(self, step: int, progress: float) -> float:
+        """The formula at a step counted from 1; progress plays no part."""
+        return float(self.width**-0.5 * min(step**-0.5, step * self.warmup**-1.5))
+
+
+class Cosine(Config):
+    """min(1, step / warmup) * (floor + (1 - floor) * (1 + cos(pi * progress)) / 2)."""
+
+    kind: Literal["cosine"] = "cosine"
+    warmup: int = Field(0, ge=0, description="steps in which the rate rises from 0, while the cosine already runs")
+    floor: float = Field(0.0, ge=0, le=1, description="share of lr left when the budget is spent")
+
+    def factor(self, step: int, progress: float) -> float:
+        """What multiplies lr at a step counted from 1; see `ramp` for what progress means."""
+        return ramp(step, self.warmup) * (self.floor + (1 - self.floor) * (1 + math.cos(math.pi * progress)) / 2)
+
+
+class Linear(Config):
+    """min(1, step / warmup) * (floor + (1 - floor) * (1 - progress))."""
+
+    kind: Literal["linear"] = "linear"
+    warmup: int = Field(0, ge=0, description="steps in which the rate rises from 0, while the decay already runs")
+    floor: float = Field(0.0, ge=0, le=1, description="share of lr left when the budget is spent")
+
+    def factor(self, step: int, progress: float) -> float:
+        """What multiplies lr at a step counted from 1; see `ramp` for what progress means."""
+        return ramp(step, self.warmup) * (self.floor + (1 - self.floor) * (1 - progress))
+
+
+class Constant(Config):
+    """min(1, step / warmup)."""
+
+    kind: Literal["constant"] = "constant"
+    warmup: int = Field(0, ge=0, description="steps in which the rate rises from 0")
+
+    def factor(self, step: int, progress: float) -> float:
+        """What multiplies lr at a step counted from 1; progress plays no part."""
+        return ramp(step, self.warmup)
+
+
+def ramp(step: int, warmup: int) -> float:
+    """The rising part of a schedule, 1 from step `warmup` on.
+
+    The falling part follows `progress` in [0, 1], the share of the budget spent before this step, because a budget may
+    be in steps, tokens or minutes. Steps and tokens repeat exactly; minutes do not, so a schedule that decays over a
+    budget in minutes makes a run that cannot be reproduced.
+    """
+    return min(1.0, step / warmup) if warmup else 1.0
+
+
+Decay = Annotated[float, Field(ge=0, lt=1)]
+
+
+class AdamW(Config):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."""
+
+    kind: Literal["adamw"] = "adamw"
+    lr: float = Field(3e-4, gt=0, description="learning rate, multiplied by the schedule")
+    betas: tuple[Decay, Decay] = Field((0.9, 0.98), description="decay of the two running averages, each in [0, 1)")
+    eps: float = Field(1e-9, gt=0, description="added to the denominator")
+    weight_decay: float = Field(0.01, ge=0, description="decay of weight matrices; biases and norms have none")
+
+
+def make_optimizer(config: AdamW, model: nn.Module, device: torch.device) -> torch.optim.AdamW:
+    """AdamW over the trainable parameters in name order, in two groups: matrices decay, biases and norms do not."""
+    import torch
+
+    named = sorted((name, weight) for name, weight in model.named_parameters() if weight.requires_grad)
+    matrices = [(name, weight) for name, weight in named if weight.dim() >= 2]
+    vectors = [(name, weight) for name, weight in named if weight.dim() < 2]
+    decays = ((matrices, config.weight_decay), (vectors, 0.0))
+    fused = device.type == "cuda"
+    return torch.optim.AdamW(
+        [{"params": group, "weight_decay": decay} for group, decay in decays if group],
+        lr=config.lr,
+        betas=config.betas,
+        eps=config.eps,
+        fused=fused,
+        foreach=not fused,
+    )
+
+
+def clip(parameters: Iterable[Tensor], limit: float | None, rule: Literal["norm", "squared"] = "norm") -> Tensor:
+    """Scale gradients down to the limit and return their true norm before that; None as the limit only measures.
+
+    `squared` compares and divides by the squared norm, a misprint that is often copied: (3, 4) at limit 5 becomes
+    (0.6, 0.8), while its norm of 5 needs no clipping. Nothing waits for the device, and gradients whose norm is not
+    finite are left as they are, so that the caller can name the first bad one.
+    """
+    import torch
+
+    gradients = [weight.grad for weight in parameters if weight.grad is not None]
+    norm = torch.nn.utils.get_total_norm(gradients)
+    if limit is not None and gradients:
+        measure = norm.square() if rule == "squared" else norm
+        scale = torch.where(norm.isfinite(), (limit / measure).clamp(max=1.0), 1.0)
+        torch._foreach_mul_(gradients, scale)
+    return norm
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
+    """The optimizer's state as flat names, `exp_avg.<parameter>`, `exp_avg_sq.<parameter>`, `step.<parameter>`."""
+    states = ((name, optimizer.state.get(weight, {})) for name, weight in model.named_parameters())
+    return {f"{key}.{name}": value for name, state in states for key, value in state.items()}
+
+
+def load_optimizer(optimizer: torch.optim.AdamW, model: nn.Module, tensors: dict[str, Tensor]) -> None:
+    """Put back what `optimizer_tensors` gave, for the same model, or refuse naming what does not fit."""
+    names = {weight: name for name, weight in model.named_parameters()}
+    ordered = [weight for group in optimizer.param_groups for weight in group["params"]]
+    states: dict[int, dict[str, Tensor]] = {}
+    unused = dict(tensors)
+    for index, weight in enumerate(ordered):
+        expected = {f"{key}.{names[weight]}": weight.shape for key in ("exp_avg", "exp_avg_sq")}
+        expected[f"step.{names[weight]}"] = weight.new_empty(()).shape
+        given = {name: unused.pop(name) for name in expected if name in unused}
+        if not given:
+            continue  # a parameter that never had a gradient has no state
+        if {name: value.shape for name, value in given.items()} != expected:
+            raise _misfit(given, ", ".join(f"{name} {tuple(shape)}" for name, shape in expected.items()))
+        # Cloned, because the optimizer changes its state in place and the caller's tensors are not its own.
+        states[index] = {name.partition(".")[0]: value.clone() for name, value in given.items()}
+    if unused:
+        raise _misfit(unused, "parameters that this model has and trains")
+    optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _misfit(tensors: dict[str, Tensor], expected: str) -> UserError:
+    named = [f"{name} {tuple(value.shape)}" for name, value in sorted(tensors.items())]
+    return UserError(
+        "the saved optimizer state does not fit this model",
+        where=named[0].partition(" ")[0],
+        found=", ".join(named[:10]) + (f" and {len(named) - 10} more" if len(named) > 10 else ""),
+        expected=expected,
+        todo="resume with the recipe that wrote the checkpoint",
+    )

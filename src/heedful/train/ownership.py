@@ -1,0 +1,90 @@
+"""Whose a run folder is: one process at a time, and one recipe for good."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from heedful.errors import UserError, shown
+from heedful.train import files
+from heedful.yamltext import load_yaml, read_yaml
+
+
+def require_run(folder: Path) -> None:
+    """Refuse, before anything is touched, a path at which no run can be."""
+    if not folder.parent.is_dir():
+        raise UserError(
+            "the run folder has no parent",
+            where=str(folder),
+            expected=f"the folder {folder.parent}",
+            todo=f"make it first: mkdir -p {folder.parent}",
+        )
+    if not os.path.lexists(folder):
+        return
+    if not folder.is_dir():
+        raise UserError("the run folder is not a folder", where=str(folder), todo="give another path with --run")
+    with files.disk_errors(folder, "look into the run folder"):
+        names = sorted(name for name in os.listdir(folder) if not files.LEFTOVER.fullmatch(name))
+    # A run has its lock before anything else; a copy of one may have come without it.
+    if names not in ([], ["lock"]) and not ("recipe.yaml" in names and {"lock", "checkpoints"} & set(names)):
+        raise UserError(
+            "this folder holds something else than a run",
+            where=str(folder),
+            found=", ".join(names[:5]) + (" ..." if len(names) > 5 else ""),
+            expected="no folder, an empty one, or one with the recipe.yaml of a run",
+            todo="give another path with --run",
+        )
+
+
+def take_lock(folder: Path) -> int:
+    """Lock the folder for this process; the system lets go when the process ends, however it ends."""
+    with files.disk_errors(folder, "lock the run folder"):
+        lock = files.reopen(folder / "lock")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(lock, 0)
+            files.write(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+        except BlockingIOError as error:
+            holder = os.pread(lock, 300, 0).decode(errors="replace").strip()
+            os.close(lock)
+            raise UserError(
+                "another run is at work in this folder",
+                where=str(folder),
+                found=holder or "a lock that does not say whose it is",
+                todo="wait until it ends, or give another path with --run",
+            ) from error
+        except BaseException:
+            os.close(lock)
+            raise
+    return lock
+
+
+def require_same(stored: Path, recipe_yaml: str) -> None:
+    """Refuse a folder whose recipe has other values than this one, naming the first that differ."""
+    theirs = _leaves(load_yaml(stored)[0])
+    ours = _leaves(read_yaml(recipe_yaml, "this recipe")[0])
+    keys = [key for key in {**ours, **theirs} if (key in theirs, theirs.get(key)) != (key in ours, ours.get(key))]
+    if keys:
+        told = [f"{key}: {_told(theirs, key)} in the folder, {_told(ours, key)} now" for key in keys[:5]]
+        raise UserError(
+            "this folder belongs to a run of another recipe",
+            where=str(stored),
+            found="\n".join(told) + (f"\nand {len(keys) - 5} more" if len(keys) > 5 else ""),
+            expected="the same values as in the folder's recipe.yaml",
+            todo=f"give another path with --run, or go on with that run: heedful train {stored} --run {stored.parent}",
+        )
+
+
+def _leaves(data: Any, path: str = "") -> dict[str, Any]:
+    """The settings by dotted key."""
+    if not isinstance(data, dict):
+        return {path: data}
+    return {key: leaf for name in data for key, leaf in _leaves(data[name], f"{path}.{name}" if path else name).items()}
+
+
+def _told(leaves: Mapping[str, Any], key: str) -> str:
+    return shown(leaves[key]) if key in leaves else "not set"

@@ -1,0 +1,73 @@
+"""The portable model folder: config.json, model.safetensors, tokenizer.json, and the manifest that seals them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from heedful.errors import UserError
+from heedful.train import files
+from heedful.train.sealed import DamageError, commit, read_entry, read_file, read_manifest
+from heedful.train.tensors import pack, require_finite, unpack
+
+
+def write_model(
+    folder: Path,
+    config_json: str,
+    tensors: Mapping[str, Tensor],
+    tokenizer_json: str | None,
+    about: Mapping[str, Any],
+) -> None:
+    """Write the portable model folder, which replaces a former one whole."""
+    require_finite(tensors, "model", "go back to an earlier checkpoint")
+
+    def contents() -> Iterator[tuple[str, bytes]]:
+        yield "config.json", config_json.encode()
+        yield "model.safetensors", pack(tensors)
+        if tokenizer_json is not None:
+            yield "tokenizer.json", tokenizer_json.encode()
+
+    with files.disk_errors(folder.parent, "write the model", sum(tensor.nbytes for tensor in tensors.values())):
+        commit(folder, contents(), None, about)
+
+
+class ModelFiles(NamedTuple):
+    """What a portable model folder holds."""
+
+    config_json: str
+    tensors: dict[str, Tensor]
+    tokenizer_json: str | None
+
+
+def read_model(folder: Path) -> ModelFiles:
+    """Read a portable model folder; where it has a manifest, every byte is checked against it."""
+    try:
+        manifest = read_manifest(folder) if (folder / "manifest.json").exists() else None
+
+        def read(name: str) -> bytes:
+            return read_entry(folder, name, manifest) if manifest else read_file(folder / name)
+
+        tensors = unpack(read("model.safetensors"), folder / "model.safetensors")
+        config = _text(folder / "config.json", read("config.json"))
+        has_tokenizer = "tokenizer.json" in manifest.files if manifest else (folder / "tokenizer.json").exists()
+        tokenizer = _text(folder / "tokenizer.json", read("tokenizer.json")) if has_tokenizer else None
+    except DamageError as damage:
+        raise UserError(
+            "this model cannot be read",
+            where=str(damage.path),
+            found=damage.reason,
+            expected="a model folder: config.json, model.safetensors and, for text, tokenizer.json",
+            todo="copy the whole folder again, or train the model again",
+        ) from damage
+    require_finite(tensors, str(folder / "model.safetensors"), "copy or train the model again")
+    return ModelFiles(config, tensors, tokenizer)
+
+
+def _text(path: Path, data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise DamageError(path, f"it is not UTF-8 at byte {error.start}") from error

@@ -1,0 +1,151 @@
+"""A sealed folder: files and a manifest of their sizes and SHA-256; it appears under its name whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from heedful.config import Config
+from heedful.errors import UserError, shown
+from heedful.train import files
+
+FORMAT = 1
+LARGEST_MANIFEST = 10_000_000  # bytes
+
+
+class Entry(Config):
+    """What a manifest says of one file."""
+
+    size: int
+    sha256: str
+
+
+class Manifest(Config):
+    """What a folder holds and where it comes from; `about` is the writer's own: seed, threads, versions."""
+
+    format: int
+    step: int | None
+    about: dict[str, Any]
+    files: dict[str, Entry]
+
+
+class DamageError(Exception):
+    """Why a folder with a manifest is not complete."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+def commit(final: Path, contents: Iterable[tuple[str, bytes]], step: int | None, about: Mapping[str, Any]) -> None:
+    """Write a folder under a temporary name, manifest last, and rename it; a former one goes aside and is deleted."""
+    plain = json.loads(json.dumps(dict(about), allow_nan=False))  # what JSON cannot hold fails before anything is made
+    folder, aside = files.temporary(final), files.temporary(final)
+    try:
+        files.make_folder(folder)
+        entries: dict[str, Entry] = {}
+        for name, data in contents:
+            files.write_new(folder / name, data)
+            entries[name] = Entry(size=len(data), sha256=_sha256(data))
+        manifest = Manifest(format=FORMAT, step=step, about=plain, files=entries)
+        files.write_new(folder / "manifest.json", _seal(manifest.model_dump()))
+        files.sync_folder(folder)
+        if os.path.lexists(final):
+            files.rename(final, aside)
+        files.rename(folder, final)
+        files.sync_folder(final.parent)
+    except Exception:
+        # Tidy what we can; whatever a failing disk does not let us delete, the next start deletes.
+        with suppress(OSError):
+            if aside.exists() and not final.exists():
+                files.rename(aside, final)
+            files.discard(folder)
+        raise
+    if os.path.lexists(aside):
+        files.discard(aside)
+
+
+def verify(folder: Path) -> Manifest:
+    """Check a folder against its manifest, every byte of every file, and return the manifest."""
+    manifest = read_manifest(folder)
+    try:
+        found = set(os.listdir(folder))
+    except OSError as error:
+        raise DamageError(folder, f"it cannot be listed: {error.strerror}") from error
+    expected = {*manifest.files, "manifest.json"}
+    if found != expected:
+        lost, strange = sorted(expected - found), sorted(found - expected)
+        raise DamageError(
+            folder, f"missing: {', '.join(lost) or 'nothing'}; unexpected: {', '.join(strange) or 'nothing'}"
+        )
+    for name in manifest.files:
+        read_entry(folder, name, manifest)
+    return manifest
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read a folder's manifest, checked against its own digest, without a look at the files it names."""
+    path = folder / "manifest.json"
+    data = read_file(path, LARGEST_MANIFEST)
+    try:
+        content = json.loads(data.decode())
+        if not isinstance(content, dict):
+            raise DamageError(path, f"it holds {shown(content)}, not a manifest")
+        content.pop("digest", None)
+        if _seal(content) != data:
+            raise DamageError(path, "it does not match its own digest")
+        if isinstance(written := content.get("format"), int) and written > FORMAT:
+            raise UserError(
+                "this was written by a newer version of Heedful",
+                where=str(path),
+                found=f"format {written}",
+                expected=f"format {FORMAT} or older",
+                todo="upgrade Heedful",
+            )
+        return Manifest.model_validate_json(json.dumps(content))
+    except (ValueError, RecursionError) as error:
+        raise DamageError(path, f"it is no manifest: {str(error).splitlines()[0]}") from error
+
+
+def _seal(content: dict[str, Any]) -> bytes:
+    """A manifest as a file that carries its own digest, so that a change of any bit of it shows."""
+    digest = _sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode())
+    return (json.dumps({**content, "digest": digest}, sort_keys=True, indent=1) + "\n").encode()
+
+
+def read_entry(folder: Path, name: str, manifest: Manifest) -> bytes:
+    """Read a file once, and return those bytes only if they are the ones that the manifest names."""
+    path = folder / name
+    entry = manifest.files.get(name)
+    if entry is None:
+        raise DamageError(path, "the manifest does not name it")
+    data = read_file(path, entry.size)
+    if len(data) != entry.size:
+        raise DamageError(path, f"{len(data):,} bytes, where the manifest says {entry.size:,}")
+    if _sha256(data) != entry.sha256:
+        raise DamageError(path, "its SHA-256 is not the one in the manifest")
+    return data
+
+
+def read_file(path: Path, limit: int | None = None) -> bytes:
+    """Read a plain file, no link or device, of at most so many bytes."""
+    try:
+        found = os.lstat(path)
+        if not stat.S_ISREG(found.st_mode):
+            raise DamageError(path, "it is not a plain file")
+        if limit is not None and found.st_size > limit:
+            raise DamageError(path, f"{found.st_size:,} bytes, where at most {limit:,} were expected")
+        return path.read_bytes()
+    except OSError as error:
+        raise DamageError(path, f"it cannot be read: {error.strerror}") from error
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,170 @@
+import threading
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from heedful.data.batches import Batches, Encoded, PairBatch, Ragged, encode, plan, rounded
+from heedful.data.embedded import NumberWords
+from heedful.data.sources import Pair
+from heedful.data.tokenizers import Bpe, Tokenizer
+from heedful.errors import UserError
+
+PAIRS = NumberWords(train=1500, valid=10, test=10).pairs("train")
+TOKENIZER = Tokenizer.train(Bpe(vocab=300), [text for pair in PAIRS for text in pair])
+ENCODED = encode(PAIRS, TOKENIZER, longest=512)
+
+
+def spread(count: int, longest: int = 60, seed: int = 0) -> NDArray[np.int64]:
+    return np.random.default_rng(seed).integers(1, longest, (count, 2))
+
+
+def same(one: PairBatch, other: PairBatch) -> bool:
+    return all(torch.equal(getattr(one, name), getattr(other, name)) for name in PairBatch.__slots__)
+
+
+@pytest.mark.parametrize(("count", "budget"), [(1, 64), (7, 64), (1000, 512), (5000, 100), (3000, 1), (2000, 10**9)])
+def test_plan_has_every_sample_once_within_the_budget(count: int, budget: int) -> None:
+    lengths = spread(count)
+    batches = plan(lengths, 1, 2, budget)
+    assert sorted(np.concatenate(batches).tolist()) == list(range(count))
+    for rows in batches:
+        assert len(rows) * rounded(int(lengths[rows].max())) <= budget or len(rows) == 1
+
+
+def test_plan_is_pure_and_differs_by_seed_and_epoch() -> None:
+    lengths = spread(2000)
+
+    def flat(seed: int, epoch: int) -> list[int]:
+        return [int(row) for rows in plan(lengths.copy(), seed, epoch, 512) for row in rows]
+
+    assert flat(0, 0) == flat(0, 0)
+    assert len({tuple(flat(seed, epoch)) for seed in range(3) for epoch in range(3)}) == 9
+
+
+def test_plan_wastes_little_and_keeps_no_order_of_length() -> None:
+    lengths = spread(20_000, longest=100)
+    batches = plan(lengths, 0, 0, 4096)
+    widths = [rounded(int(lengths[rows].max())) for rows in batches]
+    longer = lengths.max(axis=1).sum()
+    assert longer / sum(len(rows) * width for rows, width in zip(batches, widths, strict=True)) > 0.85
+    assert np.mean([len(rows) * width for rows, width in zip(batches, widths, strict=True)]) > 0.93 * 4096
+    assert abs(np.corrcoef(np.arange(len(widths)), widths)[0, 1]) < 0.2
+
+
+@pytest.mark.parametrize(("length", "expected"), [(1, 8), (8, 8), (9, 16)])
+def test_rounded(length: int, expected: int) -> None:
+    assert rounded(length) == expected
+
+
+def test_batch_holds_the_pairs() -> None:
+    batch = ENCODED.batch(np.array([5, 3, 9]))
+    assert batch.indices.tolist() == [5, 3, 9]
+    assert batch.source.dtype == batch.target.dtype == torch.int64
+    assert batch.source.shape[1] % 8 == batch.target.shape[1] % 8 == 0
+    for row, index in enumerate([5, 3, 9]):
+        source = [*TOKENIZER.encode(PAIRS[index].source).ids, 3]
+        target = [2, *TOKENIZER.encode(PAIRS[index].target).ids, 3]
+        assert batch.source[row].tolist() == source + [0] * (batch.source.shape[1] - len(source))
+        assert batch.target[row].tolist() == target + [0] * (batch.target.shape[1] - len(target))
+        assert batch.source_lengths[row] == len(source)
+        assert batch.target_lengths[row] == len(target)
+    assert batch.tokens == int((batch.target[:, 1:] != 0).sum())
+    assert torch.equal(batch.source_real, batch.source != 0)
+
+
+def test_batch_moves_whole() -> None:
+    moved = ENCODED.batch(np.arange(4)).to("meta")
+    assert {getattr(moved, name).device.type for name in PairBatch.__slots__} == {"meta"}
+    assert same(ENCODED.batch(np.arange(4)).to("cpu"), ENCODED.batch(np.arange(4)))
+
+
+def test_long_pairs_are_dropped_and_counted() -> None:
+    pairs = [Pair("a", "b"), Pair("x " * 50, "b"), Pair("c", "y " * 50), Pair("\ud800", "d")]
+    encoded = encode(pairs, TOKENIZER, longest=13)
+    assert (len(encoded), encoded.dropped, encoded.replaced) == (2, 2, 1)
+    assert encoded.kept.tolist() == [0, 3]
+    assert encoded.batch(np.array([1])).indices.tolist() == [3]
+    assert TOKENIZER.decode(encoded.batch(np.array([1])).target[0].tolist()) == "d"
+
+
+def test_padding_never_passes_the_context() -> None:
+    text = "".join("abcdefghijkl"[place % 12] for place in range(100))
+    lengths = [len(TOKENIZER.encode(text[:end]).ids) for end in range(101)]
+    fits = lengths.index(11)
+    batch = encode([Pair(text[:fits], text[:fits])], TOKENIZER, longest=13).batch(np.array([0]))
+    assert batch.source.shape == batch.target.shape == (1, 13)
+    assert batch.target_lengths.tolist() == [13]
+
+
+def test_nothing_left() -> None:
+    with pytest.raises(UserError, match="longer than 3 tokens"):
+        encode(PAIRS[:20], TOKENIZER, longest=3)
+    with pytest.raises(UserError, match="no pairs"):
+        encode([], TOKENIZER, longest=3)
+
+
+def test_progress_is_told() -> None:
+    seen: list[tuple[int, int]] = []
+    encode(PAIRS, TOKENIZER, 512, lambda done, total: seen.append((done, total)))
+    assert seen == [(1024, 1500), (1500, 1500)]
+
+
+def test_text_without_pieces_is_a_pair() -> None:
+    batch = encode([Pair("", "")], TOKENIZER, longest=8).batch(np.array([0]))
+    assert batch.source_lengths.tolist() == [1]
+    assert batch.target[0, :2].tolist() == [2, 3]
+
+
+def test_in_order_covers_all_once_longest_first() -> None:
+    batches = list(ENCODED.in_order(512))
+    indices = torch.cat([batch.indices for batch in batches]).tolist()
+    assert sorted(indices) == list(range(1500))
+    widths = [max(batch.source.shape[1], batch.target.shape[1]) for batch in batches]
+    assert widths == sorted(widths, reverse=True)
+    assert all(len(batch.indices) * width <= 512 for batch, width in zip(batches, widths, strict=True))
+    assert all(same(one, other) for one, other in zip(batches, ENCODED.in_order(512), strict=True))
+
+
+def test_any_position_is_the_same_whatever_was_asked_before() -> None:
+    sequential = Batches(ENCODED, 7, 512)
+    total = len(plan(ENCODED.lengths, 7, 0, 512)) * 3
+    batches = [sequential.at(position) for position in range(total)]
+    jumping = Batches(ENCODED, 7, 512)
+    for position in [total - 1, 0, total // 2, total // 2, 3, total - 1, *range(total)][::-1]:
+        assert same(jumping.at(position), batches[position])
+    for position in (0, 1, total // 2, total - 1):
+        assert same(Batches(ENCODED, 7, 512).at(position), batches[position])
+
+
+def test_epochs_hold_every_sample_once() -> None:
+    batches = Batches(ENCODED, 0, 512)
+    seen: dict[int, list[int]] = {}
+    for position in range(len(plan(ENCODED.lengths, 0, 0, 512)) * 3):
+        seen.setdefault(batches.epoch_of(position), []).extend(batches.at(position).indices.tolist())
+    assert list(seen) == list(range(len(seen)))
+    assert sorted(seen[0]) == sorted(seen[1]) == list(range(1500))
+    assert seen[0] != seen[1]
+
+
+def test_threads_may_ask_at_once() -> None:
+    shared, alone = Batches(ENCODED, 0, 512), Batches(ENCODED, 0, 512)
+    found: dict[int, PairBatch] = {}
+
+    def ask(positions: range) -> None:
+        for position in positions:
+            found[position] = shared.at(position)
+
+    threads = [threading.Thread(target=ask, args=(range(start, 200, 4),)) for start in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(same(found[position], alone.at(position)) for position in range(200))
+
+
+def test_a_sample_over_the_budget_is_alone() -> None:
+    rows = Ragged(np.arange(4, 44, dtype=np.int32), np.array([0, 2, 38, 40], dtype=np.int64))
+    encoded = Encoded(rows, rows, np.arange(3), longest=64, dropped=0, replaced=0)
+    assert [batch.indices.tolist() for batch in encoded.in_order(16)] == [[1], [0, 2]]

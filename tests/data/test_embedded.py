@@ -1,0 +1,141 @@
+import time
+from collections import Counter
+
+import pytest
+from pydantic import ValidationError
+from unicode_rbnf import RbnfEngine
+
+from heedful.data.embedded import NumberWords, even_shares, languages, sample, spell
+from heedful.data.sources import SPLITS
+
+SPELLED = {
+    "en": {
+        0: "zero",
+        13: "thirteen",
+        40: "forty",
+        321: "three hundred twenty-one",
+        1_001: "one thousand one",
+        101_700: "one hundred one thousand seven hundred",
+        999_999: "nine hundred ninety-nine thousand nine hundred ninety-nine",
+    },
+    "de": {
+        0: "null",
+        1: "eins",
+        16: "sechzehn",
+        17: "siebzehn",
+        30: "dreißig",
+        101: "einhunderteins",
+        321: "dreihunderteinundzwanzig",
+        1_001: "eintausendeins",
+        21_000: "einundzwanzigtausend",
+        101_700: "einhunderteintausendsiebenhundert",
+        700_071: "siebenhunderttausendeinundsiebzig",
+    },
+    "fr": {
+        71: "soixante-et-onze",
+        80: "quatre-vingts",
+        81: "quatre-vingt-un",
+        99: "quatre-vingt-dix-neuf",
+        200: "deux cents",
+        201: "deux cent un",
+        1_000: "mille",
+        80_000: "quatre-vingt mille",
+        200_000: "deux cent mille",
+    },
+}
+
+
+@pytest.mark.parametrize("language", SPELLED)
+def test_words_are_right(language: str) -> None:
+    assert spell(list(SPELLED[language]), language) == list(SPELLED[language].values())
+
+
+@pytest.mark.parametrize("language", languages())
+def test_every_language_spells_as_its_rules_do_by_default(language: str) -> None:
+    numbers = [0, 1, 11, 21, 99, 100, 101, 999, 1000, 1001, 20_000, 999_999, 10**12 - 1]
+    engine = RbnfEngine.for_language(language)
+    words = spell(numbers, language)
+    assert words == [engine.format_number(number).text for number in numbers]
+    assert not [word for word in words if not word.strip() or "\u00ad" in word or any(map(str.isdigit, word))]
+
+
+def test_splits_are_disjoint_and_as_large_as_asked() -> None:
+    data = NumberWords(train=3000, valid=200, test=300)
+    numbers = {split: data.numbers(split) for split in SPLITS}
+    assert [len(numbers[split]) for split in SPLITS] == [3000, 200, 300]
+    assert len({number for split in SPLITS for number in numbers[split]}) == 3500
+    assert 0 in numbers["train"]
+    assert all(0 <= number < 1_000_000 for split in SPLITS for number in numbers[split])
+
+
+def test_numbers_are_even_over_digit_lengths() -> None:
+    numbers = NumberWords().numbers("train")
+    counts = Counter(len(str(number)) for number in numbers)
+    assert counts[1] + counts[2] >= 60  # most of the 100 there are
+    assert all(6100 < counts[digits] < 6700 for digits in (4, 5, 6))
+
+
+@pytest.mark.parametrize(
+    ("total", "counts", "shares"),
+    [(12, [10, 90, 900], [4, 4, 4]), (150, [10, 90, 900], [10, 70, 70]), (4, [3, 9], [2, 2])],
+)
+def test_even_shares(total: int, counts: list[int], shares: list[int]) -> None:
+    assert even_shares(total, counts) == shares
+
+
+@pytest.mark.parametrize(("count", "share"), [(1, 1), (10, 10), (10, 3), (10**11, 1000)])
+def test_sample_repeats_no_number(count: int, share: int) -> None:
+    chosen = sample(0, 1, count, share)
+    assert len(set(chosen)) == share
+    assert all(0 <= number < count for number in chosen)
+
+
+def test_sample_is_even() -> None:
+    counts = Counter(number for seed in range(3000) for number in sample(seed, 0, 10, 3))
+    assert min(counts.values()) > 780  # 900 expected, deviation 25
+    assert max(counts.values()) < 1020
+
+
+@pytest.mark.parametrize("below", [3, 10, 11, 12_345])
+def test_all_numbers_can_be_asked_for(below: int) -> None:
+    data = NumberWords(train=below - 2, valid=1, test=1, below=below)
+    assert sorted(number for split in SPLITS for number in data.numbers(split)) == list(range(below))
+
+
+def test_numbers_are_a_function_of_the_seed() -> None:
+    small = NumberWords(train=200, valid=10, test=10)
+    assert small.pairs("train") == NumberWords(train=200, valid=10, test=10).pairs("train")
+    assert small.numbers("test") != NumberWords(train=200, valid=10, test=10, seed=1).numbers("test")
+    assert NumberWords().numbers("test")[:5] == [380396, 9537, 31234, 8269, 5756]
+
+
+def test_pairs_of_large_numbers() -> None:
+    pairs = NumberWords(source="de", target="fr", train=50, valid=5, test=5, below=10**12).read("train")
+    assert pairs.skipped == 0
+    assert any("milliard" in pair.target for pair in pairs.pairs)
+
+
+def test_generation_is_quick() -> None:
+    begin = time.process_time()
+    assert sum(len(NumberWords().pairs(split)) for split in SPLITS) == 22_500
+    assert time.process_time() - begin < 4
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"target": "en-in"}, "did you mean en_IN"),
+        ({"source": "DE"}, "did you mean de?"),
+        ({"source": "klingon"}, "known: af, ak,"),
+        ({"train": 90, "valid": 10, "test": 10, "below": 100}, "raise below to 110"),
+        ({"below": 10**13}, "less than or equal"),
+        ({"seed": -1}, "greater than or equal"),
+    ],
+)
+def test_settings_that_cannot_be(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ValidationError, match=message.replace("?", r"\?")):
+        NumberWords.model_validate(settings)
+
+
+def test_no_file_is_missing() -> None:
+    assert NumberWords().missing() == []

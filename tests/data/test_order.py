@@ -1,0 +1,39 @@
+import numpy as np
+import pytest
+
+from heedful.data.order import draws, permutation
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 1000])
+def test_permutation_has_every_number_once(n: int) -> None:
+    assert sorted(permutation(3, 5, n).tolist()) == list(range(n))
+
+
+def test_permutation_is_pure_and_differs_by_seed_epoch_and_stream() -> None:
+    first = permutation(1, 2, 100)
+    np.random.default_rng(0).random(10)  # other generators do not matter
+    np.testing.assert_array_equal(first, permutation(1, 2, 100))
+    others = [permutation(2, 1, 100), permutation(1, 3, 100), permutation(2, 2, 100), permutation(1, 2, 100, stream=1)]
+    assert all((first != other).any() for other in others)
+
+
+def test_permutation_never_changes() -> None:
+    # A resumed run reads data in this order, so that it is part of what a checkpoint means.
+    assert permutation(0, 0, 10).tolist() == [0, 2, 9, 1, 8, 5, 4, 3, 6, 7]
+    assert permutation(7, 3, 10).tolist() == [2, 5, 9, 7, 3, 0, 6, 8, 4, 1]
+
+
+def test_permutation_is_even() -> None:
+    places = np.stack([permutation(0, epoch, 8) for epoch in range(4000)])
+    counts = np.stack([(places == number).sum(axis=0) for number in range(8)])  # expected 500, deviation 21
+    assert counts.min() > 400
+    assert counts.max() < 600
+
+
+def test_streams_do_not_overlap() -> None:
+    assert not set(draws(0, 0, 0, 10_000).tolist()) & set(draws(0, 0, 1, 10_000).tolist())
+
+
+@pytest.mark.parametrize("seed", [0, 2**63 - 1, 2**64 - 1])
+def test_large_seeds(seed: int) -> None:
+    assert len(permutation(seed, 2**40, 5)) == 5

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from heedful.models import MODELS, build
+from heedful.models.configs import SIZES, TransformerConfig
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"width": 100}, "write heads: 10 or width: 104"),
+        ({"width": 7, "heads": 7}, "write width: 8 or positions: learned"),
+        ({"width": 12, "heads": 4, "positions": "rotary"}, "write width: 16"),
+        ({"width": 65536, "hidden": 1048576, "encoder_layers": 1000}, "more than 200 billion"),
+        ({"width": 0}, "greater than or equal to 1"),
+        ({"width": 10**6}, "less than or equal to 65536"),
+        ({"vocab": 10**9}, "less than or equal to 10000000"),
+        ({"dropout": 1.0}, "less than 1"),
+        ({"heads": True}, "valid integer"),
+        ({"layers": 6}, "not permitted"),
+    ],
+)
+def test_impossible_models_are_refused_with_advice(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        TransformerConfig(**settings)
+
+
+def test_published_base_size() -> None:
+    base = SIZES["transformer-base"]
+    assert (base.width, base.hidden, base.heads, base.encoder_layers, base.decoder_layers) == (512, 2048, 8, 6, 6)
+    assert base.norm == "post"
+    # Vaswani et al., table 3: 65 million with a shared vocabulary of about 37,000; big: 213 million.
+    assert round(base.parameters(37_000) / 1e6) == pytest.approx(65, abs=2)
+    assert round(SIZES["transformer-big"].parameters(37_000) / 1e6) == pytest.approx(213, abs=2)
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("positions", ["sinusoid", "learned", "rotary", "alibi"])
+def test_estimate_is_the_count_of_the_built_model(norm: Any, positions: Any) -> None:
+    config = TransformerConfig(
+        vocab=11,
+        width=8,
+        heads=2,
+        encoder_layers=2,
+        decoder_layers=3,
+        hidden=5,
+        context=6,
+        norm=norm,
+        positions=positions,
+    )
+    assert sum(weight.numel() for weight in build(config).parameters()) == config.parameters(11)
+
+
+def test_table_names_each_kind() -> None:
+    for kind, (_, _, config) in MODELS.items():
+        assert config().kind == kind

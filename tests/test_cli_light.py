@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from heedful import __version__, cli
+from heedful.errors import UserError
+
+
+def heedful(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "heedful", *words], capture_output=True, text=True, cwd=cwd, timeout=60
+    )
+
+
+def main(monkeypatch: pytest.MonkeyPatch, *words: str) -> int | str | None:
+    """Run the command line in this process and return its exit code."""
+    monkeypatch.setattr(sys, "argv", ["heedful", *words])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    return left.value.code
+
+
+@pytest.mark.parametrize(
+    "words", [("--version",), ("show", "numbers"), ("check", "numbers"), ("schema",), ("recipes",)]
+)
+def test_light_verbs_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    assert main(monkeypatch, *words) == 0
+    told = capsys.readouterr()
+    assert told.out
+    assert told.err == ""
+
+
+def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    main(monkeypatch, "--version")
+    assert capsys.readouterr().out == f"heedful {__version__}\n"
+
+
+def test_show_puts_overrides_in(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(monkeypatch, "show", "numbers", "train.seed=31", "train.optimizer.lr=1e-4") == 0
+    out = capsys.readouterr().out
+    assert "  seed: 31\n" in out
+    assert "lr: 0.0001\n" in out
+
+
+def test_what_show_prints_is_a_recipe_that_shows_the_same(tmp_path: Path) -> None:
+    first = heedful("show", "numbers").stdout
+    assert first.startswith("task:\n")
+    (tmp_path / "shown.yaml").write_text(first)
+    assert heedful("show", "shown.yaml", cwd=tmp_path).stdout == first
+
+
+def test_a_mistake_is_told_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("train:\n  sede: 3\n")
+    done = heedful("check", "bad.yaml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "bad.yaml:2:3: train.sede is no known key" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_init_then_check(tmp_path: Path) -> None:
+    assert heedful("init", "translate", cwd=tmp_path).returncode == 0
+    done = heedful("check", "translate.yaml", cwd=tmp_path)
+    assert done.returncode == 2  # the recipe is right, the files that it names are yet to come
+    assert "4 data files" in done.stderr
+    assert heedful("init", "translate", cwd=tmp_path).returncode == 2
+
+
+def test_usage_mistakes_exit_with_two() -> None:
+    assert heedful("nosuchverb").returncode == 2
+    assert heedful("show").returncode == 2
+
+
+def test_exit_codes_of_errors_and_of_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> None:
+        raise UserError("the disk is full", exit_code=74)
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("heedful.recipe.schema_text", full)
+    assert main(monkeypatch, "schema") == 74
+    monkeypatch.setattr("heedful.recipe.schema_text", interrupted)
+    assert main(monkeypatch, "schema") == 130
+
+
+def test_idle_threads_are_told_to_sleep_unless_the_user_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    main(monkeypatch, "--version")
+    assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    main(monkeypatch, "--version")
+    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"

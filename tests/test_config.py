@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import Field, ValidationError, model_validator
+
+from heedful.config import MOST_PROBLEMS, Config, load_yaml, override, parse, render, schema
+from heedful.errors import UserError
+
+
+class Round(Config):
+    kind: Literal["round"] = "round"
+    radius: float = Field(1.0, gt=0)
+
+
+class Square(Config):
+    kind: Literal["square"] = "square"
+    side: int = Field(2, ge=1, description="length of an edge")
+    name: str = "no"
+
+
+class Pen(Config):
+    colour: Literal["red", "blue"] = "red"
+    width: int | float | None = None
+    dashes: tuple[int, int] = (1, 2)
+
+    @model_validator(mode="after")
+    def _even(self) -> Pen:
+        if sum(self.dashes) % 2 == 0:
+            raise ValueError("dashes must differ by an odd number")
+        return self
+
+
+class Drawing(Config):
+    shape: Annotated[Round | Square, Field(discriminator="kind")]
+    more: list[Annotated[Round | Square, Field(discriminator="kind")]] = Field(default_factory=list)
+    pen: Pen = Pen()
+    title: str = Field(description="what it shows")
+    copies: int = 1
+
+
+def problems(cls: type[Config], data: dict[str, Any], *overrides: str) -> dict[str, UserError]:
+    """Each problem by the first word of its message, which is the path."""
+    with pytest.raises(UserError) as caught:
+        parse(cls, data, None, overrides)
+    found = caught.value.problems or (caught.value,)
+    return {problem.message.split()[0].rstrip(":"): problem for problem in found}
+
+
+GOOD = {"shape": {"kind": "round"}, "title": "a"}
+
+
+def test_good_settings_become_a_frozen_config() -> None:
+    drawing = parse(Drawing, {**GOOD, "pen": {"dashes": [3, 4]}})
+    assert drawing.shape == Round()
+    assert drawing.pen.dashes == (3, 4)
+    with pytest.raises(ValidationError):
+        drawing.copies = 2  # type: ignore[misc]
+
+
+def test_all_problems_come_at_once_with_their_lines(tmp_path: Path) -> None:
+    path = tmp_path / "drawing.yaml"
+    path.write_text("shape:\n  kind: square\n  side: 0\n  sides: 3\npen:\n  colour: rad\ncopies: true\n")
+    data, marks = load_yaml(path)
+    with pytest.raises(UserError) as caught:
+        parse(Drawing, data, marks, ["pen.dashes=[1, x]"], path)
+    assert str(caught.value) == (
+        f"6 problems in {path}\n"
+        f"  {path}:3:3: shape.side is not right\n"
+        "    found:    0\n"
+        "    expected: greater than or equal to 1\n"
+        f"  {path}:4:3: shape.sides is no known key\n"
+        "    expected: one of kind, name, side\n"
+        "    to do:    did you mean shape.side?\n"
+        f"  {path}:6:3: pen.colour is not right\n"
+        "    found:    'rad'\n"
+        "    expected: 'red' or 'blue'\n"
+        "    to do:    did you mean red?\n"
+        "  override pen.dashes: pen.dashes.1 is not right\n"
+        "    found:    'x'\n"
+        "    expected: a whole number\n"
+        f"  {path}:1:1: title is missing\n"
+        "    expected: what it shows\n"
+        "    to do:    add `title:`\n"
+        f"  {path}:7:1: copies is not right\n"
+        "    found:    True\n"
+        "    expected: a whole number"
+    )
+
+
+def test_one_problem_stands_alone() -> None:
+    with pytest.raises(UserError) as caught:
+        parse(Drawing, {**GOOD, "copies": "3"})
+    assert caught.value.problems == ()
+    assert caught.value.found == "'3'"
+
+
+def test_unknown_and_missing_kinds() -> None:
+    found = problems(Drawing, {**GOOD, "shape": {"kind": "sqare"}, "more": [{"kind": "round"}, {"side": 3}]})
+    assert found["shape.kind"].todo == "did you mean square?"
+    assert found["shape.kind"].expected == "one of round, square"
+    assert found["more.1.kind"].found is None
+
+
+def test_paths_carry_no_union_tags() -> None:
+    found = problems(Drawing, {**GOOD, "shape": {"kind": "round", "radius": -1}, "more": [{"kind": "square", "x": 1}]})
+    assert set(found) == {"shape.radius", "more.0.x"}
+
+
+def test_a_plain_union_is_one_problem() -> None:
+    found = problems(Drawing, {**GOOD, "pen": {"width": "wide"}})
+    assert found["pen.width"].expected == "a whole number, or a number"
+
+
+def test_a_key_of_another_group_is_pointed_to() -> None:
+    assert problems(Drawing, {**GOOD, "colour": "red"})["colour"].todo == "did you mean pen.colour?"
+
+
+def test_validators_speak_in_their_own_words() -> None:
+    found = problems(Drawing, {**GOOD, "pen": {"dashes": [1, 3]}})
+    assert found["pen"].message == "pen: dashes must differ by an odd number"
+
+
+def test_hints_for_numbers_and_text() -> None:
+    found = problems(Drawing, {"shape": {"kind": "square", "side": 1e3, "name": 2016}, "title": "a", "pen": 3})
+    assert found["shape.side"].todo == "write 1000"
+    assert found["shape.name"].todo == "put it in quotes"
+    assert "group of settings" in (found["pen"].expected or "")
+
+
+@pytest.mark.parametrize("value", [".nan", ".inf", "1e999"])
+def test_numbers_are_finite(value: str) -> None:
+    assert "finite" in (problems(Drawing, GOOD, f"shape.radius={value}")["shape.radius"].expected or "")
+
+
+def test_a_flood_of_problems_is_cut() -> None:
+    with pytest.raises(UserError) as caught:
+        parse(Drawing, {**GOOD, **{f"key{i}": i for i in range(1000)}})
+    assert len(caught.value.problems) == MOST_PROBLEMS
+    assert caught.value.message.startswith("1000 problems")
+    assert f"{1000 - MOST_PROBLEMS} more" in (caught.value.todo or "")
+
+
+def test_override_sets_creates_and_leaves_the_original() -> None:
+    data = {"a": {"b": 1}, "list": [1, 2], "empty": None}
+    changed = override(data, ["a.b=1e-3", "c.d.e=[x, 2]", "list.1=no", "empty.x={y: true}", "a.c=", "t=a=b"])
+    assert changed == {
+        "a": {"b": 0.001, "c": None},
+        "list": [1, "no"],
+        "c": {"d": {"e": ["x", 2]}},
+        "empty": {"x": {"y": True}},
+        "t": "a=b",
+    }
+    assert data == {"a": {"b": 1}, "list": [1, 2], "empty": None}
+
+
+@pytest.mark.parametrize(
+    "text", ["noequals", "=3", "a..b=3", ".a=3", "a.b.c=3", "list.7=1", "x=[1", "x=*y", "x=\udcff", "a." * 50 + "b=1"]
+)
+def test_bad_overrides_are_refused(text: str) -> None:
+    with pytest.raises(UserError):
+        override({"a": {"b": 1}, "list": [1]}, [text])
+
+
+def test_bad_overrides_are_reported_with_the_rest() -> None:
+    with pytest.raises(UserError) as caught:
+        parse(Drawing, GOOD, None, ["copies", "title.x=1", "copies=[", "copies=x"])
+    assert [problem.where for problem in caught.value.problems] == [
+        None,
+        "override title.x",
+        "override copies",
+        "override copies",
+    ]
+
+
+def test_rendered_settings_parse_back_equal(tmp_path: Path) -> None:
+    tricky = Drawing(shape=Square(name="1e-3"), title="no: # '\"\n\x07é", more=[Round(radius=1e-09)], copies=1)
+    path = tmp_path / "out.yaml"
+    path.write_text(render(tricky), encoding="utf-8")
+    data, marks = load_yaml(path)
+    assert parse(Drawing, data, marks, (), path) == tricky
+    assert "copies: 1\n" in render(tricky)
+
+
+def test_schema_forbids_unknown_keys_and_describes() -> None:
+    made = schema(Drawing)
+    assert made["additionalProperties"] is False
+    assert made["properties"]["title"]["description"] == "what it shows"

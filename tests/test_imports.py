@@ -1,0 +1,158 @@
+"""Who may import whom, what stays light, and which calls never appear."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import heedful
+
+SOURCE = Path(heedful.__file__).parent
+FILES = sorted(SOURCE.rglob("*.py"))
+
+# Each part of the package with the parts that it may import, apart from itself, arrows going down only.
+# A dotted name allows that one module. The command line and what stands beside it may import everything.
+TOP = {"__init__", "__main__", "cli", "commands", "demo", "explore", "serve"}
+LAYERS: dict[str, set[str]] = {
+    "errors": set(),
+    "yamltext": {"errors"},
+    "config": {"errors", "yamltext"},
+    "blocks": set(),
+    "data": {"config", "errors"},
+    "models": {"blocks", "config", "errors"},
+    "decode": {"blocks.state"},
+    "tasks": {"data", "decode", "blocks.losses", "config", "errors"},
+    "recipe": {"config", "errors", "data", "models.configs", "train.optim"},  # torch-free settings of each part
+    "train": {"tasks", "decode", "data", "config", "errors", "yamltext", "recipe"},
+    "hf": {"models", "config", "errors"},
+}
+# The packages of others that each part may import.
+FOREIGN: dict[str, set[str]] = {
+    "errors": set(),
+    "yamltext": {"yaml"},
+    "config": {"pydantic"},
+    "blocks": {"torch"},
+    "data": {"numpy", "torch", "pydantic", "tokenizers", "unicode_rbnf"},
+    "models": {"torch", "pydantic"},
+    "decode": {"torch"},
+    "tasks": {"torch", "numpy", "pydantic"},
+    "recipe": {"pydantic"},
+    "train": {"torch", "numpy", "pydantic", "safetensors", "sacrebleu", "sklearn"},
+    "hf": {"torch", "numpy", "pydantic", "safetensors"},
+}
+NOWHERE = {"transformers", "pickle", "dill", "joblib", "marshal", "shelve"}
+HEAVY = {"torch", "sklearn", "sacrebleu", "tokenizers", "scipy", "transformers", "matplotlib", "PIL"}
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Every module that a file imports, at the top or inside a function, by line."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            names = [f"heedful.{alias.name}" for alias in node.names] if module == "heedful" else [module]
+            yield from ((node.lineno, name) for name in names)
+
+
+def part(path: Path) -> str:
+    return path.relative_to(SOURCE).with_suffix("").parts[0]
+
+
+def allowed(own: str, module: str) -> bool:
+    root, _, inner = module.partition(".")
+    if root in NOWHERE or not root:
+        return False  # the empty root is a relative import, which hides the layer
+    if own in TOP or root in sys.stdlib_module_names or module == "heedful.__version__":
+        return True
+    if root != "heedful":
+        return root in FOREIGN[own]
+    return any(inner == name or inner.startswith(name + ".") for name in {own, *LAYERS[own]})
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SOURCE).as_posix())
+def test_imports_go_down_only(path: Path) -> None:
+    own = part(path)
+    assert own in TOP or own in LAYERS, f"{own} has no place in the table of layers"
+    assert [f"{line}: {module}" for line, module in imports(path) if not allowed(own, module)] == []
+
+
+@pytest.mark.parametrize(
+    ("own", "module", "verdict"),
+    [
+        ("blocks", "torch.nn", True),
+        ("blocks", "numpy", False),
+        ("blocks", "heedful.config", False),
+        ("decode", "heedful.blocks.state", True),
+        ("decode", "heedful.blocks.statement", False),
+        ("models", "heedful.data.batches", False),
+        ("data", ".sources", False),
+        ("cli", "transformers", False),
+    ],
+)
+def test_the_rule_itself(own: str, module: str, verdict: bool) -> None:
+    assert allowed(own, module) is verdict
+
+
+LIGHT = [("--help",), ("show", "numbers"), ("check", "numbers"), ("schema",), ("recipes",), ("show", "--help")]
+
+
+@pytest.mark.parametrize("words", LIGHT, ids=" ".join)
+def test_light_verbs_load_nothing_heavy(words: tuple[str, ...]) -> None:
+    script = (
+        "import sys\nfrom heedful.cli import main\n"
+        f"sys.argv = ['heedful', *{words!r}]\n"
+        "try:\n    main()\nexcept SystemExit as left:\n    assert not left.code, left.code\n"
+        f"print('LOADED', sorted({HEAVY!r} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("LOADED []\n")
+
+
+def test_init_loads_nothing_heavy(tmp_path: Path) -> None:
+    test_light_verbs_load_nothing_heavy(("init", "translate", str(tmp_path)))
+
+
+@pytest.mark.parametrize("words", [("--help",), ("show", "numbers"), ("check", "numbers"), ("schema",)], ids=" ".join)
+def test_light_verbs_answer_within_half_a_second(words: tuple[str, ...]) -> None:
+    best = float("inf")
+    for _ in range(5):  # the best of a few, since other work may hold the machine
+        begin = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "heedful", *words], capture_output=True, check=True, timeout=60)
+        best = min(best, time.perf_counter() - begin)
+        if best < 0.5:
+            return
+    pytest.fail(f"{best:.2f} s at best")
+
+
+FORBIDDEN = re.compile(
+    r"pickle\.loads?|weights_only\s*=\s*False|(?<![\w.])eval\(|(?<![\w.])exec\(|yaml\.(unsafe_|full_)?load\(|shell\s*=\s*True"
+    r"|extractall|trust_remote_code|allow_pickle\s*=\s*True|os\.system|(?<![\w.])print\((?!.*file=)"
+)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SOURCE).as_posix())
+def test_dangerous_calls_appear_nowhere(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert [f"{number}: {line}" for number, line in enumerate(lines, 1) if FORBIDDEN.search(line)] == []
+
+
+def test_the_pattern_finds_what_it_is_for() -> None:
+    for line in (
+        "torch.load(f, weights_only=False)",
+        "eval(x)",
+        "yaml.load(f)",
+        "subprocess.run(x, shell=True)",
+        "print(1)",
+    ):
+        assert FORBIDDEN.search(line)
+    for line in ("model.eval()", "load_yaml(path)", "yaml.safe_load(x)", "fingerprint(x)"):
+        assert not FORBIDDEN.search(line)

@@ -1,0 +1,408 @@
+"""The commit protocol under crashes, damage, full disks and rivals: a run never loses its last good checkpoint."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import random
+import re
+import shutil
+import sys
+from collections import namedtuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from heedful.errors import UserError
+from heedful.train import files
+from heedful.train.checkpoint import Checkpoint, RunFolder, newest
+
+RECIPE = "task:\n  kind: translation\ntrain:\n  seed: 1\n  optimizer:\n    lr: 1e-3\n"
+OPERATIONS = ("make_folder", "create", "reopen", "write", "sync", "rename", "unlink", "remove_folder")
+
+
+class Crash(BaseException):
+    """Ends a save at once, as a killed process would: no handler of ours may catch it."""
+
+
+def tensors_of(step: int) -> dict[str, dict[str, torch.Tensor]]:
+    return {
+        "model": {"weight": torch.full((3, 4), float(step)), "count": torch.tensor(step)},
+        "optimizer": {"exp_avg.weight": torch.arange(12.0).reshape(3, 4) + step},
+    }
+
+
+def save(run: RunFolder, step: int, best: int | None = None) -> Path:
+    return run.save(step, tensors_of(step), {"step": step, "loss": 1 / 3}, {"seed": 1, "threads": 1}, best=best)
+
+
+def assert_is(checkpoint: Checkpoint | None, step: int) -> None:
+    assert checkpoint is not None
+    assert checkpoint.step == step
+    assert checkpoint.state == {"step": step, "loss": 1 / 3}
+    assert checkpoint.manifest.about == {"seed": 1, "threads": 1}
+    for stem, expected in tensors_of(step).items():
+        loaded = checkpoint.load(stem)
+        assert loaded.keys() == expected.keys()
+        assert all(torch.equal(loaded[name], expected[name]) for name in expected)
+        assert all(loaded[name].dtype == expected[name].dtype for name in expected)
+
+
+def steps(folder: Path) -> list[int]:
+    return [int(path.name.removeprefix("step-")) for path in sorted((folder / "checkpoints").iterdir())]
+
+
+def assert_no_leftovers(folder: Path) -> None:
+    assert [path for path in folder.rglob("*") if ".tmp-" in path.name] == []
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
+def test_a_new_run_has_no_checkpoint(folder: Path) -> None:
+    with RunFolder.create_or_open(folder, RECIPE) as run:
+        assert run.latest() is None
+        assert run.damaged == []
+    assert (folder / "recipe.yaml").read_text() == RECIPE
+
+
+def test_saved_tensors_and_state_come_back_exactly(folder: Path) -> None:
+    with RunFolder.create_or_open(folder, RECIPE) as run:
+        path = save(run, 500)
+    assert path == folder / "checkpoints" / "step-00000500"
+    assert sorted(os.listdir(path)) == ["manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"]
+    with RunFolder.create_or_open(folder, RECIPE) as run:
+        assert_is(run.latest(), 500)
+
+
+def test_tied_weights_are_saved_under_each_name(folder: Path) -> None:
+    weight = torch.randn(3, 2)
+    with RunFolder.create_or_open(folder, RECIPE) as run:
+        run.save(1, {"model": {"a": weight, "b": weight, "turned": weight.T}}, {}, {})
+        checkpoint = run.latest()
+    assert checkpoint is not None
+    loaded = checkpoint.load("model")
+    assert torch.equal(loaded["a"], weight)
+    assert torch.equal(loaded["b"], weight)
+    assert torch.equal(loaded["turned"], weight.T)
+
+
+def test_prune_keeps_the_newest_two_and_the_best(folder: Path) -> None:
+    with RunFolder.create_or_open(folder, RECIPE, keep=1) as run:
+        for step in (10, 20, 30, 40, 50):
+            save(run, step, best=20 if step >= 20 else None)
+    assert steps(folder) == [20, 40, 50]
+    assert_no_leftovers(folder)
+
+
+def test_prune_counts_complete_checkpoints_only(folder: Path) -> None:
+    with RunFolder.create_or_open(folder, RECIPE, keep=5) as run:
+        for step in (10, 20, 30):
+            save(run, step)
+    (folder / "checkpoints/step-00000030/state.json").write_text("{}")
+    with RunFolder.create_or_open(folder, RECIPE, keep=2) as run:
+        assert_is(run.latest(), 20)
+        save(run, 25)
+        assert steps(folder) == [20, 25, 30], "the damaged one is newer and stays to be reported"
+        save(run, 30)
+        assert steps(folder) == [25, 30], "the damaged one has been replaced by its step"
+        assert_is(run.latest(), 30)
+    assert_no_leftovers(folder)
+
+
+def test_a_step_is_committed_once(folder: Path) -> None:
+    with RunFolder.create_or_open(folder, RECIPE) as run:
+        path = save(run, 10)
+        before = (path / "manifest.json").stat().st_mtime_ns
+        assert save(run, 10) == path
+        assert (path / "manifest.json").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_never_committed(folder: Path, bad: float) -> None:
+    with RunFolder.create_or_open(folder, RECIPE) as run:
+        save(run, 10)
+        broken = tensors_of(20)
+        broken["optimizer"]["exp_avg.weight"][1, 2] = bad
+        with pytest.raises(UserError, match=r"exp_avg\.weight"):
+            run.save(20, broken, {}, {})
+        assert_is(run.latest(), 10)
+    assert steps(folder) == [10]
+
+
+def interrupt(
+    monkeypatch: pytest.MonkeyPatch, at: int, error: Callable[[], BaseException], *, after: bool
+) -> list[str]:
+    """Fail at the numbered file operation, before or after it is done, and return the list of those begun."""
+    begun: list[str] = []
+
+    def wrap(name: str) -> Callable[..., Any]:
+        real = getattr(files, name)
+
+        def operation(*arguments: Any) -> Any:
+            begun.append(name)
+            if len(begun) == at and not after:
+                raise error()
+            result = real(*arguments)
+            if len(begun) == at:
+                raise error()
+            return result
+
+        return operation
+
+    for name in OPERATIONS:
+        monkeypatch.setattr(files, name, wrap(name))
+    return begun
+
+
+def whole_life(folder: Path) -> None:
+    """Open a run, log and save up to step 4 so that pruning happens, and save once more as the end of a run does."""
+    with RunFolder.create_or_open(folder, RECIPE) as run:
+        latest = run.latest()
+        first = latest.step if latest else 0
+        files.trim_jsonl(folder / "metrics.jsonl", first)
+        for step in range(first + 1, 5):
+            files.append_jsonl(folder / "metrics.jsonl", {"step": step})
+            save(run, step, best=1)
+        save(run, 4, best=1)
+
+
+def count_operations(tmp_path: Path) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        begun = interrupt(patch, 0, Crash, after=False)
+        whole_life(tmp_path / "counted")
+    assert {"make_folder", "create", "write", "sync", "rename", "unlink", "remove_folder"} <= set(begun)
+    return len(begun)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_crash_at_any_file_operation_loses_at_most_the_save_under_way(tmp_path: Path, after: bool) -> None:
+    total = count_operations(tmp_path)
+    assert total >= 40
+    for at in range(1, total + 1):
+        folder = tmp_path / f"run-{at}"
+        with pytest.MonkeyPatch.context() as patch:
+            interrupt(patch, at, Crash, after=after)
+            with pytest.raises(Crash):
+                whole_life(folder)
+        logged = (folder / "metrics.jsonl").read_text().splitlines() if (folder / "metrics.jsonl").exists() else []
+        with RunFolder.create_or_open(folder, RECIPE) as run:
+            latest = run.latest()
+            assert newest(folder, 99)[1] == [], f"operation {at} left a checkpoint half deleted"
+            assert (latest.step if latest else 0) >= len(logged) - 1, f"operation {at} lost more than one save"
+            if latest:
+                assert_is(latest, latest.step)
+            assert_no_leftovers(folder)
+        whole_life(folder)
+        assert steps(folder) == [1, 3, 4]
+        assert [json.loads(line)["step"] for line in (folder / "metrics.jsonl").open()] == [1, 2, 3, 4]
+        shutil.rmtree(folder)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names open files through /proc")
+def test_each_thing_is_on_the_disk_before_the_next_depends_on_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with RunFolder.create_or_open(folder, RECIPE) as run:
+        save(run, 1)
+        save(run, 2)
+        files.append_jsonl(folder / "metrics.jsonl", {"step": 3})
+        done: list[tuple[str, str]] = []
+
+        def record(name: str, path_of: Callable[..., str]) -> None:
+            real = getattr(os, name)
+
+            def call(*arguments: Any) -> Any:
+                path = re.sub(r"\.tmp-[0-9a-f]+", ".tmp", os.path.relpath(path_of(*arguments), folder))
+                done.append((name, path))
+                return real(*arguments)
+
+            monkeypatch.setattr(os, name, call)
+
+        record("write", lambda descriptor, data: os.readlink(f"/proc/self/fd/{descriptor}"))
+        record("fsync", lambda descriptor: os.readlink(f"/proc/self/fd/{descriptor}"))
+        record("rename", lambda old, new: str(new))
+        record("unlink", str)
+        record("rmdir", str)
+        save(run, 3)
+        monkeypatch.undo()
+    fresh, old = "checkpoints/step-00000003.tmp", "checkpoints/step-00000001.tmp"
+    names = ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]
+    assert done == [
+        ("fsync", "metrics.jsonl"),
+        *((name, f"{fresh}/{file}") for file in names for name in ("write", "fsync")),
+        ("fsync", fresh),
+        ("rename", "checkpoints/step-00000003"),
+        ("fsync", "checkpoints"),
+        ("rename", old),
+        ("fsync", "checkpoints"),
+        *(("unlink", f"{old}/{file}") for file in sorted(names)),
+        ("rmdir", old),
+    ]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EROFS])
+def test_a_disk_that_fails_in_a_save_gives_one_message_and_keeps_the_last_good(folder: Path, code: int) -> None:
+    with pytest.MonkeyPatch.context() as patch, RunFolder.create_or_open(folder, RECIPE) as run:
+        save(run, 1)
+        begun = interrupt(patch, 0, Crash, after=False)
+        save(run, 2)
+    needed = 12 * 4 + 8 + 12 * 4 + len(json.dumps({"step": 2, "loss": 1 / 3}))
+    for at in range(1, len(begun) + 1):
+        with RunFolder.create_or_open(folder, RECIPE, fresh=True) as run:
+            save(run, 1)
+            with pytest.MonkeyPatch.context() as patch:
+                interrupt(patch, at, lambda: OSError(code, os.strerror(code)), after=False)
+                with pytest.raises(UserError) as raised:
+                    save(run, 2)
+            error = raised.value
+            assert error.exit_code == 74
+            assert error.where == str(folder)
+            assert os.strerror(code) in str(error)
+            assert "bytes free" in str(error)
+            assert f"{needed} bytes that can be written" in str(error)
+            latest = run.latest()
+            assert latest is not None
+            assert_is(latest, latest.step)
+            assert_no_leftovers(folder)
+            save(run, 2)
+            assert_is(run.latest(), 2)
+
+
+def test_every_missing_cut_or_flipped_file_is_found_and_the_one_before_is_used(folder: Path) -> None:
+    with RunFolder.create_or_open(folder, RECIPE) as run:
+        save(run, 1)
+        save(run, 2)
+    target = folder / "checkpoints" / "step-00000002"
+    whole = {path.name: path.read_bytes() for path in target.iterdir()}
+    draw = random.Random(0)
+    cases: list[tuple[str, bytes | None]] = []
+    for name, data in whole.items():
+        cases += [(name, None), (name, b""), (name, data + b"\0"), (name, data[: len(data) // 2]), (name, data[:-1])]
+        for _ in range(120):
+            flipped = bytearray(data)
+            flipped[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+            cases.append((name, bytes(flipped)))
+    for name, content in cases:
+        if content is None:
+            (target / name).unlink()
+        else:
+            (target / name).write_bytes(content)
+        with RunFolder.create_or_open(folder, RECIPE) as run:
+            assert_is(run.latest(), 1)
+            assert [path for path, _ in run.damaged] == [target]
+            assert name in run.damaged[0].reason
+        (target / name).write_bytes(whole[name])
+    assert len(cases) >= 400
+    (target / "extra").touch()
+    with RunFolder.create_or_open(folder, RECIPE) as run:
+        assert_is(run.latest(), 1)
+        assert "extra" in run.damaged[0].reason
+
+
+def test_every_bit_of_a_manifest_is_guarded(folder: Path) -> None:
+    with RunFolder.create_or_open(folder, RECIPE) as run:
+        path = save(run, 1) / "manifest.json"
+        save(run, 2)
+    whole = path.read_bytes()
+    for position in range(8 * len(whole)):
+        flipped = bytearray(whole)
+        flipped[position // 8] ^= 1 << position % 8
+        path.write_bytes(flipped)
+        _, damaged = newest(folder, 2)
+        assert [broken.path for broken in damaged] == [path.parent], position
+
+
+def test_a_file_swapped_for_a_link_is_damage(folder: Path) -> None:
+    with RunFolder.create_or_open(folder, RECIPE) as run:
+        save(run, 1)
+        path = save(run, 2)
+    shutil.move(path / "state.json", folder.parent / "elsewhere.json")
+    (path / "state.json").symlink_to(folder.parent / "elsewhere.json")
+    with RunFolder.create_or_open(folder, RECIPE) as run:
+        assert_is(run.latest(), 1)
+        assert "plain file" in run.damaged[0].reason
+
+
+def test_a_checkpoint_under_the_name_of_another_step_is_damage(folder: Path) -> None:
+    with RunFolder.create_or_open(folder, RECIPE) as run:
+        path = save(run, 1)
+        shutil.copytree(path, path.with_name("step-00000009"))
+        assert_is(run.latest(), 1)
+        assert "step 1" in run.damaged[0].reason
+
+
+def test_when_no_checkpoint_is_complete_the_run_stops_rather_than_begin_again(folder: Path) -> None:
+    with RunFolder.create_or_open(folder, RECIPE) as run:
+        (save(run, 1) / "optimizer.safetensors").unlink()
+        with pytest.raises(UserError, match=r"optimizer\.safetensors"):
+            run.latest()
+
+
+def test_damage_after_the_scan_is_still_found_when_a_file_is_read(folder: Path) -> None:
+    with RunFolder.create_or_open(folder, RECIPE) as run:
+        path = save(run, 1)
+        checkpoint = run.latest()
+    assert checkpoint is not None
+    data = bytearray((path / "model.safetensors").read_bytes())
+    data[-1] ^= 1
+    (path / "model.safetensors").write_bytes(data)
+    with pytest.raises(UserError, match=r"model\.safetensors"):
+        checkpoint.load("model")
+
+
+def test_a_newer_format_is_refused_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with RunFolder.create_or_open(folder, RECIPE) as run:
+        with monkeypatch.context() as patch:
+            patch.setattr("heedful.train.sealed.FORMAT", 2)
+            save(run, 1)
+        with pytest.raises(UserError, match="newer version"):
+            run.latest()
+
+
+def test_fresh_empties_a_former_run_and_nothing_else(folder: Path) -> None:
+    with RunFolder.create_or_open(folder, RECIPE) as run:
+        save(run, 1)
+        files.append_jsonl(folder / "metrics.jsonl", {"step": 1})
+    (folder / "notes.txt").write_text("mine")
+    other = RECIPE.replace("seed: 1", "seed: 2")
+    with RunFolder.create_or_open(folder, other, fresh=True) as run:
+        assert run.latest() is None
+    assert sorted(os.listdir(folder)) == ["checkpoints", "lock", "notes.txt", "recipe.yaml"]
+    assert (folder / "recipe.yaml").read_text() == other
+
+
+def test_preflight_says_how_much_space_is_lacking(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = namedtuple("usage", "total used free")
+    with RunFolder.create_or_open(folder, RECIPE) as run:
+        run.preflight(1)
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9 - 12_345, 12_345))
+        run.preflight(12_345)
+        with pytest.raises(UserError, match=r"12,345 bytes free[^$]*12,346 bytes") as raised:
+            run.preflight(12_346)
+        assert raised.value.exit_code == 74
+    assert_no_leftovers(folder)
+
+
+def test_preflight_finds_a_folder_that_cannot_be_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> int:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with RunFolder.create_or_open(folder, RECIPE) as run:
+        monkeypatch.setattr(files, "create", refuse)
+        with pytest.raises(UserError, match="Read-only"):
+            run.preflight(1)
+
+
+def test_state_that_json_cannot_hold_fails_before_anything_is_written(folder: Path) -> None:
+    with RunFolder.create_or_open(folder, RECIPE) as run:
+        with pytest.raises(ValueError):
+            run.save(1, tensors_of(1), {"loss": math.nan}, {})
+        with pytest.raises(TypeError):
+            run.save(1, tensors_of(1), {}, {"seed": object()})
+    assert steps(folder) == []

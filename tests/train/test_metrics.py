@@ -1,0 +1,64 @@
+"""Scores against known values, with their signatures."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from heedful.train.metrics import Score, bleu, chrf, exact_match
+
+METRICS = [bleu, chrf, exact_match]
+LINES = ["the cat sat on the mat .", "a dog ran in the park today ."]
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_equal_text_scores_100_and_foreign_text_scores_0(
+    metric: Callable[[Sequence[str], Sequence[str]], Score],
+) -> None:
+    assert metric(LINES, LINES).value == pytest.approx(100)
+    assert metric(["1 2 3 4 5", "6 7 8 9 0"], ["q w e r t", "z u i o p"]).value == pytest.approx(0, abs=1e-6)
+
+
+def test_bleu_is_the_geometric_mean_of_precisions_with_the_brevity_penalty() -> None:
+    # 5 of 6 words, 4 of 5 pairs, 3 of 4 triples and 2 of 3 quadruples are in the reference; the lengths are equal.
+    score = bleu(["the cat sat on the hat"], ["the cat sat on the mat"])
+    assert score.value == pytest.approx(100 * (5 / 6 * 4 / 5 * 3 / 4 * 2 / 3) ** 0.25)
+    assert score.name == "bleu"
+    assert "tok:13a" in score.signature
+    assert "nrefs:1" in score.signature
+
+
+def test_bleu_is_of_the_corpus_and_not_the_mean_of_lines() -> None:
+    score = bleu(["the cat sat on the hat", "a dog ran"], ["the cat sat on the mat", "a dog ran"])
+    assert score.value == pytest.approx(100 * (8 / 9 * 6 / 7 * 4 / 5 * 2 / 3) ** 0.25)
+
+
+def test_chrf_names_itself() -> None:
+    score = chrf(["the cat"], ["the cats"])
+    assert 50 < score.value < 100
+    assert score.name == "chrf"
+    assert "nc:6" in score.signature
+
+
+def test_exact_match_counts_equal_lines() -> None:
+    assert exact_match(["a", "b", "c", "D"], ["a", "b", "x", "d"]) == Score(
+        "exact_match", 50.0, "nrefs:1|case:mixed|lines:4"
+    )
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_lists_that_do_not_pair_up_have_no_score(metric: Callable[[Sequence[str], Sequence[str]], Score]) -> None:
+    for hypotheses, references in (([], []), (["a"], ["a", "b"]), (["a", "b"], ["a"])):
+        with pytest.raises(ValueError, match="hypotheses"):
+            metric(hypotheses, references)
+
+
+def test_sacrebleu_is_imported_only_when_a_score_is_asked_for() -> None:
+    code = "import sys, heedful.train.metrics; sys.exit('sacrebleu' in sys.modules)"
+    assert (
+        subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": ":".join(sys.path)}, check=False).returncode
+        == 0
+    )

@@ -1,0 +1,104 @@
+"""One process at a time and one recipe for good: who may open a run folder, and what is refused untouched."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from heedful.errors import UserError
+from heedful.train import files
+from heedful.train.checkpoint import RunFolder
+
+RECIPE = "task:\n  kind: translation\ntrain:\n  seed: 1\n  optimizer:\n    lr: 1e-3\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
+HOLD = """
+import sys, time
+from heedful.train.checkpoint import RunFolder
+run = RunFolder.create_or_open(sys.argv[1], sys.argv[2])
+print("held", flush=True)
+time.sleep(10)
+"""
+
+
+def test_a_second_process_is_refused_until_the_first_is_gone(folder: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
+    command = [sys.executable, "-c", HOLD, str(folder), RECIPE]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "held\n"
+        with pytest.raises(UserError, match=f"process {first.pid} on ") as raised:
+            RunFolder.create_or_open(folder, RECIPE)
+        assert raised.value.exit_code == 2
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+    with RunFolder.create_or_open(folder, RECIPE) as run:
+        assert run.latest() is None
+
+
+def test_a_second_opening_in_one_process_is_refused_and_closing_lets_go(folder: Path) -> None:
+    with RunFolder.create_or_open(folder, RECIPE), pytest.raises(UserError, match="another run"):
+        RunFolder.create_or_open(folder, RECIPE)
+    RunFolder.create_or_open(folder, RECIPE).close()
+
+
+def test_another_recipe_is_refused_with_both_values_and_leaves_the_lock_free(folder: Path) -> None:
+    with RunFolder.create_or_open(folder, RECIPE) as run:
+        run.save(1, {"model": {"weight": torch.ones(2)}}, {}, {})
+    other = RECIPE.replace("seed: 1", "seed: 2") + "decode:\n  beams: 4\n"
+    with pytest.raises(UserError) as raised:
+        RunFolder.create_or_open(folder, other)
+    message = str(raised.value)
+    assert "train.seed: 1 in the folder, 2 now" in message
+    assert "decode.beams: not set in the folder, 4 now" in message
+    assert "--run" in message
+    assert "lr" not in message
+    with RunFolder.create_or_open(folder, RECIPE) as run:
+        assert run.latest() is not None
+
+
+def test_the_same_values_in_other_words_are_the_same_recipe(folder: Path) -> None:
+    RunFolder.create_or_open(folder, RECIPE).close()
+    RunFolder.create_or_open(folder, "# a comment\n" + RECIPE.replace("1e-3", "0.001")).close()
+
+
+@pytest.mark.parametrize("names", [["thesis.tex"], ["recipe.yaml"], ["lock", "thesis.tex"]])
+def test_a_folder_that_is_no_run_is_refused_untouched(folder: Path, names: list[str]) -> None:
+    folder.mkdir()
+    for name in names:
+        (folder / name).write_text("mine")
+    with pytest.raises(UserError, match="something else than a run"):
+        RunFolder.create_or_open(folder, RECIPE, fresh=True)
+    assert {path.name: path.read_text() for path in folder.iterdir()} == dict.fromkeys(names, "mine")
+
+
+def test_a_missing_parent_and_a_file_in_the_way_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="mkdir -p"):
+        RunFolder.create_or_open(tmp_path / "absent" / "run", RECIPE)
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="not a folder"):
+        RunFolder.create_or_open(tmp_path / "file", RECIPE)
+
+
+def test_a_read_only_folder_is_refused_before_anything_else(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    folder.mkdir()
+    monkeypatch.setattr(files, "reopen", refuse)
+    with pytest.raises(UserError, match="Permission denied") as raised:
+        RunFolder.create_or_open(folder, RECIPE)
+    assert raised.value.exit_code == 74
+    assert raised.value.where == str(folder)

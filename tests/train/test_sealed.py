@@ -1,0 +1,80 @@
+"""A sealed folder replaces a former one whole, and a manifest that was written to mislead is refused in words."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from heedful.train import files, sealed
+from heedful.train.sealed import DamageError, commit, read_manifest, verify
+
+
+def test_a_second_commit_replaces_the_first_whole(tmp_path: Path) -> None:
+    commit(tmp_path / "model", [("a", b"1"), ("b", b"2")], None, {})
+    commit(tmp_path / "model", [("c", b"3")], None, {"seed": 7})
+    assert sorted(os.listdir(tmp_path / "model")) == ["c", "manifest.json"]
+    assert verify(tmp_path / "model").about == {"seed": 7}
+    assert os.listdir(tmp_path) == ["model"]
+
+
+def test_the_former_folder_comes_back_when_the_new_one_cannot_be_renamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(tmp_path / "model", [("a", b"1")], None, {})
+    real, calls = files.rename, []
+
+    def fail_second(old: Path, new: Path) -> None:
+        calls.append(old)
+        if len(calls) == 2:
+            raise OSError("no")
+        real(old, new)
+
+    monkeypatch.setattr(files, "rename", fail_second)
+    with pytest.raises(OSError, match="no"):
+        commit(tmp_path / "model", [("a", b"2")], None, {})
+    assert (tmp_path / "model" / "a").read_bytes() == b"1"
+    assert os.listdir(tmp_path) == ["model"]
+
+
+def test_counts_that_json_knows_only_as_text_still_seal(tmp_path: Path) -> None:
+    commit(tmp_path / "model", [], 3, {"sizes": {10: "ten", 9: "nine"}, "pair": (1, 2)})
+    assert verify(tmp_path / "model").about == {"sizes": {"9": "nine", "10": "ten"}, "pair": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {},
+        {"format": 1},
+        {"format": "1", "step": 1, "about": {}, "files": {}},
+        {"format": 1, "step": 1, "about": {}, "files": {"a": {"size": "1", "sha256": ""}}},
+        {"format": 1, "step": 1, "about": {}, "files": {"../a": {"size": 1, "sha256": ""}}},
+        {"format": 1, "step": 1, "about": {}, "files": {"a": {"size": -1, "sha256": ""}}},
+        {"format": 1, "step": 1, "about": [], "files": {}},
+        {"format": 1, "step": 1, "about": {}, "files": {}, "run": "code"},
+    ],
+)
+def test_a_manifest_with_a_true_digest_and_false_contents_is_damage(tmp_path: Path, content: dict[str, object]) -> None:
+    (tmp_path / "a").write_bytes(b"1")
+    (tmp_path / "manifest.json").write_bytes(sealed._seal(content))
+    with pytest.raises(DamageError):
+        verify(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"null", b"[]", b"{", b"\xff\xfe", b"[" * 100_000, b'{"a":' * 100_000, b'{"step": NaN}']
+)
+def test_text_that_is_no_manifest_is_damage_naming_the_file(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "manifest.json").write_bytes(data)
+    with pytest.raises(DamageError, match=r"manifest\.json"):
+        read_manifest(tmp_path)
+
+
+def test_a_manifest_can_be_read_as_plain_json(tmp_path: Path) -> None:
+    commit(tmp_path / "model", [("a", b"1")], 5, {"seed": 1})
+    content = json.loads((tmp_path / "model" / "manifest.json").read_text())
+    assert (content["format"], content["step"], content["about"]) == (1, 5, {"seed": 1})
+    assert content["files"]["a"]["size"] == 1
