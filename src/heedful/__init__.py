@@ -1,3 +1,31 @@
 """Models of the attention era, built from one small set of blocks."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 __version__ = "0.1.0"
+__all__ = ["UserError", "__version__", "load", "load_recipe", "train", "watch"]
+
+if TYPE_CHECKING:
+    from heedful.blocks.taps import watch
+    from heedful.errors import UserError
+    from heedful.experiment import load, train
+    from heedful.recipe import load_recipe
+
+_PLACES = {
+    "UserError": "heedful.errors",
+    "load": "heedful.experiment",
+    "load_recipe": "heedful.recipe",
+    "train": "heedful.experiment",
+    "watch": "heedful.blocks.taps",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Public names are fetched when first asked for, so that `import heedful` costs nothing."""
+    if name in _PLACES:
+        from importlib import import_module
+
+        return getattr(import_module(_PLACES[name]), name)
+    raise AttributeError(f"module 'heedful' has no attribute {name!r}")

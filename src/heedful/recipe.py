@@ -17,13 +17,12 @@ from heedful.data.sources import Jsonl, ParallelFiles, Tsv
 from heedful.data.tokenizers import Bpe, Unigram, WordPiece
 from heedful.errors import UserError
 from heedful.models.configs import TransformerConfig
-from heedful.train.optim import AdamW, Constant, Cosine, Linear, Noam
+from heedful.train.configs import TrainConfig
 
 RECIPES = Path(__file__).parent / "recipes"
 
 DataConfig = Annotated[ParallelFiles | Tsv | Jsonl | NumberWords, Field(discriminator="kind")]
 TokenizerConfig = Annotated[Bpe | WordPiece | Unigram, Field(discriminator="kind")]
-ScheduleConfig = Annotated[Noam | Cosine | Linear | Constant, Field(discriminator="kind")]
 
 
 class TaskConfig(Config):
@@ -31,52 +30,6 @@ class TaskConfig(Config):
 
     kind: Literal["translation"] = "translation"
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="share of probability spread over all tokens")
-
-
-class Budget(Config):
-    """When training ends: at the first limit that is reached. A run limited by minutes cannot be repeated exactly."""
-
-    steps: int | None = Field(None, ge=1, description="optimizer steps")
-    tokens: int | None = Field(None, ge=1, description="target tokens, padding not counted")
-    minutes: float | None = Field(None, gt=0, description="minutes of training")
-
-    @model_validator(mode="after")
-    def _has_a_limit(self) -> Self:
-        if self.steps is None and self.tokens is None and self.minutes is None:
-            raise ValueError("training would never end; write at least one of steps, tokens, minutes")
-        return self
-
-
-class TrainConfig(Config):
-    """How the model is trained, how often it is looked at and saved, and on what it runs."""
-
-    seed: int = Field(0, ge=0, lt=2**63, description="decides weights, sample order and dropout")
-    budget: Budget = Field(description="when training ends")
-    batch_tokens: int = Field(4096, ge=1, description="tokens in a batch, padding included, on the longer side")
-    accumulate: int = Field(1, ge=1, description="batches whose gradients make one step")
-    optimizer: AdamW = AdamW()
-    schedule: ScheduleConfig = Field(Cosine(), description="how the learning rate changes")
-    clip: float | None = Field(1.0, gt=0, description="largest gradient norm; null: any")
-    precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 where the GPU has it")
-    compile: bool = Field(False, description="whether to use torch.compile: a slow start, then faster steps")
-    threads: int | None = Field(None, ge=1, le=4096, description="CPU threads; null: torch decides")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: a GPU if there is one")
-    log_every: int = Field(50, ge=1, description="steps between two lines of metrics")
-    evaluate_every: int = Field(500, ge=1, description="steps between two evaluations on the validation set")
-    samples: int = Field(5, ge=0, le=1000, description="translations shown at each evaluation")
-    save_every: int = Field(500, ge=1, description="steps between two checkpoints")
-    keep: int = Field(2, ge=2, le=1000, description="newest checkpoints kept; the best one is kept besides")
-    average: int = Field(1, ge=1, le=1000, description="last checkpoints whose weights are averaged at the end")
-
-    @field_validator("average")
-    @classmethod
-    def _averages_what_is_kept(cls, average: int, info: ValidationInfo) -> int:
-        keep = info.data.get("keep")
-        if keep is not None and average > keep:
-            raise ValueError(
-                f"{average} checkpoints cannot be averaged when {keep} are kept; write train.keep: {average}"
-            )
-        return average
 
 
 class DecodeConfig(Config):

@@ -9,13 +9,11 @@ B batch, T queries, S keys, D width, H heads, K width of one head.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from heedful.blocks.positions import Rotary
 from heedful.blocks.taps import Tap, heard
@@ -46,6 +44,23 @@ class Mask:
 
 
 @dataclass(frozen=True, eq=False)
+class Ranges:
+    """The same for sequences packed end to end in one row: query t sees keys lo[t] ... hi[t] - 1.
+
+    On the way back, key s is seen by queries first[s] ... last[s] - 1; lo, hi (T,) and first, last (S,) are int32.
+    """
+
+    lo: Tensor
+    hi: Tensor
+    first: Tensor
+    last: Tensor
+
+    def dense(self) -> Tensor:
+        place = torch.arange(len(self.first), device=self.lo.device)  # (S,)
+        return (place >= self.lo[:, None]) & (place < self.hi[:, None])  # (T, S)
+
+
+@dataclass(frozen=True, eq=False)
 class Bias:
     """By how much a score is shifted: a rule over the same four indices -> float; rules add up with `+`."""
 
@@ -58,7 +73,7 @@ class Bias:
         return Bias(lambda b, h, q, k: self(b, h, q, k) + other(b, h, q, k))
 
 
-Visible = Mask | BlockMask | Tensor | None  # a rule, the same prepared for a kernel, or dense; None: everything
+Visible = Mask | Ranges | Tensor | None  # None: everything
 
 
 def causal(offset: int | Tensor = 0) -> Mask:
@@ -186,17 +201,11 @@ def fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | N
     return F.scaled_dot_product_attention(q, k, v, attn_mask=shift).masked_fill(nowhere, 0.0)
 
 
-@cache
-def _compiled_tiles() -> Callable[..., Tensor]:
-    return torch.compile(flex_attention, dynamic=False)  # type: ignore[return-value]
+def in_ranges(q: Tensor, k: Tensor, v: Tensor, mask: Ranges) -> Tensor:
+    """The same for packed sequences, in a kernel of our own that touches only what is seen."""
+    from heedful.blocks.kernels import attention  # needs Triton, which comes with torch's GPU builds only
 
-
-def tiled(q: Tensor, k: Tensor, v: Tensor, mask: BlockMask) -> Tensor:
-    """The same over the tiles of a block-sparse mask only."""
-    tile = min(mask.BLOCK_SIZE)
-    options = {"BLOCK_M": tile, "BLOCK_N": tile, "BLOCK_M1": tile, "BLOCK_N1": tile, "BLOCK_M2": tile, "BLOCK_N2": tile}
-    flex = flex_attention if torch.compiler.is_compiling() else _compiled_tiles()
-    return flex(q, k, v, block_mask=mask, kernel_options=options)  # (B, H, T, E)
+    return attention.packed(q, k, v, mask.lo, mask.hi, mask.first, mask.last)  # (B, H, T, E)
 
 
 def attend(
@@ -211,9 +220,9 @@ def attend(
 ) -> Tensor:
     """softmax(score(q, k) + bias, where mask) v, with q (B, H, T, K), k (B, H, S, K), v (B, H, S, E).
 
-    Masks and biases are rules, or dense tensors that broadcast to (B, H, T, S). With the scaled dot product and nobody
-    watching, the same sentence runs in a fused kernel. When q has W times the rows of k, W hypotheses in a row read one
-    memory, and stand as further queries.
+    Masks and biases are rules, or dense tensors of two to four dimensions that broadcast to (B, H, T, S). With the
+    scaled dot product and nobody watching, the same sentence runs in a fused kernel. When q has W times the rows of k,
+    W hypotheses in a row read one memory, and stand as further queries.
     """
     rows, _, queries, _ = q.shape
     if rows != k.shape[0]:
@@ -222,10 +231,10 @@ def attend(
         mask = None  # even the first query sees every key
     triangle = isinstance(mask, Mask) and mask.diagonal == 0 and q.shape[2] == k.shape[2]
     fast = score is scaled_dot and not heard(scores, weights)
-    if isinstance(mask, BlockMask):
-        if fast and bias is None:
-            return tiled(q, k, v, mask)
-        mask = Mask(mask.mask_mod)
+    if isinstance(mask, Ranges):
+        if fast and bias is None and q.is_cuda:
+            return in_ranges(q, k, v, mask)
+        mask = mask.dense()
     if isinstance(mask, Mask) and not (triangle and fast and bias is None):
         mask = dense(mask, q, k)
     if isinstance(bias, Bias):
@@ -246,10 +255,10 @@ def attend(
 
 def look_back(q: Tensor, memory: "KV") -> Tensor:
     """One query a row and keys that stand in other rows, in a kernel of our own."""
-    from heedful.blocks import kernels  # needs Triton, which comes with torch's GPU builds only
+    from heedful.blocks.kernels import attention
 
     assert memory.rows is not None and memory.length is not None
-    return kernels.look_back(q, memory.k, memory.v, memory.rows, memory.length)  # (B, H, T, K)
+    return attention.look_back(q, memory.k, memory.v, memory.rows, memory.length)  # (B, H, T, K)
 
 
 class KV(NamedTuple):

@@ -10,11 +10,13 @@ from torch import Tensor, nn
 
 
 class Tied(nn.Module):
-    """x = E[tokens] sqrt(D) on the way in, logits = x E^T on the way out (Press and Wolf, 2017; Vaswani et al., 2017)."""
+    """x = E[tokens] sqrt(D) coming in, logits = x E^T going out (Press and Wolf, 2017; Vaswani et al., 2017)."""
 
     def __init__(self, vocab: int, width: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(nn.init.normal_(nn.Linear(width, vocab, bias=False).weight.detach(), std=width**-0.5))
+        self.weight = nn.Parameter(
+            nn.init.normal_(nn.Linear(width, vocab, bias=False).weight.detach(), std=width**-0.5)
+        )
         self.scale = math.sqrt(width)
 
     def forward(self, tokens: Tensor) -> Tensor:

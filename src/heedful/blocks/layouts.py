@@ -1,24 +1,20 @@
 """Layouts: how sequences of different lengths lie in one tensor.
 
-`Padded` gives each its own row, filled up to the longest. `Packed` lays them end to end in a single row, so that no place
-is wasted and every batch has the same shape. Models ask a layout where each token stands and what it may see.
+`Padded` gives each its own row, filled up to the longest. `Packed` lays them end to end in a single row, so that no
+place is wasted and every batch has the same shape. Models ask a layout where each token stands and what it may see.
 
 B batch, S source positions, T target positions, N sequences.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask
 
-from heedful.blocks.attention import KV, Mask, Visible
+from heedful.blocks.attention import KV, Ranges, Visible
 from heedful.blocks.state import Cache, Grown, Past, Slot
-
-BLOCK = 64  # tokens a tile of the packed kernel: a few short sentences
 
 
 class Layout(Protocol):
@@ -98,12 +94,12 @@ class Padded:
 
 @dataclass(frozen=True)
 class Rows:
-    """Sequences end to end in one row: which one a place belongs to and where in it; what is left over is one more."""
+    """Sequences end to end in one row: which one a place belongs to and where in it; what is left over sees nothing."""
 
     number: Tensor  # (S,) sequence 0 ... N - 1, and N for what is left over
     at: Tensor  # (S,) place within the sequence
     begin: Tensor  # (N + 1,) where each sequence begins
-    end: Tensor  # (N + 1,) one past its last place
+    end: Tensor  # (N + 1,) one past its last place; what is left over ends where it begins
 
     @classmethod
     def of(cls, lengths: Tensor, room: int) -> "Rows":
@@ -113,33 +109,17 @@ class Rows:
         place = torch.arange(room, device=lengths.device)  # (S,)
         number = torch.searchsorted(end, place, right=True)  # (S,)
         at = torch.where(number < len(lengths), place - begin[number], 0)  # (S,)
-        return cls(number, at, begin, end)
+        return cls(number, at, begin, torch.cat([end[:-1], begin[-1:]]))
 
 
-def blocks(queries: Rows, keys: Rows, causal: bool) -> BlockMask:
-    """The rule "same sequence" (and "not later") with the tiles that hold anything, for FlexAttention."""
-    seen, other = queries.number, keys.number
-    tiles, across = len(seen) // BLOCK, len(other) // BLOCK
-    first = keys.begin[seen[::BLOCK]] // BLOCK  # (tiles,)
-    last = (keys.end[seen[BLOCK - 1 :: BLOCK]] - 1).clamp(min=0) // BLOCK  # (tiles,)
+def ranges(queries: Rows, keys: Rows, causal: bool) -> Ranges:
+    """The rule "same sequence" (and "not later"): a query sees a range of keys, a key is seen by a range of queries."""
+    lo, hi = keys.begin[queries.number], keys.end[queries.number]  # (T,)
+    first, last = queries.begin[keys.number], queries.end[keys.number]  # (S,)
     if causal:
-        last = torch.minimum(last, torch.arange(tiles, device=seen.device))
-    count = (last - first + 1).clamp(min=0, max=across)
-    index = (first[:, None] + torch.arange(across, device=seen.device)) % across
-
-    def same(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        return seen[q] == other[k]
-
-    def same_and_before(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        return (seen[q] == other[k]) & (k <= q)
-
-    return BlockMask.from_kv_blocks(
-        count[None, None].int(),
-        index[None, None].int(),
-        BLOCK_SIZE=BLOCK,
-        mask_mod=same_and_before if causal else same,
-        seq_lengths=(len(seen), len(other)),
-    )
+        hi = torch.minimum(hi, torch.arange(1, len(hi) + 1, device=hi.device))
+        first = torch.maximum(first, torch.arange(len(first), device=first.device))
+    return Ranges(lo.int(), hi.int(), first.int(), last.int())
 
 
 @dataclass(frozen=True)
@@ -154,7 +134,7 @@ class PackedPast:
         return self.layout.longest
 
     def places(self, queries: int) -> Tensor:
-        return self.layout.target.at  # (T,)
+        return self.layout.target_at  # (T,)
 
     def visible(self, queries: int) -> Visible:
         return self.layout.look_back
@@ -170,32 +150,25 @@ class PackedPast:
 class Packed:
     """Source and target sequences end to end in one row each, in the same order."""
 
-    source: Rows
-    target: Rows
+    at: Tensor  # (S,)
+    target_at: Tensor  # (T,)
+    mask: Visible
+    cross: Visible
+    look_back: Visible
     longest: int
 
-    @property
-    def at(self) -> Tensor:
-        return self.source.at
-
-    @cached_property
-    def mask(self) -> Visible:
-        return self._visible(self.source, self.source, causal=False)
-
-    @cached_property
-    def cross(self) -> Visible:
-        return self._visible(self.target, self.source, causal=False)
-
-    @cached_property
-    def look_back(self) -> Visible:
-        return self._visible(self.target, self.target, causal=True)
+    @classmethod
+    def of(cls, source: Tensor, target: Tensor, source_room: int, target_room: int, longest: int) -> "Packed":
+        """Sequences of these lengths, source and target (N,) each, in rows of so many places."""
+        read, write = Rows.of(source, source_room), Rows.of(target, target_room)
+        return cls(
+            read.at,
+            write.at,
+            mask=ranges(read, read, causal=False),
+            cross=ranges(write, read, causal=False),
+            look_back=ranges(write, write, causal=True),
+            longest=longest,
+        )
 
     def past(self, layers: int) -> Past:
         return PackedPast(self, layers)
-
-    @staticmethod
-    def _visible(queries: Rows, keys: Rows, causal: bool) -> Visible:
-        if queries.number.is_cuda:
-            return blocks(queries, keys, causal)
-        seen, other = queries.number, keys.number
-        return Mask(lambda b, h, q, k: (seen[q] == other[k]) & ((k <= q) | (not causal)))

@@ -3,13 +3,16 @@
 N predictions (positions of all rows), D width, V vocabulary.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 
-class Loss(NamedTuple):
+@dataclass(frozen=True)
+class Loss:
     """A summed loss (with gradient), the same without label smoothing (for reporting), and how many items it sums."""
 
     total: Tensor
@@ -29,7 +32,9 @@ def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0, ignor
     return Loss((1 - smoothing) * plain + smoothing * even, plain.detach(), keep.sum())
 
 
-def projected_cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, smoothing: float = 0.0, ignore: int = -100) -> Loss:
+def projected_cross_entropy(
+    x: Tensor, weight: Tensor, targets: Tensor, smoothing: float = 0.0, ignore: int = -100
+) -> Loss:
     """`cross_entropy(x weight^T, targets)` for x (N, D) and weight (V, D), computed a slice of rows at a time.
 
     The gradients are made slice by slice along with the loss, so N x V logits never exist at once.
@@ -46,34 +51,41 @@ def _wide(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-def _slice_loss(x: Tensor, weight: Tensor, targets: Tensor, smoothing: float, ignore: int) -> tuple[Tensor, Tensor, Tensor]:
+def _slice_loss(logits: Tensor, targets: Tensor, smoothing: float, ignore: int) -> tuple[Tensor, Tensor, Tensor]:
     """Loss, plain loss and the loss's gradient in the logits, for one slice."""
-    logits = _wide(x @ weight.mT)  # (N, V)
-    vocab = logits.shape[-1]
-    keep = (targets != ignore).to(logits.dtype)
-    norm = logits.logsumexp(-1)  # (N,)
-    hit = logits.gather(-1, targets.clamp(min=0)[:, None]).squeeze(-1)  # (N,)
+    if logits.is_cuda:
+        from heedful.blocks.kernels import losses  # needs Triton, which comes with torch's GPU builds only
+
+        total, plain = losses.cross_entropy_(logits, targets, smoothing, ignore)
+        return total, plain, logits
+    wide, vocab = _wide(logits), logits.shape[-1]
+    keep = (targets != ignore).to(wide.dtype)
+    norm = wide.logsumexp(-1)  # (N,)
+    hit = wide.gather(-1, targets.clamp(min=0)[:, None]).squeeze(-1)  # (N,)
     plain = ((norm - hit) * keep).sum()
-    even = ((norm - logits.mean(-1)) * keep).sum()
-    goal = torch.arange(vocab, device=x.device) == targets[:, None]
-    grad = (logits - norm[:, None]).exp() - smoothing / vocab - (1 - smoothing) * goal.to(logits.dtype)
-    return (1 - smoothing) * plain + smoothing * even, plain, (grad * keep[:, None]).to(x.dtype)
+    even = ((norm - wide.mean(-1)) * keep).sum()
+    grad = (wide - norm[:, None]).exp().sub_(smoothing / vocab)  # (N, V)
+    grad.scatter_add_(-1, targets.clamp(min=0)[:, None], wide.new_full((len(targets), 1), smoothing - 1))
+    return (1 - smoothing) * plain + smoothing * even, plain, grad.mul_(keep[:, None]).to(logits.dtype)
 
 
 class _Projected(torch.autograd.Function):
     """Forward makes loss and gradients slice by slice; backward only scales them."""
 
+    apply: ClassVar[Callable[..., tuple[Tensor, Tensor]]]  # inherited, where it has no type
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, smoothing: float, ignore: int) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, smoothing: float, ignore: int
+    ) -> tuple[Tensor, Tensor]:
         rows = max(1, (1 << 27) // weight.shape[0])  # about 128 M logits at a time
-        step = torch.compile(_slice_loss, dynamic=True) if x.is_cuda else _slice_loss
         wants = ctx.needs_input_grad
         total = plain = _wide(x.new_zeros(()))
         grad_x = torch.empty_like(x) if wants[0] else None
         grad_weight = torch.zeros_like(_wide(weight)) if wants[1] else None
         for at in range(0, x.shape[0], rows):
             part = slice(at, at + rows)
-            more, more_plain, grad = step(x[part], weight, targets[part], smoothing, ignore)
+            more, more_plain, grad = _slice_loss(x[part] @ weight.mT, targets[part], smoothing, ignore)
             total, plain = total + more, plain + more_plain
             if grad_x is not None:
                 grad_x[part] = grad @ weight

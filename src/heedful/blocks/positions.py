@@ -56,7 +56,7 @@ class Absent(nn.Module):
 
 
 class Rotary(nn.Module):
-    """Each pair (x_j, x_{j+K/2}) turned by the angle at / 10000^(2j/K) (Su et al., 2021), so that q . k sees at - at'."""
+    """Each pair (x_j, x_{j+K/2}) turned by at / 10000^(2j/K), so that q . k sees at - at' (Su et al., 2021)."""
 
     cos: Tensor
     sin: Tensor

@@ -65,7 +65,7 @@ class Grown:
 
 @dataclass(frozen=True)
 class Cache:
-    """Keys and values so far, a pair of (R, H, S, K) a layer, or None before the first token; never written in place."""
+    """Keys and values so far, two (R, H, S, K) a layer, or None before the first token; never written in place."""
 
     layers: tuple[KV | None, ...]
 
@@ -108,8 +108,8 @@ class Fixed:
 class StaticCache:
     """The same in room set aside beforehand, for captured graphs: written in place, so it has one owner only.
 
-    `length` is a tensor, since a captured step must not know it. Keys never move: `rows` (R, S) says in which row each key
-    of a hypothesis stands, and reordering hypotheses reorders that table alone.
+    `length` is a tensor, since a captured step must not know it. Keys never move: `rows` (R, S) says in which row each
+    key of a hypothesis stands, and reordering hypotheses reorders that table alone.
     """
 
     layers: Shared[tuple[KV, ...]]
@@ -180,7 +180,12 @@ def changed(state: Any, change: Callable[[Tensor], Tensor]) -> Any:
 def tensors(state: Any) -> list[Tensor]:
     """Every tensor of the state, in a fixed order."""
     found: list[Tensor] = []
-    changed(state, lambda x: (found.append(x), x)[1])
+
+    def note(x: Tensor) -> Tensor:
+        found.append(x)
+        return x
+
+    changed(state, note)
     return found
 
 

@@ -1,8 +1,8 @@
 """Taps: named places in a model where a value can be seen or replaced while it runs.
 
-    with watch(model, "decoder.*.cross.weights") as seen:
-        model.translate(...)
-    seen["decoder.3.cross.weights"]        # the last value there; `seen.all[name]` has every one
+with watch(model, "decoder.*.cross.weights") as seen:
+    model.translate(...)
+seen["decoder.3.cross.weights"]        # the last value there; `seen.all[name]` has every one
 """
 
 from collections.abc import Callable, Iterator
@@ -53,7 +53,9 @@ def taps(model: nn.Module) -> dict[str, Tap]:
 
 
 @contextmanager
-def watch(model: nn.Module, pattern: str = "*", edit: Callable[[str, Tensor], Tensor | None] | None = None) -> Iterator[Seen]:
+def watch(
+    model: nn.Module, pattern: str = "*", edit: Callable[[str, Tensor], Tensor | None] | None = None
+) -> Iterator[Seen]:
     """Record (and with `edit` replace) what passes the taps whose path matches the pattern."""
     found = {name: tap for name, tap in taps(model).items() if fnmatchcase(name, pattern)}
     if not found:

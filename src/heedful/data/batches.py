@@ -61,6 +61,35 @@ class PairBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class PackedBatch:
+    """The same pairs end to end in one row each side, every batch of one shape; what is left over is padding.
+
+    Targets stand as what the decoder reads (bos ...) and what it should say (... eos).
+    """
+
+    source: Tensor  # (1, S) long
+    source_lengths: Tensor  # (N,) long, zeros after the last pair
+    target: Tensor  # (1, T) long
+    labels: Tensor  # (1, T) long
+    target_lengths: Tensor  # (N,) long, zeros after the last pair
+    indices: Tensor  # (N,) long, -1 after the last pair
+    longest: int  # no sequence is longer
+
+    @property
+    def tokens(self) -> int:
+        """How many target tokens are to be predicted."""
+        return int(self.target_lengths.sum())
+
+    def to(self, device: torch.device | str, non_blocking: bool = True) -> PackedBatch:
+        """The same batch on a device."""
+        parts = (self.source, self.source_lengths, self.target, self.labels, self.target_lengths, self.indices)
+        return PackedBatch(*(part.to(device, non_blocking=non_blocking) for part in parts), longest=self.longest)
+
+
+Batch = PairBatch | PackedBatch
+
+
+@dataclass(frozen=True, slots=True)
 class Ragged:
     """Rows of unequal length as one flat array: row i is flat[starts[i]:starts[i + 1]]."""
 
@@ -76,6 +105,14 @@ class Ragged:
     def lengths(self) -> NDArray[np.int64]:
         """The length of each row."""
         return np.diff(self.starts)
+
+    def packed(self, rows: NDArray[np.int64], room: int, first: int, last: int) -> Tensor:
+        """Some rows end to end, each without its first and last so many, in one row of a fixed size."""
+        ids = np.full((1, room), Tokenizer.pad, dtype=np.int64)  # (1, S)
+        parts = [self.flat[self.starts[row] + first : self.starts[row + 1] - last] for row in rows]
+        filled = np.concatenate(parts)
+        ids[0, : len(filled)] = filled
+        return torch.from_numpy(ids)
 
     def padded(self, rows: NDArray[np.int64], widest: int) -> tuple[Tensor, Tensor]:
         """Some rows side by side, and their lengths; the width is a multiple of 8 unless that passes the widest."""
@@ -112,6 +149,20 @@ class Encoded:
         target, target_lengths = self.target.padded(rows, self.longest)
         return PairBatch(source, source_lengths, target, target_lengths, torch.from_numpy(self.kept[rows]))
 
+    def pack(self, rows: NDArray[np.int64], room: int) -> PackedBatch:
+        """Some pairs end to end in rows of `room` places."""
+        spare = (0, most_packed(room) - len(rows))
+        lengths = np.pad(self.lengths[rows] - (0, 1), (spare, (0, 0)))  # (N, 2)
+        return PackedBatch(
+            source=self.source.packed(rows, room, 0, 0),
+            source_lengths=torch.from_numpy(lengths[:, 0].copy()),
+            target=self.target.packed(rows, room, 0, 1),
+            labels=self.target.packed(rows, room, 1, 0),
+            target_lengths=torch.from_numpy(lengths[:, 1].copy()),
+            indices=torch.from_numpy(np.pad(self.kept[rows], spare, constant_values=-1)),
+            longest=self.longest,
+        )
+
     def in_order(self, batch_tokens: int) -> Iterator[PairBatch]:
         """Every pair once, for evaluation: the longest first, so that a lack of memory shows at once."""
         lengths = self.lengths
@@ -122,21 +173,22 @@ class Encoded:
 class Batches:
     """The endless sequence of training batches; which one comes at a position depends on the seed alone."""
 
-    def __init__(self, encoded: Encoded, seed: int, batch_tokens: int) -> None:
+    def __init__(self, encoded: Encoded, seed: int, batch_tokens: int, packed: bool = False) -> None:
         self.encoded = encoded
         self.seed = seed
         self.batch_tokens = batch_tokens
+        self.packed = packed
         self._lengths = encoded.lengths
         self._starts = [0]  # position of the first batch of each epoch that was looked at
         self._plan: tuple[int, list[NDArray[np.int64]]] = (-1, [])  # the epoch that was last looked at
         self._lock = Lock()  # one thread may prepare batches while another asks for the epoch
 
-    def at(self, position: int) -> PairBatch:
+    def at(self, position: int) -> Batch:
         """The batch at a position, counted from 0 over all epochs."""
         with self._lock:
             epoch = self._epoch(position)
             rows = self._planned(epoch)[position - self._starts[epoch]]
-        return self.encoded.batch(rows)
+        return self.encoded.pack(rows, self.batch_tokens) if self.packed else self.encoded.batch(rows)
 
     def epoch_of(self, position: int) -> int:
         """The epoch, counted from 0, that the batch at a position belongs to."""
@@ -151,7 +203,8 @@ class Batches:
 
     def _planned(self, epoch: int) -> list[NDArray[np.int64]]:
         if self._plan[0] != epoch:
-            self._plan = (epoch, plan(self._lengths, self.seed, epoch, self.batch_tokens))
+            choose = plan_packed if self.packed else plan
+            self._plan = (epoch, choose(self._lengths, self.seed, epoch, self.batch_tokens))
         return self._plan[1]
 
 
@@ -209,6 +262,34 @@ def plan(lengths: NDArray[np.int64], seed: int, epoch: int, batch_tokens: int) -
         pool = cut(by_length(order[start : start + size], lengths), lengths, batch_tokens)
         batches += [pool[place] for place in permutation(seed, epoch, len(pool), stream=1 + number)]
     return batches
+
+
+def plan_packed(lengths: NDArray[np.int64], seed: int, epoch: int, room: int) -> list[NDArray[np.int64]]:
+    """The batches of an epoch as row numbers: shuffle, then fill one batch after the other; lengths do not matter."""
+    order = permutation(seed, epoch, len(lengths))  # (N,)
+    ends = np.cumsum(lengths[order], axis=0)  # (N, 2)
+    batches = []
+    start = 0
+    while start < len(order):
+        before = ends[start - 1] if start else np.zeros(2, dtype=np.int64)
+        stop = min(int(np.searchsorted(ends[:, side], before[side] + room, side="right")) for side in (0, 1))
+        stop = min(stop, start + most_packed(room))
+        if stop == start:
+            raise UserError(
+                "a batch is too small for a pair",
+                where="train.batch_tokens",
+                found=f"{room:,} tokens",
+                expected=f"at least {int(lengths.max()):,}, the longest side of any pair",
+                todo="raise train.batch_tokens, or lower model.context so that such pairs are left out",
+            )
+        batches.append(order[start:stop])
+        start = stop
+    return batches
+
+
+def most_packed(room: int) -> int:
+    """How many pairs a packed batch holds at the most: room for short ones of eight tokens each."""
+    return max(1, room // MULTIPLE)
 
 
 def by_length(rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,6 +1,6 @@
 """Search steps captured as device graphs: hundreds of small kernels launched at once.
 
-A step is captured once for each set of shapes and replayed on fixed buffers; the least recently used graphs are dropped.
+A step is captured once for each set of shapes and replayed on fixed buffers; graphs long unused are dropped.
 """
 
 from collections import OrderedDict

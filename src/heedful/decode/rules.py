@@ -1,7 +1,7 @@
 """Rules that change the logits before a token is chosen.
 
-A rule takes the logits (R, V), the tokens chosen so far (R, L) and how many of those are valid (a 0-d tensor), and gives
-new logits. It must not ask for values in Python, so that a search step can be captured as a device graph.
+A rule takes the logits (R, V), the tokens chosen so far (R, L) and how many of those are valid (a 0-d tensor), and
+gives new logits. It must not ask for values in Python, so that a search step can be captured as a device graph.
 
 R rows, V vocabulary, L room for tokens.
 """

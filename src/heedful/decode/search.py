@@ -1,7 +1,8 @@
 """Greedy, sampling and beam search: one loop over one contract, as generators of steps.
 
-A decoder is anything with `logits, state = decoder(tokens, state)`, tokens (R, T) -> logits (R, T, V), for any T >= 1. Each
-search yields a `Step` for every token, for whoever wants to draw the tree, and returns `Paths`; `drain` runs it to its end.
+A decoder is anything with `logits, state = decoder(tokens, state)`, tokens (R, T) -> logits (R, T, V), for any T >= 1.
+Each search yields a `Step` for every token, for whoever wants to draw the tree, and returns `Paths`; `drain` runs it to
+its end.
 
 B sentences, W hypotheses of one, R = B * W rows, C candidates of one, L longest path, V vocabulary, P paths returned.
 """
@@ -79,7 +80,13 @@ Search = Generator[Step, None, Paths]
 
 
 def greedy(
-    decoder: Decoder, state: Any, prefix: Tensor, limit: Tensor, eos: int, rules: Sequence[Rule] = (), graphs: Graphs | None = None
+    decoder: Decoder,
+    state: Any,
+    prefix: Tensor,
+    limit: Tensor,
+    eos: int,
+    rules: Sequence[Rule] = (),
+    graphs: Graphs | None = None,
 ) -> Search:
     """The most likely token, each time."""
     return _search(decoder, state, prefix, limit, None, _likeliest, Settings(eos, rules=tuple(rules)), 1, graphs)
@@ -121,7 +128,9 @@ def beam(
     """
     if not 1 <= top <= beams:
         raise ValueError(f"top must lie between 1 and the number of beams, {beams}; got {top}")
-    return _search(decoder, state, prefix, limit, None, _best, Settings(eos, beams, penalty, exact, tuple(rules)), top, graphs)
+    return _search(
+        decoder, state, prefix, limit, None, _best, Settings(eos, beams, penalty, exact, tuple(rules)), top, graphs
+    )
 
 
 def drain(search: Search) -> Paths:

@@ -1,22 +1,23 @@
 """The Transformer ("Attention is all you need", Vaswani et al., 2017).
 
-An encoder reads the source; a decoder predicts the target token by token, looking back at itself and across at the source.
+An encoder reads the source; a decoder predicts the target token by token, looking back at itself and at the source.
 
 B batch, S source positions, T target positions, D width, V vocabulary.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from heedful.blocks.attention import KV, Bias, MultiHead, Visible, alibi
 from heedful.blocks.embedding import Tied
 from heedful.blocks.feedforward import ACTIVATIONS, FeedForward
 from heedful.blocks.init import xavier
+from heedful.blocks.layouts import Layout, Whole
 from heedful.blocks.norms import PostNorm, PreNorm
 from heedful.blocks.positions import Absent, Fixed, Learned, Rotary, sinusoid_halves, sinusoids
-from heedful.blocks.layouts import Layout, Whole
 from heedful.blocks.state import Past, Shared, Slot
 from heedful.blocks.taps import Tap
 from heedful.models.configs import TransformerConfig
@@ -87,11 +88,12 @@ class Transformer(nn.Module):
         self.config = c = config
         assert c.vocab is not None, "the vocabulary size comes from the tokenizer"
         self.tokens = Tied(c.vocab, c.width)
-        self.positions: nn.Module = {
+        positions: dict[str, Callable[[], nn.Module]] = {
             "sinusoid": lambda: Fixed(sinusoids(c.context, c.width)),
             "sinusoid_halves": lambda: Fixed(sinusoid_halves(c.context, c.width)),
             "learned": lambda: Learned(c.context, c.width),
-        }.get(c.positions, Absent)()
+        }
+        self.positions = positions.get(c.positions, Absent)()
         self.dropout = nn.Dropout(c.dropout)
         self.encoder = nn.ModuleList(EncoderBlock(c) for _ in range(c.encoder_layers))
         self.decoder = nn.ModuleList(DecoderBlock(c) for _ in range(c.decoder_layers))
@@ -114,9 +116,10 @@ class Transformer(nn.Module):
         layout = layout or Whole(source)
         self.fits(layout.longest)
         memory = self.encode(source, layout)  # (B, S, D)
+        blocks: Any = self.decoder  # a ModuleList does not know the type of its blocks
         return Seen(
-            layout.past(len(self.decoder)),
-            Shared(tuple(block.cross.remember(memory) for block in self.decoder)),
+            layout.past(len(blocks)),
+            Shared(tuple(block.cross.remember(memory) for block in blocks)),
             Shared(layout.cross),
         )
 

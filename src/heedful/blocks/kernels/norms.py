@@ -1,0 +1,128 @@
+"""norm(x + dropout(y)) in one pass over memory, and its gradient in another.
+
+N rows, D width.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+PROGRAMS = 1056  # eight a multiprocessor of a large GPU; each sums the gradients of its own share of rows
+
+
+@triton.jit
+def _forward(x, y, weight, bias, seed, o, s, mean, scale, D, p, eps, C: tl.constexpr, DROP: tl.constexpr):
+    """One row: s = x + dropout(y), o = norm(s); keeps s, its mean and its scale for the way back."""
+    row, column = tl.program_id(0).to(tl.int64), tl.arange(0, C)
+    inside, place = column < D, row * D + column
+    add = tl.load(y + place, mask=inside, other=0.0).to(tl.float32)
+    if DROP:
+        add = tl.where(tl.rand(tl.load(seed), place) >= p, add / (1 - p), 0.0)
+    value = tl.load(x + place, mask=inside, other=0.0).to(tl.float32) + add
+    tl.store(s + place, value.to(s.dtype.element_ty), mask=inside)
+    middle = tl.sum(value, 0) / D
+    value = tl.where(inside, value - middle, 0.0)
+    factor = tl.rsqrt(tl.sum(value * value, 0) / D + eps)
+    tl.store(mean + row, middle)
+    tl.store(scale + row, factor)
+    w, b = tl.load(weight + column, mask=inside, other=0.0), tl.load(bias + column, mask=inside, other=0.0)
+    tl.store(o + place, (value * factor * w + b).to(o.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _backward(g, s, weight, seed, mean, scale, dx, dy, dw, db, rows, D, p, C: tl.constexpr, DROP: tl.constexpr):
+    """A share of the rows: gradients in x and y, and this share's part of those in weight and bias."""
+    first, count, column = tl.program_id(0), tl.num_programs(0), tl.arange(0, C)
+    inside = column < D
+    w = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+    grad_w, grad_b = tl.zeros([C], tl.float32), tl.zeros([C], tl.float32)
+    for row in range(first, rows, count):
+        place = tl.cast(row, tl.int64) * D + column
+        grad = tl.load(g + place, mask=inside, other=0.0).to(tl.float32)
+        value = tl.load(s + place, mask=inside, other=0.0).to(tl.float32)
+        factor = tl.load(scale + row)
+        value = tl.where(inside, (value - tl.load(mean + row)) * factor, 0.0)
+        grad_w += grad * value
+        grad_b += grad
+        grad = grad * w
+        change = (grad - value * (tl.sum(grad * value, 0) / D) - tl.sum(grad, 0) / D) * factor
+        tl.store(dx + place, change.to(dx.dtype.element_ty), mask=inside)
+        if DROP:
+            change = tl.where(tl.rand(tl.load(seed), place) >= p, change / (1 - p), 0.0)
+        tl.store(dy + place, change.to(dy.dtype.element_ty), mask=inside)
+    tl.store(dw + first * D + column, grad_w, mask=inside)
+    tl.store(db + first * D + column, grad_b, mask=inside)
+
+
+def _shape(width: int, p: float) -> dict[str, object]:
+    wide = triton.next_power_of_2(width)
+    return {"C": wide, "DROP": p > 0, "num_warps": min(max(wide // 256, 1), 8)}
+
+
+@torch.library.custom_op("heedful::add_norm", mutates_args=())
+def _add_norm(
+    x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, seed: Tensor, p: float, eps: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    x, y = x.contiguous(), y.contiguous()
+    o, s = torch.empty_like(y), torch.empty_like(y)
+    rows = y.numel() // y.shape[-1]
+    mean, scale = (torch.empty(rows, device=y.device, dtype=torch.float32) for _ in range(2))
+    width = y.shape[-1]
+    _forward[(rows,)](x, y, weight, bias, seed, o, s, mean, scale, width, p, eps, **_shape(width, p))
+    return o, s, mean, scale
+
+
+@_add_norm.register_fake
+def _(
+    x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, seed: Tensor, p: float, eps: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    rows = y.numel() // y.shape[-1]
+    o, s = (y.new_empty(y.shape) for _ in range(2))
+    mean, scale = (y.new_empty(rows, dtype=torch.float32) for _ in range(2))
+    return o, s, mean, scale
+
+
+@torch.library.custom_op("heedful::add_norm_backward", mutates_args=())
+def _add_norm_backward(
+    g: Tensor, s: Tensor, weight: Tensor, seed: Tensor, mean: Tensor, scale: Tensor, p: float, like: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    g, width, rows = g.contiguous(), g.shape[-1], mean.numel()
+    dx, dy = torch.empty_like(g, dtype=like.dtype), torch.empty_like(g)
+    parts = min(rows, PROGRAMS)
+    dw, db = (torch.empty(parts, width, device=g.device, dtype=torch.float32) for _ in range(2))
+    _backward[(parts,)](g, s, weight, seed, mean, scale, dx, dy, dw, db, rows, width, p, **_shape(width, p))
+    return dx, dy, dw.sum(0), db.sum(0)
+
+
+@_add_norm_backward.register_fake
+def _(
+    g: Tensor, s: Tensor, weight: Tensor, seed: Tensor, mean: Tensor, scale: Tensor, p: float, like: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    width = g.shape[-1]
+    dw, db = (g.new_empty(width, dtype=torch.float32) for _ in range(2))
+    return g.new_empty(g.shape, dtype=like.dtype), g.new_empty(g.shape), dw, db
+
+
+def _keep(ctx, inputs, output) -> None:
+    x, _, weight, _, seed, ctx.p, _ = inputs
+    _, s, mean, scale = output
+    ctx.save_for_backward(s, weight, seed, mean, scale, x.new_empty(0))
+
+
+def _back(ctx, g: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    s, weight, seed, mean, scale, like = ctx.saved_tensors
+    dx, dy, dw, db = _add_norm_backward(g, s, weight, seed, mean, scale, ctx.p, like)
+    return dx, dy, dw.to(weight.dtype), db.to(weight.dtype), None, None, None
+
+
+_add_norm.register_autograd(_back, setup_context=_keep)
+
+
+def add_norm(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, p: float, eps: float) -> Tensor:
+    """norm(x + dropout(y)) in y's precision; the kept places follow from one number of the device's generator."""
+    seed = (
+        torch.randint(2**31 - 1, (1,), device=y.device) if p > 0 else torch.zeros(1, dtype=torch.long, device=y.device)
+    )
+    o, *_ = _add_norm(x, y, weight, bias, seed, p, eps)
+    return o  # (N, D)

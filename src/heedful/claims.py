@@ -1,0 +1,191 @@
+"""The claim sheet: what the lectures that Heedful implements say, row by row, and the test that proves each row here.
+
+The lectures are five university decks on attention, the Transformer and BERT. Their statements are numbered by section;
+the sheet lists the rows that a test proves on the shipped code, and says how many there are in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Section(NamedTuple):
+    """A part of the lectures and how many statements it makes."""
+
+    letter: str
+    title: str
+    rows: int
+
+
+class Claim(NamedTuple):
+    """One proven statement, the file of its test, and how a contradiction in the lectures was read."""
+
+    id: str
+    statement: str
+    test: str
+    reading: str = ""
+
+
+SECTIONS = (
+    Section("A", "Attention", 18),
+    Section("B", "Recurrent encoder-decoders", 6),
+    Section("C", "Blocks of the Transformer", 17),
+    Section("D", "Positions", 7),
+    Section("E", "The whole Transformer: training and decoding", 8),
+    Section("F", "BERT", 26),
+    Section("G", "GPT, XLNet and their family", 10),
+    Section("H", "Attention that costs less", 3),
+    Section("I", "Vision and captions", 12),
+    Section("J", "Recurrent networks", 12),
+    Section("K", "Autoencoders, PCA, t-SNE", 13),
+    Section("L", "Word vectors and transfer", 4),
+    Section("M", "A stack of exchangeable parts", 25),
+    Section("N", "Teaching devices", 5),
+    Section("X", "Misprints and contradictions", 13),
+)
+
+ATTENTION, TRANSFORMER = "tests/claims/test_attention.py", "tests/claims/test_transformer.py"
+POSITIONS, DECODING = "tests/claims/test_positions.py", "tests/claims/test_decoding.py"
+TRAINING = "tests/claims/test_training.py"
+
+CLAIMS = (
+    Claim(
+        "A1",
+        "Attention returns the sum of values weighted by softmaxed scores; the three widths may differ.",
+        ATTENTION,
+    ),
+    Claim("A2", "The dot-product score is q . k, and needs equal widths.", ATTENTION),
+    Claim(
+        "A3",
+        "The scaled score divides by the root of the width, so that unit inputs give scores of variance 1.",
+        ATTENTION,
+        "X3",
+    ),
+    Claim("A4", "The general score is q W k; with W = 1 it is the dot product.", ATTENTION),
+    Claim("A5", "The additive score is one hidden tanh layer on key and query together, with one output.", ATTENTION),
+    Claim("A6", "The cosine score does not see how long its vectors are.", ATTENTION),
+    Claim("A7", "Location scores depend on the query alone: other keys leave the weights as they are.", ATTENTION),
+    Claim("A8", "Six scores go through one and the same layer.", ATTENTION),
+    Claim(
+        "A9", "Queries and keys make the weights; values make the context, through projections of their own.", ATTENTION
+    ),
+    Claim("A10", "The translation step with scores 13, 9, 9 has weights 0.96, 0.02, 0.02.", ATTENTION),
+    Claim("A11", "Products 112 and 96 over 8 are 14 and 12, with weights 0.88 and 0.12.", ATTENTION),
+    Claim("A12", "The toy example of three tokens has the printed scores and outputs.", ATTENTION),
+    Claim("A14", "Local attention is a window, and is global attention when the window covers everything.", ATTENTION),
+    Claim(
+        "A15", "Self-attention reads its own input; cross-attention takes keys and values from elsewhere.", ATTENTION
+    ),
+    Claim("A16", "One block attends to tokens, memory slots and feature maps, and can be applied again.", ATTENTION),
+    Claim("A17", "Self-attention maps n vectors to n vectors and knows no order.", ATTENTION),
+    Claim("C1", "A head has three matrices, for queries, keys and values.", TRANSFORMER),
+    Claim("C2", "l heads have 3 l matrices of their own, and their outputs are joined.", TRANSFORMER),
+    Claim("C3", "The output matrix mixes the heads; it can be left out.", TRANSFORMER, "X6"),
+    Claim("C4", "8 heads of width 64 make 512, and scores are divided by 8.", TRANSFORMER),
+    Claim("C5", "The dense layer of a block is the same map at every position.", TRANSFORMER),
+    Claim("C6", "The feed-forward layer is two convolutions of size 1 with a ReLU between them.", TRANSFORMER),
+    Claim("C7", "Add & norm sums first, then norms over the last axis, unlike batch norm.", TRANSFORMER),
+    Claim("C8", "An encoder block maps 512 x m to 512 x m.", TRANSFORMER),
+    Claim("C9", "A decoder block looks back, then across, then goes through its dense layer: 512 x t.", TRANSFORMER),
+    Claim("C10", "6 + 6 blocks that share no weights have 44,138,496 parameters, the embedding apart.", TRANSFORMER),
+    Claim("C11", "A target position sees no later one: the mask, its picture, and its effect.", TRANSFORMER),
+    Claim("C12", "Attention stands in three places: encoder, masked decoder, and between them.", TRANSFORMER),
+    Claim("C13", "A Transformer and a recurrent encoder-decoder of one size differ in three places.", TRANSFORMER),
+    Claim("C14", "Two encoder and two decoder blocks make a working model.", TRANSFORMER),
+    Claim("C16", "With 1, 2 or 8 heads, each has a view of its own of the word `it`.", TRANSFORMER),
+    Claim("D1", "Sinusoids follow their formula, and a shift in place turns each pair of columns.", POSITIONS, "X1"),
+    Claim("D2", "The picture of 20 places by 512 columns.", POSITIONS),
+    Claim("D3", "256 sines beside 256 cosines: the same columns in another order.", POSITIONS, "X8"),
+    Claim("D4", "Waves of chosen columns differ in frequency and offset.", POSITIONS),
+    Claim("D5", "Positions can be fixed, learned or absent.", POSITIONS),
+    Claim("D7", "A linear probe reads the place off the sinusoids, and their products tell distances.", POSITIONS),
+    Claim("E1", "Six encoder blocks keep 512 x m; the decoder then goes token by token.", DECODING),
+    Claim("E2", "A sentence is as likely as the product of its steps.", DECODING),
+    Claim("E3", "With a cache, input t is query, key and value, and earlier inputs are keys and values.", DECODING),
+    Claim("E4", "The logits are as many as the vocabulary has words, and the largest is looked up.", DECODING),
+    Claim("E5", "Training minimises cross-entropy.", DECODING),
+    Claim("E6", "Greedy decoding takes the largest, and is beam search with one beam.", DECODING),
+    Claim(
+        "E7", "Beam search keeps k choices and returns t paths; with enough beams it finds the best string.", DECODING
+    ),
+    Claim(
+        "X1",
+        "One deck prints 10000^(2jd) under the cosine.",
+        POSITIONS,
+        "A misprint for 10000^(2j/d), as another deck has it; with it, all columns but the first would stand still.",
+    ),
+    Claim(
+        "X2",
+        "One deck clips gradients by the square of their norm.",
+        TRAINING,
+        'The norm itself is used; `clip(..., rule="squared")` gives the printed rule.',
+    ),
+    Claim(
+        "X3",
+        "One deck scales the dot product by the length of the key, another by its dimension.",
+        ATTENTION,
+        "The dimension; any other rule can be given as the `score`.",
+    ),
+    Claim(
+        "X6",
+        "One deck joins the heads without an output matrix, three with one.",
+        TRANSFORMER,
+        "With it; `MultiHead(..., output=False)` leaves it out.",
+    ),
+    Claim(
+        "X8",
+        "Formulas weave sines and cosines, a figure shows them in halves.",
+        POSITIONS,
+        "Woven (`sinusoid`); `sinusoid_halves` is the other. A model trained with one fails silently with the other.",
+    ),
+    Claim(
+        "X10",
+        "One deck says that a query has the width of the values.",
+        ATTENTION,
+        "Of the keys; values may have any width.",
+    ),
+)
+
+
+def sheet() -> list[Claim]:
+    """Every proven row, in the order of the sections."""
+    return list(CLAIMS)
+
+
+def render(claims: Iterable[Claim]) -> str:
+    """The sheet as Markdown: how much of each section is proven, then the rows themselves."""
+    proven: dict[str, list[Claim]] = {section.letter: [] for section in SECTIONS}
+    for claim in claims:
+        proven[claim.id[0]].append(claim)
+    total = sum(section.rows for section in SECTIONS)
+    lines = [
+        "# Claim sheet",
+        "",
+        "What the lectures that Heedful implements say, and which of it a test proves on the shipped code. Each test",
+        'carries the ids of its rows, as in `@pytest.mark.claim("A11")`.',
+        "",
+        "| | section | proven | of |",
+        "|---|---|---:|---:|",
+        *(f"| {s.letter} | {s.title} | {len(proven[s.letter])} | {s.rows} |" for s in SECTIONS),
+        f"| | all | {sum(map(len, proven.values()))} | {total} |",
+    ]
+    for section in SECTIONS:
+        if rows := proven[section.letter]:
+            lines += [
+                "",
+                f"## {section.letter}. {section.title}",
+                "",
+                "| id | claim | reading | test |",
+                "|---|---|---|---|",
+            ]
+            lines += [f"| {c.id} | {c.statement} | {_reading(c)} | [{_name(c)}](../{c.test}) |" for c in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _reading(claim: Claim) -> str:
+    return f"see {claim.reading}" if claim.reading.startswith("X") else claim.reading
+
+
+def _name(claim: Claim) -> str:
+    return claim.test.rpartition("/")[2]

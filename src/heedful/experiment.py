@@ -1,0 +1,343 @@
+"""An experiment from its recipe: data, tokenizer, model, training, scores, and the folder that holds it all."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from heedful.config import parse, render
+from heedful.data.batches import Batches, encode
+from heedful.data.sources import Pair, Split
+from heedful.data.tokenizers import Tokenizer
+from heedful.errors import UserError
+from heedful.models import build
+from heedful.models.configs import TransformerConfig
+from heedful.recipe import DecodeConfig, Recipe, check_recipe
+from heedful.tasks.translation import Translator, compiled, perplexity_loss, translation_loss
+from heedful.train.checkpoint import RunFolder, newest
+from heedful.train.environment import environment
+from heedful.train.files import append_jsonl, trim_jsonl, write_text_atomic
+from heedful.train.loop import (
+    Counters,
+    Due,
+    Event,
+    Saved,
+    Step,
+    choose_device,
+    fit,
+    load_strictly,
+    weights_of,
+)
+from heedful.train.metrics import Score, bleu, chrf, exact_match
+from heedful.train.portable import read_model, write_model
+
+TINY = 1_000_000  # parameters under which a second thread costs more than it brings
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What is being prepared, and how far it is: done of total, or neither where it cannot be counted."""
+
+    name: str
+    done: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True)
+class Started:
+    """Everything is ready, and training begins or goes on at a step."""
+
+    step: int
+    parameters: int
+    pairs: int
+    dropped: int
+    skipped: int
+    vocab: int
+    device: str
+    threads: int
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """How good the model is on a split, with a few translations."""
+
+    step: int
+    split: Split
+    loss: float
+    scores: tuple[Score, ...]
+    samples: tuple[tuple[str, str, str], ...]  # source, reference, translation
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The run is complete, or was stopped at a step."""
+
+    step: int
+    stopped: bool
+    folder: str
+
+
+Happening = Stage | Started | Step | Evaluated | Saved | Finished
+
+
+def train(recipe: Recipe, run: str | Path, stop: Callable[[], bool] = lambda: False) -> Iterator[Happening]:
+    """Train a recipe in a run folder, or go on where the folder stands; every event is recorded there as it happens."""
+    check_recipe(recipe)
+    device = choose_device(recipe.train)
+    path = Path(run)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with RunFolder.create_or_open(path, render(recipe), keep=recipe.train.keep) as folder:
+        yield from _train(recipe, folder, device, stop)
+
+
+def _train(recipe: Recipe, folder: RunFolder, device: torch.device, stop: Callable[[], bool]) -> Iterator[Happening]:
+    yield Stage("reading the data")
+    read = recipe.data.read("train")
+    valid = recipe.data.pairs("valid")
+    yield Stage("training the tokenizer")
+    tokenizer = _tokenizer(recipe, folder.path, read.pairs)
+    progress: list[tuple[int, int]] = []
+    yield Stage("encoding", 0, len(read.pairs))
+    encoded = encode(read.pairs, tokenizer, recipe.model.context, lambda done, total: progress.append((done, total)))
+    held_out = encode(valid, tokenizer, recipe.model.context)
+
+    torch.manual_seed(recipe.train.seed)
+    config = recipe.model.model_copy(update={"vocab": recipe.model.vocab or tokenizer.vocab})
+    model = build(config)
+    size = sum(weight.numel() for weight in model.parameters())
+    threads = recipe.train.threads or (1 if size < TINY and device.type == "cpu" else len(os.sched_getaffinity(0)))
+    torch.set_num_threads(threads)
+    model.to(device)
+    folder.preflight(bytes_needed=4 * size * 3 * (recipe.train.keep + 2))
+
+    checkpoint = folder.latest()
+    counters = Counters(**checkpoint.state) if checkpoint else Counters()
+    trim_jsonl(folder.path / "metrics.jsonl", counters.step)
+    setting = environment(device)
+    about = {**setting, "seed": recipe.train.seed, "batch_tokens": recipe.train.batch_tokens, "data": tokenizer.sha256}
+    notes = [f"passed over a damaged checkpoint: {damaged.reason}" for damaged in folder.damaged]
+    if checkpoint:
+        notes += [
+            f"{name} was {checkpoint.manifest.about.get(name)} and is {value} now: results may differ in the last bits"
+            for name, value in setting.items()
+            if checkpoint.manifest.about.get(name) != value
+        ]
+    write_text_atomic(folder.path / "env.json", json.dumps(setting, indent=2) + "\n")
+    yield Started(
+        counters.step, size, len(encoded), encoded.dropped, read.skipped, tokenizer.vocab, str(setting["device"]),
+        threads, tuple(notes),
+    )  # fmt: skip
+
+    translator = Translator(
+        model, tokenizer, config.context, device, recipe.decode.beams, recipe.decode.length_penalty,
+        recipe.decode.max_length,
+    )  # fmt: skip
+    packed = recipe.train.batching == "packed"
+    batches = Batches(encoded, recipe.train.seed, recipe.train.batch_tokens, packed)
+    learner = compiled(model, dynamic=not packed) if recipe.train.compile else model
+    loss_of = partial(translation_loss, learner, label_smoothing=recipe.task.label_smoothing)
+    events = fit(model, loss_of, batches, recipe.train, device, folder, about, counters, checkpoint, stop)
+    for event in events:
+        if isinstance(event, Due):
+            loss = perplexity_loss(model, held_out, device, recipe.train.batch_tokens)
+            result = evaluate(translator, valid, event.step, "valid", loss, recipe.train.samples, beams=1)
+            score = next(score.value for score in result.scores if score.name == "chrf")
+            if counters.best_score is None or score > counters.best_score:
+                counters.best_score, counters.best_step = score, event.step
+            _record(folder.path, result)
+            yield result
+        else:
+            _record(folder.path, event, recipe.train.log_every)
+            yield event
+    stopped = counters.step < 1 or _unfinished(recipe, counters)
+    if not stopped:
+        yield from _finish(recipe, folder, config, model, translator, counters)
+    yield Finished(counters.step, stopped, str(folder.path))
+
+
+def _unfinished(recipe: Recipe, counters: Counters) -> bool:
+    from heedful.train.loop import spent
+
+    return spent(recipe.train, counters) < 1
+
+
+def _finish(
+    recipe: Recipe,
+    folder: RunFolder,
+    config: TransformerConfig,
+    model: nn.Module,
+    translator: Translator,
+    counters: Counters,
+) -> Iterator[Happening]:
+    """Average the last checkpoints, write the portable model, and score it on the test set."""
+    checkpoints, _ = newest(folder.path, recipe.train.average)
+    load_strictly(model, average([checkpoint.load("model") for checkpoint in checkpoints]))
+    model.eval()
+    write_portable(folder.path / "model", recipe, config, model, translator.tokenizer)
+    curve(folder.path)
+    if recipe.data.missing() or not _has_test(recipe):
+        return
+    yield Stage("translating the test set")
+    result = test(translator, recipe)
+    _record(folder.path, result, name="results.json")
+    write_text_atomic(folder.path / "results.json", json.dumps(_plain(result), indent=2, ensure_ascii=False) + "\n")
+    yield result
+
+
+def test(translator: Translator, recipe: Recipe, split: Split = "test") -> Evaluated:
+    """Scores of a trained model on one split of its recipe's data, with the recipe's beams."""
+    pairs = recipe.data.pairs(split)
+    encoded = encode(pairs, translator.tokenizer, translator.context)
+    loss = perplexity_loss(translator.model, encoded, translator.device, recipe.train.batch_tokens)
+    return evaluate(translator, pairs, 0, split, loss, recipe.train.samples)
+
+
+def evaluate(
+    translator: Translator,
+    pairs: Sequence[Pair],
+    step: int,
+    split: Split,
+    loss: float,
+    samples: int,
+    beams: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Evaluated:
+    """BLEU, chrF and exact match of a translator on pairs, and a few samples spread over them."""
+    found = [best[0].text for best in translator.search([pair.source for pair in pairs], beams, progress=progress)]
+    references = [pair.target for pair in pairs]
+    shown = random.Random(step).sample(range(len(pairs)), min(samples, len(pairs)))
+    return Evaluated(
+        step,
+        split,
+        loss,
+        (bleu(found, references), chrf(found, references), exact_match(found, references)),
+        tuple((pairs[row].source, references[row], found[row]) for row in shown),
+    )
+
+
+def average(states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The mean of several sets of weights, taken in float64."""
+    return {
+        name: torch.stack([state[name].double() for state in states]).mean(0).to(states[0][name].dtype)
+        for name in states[0]
+    }
+
+
+def write_portable(folder: Path, recipe: Recipe, config: TransformerConfig, model: nn.Module, tokenizer: Tokenizer) -> None:
+    """The folder that `load` reads: config.json, model.safetensors, tokenizer.json."""
+    text = json.dumps({"task": recipe.task.kind, "model": config.model_dump(), "decode": recipe.decode.model_dump()}, indent=2)
+    write_model(folder, text + "\n", weights_of(model), tokenizer.json, {"recipe": recipe.model_dump(mode="json")})
+
+
+def load(path: str | Path, device: str | None = None) -> Translator:
+    """A trained model from a run folder (its final model, else its newest checkpoint) or from a model folder."""
+    folder = Path(path)
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if not folder.is_dir():
+        raise UserError(
+            "there is no such folder", where=str(path), expected="a run folder or a model folder",
+            todo="`heedful runs` lists the runs below a folder",
+        )  # fmt: skip
+    if (folder / "model").is_dir() or (folder / "config.json").is_file():
+        found = read_model(folder / "model" if (folder / "model").is_dir() else folder)
+        where = folder / "config.json"
+        settings = _json(found.config_json, where)
+        config = parse(TransformerConfig, settings.get("model"), file=where)
+        decode = parse(DecodeConfig, settings.get("decode") or {}, file=where)
+        if found.tokenizer_json is None:
+            raise UserError("the tokenizer is missing", where=str(folder / "tokenizer.json"), todo="copy the whole folder")
+        tokenizer, tensors = Tokenizer(found.tokenizer_json, str(folder / "tokenizer.json")), found.tensors
+    else:
+        recipe = read_recipe(folder)
+        tokenizer = Tokenizer.load(folder / "tokenizer.json")
+        config = recipe.model.model_copy(update={"vocab": recipe.model.vocab or tokenizer.vocab})
+        decode = recipe.decode
+        checkpoints, _ = newest(folder, 1)
+        if not checkpoints:
+            raise UserError(
+                "this run has no checkpoint yet", where=str(folder), todo="train on with the same command, then try again"
+            )
+        tensors = checkpoints[0].load("model")
+    model = build(config)
+    load_strictly(model, tensors)
+    return Translator(model, tokenizer, config.context, place, decode.beams, decode.length_penalty, decode.max_length)
+
+
+def read_recipe(folder: Path) -> Recipe:
+    """The recipe that a run folder was made from."""
+    from heedful.config import load_yaml
+
+    file = folder / "recipe.yaml"
+    if not file.is_file():
+        raise UserError(
+            "this folder is not a run", where=str(folder), expected="a folder with recipe.yaml in it",
+            todo="`heedful runs` lists the runs below a folder",
+        )  # fmt: skip
+    data, marks = load_yaml(file)
+    return parse(Recipe, data, marks, (), file)
+
+
+def curve(run: Path) -> Path | None:
+    """Draw the losses recorded so far into loss.png."""
+    from heedful.figures import curves
+
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    series = {
+        name: ([line["step"] for line in lines if line["kind"] == kind], [line["loss"] for line in lines if line["kind"] == kind])
+        for name, kind in (("train", "step"), ("valid", "evaluated"))
+    }
+    series = {name: points for name, points in series.items() if points[0]}
+    if not series:
+        return None
+    path = run / "loss.png"
+    curves(series, path, "Loss", "step", "nats a token")
+    return path
+
+
+def _has_test(recipe: Recipe) -> bool:
+    return bool(getattr(recipe.data, "test", None))
+
+
+def _tokenizer(recipe: Recipe, folder: Path, pairs: Sequence[Pair]) -> Tokenizer:
+    """The run's tokenizer, trained once and kept."""
+    path = folder / "tokenizer.json"
+    if path.exists():
+        return Tokenizer.load(path)
+    tokenizer = Tokenizer.train(recipe.tokenizer, (text for pair in pairs for text in pair))
+    write_text_atomic(path, tokenizer.json)
+    return tokenizer
+
+
+def _json(text: str, where: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise UserError("this is not JSON", where=f"{where}", found=str(error), todo="copy the whole folder again") from error
+    if not isinstance(found, dict):
+        raise UserError("this is not a model's config", where=f"{where}", todo="copy the whole folder again")
+    return found
+
+
+def _plain(event: Evaluated) -> dict[str, Any]:
+    scores = {score.name: {"value": score.value, "signature": score.signature} for score in event.scores}
+    return {"kind": "evaluated", **asdict(event), "scores": scores}
+
+
+def _record(run: Path, event: Step | Saved | Evaluated, every: int = 1, name: str = "") -> None:
+    """Add an event to the run's metrics; steps only now and then."""
+    if isinstance(event, Step):
+        if event.step % every and event.step != 1 and event.progress < 1:
+            return
+        append_jsonl(run / "metrics.jsonl", {"kind": "step", **asdict(event)})
+    elif isinstance(event, Evaluated):
+        append_jsonl(run / "metrics.jsonl", _plain(event))

@@ -1,0 +1,242 @@
+"""Translation: a target sentence from a source sentence.
+
+B batch, S source positions, T target positions, D width, V vocabulary, L longest path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from heedful.blocks.layouts import Layout, Packed, Padded
+from heedful.blocks.losses import Loss, projected_cross_entropy
+from heedful.blocks.taps import watch
+from heedful.data.batches import Batch, Encoded, PackedBatch
+from heedful.data.tokenizers import Tokenizer
+from heedful.decode.graphs import Graphs
+from heedful.decode.rules import Never, Rule, Temperature, TopK, TopP
+from heedful.decode.search import Paths, Search, beam, drain, greedy, sample
+
+BATCH_TOKENS = 16384  # source tokens, hypotheses counted, that are decoded together
+MULTIPLE = 16  # sources are padded to it, so that few shapes occur
+
+
+class Translating(Protocol):
+    """What a translation model offers; see `models/transformer.py`."""
+
+    tokens: Any
+
+    def start(self, source: Tensor, layout: Layout | None = None, /) -> Any: ...
+
+    def features(self, target: Tensor, state: Any, /) -> tuple[Tensor, Any]: ...
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A model's own methods through torch.compile, for training; the model itself stays as it is."""
+
+    tokens: Any
+    start: Callable[..., Any]
+    features: Callable[..., tuple[Tensor, Any]]
+
+
+def compiled(model: nn.Module, dynamic: bool) -> Compiled:
+    """The same model, compiled: `dynamic` for batches of many shapes."""
+    start, features = (torch.compile(method, dynamic=dynamic) for method in (model.start, model.features))
+    return Compiled(model.tokens, start, features)
+
+
+def translation_loss(model: Translating, batch: Batch, label_smoothing: float = 0.0) -> Loss:
+    """Cross-entropy of every target token given the source and the target tokens before it."""
+    if isinstance(batch, PackedBatch):
+        source, target = batch.source.shape[1], batch.target.shape[1]
+        layout: Layout = Packed.of(batch.source_lengths, batch.target_lengths, source, target, batch.longest)
+        given, wanted = batch.target, batch.labels
+    else:
+        layout = Padded(batch.source_real)
+        given, wanted = batch.target[:, :-1], batch.target[:, 1:]
+    x, _ = model.features(given, model.start(batch.source, layout))  # (B, T, D)
+    return projected_cross_entropy(
+        x.flatten(0, 1), model.tokens.weight, wanted.flatten(), label_smoothing, ignore=Tokenizer.pad
+    )
+
+
+@torch.inference_mode()
+def perplexity_loss(model: nn.Module, encoded: Encoded, device: torch.device, batch_tokens: int) -> float:
+    """The mean loss a target token over a whole set, without label smoothing."""
+    total, count = 0.0, 0
+    for batch in encoded.in_order(batch_tokens):
+        loss = translation_loss(model, batch.to(device))  # type: ignore[arg-type]
+        total, count = total + loss.plain.item(), count + batch.tokens
+    return total / count
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Where the decoder looked: each row is a target piece, each column a source piece, rows sum to one."""
+
+    source: list[str]
+    target: list[str]
+    weights: Tensor  # (T, S)
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One translation: its text, log p(target | source), the same after the length penalty, and its token ids."""
+
+    text: str
+    log_probability: float
+    score: float
+    ids: list[int]
+    complete: bool  # whether it ended by itself, not at the limit
+
+
+@dataclass
+class Translator:
+    """A model with its tokenizer, ready to translate."""
+
+    model: nn.Module
+    tokenizer: Tokenizer
+    context: int
+    device: torch.device
+    beams: int = 4
+    length_penalty: float = 1.0
+    max_length: int | None = None
+    graphs: Graphs | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.model.to(self.device).eval()
+        self.graphs = Graphs() if self.device.type == "cuda" else None
+
+    def translate(self, texts: Sequence[str], beams: int | None = None) -> list[str]:
+        """The best translation of each text."""
+        return [found[0].text for found in self.search(texts, beams=beams)]
+
+    def search(
+        self,
+        texts: Sequence[str],
+        beams: int | None = None,
+        top: int = 1,
+        progress: Callable[[int], None] | None = None,
+    ) -> list[list[Translation]]:
+        """The `top` best translations of each text by beam search, best first; with one beam, greedily."""
+        width = beams or self.beams
+        if not 1 <= top <= width:
+            raise ValueError(f"{width} beams cannot give {top} translations")
+
+        def begin(source: Tensor, real: Tensor, limit: Tensor, rows: list[int]) -> Search:
+            state, prefix = self._start(source, real)
+            if width == 1:
+                return greedy(self.model, state, prefix, limit, Tokenizer.eos, self._rules(), self.graphs)
+            return beam(
+                self.model, state, prefix, limit, Tokenizer.eos, width, top, self.length_penalty,
+                rules=self._rules(), graphs=self.graphs,
+            )  # fmt: skip
+
+        return self._run(texts, begin, width, progress)
+
+    def sample(
+        self,
+        texts: Sequence[str],
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+        progress: Callable[[int], None] | None = None,
+    ) -> list[list[Translation]]:
+        """A translation of each text drawn by chance; the same seed gives the same, whatever else is in the batch."""
+        rules: list[Rule] = [*self._rules(), Temperature(temperature)]
+        rules += [TopK(top_k)] if top_k else []
+        rules += [TopP(top_p)] if top_p else []
+
+        def begin(source: Tensor, real: Tensor, limit: Tensor, rows: list[int]) -> Search:
+            state, prefix = self._start(source, real)
+            seeds = [(seed * 1_000_003 + row) % 2**63 for row in rows]
+            return sample(self.model, state, prefix, limit, Tokenizer.eos, seeds, rules, self.graphs)
+
+        return self._run(texts, begin, 1, progress)
+
+    @torch.inference_mode()
+    def align(self, text: str, translation: Translation) -> Alignment:
+        """Where each piece of a translation looked in its source: the cross-attention, averaged over layers and heads."""
+        ids = self._ids([text])[0]
+        given = torch.tensor([[Tokenizer.bos, *translation.ids]], device=self.device)[:, :-1]  # (1, T)
+        with watch(self.model, "decoder.*.cross.weights") as seen:
+            self.model(given, self._start(torch.tensor([ids], device=self.device), None)[0])
+        weights = torch.stack([seen[name] for name in sorted(seen)]).float().mean(dim=(0, 1, 2))  # (T, S)
+        pieces = self.tokenizer.pieces
+        return Alignment(pieces(ids), pieces(translation.ids), weights.cpu())
+
+    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
+        found = [[*ids, Tokenizer.eos] for ids in self.tokenizer.ids(list(texts))]
+        for number, ids in enumerate(found):
+            if len(ids) > self.context:
+                raise TooLongError(number, len(ids), self.context)
+        return found
+
+    def _start(self, source: Tensor, real: Tensor | None) -> tuple[Any, Tensor]:
+        layout = None if real is None else Padded(real)
+        prefix = torch.full((len(source), 1), Tokenizer.bos, device=self.device)  # (B, 1)
+        return self.model.start(source, layout), prefix  # type: ignore[operator]
+
+    def _rules(self) -> tuple[Rule, ...]:
+        return (Never((Tokenizer.pad, Tokenizer.unk, Tokenizer.bos)),)
+
+    @torch.inference_mode()
+    def _run(
+        self,
+        texts: Sequence[str],
+        begin: Callable[[Tensor, Tensor, Tensor, list[int]], Search],
+        width: int,
+        progress: Callable[[int], None] | None,
+    ) -> list[list[Translation]]:
+        ids = self._ids(texts)
+        found: dict[int, list[Translation]] = {}
+        for rows in _by_length(ids, BATCH_TOKENS // width):
+            longest = min(-(-max(len(ids[row]) for row in rows) // MULTIPLE) * MULTIPLE, self.context)
+            source = torch.full((len(rows), longest), Tokenizer.pad)  # (B, S)
+            for place, row in enumerate(rows):
+                source[place, : len(ids[row])] = torch.tensor(ids[row])
+            lengths = torch.tensor([len(ids[row]) for row in rows])  # (B,)
+            real = torch.arange(longest) < lengths[:, None]  # (B, S)
+            limit = 2 * lengths + 16 if self.max_length is None else torch.full_like(lengths, self.max_length)
+            limit = limit.clamp(max=self.context - 1)  # (B,)
+            paths = drain(begin(source.to(self.device), real.to(self.device), limit, rows))
+            for row, translations in zip(rows, self._read(paths), strict=True):
+                found[row] = translations
+            if progress is not None:
+                progress(len(rows))
+        return [found[row] for row in range(len(texts))]
+
+    def _read(self, paths: Paths) -> Iterable[list[Translation]]:
+        parts = (paths.tokens, paths.lengths, paths.logs, paths.scores)
+        for tokens, lengths, logs, scores in zip(*(part.tolist() for part in parts), strict=True):
+            yield [
+                Translation(self.tokenizer.decode(ids[:length]), log, score, ids[:length], ids[length - 1] == Tokenizer.eos)
+                for ids, length, log, score in zip(tokens, lengths, logs, scores, strict=True)
+            ]
+
+
+class TooLongError(ValueError):
+    """A text that does not fit into the model: its number, its tokens, and how many fit."""
+
+    def __init__(self, number: int, tokens: int, context: int) -> None:
+        super().__init__(f"text {number + 1} has {tokens} tokens, but the model reads {context} at the most")
+        self.number, self.tokens, self.context = number, tokens, context
+
+
+def _by_length(ids: Sequence[Sequence[int]], budget: int) -> Iterable[list[int]]:
+    """Row numbers in groups of like length, the longest first, each within a budget of padded tokens."""
+    order = sorted(range(len(ids)), key=lambda row: (-len(ids[row]), row))
+    group: list[int] = []
+    for row in order:
+        if group and len(ids[group[0]]) * (len(group) + 1) > budget:
+            yield group
+            group = []
+        group.append(row)
+    if group:
+        yield group

@@ -1,0 +1,49 @@
+"""Layouts: where each token stands and what it may see, in rows of their own or end to end in one."""
+
+import torch
+
+from heedful.blocks.attention import Ranges
+from heedful.blocks.layouts import Packed, Padded, Rows, Whole
+
+
+def test_padding_moves_no_token() -> None:
+    real = torch.tensor([[False, True, True], [True, True, False]])
+    assert Padded(real).at.tolist() == [[0, 0, 1], [0, 1, 1]]
+    assert Padded(real).longest == 3
+    assert Whole(torch.zeros(2, 3)).at.tolist() == [0, 1, 2]
+    assert Whole(torch.zeros(2, 3)).mask is None
+
+
+def test_rows_say_where_every_place_belongs() -> None:
+    rows = Rows.of(torch.tensor([2, 3]), 7)
+    assert rows.number.tolist() == [0, 0, 1, 1, 1, 2, 2]
+    assert rows.at.tolist() == [0, 1, 0, 1, 2, 0, 0]
+    assert rows.begin.tolist() == [0, 2, 5]
+    assert rows.end.tolist()[:2] == [2, 5]
+
+
+def test_packed_sequences_see_themselves_and_nobody_else() -> None:
+    lengths, goals = torch.tensor([2, 3]), torch.tensor([3, 1])
+    source, target = Rows.of(lengths, 7), Rows.of(goals, 6)
+    layout = Packed.of(lengths, goals, 7, 6, longest=3)
+    for visible, queries, keys, causal in (
+        (layout.mask, source, source, False),
+        (layout.cross, target, source, False),
+        (layout.past(1).visible(6), target, target, True),
+    ):
+        assert isinstance(visible, Ranges)
+        seen = visible.dense()
+        for q, own in enumerate(queries.number.tolist()):
+            for k, other in enumerate(keys.number.tolist()):
+                assert bool(seen[q, k]) == (own == other < 2 and (not causal or k <= q))
+                if own < 2:
+                    assert bool(visible.first[k] <= q < visible.last[k]) == bool(seen[q, k])
+
+
+def test_packed_targets_come_all_at_once() -> None:
+    layout = Packed.of(torch.tensor([2]), torch.tensor([3]), 3, 4, longest=3)
+    past = layout.past(2)
+    assert past.reach(4) == 3
+    assert past.places(4).tolist() == [0, 1, 2, 0]
+    assert len(past.slots(4)) == 2
+    assert layout.at.tolist() == [0, 1, 0]

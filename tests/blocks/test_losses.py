@@ -1,0 +1,90 @@
+"""Losses: the definition, the sliced form and torch's own agree."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from heedful.blocks import losses
+from heedful.blocks.losses import Loss, cross_entropy, projected_cross_entropy
+
+N, D, V = 7, 6, 11
+
+
+def case(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+    x, weight = torch.randn(N, D, dtype=dtype, requires_grad=True), torch.randn(V, D, dtype=dtype, requires_grad=True)
+    targets = torch.randint(0, V, (N,))
+    targets[2] = -100
+    return x, weight, targets
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
+def test_three_ways_give_one_loss_and_one_gradient(smoothing: float) -> None:
+    x, weight, targets = case()
+    ours = cross_entropy(x @ weight.mT, targets, smoothing)
+    sliced = projected_cross_entropy(x, weight, targets, smoothing)
+    torchs = F.cross_entropy(x @ weight.mT, targets, label_smoothing=smoothing, reduction="sum")
+    gradients = [torch.autograd.grad(total, (x, weight)) for total in (ours.total, sliced.total, torchs)]
+    for total, grads in zip((ours.total, sliced.total), gradients[:2], strict=True):
+        torch.testing.assert_close(total, torchs, rtol=1e-6, atol=1e-5)
+        for mine, theirs in zip(grads, gradients[2], strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+    plain = F.cross_entropy(x @ weight.mT, targets, reduction="sum")
+    for loss in (ours, sliced):
+        torch.testing.assert_close(loss.plain, plain.detach(), rtol=1e-6, atol=1e-5)
+        assert loss.count == N - 1
+        assert not loss.plain.requires_grad
+
+
+def test_slices_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weight, targets = case()
+    whole = projected_cross_entropy(x, weight, targets, 0.1)
+    seen, step = [], losses._slice_loss
+
+    def counted(logits: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+        seen.append(len(logits))
+        return step(logits, *rest)
+
+    monkeypatch.setattr(losses, "_slice_loss", counted)
+    monkeypatch.setattr(losses, "max", lambda *_: 2, raising=False)  # rows of a slice; ordinarily millions of logits
+    again = projected_cross_entropy(x, weight, targets, 0.1)
+    torch.testing.assert_close(again.total, whole.total)
+    assert seen == [2, 2, 2, 1]
+
+
+def test_only_the_gradients_that_are_wanted_are_made() -> None:
+    x, weight, targets = case()
+    loss = projected_cross_entropy(x, weight.detach(), targets)
+    (alone,) = torch.autograd.grad(loss.total, (x,))
+    both, _ = torch.autograd.grad(projected_cross_entropy(x, weight, targets).total, (x, weight))
+    assert alone.equal(both)
+    assert not projected_cross_entropy(x.detach(), weight.detach(), targets).total.requires_grad
+
+
+def test_all_targets_ignored_is_zero_not_nan() -> None:
+    x, weight, _ = case()
+    nobody = torch.full((N,), -100)
+    for loss in (cross_entropy(x @ weight.mT, nobody, 0.1), projected_cross_entropy(x, weight, nobody, 0.1)):
+        assert (loss.total.item(), loss.count.item()) == (0.0, 0)
+        assert all(bool((g == 0).all()) for g in torch.autograd.grad(loss.total, (x, weight)))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision_sums_in_float32(dtype: torch.dtype) -> None:
+    x, weight, targets = case(dtype)
+    loss: Loss = projected_cross_entropy(x, weight, targets, 0.1)
+    assert loss.total.dtype == torch.float32
+    truth = cross_entropy(x.detach().double() @ weight.detach().double().mT, targets, 0.1)
+    assert float(loss.total) == pytest.approx(float(truth.total), rel=2e-2)
+    grads = torch.autograd.grad(loss.total, (x, weight))
+    assert [g.dtype for g in grads] == [dtype, dtype]
+
+
+def test_autocast_narrows_the_product_and_not_the_sum() -> None:
+    x, weight, targets = case()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = projected_cross_entropy(x, weight, targets)
+    assert loss.total.dtype == torch.float32
+    assert [g.dtype for g in torch.autograd.grad(loss.total, (x, weight))] == [torch.float32, torch.float32]

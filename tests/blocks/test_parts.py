@@ -1,0 +1,60 @@
+"""Embedding, feed-forward, norms and initialisation."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from heedful.blocks.embedding import Tied
+from heedful.blocks.feedforward import ACTIVATIONS, FeedForward
+from heedful.blocks.init import xavier
+from heedful.blocks.norms import PostNorm, PreNorm
+
+
+def test_tied_embeddings_use_one_matrix_both_ways() -> None:
+    tied = Tied(11, 4)
+    assert len(list(tied.parameters())) == 1
+    tokens, x = torch.tensor([[3, 7]]), torch.randn(1, 2, 4)
+    assert tied(tokens)[0, 1].equal(tied.weight[7] * 2)
+    torch.testing.assert_close(tied.logits(x)[0, 1], tied.weight @ x[0, 1])
+
+
+def test_embedded_tokens_start_with_unit_variance() -> None:
+    assert Tied(500, 64)(torch.arange(500)).std().item() == pytest.approx(1, abs=0.03)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_feed_forward_is_the_same_map_at_every_place(name: str) -> None:
+    layer, x = FeedForward(4, 7, ACTIVATIONS[name]), torch.randn(2, 3, 4)
+    expected = layer.down(ACTIVATIONS[name](layer.up(x[1, 2])))
+    torch.testing.assert_close(layer(x)[1, 2], expected)
+    assert {F.relu, F.gelu, F.silu} == set(ACTIVATIONS.values())
+
+
+def test_dropout_acts_on_the_sublayer_only() -> None:
+    x = torch.randn(50, 4)
+    for kind, alone in ((PostNorm, lambda block: block.norm(x)), (PreNorm, lambda block: x)):
+        block = kind(4, 0.5).train()
+        dropped = (block(x, torch.ones_like) - alone(block)).abs().amax(-1) < 1e-5  # all four of a place: 1 in 16
+        assert 0 < int(dropped.sum()) < 15
+        assert block.eval()(x, torch.ones_like).equal(block.eval()(x, torch.ones_like))
+
+
+def test_pre_norm_leaves_the_stream_itself_alone() -> None:
+    x = 100 * torch.randn(2, 3, 4)
+    assert PreNorm(4, 0.0)(x, torch.zeros_like).equal(x)
+    assert not PostNorm(4, 0.0)(x, torch.zeros_like).equal(x)
+
+
+def test_xavier_fills_every_linear_layer_within_its_bound() -> None:
+    model = nn.Sequential(nn.Linear(30, 50), nn.Linear(50, 10, bias=False), nn.LayerNorm(10))
+    xavier(model)
+    first, second = model[0], model[1]
+    assert isinstance(first, nn.Linear)
+    assert isinstance(second, nn.Linear)
+    for layer in (first, second):
+        bound = math.sqrt(6 / (layer.in_features + layer.out_features))
+        assert 0.9 * bound < float(layer.weight.detach().abs().max()) <= bound
+    assert not first.bias.any()

@@ -1,0 +1,49 @@
+"""Positions follow the places that are given, not the places in the tensor."""
+
+import pytest
+import torch
+
+from heedful.blocks.positions import Absent, Fixed, Learned, Rotary, sinusoid_halves, sinusoids
+
+
+@pytest.mark.parametrize("module", [Fixed(sinusoids(9, 4)), Fixed(sinusoid_halves(9, 4)), Learned(9, 4)])
+def test_a_row_of_the_table_is_added_for_each_place(module: Fixed | Learned) -> None:
+    at = torch.tensor([[0, 5, 8], [1, 1, 2]])
+    x = torch.randn(2, 3, 4)
+    for b in range(2):
+        for t in range(3):
+            assert module(x, at)[b, t].equal(x[b, t] + module.table[at[b, t]])
+    assert module(x, at[0]).equal(module(x, at[:1].expand(2, -1)))
+
+
+def test_a_fixed_table_is_not_stored_and_a_learned_one_is() -> None:
+    assert list(Fixed(sinusoids(3, 2)).state_dict()) == []
+    assert list(Learned(3, 2).state_dict()) == ["table"]
+    assert list(Rotary(3, 2).state_dict()) == []
+
+
+def test_no_positions_change_nothing() -> None:
+    x = torch.randn(2, 3, 4)
+    assert Absent()(x, torch.arange(3)) is x
+
+
+def test_turned_vectors_keep_their_length_and_their_products_see_distances_only() -> None:
+    rotary, x, y = Rotary(40, 6), torch.randn(1, 1, 1, 6), torch.randn(1, 1, 1, 6)
+
+    def product(i: int, j: int) -> float:
+        return float((rotary(x, torch.tensor([i])) * rotary(y, torch.tensor([j]))).sum())
+
+    assert float(rotary(x, torch.tensor([17])).norm()) == pytest.approx(float(x.norm()), rel=1e-6)
+    assert product(3, 1) == pytest.approx(product(33, 31), abs=1e-5)
+    assert product(3, 1) != pytest.approx(product(3, 2), abs=1e-3)
+
+
+def test_turning_by_rows_and_by_the_batch_agree() -> None:
+    rotary, x = Rotary(9, 4), torch.randn(2, 3, 5, 4)
+    at = torch.tensor([0, 3, 4, 7, 8])
+    assert rotary(x, at).equal(rotary(x, at.expand(2, -1)))
+
+
+def test_an_odd_width_is_refused() -> None:
+    with pytest.raises(ValueError, match="width must be even, got 5"):
+        sinusoids(3, 5)

@@ -1,0 +1,107 @@
+"""Caches: all at once, in chunks and one by one give the same; rows can be kept, repeated and reordered."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from heedful.blocks.attention import KV, MultiHead
+from heedful.blocks.positions import Rotary
+from heedful.blocks.state import Cache, Past, Shared, StaticCache, changed, regroup, reserve, select, tensors
+
+R, T, D = 3, 6, 8
+
+
+def run(block: MultiHead, x: Tensor, past: Past) -> tuple[Tensor, Past]:
+    """One layer of self-attention over the next tokens."""
+    count = x.shape[1]
+    at = past.places(count)
+    (slot,) = past.slots(count)
+    kv = slot.append(block.remember(x, at))
+    return block(x, kv, past.visible(count), at=at), past.after([kv])
+
+
+@pytest.fixture
+def block() -> MultiHead:
+    return MultiHead(D, 2, rotary=Rotary(16, D // 2)).eval()
+
+
+@pytest.mark.parametrize("chunks", [[6], [1] * 6, [2, 3, 1], [4, 2]])
+@pytest.mark.parametrize("static", [False, True])
+def test_chunks_do_not_matter(block: MultiHead, chunks: list[int], static: bool) -> None:
+    x = torch.randn(R, T, D)
+    full, _ = run(block, x, Cache((None,)))
+    past: Past = Cache((None,))
+    parts = []
+    for part in x.split(chunks, 1):
+        o, past = run(block, part, past)
+        past = reserve(past, 8) if static and isinstance(past, Cache) else past
+        parts.append(o)
+    torch.testing.assert_close(torch.cat(parts, 1), full, rtol=0, atol=1e-6)
+    assert int(past.length) == T
+
+
+def test_a_cache_is_never_written_in_place(block: MultiHead) -> None:
+    x = torch.randn(R, 3, D)
+    _, before = run(block, x[:, :1], Cache((None,)))
+    copies = [t.clone() for t in tensors(before)]
+    run(block, x[:, 1:], before)
+    assert all(a.equal(b) for a, b in zip(tensors(before), copies, strict=True))
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_reordered_hypotheses_go_on_as_if_they_had_always_stood_there(block: MultiHead, static: bool) -> None:
+    x, rows = torch.randn(R, 5, D), torch.tensor([2, 0, 2])
+    _, past = run(block, x[:, :1], Cache((None,)))
+    past = reserve(past, 8) if static else past
+    _, past = run(block, x[:, 1:3], past)
+    past = regroup(past, rows)
+    _, past = run(block, x[:, 3:4], past)
+    past = regroup(past, rows)
+    o, _ = run(block, x[:, 4:], past)
+    whole = torch.cat([x[rows[rows], :3], x[rows, 3:4], x[:, 4:]], 1)
+    full, _ = run(block, whole, Cache((None,)))
+    torch.testing.assert_close(o, full[:, 4:], rtol=0, atol=1e-6)
+
+
+def test_room_can_be_made_larger_without_losing_keys(block: MultiHead) -> None:
+    x = torch.randn(R, 4, D)
+    _, past = run(block, x[:, :2], Cache((None,)))
+    past = regroup(reserve(past, 4), torch.tensor([1, 0, 2]))
+    _, past = run(block, x[:, 2:3], past)
+    large = reserve(past, 12)
+    assert isinstance(large, StaticCache)
+    assert large.rows.shape == (R, 12)
+    got, want = run(block, x[:, 3:], large)[0], run(block, x[:, 3:], past)[0]
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-6)
+
+
+@dataclass(frozen=True)
+class Known:
+    """A state of every kind of part."""
+
+    own: tuple[KV | None, ...]
+    shared: Shared[Tensor]
+    count: Tensor
+    name: str
+
+
+def known() -> Known:
+    return Known((KV(torch.arange(3.0), torch.arange(3.0) * 10), None), Shared(torch.arange(3)), torch.tensor(7), "n")
+
+
+def test_select_takes_rows_everywhere_and_regroup_leaves_what_is_shared() -> None:
+    rows = torch.tensor([2, 2, 0, 1])
+    picked, moved = select(known(), rows), regroup(known(), rows)
+    for state in (picked, moved):
+        assert isinstance(state.own[0], KV)
+        assert state.own[0].v.tolist() == [20, 20, 0, 10]
+        assert (state.own[1], int(state.count), state.name) == (None, 7, "n")
+    assert picked.shared.value.tolist() == [2, 2, 0, 1]
+    assert moved.shared.value.tolist() == [0, 1, 2]
+
+
+def test_every_tensor_is_listed_in_order_and_changed() -> None:
+    assert [t.tolist() for t in tensors(known())] == [[0, 1, 2], [0, 10, 20], [0, 1, 2], 7]
+    assert [t.tolist() for t in tensors(changed(known(), lambda t: t + 1))] == [[1, 2, 3], [1, 11, 21], [1, 2, 3], 8]

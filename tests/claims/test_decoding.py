@@ -1,0 +1,209 @@
+"""Rows E of the claim sheet: from a source sentence to a translation, token by token."""
+
+import math
+from itertools import product
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from heedful.blocks.losses import cross_entropy
+from heedful.blocks.taps import watch
+from heedful.decode.search import Decoder, beam, drain, greedy
+from heedful.models.configs import TransformerConfig
+from heedful.models.transformer import Transformer
+
+EOS, BOS, VOCAB = 0, 1, 13
+
+
+def tiny(**changes: object) -> TransformerConfig:
+    sizes = {
+        "vocab": VOCAB,
+        "width": 16,
+        "heads": 2,
+        "encoder_layers": 1,
+        "decoder_layers": 2,
+        "hidden": 24,
+        "context": 30,
+    }
+    return TransformerConfig.model_validate(sizes | changes)
+
+
+@pytest.mark.claim("E1")
+def test_the_walk_from_source_to_target() -> None:
+    m = 5
+    model = Transformer(TransformerConfig(vocab=VOCAB, hidden=32)).eval()  # 6 + 6 blocks of width 512
+    source = torch.randint(2, VOCAB, (1, m))
+    with torch.inference_mode(), watch(model, "*.output") as seen:
+        state = model.start(source)
+        assert [tuple(u.shape) for u in seen.values()] == [(1, m, 512)] * 6
+        token, words = torch.tensor([[BOS]]), []
+        for t in range(1, 4):
+            logits, state = model(token, state)
+            assert logits.shape == (1, 1, VOCAB)
+            assert state.past.length == t
+            assert tuple(seen["decoder.5.output"].shape) == (1, 1, 512)
+            token = logits.argmax(-1)
+            words.append(int(token))
+    assert len(seen.all["encoder.0.output"]) == 1  # the source is read once
+    assert len(seen.all["decoder.0.output"]) == 3
+    path = drain(greedy(model, model.start(source), torch.tensor([[BOS]]), torch.tensor([3]), EOS))
+    assert path.tokens[0, 0, : int(path.lengths[0, 0])].tolist() == words[: int(path.lengths[0, 0])]
+
+
+@pytest.mark.claim("E2")
+def test_a_sentence_is_as_likely_as_the_product_of_its_steps() -> None:
+    model = Transformer(tiny()).eval()
+    source, target = torch.randint(2, VOCAB, (3, 5)), torch.randint(0, VOCAB, (3, 6))
+    state, token, steps = model.start(source), torch.full((3, 1), BOS), torch.zeros(3)
+    for t in range(6):
+        logits, state = model(token, state)
+        token = target[:, t : t + 1]
+        steps = steps + logits[:, 0].log_softmax(-1).gather(1, token)[:, 0]
+    forced, _ = model(torch.cat([torch.full((3, 1), BOS), target[:, :-1]], 1), model.start(source))
+    for row in range(3):
+        loss = cross_entropy(forced[row], target[row])
+        assert float(loss.total.detach()) == pytest.approx(-float(steps[row].detach()), abs=1e-4)
+    paths = drain(beam(model, model.start(source), torch.full((3, 1), BOS), torch.tensor([6] * 3), EOS, beams=3, top=3))
+    for row, rank in product(range(3), range(3)):
+        path = paths.tokens[row, rank, : int(paths.lengths[row, rank])]
+        forced, _ = model(torch.cat([torch.tensor([BOS]), path[:-1]])[None], model.start(source[row : row + 1]))
+        log = float(forced[0].detach().log_softmax(-1).gather(1, path[:, None]).sum())
+        assert float(paths.logs[row, rank]) == pytest.approx(log, abs=1e-4)
+
+
+@pytest.mark.claim("E3")
+def test_predicting_with_a_cache_is_predicting_from_scratch() -> None:
+    model = Transformer(tiny()).eval()
+    source, target = torch.randint(2, VOCAB, (2, 5)), torch.randint(0, VOCAB, (2, 6))
+    state = model.start(source)
+    for t in range(6):
+        with watch(model, "decoder.*.attention.weights") as seen:
+            logits, state = model(target[:, t : t + 1], state)
+        assert all(w.shape == (2, 2, 1, t + 1) for w in seen.values())  # one query; keys of all inputs up to its own
+        full, _ = model(target[:, : t + 1], model.start(source))
+        torch.testing.assert_close(logits[:, 0], full[:, -1], rtol=0, atol=1e-5)
+        assert logits[:, 0].argmax(-1).equal(full[:, -1].argmax(-1))
+    assert state.past.layers[0].k.shape == (2, 2, 6, 8)
+
+
+@pytest.mark.claim("E4")
+def test_the_largest_logit_is_looked_up_in_the_vocabulary() -> None:
+    words = ["<end>", "<start>", "a", "thanks", "I", "am", "student"]
+    model = Transformer(tiny(vocab=len(words))).eval()
+    logits, _ = model(torch.tensor([[BOS]]), model.start(torch.tensor([[3]])))
+    assert logits.shape[-1] == len(words)
+    p = logits[0, 0].detach().softmax(-1)
+    assert float(p.sum()) == pytest.approx(1, abs=1e-6)
+    assert int(p.argmax()) == int(logits[0, 0].argmax())
+    peak = torch.tensor([0.1, -1.0, 0.3, 0.2, 2.0, 4.5, 1.0])
+    path = drain(greedy(fixed(peak), None, torch.tensor([[BOS]]), torch.tensor([1]), EOS))
+    assert int(path.tokens[0, 0, 0]) == 5
+    assert words[int(path.tokens[0, 0, 0])] == "am"
+
+
+@pytest.mark.claim("E5")
+def test_training_minimises_cross_entropy() -> None:
+    logits, targets = torch.randn(7, VOCAB), torch.randint(0, VOCAB, (7,))
+    loss = cross_entropy(logits, targets)
+    by_hand = sum(
+        math.log(sum(math.exp(x) for x in row)) - row[t]
+        for row, t in zip(logits.tolist(), targets.tolist(), strict=True)
+    )
+    assert float(loss.total) == pytest.approx(by_hand, rel=1e-5)
+    assert float(loss.total / loss.count) == pytest.approx(float(F.cross_entropy(logits, targets)), rel=1e-6)
+    model = Transformer(tiny(dropout=0.0))
+    source, target = torch.randint(2, VOCAB, (4, 5)), torch.randint(2, VOCAB, (4, 6))
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    history = []
+    for _ in range(30):
+        forced, _ = model(target[:, :-1], model.start(source))
+        loss = cross_entropy(forced.flatten(0, 1), target[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.total.backward()
+        optimizer.step()
+        history.append(loss.total.item() / loss.count.item())
+    assert history[-1] < 0.5 * history[0]
+
+
+@pytest.mark.claim("E6")
+def test_greedy_takes_the_largest_and_is_beam_search_with_one_beam() -> None:
+    model = Transformer(tiny()).eval()
+    source = torch.randint(2, VOCAB, (4, 5))
+    start = torch.full((4, 1), BOS), torch.full((4,), 8), EOS
+    one = drain(greedy(model, model.start(source), *start))
+    two = drain(beam(model, model.start(source), *start, beams=1, top=1))
+    for row in range(4):
+        path = one.tokens[row, 0, : int(one.lengths[row, 0])]
+        assert path.tolist() == two.tokens[row, 0, : int(two.lengths[row, 0])].tolist()
+        forced, _ = model(torch.cat([torch.tensor([BOS]), path[:-1]])[None], model.start(source[row : row + 1]))
+        assert forced[0].argmax(-1).equal(path)
+
+
+WORDS = ["<end>", "<start>", "the", "poor", "people", "don't", "have", "any", "money", "are"]
+NEXT = {  # how likely each word is to follow another; the likeliest first step leads astray
+    "<start>": {"the": 0.9, "people": 0.1},
+    "the": {"people": 0.5, "poor": 0.45, "money": 0.05},
+    "people": {"are": 0.4, "have": 0.35, "<end>": 0.25},
+    "are": {"poor": 0.6, "<end>": 0.4},
+    "poor": {"don't": 0.9, "<end>": 0.1},
+    "don't": {"have": 1.0},
+    "have": {"any": 0.9, "money": 0.1},
+    "any": {"money": 1.0},
+    "money": {"<end>": 1.0},
+}
+
+
+def fixed(logits: Tensor) -> Decoder:
+    return lambda tokens, state: (logits.expand(*tokens.shape, -1), state)
+
+
+def follow(tokens: Tensor, state: None) -> tuple[Tensor, None]:
+    """Logits of the words that may come next."""
+    table = torch.full((len(WORDS), len(WORDS)), 1e-9)
+    for word, after in NEXT.items():
+        for other, p in after.items():
+            table[WORDS.index(word), WORDS.index(other)] = p
+    return table.log()[tokens], state
+
+
+@pytest.mark.claim("E7")
+def test_beam_search_of_two_finds_what_greedy_misses() -> None:
+    start = torch.tensor([[BOS]]), torch.tensor([10]), EOS
+    search, steps = beam(follow, None, *start, beams=2, top=2, penalty=0.0, exact=True), []
+    while True:
+        try:
+            steps.append(next(search))
+        except StopIteration as end:
+            paths = end.value
+            break
+    said = [" ".join(WORDS[t] for t in paths.tokens[0, i, : int(paths.lengths[0, i]) - 1].tolist()) for i in range(2)]
+    assert said[0] == "the poor don't have any money"
+    assert paths.tokens.shape[1] == 2  # k = t = 2
+    assert float(paths.logs[0, 0]) == pytest.approx(math.log(0.9 * 0.45 * 0.9 * 0.9), abs=1e-4)
+    alone = drain(greedy(follow, None, *start))
+    assert WORDS[int(alone.tokens[0, 0, 1])] == "people"
+    assert float(alone.logs[0, 0]) < float(paths.logs[0, 0])
+    for step in steps:  # the tree: two words go on at most, of four looked at
+        assert step.tokens.shape == step.parents.shape == step.logs.shape == (1, 4)
+        assert int(step.kept.sum()) <= 2
+
+
+@pytest.mark.claim("E7")
+def test_unlimited_beams_find_the_best_of_all_strings() -> None:
+    model, limit, vocab = Transformer(tiny(vocab=4)).eval(), 4, 4
+    source = torch.tensor([[2, 3, 2]])
+    strings = [(*head, EOS) for n in range(limit) for head in product((1, 2, 3), repeat=n)]
+    strings += list(product((1, 2, 3), repeat=limit))
+
+    def log(path: tuple[int, ...]) -> float:
+        logits, _ = model(torch.tensor([[BOS, *path[:-1]]]), model.start(source))
+        return float(logits[0].detach().log_softmax(-1).gather(1, torch.tensor(path)[:, None]).sum())
+
+    best = max(strings, key=log)
+    start = torch.tensor([[BOS]]), torch.tensor([limit]), EOS
+    found = drain(beam(model, model.start(source), *start, beams=vocab**limit, penalty=0.0, exact=True))
+    assert tuple(found.tokens[0, 0, : int(found.lengths[0, 0])].tolist()) == best
+    for k, t in ((3, 1), (3, 2), (3, 3)):
+        assert drain(beam(model, model.start(source), *start, beams=k, top=t)).tokens.shape[1] == t

@@ -1,0 +1,125 @@
+"""Rows D of the claim sheet: sinusoids, their pictures, and the choice of positions."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from heedful.blocks.positions import Absent, Fixed, Learned, sinusoid_halves, sinusoids
+from heedful.figures import SERIES, SHADES, curves, heatmap
+from heedful.models.configs import TransformerConfig
+from heedful.models.transformer import Transformer
+
+
+@pytest.mark.claim("D1")
+def test_sinusoids_follow_the_formula_and_a_shift_turns_each_pair() -> None:
+    places, width = 50, 16
+    table = sinusoids(places, width)
+    for i in range(places):
+        for j in range(width // 2):
+            angle = i / 10000 ** (2 * j / width)
+            assert float(table[i, 2 * j]) == pytest.approx(math.sin(angle), abs=1e-6)
+            assert float(table[i, 2 * j + 1]) == pytest.approx(math.cos(angle), abs=1e-6)
+    assert float(table.abs().max()) <= 1
+    for j in range(width // 2):
+        angle = 7 / 10000 ** (2 * j / width)
+        turn = torch.tensor([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
+        pairs = table[:, 2 * j : 2 * j + 2]
+        torch.testing.assert_close(pairs[:-7] @ turn.T, pairs[7:], rtol=0, atol=1e-5)
+    x = torch.randn(2, 3, width)
+    torch.testing.assert_close(Fixed(table)(x, torch.arange(3)), x + table[:3])
+    with pytest.raises(ValueError, match="even"):
+        sinusoids(places, 15)
+
+
+@pytest.mark.claim("X1")
+def test_the_exponent_is_divided_by_the_width() -> None:
+    table = sinusoids(100, 16)
+    assert float(table[99, 3]) == pytest.approx(math.cos(99 / 10000 ** (2 / 16)), abs=1e-6)
+    misprint = math.cos(99 / 10000 ** (2 * 16))  # every column but the first would stand still
+    assert misprint == 1.0
+    assert bool((table[:, 1::2].std(0) > 1e-6).all())
+
+
+@pytest.mark.claim("D2")
+def test_the_picture_of_20_words_by_512_columns(tmp_path: Path) -> None:
+    table = sinusoids(20, 512)
+    assert table.shape == (20, 512)
+    heatmap(table, tmp_path / "positions.png", low=-1, high=1)
+    picture = np.asarray(Image.open(tmp_path / "positions.png").convert("RGB"))
+    assert count(picture, SHADES[-1]) > 1000  # the ones of all cosines in row 0
+    assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 200
+
+
+@pytest.mark.claim("D3")
+@pytest.mark.claim("X8")
+def test_256_sines_stand_beside_256_cosines_in_the_other_layout() -> None:
+    halves, woven = sinusoid_halves(20, 512), sinusoids(20, 512)
+    assert halves[:, :256].equal(woven[:, 0::2])
+    assert halves[:, 256:].equal(woven[:, 1::2])
+    assert halves[0].tolist() == [0.0] * 256 + [1.0] * 256
+    assert halves.sort(1).values.equal(woven.sort(1).values)
+    assert not halves.equal(woven)
+    logits = []
+    for kind in ("sinusoid", "sinusoid_halves"):  # the same weights with the other layout: another model, silently
+        torch.manual_seed(1)
+        model = Transformer(tiny(kind)).eval()
+        tokens = torch.arange(1, 6)[None]
+        logits.append(model(tokens, model.start(tokens))[0])
+    assert not torch.allclose(logits[0], logits[1], atol=1e-2)
+
+
+@pytest.mark.claim("D4")
+def test_waves_of_chosen_columns_differ_in_frequency_and_offset(tmp_path: Path) -> None:
+    table = sinusoids(100, 20).numpy()
+    chosen = {f"column {j}": (np.arange(100), table[:, j]) for j in (4, 5, 6, 7)}
+    curves(chosen, tmp_path / "waves.png", "Sinusoids", "place", "value")
+    picture = np.asarray(Image.open(tmp_path / "waves.png").convert("RGB"))
+    assert all(count(picture, colour) > 500 for colour in SERIES[:4])
+
+    def crossings(j: int) -> int:
+        return int((np.diff(np.sign(table[1:, j])) != 0).sum())
+
+    assert abs(crossings(4) - crossings(5)) <= 1  # one wave begins a quarter turn earlier
+    assert min(crossings(4), crossings(5)) > max(crossings(6), crossings(7))
+    assert (table[0, 4], table[0, 5]) == (0, 1)  # the same frequency, a quarter turn apart
+
+
+@pytest.mark.claim("D5")
+@pytest.mark.parametrize(("kind", "trained"), [("sinusoid", 0), ("learned", 40 * 8), ("none", 0)])
+def test_positions_are_fixed_learned_or_absent(kind: str, trained: int) -> None:
+    model = Transformer(tiny(kind))
+    assert isinstance(model.positions, {"sinusoid": Fixed, "learned": Learned, "none": Absent}[kind])
+    assert sum(p.numel() for p in model.positions.parameters()) == trained
+    tokens = torch.tensor([[3, 4, 5]])
+    at, later = torch.arange(3), torch.arange(3) + 7
+    model.eval()
+    assert model.embed(tokens, at).equal(model.embed(tokens, later)) == (kind == "none")
+
+
+@pytest.mark.claim("D7")
+def test_place_and_distance_can_be_read_off() -> None:
+    places = 120
+    table = sinusoids(places, 64).double()
+    known = torch.cat([table, torch.ones(places, 1)], 1)
+    number = torch.arange(places, dtype=torch.float64)[:, None]
+    held_out = torch.arange(places) % 5 == 2
+    probe = torch.linalg.lstsq(known[~held_out], number[~held_out], rcond=1e-9, driver="gelsd").solution
+    assert float((known[held_out] @ probe - number[held_out]).abs().max()) < 0.5  # rounds to the right place
+    products = table @ table.T
+    for distance in range(places):
+        band = products.diagonal(distance)
+        torch.testing.assert_close(band, band[:1].expand_as(band), rtol=0, atol=1e-4)
+    assert bool((products.diagonal() > products.triu(1).amax(1)).all())
+
+
+def tiny(positions: str) -> TransformerConfig:
+    sizes = {"vocab": 9, "width": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "hidden": 8, "context": 40}
+    return TransformerConfig.model_validate(sizes | {"positions": positions})
+
+
+def count(picture: np.ndarray, colour: tuple[int, int, int]) -> int:
+    return int((picture == np.array(colour)).all(-1).sum())

@@ -1,0 +1,264 @@
+"""Rows C of the claim sheet: heads, dense layers, add & norm, blocks and stacks of the Transformer."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor, nn
+
+from heedful.blocks.attention import MultiHead, attend, causal, dense
+from heedful.blocks.feedforward import FeedForward
+from heedful.blocks.norms import PostNorm, PreNorm
+from heedful.blocks.positions import Fixed
+from heedful.blocks.state import Grown
+from heedful.blocks.taps import watch
+from heedful.figures import SHADES, heatmap, side_by_side
+from heedful.models.configs import SIZES, TransformerConfig
+from heedful.models.outline import outline
+from heedful.models.transformer import DecoderBlock, EncoderBlock, Transformer
+
+BASE = TransformerConfig()  # the published size: 6 + 6 blocks, 8 heads, width 512
+
+
+def count(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+def tiny(**changes: object) -> TransformerConfig:
+    sizes = {
+        "vocab": 19,
+        "width": 16,
+        "heads": 2,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "hidden": 24,
+        "context": 30,
+    }
+    return TransformerConfig.model_validate(sizes | changes)
+
+
+@pytest.mark.claim("C1")
+def test_one_head_has_three_matrices() -> None:
+    d = 16
+    head = MultiHead(d, 1, output=False, bias=False)
+    assert count(head) == 3 * d * d
+    x = torch.randn(1, 5, d)
+    w_k, w_v = head.kv.weight.chunk(2)
+    q, k, v = (x[0] @ w.T for w in (head.q.weight, w_k, w_v))
+    torch.testing.assert_close(head(x, head.remember(x))[0], (q @ k.T / d**0.5).softmax(-1) @ v)
+
+
+@pytest.mark.claim("C2")
+@pytest.mark.parametrize("heads", [2, 4])
+def test_heads_share_no_weights_and_their_outputs_are_joined(heads: int) -> None:
+    d, p = 16, 16 // heads
+    block = MultiHead(d, heads, output=False, bias=False)
+    matrices = [w for part in (block.q.weight, *block.kv.weight.chunk(2)) for w in part.split(p)]
+    assert [tuple(w.shape) for w in matrices] == [(p, d)] * (3 * heads)
+    assert sum(w.numel() for w in matrices) == count(block)
+    assert not any(a.equal(b) for i, a in enumerate(matrices) for b in matrices[:i])
+    x = torch.randn(1, 5, d)
+    queries, keys, values = matrices[:heads], matrices[heads : 2 * heads], matrices[2 * heads :]
+    apart = []
+    for w_q, w_k, w_v in zip(queries, keys, values, strict=True):
+        apart.append(attend(*((x @ w.T)[:, None] for w in (w_q, w_k, w_v)))[:, 0])
+    joined = torch.cat(apart, -1)
+    assert joined.shape[-1] == heads * p
+    torch.testing.assert_close(block(x, block.remember(x)), joined)
+
+
+@pytest.mark.claim("C3")
+@pytest.mark.claim("X6")
+def test_the_output_matrix_mixes_the_heads_and_is_a_switch() -> None:
+    with_, without = MultiHead(16, 4), MultiHead(16, 4, output=False)
+    without.load_state_dict({k: v for k, v in with_.state_dict().items() if not k.startswith("out")})
+    assert count(with_) - count(without) == 16 * 16 + 16
+    x = torch.randn(2, 5, 16)
+    joined = without(x, without.remember(x))
+    torch.testing.assert_close(with_(x, with_.remember(x)), joined @ with_.out.weight.T + with_.out.bias)
+    memory = MultiHead(16, 4, memory_width=6)  # keys and values may come from another width
+    assert memory.kv.weight.shape == (2 * 16, 6)
+
+
+@pytest.mark.claim("C4")
+def test_eight_heads_of_64_make_512() -> None:
+    block = MultiHead(BASE.width, BASE.heads)
+    x = torch.randn(1, 3, 512)
+    memory = block.remember(x)
+    assert memory.k.shape == memory.v.shape == (1, 8, 3, 64)
+    with watch(block, "scores") as seen:
+        block(x, memory)
+    products = block.split(block.q(x)) @ memory.k.mT
+    torch.testing.assert_close(seen["scores"], (products / 8).detach())
+
+
+@pytest.mark.claim("C5")
+def test_the_dense_layer_is_one_map_for_all_positions() -> None:
+    block, x, order = EncoderBlock(tiny()).eval(), torch.randn(1, 6, 16), torch.randperm(6)
+    at = torch.arange(6)
+    torch.testing.assert_close(block.mlp(x[:, order]), block.mlp(x)[:, order])
+    torch.testing.assert_close(block.mlp(x)[0, 3], block.mlp(x[0, 3]))
+    torch.testing.assert_close(block(x[:, order], None, None, at), block(x, None, None, at)[:, order])
+
+
+@pytest.mark.claim("C6")
+def test_feed_forward_is_two_convolutions_of_size_one() -> None:
+    layer, x = FeedForward(8, 20), torch.randn(2, 5, 8)
+    w1, b1, w2, b2 = layer.up.weight, layer.up.bias, layer.down.weight, layer.down.bias
+    torch.testing.assert_close(layer(x), (x @ w1.T + b1).clamp(min=0) @ w2.T + b2)
+    image = x.mT[:, :, :, None]
+    twice = F.conv2d(F.conv2d(image, w1[:, :, None, None], b1).relu(), w2[:, :, None, None], b2)
+    torch.testing.assert_close(layer(x), twice[..., 0].mT)
+    torch.testing.assert_close(layer(x.reshape(-1, 8)).view(2, 5, 8), layer(x))
+
+
+@pytest.mark.claim("C7")
+def test_add_and_norm_sums_first_and_norms_over_the_last_axis() -> None:
+    block, x = PostNorm(8, 0.0), torch.randn(4, 5, 8)
+    y = block(x, torch.tanh)
+    torch.testing.assert_close(y, F.layer_norm(x + x.tanh(), (8,), block.norm.weight, block.norm.bias))
+    torch.testing.assert_close(y.mean(-1), torch.zeros(4, 5), rtol=0, atol=1e-6)
+    batch = F.batch_norm((x + x.tanh()).mT, None, None, training=True).mT  # means over batch and places instead
+    assert not torch.allclose(y, batch, atol=1e-2)
+    torch.testing.assert_close(block(x[:1], torch.tanh), y[:1])  # other rows do not matter, as they would there
+    assert isinstance(EncoderBlock(tiny()).add1, PostNorm)
+    assert isinstance(EncoderBlock(tiny(norm="pre")).add1, PreNorm)
+
+
+@pytest.mark.claim("C8")
+def test_encoder_block_keeps_512_by_m() -> None:
+    block = EncoderBlock(BASE).eval()
+    assert block.attention.heads == 8
+    assert block.mlp.up.weight.shape == (2048, 512)
+    for m in (1, 7):
+        assert block(torch.randn(1, m, 512), None, None, torch.arange(m)).shape == (1, m, 512)
+
+
+@pytest.mark.claim("C9")
+def test_decoder_block_looks_back_then_across_then_through_the_dense_layer() -> None:
+    block, m, t = DecoderBlock(BASE).eval(), 7, 4
+    calls: list[str] = []
+    for name in ("attention", "cross", "mlp"):
+        block.get_submodule(name).register_forward_hook(lambda *_, name=name: calls.append(name))
+    memory = block.cross.remember(torch.randn(1, m, 512))
+    with watch(block, "*weights") as seen:
+        y, _ = block(torch.randn(1, t, 512), Grown(None), memory, causal(), None, None, torch.arange(t))
+    assert y.shape == (1, t, 512)
+    assert calls == ["attention", "cross", "mlp"]
+    assert seen["attention.weights"].shape == (1, 8, t, t)
+    assert bool((seen["attention.weights"].triu(1) == 0).all())
+    assert seen["cross.weights"].shape == (1, 8, t, m)
+
+
+@pytest.mark.claim("C10")
+def test_six_and_six_blocks_of_their_own_weights_have_44_138_496_parameters() -> None:
+    with torch.device("meta"):
+        model = Transformer(BASE.model_copy(update={"vocab": 10}))
+    assert (len(model.encoder), len(model.decoder)) == (6, 6)
+    assert count(model.encoder) + count(model.decoder) == 44_138_496 == BASE.parameters(0)
+    for stack in (model.encoder, model.decoder):
+        assert len({tuple((n, p.shape) for n, p in block.named_parameters()) for block in stack}) == 1
+        weights = [p for block in stack for p in block.parameters()]
+        assert len({id(p) for p in weights}) == len(weights)
+    assert model.tokens.weight.shape == (10, 512)
+    embeddings = [name for name, p in model.named_parameters() if 10 in p.shape]
+    assert embeddings == ["tokens.weight"]  # below the lowest block, and nowhere above
+    assert len(Transformer(tiny(encoder_layers=3, decoder_layers=1)).encoder) == 3  # nothing magical about six
+    assert SIZES["transformer-base"] == BASE
+
+
+@pytest.mark.claim("C11")
+def test_the_causal_mask_and_its_picture(tmp_path: Path) -> None:
+    x = torch.randn(1, 1, 6, 4)
+    mask = dense(causal(), x, x)
+    rows, columns = torch.arange(6)[:, None], torch.arange(6)
+    assert mask.expand(1, 1, 6, 6)[0, 0].equal(columns <= rows)
+    heatmap(mask.view(6, 6).float(), tmp_path / "mask.png", list("abcdef"), list("abcdef"))
+    picture = np.asarray(Image.open(tmp_path / "mask.png").convert("RGB"))
+    dark, light = (int((picture == np.array(c)).all(-1).sum()) for c in (SHADES[-1], SHADES[0]))
+    assert dark / light == pytest.approx(21 / 15, rel=0.15)  # below and on the diagonal, against above it
+    model = Transformer(tiny()).eval()
+    source, target = torch.randint(0, 19, (1, 4)), torch.randint(0, 18, (1, 6))
+    other = target.clone()
+    other[0, 4:] += 1
+    one, two = (model(t, model.start(source))[0] for t in (target, other))
+    assert one[:, :4].equal(two[:, :4])
+    assert not one[:, 4:].equal(two[:, 4:])
+
+
+def weights(model: Transformer, source: Tensor, target: Tensor) -> dict[str, Tensor]:
+    with watch(model, "*.weights") as seen:
+        model(target, model.start(source))
+    return seen
+
+
+@pytest.mark.claim("C12")
+def test_attention_stands_in_three_places() -> None:
+    model = Transformer(tiny()).eval()
+    source, target = torch.randint(0, 19, (1, 7)), torch.randint(0, 19, (1, 4))
+    seen = weights(model, source, target)
+    kinds = {"encoder.0.attention": (7, 7), "decoder.0.attention": (4, 4), "decoder.0.cross": (4, 7)}
+    assert {name: tuple(seen[f"{name}.weights"].shape[2:]) for name in kinds} == kinds
+    assert bool((seen["encoder.0.attention.weights"] > 0).all())
+    assert bool((seen["decoder.0.attention.weights"].triu(1) == 0).all())
+    assert bool((seen["decoder.0.cross.weights"] > 0).all())
+    changed = weights(model, source.flip(1), target)
+    assert changed["decoder.0.attention.weights"].equal(seen["decoder.0.attention.weights"])
+    assert not changed["decoder.0.cross.weights"].equal(seen["decoder.0.cross.weights"])
+    assert not changed["encoder.0.attention.weights"].equal(seen["encoder.0.attention.weights"])
+
+
+@pytest.mark.claim("C13")
+def test_transformer_and_recurrent_seq2seq_differ_in_three_places(tmp_path: Path) -> None:
+    config = tiny(encoder_layers=3)
+    stages = outline(config)
+    assert [stage.part for stage in stages if stage.differs] == ["order of tokens", "layers", "reading it"]
+    model = Transformer(config)
+    said = {stage.part: stage.transformer for stage in stages}
+    assert said["embedding"] == f"one vector of {model.tokens.weight.shape[1]} for each token"
+    assert isinstance(model.positions, Fixed)
+    assert said["order of tokens"] == "positions: sinusoid"
+    block = model.encoder[0]
+    assert f"{len(model.encoder)} + {len(model.decoder)} blocks" in said["layers"]
+    assert f"({block.attention.heads} heads)" in said["layers"]
+    assert f"({block.mlp.up.out_features})" in said["layers"]
+    assert (
+        said["reading it"] == f"in each of {sum(isinstance(b.cross, MultiHead) for b in model.decoder)} decoder blocks"
+    )
+    side_by_side(stages, ("Recurrent", "Transformer"), tmp_path / "both.png")
+    picture = np.asarray(Image.open(tmp_path / "both.png").convert("RGB"))
+    marked = (picture == np.array((253, 236, 222))).all(-1)
+    middle = marked[:, picture.shape[1] // 2 - 200]  # down through the left boxes
+    assert int((np.diff(middle.astype(int)) == 1).sum()) >= 3
+    assert bool(marked.any())
+
+
+@pytest.mark.claim("C14")
+def test_two_encoders_and_two_decoders() -> None:
+    model = Transformer(tiny(encoder_layers=2, decoder_layers=2)).eval()
+    with watch(model, "*.output") as seen:
+        logits, _ = model(torch.randint(0, 19, (1, 4)), model.start(torch.randint(0, 19, (1, 7))))
+    assert list(seen) == ["encoder.0.output", "encoder.1.output", "decoder.0.output", "decoder.1.output"]
+    assert logits.shape == (1, 4, 19)
+
+
+@pytest.mark.claim("C16")
+@pytest.mark.parametrize("heads", [1, 2, 8])
+def test_each_head_has_its_own_view_of_it(heads: int, tmp_path: Path) -> None:
+    words = ["the", "animal", "didn't", "cross", "the", "street", "because", "it", "was", "too", "tired"]
+    model = Transformer(tiny(heads=heads)).eval()
+    source = torch.tensor([[words.index(word) for word in words]])
+    with watch(model, "encoder.1.attention.weights") as seen:
+        model.start(source)
+    views = seen["encoder.1.attention.weights"][0, :, words.index("it")]
+    assert views.shape == (heads, len(words))
+    torch.testing.assert_close(views.sum(-1), torch.ones(heads))
+    assert all(float((views[i] - views[j]).abs().max()) > 1e-3 for i in range(heads) for j in range(i))
+    for head in range(heads):
+        grid = seen["encoder.1.attention.weights"][0, head]
+        heatmap(grid, tmp_path / f"{head}.png", words, words, f"head {head}")
+    pictures = {(tmp_path / f"{head}.png").read_bytes() for head in range(heads)}
+    assert len(pictures) == heads

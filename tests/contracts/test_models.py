@@ -1,0 +1,302 @@
+"""What every model in `MODELS` must pass; a model is done when one line in `TABLE` makes all of it pass."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from heedful.blocks.layouts import Packed, Padded
+from heedful.blocks.losses import cross_entropy
+from heedful.blocks.state import regroup, reserve, select
+from heedful.blocks.taps import taps, watch
+from heedful.models import MODELS, build
+from heedful.models.configs import TransformerConfig
+from heedful.train.portable import read_model, write_model
+
+VOCAB, CONTEXT = 23, 16
+Side = Literal["left", "right"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A tiny config, how the model is given its sentences, and the settings whose every choice is tried."""
+
+    config: Any
+    start: Callable[[Any, Sequence[Tensor], Side, int], Any]
+    vary: tuple[str, ...] = ()
+
+
+def read(model: Any, sentences: Sequence[Tensor], side: Side = "right", more: int = 0) -> Any:
+    """Sentences padded to the longest, and by `more`."""
+    source = pad_sequence(list(sentences), batch_first=True, padding_side=side)
+    real = pad_sequence([torch.ones_like(s, dtype=torch.bool) for s in sentences], batch_first=True, padding_side=side)
+    wider = (more, 0) if side == "left" else (0, more)
+    source, real = (nn.functional.pad(x, wider) for x in (source, real))
+    return model.start(source, Padded(real))
+
+
+TINY = TransformerConfig(
+    vocab=VOCAB, width=16, heads=2, encoder_layers=2, decoder_layers=2, hidden=20, context=CONTEXT, dropout=0.1
+)
+TABLE = {"transformer": Case(TINY, read, vary=("positions", "norm"))}
+
+
+def variants() -> Iterator[Any]:
+    """Each model with every combination of its varied settings."""
+    for name, case in TABLE.items():
+        choices = [get_args(type(case.config).model_fields[key].annotation) for key in case.vary]
+        for values in product(*choices):
+            config = case.config.model_copy(update=dict(zip(case.vary, values, strict=True)))
+            yield pytest.param(replace(case, config=config), id="-".join((name, *values)))
+
+
+every_variant = pytest.mark.parametrize("case", list(variants()))
+every_model = pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in TABLE.items()])
+
+
+def sentences(*lengths: int) -> list[Tensor]:
+    return [torch.randint(1, VOCAB, (length,)) for length in lengths]
+
+
+def prepared(case: Case) -> Any:
+    """The model, its weights moved a little so that no bias is zero and no norm is plain."""
+    model: Any = build(case.config).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.1 * torch.randn_like(weight))
+    return model
+
+
+def close(a: Tensor, b: Tensor) -> None:
+    """Equal up to 1e-5, with the same choice of token everywhere."""
+    torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
+    assert a.argmax(-1).equal(b.argmax(-1))
+
+
+def test_the_table_has_every_model() -> None:
+    assert set(TABLE) == set(MODELS)
+
+
+@every_variant
+def test_shapes(case: Case) -> None:
+    model = prepared(case)
+    state = case.start(model, sentences(5, 2, 7), "right", 0)
+    logits, state = model(torch.randint(0, VOCAB, (3, 4)), state)
+    assert logits.shape == (3, 4, VOCAB)
+    assert model(torch.randint(0, VOCAB, (3, 1)), state)[0].shape == (3, 1, VOCAB)
+
+
+@every_variant
+def test_the_config_counts_its_parameters(case: Case) -> None:
+    assert case.config.parameters(VOCAB) == sum(p.numel() for p in build(case.config).parameters())
+
+
+@every_variant
+def test_every_parameter_gets_a_gradient(case: Case) -> None:
+    model = prepared(case)
+    length = case.config.context  # all places, so that every row of a table of positions is used
+    logits, _ = model(torch.randint(0, VOCAB, (2, length)), case.start(model, sentences(length, 3), "right", 0))
+    logits.square().sum().backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None or not bool(p.grad.any())] == []
+
+
+@every_variant
+def test_eval_is_deterministic_and_dropout_is_not(case: Case) -> None:
+    model, source, target = prepared(case), sentences(5, 2), torch.randint(0, VOCAB, (2, 4))
+
+    def run() -> Tensor:
+        return model(target, case.start(model, source, "right", 0))[0]
+
+    assert run().equal(run())
+    model.train()
+    assert not run().equal(run())
+
+
+@every_variant
+def test_the_future_does_not_reach_the_past(case: Case) -> None:
+    model, source = prepared(case), sentences(5, 2)
+    target = torch.randint(0, VOCAB, (2, 6))
+    for at in range(1, 6):
+        other = target.clone()
+        other[:, at:] = (other[:, at:] + 1 + torch.randint(0, VOCAB - 1, (2, 6 - at))) % VOCAB
+        one, two = (model(t, case.start(model, source, "right", 0))[0] for t in (target, other))
+        assert one[:, :at].equal(two[:, :at])
+        assert not one[:, at:].equal(two[:, at:])
+
+
+@every_variant
+def test_no_gradient_flows_to_the_future(case: Case) -> None:
+    model, seen = prepared(case), []
+    state = case.start(model, sentences(5, 2), "right", 0)
+    model.tokens.register_forward_hook(lambda module, inputs, output: seen.append(output))
+    logits, _ = model(torch.randint(0, VOCAB, (2, 6)), state)
+    for at in range(6):
+        (grad,) = torch.autograd.grad(logits[:, at].sum(), seen[0], retain_graph=True)
+        assert bool((grad[:, at + 1 :] == 0).all())
+        assert bool(grad[:, : at + 1].any(-1).all())
+
+
+@every_variant
+def test_the_encoder_is_not_causal(case: Case) -> None:
+    model, source = prepared(case), torch.randint(1, VOCAB - 1, (1, 5))
+    other = source.clone()
+    other[0, -1] += 1
+    first = next(name for name in taps(model) if name.startswith("encoder") and name.endswith("output"))
+    outputs = []
+    for sentence in (source, other):
+        with watch(model, first) as seen:
+            case.start(model, list(sentence), "right", 0)
+        outputs.append(seen[first])
+    assert not outputs[0][:, 0].equal(outputs[1][:, 0])
+
+
+@every_variant
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_changes_nothing(case: Case, side: Side) -> None:
+    model, source, target = prepared(case), sentences(9, 1, 4, 6), torch.randint(0, VOCAB, (4, 5))
+    batch, _ = model(target, case.start(model, source, side, 4))
+    for row, sentence in enumerate(source):
+        alone, _ = model(target[row : row + 1], case.start(model, [sentence], "right", 0))
+        close(batch[row : row + 1], alone)
+
+
+@every_variant
+def test_what_stands_in_the_padding_does_not_matter(case: Case) -> None:
+    model, source, target = prepared(case), sentences(3, 6), torch.randint(0, VOCAB, (2, 5))
+    real = torch.arange(6) < torch.tensor([[3], [6]])
+    padded = pad_sequence(source, batch_first=True)
+    one, two = (model(target, model.start(torch.where(real, padded, fill), Padded(real)))[0] for fill in (0, 7))
+    assert one.equal(two)
+
+
+@every_variant
+def test_the_order_of_the_batch_does_not_matter(case: Case) -> None:
+    model, source, target = prepared(case), sentences(4, 1, 6), torch.randint(0, VOCAB, (3, 5))
+    order = torch.tensor([2, 0, 1])
+    one, _ = model(target, case.start(model, source, "right", 0))
+    two, _ = model(target[order], case.start(model, [source[i] for i in order], "right", 0))
+    close(one[order], two)
+
+
+@every_variant
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("chunks", [[1] * 6, [2, 3, 1], [1, 5]], ids=str)
+def test_all_at_once_in_chunks_and_one_by_one_agree(case: Case, chunks: list[int], static: bool) -> None:
+    model, source, target = prepared(case), sentences(5, 3), torch.randint(0, VOCAB, (2, 6))
+    full, _ = model(target, case.start(model, source, "right", 0))
+    state, parts = case.start(model, source, "right", 0), []
+    with torch.inference_mode():
+        for number, tokens in enumerate(target.split(chunks, 1)):
+            logits, state = model(tokens, state)
+            parts.append(logits)
+            if static and number == 0:
+                state = reserve(state, 8)
+    close(torch.cat(parts, 1), full)
+
+
+@every_variant
+def test_hypotheses_share_what_was_read(case: Case) -> None:
+    model, source, target = prepared(case), sentences(5, 3), torch.randint(0, VOCAB, (2, 6))
+    width = 3
+    _, state = model(target[:, :2], case.start(model, source, "right", 0))
+    rows = torch.arange(2).repeat_interleave(width)
+    tokens = torch.randint(0, VOCAB, (2 * width, 2))
+    shared, _ = model(tokens, regroup(state, rows))
+    copied, _ = model(tokens, select(state, rows))
+    close(shared, copied)
+    for row in range(2 * width):
+        whole = torch.cat([target[row // width, :2], tokens[row]])[None]
+        alone, _ = model(whole, case.start(model, [source[row // width]], "right", 0))
+        close(shared[row : row + 1], alone[:, 2:])
+
+
+@every_variant
+def test_packed_in_one_row_is_padded_in_many(case: Case) -> None:
+    model, source = prepared(case), sentences(5, 2, 7)
+    target = sentences(3, 6, 1)
+    inputs, goals = torch.zeros(1, 20, dtype=torch.long), torch.zeros(1, 13, dtype=torch.long)
+    inputs[0, :14], goals[0, :10] = torch.cat(source), torch.cat(target)
+    read, write = (torch.tensor([len(sentence) for sentence in side]) for side in (source, target))
+    layout = Packed.of(read, write, 20, 13, longest=7)
+    packed, _ = model(goals, model.start(inputs, layout))
+    assert bool(packed.isfinite().all())
+    padded, _ = model(pad_sequence(target, batch_first=True), case.start(model, source, "right", 0))
+    begin = 0
+    for row, sentence in enumerate(target):
+        close(packed[:, begin : begin + len(sentence)], padded[row : row + 1, : len(sentence)])
+        begin += len(sentence)
+
+
+@every_variant
+def test_watched_is_fast(case: Case) -> None:
+    model, source, target = prepared(case), sentences(5, 3), torch.randint(0, VOCAB, (2, 4))
+    fast, _ = model(target, case.start(model, source, "right", 0))
+    with watch(model) as seen:
+        watched, _ = model(target, case.start(model, source, "right", 0))
+    close(watched, fast)
+    assert set(seen) == set(taps(model))
+    for name, weights in seen.items():
+        if name.endswith("weights"):
+            torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]), rtol=0, atol=1e-6)
+
+
+@every_variant
+def test_saved_is_loaded(case: Case, tmp_path: Path) -> None:
+    model, source, target = prepared(case), sentences(5, 3), torch.randint(0, VOCAB, (2, 4))
+    write_model(tmp_path / "model", case.config.model_dump_json(), model.state_dict(), None, {})
+    files = read_model(tmp_path / "model")
+    again = build(type(case.config).model_validate_json(files.config_json)).eval()
+    again.load_state_dict(files.tensors)
+    one, two = (m(target, case.start(m, source, "right", 0))[0] for m in (model, again))
+    assert one.equal(two)
+    assert len(list(again.parameters())) == len(list(model.parameters()))
+
+
+@every_variant
+def test_half_precision_gives_finite_numbers_near_the_full(case: Case) -> None:
+    model, source, target = prepared(case), sentences(5, 3), torch.randint(0, VOCAB, (2, 4))
+    full, _ = model(target, case.start(model, source, "right", 0))
+    with torch.autocast("cpu", torch.bfloat16):
+        half, _ = model(target, case.start(model, source, "left", 2))
+    assert bool(half.isfinite().all())
+    assert float((half - full).detach().abs().max()) < 0.05 * float(full.detach().abs().max())
+
+
+@every_model
+def test_a_sequence_beyond_the_context_is_refused(case: Case) -> None:
+    model, long = prepared(case), case.config.context + 1
+    with pytest.raises(ValueError, match=f"{long} tokens, but the model's context is {long - 1}"):
+        case.start(model, sentences(long), "right", 0)
+    state = case.start(model, sentences(2), "right", 0)
+    with pytest.raises(ValueError, match=f"{long} tokens"):
+        model(torch.zeros(1, long, dtype=torch.long), state)
+    _, state = model(torch.zeros(1, long - 1, dtype=torch.long), state)
+    with pytest.raises(ValueError, match=f"{long} tokens"):
+        model(torch.zeros(1, 1, dtype=torch.long), state)
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@every_model
+def test_eight_examples_are_learned_by_heart(case: Case, norm: str) -> None:
+    model = build(case.config.model_copy(update={"dropout": 0.0, "norm": norm}))
+    source, target = sentences(*range(1, 9)), torch.randint(1, VOCAB, (8, 6))
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    loss = torch.tensor(9.0)
+    for _ in range(300):
+        logits, _ = model(target[:, :-1], case.start(model, source, "right", 0))
+        learned = cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten())
+        loss = learned.total / learned.count
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if loss.item() < 0.01:
+            break
+    assert loss.item() < 0.01
+    logits, _ = model.eval()(target[:, :-1], case.start(model, source, "left", 0))
+    assert logits.argmax(-1).equal(target[:, 1:])

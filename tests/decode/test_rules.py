@@ -1,0 +1,85 @@
+"""Each rule against a loop over rows and tokens."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from heedful.decode.rules import AtLeast, Never, NoRepeat, Rule, Temperature, TopK, TopP
+
+R, V, L = 40, 5, 9
+
+
+def allowed(rule: Rule, logits: Tensor, tokens: Tensor, chosen: int) -> list[list[bool]]:
+    out = rule(logits, tokens, torch.tensor(chosen))
+    assert out[out > -math.inf].equal(logits[out > -math.inf])
+    return (out > -math.inf).tolist()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 12])
+@pytest.mark.parametrize("chosen", [0, 1, 2, 5, L])
+def test_no_repeat(size: int, chosen: int) -> None:
+    logits, tokens = torch.randn(R, V), torch.randint(0, 3, (R, L))
+    got = allowed(NoRepeat(size), logits, tokens, chosen)
+    for row in range(R):
+        past = tokens[row, :chosen].tolist()
+        runs = {tuple(past[i : i + size]) for i in range(len(past) - size + 1)}
+        for token in range(V):
+            run = tuple([*past, token][-size:])
+            assert got[row][token] == (len(run) < size or run not in runs)
+
+
+def test_no_repeat_looks_only_at_what_was_chosen() -> None:
+    tokens = torch.tensor([[1, 2, 9, 9, 1, 2]])
+    logits = torch.zeros(1, 10)
+    assert NoRepeat(2)(logits, tokens, torch.tensor(1)).isfinite().all()
+
+
+@pytest.mark.parametrize("chosen", range(5))
+def test_at_least(chosen: int) -> None:
+    got = allowed(AtLeast(3, eos=2), torch.randn(R, V), torch.zeros(R, L, dtype=torch.long), chosen)
+    assert got == [[token != 2 or chosen >= 3 for token in range(V)]] * R
+
+
+def test_never() -> None:
+    got = allowed(Never((0, 3)), torch.randn(R, V), torch.zeros(R, L, dtype=torch.long), 1)
+    assert got == [[token not in (0, 3) for token in range(V)]] * R
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 99])
+def test_top_k(count: int) -> None:
+    logits = torch.randn(R, V)
+    got = allowed(TopK(count), logits, torch.zeros(R, L, dtype=torch.long), 0)
+    for row in range(R):
+        best = sorted(range(V), key=lambda v: -float(logits[row, v]))[:count]
+        assert got[row] == [v in best for v in range(V)]
+
+
+@pytest.mark.parametrize("mass", [0.01, 0.3, 0.6, 0.9, 1.0])
+def test_top_p(mass: float) -> None:
+    logits = torch.randn(R, V)
+    got = allowed(TopP(mass), logits, torch.zeros(R, L, dtype=torch.long), 0)
+    for row in range(R):
+        p = logits[row].softmax(-1)
+        kept: list[int] = []
+        held = 0.0
+        for v in sorted(range(V), key=lambda v: -float(p[v])):
+            if kept and held >= mass:
+                break
+            kept.append(v)
+            held += float(p[v])
+        assert got[row] == [v in kept for v in range(V)]
+
+
+def test_temperature() -> None:
+    logits = torch.randn(R, V)
+    assert Temperature(2.0)(logits, torch.zeros(R, L), torch.tensor(0)).equal(logits / 2)
+    with pytest.raises(ValueError, match="must be above 0, got 0"):
+        Temperature(0)
+
+
+def test_equal_rules_are_equal_so_that_captured_steps_can_be_shared() -> None:
+    assert NoRepeat(2) == NoRepeat(2)
+    assert hash(AtLeast(1, 2)) == hash(AtLeast(1, 2))
+    assert TopK(2) != TopK(3)

@@ -1,0 +1,309 @@
+"""Searches against enumeration, against each other and against the model's own probabilities."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from heedful.blocks.state import Shared
+from heedful.decode.rules import AtLeast, Never, NoRepeat, Rule, Temperature, TopK, TopP
+from heedful.decode.search import Paths, Search, Step, beam, drain, greedy, largest, sample
+
+EOS, BOS, V = 0, 1, 4
+
+
+@dataclass(frozen=True)
+class History:
+    """Everything that was said to a hypothesis, and the sentence that its logits depend on."""
+
+    tokens: Tensor
+    sentence: Shared[Tensor]
+
+
+class Toy:
+    """Logits that are a fixed random function of the sentence and of all tokens so far."""
+
+    def __init__(self, vocab: int = V, spread: float = 1.5) -> None:
+        self.vocab, self.spread = vocab, spread
+
+    def start(self, *sentences: int) -> History:
+        return History(torch.zeros(len(sentences), 0, dtype=torch.long), Shared(torch.tensor(sentences)))
+
+    def after(self, sentence: int, past: Sequence[int]) -> Tensor:
+        seed = sentence + 1
+        for token in past:
+            seed = (seed * 1_000_003 + token + 17) % (1 << 61)
+        return self.spread * torch.randn(self.vocab, generator=torch.Generator().manual_seed(seed))
+
+    def __call__(self, tokens: Tensor, state: History) -> tuple[Tensor, History]:
+        whole = torch.cat([state.tokens, tokens], 1)
+        sentences = state.sentence.value
+        owner = sentences.repeat_interleave(len(whole) // len(sentences)).tolist()
+        rows = [
+            torch.stack([self.after(owner[r], row[: n + 1]) for n in range(state.tokens.shape[1], whole.shape[1])])
+            for r, row in enumerate(whole.tolist())
+        ]
+        return torch.stack(rows), History(whole, state.sentence)
+
+    def log(self, sentence: int, path: Sequence[int]) -> float:
+        """log p(path), token by token."""
+        past, total = [BOS], 0.0
+        for token in path:
+            total += float(self.after(sentence, past).log_softmax(-1)[token])
+            past.append(token)
+        return total
+
+
+def begin(*limits: int) -> dict[str, Any]:
+    return {"prefix": torch.full((len(limits), 1), BOS), "limit": torch.tensor(limits), "eos": EOS}
+
+
+def words(paths: Paths, row: int = 0, rank: int = 0) -> list[int]:
+    return paths.tokens[row, rank, : int(paths.lengths[row, rank])].tolist()
+
+
+def every_path(limit: int, vocab: int = V) -> list[tuple[int, ...]]:
+    """All strings that end with eos, and those that the limit cuts."""
+    inner = [t for t in range(vocab) if t != EOS]
+    ended = [(*head, EOS) for n in range(limit) for head in product(inner, repeat=n)]
+    return [*ended, *product(inner, repeat=limit)]
+
+
+def steps(search: Search) -> tuple[list[Step], Paths]:
+    found = []
+    while True:
+        try:
+            found.append(next(search))
+        except StopIteration as end:
+            return found, end.value
+
+
+# ------------------------------------------------------------------ greedy and beam
+@pytest.mark.parametrize("sentence", range(20))
+def test_one_beam_is_greedy_and_greedy_takes_the_likeliest(sentence: int) -> None:
+    toy = Toy()
+    one = drain(greedy(toy, toy.start(sentence), **begin(7)))
+    two = drain(beam(toy, toy.start(sentence), **begin(7), beams=1))
+    assert words(one) == words(two)
+    assert float(one.logs[0, 0]) == pytest.approx(float(two.logs[0, 0]), abs=1e-5)
+    past = [BOS]
+    expected: list[int] = []
+    while len(expected) < 7 and EOS not in expected:
+        expected.append(int(toy.after(sentence, past).argmax()))
+        past.append(expected[-1])
+    assert words(one) == expected
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1.0, 0.6])
+@pytest.mark.parametrize("sentence", range(6))
+def test_a_wide_beam_finds_the_best_of_all_strings(sentence: int, penalty: float) -> None:
+    toy, limit = Toy(), 4
+    paths = every_path(limit)
+    truth = sorted(paths, key=lambda path: -toy.log(sentence, path) / len(path) ** penalty)
+    wide = beam(toy, toy.start(sentence), **begin(limit), beams=len(paths), top=12, penalty=penalty, exact=True)
+    found = drain(wide)
+    assert [tuple(words(found, 0, rank)) for rank in range(12)] == truth[:12]
+    for rank in range(12):
+        log = toy.log(sentence, truth[rank])
+        assert float(found.logs[0, rank]) == pytest.approx(log, abs=1e-5)
+        assert float(found.scores[0, rank]) == pytest.approx(log / len(truth[rank]) ** penalty, abs=1e-5)
+
+
+@pytest.mark.parametrize("beams", [1, 2, 3])
+@pytest.mark.parametrize("penalty", [0.0, 1.0])
+def test_a_narrow_beam_is_the_textbook_search(beams: int, penalty: float) -> None:
+    toy, limit = Toy(), 6
+    for sentence in range(15):
+        found = drain(beam(toy, toy.start(sentence), **begin(limit), beams=beams, top=beams, penalty=penalty))
+        expected = textbook(toy, sentence, limit, beams, penalty)
+        assert [tuple(words(found, 0, r)) for r in range(len(expected))] == expected
+
+
+def textbook(toy: Toy, sentence: int, limit: int, beams: int, penalty: float) -> list[tuple[int, ...]]:
+    """Beam search in plain lists: extend, sort, set finished ones aside, keep the best others."""
+    open_: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+    done: list[tuple[float, tuple[int, ...]]] = []
+    for length in range(1, limit + 1):
+        more = [
+            (log + float(toy.after(sentence, [BOS, *path]).log_softmax(-1)[t]), (*path, t))
+            for log, path in open_
+            for t in range(toy.vocab)
+        ]
+        more = sorted(more, reverse=True)[: 2 * beams]
+        done += [(log / length**penalty, path) for log, path in more[:beams] if path[-1] == EOS]
+        open_ = [(log, path) for log, path in more if path[-1] != EOS][:beams]
+        if length == limit:
+            done += [(log / length**penalty, path) for log, path in open_]
+        done = sorted(done, reverse=True)[:beams]
+        if len(done) == beams and done[-1][0] >= open_[0][0] / length**penalty:
+            break
+    return [path for _, path in done]
+
+
+def test_batched_is_one_by_one_with_limits_of_their_own() -> None:
+    toy, limits = Toy(), (7, 1, 4, 6, 2)
+    together = drain(beam(toy, toy.start(*range(5)), **begin(*limits), beams=3, top=3))
+    chosen = drain(greedy(toy, toy.start(*range(5)), **begin(*limits)))
+    for row, limit in enumerate(limits):
+        alone = drain(beam(toy, toy.start(row), **begin(limit), beams=3, top=3))
+        finite = alone.scores[0].isfinite()
+        torch.testing.assert_close(together.scores[row][finite], alone.scores[0][finite], rtol=0, atol=1e-5)
+        for rank in range(int(finite.sum())):
+            assert words(together, row, rank) == words(alone, 0, rank)
+            assert len(words(alone, 0, rank)) <= limit
+        assert words(chosen, row) == words(drain(greedy(toy, toy.start(row), **begin(limit))))
+
+
+def test_scores_add_up_to_the_log_probability_of_the_path() -> None:
+    toy = Toy(vocab=9)
+    for search in (
+        greedy(toy, toy.start(0, 1, 2), **begin(6, 6, 6)),
+        sample(toy, toy.start(0, 1, 2), **begin(6, 6, 6), seeds=[1, 2, 3]),
+        beam(toy, toy.start(0, 1, 2), **begin(6, 6, 6), beams=4, top=4, penalty=0.5),
+        beam(toy, toy.start(0, 1, 2), **begin(6, 6, 6), beams=4, top=4, rules=[NoRepeat(1), AtLeast(3, EOS)]),
+    ):
+        paths = drain(search)
+        for row in range(3):
+            for rank in range(paths.tokens.shape[1]):
+                if paths.scores[row, rank].isfinite():
+                    path = words(paths, row, rank)
+                    assert float(paths.logs[row, rank]) == pytest.approx(toy.log(row, path), abs=1e-4)
+
+
+def test_top_lies_between_one_and_the_beams() -> None:
+    toy = Toy()
+    paths = drain(beam(toy, toy.start(0), **begin(5), beams=4, top=2))
+    assert paths.tokens.shape[:2] == (1, 2)
+    assert bool((paths.scores[:, :-1] >= paths.scores[:, 1:]).all())
+    for top in (0, 5):
+        with pytest.raises(ValueError, match="between 1 and the number of beams, 4"):
+            beam(toy, toy.start(0), **begin(5), beams=4, top=top)
+
+
+def test_a_beam_never_loses_to_greedy_by_much_and_an_exact_one_is_never_worse_when_wide() -> None:
+    toy = Toy()
+    for sentence in range(10):
+        one = drain(greedy(toy, toy.start(sentence), **begin(5)))
+        wide = drain(beam(toy, toy.start(sentence), **begin(5), beams=300, penalty=0.0, exact=True))
+        assert float(wide.logs[0, 0]) >= float(one.logs[0, 0]) - 1e-6
+
+
+def test_a_longer_prefix_is_read_and_not_repeated() -> None:
+    toy = Toy()
+    prefix = torch.tensor([[BOS, 3, 2]])
+    path = words(drain(greedy(toy, toy.start(4), prefix, torch.tensor([5]), EOS)))
+    assert path[0] == int(toy.after(4, [BOS, 3, 2]).argmax())
+
+
+@pytest.mark.parametrize(
+    "rules", [[Never((2, 3))], [AtLeast(4, EOS)], [NoRepeat(1)], [NoRepeat(2), AtLeast(2, EOS)]], ids=str
+)
+def test_rules_hold_in_every_search(rules: list[Rule]) -> None:
+    toy = Toy(vocab=7)
+    for search in (
+        greedy(toy, toy.start(0, 1), **begin(6, 6), rules=rules),
+        sample(toy, toy.start(0, 1), **begin(6, 6), seeds=[0, 1], rules=rules),
+        beam(toy, toy.start(0, 1), **begin(6, 6), beams=3, top=3, rules=rules),
+    ):
+        paths = drain(search)
+        for row, rank in product(range(2), range(paths.tokens.shape[1])):
+            if paths.scores[row, rank].isfinite():
+                path = words(paths, row, rank)
+                for at, token in enumerate(path):
+                    history = torch.tensor([[*path[:at], *[0] * (6 - at)]])
+                    logits = torch.zeros(1, 7)
+                    for rule in rules:
+                        logits = rule(logits, history, torch.tensor(at))
+                    assert logits[0, token] == 0
+
+
+# ------------------------------------------------------------------ sampling
+def frequencies(rules: Sequence[Rule], rows: int = 4000) -> tuple[list[int], Tensor]:
+    """How often each first token was drawn, and the logits it was drawn from."""
+    toy = Toy(vocab=6)
+    logits = toy.after(3, [BOS])
+    same = lambda tokens, state: (logits.expand(len(tokens), tokens.shape[1], -1), state)  # noqa: E731
+    paths = drain(sample(same, None, **begin(*[1] * rows), seeds=range(rows), rules=rules))
+    counts = Counter(paths.tokens[:, 0, 0].tolist())
+    return [counts[v] for v in range(6)], logits
+
+
+@pytest.mark.parametrize(
+    "rules", [(), (Temperature(0.5),), (Temperature(3.0),), (TopK(3),), (TopP(0.8),), (Never((1,)),)], ids=str
+)
+def test_tokens_come_as_often_as_they_should(rules: tuple[Rule, ...]) -> None:
+    counts, logits = frequencies(rules)
+    ruled = logits[None]
+    for rule in rules:
+        ruled = rule(ruled, torch.zeros(1, 1, dtype=torch.long), torch.tensor(0))
+    p = ruled[0].double().softmax(-1).tolist()
+    assert all(count == 0 for count, share in zip(counts, p, strict=True) if share == 0)
+    chi = sum((count - 4000 * share) ** 2 / (4000 * share) for count, share in zip(counts, p, strict=True) if share)
+    assert chi < 20.5  # five degrees of freedom: one in a thousand is beyond
+
+
+def test_a_seed_repeats_itself_and_the_batch_does_not_matter() -> None:
+    toy, seeds = Toy(vocab=9), [5, 77, 2**40]
+    together = drain(sample(toy, toy.start(0, 1, 2), **begin(6, 6, 4), seeds=seeds))
+    again = drain(sample(toy, toy.start(0, 1, 2), **begin(6, 6, 4), seeds=seeds))
+    assert together.tokens.equal(again.tokens)
+    for row, (seed, limit) in enumerate(zip(seeds, (6, 6, 4), strict=True)):
+        alone = drain(sample(toy, toy.start(row), **begin(limit), seeds=[seed]))
+        assert words(together, row) == words(alone)
+    other = drain(sample(toy, toy.start(0, 1, 2), **begin(6, 6, 4), seeds=[6, 78, 1]))
+    assert not together.tokens.equal(other.tokens)
+
+
+# ------------------------------------------------------------------ the tree
+@pytest.mark.parametrize("spread", [1.5, 0.0], ids=["usual", "all ties"])
+def test_steps_form_a_tree_that_holds_every_returned_path(spread: float) -> None:
+    toy, beams, rows = Toy(vocab=5, spread=spread), 3, 4
+    found, paths = steps(beam(toy, toy.start(*range(rows)), **begin(6, 5, 3, 6), beams=beams, top=beams))
+    for row in range(rows):
+        open_: list[tuple[int, ...]] = [()]
+        ended: dict[tuple[int, ...], float] = {}
+        for step in found:
+            if step.done[row]:
+                assert not step.ended[row].any()
+                continue
+            grown = []
+            for c, (token, parent, log) in enumerate(
+                zip(*(x[row].tolist() for x in (step.tokens, step.parents, step.logs)), strict=True)
+            ):
+                if log == -math.inf:
+                    assert not step.kept[row, c]
+                    continue
+                path = (*open_[parent], token)
+                assert log == pytest.approx(toy.log(row, path), abs=1e-4)
+                if step.kept[row, c]:
+                    assert token != EOS
+                    grown.append(path)
+                if step.ended[row, c]:
+                    ended[path] = log
+            assert bool((step.logs[row, :-1] >= step.logs[row, 1:]).all())
+            assert len(grown) <= beams
+            open_ = grown
+        for rank in range(beams):
+            if paths.scores[row, rank].isfinite():
+                path = tuple(words(paths, row, rank))
+                assert ended[path] == pytest.approx(float(paths.logs[row, rank]), abs=1e-5)
+
+
+def test_the_longest_of_a_long_row_are_found_by_groups() -> None:
+    x = torch.randn(5, 3000)
+    for count in (1, 4, 5):
+        values, places = largest(x, count)
+        expected = x.topk(count, 1)
+        assert values.equal(expected.values)
+        assert x.gather(1, places).equal(values)
+    short = torch.randn(2, 50)
+    assert largest(short, 3)[1].equal(short.topk(3, 1).indices)
+    last = torch.zeros(1, 1030)
+    last[0, 1029] = 1.0
+    assert largest(last, 1)[1].item() == 1029
