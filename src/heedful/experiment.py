@@ -29,7 +29,6 @@ from heedful.train.files import append_jsonl, trim_jsonl, write_text_atomic
 from heedful.train.loop import (
     Counters,
     Due,
-    Event,
     Saved,
     Step,
     choose_device,
@@ -113,7 +112,7 @@ def _train(recipe: Recipe, folder: RunFolder, device: torch.device, stop: Callab
 
     torch.manual_seed(recipe.train.seed)
     config = recipe.model.model_copy(update={"vocab": recipe.model.vocab or tokenizer.vocab})
-    model = build(config)
+    model: Any = build(config)
     size = sum(weight.numel() for weight in model.parameters())
     threads = recipe.train.threads or (1 if size < TINY and device.type == "cpu" else len(os.sched_getaffinity(0)))
     torch.set_num_threads(threads)
@@ -124,7 +123,15 @@ def _train(recipe: Recipe, folder: RunFolder, device: torch.device, stop: Callab
     counters = Counters(**checkpoint.state) if checkpoint else Counters()
     trim_jsonl(folder.path / "metrics.jsonl", counters.step)
     setting = environment(device)
-    about = {**setting, "seed": recipe.train.seed, "batch_tokens": recipe.train.batch_tokens, "data": tokenizer.sha256}
+    packed = recipe.train.batching == "packed" or (recipe.train.batching == "auto" and device.type == "cuda")
+    about = {**setting, "seed": recipe.train.seed, "packed": packed, "tokenizer": tokenizer.sha256}
+    if checkpoint and checkpoint.manifest.about.get("packed") != packed:
+        before, now = ("padded", "packed") if packed else ("packed", "padded")
+        raise UserError(
+            "this run cannot go on in the same order of samples", where="train.batching",
+            found=f"{now} batches on this device, {before} ones when the run began",
+            todo=f"go on on the device it began on, or begin anew elsewhere with train.batching={before}",
+        )
     notes = [f"passed over a damaged checkpoint: {damaged.reason}" for damaged in folder.damaged]
     if checkpoint:
         notes += [
@@ -142,9 +149,8 @@ def _train(recipe: Recipe, folder: RunFolder, device: torch.device, stop: Callab
         model, tokenizer, config.context, device, recipe.decode.beams, recipe.decode.length_penalty,
         recipe.decode.max_length,
     )  # fmt: skip
-    packed = recipe.train.batching == "packed"
     batches = Batches(encoded, recipe.train.seed, recipe.train.batch_tokens, packed)
-    learner = compiled(model, dynamic=not packed) if recipe.train.compile else model
+    learner: Any = compiled(model, dynamic=not packed) if recipe.train.compile else model
     loss_of = partial(translation_loss, learner, label_smoothing=recipe.task.label_smoothing)
     events = fit(model, loss_of, batches, recipe.train, device, folder, about, counters, checkpoint, stop)
     for event in events:
@@ -188,13 +194,13 @@ def _finish(
     if recipe.data.missing() or not _has_test(recipe):
         return
     yield Stage("translating the test set")
-    result = test(translator, recipe)
-    _record(folder.path, result, name="results.json")
+    result = scored(translator, recipe, "test")
+    _record(folder.path, result)
     write_text_atomic(folder.path / "results.json", json.dumps(_plain(result), indent=2, ensure_ascii=False) + "\n")
     yield result
 
 
-def test(translator: Translator, recipe: Recipe, split: Split = "test") -> Evaluated:
+def scored(translator: Translator, recipe: Recipe, split: Split) -> Evaluated:
     """Scores of a trained model on one split of its recipe's data, with the recipe's beams."""
     pairs = recipe.data.pairs(split)
     encoded = encode(pairs, translator.tokenizer, translator.context)
@@ -233,9 +239,13 @@ def average(states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     }
 
 
-def write_portable(folder: Path, recipe: Recipe, config: TransformerConfig, model: nn.Module, tokenizer: Tokenizer) -> None:
+def write_portable(
+    folder: Path, recipe: Recipe, config: TransformerConfig, model: nn.Module, tokenizer: Tokenizer
+) -> None:
     """The folder that `load` reads: config.json, model.safetensors, tokenizer.json."""
-    text = json.dumps({"task": recipe.task.kind, "model": config.model_dump(), "decode": recipe.decode.model_dump()}, indent=2)
+    text = json.dumps(
+        {"task": recipe.task.kind, "model": config.model_dump(), "decode": recipe.decode.model_dump()}, indent=2
+    )
     write_model(folder, text + "\n", weights_of(model), tokenizer.json, {"recipe": recipe.model_dump(mode="json")})
 
 
@@ -252,10 +262,12 @@ def load(path: str | Path, device: str | None = None) -> Translator:
         found = read_model(folder / "model" if (folder / "model").is_dir() else folder)
         where = folder / "config.json"
         settings = _json(found.config_json, where)
-        config = parse(TransformerConfig, settings.get("model"), file=where)
+        config = parse(TransformerConfig, settings.get("model") or {}, file=where)
         decode = parse(DecodeConfig, settings.get("decode") or {}, file=where)
         if found.tokenizer_json is None:
-            raise UserError("the tokenizer is missing", where=str(folder / "tokenizer.json"), todo="copy the whole folder")
+            raise UserError(
+                "the tokenizer is missing", where=str(folder / "tokenizer.json"), todo="copy the whole folder"
+            )
         tokenizer, tensors = Tokenizer(found.tokenizer_json, str(folder / "tokenizer.json")), found.tensors
     else:
         recipe = read_recipe(folder)
@@ -265,7 +277,9 @@ def load(path: str | Path, device: str | None = None) -> Translator:
         checkpoints, _ = newest(folder, 1)
         if not checkpoints:
             raise UserError(
-                "this run has no checkpoint yet", where=str(folder), todo="train on with the same command, then try again"
+                "this run has no checkpoint yet",
+                where=str(folder),
+                todo="train on with the same command, then try again",
             )
         tensors = checkpoints[0].load("model")
     model = build(config)
@@ -293,7 +307,10 @@ def curve(run: Path) -> Path | None:
 
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     series = {
-        name: ([line["step"] for line in lines if line["kind"] == kind], [line["loss"] for line in lines if line["kind"] == kind])
+        name: (
+            [line["step"] for line in lines if line["kind"] == kind],
+            [line["loss"] for line in lines if line["kind"] == kind],
+        )
         for name, kind in (("train", "step"), ("valid", "evaluated"))
     }
     series = {name: points for name, points in series.items() if points[0]}
@@ -322,7 +339,9 @@ def _json(text: str, where: Path) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise UserError("this is not JSON", where=f"{where}", found=str(error), todo="copy the whole folder again") from error
+        raise UserError(
+            "this is not JSON", where=f"{where}", found=str(error), todo="copy the whole folder again"
+        ) from error
     if not isinstance(found, dict):
         raise UserError("this is not a model's config", where=f"{where}", todo="copy the whole folder again")
     return found
@@ -333,7 +352,7 @@ def _plain(event: Evaluated) -> dict[str, Any]:
     return {"kind": "evaluated", **asdict(event), "scores": scores}
 
 
-def _record(run: Path, event: Step | Saved | Evaluated, every: int = 1, name: str = "") -> None:
+def _record(run: Path, event: Step | Saved | Evaluated, every: int = 1) -> None:
     """Add an event to the run's metrics; steps only now and then."""
     if isinstance(event, Step):
         if event.step % every and event.step != 1 and event.progress < 1:

@@ -222,6 +222,7 @@ def test_transformer_and_recurrent_seq2seq_differ_in_three_places(tmp_path: Path
     assert isinstance(model.positions, Fixed)
     assert said["order of tokens"] == "positions: sinusoid"
     block = model.encoder[0]
+    assert isinstance(block, EncoderBlock)
     assert f"{len(model.encoder)} + {len(model.decoder)} blocks" in said["layers"]
     assert f"({block.attention.heads} heads)" in said["layers"]
     assert f"({block.mlp.up.out_features})" in said["layers"]

@@ -38,7 +38,8 @@ def marian() -> Any:
         forced_eos_token_id=None,
         init_std=0.4,
     )
-    model = MarianMTModel(config).eval()
+    model: Any = MarianMTModel(config)
+    model.eval()
     with torch.no_grad():
         for weight in model.parameters():
             if weight.requires_grad:  # the table of positions is given

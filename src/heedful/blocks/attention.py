@@ -249,7 +249,7 @@ def attend(
         b = b if weights is None else weights(b)
         o = b.to(v.dtype) @ v  # (B, H, T, E)
     if rows != k.shape[0]:
-        o = o.unflatten(2, (-1, queries)).transpose(1, 2).flatten(0, 1)  # (B, H, T, E)
+        o = o.unflatten(2, (-1, queries)).transpose(1, 2).flatten(0, 1)  # (B * W, H, T, E)
     return o
 
 

@@ -78,7 +78,7 @@ class _Projected(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, smoothing: float, ignore: int
     ) -> tuple[Tensor, Tensor]:
-        rows = max(1, (1 << 27) // weight.shape[0])  # about 128 M logits at a time
+        rows = max(1, (1 << 28) // weight.shape[0])  # about 268 M logits at a time
         wants = ctx.needs_input_grad
         total = plain = _wide(x.new_zeros(()))
         grad_x = torch.empty_like(x) if wants[0] else None

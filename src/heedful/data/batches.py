@@ -82,8 +82,15 @@ class PackedBatch:
 
     def to(self, device: torch.device | str, non_blocking: bool = True) -> PackedBatch:
         """The same batch on a device."""
-        parts = (self.source, self.source_lengths, self.target, self.labels, self.target_lengths, self.indices)
-        return PackedBatch(*(part.to(device, non_blocking=non_blocking) for part in parts), longest=self.longest)
+        return PackedBatch(
+            self.source.to(device, non_blocking=non_blocking),
+            self.source_lengths.to(device, non_blocking=non_blocking),
+            self.target.to(device, non_blocking=non_blocking),
+            self.labels.to(device, non_blocking=non_blocking),
+            self.target_lengths.to(device, non_blocking=non_blocking),
+            self.indices.to(device, non_blocking=non_blocking),
+            self.longest,
+        )
 
 
 Batch = PairBatch | PackedBatch

@@ -85,6 +85,10 @@ class TopK:
 
     count: int
 
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ValueError(f"top-k keeps at least one token, got {self.count}")
+
     def __call__(self, logits: Tensor, tokens: Tensor, chosen: Tensor) -> Tensor:
         least = logits.topk(min(self.count, logits.shape[1]), -1).values[:, -1:]  # (R, 1)
         return logits.masked_fill(logits < least, -math.inf)
@@ -95,6 +99,10 @@ class TopP:
     """The fewest tokens that together hold this much probability (Holtzman et al., 2020)."""
 
     mass: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.mass <= 1:
+            raise ValueError(f"top-p takes a mass above 0 and up to 1, got {self.mass}")
 
     def __call__(self, logits: Tensor, tokens: Tensor, chosen: Tensor) -> Tensor:
         ordered, places = logits.sort(-1, descending=True)

@@ -214,7 +214,7 @@ def _settle(logits: Tensor, f: Frontier, choose: Choice, s: Settings) -> tuple[F
     open_logs = logs.masked_fill(eos, -math.inf)  # (B, C)
     if open_logs.shape[1] < width:
         open_logs = torch.cat([open_logs, open_logs.new_full((batch, width - open_logs.shape[1]), -math.inf)], 1)
-    next_logs, place = open_logs.topk(width, 1)  # (B, W)
+    next_logs, place = (x[:, :width] for x in open_logs.sort(dim=1, descending=True, stable=True))  # (B, W)
     place = place.clamp(max=tokens.shape[1] - 1)
     kept = torch.zeros_like(eos).scatter(1, place, next_logs > -math.inf)  # (B, C)
 
@@ -271,6 +271,7 @@ def _best(logits: Tensor, f: Frontier, s: Settings) -> tuple[Tensor, Tensor, Ten
     logits = logits.float()
     norm = logits.logsumexp(-1, keepdim=True)  # (R, 1)
     values, tokens = largest(_ruled(logits, f, s), count)  # (R, C)
+    values = logits.gather(1, tokens).masked_fill(values == -math.inf, -math.inf)  # rules choose; the model scores
     before = f.logs[:, : logits.shape[0] // batch]  # only one hypothesis at the first step
     logs = ((values - norm).unflatten(0, (batch, -1)) + before[:, :, None]).flatten(1)  # (B, W * C)
     logs, place = logs.topk(min(2 * s.width, logs.shape[1]), 1)  # (B, C)

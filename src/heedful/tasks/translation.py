@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from heedful.blocks.layouts import Layout, Packed, Padded
 from heedful.blocks.losses import Loss, projected_cross_entropy
@@ -44,7 +44,7 @@ class Compiled:
     features: Callable[..., tuple[Tensor, Any]]
 
 
-def compiled(model: nn.Module, dynamic: bool) -> Compiled:
+def compiled(model: Translating, dynamic: bool) -> Compiled:
     """The same model, compiled: `dynamic` for batches of many shapes."""
     start, features = (torch.compile(method, dynamic=dynamic) for method in (model.start, model.features))
     return Compiled(model.tokens, start, features)
@@ -66,11 +66,11 @@ def translation_loss(model: Translating, batch: Batch, label_smoothing: float = 
 
 
 @torch.inference_mode()
-def perplexity_loss(model: nn.Module, encoded: Encoded, device: torch.device, batch_tokens: int) -> float:
+def perplexity_loss(model: Translating, encoded: Encoded, device: torch.device, batch_tokens: int) -> float:
     """The mean loss a target token over a whole set, without label smoothing."""
     total, count = 0.0, 0
     for batch in encoded.in_order(batch_tokens):
-        loss = translation_loss(model, batch.to(device))  # type: ignore[arg-type]
+        loss = translation_loss(model, batch.to(device))
         total, count = total + loss.plain.item(), count + batch.tokens
     return total / count
 
@@ -99,7 +99,7 @@ class Translation:
 class Translator:
     """A model with its tokenizer, ready to translate."""
 
-    model: nn.Module
+    model: Any  # a module that is Translating
     tokenizer: Tokenizer
     context: int
     device: torch.device
@@ -162,7 +162,7 @@ class Translator:
 
     @torch.inference_mode()
     def align(self, text: str, translation: Translation) -> Alignment:
-        """Where each piece of a translation looked in its source: the cross-attention, averaged over layers and heads."""
+        """Where each piece of a translation looked: the cross-attention, averaged over layers and heads."""
         ids = self._ids([text])[0]
         given = torch.tensor([[Tokenizer.bos, *translation.ids]], device=self.device)[:, :-1]  # (1, T)
         with watch(self.model, "decoder.*.cross.weights") as seen:
@@ -181,7 +181,7 @@ class Translator:
     def _start(self, source: Tensor, real: Tensor | None) -> tuple[Any, Tensor]:
         layout = None if real is None else Padded(real)
         prefix = torch.full((len(source), 1), Tokenizer.bos, device=self.device)  # (B, 1)
-        return self.model.start(source, layout), prefix  # type: ignore[operator]
+        return self.model.start(source, layout), prefix
 
     def _rules(self) -> tuple[Rule, ...]:
         return (Never((Tokenizer.pad, Tokenizer.unk, Tokenizer.bos)),)
@@ -216,7 +216,9 @@ class Translator:
         parts = (paths.tokens, paths.lengths, paths.logs, paths.scores)
         for tokens, lengths, logs, scores in zip(*(part.tolist() for part in parts), strict=True):
             yield [
-                Translation(self.tokenizer.decode(ids[:length]), log, score, ids[:length], ids[length - 1] == Tokenizer.eos)
+                Translation(
+                    self.tokenizer.decode(ids[:length]), log, score, ids[:length], ids[length - 1] == Tokenizer.eos
+                )
                 for ids, length, log, score in zip(tokens, lengths, logs, scores, strict=True)
             ]
 

@@ -32,19 +32,15 @@ class TrainConfig(Config):
     seed: int = Field(0, ge=0, lt=2**63, description="decides weights, sample order and dropout")
     budget: Budget = Field(description="when training ends")
     batch_tokens: int = Field(4096, ge=1, description="tokens in a batch, padding included, on the longer side")
-    batching: Literal["padded", "packed"] = Field(
-        "padded",
-        description="one row a pair, by length; or all pairs of a batch end to end in one row, which suits GPUs",
+    batching: Literal["auto", "padded", "packed"] = Field(
+        "auto", description="a row a pair, by length; or all pairs end to end in one row; auto: packed on a GPU"
     )
     accumulate: int = Field(1, ge=1, description="batches whose gradients make one step")
     optimizer: AdamW = AdamW()
     schedule: ScheduleConfig = Field(Cosine(), description="how the learning rate changes")
     clip: float | None = Field(1.0, gt=0, description="largest gradient norm; null: any")
     precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 where the GPU has it")
-    compile: bool = Field(
-        False,
-        description="torch.compile, and on a GPU with packed batches the whole step as a graph: slow start, fast steps",
-    )
+    compile: bool = Field(False, description="use torch.compile: a slow start, then faster steps")
     threads: int | None = Field(None, ge=1, le=4096, description="CPU threads; null: one for a tiny model, else all")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: a GPU if there is one")
     log_every: int = Field(50, ge=1, description="steps between two lines of metrics")

@@ -18,7 +18,7 @@ from heedful.data.batches import Batch, Batches, PackedBatch
 from heedful.errors import UserError
 from heedful.train.checkpoint import Checkpoint, RunFolder
 from heedful.train.configs import TrainConfig
-from heedful.train.optim import clip, load_optimizer, make_optimizer, optimizer_tensors
+from heedful.train.optim import load_optimizer, make_optimizer, optimizer_tensors
 from heedful.train.seeds import reseed
 from heedful.train.step import GraphedStep, LossOf, PlainStep
 
@@ -88,10 +88,8 @@ def fit(
         load_strictly(model, checkpoint.load("model"))
         load_optimizer(optimizer, model, checkpoint.load("optimizer"))
     model.train()
-    first = batches.at(counters.position)
-    graphed = config.compile and device.type == "cuda" and isinstance(first, PackedBatch)
-    run = GraphedStep(model, loss_of, device, bf16, first) if graphed else PlainStep(loss_of, device, bf16)
-    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    plain, first = PlainStep(model, loss_of, optimizer, config, device, bf16), batches.at(counters.position)
+    run = GraphedStep(plain, first) if device.type == "cuda" and isinstance(first, PackedBatch) else plain
 
     def save() -> Saved:
         tensors = {"model": weights_of(model), "optimizer": optimizer_tensors(optimizer, model)}
@@ -104,18 +102,14 @@ def fit(
         micro = [batches.at(counters.position + index) for index in range(config.accumulate)]
         tokens = sum(batch.tokens for batch in micro)
         rate = config.optimizer.lr * config.schedule.factor(step, progress)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
         total = torch.zeros((), device=device)
         for index, batch in enumerate(micro):
             reseed(device, config.seed, step, index)
-            total += run(batch, tokens).plain
-        norm = clip(weights, config.clip)
-        loss_value, norm_value = (torch.stack([total / tokens, norm.to(total.dtype)])).tolist()
+            total += run.gradients(batch, tokens).plain
+        loss_value, norm_value = torch.stack([total / tokens, run.norm()]).tolist()
         if not (math.isfinite(loss_value) and math.isfinite(norm_value)):
             raise _not_finite(model, step, micro, loss_value)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=isinstance(run, PlainStep))
+        run.update(rate)
 
         counters.step, counters.position = step, counters.position + config.accumulate
         counters.tokens, counters.seconds = counters.tokens + tokens, time.monotonic() - began

@@ -1,18 +1,22 @@
-"""One micro-batch, forward and backward: plain, or captured once as a device graph and replayed."""
+"""An optimizer step in three parts: gradients of a micro-batch, their norm, the update; plain, or as device graphs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from heedful.blocks.losses import Loss
 from heedful.data.batches import Batch, PackedBatch
+from heedful.train.configs import TrainConfig
+from heedful.train.optim import clip
 
 LossOf = Callable[[Batch], Loss]
+Result = TypeVar("Result")
 
 
 def mixed(device: torch.device, bf16: bool) -> AbstractContextManager[object]:
@@ -21,57 +25,102 @@ def mixed(device: torch.device, bf16: bool) -> AbstractContextManager[object]:
 
 
 class PlainStep:
-    """loss.backward(), with the loss divided by the number of tokens of the whole step."""
+    """Each part as it is."""
 
-    def __init__(self, loss_of: LossOf, device: torch.device, bf16: bool) -> None:
-        self.loss_of, self.device, self.bf16 = loss_of, device, bf16
+    def __init__(
+        self, model: nn.Module, loss_of: LossOf, optimizer: torch.optim.Optimizer, config: TrainConfig,
+        device: torch.device, bf16: bool,
+    ) -> None:  # fmt: skip
+        self.weights = [weight for weight in model.parameters() if weight.requires_grad]
+        self.loss_of, self.optimizer, self.config, self.device, self.bf16 = loss_of, optimizer, config, device, bf16
 
-    def __call__(self, batch: Batch, tokens: int) -> Loss:
+    def gradients(self, batch: Batch, tokens: int | Tensor) -> Loss:
+        """Add a micro-batch's gradients, its loss divided by the tokens of the whole step."""
         with mixed(self.device, self.bf16):
             loss = self.loss_of(batch.to(self.device))
-        (loss.total / tokens).backward()  # type: ignore[no-untyped-call]
+        (loss.total / tokens).backward()
         return replace(loss, total=loss.total.detach())
+
+    def norm(self) -> Tensor:
+        """The gradients' norm, before they are clipped."""
+        return clip(self.weights, self.config.clip)
+
+    def update(self, rate: float) -> None:
+        """Move the weights, and forget the gradients."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        self.optimizer.zero_grad()
 
 
 class GraphedStep:
-    """The same as one device graph: packed batches all have one shape, so that a single capture serves the whole run.
+    """Each part captured once as a device graph and replayed: packed batches all have one shape.
 
-    Gradients are added to buffers that live as long as this object; zero them in place, never set them to None.
+    Captured work sees the same memory each time, so the gradients stay where they are: with one micro-batch a step they
+    are written over, with more they are added up and set to zero by the update.
     """
 
-    def __init__(self, model: nn.Module, loss_of: LossOf, device: torch.device, bf16: bool, like: PackedBatch) -> None:
-        self.loss_of, self.device, self.bf16 = loss_of, device, bf16
-        self.batch = like.to(device)
-        self.tokens = torch.ones((), device=device)
-        for weight in model.parameters():
-            weight.grad = torch.zeros_like(weight)
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):  # compiles, and lets libraries choose and allocate, before the capture
-                self._run()
-        torch.cuda.current_stream().wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.loss = self._run()
-        for weight in model.parameters():
-            assert weight.grad is not None
-            weight.grad.zero_()
+    def __init__(self, plain: PlainStep, like: PackedBatch) -> None:
+        self.plain, self.batch = plain, like.to(plain.device)
+        self.tokens, self.rate = (torch.ones((), device=plain.device) for _ in range(2))
+        self.adds = plain.config.accumulate > 1
+        for group in plain.optimizer.param_groups:
+            group["lr"], group["capturable"] = self.rate, True
+        _warmed(lambda: plain.gradients(self.batch, self.tokens))
+        self._empty()
+        self.loss, self._gradients = _captured(lambda: plain.gradients(self.batch, self.tokens))
+        self.size, self._norm = _captured(plain.norm)
+        self._updated: torch.cuda.CUDAGraph | None = None  # captured at the first update, since it changes the weights
+        if self.adds:
+            self._zero()
 
-    def __call__(self, batch: Batch, tokens: int) -> Loss:
+    def gradients(self, batch: Batch, tokens: int) -> Loss:
         assert isinstance(batch, PackedBatch)
-        for name in _tensors(batch):
-            getattr(self.batch, name).copy_(getattr(batch, name), non_blocking=True)
+        for name in (field.name for field in fields(batch)):
+            if isinstance(buffer := getattr(self.batch, name), Tensor):
+                buffer.copy_(getattr(batch, name), non_blocking=True)
         self.tokens.fill_(tokens)
-        self.graph.replay()
+        self._gradients.replay()
         return self.loss
 
-    def _run(self) -> Loss:
-        with mixed(self.device, self.bf16):
-            loss = self.loss_of(self.batch)
-        (loss.total / self.tokens).backward()  # type: ignore[no-untyped-call]
-        return replace(loss, total=loss.total.detach())
+    def norm(self) -> Tensor:
+        self._norm.replay()
+        return self.size
+
+    def update(self, rate: float) -> None:
+        self.rate.fill_(rate)
+        if self._updated is None:
+            self._move()  # the first update runs plainly, which also makes the optimizer's state
+            _, self._updated = _captured(self._move)  # capturing does not run it
+        else:
+            self._updated.replay()
+
+    def _move(self) -> None:
+        self.plain.optimizer.step()
+        if self.adds:
+            self._zero()
+
+    def _zero(self) -> None:
+        torch._foreach_zero_([weight.grad for weight in self.plain.weights if weight.grad is not None])
+
+    def _empty(self) -> None:
+        for weight in self.plain.weights:
+            weight.grad = torch.zeros_like(weight) if self.adds else None
 
 
-def _tensors(batch: PackedBatch) -> list[str]:
-    return [field.name for field in fields(batch) if isinstance(getattr(batch, field.name), Tensor)]
+def _warmed(run: Callable[[], object]) -> None:
+    """Run a few times on a side stream: compiles, and lets libraries choose and allocate, before a capture."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            run()
+    torch.cuda.current_stream().wait_stream(side)
+
+
+def _captured(run: Callable[[], Result]) -> tuple[Result, torch.cuda.CUDAGraph]:
+    """What a function gives, as buffers, and the graph that fills them again."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = run()
+    return result, graph

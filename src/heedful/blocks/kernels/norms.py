@@ -8,56 +8,63 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-PROGRAMS = 1056  # eight a multiprocessor of a large GPU; each sums the gradients of its own share of rows
+PROGRAMS = 528  # four a multiprocessor of a large GPU; each sums the gradients of its own share of rows
 
 
 @triton.jit
-def _forward(x, y, weight, bias, seed, o, s, mean, scale, D, p, eps, C: tl.constexpr, DROP: tl.constexpr):
-    """One row: s = x + dropout(y), o = norm(s); keeps s, its mean and its scale for the way back."""
-    row, column = tl.program_id(0).to(tl.int64), tl.arange(0, C)
-    inside, place = column < D, row * D + column
+def _forward(x, y, weight, bias, seed, o, s, mean, scale, rows, D, p, eps,
+             R: tl.constexpr, C: tl.constexpr, DROP: tl.constexpr):  # fmt: skip
+    """R rows: s = x + dropout(y), o = norm(s); keeps s, its mean and its scale for the way back."""
+    row, column = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, C)
+    inside = (row < rows)[:, None] & (column < D)
+    place = row[:, None] * D + column
     add = tl.load(y + place, mask=inside, other=0.0).to(tl.float32)
     if DROP:
         add = tl.where(tl.rand(tl.load(seed), place) >= p, add / (1 - p), 0.0)
     value = tl.load(x + place, mask=inside, other=0.0).to(tl.float32) + add
     tl.store(s + place, value.to(s.dtype.element_ty), mask=inside)
-    middle = tl.sum(value, 0) / D
-    value = tl.where(inside, value - middle, 0.0)
-    factor = tl.rsqrt(tl.sum(value * value, 0) / D + eps)
-    tl.store(mean + row, middle)
-    tl.store(scale + row, factor)
-    w, b = tl.load(weight + column, mask=inside, other=0.0), tl.load(bias + column, mask=inside, other=0.0)
-    tl.store(o + place, (value * factor * w + b).to(o.dtype.element_ty), mask=inside)
+    middle = tl.sum(value, 1) / D
+    value = tl.where(inside, value - middle[:, None], 0.0)
+    factor = tl.rsqrt(tl.sum(value * value, 1) / D + eps)
+    tl.store(mean + row, middle, mask=row < rows)
+    tl.store(scale + row, factor, mask=row < rows)
+    w, b = tl.load(weight + column, mask=column < D, other=0.0), tl.load(bias + column, mask=column < D, other=0.0)
+    tl.store(o + place, (value * factor[:, None] * w + b).to(o.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _backward(g, s, weight, seed, mean, scale, dx, dy, dw, db, rows, D, p, C: tl.constexpr, DROP: tl.constexpr):
+def _backward(g, s, weight, seed, mean, scale, dx, dy, dw, db, rows, D, p,
+              R: tl.constexpr, C: tl.constexpr, DROP: tl.constexpr):  # fmt: skip
     """A share of the rows: gradients in x and y, and this share's part of those in weight and bias."""
     first, count, column = tl.program_id(0), tl.num_programs(0), tl.arange(0, C)
-    inside = column < D
-    w = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
-    grad_w, grad_b = tl.zeros([C], tl.float32), tl.zeros([C], tl.float32)
-    for row in range(first, rows, count):
-        place = tl.cast(row, tl.int64) * D + column
+    w = tl.load(weight + column, mask=column < D, other=0.0).to(tl.float32)
+    grad_w, grad_b = tl.zeros([R, C], tl.float32), tl.zeros([R, C], tl.float32)
+    for tile in range(first * R, rows, count * R):
+        row = tile + tl.arange(0, R)
+        inside = (row < rows)[:, None] & (column < D)
+        place = row[:, None] * D + column
         grad = tl.load(g + place, mask=inside, other=0.0).to(tl.float32)
         value = tl.load(s + place, mask=inside, other=0.0).to(tl.float32)
-        factor = tl.load(scale + row)
-        value = tl.where(inside, (value - tl.load(mean + row)) * factor, 0.0)
+        factor = tl.load(scale + row, mask=row < rows, other=0.0)[:, None]
+        middle = tl.load(mean + row, mask=row < rows, other=0.0)[:, None]
+        value = tl.where(inside, (value - middle) * factor, 0.0)
         grad_w += grad * value
         grad_b += grad
         grad = grad * w
-        change = (grad - value * (tl.sum(grad * value, 0) / D) - tl.sum(grad, 0) / D) * factor
+        tilt, shift = tl.sum(grad * value, 1) / D, tl.sum(grad, 1) / D
+        change = (grad - value * tilt[:, None] - shift[:, None]) * factor
         tl.store(dx + place, change.to(dx.dtype.element_ty), mask=inside)
         if DROP:
             change = tl.where(tl.rand(tl.load(seed), place) >= p, change / (1 - p), 0.0)
         tl.store(dy + place, change.to(dy.dtype.element_ty), mask=inside)
-    tl.store(dw + first * D + column, grad_w, mask=inside)
-    tl.store(db + first * D + column, grad_b, mask=inside)
+    tl.store(dw + first * D + column, tl.sum(grad_w, 0), mask=column < D)
+    tl.store(db + first * D + column, tl.sum(grad_b, 0), mask=column < D)
 
 
-def _shape(width: int, p: float) -> dict[str, object]:
+def _shape(width: int, p: float) -> dict[str, int | bool]:
+    """Tiles of about two thousand numbers."""
     wide = triton.next_power_of_2(width)
-    return {"C": wide, "DROP": p > 0, "num_warps": min(max(wide // 256, 1), 8)}
+    return {"R": max(1, 2048 // wide), "C": wide, "DROP": p > 0, "num_warps": 4 if wide <= 2048 else 8}
 
 
 @torch.library.custom_op("heedful::add_norm", mutates_args=())
@@ -69,7 +76,10 @@ def _add_norm(
     rows = y.numel() // y.shape[-1]
     mean, scale = (torch.empty(rows, device=y.device, dtype=torch.float32) for _ in range(2))
     width = y.shape[-1]
-    _forward[(rows,)](x, y, weight, bias, seed, o, s, mean, scale, width, p, eps, **_shape(width, p))
+    shape = _shape(width, p)
+    _forward[(triton.cdiv(rows, shape["R"]),)](
+        x, y, weight, bias, seed, o, s, mean, scale, rows, width, p, eps, **shape
+    )
     return o, s, mean, scale
 
 
@@ -89,9 +99,10 @@ def _add_norm_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     g, width, rows = g.contiguous(), g.shape[-1], mean.numel()
     dx, dy = torch.empty_like(g, dtype=like.dtype), torch.empty_like(g)
-    parts = min(rows, PROGRAMS)
+    shape = _shape(width, p)
+    parts = min(triton.cdiv(rows, shape["R"]), PROGRAMS)
     dw, db = (torch.empty(parts, width, device=g.device, dtype=torch.float32) for _ in range(2))
-    _backward[(parts,)](g, s, weight, seed, mean, scale, dx, dy, dw, db, rows, width, p, **_shape(width, p))
+    _backward[(parts,)](g, s, weight, seed, mean, scale, dx, dy, dw, db, rows, width, p, **shape)
     return dx, dy, dw.sum(0), db.sum(0)
 
 
