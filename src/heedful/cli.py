@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -25,6 +26,11 @@ RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A YAML file, 
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as train.seed=3.")
 ]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+RunOption = Annotated[Path | None, typer.Option("--run", metavar="DIR", help="The run's folder; else runs/NAME.")]
+Beams = Annotated[int | None, typer.Option(min=1, max=1000, help="Hypotheses kept; else as the recipe says.")]
+Json = Annotated[bool, typer.Option("--json", help="Write JSON, one object a line.")]
+Batch = Annotated[int, typer.Option(min=1, max=100_000, help="Lines translated together.")]
 
 
 def _version(wanted: bool) -> None:
@@ -97,10 +103,101 @@ def recipes() -> None:
         typer.echo(f"{name:<20} {summary(path)}")
 
 
+@app.command()
+def train(recipe: RecipeName, overrides: Overrides = None, run: RunOption = None) -> None:
+    """Train a recipe. The same command again goes on where the run stands; Ctrl-C stops it and loses nothing."""
+    from heedful.commands.train import train_verb
+
+    train_verb(recipe, overrides or [], run)
+
+
+@app.command("eval")
+def evaluate(
+    run: RunFolder,
+    split: Annotated[Literal["test", "valid"], typer.Option(help="Which part of the recipe's data.")] = "test",
+    beams: Beams = None,
+    as_json: Json = False,
+) -> None:
+    """Score a trained model on its recipe's data: BLEU, chrF and exact match with their signatures, and samples."""
+    from heedful.commands.evaluate import eval_verb
+
+    eval_verb(run, split, beams, as_json)
+
+
+@app.command()
+def translate(
+    run: RunFolder,
+    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts, or - for lines of stdin.")] = None,
+    beams: Beams = None,
+    top: Annotated[int, typer.Option(min=1, max=1000, help="Best translations shown, with their scores.")] = 1,
+    align: Annotated[bool, typer.Option("--align", help="Show where the model looked for each piece.")] = False,
+    align_to: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw that into a PNG file.")] = None,
+    as_json: Json = False,
+    sample: Annotated[bool, typer.Option("--sample", help="Draw a translation by chance.")] = False,
+    temperature: Annotated[float, typer.Option(min=0.01, max=100, help="Over 1 more daring, under 1 less.")] = 1.0,
+    top_k: Annotated[int | None, typer.Option(min=1, help="Draw from the k likeliest tokens.")] = None,
+    top_p: Annotated[float | None, typer.Option(min=1e-6, max=1, help="Draw from this share of likelihood.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Which chance.")] = 0,
+    batch: Batch = 64,
+) -> None:
+    """Translate texts with a trained model, or the lines that are piped in; empty lines stay empty lines."""
+    from heedful.commands.translate import Sampling, translate_verb
+
+    sampling = Sampling(temperature, top_k, top_p, seed)
+    if not sample and sampling != Sampling(1.0, None, None, 0):
+        raise UserError(
+            "--temperature, --top-k, --top-p and --seed are about chance", todo="add --sample, or leave them out"
+        )
+    translate_verb(run, texts or [], beams, top, sampling if sample else None, as_json, align, align_to, batch)
+
+
+@app.command()
+def predict(
+    run: RunFolder,
+    source: Annotated[Path, typer.Argument(metavar="IN.JSONL", help="A file with one JSON object a line.")],
+    to: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.JSONL", help="The file to write.")],
+    field: Annotated[str, typer.Option(help="The key that holds the text.")] = "source",
+    beams: Beams = None,
+    force: Annotated[bool, typer.Option("--force", help="Write even where a file is in the way.")] = False,
+    batch: Batch = 64,
+) -> None:
+    """Translate a file of JSON lines: every object gets a "prediction"."""
+    from heedful.commands.translate import predict_verb
+
+    predict_verb(run, source, to, field, beams, force, batch)
+
+
+@app.command()
+def runs(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to look.")] = Path("runs")) -> None:
+    """List the runs below a folder: what they are, how far they are, how good they are."""
+    from heedful.commands.runs import runs_verb
+
+    runs_verb(folder)
+
+
+@app.command()
+def claims() -> None:
+    """Print the claim sheet as Markdown: what the lectures say, and the test that proves it here."""
+    from heedful.claims import render, sheet
+
+    typer.echo(render(sheet()), nl=False)
+
+
+@app.command()
+def demo(run: RunOption = None) -> None:
+    """Train a small model on number words, English to German, in about a minute, and look into it."""
+    from heedful.demo import demo_verb
+
+    demo_verb(run or Path("runs/demo"))
+
+
 def main() -> None:
     """Run the command line: exit code 2 for a mistake of the user's, 130 when interrupted."""
     # Idle OpenMP threads that spin take the cores from the busy ones; it must be said before torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter is no reason to fail
     try:
         app()
     except UserError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -25,7 +26,7 @@ from heedful.recipe import DecodeConfig, Recipe, check_recipe
 from heedful.tasks.translation import Translator, compiled, perplexity_loss, translation_loss
 from heedful.train.checkpoint import RunFolder, newest
 from heedful.train.environment import environment
-from heedful.train.files import append_jsonl, trim_jsonl, write_text_atomic
+from heedful.train.files import append_jsonl, disk_errors, trim_jsonl, write_text_atomic
 from heedful.train.loop import (
     Counters,
     Due,
@@ -44,11 +45,9 @@ TINY = 1_000_000  # parameters under which a second thread costs more than it br
 
 @dataclass(frozen=True)
 class Stage:
-    """What is being prepared, and how far it is: done of total, or neither where it cannot be counted."""
+    """What is being done apart from training itself."""
 
     name: str
-    done: int = 0
-    total: int = 0
 
 
 @dataclass(frozen=True)
@@ -75,6 +74,7 @@ class Evaluated:
     loss: float
     scores: tuple[Score, ...]
     samples: tuple[tuple[str, str, str], ...]  # source, reference, translation
+    unread: int  # sources too long for the model, whose translation counts as empty
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,8 @@ def train(recipe: Recipe, run: str | Path, stop: Callable[[], bool] = lambda: Fa
     check_recipe(recipe)
     device = choose_device(recipe.train)
     path = Path(run)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with disk_errors(path.parent, "make the folder of the run"):
+        path.parent.mkdir(parents=True, exist_ok=True)
     with RunFolder.create_or_open(path, render(recipe), keep=recipe.train.keep) as folder:
         yield from _train(recipe, folder, device, stop)
 
@@ -105,16 +106,15 @@ def _train(recipe: Recipe, folder: RunFolder, device: torch.device, stop: Callab
     valid = recipe.data.pairs("valid")
     yield Stage("training the tokenizer")
     tokenizer = _tokenizer(recipe, folder.path, read.pairs)
-    progress: list[tuple[int, int]] = []
-    yield Stage("encoding", 0, len(read.pairs))
-    encoded = encode(read.pairs, tokenizer, recipe.model.context, lambda done, total: progress.append((done, total)))
+    yield Stage("turning text into tokens")
+    encoded = encode(read.pairs, tokenizer, recipe.model.context)
     held_out = encode(valid, tokenizer, recipe.model.context)
 
     torch.manual_seed(recipe.train.seed)
     config = recipe.model.model_copy(update={"vocab": recipe.model.vocab or tokenizer.vocab})
     model: Any = build(config)
     size = sum(weight.numel() for weight in model.parameters())
-    threads = recipe.train.threads or (1 if size < TINY and device.type == "cpu" else len(os.sched_getaffinity(0)))
+    threads = recipe.train.threads or few_threads(model, device)
     torch.set_num_threads(threads)
     model.to(device)
     folder.preflight(bytes_needed=4 * size * 3 * (recipe.train.keep + 2))
@@ -128,7 +128,8 @@ def _train(recipe: Recipe, folder: RunFolder, device: torch.device, stop: Callab
     if checkpoint and checkpoint.manifest.about.get("packed") != packed:
         before, now = ("padded", "packed") if packed else ("packed", "padded")
         raise UserError(
-            "this run cannot go on in the same order of samples", where="train.batching",
+            "this run cannot go on in the same order of samples",
+            where="train.batching",
             found=f"{now} batches on this device, {before} ones when the run began",
             todo=f"go on on the device it began on, or begin anew elsewhere with train.batching={before}",
         )
@@ -191,21 +192,48 @@ def _finish(
     model.eval()
     write_portable(folder.path / "model", recipe, config, model, translator.tokenizer)
     curve(folder.path)
-    if recipe.data.missing() or not _has_test(recipe):
+    if not _has_test(recipe):
+        return
+    if stored := results(folder.path):
+        yield stored
         return
     yield Stage("translating the test set")
-    result = scored(translator, recipe, "test")
+    result = scored(translator, recipe, "test", counters.step)
     _record(folder.path, result)
-    write_text_atomic(folder.path / "results.json", json.dumps(_plain(result), indent=2, ensure_ascii=False) + "\n")
+    write_text_atomic(folder.path / "results.json", json.dumps(plain(result), indent=2, ensure_ascii=False) + "\n")
     yield result
 
 
-def scored(translator: Translator, recipe: Recipe, split: Split) -> Evaluated:
-    """Scores of a trained model on one split of its recipe's data, with the recipe's beams."""
+def results(run: Path) -> Evaluated | None:
+    """The test scores of a run that is complete."""
+    path = run / "results.json"
+    if not path.is_file():
+        return None
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        scores = tuple(Score(name, score["value"], score["signature"]) for name, score in data["scores"].items())
+        samples = tuple((source, reference, found) for source, reference, found in data["samples"])
+        return Evaluated(data["step"], data["split"], data["loss"], scores, samples, data["unread"])
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(
+            "the test scores cannot be read", where=str(path), found=repr(error),
+            todo="delete the file, and train again with the same command: the model is scored anew",
+        ) from error  # fmt: skip
+
+
+def scored(
+    translator: Translator,
+    recipe: Recipe,
+    split: Split,
+    step: int = 0,
+    beams: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Evaluated:
+    """Scores of a trained model on one split of its recipe's data, with the recipe's beams if none are given."""
     pairs = recipe.data.pairs(split)
     encoded = encode(pairs, translator.tokenizer, translator.context)
     loss = perplexity_loss(translator.model, encoded, translator.device, recipe.train.batch_tokens)
-    return evaluate(translator, pairs, 0, split, loss, recipe.train.samples)
+    return evaluate(translator, pairs, step, split, loss, recipe.train.samples, beams, progress)
 
 
 def evaluate(
@@ -219,7 +247,10 @@ def evaluate(
     progress: Callable[[int], None] | None = None,
 ) -> Evaluated:
     """BLEU, chrF and exact match of a translator on pairs, and a few samples spread over them."""
-    found = [best[0].text for best in translator.search([pair.source for pair in pairs], beams, progress=progress)]
+    fits = translator.fits([pair.source for pair in pairs])
+    texts = [pair.source for pair, fit in zip(pairs, fits, strict=True) if fit]
+    translations = iter(translator.search(texts, beams, progress=progress))
+    found = [next(translations)[0].text if fit else "" for fit in fits]
     references = [pair.target for pair in pairs]
     shown = random.Random(step).sample(range(len(pairs)), min(samples, len(pairs)))
     return Evaluated(
@@ -228,7 +259,16 @@ def evaluate(
         loss,
         (bleu(found, references), chrf(found, references), exact_match(found, references)),
         tuple((pairs[row].source, references[row], found[row]) for row in shown),
+        fits.count(False),
     )
+
+
+def few_threads(model: nn.Module, device: torch.device) -> int:
+    """How many CPU threads a model is worth."""
+    size = sum(weight.numel() for weight in model.parameters())
+    if size < TINY and device.type == "cpu":
+        return 1
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def average(states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -317,7 +357,8 @@ def curve(run: Path) -> Path | None:
     if not series:
         return None
     path = run / "loss.png"
-    curves(series, path, "Loss", "step", "nats a token")
+    with disk_errors(run, "draw the loss"):
+        curves(series, path, "Loss", "step", "nats a token")
     return path
 
 
@@ -347,7 +388,8 @@ def _json(text: str, where: Path) -> dict[str, Any]:
     return found
 
 
-def _plain(event: Evaluated) -> dict[str, Any]:
+def plain(event: Evaluated) -> dict[str, Any]:
+    """An evaluation as it is written to JSON."""
     scores = {score.name: {"value": score.value, "signature": score.signature} for score in event.scores}
     return {"kind": "evaluated", **asdict(event), "scores": scores}
 
@@ -359,4 +401,4 @@ def _record(run: Path, event: Step | Saved | Evaluated, every: int = 1) -> None:
             return
         append_jsonl(run / "metrics.jsonl", {"kind": "step", **asdict(event)})
     elif isinstance(event, Evaluated):
-        append_jsonl(run / "metrics.jsonl", _plain(event))
+        append_jsonl(run / "metrics.jsonl", plain(event))

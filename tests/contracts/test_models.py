@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -15,6 +16,7 @@ from heedful.blocks.layouts import Packed, Padded
 from heedful.blocks.losses import cross_entropy
 from heedful.blocks.state import regroup, reserve, select
 from heedful.blocks.taps import taps, watch
+from heedful.decode.search import beam, drain, greedy
 from heedful.models import MODELS, build
 from heedful.models.configs import TransformerConfig
 from heedful.train.portable import read_model, write_model
@@ -175,6 +177,48 @@ def test_what_stands_in_the_padding_does_not_matter(case: Case) -> None:
     assert one.equal(two)
 
 
+@every_model
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_every_length_gives_the_same_alone_and_in_a_batch(case: Case, side: Side) -> None:
+    model, source = prepared(case), sentences(*range(1, CONTEXT + 1))
+    target = torch.randint(0, VOCAB, (len(source), CONTEXT))
+    batch, _ = model(target, case.start(model, source, side, 0))
+    for row, sentence in enumerate(source):
+        alone, _ = model(target[row : row + 1], case.start(model, [sentence], "right", 0))
+        close(batch[row : row + 1], alone)
+
+
+@every_variant
+def test_an_empty_sentence_spoils_nothing(case: Case) -> None:
+    model, source, target = prepared(case), sentences(4, 2), torch.randint(0, VOCAB, (3, 5))
+    real = torch.tensor([[False] * 4, [True] * 4, [True, True, False, False]])
+    padded = torch.cat([torch.zeros(1, 4, dtype=torch.long), pad_sequence(source, batch_first=True)])
+    logits, _ = model(target, model.start(padded, Padded(real)))
+    assert bool(logits.isfinite().all())
+    others, _ = model(target[1:], case.start(model, source, "right", 0))
+    close(logits[1:], others)
+    logits.sum().backward()
+    assert all(bool(p.grad.isfinite().all()) for p in model.parameters())
+
+
+@every_model
+def test_a_hundred_sentences_are_decoded_alike_alone_and_together(case: Case) -> None:
+    model, source = prepared(case), sentences(*(1 + i % 9 for i in range(100)))
+
+    def decode(some: Sequence[Tensor], side: Side) -> list[list[list[int]]]:
+        start = torch.ones(len(some), 1, dtype=torch.long), torch.full((len(some),), 8), 0
+        found = []
+        for search in (greedy, partial(beam, beams=3)):
+            paths = drain(search(model, case.start(model, some, side, 0), *start))
+            found.append([p[0, :n].tolist() for p, n in zip(paths.tokens, paths.lengths[:, 0].tolist(), strict=True)])
+        return found
+
+    together = decode(source, "right")
+    assert decode(source, "left") == together
+    alone = [decode([sentence], "right") for sentence in source]
+    assert [[one[kind][0] for one in alone] for kind in (0, 1)] == together
+
+
 @every_variant
 def test_the_order_of_the_batch_does_not_matter(case: Case) -> None:
     model, source, target = prepared(case), sentences(4, 1, 6), torch.randint(0, VOCAB, (3, 5))
@@ -300,3 +344,21 @@ def test_eight_examples_are_learned_by_heart(case: Case, norm: str) -> None:
     assert loss.item() < 0.01
     logits, _ = model.eval()(target[:, :-1], case.start(model, source, "left", 0))
     assert logits.argmax(-1).equal(target[:, 1:])
+
+
+@every_model
+def test_a_compiled_model_has_no_break_and_can_still_be_watched(case: Case) -> None:
+    model, target = prepared(case), torch.randint(0, VOCAB, (2, 4))
+    source = torch.randint(1, VOCAB, (2, 5))
+
+    def run(source: Tensor, target: Tensor) -> Tensor:
+        return model(target, model.start(source))[0]
+
+    torch._dynamo.reset()
+    compiled = torch.compile(run, backend="eager", fullgraph=True)
+    close(compiled(source, target), run(source, target))
+    open_to_view = torch.compile(run, backend="eager")
+    with watch(model, "*.weights") as seen:
+        watched = open_to_view(source, target)
+    close(watched, run(source, target))
+    assert set(seen) == {name for name in taps(model) if name.endswith("weights")}

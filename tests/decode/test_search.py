@@ -117,15 +117,29 @@ def test_a_wide_beam_finds_the_best_of_all_strings(sentence: int, penalty: float
 
 @pytest.mark.parametrize("beams", [1, 2, 3])
 @pytest.mark.parametrize("penalty", [0.0, 1.0])
-def test_a_narrow_beam_is_the_textbook_search(beams: int, penalty: float) -> None:
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_narrow_beam_is_the_textbook_search(beams: int, penalty: float, exact: bool) -> None:
     toy, limit = Toy(), 6
     for sentence in range(15):
-        found = drain(beam(toy, toy.start(sentence), **begin(limit), beams=beams, top=beams, penalty=penalty))
-        expected = textbook(toy, sentence, limit, beams, penalty)
+        start = toy.start(sentence)
+        found = drain(beam(toy, start, **begin(limit), beams=beams, top=beams, penalty=penalty, exact=exact))
+        expected = textbook(toy, sentence, limit, beams, penalty, exact)
         assert [tuple(words(found, 0, r)) for r in range(len(expected))] == expected
 
 
-def textbook(toy: Toy, sentence: int, limit: int, beams: int, penalty: float) -> list[tuple[int, ...]]:
+def test_an_exact_search_goes_on_where_a_longer_path_may_still_win() -> None:
+    toy, differ = Toy(), 0
+    for sentence in range(40):
+        quick, exact = (
+            drain(beam(toy, toy.start(sentence), **begin(6), beams=2, penalty=1.0, exact=exact)).scores.item()
+            for exact in (False, True)
+        )
+        assert exact >= quick
+        differ += exact > quick
+    assert differ > 0
+
+
+def textbook(toy: Toy, sentence: int, limit: int, beams: int, penalty: float, exact: bool) -> list[tuple[int, ...]]:
     """Beam search in plain lists: extend, sort, set finished ones aside, keep the best others."""
     open_: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     done: list[tuple[float, tuple[int, ...]]] = []
@@ -141,7 +155,7 @@ def textbook(toy: Toy, sentence: int, limit: int, beams: int, penalty: float) ->
         if length == limit:
             done += [(log / length**penalty, path) for log, path in open_]
         done = sorted(done, reverse=True)[:beams]
-        if len(done) == beams and done[-1][0] >= open_[0][0] / length**penalty:
+        if len(done) == beams and done[-1][0] >= open_[0][0] / (limit if exact else length) ** penalty:
             break
     return [path for _, path in done]
 
@@ -258,6 +272,13 @@ def test_a_seed_repeats_itself_and_the_batch_does_not_matter() -> None:
         assert words(together, row) == words(alone)
     other = drain(sample(toy, toy.start(0, 1, 2), **begin(6, 6, 4), seeds=[6, 78, 1]))
     assert not together.tokens.equal(other.tokens)
+
+
+def test_luck_of_zero_never_picks_what_is_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "rand", lambda room, generator: torch.zeros(room))
+    toy = Toy(vocab=5)
+    paths = drain(sample(toy, toy.start(0), **begin(3), seeds=[1], rules=[Never((0, 1))]))
+    assert words(paths) == [2, 2, 2]
 
 
 # ------------------------------------------------------------------ the tree

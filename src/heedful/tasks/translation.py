@@ -82,6 +82,7 @@ class Alignment:
     source: list[str]
     target: list[str]
     weights: Tensor  # (T, S)
+    layer: int  # the decoder block they are from, the first being 1
 
 
 @dataclass(frozen=True)
@@ -146,30 +147,43 @@ class Translator:
         top_k: int | None = None,
         top_p: float | None = None,
         seed: int = 0,
+        first: int = 0,
         progress: Callable[[int], None] | None = None,
     ) -> list[list[Translation]]:
-        """A translation of each text drawn by chance; the same seed gives the same, whatever else is in the batch."""
+        """A translation of each text drawn by chance; text n of a seed gives the same, whatever else is in the batch.
+
+        `first` is the number of the first text, for texts that come in parts.
+        """
         rules: list[Rule] = [*self._rules(), Temperature(temperature)]
         rules += [TopK(top_k)] if top_k else []
         rules += [TopP(top_p)] if top_p else []
 
         def begin(source: Tensor, real: Tensor, limit: Tensor, rows: list[int]) -> Search:
             state, prefix = self._start(source, real)
-            seeds = [(seed * 1_000_003 + row) % 2**63 for row in rows]
+            seeds = [(seed * 1_000_003 + first + row) % 2**63 for row in rows]
             return sample(self.model, state, prefix, limit, Tokenizer.eos, seeds, rules, self.graphs)
 
         return self._run(texts, begin, 1, progress)
 
     @torch.inference_mode()
     def align(self, text: str, translation: Translation) -> Alignment:
-        """Where each piece of a translation looked: the cross-attention, averaged over layers and heads."""
+        """Where each piece of a translation looked: the cross-attention of one decoder block, averaged over its heads.
+
+        Of the blocks, the one whose rows are sharpest (of the least entropy) is shown: it tells the most.
+        """
         ids = self._ids([text])[0]
         given = torch.tensor([[Tokenizer.bos, *translation.ids]], device=self.device)[:, :-1]  # (1, T)
         with watch(self.model, "decoder.*.cross.weights") as seen:
             self.model(given, self._start(torch.tensor([ids], device=self.device), None)[0])
-        weights = torch.stack([seen[name] for name in sorted(seen)]).float().mean(dim=(0, 1, 2))  # (T, S)
+        blocks = [seen[f"decoder.{number}.cross.weights"].float().mean(dim=(0, 1)) for number in range(len(seen))]
+        entropies = [float(torch.special.entr(weights).sum()) for weights in blocks]
+        sharpest = entropies.index(min(entropies))
         pieces = self.tokenizer.pieces
-        return Alignment(pieces(ids), pieces(translation.ids), weights.cpu())
+        return Alignment(pieces(ids), pieces(translation.ids), blocks[sharpest].cpu(), sharpest + 1)
+
+    def fits(self, texts: Sequence[str]) -> list[bool]:
+        """Whether each text is short enough for the model."""
+        return [len(ids) < self.context for ids in self.tokenizer.ids(list(texts))]
 
     def _ids(self, texts: Sequence[str]) -> list[list[int]]:
         found = [[*ids, Tokenizer.eos] for ids in self.tokenizer.ids(list(texts))]

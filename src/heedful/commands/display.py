@@ -1,0 +1,179 @@
+"""Events of a training run as a person reads them: a live bar in a terminal, single lines in a log."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
+from heedful.errors import printable
+from heedful.experiment import Evaluated, Finished, Happening, Stage, Started
+from heedful.train.loop import Step
+
+PAUSE = 5.0  # seconds between two lines about steps in a log
+
+
+class Display(AbstractContextManager["Display"], Protocol):
+    """Something that shows events one by one, and lines of text between them."""
+
+    def show(self, event: Happening) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+
+def display(log_every: int) -> Display:
+    """A bar where a person looks on, lines where not."""
+    return Bar() if sys.stdout.isatty() else Lines(log_every)
+
+
+class Lines(Display):
+    """One line an event, and now and then one for a step."""
+
+    def __init__(self, log_every: int) -> None:
+        self.log_every, self.pace, self.last = log_every, Pace(), float("-inf")
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        sys.stdout.write(printable(text) + "\n")
+        sys.stdout.flush()  # whoever reads along, or stops the run, sees how far it is
+
+    def show(self, event: Happening) -> None:
+        if isinstance(event, Step):
+            left, now = self.pace.left(event), time.monotonic()
+            due = event.step % self.log_every == 0 and now - self.last >= PAUSE
+            if due or self.last < 0 or event.progress >= 1:
+                self.last = now
+                self.say(f"step {event.step:,}  {facts(event)}  {event.progress:.1%} done{left}")
+        else:
+            for line in told(event):
+                self.say(line)
+
+
+class Bar(Display):
+    """A bar that moves with each step, and lines above it for what stays worth reading."""
+
+    def __init__(self) -> None:
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(32), TextColumn("{task.fields[facts]}"))
+        console = Console(markup=False, highlight=False)
+        self.bar = Progress(*columns, console=console, transient=True, refresh_per_second=5)
+        self.task = self.bar.add_task("starting", total=None, facts="")
+        self.pace = Pace()
+
+    def __enter__(self) -> Bar:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def say(self, text: str) -> None:
+        self.bar.console.print(printable(text), soft_wrap=True)
+
+    def show(self, event: Happening) -> None:
+        if isinstance(event, Stage):
+            self.bar.update(self.task, description=event.name, total=None, facts="")
+        elif isinstance(event, Step):
+            note = f"{event.progress:4.0%}  {facts(event)}{self.pace.left(event)}"
+            self.bar.update(
+                self.task, description=f"step {event.step:,}", total=1.0, completed=event.progress, facts=note
+            )
+        else:
+            for line in told(event):
+                self.say(line)
+
+
+class Pace:
+    """How long a run still takes, from the steps since it began or went on."""
+
+    def __init__(self) -> None:
+        self.first: tuple[float, float] | None = None  # time and progress of the first step seen
+
+    def left(self, event: Step) -> str:
+        """The time left in words, once a second step has shown the pace."""
+        now = time.monotonic()
+        self.first = self.first or (now, event.progress)
+        began, done = self.first
+        if not done < event.progress < 1:
+            return ""
+        return f"  {duration((1 - event.progress) * (now - began) / (event.progress - done))} left"
+
+
+def facts(step: Step) -> str:
+    """What a step has to tell."""
+    return f"loss {step.loss:.4f}  {step.tokens_per_second:,.0f} tokens/s"
+
+
+def told(event: Happening) -> Iterator[str]:
+    """The lines that are worth keeping of an event other than a step."""
+    if isinstance(event, Stage):
+        yield event.name
+    elif isinstance(event, Started):
+        threads = f" with {event.threads} thread{'s' * (event.threads > 1)}" if event.device == "cpu" else ""
+        yield (
+            f"{event.pairs:,} pairs, {event.vocab:,} tokens, {event.parameters / 1e6:,.2f} million parameters, "
+            f"on {event.device}{threads}"
+        )
+        if event.dropped:
+            yield f"note: {event.dropped:,} pairs are longer than the model's context and were left out"
+        if event.skipped:
+            yield f"note: {event.skipped:,} pairs are blank on a side and were left out"
+        yield from (f"note: {note}" for note in event.notes)
+        if event.step:
+            yield f"resuming at step {event.step:,}"
+    elif isinstance(event, Evaluated):
+        if event.split == "valid":
+            yield f"step {event.step:,}  valid: loss {event.loss:.4f}  {scores(event)}"
+            yield from (f"    {source} -> {found}" for source, _, found in event.samples[:1])
+    elif isinstance(event, Finished) and event.stopped:
+        yield f"stopped at step {event.step:,}"
+
+
+def scores(event: Evaluated) -> str:
+    """The scores of an evaluation in one line."""
+    return "  ".join(f"{score.name} {score.value:.2f}" for score in event.scores)
+
+
+def scoreboard(event: Evaluated, samples: int = 3) -> list[str]:
+    """The scores of an evaluation with their signatures, and some translations."""
+    lines = [f"{event.split}: loss {event.loss:.5f}, perplexity {perplexity(event.loss)}"]
+    lines += [f"  {score.name:<12} {score.value:6.2f}   {score.signature}" for score in event.scores]
+    if any(score.name == "bleu" and score.value == 0 for score in event.scores):
+        lines.append("  (BLEU counts matching runs of four words: it is 0 where no line has one)")
+    if event.unread:
+        lines.append(f"  ({event.unread:,} sources are longer than the model's context: they count as empty lines)")
+    for source, reference, found in event.samples[:samples]:
+        lines += ["", f"  source       {source}", f"  translation  {found}"]
+        lines += [f"  reference    {reference}"] if found != reference else []
+    return lines
+
+
+def perplexity(loss: float) -> str:
+    """e to the loss, unless no number holds it."""
+    return f"{2.718281828459045**loss:.4f}" if loss < 100 else "beyond count"
+
+
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds as a clock shows them."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+@contextmanager
+def counting(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """A count of things done, drawn on stderr while a person looks on there and nothing else is written to it."""
+    if not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    columns: Sequence[SpinnerColumn | TextColumn | BarColumn] = [SpinnerColumn(), TextColumn("{task.description}")]
+    columns = [*columns, *([BarColumn(32)] if total else []), TextColumn("{task.completed:,.0f}")]
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda count: bar.advance(task, count)

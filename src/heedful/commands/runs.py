@@ -1,0 +1,124 @@
+"""The verb `runs`: what has been trained below a folder, and how far it is; needs no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from heedful.errors import UserError, printable
+from heedful.yamltext import load_yaml
+
+DEEPEST = 4  # folders below the given one
+STEP = re.compile(r"step-(\d{8,18})")
+
+
+def runs_verb(folder: Path) -> None:
+    """Print a table of the runs, the newest first, or say how to make one."""
+    if not folder.is_dir() and folder != Path("runs"):
+        raise UserError("there is no such folder", where=str(folder), todo="name a folder that holds runs")
+    found = sorted(find(folder), key=lambda run: -touched(run)) if folder.is_dir() else []
+    console = Console(markup=False, highlight=False, soft_wrap=False)
+    if not found:
+        console.print(f"there are no runs below {folder} yet; make one with `heedful demo` or `heedful train RECIPE`")
+        return
+    table = Table("run", "kind", "step", "done", "valid", "test", "last change", box=None, pad_edge=False)
+    for run in found:
+        table.add_row(*(Text(printable(cell)) for cell in row(run, folder)))
+    if not console.is_terminal:
+        console.width = 200  # a file or a pipe has room for whole lines
+    console.print(table)
+
+
+def find(folder: Path, depth: int = DEEPEST) -> Iterator[Path]:
+    """The folders that hold a run, the given one and those below it, not following links."""
+    if (folder / "recipe.yaml").is_file():
+        yield folder
+    elif depth:
+        try:
+            below = sorted(entry.path for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False))
+        except OSError:
+            return  # what may not be looked into has nothing to show
+        for path in below:
+            yield from find(Path(path), depth - 1)
+
+
+def row(run: Path, folder: Path) -> list[str]:
+    """What the table says of one run; what cannot be read is left blank."""
+    name = str(run.relative_to(folder)) if run != folder else run.name or str(run)
+    events = metrics(run)
+    valid = [event for event in events if event.get("kind") == "evaluated" and event.get("split") == "valid"]
+    test = [event for event in events if event.get("kind") == "evaluated" and event.get("split") == "test"]
+    steps = [event for event in events if event.get("kind") == "step"]
+    progress = steps[-1].get("progress") if steps else 0.0
+    return [
+        name,
+        kind(run),
+        f"{saved(run):,}",
+        f"{progress:.0%}" if isinstance(progress, int | float) else "",
+        told(valid[-1]) if valid else "",
+        told(test[-1]) if test else "",
+        ago(time.time() - touched(run)),
+    ]
+
+
+def kind(run: Path) -> str:
+    """Task, model and data of a run in a word each."""
+    try:
+        data = load_yaml(run / "recipe.yaml")[0]
+        return " ".join(str(data[part]["kind"]) for part in ("task", "model", "data"))
+    except (UserError, KeyError, TypeError):
+        return "(no readable recipe)"
+
+
+def saved(run: Path) -> int:
+    """The newest step that has a checkpoint."""
+    folder = run / "checkpoints"
+    names = os.listdir(folder) if folder.is_dir() else []
+    return max((int(match[1]) for match in map(STEP.fullmatch, names) if match), default=0)
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    """The recorded events; a line that is broken, as the last one may be while a run writes, is passed over."""
+    try:
+        text = (run / "metrics.jsonl").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    events = []
+    for line in text.splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        events += [event] if isinstance(event, dict) else []
+    return events
+
+
+def told(event: dict[str, Any]) -> str:
+    """Scores in few words."""
+    scores = event.get("scores")
+    if not isinstance(scores, dict):
+        return ""
+    values = {name: score.get("value") for name, score in scores.items() if isinstance(score, dict)}
+    return " ".join(f"{name} {value:.1f}" for name, value in values.items() if isinstance(value, int | float))
+
+
+def touched(run: Path) -> float:
+    """When something was last recorded in a run."""
+    return max(path.stat().st_mtime for path in (run / "metrics.jsonl", run / "recipe.yaml") if path.exists())
+
+
+def ago(seconds: float) -> str:
+    """A time that has passed, in its largest unit."""
+    for name, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {name} ago"
+    return "just now"

@@ -1,0 +1,98 @@
+"""The verb `train`: a run that can be looked at, stopped and taken up again."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import torch
+
+from heedful.commands.display import display, scoreboard
+from heedful.errors import UserError
+from heedful.experiment import Evaluated, Finished, Stage, Started, train
+from heedful.recipe import Recipe, find_recipe, load_recipe
+from heedful.train.loop import Step
+
+
+class Stopper:
+    """A wish to stop: heeded after the step that is being taken, or at once where there is nothing to save."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self.patient = False  # whether a step is under way whose work would be lost
+
+    def __call__(self) -> bool:
+        return self.signal is not None
+
+    def heed(self, number: int, _: FrameType | None) -> None:
+        """What the system calls for Ctrl-C and for `kill`."""
+        if self.signal is not None or not self.patient:
+            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+        self.signal = number
+        # Written past Python's buffers, which may be in use at the very moment of the signal.
+        os.write(2, b"\nstopping: the step is finished and saved first (Ctrl-C again stops at once)\n")
+
+
+@contextmanager
+def heeding(stopper: Stopper) -> Iterator[None]:
+    """Let a stopper hear the signals, and put everything back afterwards."""
+    former = {number: signal.signal(number, stopper.heed) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def train_verb(name: str, overrides: Sequence[str], run: Path | None) -> None:
+    """Train a recipe by name, and say at the end how good it is and what to do next."""
+    recipe = load_recipe(name, overrides)
+    folder = run or Path("runs") / find_recipe(name).stem
+    test = run_to_end(recipe, folder)
+    lines = ["", *scoreboard(test)] if test else []
+    lines += ["", f"run folder  {folder}", f"loss curve  {folder / 'loss.png'}"]
+    sample = test.samples[0][0] if test and test.samples else "..."
+    lines += ["", "next:"]
+    lines += [f"  heedful translate {shlex.quote(str(folder))} {shlex.quote(sample)} --align"]
+    lines += [f"  heedful eval {shlex.quote(str(folder))} --beams 4"] if test else []
+    with display(1) as screen:
+        for line in lines:
+            screen.say(line)
+
+
+def run_to_end(recipe: Recipe, folder: Path) -> Evaluated | None:
+    """Train with everything shown; returns the test scores, or leaves the program when it was told to stop."""
+    test: Evaluated | None = None
+    with display(recipe.train.log_every) as screen:
+        stopper = Stopper()
+        with heeding(stopper), enough_memory():
+            for event in train(recipe, folder, stopper):
+                screen.show(event)
+                if isinstance(event, Started | Step | Stage):
+                    stopper.patient = not isinstance(event, Stage)
+                elif isinstance(event, Evaluated) and event.split == "test":
+                    test = event
+                elif isinstance(event, Finished) and event.stopped:
+                    screen.say(f"everything is saved in {folder}; the same command goes on from here")
+                    sys.exit(128 + (stopper.signal or signal.SIGINT))
+    return test
+
+
+@contextmanager
+def enough_memory() -> Iterator[None]:
+    """Turn a lack of memory into a message that says what helps."""
+    try:
+        yield
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise UserError(
+            "there is not enough memory for this model and its batches",
+            where="train.batch_tokens",
+            found=str(error).split(". ")[0] or "no memory left",
+            todo="lower train.batch_tokens and raise train.accumulate, or take a smaller model; a saved run goes on",
+        ) from error

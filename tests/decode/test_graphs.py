@@ -1,0 +1,60 @@
+"""Searches whose steps are captured as device graphs find what the plain ones find."""
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+
+from heedful.blocks.layouts import Padded
+from heedful.decode.graphs import Graphs
+from heedful.decode.rules import NoRepeat, TopK
+from heedful.decode.search import Paths, Search, beam, drain, greedy, sample
+from heedful.models.configs import TransformerConfig
+from heedful.models.transformer import Transformer
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs are captured on a GPU")
+
+SEARCHES: dict[str, Callable[..., Search]] = {
+    "greedy": greedy,
+    "beam": partial(beam, beams=4, top=4, rules=[NoRepeat(3)]),
+    "sample": partial(sample, seeds=range(6), rules=[TopK(5)]),
+}
+
+
+@pytest.fixture(scope="module")
+def model() -> Transformer:
+    torch.manual_seed(0)
+    config = TransformerConfig(vocab=29, width=64, heads=4, encoder_layers=2, decoder_layers=2, hidden=64, context=160)
+    return Transformer(config).cuda().eval()
+
+
+def run(model: Transformer, search: Callable[..., Search], limit: int, graphs: Graphs | None, seed: int = 1) -> Paths:
+    generator = torch.Generator().manual_seed(seed)
+    source = torch.randint(2, 29, (6, 9), generator=generator).cuda()
+    real = (torch.arange(9) < torch.randint(1, 10, (6, 1), generator=generator)).cuda()
+    start = torch.ones(6, 1, dtype=torch.long, device="cuda"), torch.full((6,), limit), 0
+    return drain(search(model, model.start(source, Padded(real)), *start, graphs=graphs))
+
+
+@pytest.mark.parametrize("limit", [1, 7, 40, 140])
+@pytest.mark.parametrize("name", SEARCHES)
+def test_captured_steps_find_the_same(model: Transformer, name: str, limit: int) -> None:
+    graphs = Graphs()
+    for seed in (1, 2):  # the second time, the graphs are there
+        plain, captured = (run(model, SEARCHES[name], limit, g, seed) for g in (None, graphs))
+        for row in range(6):
+            length = int(plain.lengths[row, 0])
+            assert captured.tokens[row, 0, :length].tolist() == plain.tokens[row, 0, :length].tolist()
+        torch.testing.assert_close(captured.scores[:, 0], plain.scores[:, 0], rtol=0, atol=1e-3)
+
+
+def test_graphs_are_reused_and_the_oldest_dropped(model: Transformer) -> None:
+    graphs = Graphs(most=2)
+    run(model, greedy, 20, graphs)
+    first = list(graphs.kept.values())
+    run(model, greedy, 20, graphs, seed=2)
+    assert list(graphs.kept.values()) == first
+    for limit in (40, 140):
+        run(model, greedy, limit, graphs)
+    assert len(graphs.kept) == 2
