@@ -3,8 +3,8 @@
     python benchmarks/translation.py --device cuda      # Transformer-base, bf16: training, beam 4 at batch 1 and 64
     python benchmarks/translation.py --device cpu       # beam 4, fp32, batch 16; the tokens must be equal
 
-Every contender runs in a process of its own, one after the other. Times are medians after a warm-up; rates count real
-source tokens (training) and new tokens (decoding), never padding.
+Every contender has a process of its own. All get ready at once (build, compile, warm up); then they are timed one after
+the other, alone. Times are medians; rates count real source tokens (training) and new tokens (decoding), never padding.
 """
 
 from __future__ import annotations
@@ -89,9 +89,17 @@ def ours(activation: str, weights: dict[str, Any] | None = None) -> Any:
     return model
 
 
-def timed(run: Any, warm: int, repeats: int, sync: Any) -> list[float]:
+def ready(run: Any, warm: int) -> None:
+    """Warm up, say so, and wait for the word to go."""
     for _ in range(warm):
         run()
+    print("READY", flush=True)
+    sys.stdin.readline()
+    run()
+
+
+def timed(run: Any, warm: int, repeats: int, sync: Any) -> list[float]:
+    ready(run, warm)
     times = []
     for _ in range(repeats):
         sync()
@@ -156,6 +164,7 @@ def train_marian() -> dict[str, Any]:
 
 def train_ours() -> dict[str, Any]:
     """As `heedful train` does it with compile: true and batching: packed: clipping and the finite check included."""
+    import numpy as np
     import torch
 
     from heedful.data.batches import Batches, Encoded, Ragged
@@ -163,8 +172,6 @@ def train_ours() -> dict[str, Any]:
     from heedful.train.configs import Budget, TrainConfig
     from heedful.train.optim import make_optimizer
     from heedful.train.step import GraphedStep, PlainStep
-
-    import numpy as np
 
     torch.manual_seed(0)
     pairs = [(s, [BOS, *t]) for s, t in sentence_pairs(50_000)]
@@ -310,36 +317,34 @@ def main() -> None:
         return
     import torch
 
-    found: dict[str, Any] = {
-        "torch": torch.__version__,
-        "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
-    }
+    device = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
+    found: dict[str, Any] = {"torch": torch.__version__, "device": device}
+    names = [f"{name}-{who}" for _, name, _, _ in CASES[options.device] for who in ("marian", "heedful")]
+    command = [sys.executable, __file__, "--device", options.device, "--contender"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    children = {name: subprocess.Popen([*command, name], **pipes) for name in names}
+    for name, child in children.items():
+        if not any(line == "READY\n" for line in child.stdout):
+            sys.exit(f"{name} failed; its errors are above")
     print(
         f"{'case':<28} {'unit':<16} {'marian':>10} {'heedful':>10} {'ratio':>7} {'goal':>6}  equal tokens", flush=True
     )
     for title, name, unit, goal in CASES[options.device]:
         for who in ("marian", "heedful"):
-            command = [sys.executable, __file__, "--device", options.device, "--contender", f"{name}-{who}"]
-            child = subprocess.run(command, capture_output=True, text=True, check=False)
-            lines = [line for line in child.stdout.splitlines() if line.startswith("RESULT ")]
+            out, _ = children[f"{name}-{who}"].communicate("go\n")
+            lines = [line for line in out.splitlines() if line.startswith("RESULT ")]
             if not lines:
-                sys.exit(f"{name}-{who} failed:\n{child.stderr[-3000:]}")
+                sys.exit(f"{name}-{who} failed; its errors are above")
             found[f"{name}-{who}"] = json.loads(lines[0].removeprefix("RESULT "))
         peer, mine = found[f"{name}-marian"], found[f"{name}-heedful"]
         equal = ""
         if "tokens" in peer:
-            same = [
-                a == b
-                for p, m in zip(peer.pop("tokens"), mine.pop("tokens"), strict=True)
-                for a, b in zip(p, m, strict=False)
-            ]
+            rows = zip(peer.pop("tokens"), mine.pop("tokens"), strict=True)
+            same = [a == b for p, m in rows for a, b in zip(p, m, strict=False)]
             peer["equal"] = mine["equal"] = sum(same) / len(same)
             equal = f"{100 * sum(same) / len(same):.1f} %"
-        ratio = mine["rate"] / peer["rate"]
-        print(
-            f"{title:<28} {unit:<16} {peer['rate']:>10,.0f} {mine['rate']:>10,.0f} {ratio:>6.2f}x {goal:>5.1f}x  {equal}",
-            flush=True,
-        )
+        rates = f"{peer['rate']:>10,.0f} {mine['rate']:>10,.0f} {mine['rate'] / peer['rate']:>6.2f}x {goal:>5.1f}x"
+        print(f"{title:<28} {unit:<16} {rates}  {equal}", flush=True)
         if options.out:
             options.out.write_text(json.dumps(found, indent=1))
 

@@ -56,7 +56,7 @@ def init(
     path: Annotated[Path | None, typer.Argument(metavar="PATH", help="The file to write; else TASK.yaml.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Write even where a file is in the way.")] = False,
 ) -> None:
-    """Write a commented recipe to start from, and its schema, with which an editor completes it."""
+    """Write a commented recipe to start from. The schema beside it lets an editor complete it."""
     from heedful.recipe import init_recipe
 
     recipe, schema = init_recipe(template, path or Path(f"{template}.yaml"), force=force)
@@ -75,7 +75,7 @@ def show(recipe: RecipeName, overrides: Overrides = None) -> None:
 
 @app.command()
 def check(recipe: RecipeName, overrides: Overrides = None) -> None:
-    """Look for mistakes in a recipe and for the files that it names, without training."""
+    """Look for mistakes in a recipe. The files that it names are looked for too; nothing is trained."""
     from heedful.recipe import check_recipe, find_recipe, load_recipe
 
     checked = load_recipe(recipe, overrides or [])
@@ -105,7 +105,7 @@ def recipes() -> None:
 
 @app.command()
 def train(recipe: RecipeName, overrides: Overrides = None, run: RunOption = None) -> None:
-    """Train a recipe. The same command again goes on where the run stands; Ctrl-C stops it and loses nothing."""
+    """Train a recipe, or go on with its run. Ctrl-C stops it and loses nothing; the same command goes on."""
     from heedful.commands.train import train_verb
 
     train_verb(recipe, overrides or [], run)
@@ -118,7 +118,7 @@ def evaluate(
     beams: Beams = None,
     as_json: Json = False,
 ) -> None:
-    """Score a trained model on its recipe's data: BLEU, chrF and exact match with their signatures, and samples."""
+    """Score a trained model on its data. BLEU, chrF and exact match come with their signatures, and samples."""
     from heedful.commands.evaluate import eval_verb
 
     eval_verb(run, split, beams, as_json)
@@ -140,7 +140,7 @@ def translate(
     seed: Annotated[int, typer.Option(min=0, help="Which chance.")] = 0,
     batch: Batch = 64,
 ) -> None:
-    """Translate texts with a trained model, or the lines that are piped in; empty lines stay empty lines."""
+    """Translate texts, or lines that are piped in. Lines stay in order, and empty ones stay empty."""
     from heedful.commands.translate import Sampling, translate_verb
 
     sampling = Sampling(temperature, top_k, top_p, seed)
@@ -161,7 +161,7 @@ def predict(
     force: Annotated[bool, typer.Option("--force", help="Write even where a file is in the way.")] = False,
     batch: Batch = 64,
 ) -> None:
-    """Translate a file of JSON lines: every object gets a "prediction"."""
+    """Translate a file of JSON lines. Every object gets a "prediction"."""
     from heedful.commands.translate import predict_verb
 
     predict_verb(run, source, to, field, beams, force, batch)
@@ -169,7 +169,7 @@ def predict(
 
 @app.command()
 def runs(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to look.")] = Path("runs")) -> None:
-    """List the runs below a folder: what they are, how far they are, how good they are."""
+    """List the runs below a folder. Says how far each is, and how good."""
     from heedful.commands.runs import runs_verb
 
     runs_verb(folder)
@@ -177,7 +177,7 @@ def runs(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to
 
 @app.command()
 def claims() -> None:
-    """Print the claim sheet as Markdown: what the lectures say, and the test that proves it here."""
+    """Print the claim sheet, in Markdown. It says what the lectures claim, and which test proves it here."""
     from heedful.claims import render, sheet
 
     typer.echo(render(sheet()), nl=False)
@@ -185,7 +185,7 @@ def claims() -> None:
 
 @app.command()
 def demo(run: RunOption = None) -> None:
-    """Train a small model on number words, English to German, in about a minute, and look into it."""
+    """Train a small model in a minute. It turns English number words into German ones, and shows where it looks."""
     from heedful.demo import demo_verb
 
     demo_verb(run or Path("runs/demo"))

@@ -247,7 +247,7 @@ def evaluate(
     progress: Callable[[int], None] | None = None,
 ) -> Evaluated:
     """BLEU, chrF and exact match of a translator on pairs, and a few samples spread over them."""
-    fits = translator.fits([pair.source for pair in pairs])
+    fits = [length <= translator.context for length in translator.lengths([pair.source for pair in pairs])]
     texts = [pair.source for pair, fit in zip(pairs, fits, strict=True) if fit]
     translations = iter(translator.search(texts, beams, progress=progress))
     found = [next(translations)[0].text if fit else "" for fit in fits]

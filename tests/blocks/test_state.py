@@ -16,7 +16,7 @@ R, T, D = 3, 6, 8
 def run(block: MultiHead, x: Tensor, past: Past) -> tuple[Tensor, Past]:
     """One layer of self-attention over the next tokens."""
     count = x.shape[1]
-    at = past.places(count)
+    at = past.places(count, torch.device("cpu"))
     (slot,) = past.slots(count)
     kv = slot.append(block.remember(x, at))
     return block(x, kv, past.visible(count), at=at), past.after([kv])

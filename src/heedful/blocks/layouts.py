@@ -133,7 +133,7 @@ class PackedPast:
     def reach(self, queries: int) -> int:
         return self.layout.longest
 
-    def places(self, queries: int) -> Tensor:
+    def places(self, queries: int, device: torch.device) -> Tensor:
         return self.layout.target_at  # (T,)
 
     def visible(self, queries: int) -> Visible:

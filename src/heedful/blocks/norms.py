@@ -12,7 +12,7 @@ from torch import Tensor, nn
 class PostNorm(nn.Module):
     """norm(x + dropout(sublayer(x))), as in the lectures (Vaswani et al., 2017).
 
-    Sum and norm are taken in float32; the result has the sublayer's precision. On a GPU they are one kernel.
+    Sum and norm are taken in float32; the result has the sublayer's precision. Training on a GPU, they are one kernel.
     """
 
     def __init__(self, width: int, dropout: float) -> None:
@@ -22,11 +22,10 @@ class PostNorm(nn.Module):
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         y = sublayer(x)
-        if y.is_cuda and y.dtype != torch.float64:
+        if self.training and y.is_cuda and y.dtype != torch.float64:
             from heedful.blocks.kernels import norms  # needs Triton, which comes with torch's GPU builds only
 
-            p = self.dropout.p if self.training else 0.0
-            return norms.add_norm(x, y, self.norm.weight, self.norm.bias, p, self.norm.eps)
+            return norms.add_norm(x, y, self.norm.weight, self.norm.bias, self.dropout.p, self.norm.eps)
         return self.norm(x + self.dropout(y)).to(y.dtype)
 
 

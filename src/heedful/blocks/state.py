@@ -38,7 +38,7 @@ class Past(Protocol):
     def reach(self, queries: int, /) -> int:
         """How long a sequence may be after the next queries."""
 
-    def places(self, queries: int, /) -> Tensor:
+    def places(self, queries: int, device: torch.device, /) -> Tensor:
         """Where the next queries stand."""
 
     def visible(self, queries: int, /) -> Visible:
@@ -77,9 +77,8 @@ class Cache:
     def reach(self, queries: int) -> int:
         return self.length + queries
 
-    def places(self, queries: int) -> Tensor:
-        first = self.layers[0]
-        return self.length + torch.arange(queries, device=None if first is None else first.k.device)  # (T,)
+    def places(self, queries: int, device: torch.device) -> Tensor:
+        return self.length + torch.arange(queries, device=device)  # (T,)
 
     def visible(self, queries: int) -> Visible:
         return causal(self.length)
@@ -119,14 +118,16 @@ class StaticCache:
     def reach(self, queries: int) -> int:
         return queries  # unknown here: whoever reserves the room sees to it
 
-    def places(self, queries: int) -> Tensor:
-        return self.length + torch.arange(queries, device=self.rows.device)  # (T,)
+    def places(self, queries: int, device: torch.device) -> Tensor:
+        return self.length + torch.arange(queries, device=device)  # (T,)
 
     def visible(self, queries: int) -> Visible:
-        return torch.arange(self.rows.shape[1], device=self.rows.device) <= self.places(queries)[:, None]  # (T, S)
+        return (
+            torch.arange(self.rows.shape[1], device=self.rows.device) <= self.places(queries, self.rows.device)[:, None]
+        )  # (T, S)
 
     def slots(self, queries: int) -> Sequence[Slot]:
-        at, own = self.places(queries), torch.arange(len(self.rows), device=self.rows.device)
+        at, own = self.places(queries, self.rows.device), torch.arange(len(self.rows), device=self.rows.device)
         rows = self.rows.index_copy(1, at, own[:, None].expand(-1, queries))  # (R, S)
         length = self.length + queries
         return [Fixed(KV(layer.k, layer.v, rows, length), at) for layer in self.layers.value]

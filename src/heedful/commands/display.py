@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -41,8 +43,7 @@ class Lines(Display):
         pass
 
     def say(self, text: str) -> None:
-        sys.stdout.write(printable(text) + "\n")
-        sys.stdout.flush()  # whoever reads along, or stops the run, sees how far it is
+        say(text)
 
     def show(self, event: Happening) -> None:
         if isinstance(event, Step):
@@ -60,7 +61,7 @@ class Bar(Display):
     """A bar that moves with each step, and lines above it for what stays worth reading."""
 
     def __init__(self) -> None:
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(32), TextColumn("{task.fields[facts]}"))
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(14), TextColumn("{task.fields[facts]}"))
         console = Console(markup=False, highlight=False)
         self.bar = Progress(*columns, console=console, transient=True, refresh_per_second=5)
         self.task = self.bar.add_task("starting", total=None, facts="")
@@ -105,6 +106,18 @@ class Pace:
         return f"  {duration((1 - event.progress) * (now - began) / (event.progress - done))} left"
 
 
+def say(text: str) -> None:
+    """Write a line, seen at once by whoever reads along, and with nothing in it that could move the cursor."""
+    sys.stdout.write(printable(text) + "\n")
+    sys.stdout.flush()
+
+
+def json_line(record: object) -> str:
+    """JSON in readable letters, with escapes for all that could move the cursor."""
+    text = json.dumps(record, ensure_ascii=False, allow_nan=False)
+    return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+
+
 def facts(step: Step) -> str:
     """What a step has to tell."""
     return f"loss {step.loss:.4f}  {step.tokens_per_second:,.0f} tokens/s"
@@ -130,9 +143,14 @@ def told(event: Happening) -> Iterator[str]:
     elif isinstance(event, Evaluated):
         if event.split == "valid":
             yield f"step {event.step:,}  valid: loss {event.loss:.4f}  {scores(event)}"
-            yield from (f"    {source} -> {found}" for source, _, found in event.samples[:1])
+            yield from (f"    {cut(source)} -> {cut(found)}" for source, _, found in event.samples[:1])
     elif isinstance(event, Finished) and event.stopped:
         yield f"stopped at step {event.step:,}"
+
+
+def cut(text: str, longest: int = 60) -> str:
+    """A text that leaves room for another one in its line."""
+    return text if len(text) <= longest else text[: longest - 3] + "..."
 
 
 def scores(event: Evaluated) -> str:
@@ -143,9 +161,9 @@ def scores(event: Evaluated) -> str:
 def scoreboard(event: Evaluated, samples: int = 3) -> list[str]:
     """The scores of an evaluation with their signatures, and some translations."""
     lines = [f"{event.split}: loss {event.loss:.5f}, perplexity {perplexity(event.loss)}"]
-    lines += [f"  {score.name:<12} {score.value:6.2f}   {score.signature}" for score in event.scores]
+    lines += [f"  {score.name:<11}  {score.value:6.2f}   {score.signature}" for score in event.scores]
     if any(score.name == "bleu" and score.value == 0 for score in event.scores):
-        lines.append("  (BLEU counts matching runs of four words: it is 0 where no line has one)")
+        lines.append("  (BLEU is 0 where no run of four words matches: short lines are better judged by the other two)")
     if event.unread:
         lines.append(f"  ({event.unread:,} sources are longer than the model's context: they count as empty lines)")
     for source, reference, found in event.samples[:samples]:
@@ -156,7 +174,7 @@ def scoreboard(event: Evaluated, samples: int = 3) -> list[str]:
 
 def perplexity(loss: float) -> str:
     """e to the loss, unless no number holds it."""
-    return f"{2.718281828459045**loss:.4f}" if loss < 100 else "beyond count"
+    return f"{math.exp(loss):.4f}" if loss < 100 else "beyond count"
 
 
 def duration(seconds: float) -> str:

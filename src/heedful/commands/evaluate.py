@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 
-from heedful.commands.display import counting, scoreboard
+from heedful.commands.display import counting, json_line, say, scoreboard
 from heedful.commands.loading import load_run
 from heedful.data.sources import Split
-from heedful.errors import printable
 from heedful.experiment import plain, read_recipe, scored
 from heedful.recipe import check_recipe
 
@@ -23,6 +20,6 @@ def eval_verb(run: Path, split: Split, beams: int | None, as_json: bool) -> None
         result = scored(translator, recipe, split, beams=beams, progress=tell)
     if as_json:
         told = {**plain(result), "beams": beams or translator.beams}
-        sys.stdout.write(json.dumps(told, ensure_ascii=False) + "\n")
+        say(json_line(told))
     else:
-        sys.stdout.write(printable("\n".join(scoreboard(result, recipe.train.samples))) + "\n")
+        say("\n".join(scoreboard(result, recipe.train.samples)))

@@ -6,14 +6,14 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
 import torch
 
-from heedful.commands.display import display, scoreboard
+from heedful.commands.display import display, say, scoreboard
 from heedful.errors import UserError
 from heedful.experiment import Evaluated, Finished, Stage, Started, train
 from heedful.recipe import Recipe, find_recipe, load_recipe
@@ -61,27 +61,39 @@ def train_verb(name: str, overrides: Sequence[str], run: Path | None) -> None:
     lines += ["", "next:"]
     lines += [f"  heedful translate {shlex.quote(str(folder))} {shlex.quote(sample)} --align"]
     lines += [f"  heedful eval {shlex.quote(str(folder))} --beams 4"] if test else []
-    with display(1) as screen:
-        for line in lines:
-            screen.say(line)
+    say("\n".join(lines))
 
 
 def run_to_end(recipe: Recipe, folder: Path) -> Evaluated | None:
     """Train with everything shown; returns the test scores, or leaves the program when it was told to stop."""
     test: Evaluated | None = None
+    steps = 0
     with display(recipe.train.log_every) as screen:
         stopper = Stopper()
-        with heeding(stopper), enough_memory():
+        with heeding(stopper), enough_memory(), farewell(screen.say):
             for event in train(recipe, folder, stopper):
                 screen.show(event)
                 if isinstance(event, Started | Step | Stage):
+                    steps += isinstance(event, Step)
                     stopper.patient = not isinstance(event, Stage)
                 elif isinstance(event, Evaluated) and event.split == "test":
                     test = event
                 elif isinstance(event, Finished) and event.stopped:
                     screen.say(f"everything is saved in {folder}; the same command goes on from here")
                     sys.exit(128 + (stopper.signal or signal.SIGINT))
+        if not steps:
+            screen.say("this run is complete: nothing was left to train")
     return test
+
+
+@contextmanager
+def farewell(tell: Callable[[str], None]) -> Iterator[None]:
+    """Say, when a run is stopped at once, that it is not lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        tell("stopped at once; the same command goes on from the last checkpoint")
+        raise
 
 
 @contextmanager

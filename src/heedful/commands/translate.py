@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
-from heedful.commands.display import counting
+from heedful.commands.display import counting, json_line
 from heedful.commands.loading import load_run
 from heedful.data.sources import BOM, lines, parsed, text_of, text_under
 from heedful.errors import UserError, printable
 from heedful.figures import heatmap, text_heatmap
-from heedful.tasks.translation import Alignment, TooLongError, Translation, Translator
+from heedful.tasks.translation import Alignment, Translation, Translator
 from heedful.train import files
 
 LONGEST = 10_000_000  # characters of a line that is read at all
@@ -41,6 +41,11 @@ class Line(NamedTuple):
     text: str
     where: str
 
+    @property
+    def blank(self) -> bool:
+        """Whether there is nothing to translate."""
+        return not self.text.strip()
+
 
 @dataclass(frozen=True)
 class Searcher:
@@ -52,15 +57,15 @@ class Searcher:
     sampling: Sampling | None
 
     def __call__(self, batch: Sequence[Line], first: int) -> list[list[Translation]]:
-        """The translations of some lines, of which the first is number `first` of all."""
-        texts = [line.text for line in batch if line.text.strip()]
+        """The translations of some lines, before which there were `first` others, blank ones not counted."""
+        texts = [line.text for line in batch if not line.blank]
         if (chance := self.sampling) is not None:
             found = self.translator.sample(texts, chance.temperature, chance.top_k, chance.top_p, chance.seed, first)
         else:
             found = self.translator.search(texts, self.beams, self.top)
         translated = iter(found)
         return [
-            [one for one in next(translated) if math.isfinite(one.log_probability)] if line.text.strip() else []
+            [] if line.blank else [one for one in next(translated) if math.isfinite(one.log_probability)]
             for line in batch
         ]
 
@@ -86,36 +91,37 @@ def translated(
     search: Searcher, source: Iterable[Line], size: int, tell: Callable[[int], None]
 ) -> Iterator[tuple[Line, list[Translation]]]:
     """Each line with its translations, in order; what stands before a line that is too long still comes."""
-    first = 0
+    first, context = 0, search.translator.context
     for batch in batched(source, size):
-        fits = search.translator.fits([line.text for line in batch])
-        fine = batch if all(fits) else batch[: fits.index(False)]
-        yield from zip(fine, search(fine, first), strict=True)
-        tell(len(fine))
-        if len(fine) < len(batch):
-            raise too_long(search.translator, batch[len(fine)])
-        first += len(batch)
-
-
-def too_long(translator: Translator, line: Line) -> UserError:
-    """What to say of a line that the model cannot read."""
-    try:
-        translator.search([line.text])
-    except TooLongError as error:
-        return UserError(
-            "this text is too long for the model",
-            where=line.where,
-            found=f"{error.tokens:,} tokens",
-            expected=f"at most {error.context:,}",
-            todo="split it, or train a model with a larger model.context",
-        )
-    raise AssertionError("it fits")
+        lengths = search.translator.lengths([line.text for line in batch])
+        bad = next((place for place, length in enumerate(lengths) if length > context), len(batch))
+        yield from zip(batch[:bad], search(batch[:bad], first), strict=True)
+        tell(bad)
+        if bad < len(batch):
+            raise UserError(
+                "this text is too long for the model",
+                where=batch[bad].where,
+                found=f"{lengths[bad]:,} tokens",
+                expected=f"at most {context:,}",
+                todo="split it, or train a model with a larger model.context",
+            )
+        first += sum(not line.blank for line in batch)
 
 
 def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Items in lists of a size, the last one shorter."""
-    rest = iter(items)
-    while batch := list(islice(rest, size)):
+    """Items in lists of a size, the last one shorter; a mistake in them comes after what stands before it."""
+    rest, batch = iter(items), list[Item]()
+    try:
+        for item in rest:
+            batch.append(item)
+            if len(batch) == size:
+                yield batch
+                batch = []
+    except UserError:
+        if batch:
+            yield batch
+        raise
+    if batch:
         yield batch
 
 
@@ -158,7 +164,7 @@ def translate_verb(
         for line, found in translated(search, source, size, tell):
             looked = search.translator.align(line.text, found[0]) if found and (align or align_to) else None
             if as_json:
-                write(json.dumps(record(line.text, found, looked if align else None), ensure_ascii=False))
+                write(json_line(record(line.text, found, looked if align else None)))
             else:
                 write_plain(found, top, looked if align else None)
             if looked is not None and align_to is not None:
@@ -220,7 +226,9 @@ def predict_verb(run: Path, source: Path, to: Path, field: str, beams: int | Non
         raise UserError("a file is in the way", where=str(to), todo="name another one, or write over it with --force")
     if field == "prediction":
         raise UserError("the prediction would overwrite its source", where="--field", todo="rename the field first")
-    rows: list[dict[str, object]] = []
+    if not source.exists():
+        raise UserError("there is no such file", where=str(source), expected="a file with one JSON object a line")
+    rows = deque[dict[str, object]]()  # those whose text is being translated
 
     def read() -> Iterator[Line]:
         for number, line in enumerate(lines(source, LONGEST), 1):
@@ -236,7 +244,7 @@ def predict_verb(run: Path, source: Path, to: Path, field: str, beams: int | Non
         try:
             with fresh.open("w", encoding="utf-8", errors="backslashreplace") as out, counting("lines done") as tell:
                 for _, found in translated(search, read(), batch, tell):
-                    row = {**rows.pop(0), "prediction": found[0].text if found else ""}
+                    row = {**rows.popleft(), "prediction": found[0].text if found else ""}
                     out.write(json.dumps(row, ensure_ascii=False) + "\n")
                     done += 1
             files.rename(fresh, to)

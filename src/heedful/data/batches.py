@@ -22,6 +22,7 @@ from heedful.data.tokenizers import Tokenizer, clean
 from heedful.errors import UserError
 
 MULTIPLE = 8  # tensor cores work on tiles of this size
+TILE = 128  # and matrix products like long sides that are multiples of this
 POOL = 64  # batches' worth of samples that are sorted together: more waste less padding, fewer are more random
 CHUNK = 1024  # pairs that are tokenized at a time
 
@@ -156,15 +157,15 @@ class Encoded:
         target, target_lengths = self.target.padded(rows, self.longest)
         return PairBatch(source, source_lengths, target, target_lengths, torch.from_numpy(self.kept[rows]))
 
-    def pack(self, rows: NDArray[np.int64], room: int) -> PackedBatch:
-        """Some pairs end to end in rows of `room` places."""
-        spare = (0, most_packed(room) - len(rows))
+    def pack(self, rows: NDArray[np.int64], rooms: tuple[int, int]) -> PackedBatch:
+        """Some pairs end to end, in rows of so many places for the sources and for the targets."""
+        spare = (0, most_packed(max(rooms)) - len(rows))
         lengths = np.pad(self.lengths[rows] - (0, 1), (spare, (0, 0)))  # (N, 2)
         return PackedBatch(
-            source=self.source.packed(rows, room, 0, 0),
+            source=self.source.packed(rows, rooms[0], 0, 0),
             source_lengths=torch.from_numpy(lengths[:, 0].copy()),
-            target=self.target.packed(rows, room, 0, 1),
-            labels=self.target.packed(rows, room, 1, 0),
+            target=self.target.packed(rows, rooms[1], 0, 1),
+            labels=self.target.packed(rows, rooms[1], 1, 0),
             target_lengths=torch.from_numpy(lengths[:, 1].copy()),
             indices=torch.from_numpy(np.pad(self.kept[rows], spare, constant_values=-1)),
             longest=self.longest,
@@ -195,7 +196,9 @@ class Batches:
         with self._lock:
             epoch = self._epoch(position)
             rows = self._planned(epoch)[position - self._starts[epoch]]
-        return self.encoded.pack(rows, self.batch_tokens) if self.packed else self.encoded.batch(rows)
+        if self.packed:
+            return self.encoded.pack(rows, packed_rooms(self._lengths, self.batch_tokens))
+        return self.encoded.batch(rows)
 
     def epoch_of(self, position: int) -> int:
         """The epoch, counted from 0, that the batch at a position belongs to."""
@@ -273,14 +276,14 @@ def plan(lengths: NDArray[np.int64], seed: int, epoch: int, batch_tokens: int) -
 
 def plan_packed(lengths: NDArray[np.int64], seed: int, epoch: int, room: int) -> list[NDArray[np.int64]]:
     """The batches of an epoch as row numbers: shuffle, then fill one batch after the other; lengths do not matter."""
-    order = permutation(seed, epoch, len(lengths))  # (N,)
-    ends = np.cumsum(lengths[order], axis=0)  # (N, 2)
+    order, rooms = permutation(seed, epoch, len(lengths)), packed_rooms(lengths, room)  # (N,)
+    ends = np.cumsum(lengths[order] - (0, 1), axis=0)  # (N, 2)
     batches = []
     start = 0
     while start < len(order):
         before = ends[start - 1] if start else np.zeros(2, dtype=np.int64)
-        stop = min(int(np.searchsorted(ends[:, side], before[side] + room, side="right")) for side in (0, 1))
-        stop = min(stop, start + most_packed(room))
+        stop = min(int(np.searchsorted(ends[:, side], before[side] + rooms[side], side="right")) for side in (0, 1))
+        stop = min(stop, start + most_packed(max(rooms)))
         if stop == start:
             raise UserError(
                 "a batch is too small for a pair",
@@ -292,6 +295,15 @@ def plan_packed(lengths: NDArray[np.int64], seed: int, epoch: int, room: int) ->
         batches.append(order[start:stop])
         start = stop
     return batches
+
+
+def packed_rooms(lengths: NDArray[np.int64], room: int) -> tuple[int, int]:
+    """Places for sources and for targets: the side that is longer on the whole gets all, the other its share."""
+    source, target = (lengths - (0, 1)).sum(axis=0) / max(lengths.sum(axis=0))
+    longest = int(lengths.max())
+    shares = (source / max(source, target), target / max(source, target))
+    first, second = (min(room, max(longest, round(1.01 * share * room / TILE) * TILE)) for share in shares)
+    return first, second
 
 
 def most_packed(room: int) -> int:

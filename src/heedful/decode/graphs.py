@@ -50,6 +50,11 @@ class Graphs:
         buffers: tuple[Any, ...] = self.current.inputs
         return buffers
 
+    def run(self, name: Hashable, once: Callable[..., Any], inputs: tuple[Any, ...]) -> Any:
+        """`once(*inputs)` as a graph of its own: what it gives, as buffers that the next run of it overwrites."""
+        self.load(("once", name), lambda *parts: (*parts, once(*parts)), inputs)
+        return self.replay()
+
     def replay(self) -> Any:
         """One step on the buffers; what it leaves to be read, valid until the next."""
         assert self.current is not None

@@ -158,22 +158,21 @@ def _search(
 ) -> Search:
     device, room = prefix.device, int(limit.max())
     frontier = _begin(limit.to(device), luck, settings.width, room)
-    logits, state = decoder(prefix, state)
-    frontier, rows, tokens, step = _settle(logits[:, -1], frontier, choose, settings)
-    state = regroup(state, rows)
-    yield step
 
     def advance(tokens: Tensor, state: Any, frontier: Frontier) -> tuple[Tensor, Any, Frontier, Step]:
         logits, state = decoder(tokens, state)
         frontier, rows, tokens, step = _settle(logits[:, -1], frontier, choose, settings)
         return tokens, regroup(state, rows), frontier, step
 
+    name = (choose, settings)
+    first = (prefix, state, frontier)
+    tokens, state, frontier, step = advance(*first) if graphs is None else graphs.run(name, advance, first)
+    yield step
     done, have = 1, 0
     while done < room:
         if graphs is not None and (used := prefix.shape[1] + done) > have:
             have = max(2 * have, min(-(-(prefix.shape[1] + room) // 32) * 32, 128), -(-used // 32) * 32)
             state = reserve(state, have)
-            name = (choose, settings.width, settings.penalty, settings.exact, settings.eos, settings.rules)
             tokens, state, frontier = graphs.load(name, advance, (tokens, state, frontier))
         if graphs is None:
             if bool(frontier.done.all()):

@@ -127,13 +127,17 @@ class Transformer(nn.Module):
         """The decoder's last layer (B, T, D) for the next T target tokens, and the state after them."""
         past, count = state.past, target.shape[1]
         self.fits(past.reach(count))
-        at, mask = past.places(count).to(target.device), past.visible(count)
+        at, mask = past.places(count, target.device), past.visible(count)
         bias = alibi(self.config.heads, past.length) if self.config.positions == "alibi" else None
         x, layers = self.embed(target, at), []  # (B, T, D)
         for block, slot, memory in zip(self.decoder, past.slots(count), state.memory.value, strict=True):
             x, kv = block(x, slot, memory, mask, state.source.value, bias, at)  # (B, T, D)
             layers.append(kv)
         return self.norms[1](x), Seen(past.after(layers), state.memory, state.source)
+
+    def read(self, source: Tensor, target: Tensor, layout: Layout | None = None) -> Tensor:
+        """The decoder's last layer (B, T, D) for whole targets at once: teacher forcing."""
+        return self.features(target, self.start(source, layout))[0]
 
     def forward(self, target: Tensor, state: Seen) -> tuple[Tensor, Seen]:
         x, state = self.features(target, state)  # (B, T, D)

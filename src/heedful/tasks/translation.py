@@ -30,24 +30,20 @@ class Translating(Protocol):
 
     tokens: Any
 
-    def start(self, source: Tensor, layout: Layout | None = None, /) -> Any: ...
-
-    def features(self, target: Tensor, state: Any, /) -> tuple[Tensor, Any]: ...
+    def read(self, source: Tensor, target: Tensor, layout: Layout | None = None, /) -> Tensor: ...
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """A model's own methods through torch.compile, for training; the model itself stays as it is."""
+    """A model's own method through torch.compile, for training; the model itself stays as it is."""
 
     tokens: Any
-    start: Callable[..., Any]
-    features: Callable[..., tuple[Tensor, Any]]
+    read: Callable[..., Tensor]
 
 
 def compiled(model: Translating, dynamic: bool) -> Compiled:
     """The same model, compiled: `dynamic` for batches of many shapes."""
-    start, features = (torch.compile(method, dynamic=dynamic) for method in (model.start, model.features))
-    return Compiled(model.tokens, start, features)
+    return Compiled(model.tokens, torch.compile(model.read, dynamic=dynamic))
 
 
 def translation_loss(model: Translating, batch: Batch, label_smoothing: float = 0.0) -> Loss:
@@ -59,7 +55,7 @@ def translation_loss(model: Translating, batch: Batch, label_smoothing: float = 
     else:
         layout = Padded(batch.source_real)
         given, wanted = batch.target[:, :-1], batch.target[:, 1:]
-    x, _ = model.features(given, model.start(batch.source, layout))  # (B, T, D)
+    x = model.read(batch.source, given, layout)  # (B, T, D)
     return projected_cross_entropy(
         x.flatten(0, 1), model.tokens.weight, wanted.flatten(), label_smoothing, ignore=Tokenizer.pad
     )
@@ -181,9 +177,9 @@ class Translator:
         pieces = self.tokenizer.pieces
         return Alignment(pieces(ids), pieces(translation.ids), blocks[sharpest].cpu(), sharpest + 1)
 
-    def fits(self, texts: Sequence[str]) -> list[bool]:
-        """Whether each text is short enough for the model."""
-        return [len(ids) < self.context for ids in self.tokenizer.ids(list(texts))]
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        """How many tokens each text has as the model reads it; more than `context` are too many."""
+        return [len(ids) + 1 for ids in self.tokenizer.ids(list(texts))]
 
     def _ids(self, texts: Sequence[str]) -> list[list[int]]:
         found = [[*ids, Tokenizer.eos] for ids in self.tokenizer.ids(list(texts))]

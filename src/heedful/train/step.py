@@ -63,6 +63,8 @@ class GraphedStep:
     def __init__(self, plain: PlainStep, like: PackedBatch) -> None:
         self.plain, self.batch = plain, like.to(plain.device)
         self.tokens, self.rate = (torch.ones((), device=plain.device) for _ in range(2))
+        self.waiting = _pinned(like)  # copies from pinned memory do not stop the host
+        self.copied = torch.cuda.Event()
         self.adds = plain.config.accumulate > 1
         for group in plain.optimizer.param_groups:
             group["lr"], group["capturable"] = self.rate, True
@@ -76,9 +78,10 @@ class GraphedStep:
 
     def gradients(self, batch: Batch, tokens: int) -> Loss:
         assert isinstance(batch, PackedBatch)
-        for name in (field.name for field in fields(batch)):
-            if isinstance(buffer := getattr(self.batch, name), Tensor):
-                buffer.copy_(getattr(batch, name), non_blocking=True)
+        self.copied.synchronize()
+        for name, waiting in self.waiting.items():
+            getattr(self.batch, name).copy_(waiting.copy_(getattr(batch, name)), non_blocking=True)
+        self.copied.record()
         self.tokens.fill_(tokens)
         self._gradients.replay()
         return self.loss
@@ -106,6 +109,12 @@ class GraphedStep:
     def _empty(self) -> None:
         for weight in self.plain.weights:
             weight.grad = torch.zeros_like(weight) if self.adds else None
+
+
+def _pinned(batch: PackedBatch) -> dict[str, Tensor]:
+    """Room on the host for each tensor of a batch, from which a device copies by itself."""
+    parts = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    return {name: part.pin_memory() for name, part in parts.items() if isinstance(part, Tensor)}
 
 
 def _warmed(run: Callable[[], object]) -> None:

@@ -1,0 +1,461 @@
+"""The verbs that compute, on a model of a second, and what each says to a mistake."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from heedful import cli
+from heedful.train import files
+
+TINY = (
+    "data.train=300", "data.valid=10", "data.test=20", "tokenizer.vocab=90", "model.width=16", "model.heads=2",
+    "model.hidden=32", "model.context=40", "model.encoder_layers=1", "model.decoder_layers=1", "train.budget.steps=20",
+    "train.batch_tokens=256", "train.log_every=5", "train.evaluate_every=10", "train.save_every=10",
+)  # fmt: skip
+OTHERS = ("model.context=40", *(word for word in TINY if not word.startswith(("data.", "model.context"))))
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def heedful(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the command line in this process: exit code, what it wrote, and what it complained of."""
+
+    def call(*words: object, stdin: bytes | None = None) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["heedful", *map(str, words)])
+        if stdin is not None:
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        told = capsys.readouterr()
+        assert "Traceback" not in told.err
+        code = left.value.code
+        return (code if isinstance(code, int) else 0), told.out, told.err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run, trained by `python -m heedful`."""
+    folder = tmp_path_factory.mktemp("cli")
+    done = subprocess.run(
+        [sys.executable, "-m", "heedful", "train", "numbers", *TINY], cwd=folder, capture_output=True, text=True,
+        timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    (folder / "log").write_text(done.stdout)
+    return folder / "runs" / "numbers"
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> list[str]:
+    """Overrides that train on parallel files of the test's own."""
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.en").write_text("one\ntwo\nthree\n" * 5)
+        (tmp_path / f"{split}.de").write_text("eins\nzwei\ndrei\n" * 5)
+    return [f"data.root={tmp_path}", *OTHERS]
+
+
+def numbers_of(lines: str, word: str) -> list[float]:
+    return [float(line.split(word)[1].split()[0]) for line in lines.splitlines() if word in line]
+
+
+# ------------------------------------------------------------------ train
+def test_train_tells_its_way_and_its_end(run: Path) -> None:
+    log = (run.parent.parent / "log").read_text()
+    for expected in (
+        "300 pairs, 90 tokens, 0.01 million parameters, on cpu with 1 thread",
+        "step 1  loss ",
+        "step 10  valid: loss ",
+        "step 20  valid: loss ",
+        "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:",
+        "run folder  runs/numbers",
+        "loss curve  runs/numbers/loss.png",
+        "heedful translate runs/numbers '",
+    ):
+        assert expected in log
+    assert "\x1b" not in log
+    assert (run / "loss.png").read_bytes().startswith(b"\x89PNG")
+    assert log.count("  loss ") <= 4  # a log gets few lines: the first step, the last, and one in five seconds
+
+
+def test_train_again_finds_the_run_complete(run: Path, heedful: Run) -> None:
+    results = (run / "results.json").read_bytes()
+    metrics = (run / "metrics.jsonl").read_bytes()
+    code, out, _ = heedful("train", "numbers", *TINY, "--run", run)
+    assert code == 0
+    assert "resuming at step 20\n" in out
+    assert "nothing was left to train" in out
+    assert f"{json.loads(results)['scores']['chrf']['value']:.2f}" in out
+    assert (run / "results.json").read_bytes() == results
+    assert (run / "metrics.jsonl").read_bytes() == metrics
+
+
+def test_a_folder_of_another_recipe_is_refused(run: Path, heedful: Run) -> None:
+    before = sorted(run.rglob("*"))
+    code, _, err = heedful("train", "numbers", *TINY, "train.seed=3", "--run", run)
+    assert code == 2
+    assert "this folder belongs to a run of another recipe" in err
+    assert "train.seed: 0 in the folder, 3 now" in err
+    assert sorted(run.rglob("*")) == before
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path, heedful: Run) -> None:
+    (tmp_path / "letters.txt").write_text("dear")
+    code, _, err = heedful("train", "numbers", *TINY, "--run", tmp_path)
+    assert code == 2
+    assert "this folder holds something else than a run" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["letters.txt"]
+
+
+def test_mistakes_in_a_recipe_are_told_before_anything_is_made(tmp_path: Path, heedful: Run) -> None:
+    code, _, err = heedful("train", "numbers", "train.sede=3", "model.widht=4", "--run", tmp_path / "run")
+    assert code == 2
+    assert "train.sede is no known key" in err
+    assert "model.width" in err  # what was meant
+    assert not (tmp_path / "run").exists()
+
+
+def bad_files(tmp_path: Path) -> list[tuple[str, bytes | None, str, str]]:
+    return [
+        ("train.en", None, "there is no such file", "train.en"),
+        ("valid.de", b"", "this file is empty", "valid.de"),
+        ("train.de", b"eins\nzwei\n", "unequal numbers of lines", "15 lines in"),
+        ("train.en", b"one\ntw\xff\n" + b"three\n" * 13, "this is not UTF-8", "train.en:2:3"),
+        ("train.de", b"o\x00ne\n" * 15, "this is not text", "train.de:1:2"),
+        ("train.en", b"one " * 30_000 + b"\n" + b"x\n" * 14, "this line is too long", "train.en:1"),
+        ("valid.en", b"one " * 50 * 15 + b"\n" + b"\n" * 14, "no pair is left to work with", "40 tokens"),
+    ]
+
+
+@pytest.mark.parametrize("case", range(7))
+def test_bad_files_are_named_with_line_and_column(tmp_path: Path, texts: list[str], heedful: Run, case: int) -> None:
+    name, content, message, place = bad_files(tmp_path)[case]
+    (tmp_path / name).unlink()
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    code, _, err = heedful("train", "transformer-base", *texts, *HARMLESS, "--run", tmp_path / "run")
+    assert code == 2
+    assert message in err
+    assert place in err
+
+
+# The shipped recipe for files of one's own, made small enough for a test.
+HARMLESS = (
+    "tokenizer.kind=bpe", "tokenizer.vocab=300", "train.schedule.width=16", "train.schedule.warmup=5",
+    "train.compile=false", "train.keep=2", "train.average=1", "train.clip=1.0", "train.budget.steps=2",
+)  # fmt: skip
+
+
+def test_odd_unicode_and_over_long_lines_are_counted_not_fatal(tmp_path: Path, texts: list[str], heedful: Run) -> None:
+    odd = "a\u202eb\u2028c \U0001f600 e\u0301 \ufeff"
+    (tmp_path / "train.en").write_text("\n".join(["one"] * 12 + [odd, "", "w " * 60]) + "\n")
+    (tmp_path / "test.en").write_text("\n".join(["one"] * 14 + ["w " * 60]) + "\n")
+    code, out, _ = heedful("train", "transformer-base", *texts, *HARMLESS, "--run", tmp_path / "run")
+    assert code == 0
+    assert "note: 1 pairs are longer than the model's context" in out
+    assert "note: 1 pairs are blank on a side" in out
+    assert "1 sources are longer than the model's context: they count as empty lines" in out
+
+
+def test_a_full_disk_keeps_the_last_checkpoint_and_the_run_goes_on(
+    tmp_path: Path, heedful: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saves = 0
+    commit = files.sync_folder
+
+    def full(path: Path) -> None:
+        nonlocal saves
+        if path.name.startswith("step-00000020"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        saves += 1
+        commit(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "sync_folder", full)
+        code, _, err = heedful("train", "numbers", *TINY, "--run", tmp_path / "run")
+    assert code == files.EXIT_DISK
+    assert saves
+    assert "cannot save the checkpoint of step 20" in err
+    assert "free some space, then run the same command again" in err
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").glob("step-????????")] == ["step-00000010"]
+    code, out, _ = heedful("train", "numbers", *TINY, "--run", tmp_path / "run")
+    assert code == 0
+    assert "resuming at step 10" in out
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, heedful: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(files, "make_folder", refuse)
+    code, _, err = heedful("train", "numbers", *TINY, "--run", tmp_path / "run")
+    assert code == files.EXIT_DISK
+    assert "Permission denied" in err
+    assert "make the folder writable" in err
+
+
+def test_a_file_where_the_parent_folder_should_be(tmp_path: Path, heedful: Run) -> None:
+    (tmp_path / "runs").write_text("")
+    code, _, err = heedful("train", "numbers", *TINY, "--run", tmp_path / "runs" / "mine")
+    assert code == files.EXIT_DISK
+    assert "cannot make the folder of the run" in err
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_run_is_saved_and_goes_on(tmp_path: Path, heedful: Run, sent: int, code: int) -> None:
+    words = [*(word for word in TINY if "steps" not in word and "_every" not in word), "train.log_every=1"]
+    folder = tmp_path / "run"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "heedful", "train", "numbers", *words, "train.budget.steps=4000", "--run", str(folder)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("step 1 "):
+            break
+    time.sleep(0.3)
+    process.send_signal(sent)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert "the step is finished and saved first" in err
+    assert "the same command goes on from here" in out
+    (saved,) = (folder / "checkpoints").iterdir()
+    step = int(saved.name.removeprefix("step-"))
+    assert 0 < step < 4000
+    if sent == signal.SIGINT:
+        from heedful.experiment import Started, train
+        from heedful.recipe import load_recipe
+
+        recipe = load_recipe("numbers", [*words, "train.budget.steps=4000"])
+        events = train(recipe, folder)
+        assert next(event.step for event in events if isinstance(event, Started)) == step
+        events.close()  # type: ignore[attr-defined]
+
+
+def test_a_second_wish_to_stop_is_heeded_at_once() -> None:
+    from heedful.commands.train import Stopper
+
+    stopper = Stopper()
+    with pytest.raises(KeyboardInterrupt):
+        stopper.heed(signal.SIGINT, None)  # nothing is under way that could be lost
+    stopper.patient = True
+    stopper.heed(signal.SIGINT, None)
+    assert stopper()
+    with pytest.raises(KeyboardInterrupt):
+        stopper.heed(signal.SIGINT, None)
+
+
+def test_a_lack_of_memory_is_told_kindly(tmp_path: Path, heedful: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    def greedy(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB")
+
+    monkeypatch.setattr("heedful.commands.train.train", greedy)
+    code, _, err = heedful("train", "numbers", *TINY, "--run", tmp_path / "run")
+    assert code == 2
+    assert "lower train.batch_tokens" in err
+
+
+# ------------------------------------------------------------------ eval
+def test_eval_gives_the_test_scores_again(run: Path, heedful: Run) -> None:
+    stored = json.loads((run / "results.json").read_text())
+    code, out, _ = heedful("eval", run, "--json")
+    assert code == 0
+    told = json.loads(out)
+    assert told["scores"] == stored["scores"]
+    assert told["loss"] == stored["loss"]
+    code, out, _ = heedful("eval", run, "--split", "valid", "--beams", 2)
+    assert code == 0
+    assert out.startswith("valid: loss ")
+    assert numbers_of(out, "chrf")
+
+
+# ------------------------------------------------------------------ translate
+def test_translate_arguments_and_lines_in_batches_agree(run: Path, heedful: Run) -> None:
+    sources = ["one", "two hundred", "", "three", "  ", "ninety-nine thousand four hundred"]
+    code, out, _ = heedful("translate", run, "-", "--batch", 2, stdin="\n".join(sources).encode())
+    assert code == 0
+    lines = out.split("\n")[:-1]
+    assert len(lines) == len(sources)
+    assert [bool(line) for line in lines] == [bool(source.strip()) for source in sources]
+    piped = heedful("translate", run, stdin=b"\xef\xbb\xbf" + "\r\n".join(sources).encode())[1]
+    assert piped == out
+    given = heedful("translate", run, *(source for source in sources if source.strip()))[1]
+    assert given.split("\n")[:-1] == [line for line in lines if line]
+
+
+def test_translate_as_json_with_alignment(run: Path, heedful: Run) -> None:
+    code, out, _ = heedful("translate", run, "one hundred", "two", "--json", "--top", 3, "--align")
+    assert code == 0
+    for line, source in zip(out.splitlines(), ["one hundred", "two"], strict=True):
+        told = json.loads(line)
+        assert told["source"] == source
+        assert set(told) == {"source", "translations", "alignment"}
+        scores = [one["score"] for one in told["translations"]]
+        assert scores == sorted(scores, reverse=True)
+        assert len(scores) == 3
+        rows = told["alignment"]["weights"]
+        assert len(rows) == len(told["alignment"]["target"])
+        assert all(abs(sum(row) - 1) < 1e-3 and len(row) == len(told["alignment"]["source"]) for row in rows)
+
+
+def test_translate_shows_and_draws_an_alignment(run: Path, heedful: Run, tmp_path: Path) -> None:
+    code, out, _ = heedful("translate", run, "one hundred", "--align", "--align-to", tmp_path / "a.png")
+    assert code == 0
+    assert out.split("\n")[2].split() == ["o", "ne", "hundred", "<eos>"]
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_samples_depend_on_the_seed_and_not_on_the_batch(run: Path, heedful: Run) -> None:
+    def drawn(seed: int, batch: int) -> str:
+        return heedful(
+            "translate",
+            run,
+            "-",
+            "--sample",
+            "--top-k",
+            20,
+            "--seed",
+            seed,
+            "--batch",
+            batch,
+            stdin=b"one\n\ntwo\nsix\n",
+        )[1]
+
+    assert drawn(1, 1) == drawn(1, 3)
+    assert drawn(1, 3) != drawn(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("stdin", "where", "message"),
+    [
+        (b"one\ntwo\n" + b"one " * 40 + b"\nthree\n", "stdin:3", "too long for the model"),
+        (b"one\ntwo\nthr\xffee\n", "stdin:3:4", "this is not UTF-8"),
+    ],
+)
+def test_a_bad_line_loses_nothing_before_it(run: Path, heedful: Run, stdin: bytes, where: str, message: str) -> None:
+    code, out, err = heedful("translate", run, "-", stdin=stdin)
+    assert code == 2
+    assert out == heedful("translate", run, "one", "two")[1]
+    assert where in err
+    assert message in err
+    if "long" in message:
+        assert "81 tokens" in err
+        assert "at most 40" in err
+
+
+def test_translate_takes_any_text(run: Path, heedful: Run) -> None:
+    code, out, _ = heedful("translate", run, "\U0001f600 \u202e<eos>\x1b[2J", "\udcff", "a\nb")
+    assert code == 0
+    assert len(out.splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["one", "--seed", 3], "add --sample"),
+        (["one", "--beams", 2, "--top", 3], "2 beams cannot give 3 translations"),
+        (["one", "--sample", "--beams", 2], "either drawn by chance or searched for"),
+        (["one", "two", "--align-to", "a.png"], "one picture shows one text"),
+        (["one", "--beams", 0], "--beams"),
+        (["one", "--sample", "--top-p", 1.5], "--top-p"),
+    ],
+)
+def test_settings_that_do_not_go_together(run: Path, heedful: Run, words: list[object], message: str) -> None:
+    code, out, err = heedful("translate", run, *words)
+    assert code == 2
+    assert message in err
+    assert out == ""
+
+
+@pytest.mark.parametrize("verb", [("translate", "x"), ("eval",), ("predict", "in.jsonl", "-o", "out.jsonl")])
+def test_a_run_that_is_not_there(tmp_path: Path, heedful: Run, verb: tuple[str, ...]) -> None:
+    (tmp_path / "in.jsonl").write_text('{"source": "x"}\n')
+    words = [tmp_path / word if word.endswith("jsonl") else word for word in verb[1:]]
+    code, _, err = heedful(verb[0], tmp_path / "none", *words)
+    assert code == 2
+    assert "there is no such folder" in err
+    code, _, err = heedful(verb[0], tmp_path, *words)
+    assert code == 2
+    assert "this folder is not a run" in err
+
+
+# ------------------------------------------------------------------ predict
+def test_predict_adds_to_each_object(run: Path, heedful: Run, tmp_path: Path) -> None:
+    rows = [{"id": 1, "text": "one"}, {"text": "", "more": [None]}, {"text": "two hundred", "ä": "ö"}]
+    source, to = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, _, err = heedful("predict", run, source, "-o", to, "--field", "text", "--batch", 2)
+    assert code == 0
+    assert "wrote 3 predictions" in err
+    found = [json.loads(line) for line in to.read_text().splitlines()]
+    assert [{key: row[key] for key in row if key != "prediction"} for row in found] == rows
+    one, two = heedful("translate", run, "one", "two hundred")[1].splitlines()
+    assert [row["prediction"] for row in found] == [one, "", two]
+
+    to.write_text("mine")
+    code, _, err = heedful("predict", run, source, "-o", to, "--field", "text")
+    assert code == 2
+    assert "--force" in err
+    assert to.read_text() == "mine"
+    assert heedful("predict", run, source, "-o", to, "--field", "text", "--force")[0] == 0
+    assert len(to.read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"source" "x"}', "in.jsonl:2:11: this is not JSON"),
+        ("[1]", "in.jsonl:2: this line is no JSON object"),
+        ('{"other": "x"}', "in.jsonl:2: the key 'source' is missing"),
+        ('{"source": 3}', "in.jsonl:2: what 'source' holds is no text"),
+        (json.dumps({"source": "one " * 40}), "in.jsonl:2: this text is too long for the model"),
+    ],
+)
+def test_predict_names_the_bad_line_and_leaves_no_file(
+    run: Path, heedful: Run, tmp_path: Path, line: str, message: str
+) -> None:
+    (tmp_path / "in.jsonl").write_text('{"source": "one"}\n' + line + "\n")
+    code, _, err = heedful("predict", run, tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl")
+    assert code == 2
+    assert message in err
+    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
+
+
+# ------------------------------------------------------------------ runs, claims
+def test_runs_lists_what_is_there(run: Path, heedful: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out, _ = heedful("runs", run.parent)
+    assert code == 0
+    (line,) = (line for line in out.splitlines() if line.startswith("numbers"))
+    assert "translation transformer number_words" in line
+    assert " 20 " in line and " 100% " in line
+    chrf = json.loads((run / "results.json").read_text())["scores"]["chrf"]["value"]
+    assert f"chrf {chrf:.1f}" in line
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "recipe.yaml").write_text("{")
+    (tmp_path / "broken" / "metrics.jsonl").write_text('{"kind": "st')
+    assert "(no readable recipe)" in heedful("runs", tmp_path)[1]
+    monkeypatch.chdir(tmp_path / "broken")
+    assert "heedful demo" in heedful("runs")[1]
+    assert heedful("runs", "nosuch")[0] == 2
+
+
+def test_claims_prints_the_sheet(heedful: Run) -> None:
+    from heedful.claims import render, sheet
+
+    assert heedful("claims")[1] == render(sheet())

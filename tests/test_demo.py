@@ -1,0 +1,72 @@
+"""The demo on a model that has learned next to nothing: what it shows, and that it trains only once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from heedful import demo
+from heedful.data.embedded import NumberWords
+from heedful.experiment import load, results
+from heedful.recipe import Recipe, load_recipe
+
+TINY = ["tokenizer.vocab=90", "model.width=16", "model.heads=2", "model.hidden=32", "train.budget.steps=3"]
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo with a recipe of three steps on the same numbers."""
+
+    def small(name: str) -> Recipe:
+        return load_recipe(name, [*TINY, "data.train=2000", "data.test=50"])
+
+    monkeypatch.setattr(demo, "load_recipe", small)
+
+
+def test_the_numbers_shown_were_not_trained_on() -> None:
+    data = load_recipe("numbers").data
+    assert isinstance(data, NumberWords)
+    assert data.test == 2000
+    assert set(demo.UNSEEN) <= set(data.numbers("test"))
+    assert not set(demo.UNSEEN) & {*data.numbers("train"), *data.numbers("valid")}
+
+
+def test_the_demo_trains_once_and_shows_again(tmp_path: Path, quick: None, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "demo"
+    demo.demo_verb(run)
+    first = capsys.readouterr().out
+    assert "step 3  loss " in first
+    assert "trained and tested in 0:0" in first
+    picture = run / "alignment.png"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    picture.unlink()
+
+    demo.demo_verb(run)
+    again = capsys.readouterr().out
+    assert picture.exists()
+    assert "step 3  loss " not in again
+    assert "trained before" in again
+    end = "\n  twenty-five\n"
+    assert again[again.index(end) :] == first[first.index(end) :]
+    for expected in ("three hundred twenty-seven", "seven", "% of 50 numbers", f"heedful translate {run}"):
+        assert expected in first
+
+
+def test_the_real_demo_reaches_its_figure_and_looks_across(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "demo"
+    demo.demo_verb(run)
+    capsys.readouterr()
+    test = results(run)
+    assert test is not None
+    (exact,) = (score for score in test.scores if score.name == "exact_match")
+    assert exact.signature.endswith("lines:2000")
+    assert exact.value >= 99
+
+    translator = load(run)
+    source = "three hundred twenty-seven"
+    looked = translator.align(source, translator.search([source])[0][0])
+    most = {
+        row: looked.source[int(weights.argmax())] for row, weights in zip(looked.target, looked.weights, strict=True)
+    }
+    assert (most["##sieben"], most["##zwan"]) == ("seven", "twenty")
