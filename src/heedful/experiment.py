@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +21,16 @@ from heedful.config import parse, render
 from heedful.data.batches import Batches, encode
 from heedful.data.sources import Pair, Split
 from heedful.data.tokenizers import Tokenizer
-from heedful.errors import UserError
+from heedful.errors import UserError, shown
 from heedful.models import build
 from heedful.models.configs import TransformerConfig
 from heedful.recipe import DecodeConfig, Recipe, check_recipe
 from heedful.tasks.translation import Translator, compiled, perplexity_loss, translation_loss
-from heedful.train.checkpoint import RunFolder, newest
+from heedful.train.checkpoint import Checkpoint, RunFolder, newest
 from heedful.train.environment import environment
 from heedful.train.files import append_jsonl, disk_errors, trim_jsonl, write_text_atomic
 from heedful.train.loop import (
+    EXIT_NOT_FINITE,
     Counters,
     Due,
     Saved,
@@ -35,6 +38,8 @@ from heedful.train.loop import (
     choose_device,
     fit,
     load_strictly,
+    require_fit,
+    spent,
     weights_of,
 )
 from heedful.train.metrics import Score, bleu, chrf, exact_match
@@ -124,15 +129,10 @@ def _train(recipe: Recipe, folder: RunFolder, device: torch.device, stop: Callab
     trim_jsonl(folder.path / "metrics.jsonl", counters.step)
     setting = environment(device)
     packed = recipe.train.batching == "packed" or (recipe.train.batching == "auto" and device.type == "cuda")
-    about = {**setting, "seed": recipe.train.seed, "packed": packed, "tokenizer": tokenizer.sha256}
-    if checkpoint and checkpoint.manifest.about.get("packed") != packed:
-        before, now = ("padded", "packed") if packed else ("packed", "padded")
-        raise UserError(
-            "this run cannot go on in the same order of samples",
-            where="train.batching",
-            found=f"{now} batches on this device, {before} ones when the run began",
-            todo=f"go on on the device it began on, or begin anew elsewhere with train.batching={before}",
-        )
+    data = {"tokenizer": tokenizer.sha256, "data": encoded.sha256}
+    about = {**setting, **data, "seed": recipe.train.seed, "packed": packed}
+    if checkpoint:
+        _require_same_samples(checkpoint, folder.path, data, packed)
     notes = [f"passed over a damaged checkpoint: {damaged.reason}" for damaged in folder.damaged]
     if checkpoint:
         notes += [
@@ -157,25 +157,48 @@ def _train(recipe: Recipe, folder: RunFolder, device: torch.device, stop: Callab
     for event in events:
         if isinstance(event, Due):
             loss = perplexity_loss(model, held_out, device, recipe.train.batch_tokens)
+            if not math.isfinite(loss):
+                raise UserError(
+                    f"the loss on the validation set is not finite after step {event.step}",
+                    found=f"loss {loss}",
+                    todo="lower the learning rate or the clip; the last checkpoint is good",
+                    exit_code=EXIT_NOT_FINITE,
+                )
             result = evaluate(translator, valid, event.step, "valid", loss, recipe.train.samples, beams=1)
             score = next(score.value for score in result.scores if score.name == "chrf")
-            if counters.best_score is None or score > counters.best_score:
+            if event.saved and (counters.best_score is None or score > counters.best_score):
                 counters.best_score, counters.best_step = score, event.step
             _record(folder.path, result)
             yield result
         else:
             _record(folder.path, event, recipe.train.log_every)
             yield event
-    stopped = counters.step < 1 or _unfinished(recipe, counters)
+    stopped = spent(recipe.train, counters) < 1
     if not stopped:
         yield from _finish(recipe, folder, config, model, translator, counters)
     yield Finished(counters.step, stopped, str(folder.path))
 
 
-def _unfinished(recipe: Recipe, counters: Counters) -> bool:
-    from heedful.train.loop import spent
-
-    return spent(recipe.train, counters) < 1
+def _require_same_samples(checkpoint: Checkpoint, run: Path, data: dict[str, str], packed: bool) -> None:
+    """Refuse to go on with other samples, or in another order, than the run began with."""
+    about = checkpoint.manifest.about
+    if about["packed"] != packed:
+        before, now = ("padded", "packed") if packed else ("packed", "padded")
+        raise UserError(
+            "this run cannot go on in the same order of samples",
+            where="train.batching",
+            found=f"{now} batches on this device, {before} ones when the run began",
+            todo=f"go on on the device it began on, or begin anew elsewhere with train.batching={before}",
+        )
+    for name, where in (("tokenizer", str(run / "tokenizer.json")), ("data", "the training data")):
+        if about.get(name, data[name]) != data[name]:  # a run of an older version may not have noted it
+            raise UserError(
+                "this is not what the run began with",
+                where=where,
+                found=f"contents of SHA-256 {data[name][:16]}...",
+                expected=f"contents of SHA-256 {about[name][:16]}..., as in {checkpoint.path.name}",
+                todo="put the former file back, or begin anew with another --run",
+            )
 
 
 def _finish(
@@ -187,8 +210,14 @@ def _finish(
     counters: Counters,
 ) -> Iterator[Happening]:
     """Average the last checkpoints, write the portable model, and score it on the test set."""
-    checkpoints, _ = newest(folder.path, recipe.train.average)
-    load_strictly(model, average([checkpoint.load("model") for checkpoint in checkpoints]))
+    # A stop between two saves leaves a checkpoint too, which is not averaged: the model does not depend on stops.
+    regular = (
+        checkpoint
+        for checkpoint in newest(folder.path, recipe.train.keep + 1)[0]
+        if checkpoint.step % recipe.train.save_every == 0 or checkpoint.step == counters.step
+    )
+    checkpoints = list(islice(regular, recipe.train.average))
+    load_strictly(model, average([checkpoint.load("model") for checkpoint in checkpoints]), checkpoints[0].path)
     model.eval()
     write_portable(folder.path / "model", recipe, config, model, translator.tokenizer)
     curve(folder.path)
@@ -292,23 +321,16 @@ def write_portable(
 def load(path: str | Path, device: str | None = None) -> Translator:
     """A trained model from a run folder (its final model, else its newest checkpoint) or from a model folder."""
     folder = Path(path)
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    place = _place(device)
     if not folder.is_dir():
         raise UserError(
             "there is no such folder", where=str(path), expected="a run folder or a model folder",
             todo="`heedful runs` lists the runs below a folder",
         )  # fmt: skip
-    if (folder / "model").is_dir() or (folder / "config.json").is_file():
-        found = read_model(folder / "model" if (folder / "model").is_dir() else folder)
-        where = folder / "config.json"
-        settings = _json(found.config_json, where)
-        config = parse(TransformerConfig, settings.get("model") or {}, file=where)
-        decode = parse(DecodeConfig, settings.get("decode") or {}, file=where)
-        if found.tokenizer_json is None:
-            raise UserError(
-                "the tokenizer is missing", where=str(folder / "tokenizer.json"), todo="copy the whole folder"
-            )
-        tokenizer, tensors = Tokenizer(found.tokenizer_json, str(folder / "tokenizer.json")), found.tensors
+    portable = folder / "model" if (folder / "model").is_dir() else folder
+    if portable != folder or (folder / "config.json").is_file():
+        config, decode, tokenizer, tensors = _portable(portable)
+        weights = portable / "model.safetensors"
     else:
         recipe = read_recipe(folder)
         tokenizer = Tokenizer.load(folder / "tokenizer.json")
@@ -321,10 +343,52 @@ def load(path: str | Path, device: str | None = None) -> Translator:
                 where=str(folder),
                 todo="train on with the same command, then try again",
             )
-        tensors = checkpoints[0].load("model")
+        tensors, weights = checkpoints[0].load("model"), checkpoints[0].path / "model.safetensors"
+    with torch.device("meta"):  # a config may ask for a model of any size: no memory is taken until the weights fit
+        require_fit(build(config), tensors, weights)
     model = build(config)
-    load_strictly(model, tensors)
+    model.load_state_dict(tensors)
     return Translator(model, tokenizer, config.context, place, decode.beams, decode.length_penalty, decode.max_length)
+
+
+def _portable(folder: Path) -> tuple[TransformerConfig, DecodeConfig, Tokenizer, dict[str, Tensor]]:
+    """What a model folder holds, each part checked."""
+    found, where = read_model(folder), folder / "config.json"
+    settings = _json(found.config_json, where)
+    if settings.get("task") != "translation":
+        raise UserError(
+            "this model is not one that translates", where=f"{where}: task", found=shown(settings.get("task")),
+            expected="translation", todo="give the folder of a translation model",
+        )  # fmt: skip
+    model, decoding = (_group(settings, name, where) for name in ("model", "decode"))
+    config, decode = parse(TransformerConfig, model, file=where), parse(DecodeConfig, decoding, file=where)
+    if found.tokenizer_json is None:
+        raise UserError("the tokenizer is missing", where=str(folder / "tokenizer.json"), todo="copy the whole folder")
+    tokenizer = Tokenizer(found.tokenizer_json, str(folder / "tokenizer.json"))
+    if config.vocab is None or config.vocab < tokenizer.vocab:
+        raise UserError(
+            "the model and its tokenizer do not belong together",
+            where=f"{where}: model.vocab",
+            found=str(config.vocab),
+            expected=f"at least {tokenizer.vocab:,}, the tokens in tokenizer.json",
+            todo="copy the whole folder again",
+        )
+    return config, decode, tokenizer, found.tensors
+
+
+def _place(device: str | None) -> torch.device:
+    """The device of that name, or the best there is."""
+    gpu = torch.cuda.is_available()
+    try:
+        place = torch.device(device or ("cuda" if gpu else "cpu"))
+    except RuntimeError:
+        place = None
+    if place is None or place.type not in ("cpu", "cuda") or (place.type == "cuda" and not gpu):
+        raise UserError(
+            "there is no such device", where="device", found=shown(device),
+            expected="cpu or cuda" if gpu else "cpu: torch finds no GPU here",
+        )  # fmt: skip
+    return place
 
 
 def read_recipe(folder: Path) -> Recipe:
@@ -345,15 +409,18 @@ def curve(run: Path) -> Path | None:
     """Draw the losses recorded so far into loss.png."""
     from heedful.figures import curves
 
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    series = {
-        name: (
-            [line["step"] for line in lines if line["kind"] == kind],
-            [line["loss"] for line in lines if line["kind"] == kind],
-        )
-        for name, kind in (("train", "step"), ("valid", "evaluated"))
+    metrics = run / "metrics.jsonl"
+    text = metrics.read_text(encoding="utf-8") if metrics.is_file() else ""
+    lines = [json.loads(line) for line in text.splitlines()]
+    losses = {
+        "train": [line for line in lines if line["kind"] == "step"],
+        "valid": [line for line in lines if line["kind"] == "evaluated" and line["split"] == "valid"],
     }
-    series = {name: points for name, points in series.items() if points[0]}
+    series = {
+        name: ([line["step"] for line in some], [line["loss"] for line in some])
+        for name, some in losses.items()
+        if some
+    }
     if not series:
         return None
     path = run / "loss.png"
@@ -379,12 +446,22 @@ def _tokenizer(recipe: Recipe, folder: Path, pairs: Sequence[Pair]) -> Tokenizer
 def _json(text: str, where: Path) -> dict[str, Any]:
     try:
         found = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(
             "this is not JSON", where=f"{where}", found=str(error), todo="copy the whole folder again"
         ) from error
     if not isinstance(found, dict):
         raise UserError("this is not a model's config", where=f"{where}", todo="copy the whole folder again")
+    return found
+
+
+def _group(settings: dict[str, Any], name: str, where: Path) -> dict[str, Any]:
+    found = settings.get(name)
+    if not isinstance(found, dict):
+        raise UserError(
+            f"{name} is not right", where=str(where), found=shown(found), expected="a group of settings, {...}",
+            todo="copy the whole folder again",
+        )  # fmt: skip
     return found
 
 

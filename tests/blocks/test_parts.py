@@ -5,11 +5,10 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from heedful.blocks.embedding import Tied
 from heedful.blocks.feedforward import ACTIVATIONS, FeedForward
-from heedful.blocks.init import xavier
+from heedful.blocks.linear import Linear
 from heedful.blocks.norms import PostNorm, PreNorm
 
 
@@ -48,13 +47,18 @@ def test_pre_norm_leaves_the_stream_itself_alone() -> None:
     assert not PostNorm(4, 0.0)(x, torch.zeros_like).equal(x)
 
 
-def test_xavier_fills_every_linear_layer_within_its_bound() -> None:
-    model = nn.Sequential(nn.Linear(30, 50), nn.Linear(50, 10, bias=False), nn.LayerNorm(10))
-    xavier(model)
-    first, second = model[0], model[1]
-    assert isinstance(first, nn.Linear)
-    assert isinstance(second, nn.Linear)
-    for layer in (first, second):
-        bound = math.sqrt(6 / (layer.in_features + layer.out_features))
+def test_linear_layers_start_within_their_bound() -> None:
+    for layer in (Linear(30, 50), Linear(50, 10, bias=False)):
+        bound = math.sqrt(6 / sum(layer.weight.shape))
         assert 0.9 * bound < float(layer.weight.detach().abs().max()) <= bound
-    assert not first.bias.any()
+        assert layer.bias is None or not layer.bias.any()
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (4, 1), (3, 7), (2, 3, 5), (600, 1)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_linear_is_the_same_both_ways_round(shape: tuple[int, ...], bias: bool) -> None:
+    layer, x = Linear(6, 9, bias).double(), torch.randn(*shape, 6, dtype=torch.float64)
+    with torch.no_grad():
+        found = layer(x)
+    assert found.is_contiguous()
+    torch.testing.assert_close(found, torch.nn.functional.linear(x, layer.weight, layer.bias).detach())

@@ -117,8 +117,17 @@ def test_pairs_of_large_numbers() -> None:
 
 def test_generation_is_quick() -> None:
     begin = time.process_time()
-    assert sum(len(NumberWords().pairs(split)) for split in SPLITS) == 22_500
+    assert sum(len(set(NumberWords().pairs(split))) for split in SPLITS) == 22_500
     assert time.process_time() - begin < 4
+
+
+def test_training_shows_short_numbers_often() -> None:
+    words = NumberWords(train=300, valid=20, test=20, below=1000)
+    often = Counter(words.pairs("train"))
+    short = set(words.numbers("train")) & set(range(100))
+    assert short
+    assert sum(count > 1 for count in often.values()) == len(short)
+    assert max(Counter(words.pairs("test")).values()) == 1
 
 
 @pytest.mark.parametrize(

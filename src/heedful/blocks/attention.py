@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from heedful.blocks.linear import Linear
 from heedful.blocks.positions import Rotary
 from heedful.blocks.taps import Tap, heard
 
@@ -144,7 +145,7 @@ class General(nn.Module):
 
     def __init__(self, query_width: int, key_width: int) -> None:
         super().__init__()
-        self.matrix = nn.Linear(key_width, query_width, bias=False)
+        self.matrix = Linear(key_width, query_width, bias=False)
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         return q @ self.matrix(k).mT  # (B, H, T, S)
@@ -155,9 +156,9 @@ class Additive(nn.Module):
 
     def __init__(self, query_width: int, key_width: int, hidden: int) -> None:
         super().__init__()
-        self.q = nn.Linear(query_width, hidden, bias=False)
-        self.k = nn.Linear(key_width, hidden, bias=False)
-        self.v = nn.Linear(hidden, 1, bias=False)
+        self.q = Linear(query_width, hidden, bias=False)
+        self.k = Linear(key_width, hidden, bias=False)
+        self.v = Linear(hidden, 1, bias=False)
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         hidden = torch.tanh(self.q(q)[..., :, None, :] + self.k(k)[..., None, :, :])  # (B, H, T, S, hidden)
@@ -169,11 +170,11 @@ class Location(nn.Module):
 
     def __init__(self, query_width: int, longest: int) -> None:
         super().__init__()
-        self.matrix = nn.Linear(query_width, longest, bias=False)
+        self.matrix = Linear(query_width, longest, bias=False)
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
-        if k.shape[-2] > self.matrix.out_features:
-            raise ValueError(f"location attention was built for {self.matrix.out_features} keys, got {k.shape[-2]}")
+        if k.shape[-2] > len(self.matrix.weight):
+            raise ValueError(f"location attention was built for {len(self.matrix.weight)} keys, got {k.shape[-2]}")
         return self.matrix(q)[..., : k.shape[-2]]  # (B, H, T, S)
 
 
@@ -302,9 +303,9 @@ class MultiHead(nn.Module):
         if width % heads:
             raise ValueError(f"width {width} does not split into {heads} heads")
         self.heads, self.score, self.rotary = heads, score, rotary
-        self.q = nn.Linear(width, width, bias=bias)
-        self.kv = nn.Linear(memory_width or width, 2 * width, bias=bias)
-        self.out = nn.Linear(width, width, bias=bias) if output else nn.Identity()
+        self.q = Linear(width, width, bias=bias)
+        self.kv = Linear(memory_width or width, 2 * width, bias=bias)
+        self.out = Linear(width, width, bias=bias) if output else nn.Identity()
         self.scores, self.weights = Tap(), Tap()
 
     def split(self, x: Tensor) -> Tensor:

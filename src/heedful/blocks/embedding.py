@@ -5,8 +5,11 @@ B batch, T positions, D width, V vocabulary.
 
 import math
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from heedful.blocks.linear import project
 
 
 class Tied(nn.Module):
@@ -14,13 +17,11 @@ class Tied(nn.Module):
 
     def __init__(self, vocab: int, width: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(
-            nn.init.normal_(nn.Linear(width, vocab, bias=False).weight.detach(), std=width**-0.5)
-        )
+        self.weight = nn.Parameter(torch.randn(vocab, width) * width**-0.5)
         self.scale = math.sqrt(width)
 
     def forward(self, tokens: Tensor) -> Tensor:
         return F.embedding(tokens, self.weight) * self.scale  # (B, T, D)
 
     def logits(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight)  # (B, T, V)
+        return project(x, self.weight)  # (B, T, V)

@@ -8,6 +8,8 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from heedful.blocks.linear import Linear
+
 Activation = Callable[[Tensor], Tensor]
 ACTIVATIONS: dict[str, Activation] = {"relu": F.relu, "gelu": F.gelu, "swish": F.silu}
 
@@ -17,8 +19,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, width: int, hidden: int, activation: Activation = F.relu) -> None:
         super().__init__()
-        self.up = nn.Linear(width, hidden)
-        self.down = nn.Linear(hidden, width)
+        self.up = Linear(width, hidden)
+        self.down = Linear(hidden, width)
         self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:

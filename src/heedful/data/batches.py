@@ -5,6 +5,7 @@ B batch, S source positions, T target positions, N samples.
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -151,6 +152,12 @@ class Encoded:
         """Source and target length of each pair, bos and eos included."""
         return np.stack([self.source.lengths, self.target.lengths], axis=1)  # (N, 2)
 
+    @property
+    def sha256(self) -> str:
+        """A name for exactly these ids in this order."""
+        arrays = (self.source.flat, self.source.starts, self.target.flat, self.target.starts, self.kept)
+        return hashlib.sha256(b"".join(hashlib.sha256(array.tobytes()).digest() for array in arrays)).hexdigest()
+
     def batch(self, rows: NDArray[np.int64]) -> PairBatch:
         """Some pairs as one batch."""
         source, source_lengths = self.source.padded(rows, self.longest)
@@ -187,6 +194,7 @@ class Batches:
         self.batch_tokens = batch_tokens
         self.packed = packed
         self._lengths = encoded.lengths
+        self._rooms = packed_rooms(self._lengths, batch_tokens)
         self._starts = [0]  # position of the first batch of each epoch that was looked at
         self._plan: tuple[int, list[NDArray[np.int64]]] = (-1, [])  # the epoch that was last looked at
         self._lock = Lock()  # one thread may prepare batches while another asks for the epoch
@@ -197,7 +205,7 @@ class Batches:
             epoch = self._epoch(position)
             rows = self._planned(epoch)[position - self._starts[epoch]]
         if self.packed:
-            return self.encoded.pack(rows, packed_rooms(self._lengths, self.batch_tokens))
+            return self.encoded.pack(rows, self._rooms)
         return self.encoded.batch(rows)
 
     def epoch_of(self, position: int) -> int:

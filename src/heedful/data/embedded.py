@@ -11,6 +11,8 @@ from heedful.config import Config
 from heedful.data.sources import SPLITS, Examples, Pair, Split
 from heedful.errors import UserError
 
+SHORT, OFTEN = 100, 20  # numbers below a hundred are few, the stuff of all others, and what people try first
+
 
 class NumberWords(Config):
     """Numbers in words, "three hundred twenty-one" to "dreihunderteinundzwanzig", no number in two splits."""
@@ -51,8 +53,10 @@ class NumberWords(Config):
         return Examples(self.pairs(split), 0)
 
     def pairs(self, split: Split) -> list[Pair]:
-        """The numbers of a split in both languages."""
+        """The numbers of a split in both languages; training shows the short ones again and again."""
         numbers = self.numbers(split)
+        if split == "train":
+            numbers += [number for number in numbers if number < SHORT] * (OFTEN - 1)
         return [Pair(*both) for both in zip(spell(numbers, self.source), spell(numbers, self.target), strict=True)]
 
     def missing(self) -> list[UserError]:

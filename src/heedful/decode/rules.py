@@ -1,7 +1,8 @@
 """Rules that change the logits before a token is chosen.
 
 A rule takes the logits (R, V), the tokens chosen so far (R, L) and how many of those are valid (a 0-d tensor), and
-gives new logits. It must not ask for values in Python, so that a search step can be captured as a device graph.
+gives the logits to choose by, which may be the same tensor written over. It must not ask for values in Python, so that
+a search step can be captured as a device graph.
 
 R rows, V vocabulary, L room for tokens.
 """
@@ -28,8 +29,8 @@ class AtLeast:
     eos: int
 
     def __call__(self, logits: Tensor, tokens: Tensor, chosen: Tensor) -> Tensor:
-        end = torch.arange(logits.shape[1], device=logits.device) == self.eos  # (V,)
-        return logits.masked_fill(end & (chosen < self.length), -math.inf)
+        logits[:, self.eos].masked_fill_(chosen < self.length, -math.inf)
+        return logits
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,9 @@ class Never:
     banned: tuple[int, ...]
 
     def __call__(self, logits: Tensor, tokens: Tensor, chosen: Tensor) -> Tensor:
-        places = torch.arange(logits.shape[1], device=logits.device)  # (V,)
-        banned = torch.zeros_like(places, dtype=torch.bool)  # (V,)
         for token in self.banned:
-            banned = banned | (places == token)
-        return logits.masked_fill(banned, -math.inf)
+            logits[:, token] = -math.inf
+        return logits
 
 
 @dataclass(frozen=True)

@@ -242,37 +242,38 @@ def _settle(logits: Tensor, f: Frontier, choose: Choice, s: Settings) -> tuple[F
 
 
 # ------------------------------------------------------------------ choices: (R, V) logits -> (B, C) candidates
-def _ruled(logits: Tensor, f: Frontier, s: Settings) -> Tensor:
-    history = f.tokens.flatten(0, 1) if logits.shape[0] == f.tokens.shape[0] * f.tokens.shape[1] else f.tokens[:, 0]
+def _ruled(logits: Tensor, f: Frontier, s: Settings) -> tuple[Tensor, Tensor]:
+    """The model's log-probabilities, and what the rules make of them; these may write -inf into both."""
+    logs = ruled = logits.float().log_softmax(-1)  # (R, V)
+    history = f.tokens.flatten(0, 1) if logs.shape[0] == f.tokens.shape[0] * f.tokens.shape[1] else f.tokens[:, 0]
     for rule in s.rules:
-        logits = rule(logits, history, f.chosen)
-    return logits
+        ruled = rule(ruled, history, f.chosen)
+    return logs, ruled
 
 
 def _likeliest(logits: Tensor, f: Frontier, s: Settings) -> tuple[Tensor, Tensor, Tensor]:
-    token = _ruled(logits, f, s).argmax(-1, keepdim=True)  # (B, 1)
-    logs = logits.gather(-1, token).float() - logits.float().logsumexp(-1, keepdim=True)
-    return token, torch.zeros_like(token), f.logs + logs
+    logs, ruled = _ruled(logits, f, s)
+    token = ruled.argmax(-1, keepdim=True)  # (B, 1)
+    return token, torch.zeros_like(token), f.logs + logs.gather(-1, token)
 
 
 def _by_luck(logits: Tensor, f: Frontier, s: Settings) -> tuple[Tensor, Tensor, Tensor]:
-    mass = _ruled(logits, f, s).double().softmax(-1).cumsum(-1)  # (B, V)
+    logs, ruled = _ruled(logits, f, s)
+    mass = ruled.double().softmax(-1).cumsum(-1)  # (B, V)
     point = f.luck.index_select(1, f.chosen[None]).double() * mass[:, -1:]  # (B, 1)
     token = torch.searchsorted(mass, point, right=True).clamp(max=logits.shape[1] - 1)  # (B, 1)
-    logs = logits.gather(-1, token).float() - logits.float().logsumexp(-1, keepdim=True)
-    return token, torch.zeros_like(token), f.logs + logs
+    return token, torch.zeros_like(token), f.logs + logs.gather(-1, token)
 
 
 def _best(logits: Tensor, f: Frontier, s: Settings) -> tuple[Tensor, Tensor, Tensor]:
     """The 2 W best continuations of all hypotheses together: W of them are sure not to end."""
     batch, vocab = f.tokens.shape[0], logits.shape[1]
     count = min(2 * s.width, vocab)
-    logits = logits.float()
-    norm = logits.logsumexp(-1, keepdim=True)  # (R, 1)
-    values, tokens = largest(_ruled(logits, f, s), count)  # (R, C)
-    values = logits.gather(1, tokens).masked_fill(values == -math.inf, -math.inf)  # rules choose; the model scores
+    own, ruled = _ruled(logits, f, s)
+    values, tokens = largest(ruled, count)  # (R, C)
+    values = own.gather(1, tokens).masked_fill(values == -math.inf, -math.inf)  # rules choose; the model scores
     before = f.logs[:, : logits.shape[0] // batch]  # only one hypothesis at the first step
-    logs = ((values - norm).unflatten(0, (batch, -1)) + before[:, :, None]).flatten(1)  # (B, W * C)
+    logs = (values.unflatten(0, (batch, -1)) + before[:, :, None]).flatten(1)  # (B, W * C)
     logs, place = logs.topk(min(2 * s.width, logs.shape[1]), 1)  # (B, C)
     return tokens.unflatten(0, (batch, -1)).flatten(1).gather(1, place), place // count, logs
 

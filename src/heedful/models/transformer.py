@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from heedful.blocks.attention import KV, Bias, MultiHead, Visible, alibi
 from heedful.blocks.embedding import Tied
 from heedful.blocks.feedforward import ACTIVATIONS, FeedForward
-from heedful.blocks.init import xavier
 from heedful.blocks.layouts import Layout, Whole
 from heedful.blocks.norms import PostNorm, PreNorm
 from heedful.blocks.positions import Absent, Fixed, Learned, Rotary, sinusoid_halves, sinusoids
@@ -98,8 +97,6 @@ class Transformer(nn.Module):
         self.encoder = nn.ModuleList(EncoderBlock(c) for _ in range(c.encoder_layers))
         self.decoder = nn.ModuleList(DecoderBlock(c) for _ in range(c.decoder_layers))
         self.norms = nn.ModuleList(nn.LayerNorm(c.width) if c.norm == "pre" else nn.Identity() for _ in range(2))
-        xavier(self.encoder)
-        xavier(self.decoder)
 
     def embed(self, tokens: Tensor, at: Tensor) -> Tensor:
         return self.dropout(self.positions(self.tokens(tokens), at))  # (B, T, D)

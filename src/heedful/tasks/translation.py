@@ -121,7 +121,7 @@ class Translator:
         progress: Callable[[int], None] | None = None,
     ) -> list[list[Translation]]:
         """The `top` best translations of each text by beam search, best first; with one beam, greedily."""
-        width = beams or self.beams
+        width = self.beams if beams is None else beams
         if not 1 <= top <= width:
             raise ValueError(f"{width} beams cannot give {top} translations")
 
@@ -151,8 +151,8 @@ class Translator:
         `first` is the number of the first text, for texts that come in parts.
         """
         rules: list[Rule] = [*self._rules(), Temperature(temperature)]
-        rules += [TopK(top_k)] if top_k else []
-        rules += [TopP(top_p)] if top_p else []
+        rules += [] if top_k is None else [TopK(top_k)]
+        rules += [] if top_p is None else [TopP(top_p)]
 
         def begin(source: Tensor, real: Tensor, limit: Tensor, rows: list[int]) -> Search:
             state, prefix = self._start(source, real)

@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -52,6 +53,7 @@ class Due:
     """The moment to evaluate: the model is in evaluation mode until the loop goes on."""
 
     step: int
+    saved: bool  # whether a checkpoint of this very step follows
 
 
 Event = Step | Saved | Due
@@ -85,13 +87,14 @@ def fit(
     bf16 = uses_bf16(config, device)
     optimizer = make_optimizer(config.optimizer, model, device)
     if checkpoint is not None:
-        load_strictly(model, checkpoint.load("model"))
+        load_strictly(model, checkpoint.load("model"), checkpoint.path / "model.safetensors")
         load_optimizer(optimizer, model, checkpoint.load("optimizer"))
     model.train()
     plain, first = PlainStep(model, loss_of, optimizer, config, device, bf16), batches.at(counters.position)
     run = GraphedStep(plain, first) if device.type == "cuda" and isinstance(first, PackedBatch) else plain
 
     def save() -> Saved:
+        require_sound(model, counters.step)
         tensors = {"model": weights_of(model), "optimizer": optimizer_tensors(optimizer, model)}
         path = folder.save(counters.step, tensors, vars(counters), about, counters.best_step)
         return Saved(counters.step, str(path))
@@ -120,12 +123,15 @@ def fit(
             last_time, last_tokens = now, counters.tokens
         epoch = batches.epoch_of(counters.position - 1)
         yield Step(step, epoch, loss_value, rate, norm_value, counters.tokens, speed, spent(config, counters))
+        saves, paused = step % config.save_every == 0 or ends, time.monotonic()
         if step % config.evaluate_every == 0 or ends:
+            require_sound(model, step)
             model.eval()
-            yield Due(step)
+            yield Due(step, saves)
             model.train()
-        if step % config.save_every == 0 or ends:
+        if saves:
             yield save()
+        last_time += time.monotonic() - paused  # looking at the model and saving it are not its speed
     if counters.step and counters.step % config.save_every and spent(config, counters) < 1:
         yield save()  # stopped between two saves: nothing is lost
 
@@ -165,10 +171,16 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach().cpu() for name, value in model.state_dict().items()}
 
 
-def load_strictly(model: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Put weights into a model, or say which are missing, unknown or of another shape."""
-    expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    given = {name: tuple(value.shape) for name, value in tensors.items()}
+def load_strictly(model: nn.Module, tensors: dict[str, Tensor], file: Path) -> None:
+    """Put weights from a file into a model, all or none."""
+    require_fit(model, tensors, file)
+    model.load_state_dict(tensors)
+
+
+def require_fit(model: nn.Module, tensors: dict[str, Tensor], file: Path) -> None:
+    """Say which weights are missing, unknown, or of another shape or type than the model's."""
+    expected = {name: _kind(value) for name, value in model.state_dict().items()}
+    given = {name: _kind(value) for name, value in tensors.items()}
     wrong = [f"{name}: not in the file" for name in expected.keys() - given.keys()]
     wrong += [f"{name}: not in the model" for name in given.keys() - expected.keys()]
     wrong += [
@@ -180,11 +192,27 @@ def load_strictly(model: nn.Module, tensors: dict[str, Tensor]) -> None:
         more = f"\nand {len(wrong) - 10} more" if len(wrong) > 10 else ""
         raise UserError(
             "the weights do not fit the model",
+            where=str(file),
             found="\n".join(sorted(wrong)[:10]) + more,
-            expected=f"{len(expected)} tensors, each of its shape",
+            expected=f"{len(expected)} tensors, each of its shape and type",
             todo="load them with the recipe or config they were made with",
         )
-    model.load_state_dict(tensors)
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+
+
+def require_sound(model: nn.Module, step: int) -> None:
+    """Refuse to evaluate or to save a model whose weights the last steps have made too large to be numbers."""
+    if not torch.stack([weight.isfinite().all() for weight in model.parameters()]).all():
+        bad = next(name for name, weight in model.named_parameters() if not weight.isfinite().all())
+        raise UserError(
+            f"a weight is not finite after step {step}",
+            found=f"first bad tensor: {bad}",
+            todo="lower the learning rate or the clip; the last checkpoint is good",
+            exit_code=EXIT_NOT_FINITE,
+        )
 
 
 def _not_finite(model: nn.Module, step: int, micro: list[Batch], loss: float) -> UserError:

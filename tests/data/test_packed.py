@@ -1,0 +1,221 @@
+"""Pairs end to end: the same learning as side by side, each pair once an epoch, never more than there is room for."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from heedful.data.batches import (
+    Batch,
+    Batches,
+    Encoded,
+    PackedBatch,
+    Ragged,
+    encode,
+    most_packed,
+    packed_rooms,
+    plan_packed,
+)
+from heedful.data.embedded import NumberWords
+from heedful.data.sources import Pair
+from heedful.data.tokenizers import Tokenizer, WordPiece
+from heedful.errors import UserError
+from heedful.models import build
+from heedful.models.configs import TransformerConfig
+from heedful.tasks.translation import translation_loss
+
+PAIRS = NumberWords(train=200, valid=1, test=1).pairs("train")[:200]
+TOKENIZER = Tokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])
+ENCODED = encode(PAIRS, TOKENIZER, longest=80)
+
+
+def spread(count: int, longest: int = 60, seed: int = 0) -> NDArray[np.int64]:
+    return np.random.default_rng(seed).integers(2, longest, (count, 2))
+
+
+def packed(batch: Batch) -> PackedBatch:
+    assert isinstance(batch, PackedBatch)
+    return batch
+
+
+# ------------------------------------------------------------------ the same learning
+@pytest.mark.parametrize("positions", ["sinusoid", "learned", "rotary", "alibi", "none"])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_loss_and_gradients_are_those_of_padded_pairs(positions: Any, norm: Any) -> None:
+    model: Any = build(
+        TransformerConfig(
+            vocab=TOKENIZER.vocab, width=16, heads=2, encoder_layers=2, decoder_layers=2, hidden=24, context=80,
+            dropout=0.0, norm=norm, positions=positions,
+        )
+    ).double()  # fmt: skip
+    rows = np.array([3, 141, 59, 26, 5, 35, 89, 79, 0])
+    found = []
+    for batch in (ENCODED.batch(rows), ENCODED.pack(rows, (350, 420))):
+        model.zero_grad()
+        loss = translation_loss(model, batch, 0.1)
+        loss.total.backward()
+        found.append((loss, torch.cat([weight.grad.flatten() for weight in model.parameters()])))
+    (one, first), (other, second) = found
+    assert float(other.total.detach()) == pytest.approx(float(one.total.detach()), rel=1e-10)
+    assert float(other.plain) == pytest.approx(float(one.plain), rel=1e-10)
+    assert int(other.count) == int(one.count) == ENCODED.batch(rows).tokens
+    assert float((second - first).norm() / first.norm()) < 1e-9
+
+
+def test_what_lies_beside_a_pair_does_not_matter() -> None:
+    model: Any = build(
+        TransformerConfig(
+            vocab=TOKENIZER.vocab, width=16, heads=2, encoder_layers=1, decoder_layers=1, hidden=24, context=80,
+            dropout=0.0,
+        )
+    )  # fmt: skip
+
+    def loss(*rows: int) -> float:
+        with torch.inference_mode():
+            return float(translation_loss(model, ENCODED.pack(np.array(rows), (300, 300))).total)
+
+    assert loss(4, 9, 70) == pytest.approx(loss(4) + loss(9) + loss(70), rel=1e-5)
+    assert loss(70, 4, 9) == pytest.approx(loss(4, 9, 70), rel=1e-5)
+
+
+# ------------------------------------------------------------------ the batch
+def test_a_batch_holds_its_pairs_end_to_end() -> None:
+    batch = ENCODED.pack(np.array([7, 2]), (200, 250))
+    assert batch.source.shape == (1, 200)
+    assert batch.target.shape == batch.labels.shape == (1, 250)
+    source = [[*TOKENIZER.encode(PAIRS[row].source).ids, Tokenizer.eos] for row in (7, 2)]
+    target = [TOKENIZER.encode(PAIRS[row].target).ids for row in (7, 2)]
+    given = [token for ids in target for token in (Tokenizer.bos, *ids)]
+    wanted = [token for ids in target for token in (*ids, Tokenizer.eos)]
+    flat = [token for ids in source for token in ids]
+    assert batch.source[0].tolist() == flat + [Tokenizer.pad] * (200 - len(flat))
+    assert batch.target[0].tolist() == given + [Tokenizer.pad] * (250 - len(given))
+    assert batch.labels[0].tolist() == wanted + [Tokenizer.pad] * (250 - len(wanted))
+    rest = most_packed(250) - 2
+    assert batch.source_lengths.tolist() == [len(ids) for ids in source] + [0] * rest
+    assert batch.target_lengths.tolist() == [len(ids) + 1 for ids in target] + [0] * rest
+    assert batch.indices.tolist() == [7, 2] + [-1] * rest
+    assert batch.tokens == len(wanted) == ENCODED.batch(np.array([7, 2])).tokens
+    assert batch.longest == 80
+
+
+def test_a_batch_moves_whole() -> None:
+    batch = ENCODED.pack(np.array([7, 2]), (200, 250))
+    tensors = [name for name in PackedBatch.__slots__ if name != "longest"]
+    assert {getattr(batch.to("meta"), name).device.type for name in tensors} == {"meta"}
+    assert all(torch.equal(getattr(batch.to("cpu"), name), getattr(batch, name)) for name in tensors)
+    assert batch.to("meta").longest == 80
+
+
+def test_indices_are_places_in_the_list_that_was_encoded() -> None:
+    pairs = [Pair("x " * 90, "b"), *PAIRS[:4]]
+    encoded = encode(pairs, TOKENIZER, longest=80)
+    assert encoded.pack(np.array([0, 3]), (200, 200)).indices.tolist()[:3] == [1, 4, -1]
+
+
+# ------------------------------------------------------------------ the plan
+@pytest.mark.parametrize(("count", "room"), [(1, 64), (7, 64), (1000, 512), (5000, 100), (2000, 10**6), (4000, 4096)])
+@pytest.mark.parametrize("lean", [0, 40, -40], ids=["even", "long targets", "long sources"])
+def test_plan_has_every_sample_once_within_the_rooms(count: int, room: int, lean: int) -> None:
+    lengths = spread(count)
+    lengths[:, int(lean < 0)] = np.maximum(2, lengths[:, int(lean < 0)] - abs(lean))
+    rooms = packed_rooms(lengths, room)
+    batches = plan_packed(lengths, 1, 2, room)
+    assert sorted(np.concatenate(batches).tolist()) == list(range(count))
+    for rows in batches:
+        source, target = (lengths[rows] - (0, 1)).sum(axis=0)
+        assert source <= rooms[0] and target <= rooms[1]
+        assert 1 <= len(rows) <= most_packed(max(rooms))
+
+
+def test_plan_fills_batches_as_far_as_they_go() -> None:
+    lengths = spread(3000)
+    rooms = packed_rooms(lengths, 1024)
+    batches = plan_packed(lengths, 0, 0, 1024)
+    for rows, following in itertools.pairwise(batches):
+        more = (lengths[[*rows, following[0]]] - (0, 1)).sum(axis=0)
+        assert more[0] > rooms[0] or more[1] > rooms[1] or len(rows) == most_packed(max(rooms))
+    full = [(lengths[rows] - (0, 1)).sum() / sum(rooms) for rows in batches[:-1]]
+    assert np.mean(full) > 0.9
+
+
+def test_plan_is_pure_and_differs_by_seed_and_epoch() -> None:
+    lengths = spread(2000)
+
+    def flat(seed: int, epoch: int) -> list[list[int]]:
+        return [rows.tolist() for rows in plan_packed(lengths.copy(), seed, epoch, 512)]
+
+    assert flat(0, 0) == flat(0, 0)
+    assert len({str(flat(seed, epoch)) for seed in range(3) for epoch in range(3)}) == 9
+
+
+def test_short_pairs_are_no_more_than_a_batch_counts() -> None:
+    lengths = np.tile([1, 2], (100, 1))
+    batches = plan_packed(lengths, 0, 0, 64)
+    assert [len(rows) for rows in batches] == [8] * 12 + [4]
+
+
+@pytest.mark.parametrize("room", [1, 16, 58])
+def test_a_room_too_small_for_a_pair_is_refused(room: int) -> None:
+    lengths = spread(100)
+    lengths[50] = (60, 12)
+    with pytest.raises(UserError, match="too small for a pair") as error:
+        plan_packed(lengths, 0, 0, room)
+    assert error.value.where == "train.batch_tokens"
+    assert error.value.expected == "at least 60, the longest side of any pair"
+    plan_packed(lengths, 0, 0, 60)
+
+
+@pytest.mark.parametrize("room", [60, 100, 127, 128, 1000, 1060, 4096, 25_000])
+@pytest.mark.parametrize("target", [2, 20, 60])
+def test_rooms_are_shared_as_the_sides_need(room: int, target: int) -> None:
+    lengths = np.stack([np.full(100, 30), np.full(100, target)], axis=1)
+    first, second = packed_rooms(lengths, room)
+    longest = max(30, target)
+    assert longest <= first <= room and longest <= second <= room
+    tile = 64  # rooms are rounded to the nearest multiple of 128
+    assert max(first, second) >= room - tile
+    share = min(30, target - 1) / max(30, target - 1)
+    assert abs(min(first, second) - max(longest, min(room, 1.01 * share * room))) <= tile
+
+
+# ------------------------------------------------------------------ the sequence
+def test_batches_have_one_shape_and_an_epoch_has_each_pair_once() -> None:
+    batches = Batches(ENCODED, 3, 512, packed=True)
+    count = len(plan_packed(ENCODED.lengths, 3, 0, 512))
+    seen: dict[int, list[int]] = {}
+    shapes = set()
+    for position in range(3 * count):
+        batch = packed(batches.at(position))
+        shapes.add((batch.source.shape, batch.target.shape, batch.indices.shape))
+        seen.setdefault(batches.epoch_of(position), []).extend(batch.indices[batch.indices >= 0].tolist())
+    assert len(shapes) == 1
+    assert sorted(seen[0]) == sorted(seen[1]) == list(range(200))
+    assert seen[0] != seen[1]
+
+
+def test_any_position_is_the_same_whatever_was_asked_before() -> None:
+    batches = Batches(ENCODED, 3, 512, packed=True)
+    for position in (40, 0, 17, 41):
+        fresh = packed(Batches(ENCODED, 3, 512, packed=True).at(position))
+        assert torch.equal(packed(batches.at(position)).target, fresh.target)
+
+
+def test_the_name_of_the_data_is_of_its_ids_and_their_order() -> None:
+    assert ENCODED.sha256 == encode(PAIRS, TOKENIZER, longest=80).sha256
+    others = [
+        encode(PAIRS[::-1], TOKENIZER, 80),
+        encode(PAIRS[1:], TOKENIZER, 80),
+        encode([Pair("x " * 90, "b"), *PAIRS], TOKENIZER, 80),
+        encode([Pair(pair.target, pair.source) for pair in PAIRS], TOKENIZER, 80),
+    ]
+    assert len({ENCODED.sha256, *(other.sha256 for other in others)}) == 5
+    ids = np.arange(10, dtype=np.int32)
+    cuts = [Ragged(ids, np.array([0, cut, 10])) for cut in (4, 5)]
+    names = {Encoded(cut, cut, np.arange(2), longest=64, dropped=0, replaced=0).sha256 for cut in cuts}
+    assert len(names) == 2

@@ -1,0 +1,239 @@
+"""A translator: alone and in a batch the same, in the order it was asked, and kind to any text."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from heedful.blocks.losses import cross_entropy
+from heedful.data.batches import Batches, encode
+from heedful.data.embedded import NumberWords
+from heedful.data.tokenizers import Tokenizer, WordPiece
+from heedful.models import build
+from heedful.models.configs import TransformerConfig
+from heedful.tasks import translation
+from heedful.tasks.translation import TooLongError, Translation, Translator, perplexity_loss, translation_loss
+
+CPU = torch.device("cpu")
+CONTEXT = 48
+DATA = NumberWords(train=400, valid=50, test=1)
+PAIRS = DATA.pairs("train")[:400]
+TEXTS = [pair.source for pair in DATA.pairs("valid")]
+ODD = [
+    "", " ", "\n", "\u0000", "\ud800 seven", "🙂🙂", "שלום", "e\u0301\u0327", "\u202eseven", "[MASK] <s> </s> [PAD]",
+    "ＳＥＶＥＮ", "seven\u00adty", "\ufffd", "7", "\u200b", "👩‍👩‍👧", "ß" * 20, "\x1b[31mseven",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def translator() -> Translator:
+    """A model of a second: far from good, but sure enough of itself to tell hypotheses apart."""
+    torch.manual_seed(0)
+    tokenizer = Tokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])
+    config = TransformerConfig(
+        vocab=tokenizer.vocab, width=24, heads=2, encoder_layers=1, decoder_layers=2, hidden=48, context=CONTEXT,
+        dropout=0.0, norm="pre",
+    )  # fmt: skip
+    model: Any = build(config)
+    batches = Batches(encode(PAIRS, tokenizer, CONTEXT), 0, 1024)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    for position in range(60):
+        loss = translation_loss(model, batches.at(position))
+        optimizer.zero_grad()
+        (loss.total / loss.count).backward()
+        optimizer.step()
+    return Translator(model, tokenizer, CONTEXT, CPU)
+
+
+def close(one: Translation, other: Translation) -> bool:
+    return (one.text, one.ids, one.complete) == (other.text, other.ids, other.complete) and math.isclose(
+        one.log_probability, other.log_probability, rel_tol=1e-4, abs_tol=1e-4
+    )
+
+
+# ------------------------------------------------------------------ loss
+def test_the_loss_is_cross_entropy_of_each_next_token(translator: Translator) -> None:
+    encoded = encode(PAIRS[:20], translator.tokenizer, CONTEXT)
+    batch = next(encoded.in_order(100_000))
+    found = translation_loss(translator.model, batch, 0.1)
+    total = plain = 0.0
+    for source, length, target, end in zip(
+        batch.source, batch.source_lengths, batch.target, batch.target_lengths, strict=True
+    ):
+        state = translator.model.start(source[None, :length])
+        logits, _ = translator.model(target[None, : end - 1], state)
+        loss = cross_entropy(logits[0], target[1:end], 0.1)
+        total, plain = total + float(loss.total.detach()), plain + float(loss.plain)
+    assert float(found.total.detach()) == pytest.approx(total, rel=1e-5)
+    assert float(found.plain) == pytest.approx(plain, rel=1e-5)
+    assert int(found.count) == batch.tokens
+    assert perplexity_loss(translator.model, encoded, CPU, 100_000) == pytest.approx(plain / batch.tokens, rel=1e-5)
+    assert perplexity_loss(translator.model, encoded, CPU, 64) == pytest.approx(plain / batch.tokens, rel=1e-5)
+
+
+# ------------------------------------------------------------------ search
+@pytest.mark.parametrize("beams", [1, 4])
+def test_batched_is_one_by_one_in_the_order_asked(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch, beams: int
+) -> None:
+    alone = [translator.search([text], beams, top=beams)[0] for text in TEXTS]
+    together = translator.search(TEXTS, beams, top=beams)
+    monkeypatch.setattr(translation, "BATCH_TOKENS", 200)
+    in_parts = translator.search(TEXTS, beams, top=beams)
+    backwards = translator.search(TEXTS[::-1], beams, top=beams)[::-1]
+    assert len({found[0].text for found in alone}) > 25
+    for number, expected in enumerate(alone):
+        assert len(expected) == beams
+        for other in (together, in_parts, backwards):
+            assert all(close(one, two) for one, two in zip(other[number], expected, strict=True)), TEXTS[number]
+    assert translator.translate(TEXTS, beams) == [found[0].text for found in alone]
+
+
+def test_scores_fall_and_are_the_models_own(translator: Translator) -> None:
+    best = translator.search(TEXTS[:8], 4, top=4)
+    for text, found in zip(TEXTS[:8], best, strict=True):
+        assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+        assert len({tuple(one.ids) for one in found}) == 4
+        source = torch.tensor([[*translator.tokenizer.ids([text])[0], Tokenizer.eos]])
+        for one in found:
+            given = torch.tensor([[Tokenizer.bos, *one.ids[:-1]]])
+            with torch.inference_mode():
+                logs = translator.model(given, translator.model.start(source))[0].log_softmax(-1)[0]
+            assert one.log_probability == pytest.approx(
+                float(logs.gather(1, torch.tensor(one.ids)[:, None]).sum()), abs=1e-4
+            )
+            assert one.complete == (one.ids[-1] == Tokenizer.eos)
+            assert one.text == translator.tokenizer.decode(one.ids)
+            assert not {Tokenizer.pad, Tokenizer.unk, Tokenizer.bos} & set(one.ids)
+
+
+def test_it_has_been_learning(translator: Translator) -> None:
+    before = perplexity_loss(translator.model, encode(PAIRS, translator.tokenizer, CONTEXT), CPU, 4096)
+    assert before < 0.6 * math.log(translator.tokenizer.vocab)
+
+
+def test_the_wrong_number_of_beams_is_refused(translator: Translator) -> None:
+    with pytest.raises(ValueError, match="4 beams cannot give 5 translations"):
+        translator.search(["one"], 4, top=5)
+    with pytest.raises(ValueError, match="0 beams cannot give 1 translations"):
+        translator.search(["one"], 0)
+    with pytest.raises(ValueError, match="cannot give 0"):
+        translator.search(["one"], 1, top=0)
+    assert len(translator.search(["one"], 500, top=500)[0]) == 500  # more than the vocabulary has tokens
+
+
+def test_the_settings_of_the_translator_are_its_defaults(translator: Translator) -> None:
+    short = Translator(translator.model, translator.tokenizer, CONTEXT, CPU, beams=1, max_length=3)
+    found = short.search(TEXTS[:10])
+    assert all(len(one.ids) <= 3 for paths in found for one in paths)
+    assert not all(one.complete for paths in found for one in paths)
+    assert [one.ids for paths in found for one in paths] == [
+        paths[0].ids[:3] for paths in translator.search(TEXTS[:10], 1)
+    ]
+
+
+def test_progress_counts_every_text(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(translation, "BATCH_TOKENS", 100)
+    done: list[int] = []
+    translator.search(TEXTS[:20], 1, progress=done.append)
+    assert sum(done) == 20
+    assert len(done) > 2
+
+
+# ------------------------------------------------------------------ any text
+def test_no_text_gives_no_translation(translator: Translator) -> None:
+    assert translator.translate([]) == []
+    assert translator.sample([]) == []
+    assert translator.lengths([]) == []
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_odd_text_is_translated_and_spoils_nothing_beside_it(translator: Translator, beams: int) -> None:
+    found = translator.translate([*ODD, *TEXTS[:5]], beams)
+    assert len(found) == len(ODD) + 5
+    assert found[-5:] == translator.translate(TEXTS[:5], beams)
+    assert found[0] == translator.translate([""], beams)[0]
+    for text in ODD:
+        alignment = translator.align(text, translator.search([text], beams)[0][0])
+        assert torch.isfinite(alignment.weights).all()
+
+
+def test_a_text_too_long_is_named(translator: Translator) -> None:
+    fits = "s " * (CONTEXT - 1)
+    assert translator.lengths(["s", fits, fits + "s"]) == [2, CONTEXT, CONTEXT + 1]
+    assert len(translator.translate([fits])) == 1
+    for call in (translator.translate, translator.search, translator.sample):
+        with pytest.raises(TooLongError, match=f"text 2 has {CONTEXT + 1} tokens, but the model reads {CONTEXT}") as no:
+            call(["s", fits + "s", "two"])
+        assert (no.value.number, no.value.tokens, no.value.context) == (1, CONTEXT + 1, CONTEXT)
+
+
+def test_a_translation_never_passes_the_context(translator: Translator) -> None:
+    fits = "s " * (CONTEXT - 1)
+    for found in translator.search([fits], 4, top=4)[0]:
+        assert len(found.ids) <= CONTEXT - 1
+
+
+# ------------------------------------------------------------------ chance
+def test_samples_repeat_and_do_not_depend_on_the_batch(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    def drawn(texts: list[str], seed: int = 5, first: int = 0, **rules: Any) -> list[str]:
+        return [found[0].text for found in translator.sample(texts, seed=seed, first=first, **rules)]
+
+    whole = drawn(TEXTS)
+    assert drawn(TEXTS) == whole
+    assert [drawn([text], first=number)[0] for number, text in enumerate(TEXTS)] == whole
+    assert drawn(TEXTS[:17]) + drawn(TEXTS[17:], first=17) == whole
+    monkeypatch.setattr(translation, "BATCH_TOKENS", 128)
+    assert drawn(TEXTS) == whole
+    assert drawn(TEXTS, seed=6) != whole
+    same = drawn([TEXTS[0]] * 20)
+    assert len(set(same)) > 10  # the same text drawn anew
+
+
+def test_little_chance_is_greedy(translator: Translator) -> None:
+    best = translator.translate(TEXTS[:20], 1)
+    for rules in ({"temperature": 1e-4}, {"top_k": 1}, {"top_p": 1e-9}):
+        assert [found[0].text for found in translator.sample(TEXTS[:20], **rules)] == best
+
+
+@pytest.mark.parametrize("rules", [{"temperature": 0.0}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}])
+def test_settings_of_chance_that_make_no_sense_are_refused(translator: Translator, rules: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):
+        translator.sample(["one"], **rules)
+
+
+# ------------------------------------------------------------------ alignment
+def test_alignments_are_rows_of_probabilities_over_the_source(translator: Translator) -> None:
+    for text in TEXTS[:10]:
+        best = translator.search([text])[0][0]
+        found = translator.align(text, best)
+        assert found.weights.shape == (len(found.target), len(found.source))
+        assert found.target == translator.tokenizer.pieces(best.ids)
+        assert found.source == translator.tokenizer.pieces([*translator.tokenizer.ids([text])[0], Tokenizer.eos])
+        assert torch.allclose(found.weights.sum(1), torch.ones(len(found.target)), atol=1e-5)
+        assert float(found.weights.min()) >= 0
+        assert found.layer in (1, 2)
+
+
+def test_the_alignment_shown_is_of_the_sharpest_block(translator: Translator) -> None:
+    best = translator.search([TEXTS[0]])[0][0]
+    usual = translator.align(TEXTS[0], best).layer
+    cross = translator.model.decoder[usual - 1].cross.q
+    before = {name: value.clone() for name, value in cross.state_dict().items()}
+    try:
+        with torch.no_grad():
+            cross.weight.zero_()  # a block that asks nothing looks everywhere alike
+            cross.bias.zero_()
+        assert translator.align(TEXTS[0], best).layer == 3 - usual
+    finally:
+        cross.load_state_dict(before)
+
+
+def test_looking_leaves_the_translator_as_it_was(translator: Translator) -> None:
+    before = translator.translate(TEXTS[:5])
+    translator.align(TEXTS[0], translator.search([TEXTS[0]])[0][0])
+    assert translator.translate(TEXTS[:5]) == before
+    assert not translator.model.training

@@ -1,0 +1,167 @@
+"""The documents hold what they say: links lead somewhere, commands exist, snippets run, tables name every setting."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import typer.main
+from pydantic_core import PydanticUndefined
+
+import heedful
+from heedful.cli import app
+from heedful.config import Config
+from heedful.data.embedded import NumberWords
+from heedful.data.sources import Jsonl, ParallelFiles, Tsv
+from heedful.data.tokenizers import Bpe, Unigram, WordPiece
+from heedful.models.configs import TransformerConfig
+from heedful.recipe import DecodeConfig, TaskConfig
+from heedful.train.configs import Budget, TrainConfig
+from heedful.train.optim import AdamW, Constant, Cosine, Linear, Noam
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+SESSIONS = [ROOT / "README.md", ROOT / "docs" / "python.md"]
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+
+# The smallest run of the demo's recipe, for snippets that are marked as needing a trained model.
+TINY = [
+    "data.train=200", "data.valid=10", "data.test=10", "tokenizer.vocab=90", "model.width=16", "model.heads=2",
+    "model.hidden=32", "train.budget.steps=3", "train.device=cpu",
+]  # fmt: skip
+
+
+class Block(NamedTuple):
+    """A fenced block: its language, its text, the line it begins at, and whether it is about a trained model."""
+
+    language: str
+    text: str
+    line: int
+    trained: bool
+
+
+def blocks(page: Path) -> list[Block]:
+    """The fenced blocks of a page, in order."""
+    text = page.read_text(encoding="utf-8")
+    pattern = re.compile(r"^(<!-- trained -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    return [
+        Block(found[2], found[3], text.count("\n", 0, found.start(3)) + 1, bool(found[1]))
+        for found in pattern.finditer(text)
+    ]
+
+
+def anchors(page: Path) -> set[str]:
+    """The names that a page's headings can be linked by."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def commands(page: Path) -> Iterator[str]:
+    """Everything that a page writes as code and that is not Python: inline, or lines of a block."""
+    for block in blocks(page):
+        if block.language not in ("python", "yaml", "json"):
+            yield from block.text.splitlines()
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    yield from re.findall(r"`([^`\n]+)`", text)
+
+
+@every_page
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    lost = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        if re.match(r"[a-z]+:", link):
+            continue
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            lost.append(link)
+    assert lost == []
+
+
+@every_page
+def test_commands_and_their_options_exist(page: Path) -> None:
+    verbs: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    unknown = []
+    for line in commands(page):
+        for verb, rest in re.findall(r"\bheedful ([a-z]+)\b([^|#]*)", line):
+            if verb not in verbs:
+                unknown.append(f"heedful {verb}")
+                continue
+            options = {name for option in verbs[verb].params for name in option.opts} | {"--help"}
+            unknown += [f"{verb} {name}" for name in re.findall(r"(?<!\S)--?[a-z][\w-]*", rest) if name not in options]
+    assert unknown == []
+
+
+@every_page
+def test_make_targets_exist(page: Path) -> None:
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    named = {target for line in commands(page) for target in re.findall(r"^make ([a-z]\w*)\b", line.strip())}
+    assert named - targets == set()
+
+
+@pytest.mark.parametrize("page", SESSIONS, ids=lambda page: page.name)
+def test_snippets_run_and_print_what_stands_below_them(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if any(block.trained for block in blocks(page)):
+        list(heedful.train(heedful.load_recipe("numbers", TINY), "runs/demo"))
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # outputs are those of a CPU
+    session: dict[str, Any] = {"__name__": "__main__"}
+    printed = ""
+    before = ""
+    for block in blocks(page):
+        if block.language == "python":
+            out = io.StringIO()
+            with contextlib.redirect_stdout(out):
+                exec(compile("\n" * (block.line - 1) + block.text, str(page), "exec"), session)
+            printed = out.getvalue()
+        elif block.language == "text" and before == "python" and not block.trained:
+            assert printed == block.text, f"{page.name}:{block.line}"
+        before = block.language
+
+
+SETTINGS: dict[str, type[Config]] = {
+    "task": TaskConfig,
+    "data, `kind: parallel`": ParallelFiles,
+    "data, `kind: tsv`": Tsv,
+    "data, `kind: jsonl`": Jsonl,
+    "data, `kind: number_words`": NumberWords,
+    "tokenizer, `kind: bpe`": Bpe,
+    "tokenizer, `kind: wordpiece`": WordPiece,
+    "tokenizer, `kind: unigram`": Unigram,
+    "model, `kind: transformer`": TransformerConfig,
+    "train": TrainConfig,
+    "train.budget": Budget,
+    "train.optimizer, `kind: adamw`": AdamW,
+    "train.schedule, `kind: noam`": Noam,
+    "train.schedule, `kind: cosine`": Cosine,
+    "train.schedule, `kind: linear`": Linear,
+    "train.schedule, `kind: constant`": Constant,
+    "decode": DecodeConfig,
+}
+
+
+def told(default: Any) -> str:
+    """A default as the guide writes it."""
+    if default is PydanticUndefined:
+        return "required"
+    return "see below" if isinstance(default, Config) else f"`{json.dumps(default)}`".replace('"', "")
+
+
+@pytest.mark.parametrize("title", SETTINGS)
+def test_the_guide_names_every_setting_with_its_default(title: str) -> None:
+    text = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+    (section,) = re.findall(rf"^#### {re.escape(title)}\n(.*?)(?=^#|\Z)", text, re.MULTILINE | re.DOTALL)
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", section, re.MULTILINE))
+    fields = SETTINGS[title].model_fields
+    assert rows == {name: told(field.default) for name, field in fields.items() if name != "kind"}

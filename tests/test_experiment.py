@@ -1,0 +1,616 @@
+"""A whole run: killed, stopped or unbroken it is the same run; its folder says all, and garbage is named."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import math
+import random
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from heedful import experiment
+from heedful.data.tokenizers import Tokenizer, WordPiece
+from heedful.errors import UserError
+from heedful.experiment import (
+    Evaluated,
+    Finished,
+    Happening,
+    Stage,
+    Started,
+    average,
+    curve,
+    few_threads,
+    load,
+    results,
+    scored,
+    train,
+)
+from heedful.models import build
+from heedful.models.configs import SIZES
+from heedful.recipe import Recipe, load_recipe
+from heedful.train import files
+from heedful.train.checkpoint import newest
+from heedful.train.loop import Saved, Step
+from heedful.train.metrics import Score
+from heedful.train.optim import Cosine
+
+TINY = [
+    "data.train=150", "data.valid=12", "data.test=20", "tokenizer.vocab=90", "model.width=16", "model.heads=2",
+    "model.hidden=32", "model.context=48", "model.encoder_layers=1", "model.decoder_layers=1", "model.dropout=0.1",
+    "train.batch_tokens=1024", "train.accumulate=2", "train.budget.steps=40", "train.log_every=1",
+    "train.evaluate_every=10", "train.save_every=10", "train.samples=3", "train.keep=3", "train.average=2",
+    "train.schedule.warmup=5", "train.optimizer.lr=2e-2",
+]  # fmt: skip
+
+
+def recipe(*changes: str) -> Recipe:
+    return load_recipe("numbers", [*TINY, *changes])
+
+
+def started(events: list[Happening]) -> Started:
+    return next(event for event in events if isinstance(event, Started))
+
+
+def finished(events: list[Happening]) -> Finished:
+    assert isinstance(events[-1], Finished)
+    return events[-1]
+
+
+def until(step: int, run: Path, *changes: str) -> list[Happening]:
+    """The events of a run that is told to stop after a step."""
+    at = [0]
+    events: list[Happening] = []
+    for event in train(recipe(*changes), run, lambda: at[0] >= step):
+        events.append(event)
+        if isinstance(event, Started | Step):
+            at[0] = event.step
+    return events
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    """The lines of a run's metrics, but for what the clock decides."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [{key: value for key, value in line.items() if key != "tokens_per_second"} for line in lines]
+
+
+def outcome(run: Path) -> dict[str, Any]:
+    """All that must not depend on how often a run was broken off."""
+    names = ("checkpoints/step-00000040/model", "checkpoints/step-00000040/optimizer", "model/model")
+    found: dict[str, Any] = {name: (run / f"{name}.safetensors").read_bytes() for name in names}
+    return found | {"results": json.loads((run / "results.json").read_text()), "metrics": metrics(run)}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Happening]]:
+    """A run that nothing broke off, and its events."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    return run, list(train(recipe(), run))
+
+
+@pytest.fixture
+def copied(whole: tuple[Path, list[Happening]], tmp_path: Path) -> Path:
+    """The same, to be spoilt."""
+    shutil.copytree(whole[0], tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+# ------------------------------------------------------------------ the same run, however often it was broken off
+KILLER = """
+import os, signal, sys
+from pathlib import Path
+
+import torch
+
+from heedful.experiment import Step, train
+from heedful.recipe import load_recipe
+from heedful.train import files
+
+torch.set_num_threads(1)
+place, *words = sys.argv[1:]
+points, overrides = words[: words.index("--")], words[words.index("--") + 1 :]
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def dying(work, after):
+    left = [after]
+    def call(*given):
+        left[0] -= 1
+        if left[0] < 0:
+            die()
+        return work(*given)
+    return call
+
+for point in points:
+    child = os.fork()
+    if child == 0:
+        name, count = point.split("-")
+        if name != "step":
+            setattr(files, name, dying(getattr(files, name), int(count)))
+        for event in train(load_recipe("numbers", overrides), Path(place) / point):
+            if name == "step" and isinstance(event, Step) and event.step == int(count):
+                die()
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL, point
+"""
+
+
+def test_a_run_killed_at_any_moment_goes_on_to_the_same_end(
+    whole: tuple[Path, list[Happening]], tmp_path: Path
+) -> None:
+    chance = random.Random(0)
+    points = [f"step-{step}" for step in (1, 13, 30, 38)]  # once before the first save, once where a save is next
+    points += [f"{name}-{chance.randrange(12, 40)}" for name in ("sync", "write")]
+    points += [f"rename-{chance.randrange(3, 8)}", "unlink-3"]
+    subprocess.run([sys.executable, "-c", KILLER, str(tmp_path), *points, "--", *TINY], check=True, timeout=300)
+    expected = outcome(whole[0])
+    for point in points:
+        run = tmp_path / point
+        name, count = point.split("-")
+        events = list(train(recipe(), run))
+        if name == "step":
+            assert started(events).step == (int(count) - 1) // 10 * 10, point  # none loses more than a save interval
+        assert outcome(run) == expected, point
+        assert not [path for path in run.rglob("*") if ".tmp-" in path.name], point
+
+
+def test_a_run_stopped_five_times_goes_on_to_the_same_end(whole: tuple[Path, list[Happening]], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    before = 0
+    for step in (3, 4, 17, 20, 33):
+        events = until(step, run)
+        assert started(events).step == before
+        assert finished(events) == Finished(step, True, str(run))
+        assert not (run / "model").exists()
+        before = step
+    assert not finished(until(99, run)).stopped
+    # Averaged is what regular saves left, so that a stop between two of them does not change the model either.
+    assert outcome(run) == outcome(whole[0])
+
+
+def test_the_steps_of_the_metrics_are_each_there_once(whole: tuple[Path, list[Happening]]) -> None:
+    lines = metrics(whole[0])
+    assert [line["step"] for line in lines if line["kind"] == "step"] == list(range(1, 41))
+    assert [(line["step"], line["split"]) for line in lines if line["kind"] == "evaluated"] == [
+        (10, "valid"), (20, "valid"), (30, "valid"), (40, "valid"), (40, "test"),
+    ]  # fmt: skip
+    assert {line["epoch"] for line in lines if line["kind"] == "step"} > {0, 1}
+
+
+def test_twice_is_bit_identical(whole: tuple[Path, list[Happening]], tmp_path: Path) -> None:
+    events = list(train(recipe(), tmp_path / "run"))
+    assert outcome(tmp_path / "run") == outcome(whole[0])
+    kinds = [type(event).__name__ for event in events]
+    assert kinds == [type(event).__name__ for event in whole[1]]
+    assert (tmp_path / "run" / "tokenizer.json").read_bytes() == (whole[0] / "tokenizer.json").read_bytes()
+
+
+def test_a_complete_run_is_not_trained_again(copied: Path) -> None:
+    before = outcome(copied)
+    events = list(train(recipe(), copied))
+    assert not any(isinstance(event, Step | Saved) for event in events)
+    assert [event.split for event in events if isinstance(event, Evaluated)] == ["test"]
+    assert not any(isinstance(event, Stage) and "test" in event.name for event in events)
+    assert finished(events) == Finished(40, False, str(copied))
+    assert outcome(copied) == before
+
+
+# ------------------------------------------------------------------ what a run tells
+def test_the_events_come_in_order(whole: tuple[Path, list[Happening]]) -> None:
+    told = [
+        f"{type(event).__name__} {event.name if isinstance(event, Stage) else event.step}"
+        for event in whole[1]
+        if not isinstance(event, Step)
+    ]
+    assert told == [
+        "Stage reading the data", "Stage training the tokenizer", "Stage turning text into tokens", "Started 0",
+        "Evaluated 10", "Saved 10", "Evaluated 20", "Saved 20", "Evaluated 30", "Saved 30", "Evaluated 40", "Saved 40",
+        "Stage translating the test set", "Evaluated 40", "Finished 40",
+    ]  # fmt: skip
+
+
+def test_it_starts_with_the_facts(whole: tuple[Path, list[Happening]]) -> None:
+    begin = started(whole[1])
+    settings = recipe()
+    model = build(settings.model.model_copy(update={"vocab": begin.vocab}))
+    assert begin.parameters == sum(weight.numel() for weight in model.parameters())
+    assert begin.pairs + begin.dropped == len(settings.data.pairs("train"))
+    assert (begin.skipped, begin.device, begin.threads, begin.notes) == (0, "cpu", 1, ())
+    setting = json.loads((whole[0] / "env.json").read_text())
+    assert setting["torch"] == torch.__version__.split("+")[0] or setting["torch"] == torch.__version__
+    assert setting["threads"] == 1
+
+
+def test_rates_follow_the_schedule(whole: tuple[Path, list[Happening]]) -> None:
+    schedule = Cosine(warmup=5)
+    rates = [event.rate for event in whole[1] if isinstance(event, Step)]
+    assert rates == [2e-2 * schedule.factor(step, (step - 1) / 40) for step in range(1, 41)]
+
+
+def test_evaluations_carry_signatures_and_samples(whole: tuple[Path, list[Happening]]) -> None:
+    pairs = {(pair.source, pair.target) for pair in recipe().data.pairs("valid")}
+    for event in whole[1]:
+        if not isinstance(event, Evaluated):
+            continue
+        named = {score.name: score for score in event.scores}
+        assert list(named) == ["bleu", "chrf", "exact_match"]
+        assert named["bleu"].signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+        assert named["chrf"].signature.startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:")
+        assert all(0 <= score.value <= 100 for score in event.scores)
+        assert math.isfinite(event.loss) and event.unread == 0
+        assert len(event.samples) == 3
+        if event.split == "valid":
+            assert {(source, reference) for source, reference, _ in event.samples} <= pairs
+    losses = [event.loss for event in whole[1] if isinstance(event, Evaluated)]
+    assert losses[3] < losses[0]
+
+
+def test_the_best_checkpoint_is_kept_beside_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = iter([5.0, 50.0, 7.0, 8.0, 50.0, 9.0, 1.0])
+    monkeypatch.setattr(experiment, "chrf", lambda *_: Score("chrf", next(scores), ""))
+    run = tmp_path / "run"
+    list(train(recipe("train.budget.steps=12", "train.evaluate_every=2", "train.save_every=2", "train.keep=2"), run))
+    assert [point.step for point in newest(run, 9)[0]] == [12, 10, 4]
+    state = newest(run, 1)[0][0].state
+    assert (state["best_step"], state["best_score"]) == (4, 50.0)
+
+
+def test_the_best_is_one_that_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = iter([99.0, 5.0, 98.0, 4.0, 3.0, 2.0])
+    monkeypatch.setattr(experiment, "chrf", lambda *_: Score("chrf", next(scores), ""))
+    run = tmp_path / "run"
+    list(train(recipe("train.budget.steps=10", "train.evaluate_every=2", "train.save_every=4"), run))
+    assert newest(run, 1)[0][0].state["best_step"] == 4  # 2 and 6 were better, and are on no disk
+
+
+def test_the_final_model_is_the_mean_of_the_last_checkpoints(whole: tuple[Path, list[Happening]]) -> None:
+    run, _ = whole
+    points = newest(run, 9)[0]
+    assert [point.step for point in points][:3] == [40, 30, 20]
+    last, former = points[0].load("model"), points[1].load("model")
+    weights = load(run).model.state_dict()
+    for name, value in weights.items():
+        assert torch.equal(value, ((last[name].double() + former[name].double()) / 2).float())
+    assert any(not torch.equal(value, last[name]) for name, value in weights.items())
+    assert all(torch.equal(average([last])[name], last[name]) for name in last)
+
+
+def test_the_folder_is_complete(whole: tuple[Path, list[Happening]]) -> None:
+    run, events = whole
+    assert sorted(path.name for path in run.iterdir()) == [
+        "checkpoints", "env.json", "lock", "loss.png", "metrics.jsonl", "model", "recipe.yaml", "results.json",
+        "tokenizer.json",
+    ]  # fmt: skip
+    assert sorted(path.name for path in (run / "model").iterdir()) == [
+        "config.json", "manifest.json", "model.safetensors", "tokenizer.json",
+    ]  # fmt: skip
+    assert (run / "loss.png").read_bytes().startswith(b"\x89PNG")
+    assert results(run) == [event for event in events if isinstance(event, Evaluated)][-1]
+    about = newest(run, 1)[0][0].manifest.about
+    assert {"seed", "threads", "tokenizer", "data", "packed", "torch"} <= about.keys()
+
+
+def test_the_curve_shows_training_and_validation_alone(
+    copied: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    drawn: list[dict[str, tuple[list[int], list[float]]]] = []
+    monkeypatch.setattr("heedful.figures.curves", lambda series, *rest: drawn.append(series))
+    assert curve(copied) == copied / "loss.png"
+    assert drawn[0]["train"][0] == list(range(1, 41))
+    assert drawn[0]["valid"][0] == [10, 20, 30, 40]  # the loss on the test set is not one of them
+    (copied / "metrics.jsonl").write_text("")
+    assert curve(copied) is None
+    (copied / "metrics.jsonl").unlink()
+    assert curve(copied) is None
+
+
+def test_budgets_of_tokens_and_minutes_end_a_run(tmp_path: Path) -> None:
+    events = list(train(recipe("train.budget.steps=null", "train.budget.tokens=3000"), tmp_path / "tokens"))
+    steps = [event for event in events if isinstance(event, Step)]
+    assert steps[-2].tokens < 3000 <= steps[-1].tokens
+    assert finished(events).stopped is False
+    events = list(train(recipe("train.budget.steps=null", "train.budget.minutes=0.002"), tmp_path / "minutes"))
+    assert finished(events).stopped is False
+    assert load(tmp_path / "minutes").translate(["one"])
+
+
+def test_long_sources_of_a_split_are_counted_and_score_nothing(tmp_path: Path) -> None:
+    events = list(train(recipe("model.context=16", "train.budget.steps=2"), tmp_path / "run"))
+    assert started(events).dropped > 0
+    test = [event for event in events if isinstance(event, Evaluated)][-1]
+    assert 0 < test.unread < 20
+
+
+# ------------------------------------------------------------------ what it refuses
+def test_another_recipe_is_refused(copied: Path) -> None:
+    with pytest.raises(UserError, match="another recipe") as error:
+        list(train(recipe("train.seed=1"), copied))
+    assert "train.seed: 0 in the folder, 1 now" in str(error.value)
+    with pytest.raises(UserError, match="another recipe"):
+        list(train(recipe("train.batching=packed"), copied))
+
+
+@pytest.mark.parametrize(("before", "now"), [("padded", "packed"), ("packed", "padded")])
+def test_the_order_of_samples_cannot_change_on_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, now: str
+) -> None:
+    run = tmp_path / "run"
+    until(3, run, f"train.batching={before}")
+    stored = (run / "recipe.yaml").read_text()
+    monkeypatch.setattr(experiment, "render", lambda _: stored)  # as if it said auto, and the device had decided
+    with pytest.raises(UserError, match="same order of samples") as error:
+        list(train(recipe(f"train.batching={now}"), run))
+    assert error.value.where == "train.batching"
+    assert error.value.found == f"{now} batches on this device, {before} ones when the run began"
+    assert [point.step for point in newest(run, 9)[0]] == [3]
+
+
+def test_packed_runs_on_a_cpu_too_and_goes_on(tmp_path: Path) -> None:
+    short = ("train.batching=packed", "train.budget.steps=6", "train.save_every=3", "train.evaluate_every=6")
+    list(train(recipe(*short), tmp_path / "whole"))
+    until(2, tmp_path / "broken", *short)
+    list(train(recipe(*short), tmp_path / "broken"))
+    name = "checkpoints/step-00000006/model.safetensors"
+    assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "broken" / name).read_bytes()
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler on a CPU")
+def test_a_compiled_model_learns_the_same(tmp_path: Path) -> None:
+    short = ("train.batching=packed", "train.budget.steps=3", "model.dropout=0")
+    losses = {
+        compiled: [
+            event.loss
+            for event in train(recipe(*short, f"train.compile={compiled}"), tmp_path / compiled)
+            if isinstance(event, Step)
+        ]
+        for compiled in ("false", "true")
+    }
+    assert losses["true"] == pytest.approx(losses["false"], rel=1e-4)
+    assert load(tmp_path / "true").translate(["one"]) == load(tmp_path / "false").translate(["one"])
+
+
+def test_a_room_too_small_for_a_pair_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="too small for a pair"):
+        list(train(recipe("train.batching=packed", "train.batch_tokens=20"), tmp_path / "run"))
+
+
+def test_other_data_or_another_tokenizer_is_refused(tmp_path: Path) -> None:
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.en").write_text("one\ntwo\nthree\nfour\n" * 9)
+        (tmp_path / f"{split}.de").write_text("eins\nzwei\ndrei\nvier\n" * 9)
+    words = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
+    sides = "".join(f"{split}: {{source: {split}.en, target: {split}.de}}, " for split in ("train", "valid", "test"))
+    data = f"data={{kind: parallel, root: {tmp_path}, {sides}}}"
+    files_of = load_recipe("multi30k", [*words, data, "tokenizer={kind: wordpiece, vocab: 40}"])
+    run = tmp_path / "run"
+    steps = itertools.count()
+    list(train(files_of, run, lambda: next(steps) >= 3))
+    good = newest(run, 1)[0][0].path.name
+
+    text = (tmp_path / "train.en").read_text()
+    (tmp_path / "train.en").write_text(text.replace("one", "four", 1))
+    with pytest.raises(UserError, match="not what the run began with") as error:
+        list(train(files_of, run))
+    assert error.value.where == "the training data"
+    (tmp_path / "train.en").write_text(text)
+
+    (run / "tokenizer.json").write_text(Tokenizer.train(WordPiece(vocab=32), ["eins two"]).json)
+    with pytest.raises(UserError, match="not what the run began with") as error:
+        list(train(files_of, run))
+    assert error.value.where == str(run / "tokenizer.json")
+    assert good in str(error.value.expected)
+    (run / "tokenizer.json").unlink()  # trained again from the same text it is the same
+    assert not finished(list(train(files_of, run))).stopped
+
+
+def test_another_number_of_threads_is_noted(tmp_path: Path) -> None:
+    until(2, tmp_path / "run")
+    manifest = newest(tmp_path / "run", 1)[0][0].manifest
+    assert manifest.about["threads"] == 1
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(experiment, "few_threads", lambda model, device: 2)
+            notes = started(until(3, tmp_path / "run")).notes
+    finally:
+        torch.set_num_threads(1)
+    assert notes == ("threads was 1 and is 2 now: results may differ in the last bits",)
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_noted(copied: Path) -> None:
+    shutil.rmtree(copied / "model")
+    (copied / "results.json").unlink()
+    (copied / "checkpoints" / "step-00000040" / "model.safetensors").write_bytes(b"")
+    before = outcome_of_step(copied, 30)
+    events = list(train(recipe(), copied))
+    assert started(events).step == 30
+    assert "passed over a damaged checkpoint" in started(events).notes[0]
+    assert "step-00000040" in started(events).notes[0]
+    assert outcome_of_step(copied, 30) == before
+    assert (copied / "model").is_dir()
+
+
+def outcome_of_step(run: Path, step: int) -> bytes:
+    return (run / "checkpoints" / f"step-{step:08d}" / "model.safetensors").read_bytes()
+
+
+def test_training_that_explodes_ends_with_its_own_code_and_no_bad_checkpoint(tmp_path: Path) -> None:
+    wild = ("train.optimizer.lr=1e37", "train.clip=null", "train.schedule={kind: constant}", "train.save_every=1")
+    for name, changes in (("seen", ("train.evaluate_every=1",)), ("unseen", ("train.evaluate_every=1000",))):
+        with pytest.raises(UserError, match="not finite") as error:
+            list(train(recipe(*wild, *changes), tmp_path / name))
+        assert error.value.exit_code == 3
+        for point in newest(tmp_path / name, 9)[0]:
+            assert all(value.isfinite().all() for value in point.load("model").values())
+    assert "validation set" in str(error.value) or "at step 2" in str(error.value)
+
+
+# ------------------------------------------------------------------ a trained model from its folder
+def test_a_model_translates_as_its_run_did(whole: tuple[Path, list[Happening]], tmp_path: Path) -> None:
+    run, _ = whole
+    stored = results(run)
+    assert stored is not None
+    settings = recipe()
+    again = scored(load(run), settings, "test", stored.step)
+    assert again == stored
+    shutil.copytree(run / "model", tmp_path / "alone")
+    pairs = settings.data.pairs("test")
+    found = load(tmp_path / "alone").translate([pair.source for pair in pairs])
+    assert found == load(str(run)).translate([pair.source for pair in pairs])
+    assert {sample[2] for sample in stored.samples} <= set(found)
+
+
+def test_a_run_that_has_only_checkpoints_is_loaded_from_the_newest(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    with pytest.raises(UserError, match="not a run"):
+        load(run)
+    until(0, run)
+    with pytest.raises(UserError, match="no checkpoint yet"):
+        load(run)
+    until(12, run)
+    weights = newest(run, 1)[0][0].load("model")
+    assert all(torch.equal(value, weights[name]) for name, value in load(run).model.state_dict().items())
+
+
+def edit(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        data = json.loads((folder / "config.json").read_text())
+        change(data)
+        (folder / "config.json").write_text(json.dumps(data))
+
+    return apply
+
+
+def cut(name: str, keep: int) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        (folder / name).write_bytes((folder / name).read_bytes()[:keep])
+
+    return apply
+
+
+def put(name: str, text: str) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        (folder / name).write_text(text)
+
+    return apply
+
+
+def lie(folder: Path) -> None:
+    """The same bytes under the name of another type."""
+    data = (folder / "model.safetensors").read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = data[8 : 8 + size].replace(b'"F32"', b'"I32"')
+    (folder / "model.safetensors").write_bytes(data[:8] + header + data[8 + size :])
+
+
+GARBAGE: dict[str, tuple[Callable[[Path], None], str, str]] = {
+    "no config": (lambda folder: (folder / "config.json").unlink(), "config.json", "cannot be read"),
+    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors", "cannot be read"),
+    "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer.json", "tokenizer is missing"),
+    "bad JSON": (put("config.json", '{"task": "translation", '), "config.json", "not JSON"),
+    "deep JSON": (put("config.json", '{"a":' * 100_000), "config.json", "not JSON"),
+    "a list": (put("config.json", "[1, 2]"), "config.json", "not a model's config"),
+    "empty config": (put("config.json", "{}"), "config.json", "not one that translates"),
+    "other task": (edit(lambda data: data.update(task="tagging")), "config.json", "not one that translates"),
+    "other model": (edit(lambda data: data["model"].update(kind="bert")), "config.json", "kind is not right"),
+    "unknown key": (edit(lambda data: data["model"].update(widht=16)), "config.json", "did you mean width"),
+    "model is text": (edit(lambda data: data.update(model="big")), "config.json", "model is not right"),
+    "no decode": (edit(lambda data: data.pop("decode")), "config.json", "decode is not right"),
+    "no vocabulary": (edit(lambda data: data["model"].update(vocab=None)), "config.json", "do not belong together"),
+    "small vocabulary": (edit(lambda data: data["model"].update(vocab=50)), "config.json", "do not belong together"),
+    "wider": (edit(lambda data: data["model"].update(width=32)), "model.safetensors", "do not fit the model"),
+    "a giant": (
+        edit(lambda data: data["model"].update(width=16384, hidden=65536, encoder_layers=30)),
+        "model.safetensors", "do not fit the model",
+    ),
+    "a monster": (edit(lambda data: data["model"].update(encoder_layers=10**6)), "config.json", "encoder_layers"),
+    "more layers": (edit(lambda data: data["model"].update(decoder_layers=2)), "model.safetensors", "not in the file"),
+    "cut weights": (cut("model.safetensors", 500), "model.safetensors", "not a sound safetensors file"),
+    "empty weights": (cut("model.safetensors", 0), "model.safetensors", "not a sound safetensors file"),
+    "whole numbers": (lie, "model.safetensors", "int32"),
+    "a pickle": (put("model.safetensors", "\x80\x02}q"), "model.safetensors", "not a sound safetensors file"),
+    "bad tokenizer": (put("tokenizer.json", "{}"), "tokenizer.json", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["bare", "sealed"])
+@pytest.mark.parametrize("name", GARBAGE)
+def test_garbage_is_named(copied: Path, name: str, sealed: bool) -> None:
+    spoil, file, words = GARBAGE[name]
+    folder = copied / "model"
+    if not sealed:
+        (folder / "manifest.json").unlink()
+    spoil(folder)
+    with pytest.raises(UserError) as error:
+        load(copied)
+    told = str(error.value)
+    assert error.value.exit_code == 2
+    if sealed:
+        assert str(folder) in told
+    else:
+        assert str(folder / file) in told and words in told
+
+
+def test_a_checkpoint_with_weights_of_another_model_is_refused(copied: Path) -> None:
+    shutil.rmtree(copied / "model")
+    text = (copied / "recipe.yaml").read_text()
+    (copied / "recipe.yaml").write_text(text.replace("width: 16", "width: 32"))
+    with pytest.raises(UserError, match="do not fit the model") as error:
+        load(copied)
+    assert str(error.value.where).endswith("step-00000040/model.safetensors")
+
+
+def test_results_that_cannot_be_read_are_named(copied: Path) -> None:
+    (copied / "results.json").write_text('{"step": 3}')
+    with pytest.raises(UserError, match="test scores cannot be read") as error:
+        list(train(recipe(), copied))
+    assert error.value.where == str(copied / "results.json")
+    (copied / "results.json").unlink()
+    assert results(copied) is None
+    assert not finished(list(train(recipe(), copied))).stopped
+    assert results(copied) is not None
+
+
+def test_a_device_that_is_not_there_is_refused(whole: tuple[Path, list[Happening]]) -> None:
+    wrong = ["nonsense", "meta", *([] if torch.cuda.is_available() else ["cuda"])]
+    for name in wrong:
+        with pytest.raises(UserError, match="no such device"):
+            load(whole[0], name)
+    assert load(whole[0], "cpu").device == torch.device("cpu")
+
+
+def test_a_full_disk_at_the_end_keeps_what_was_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "run"
+    short = recipe("train.budget.steps=4", "train.save_every=2")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    events = train(short, run)
+    assert next(event for event in events if isinstance(event, Saved) and event.step == 4)
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write", full)
+        with pytest.raises(UserError, match="cannot write the model") as error:
+            next(events)
+    assert error.value.exit_code == files.EXIT_DISK
+    again = list(train(short, run))
+    assert started(again).step == 4
+    assert not finished(again).stopped
+    assert load(run).translate(["one"])
+
+
+def test_threads_are_few_for_the_tiny() -> None:
+    tiny = build(SIZES["transformer-tiny"].model_copy(update={"vocab": 100}))
+    assert few_threads(tiny, torch.device("cpu")) == 1
+    large = torch.nn.Linear(2000, 2000)
+    assert few_threads(large, torch.device("cpu")) >= 1

@@ -1,0 +1,419 @@
+"""Training as a generator: resumed is unbroken, what is not finite changes nothing, and each limit ends it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from heedful.blocks.losses import Loss
+from heedful.data.batches import Batch, Batches, encode
+from heedful.data.embedded import NumberWords
+from heedful.data.tokenizers import Tokenizer, WordPiece
+from heedful.errors import UserError
+from heedful.models import build
+from heedful.models.configs import TransformerConfig
+from heedful.tasks.translation import translation_loss
+from heedful.train import loop
+from heedful.train.checkpoint import RunFolder, newest
+from heedful.train.configs import Budget, TrainConfig
+from heedful.train.loop import Counters, Due, Event, Saved, Step, choose_device, fit, load_strictly, uses_bf16
+from heedful.train.optim import AdamW, Constant, Cosine, Linear, Noam
+from heedful.train.seeds import reseed
+
+CPU = torch.device("cpu")
+PAIRS = NumberWords(train=90, valid=1, test=1).pairs("train")[:90]
+TOKENIZER = Tokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])
+ENCODED = encode(PAIRS, TOKENIZER, longest=60)
+MODEL = TransformerConfig(
+    vocab=TOKENIZER.vocab, width=16, heads=2, encoder_layers=1, decoder_layers=1, hidden=32, context=60, dropout=0.2
+)
+
+
+def settings(steps: int = 12, **changes: Any) -> TrainConfig:
+    usual = {"batch_tokens": 512, "log_every": 1, "evaluate_every": 5, "save_every": 5, "optimizer": AdamW(lr=1e-2)}
+    return TrainConfig(**{"budget": Budget(steps=steps), **usual, **changes})
+
+
+@dataclass
+class Trial:
+    """One run at the level of the loop, from its folder if there is something in it."""
+
+    folder: Path
+    config: TrainConfig
+    packed: bool = False
+    wrap: Callable[[Loss], Loss] = lambda loss: loss
+    seen: list[int] = field(default_factory=list)  # the samples, in the order they were learned from
+    model: nn.Module = field(init=False)
+    counters: Counters = field(init=False)
+
+    def events(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Event]:
+        torch.manual_seed(self.config.seed)
+        self.model = build(MODEL)
+        torch.manual_seed(torch.seed())  # whatever was drawn before, the loop must not depend on it
+        model: Any = self.model
+        learn = partial(translation_loss, model)
+
+        def loss_of(batch: Batch) -> Loss:
+            self.seen += [index for index in batch.indices.tolist() if index >= 0]
+            return self.wrap(learn(batch, 0.1))
+
+        batches = Batches(ENCODED, self.config.seed, self.config.batch_tokens, self.packed)
+        with RunFolder.create_or_open(self.folder, "a: 1\n", keep=self.config.keep) as folder:
+            checkpoint = folder.latest()
+            self.counters = Counters(**checkpoint.state) if checkpoint else Counters()
+            yield from fit(
+                self.model, loss_of, batches, self.config, CPU, folder, {}, self.counters, checkpoint, stop
+            )  # fmt: skip
+
+    def until(self, step: int) -> list[Event]:
+        """The events of a run that is told to stop after a step."""
+        return list(self.events(lambda: self.counters.step >= step))
+
+
+def saved(folder: Path) -> dict[int, bytes]:
+    """Weights and optimizer of each checkpoint, byte for byte."""
+    names = ("model.safetensors", "optimizer.safetensors")
+    return {
+        point.step: b"".join((point.path / name).read_bytes() for name in names) for point in newest(folder, 100)[0]
+    }
+
+
+def steps_of(events: list[Event]) -> list[Step]:
+    return [event for event in events if isinstance(event, Step)]
+
+
+# ------------------------------------------------------------------ order and chance
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_run_broken_off_five_times_is_the_unbroken_run(tmp_path: Path, packed: bool, accumulate: int) -> None:
+    config = settings(accumulate=accumulate)
+    whole = Trial(tmp_path / "whole", config, packed)
+    told = steps_of(list(whole.events()))
+    again = Trial(tmp_path / "again", config, packed)
+    list(again.events())
+    assert saved(tmp_path / "again") == saved(tmp_path / "whole")
+
+    broken: list[Event] = []
+    samples: list[int] = []
+    for step in (1, 3, 4, 8, 11, 99):
+        part = Trial(tmp_path / "broken", config, packed)
+        broken += part.until(step)
+        samples += part.seen
+    assert samples == whole.seen
+    assert saved(tmp_path / "broken")[12] == saved(tmp_path / "whole")[12]
+    assert [replace(step, tokens_per_second=0) for step in steps_of(broken)] == [
+        replace(step, tokens_per_second=0) for step in told
+    ]
+    assert {step.epoch for step in told} >= ({0, 1} if accumulate == 1 else {0, 1, 2, 3})
+
+
+def test_the_seed_decides_dropout_and_order(tmp_path: Path) -> None:
+    runs = [Trial(tmp_path / str(seed), settings(2, seed=seed)) for seed in (0, 1)]
+    for run in runs:
+        list(run.events())
+    assert runs[0].seen != runs[1].seen
+    assert saved(tmp_path / "0") != saved(tmp_path / "1")
+
+
+def test_an_epoch_holds_every_sample_once(tmp_path: Path) -> None:
+    trial = Trial(tmp_path / "run", settings())
+    events = trial.events()
+    first = list(itertools.takewhile(lambda event: not isinstance(event, Step) or event.epoch == 0, events))
+    assert len(first) > 3
+    assert sorted(trial.seen[: len(PAIRS)]) == list(range(len(PAIRS)))
+    assert set(trial.seen[len(PAIRS) :]) < set(range(len(PAIRS)))
+
+
+# ------------------------------------------------------------------ budgets, rates, norms
+def test_a_budget_of_tokens_ends_at_the_step_that_reaches_it(tmp_path: Path) -> None:
+    full = steps_of(list(Trial(tmp_path / "steps", settings(9)).events()))
+    limit = full[4].tokens - 1  # reached within step 5
+    told = steps_of(list(Trial(tmp_path / "tokens", settings(budget=Budget(tokens=limit, steps=100))).events()))
+    assert [step.tokens for step in told] == [step.tokens for step in full[:5]]
+    assert [step.progress for step in told] == [min(1.0, step.tokens / limit) for step in full[:5]]
+    assert list(saved(tmp_path / "tokens")) == [5]
+
+
+def test_a_budget_of_minutes_counts_over_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(1000.0, 5.0)  # each look at the clock takes five seconds
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    config = settings(budget=Budget(minutes=3), schedule=Constant(), evaluate_every=50, save_every=50)
+    first = Trial(tmp_path / "run", config)
+    head = steps_of(first.until(3))
+    spent = first.counters.seconds
+    assert [step.step for step in head] == [1, 2, 3]
+    assert 0 < spent < 180
+    rest = Trial(tmp_path / "run", config)
+    tail = steps_of(list(rest.events()))
+    assert tail[0].step == 4
+    assert tail[0].progress > head[-1].progress
+    assert tail[-1].progress == 1
+    assert 180 <= rest.counters.seconds < 200
+    assert all(step.progress < 1 for step in tail[:-1])
+    assert steps_of(list(Trial(tmp_path / "run", config).events())) == []
+
+
+@pytest.mark.parametrize(
+    "schedule", [Noam(warmup=4, width=16), Cosine(warmup=3), Linear(warmup=2, floor=0.1), Constant()], ids=repr
+)
+def test_the_rate_is_the_schedules_formula(tmp_path: Path, schedule: Noam | Cosine | Linear | Constant) -> None:
+    config = settings(8, schedule=schedule, save_every=3)
+    trial = Trial(tmp_path / "run", config)
+    told = steps_of([*trial.until(5), *trial.events()])
+    assert [step.rate for step in told] == [1e-2 * schedule.factor(step, (step - 1) / 8) for step in range(1, 9)]
+
+
+def test_the_rate_moves_the_weights_and_clipping_spares_the_norm_that_is_told(tmp_path: Path) -> None:
+    config = settings(
+        1, schedule=Noam(warmup=3, width=7), clip=0.01, optimizer=AdamW(lr=0.5, weight_decay=0, eps=1e-20)
+    )
+    trial = Trial(tmp_path / "run", config)
+    events = trial.events()
+    step = next(events)
+    assert isinstance(step, Step)
+    torch.manual_seed(0)
+    before = build(MODEL).state_dict()
+    moved = max(float((value - before[name]).abs().max()) for name, value in trial.model.state_dict().items())
+    assert moved == pytest.approx(step.rate, rel=1e-3)  # Adam's first step moves each weight by the rate itself
+    list(events)
+    state = newest(tmp_path / "run", 1)[0][0].load("optimizer")
+    first = torch.cat([value.flatten() for name, value in state.items() if name.startswith("exp_avg.")])
+    assert float(first.norm()) == pytest.approx(0.1 * 0.01, rel=1e-4)  # one minus beta, of the clipped gradient
+    assert step.norm > 0.1
+
+
+def test_without_a_clip_the_gradient_is_as_it_is(tmp_path: Path) -> None:
+    events = list(Trial(tmp_path / "run", settings(1, clip=None)).events())
+    state = newest(tmp_path / "run", 1)[0][0].load("optimizer")
+    first = torch.cat([value.flatten() for name, value in state.items() if name.startswith("exp_avg.")])
+    assert float(first.norm()) == pytest.approx(0.1 * steps_of(events)[0].norm, rel=1e-4)
+
+
+def test_the_loss_told_is_the_mean_a_token_without_smoothing(tmp_path: Path) -> None:
+    config = settings(1, accumulate=3)
+    told = steps_of(list(Trial(tmp_path / "run", config).events()))[0]
+    torch.manual_seed(0)
+    model: Any = build(MODEL).train()
+    batches = Batches(ENCODED, 0, 512)
+    total = tokens = 0.0
+    for index in range(3):
+        reseed(CPU, 0, 1, index)
+        loss = translation_loss(model, batches.at(index))
+        total, tokens = total + float(loss.total.detach()), tokens + int(loss.count)
+    assert told.loss == pytest.approx(total / tokens, rel=1e-6)
+    assert told.tokens == tokens
+
+
+# ------------------------------------------------------------------ looking, saving, stopping
+def test_it_asks_to_be_looked_at_and_saves_when_it_should(tmp_path: Path) -> None:
+    trial = Trial(tmp_path / "run", settings(11, evaluate_every=4, save_every=3, keep=3))
+    told: list[tuple[str, int]] = []
+    for event in trial.events():
+        told.append((type(event).__name__, event.step))
+        assert trial.model.training == (not isinstance(event, Due))
+        if isinstance(event, Due):
+            assert event.saved == (event.step == 11)
+        if isinstance(event, Saved):
+            assert Path(event.path).is_dir()
+    assert [one for one in told if one[0] != "Step"] == [
+        ("Saved", 3), ("Due", 4), ("Saved", 6), ("Due", 8), ("Saved", 9), ("Due", 11), ("Saved", 11),
+    ]  # fmt: skip
+    assert list(saved(tmp_path / "run")) == [11, 9, 6]
+
+
+def test_a_due_that_is_saved_says_so(tmp_path: Path) -> None:
+    trial = Trial(tmp_path / "run", settings(6, evaluate_every=2, save_every=4))
+    assert [event.saved for event in trial.events() if isinstance(event, Due)] == [False, True, True]
+
+
+def test_a_wish_to_stop_is_heeded_after_the_step_and_saved_once(tmp_path: Path) -> None:
+    assert Trial(tmp_path / "none", settings()).until(0) == []
+    assert saved(tmp_path / "none") == {}
+    kinds = [type(event).__name__ for event in Trial(tmp_path / "run", settings()).until(3)]
+    assert kinds == ["Step"] * 3 + ["Saved"]
+    between = [type(event).__name__ for event in Trial(tmp_path / "run", settings()).until(5)]
+    assert between == ["Step", "Step", "Due", "Saved"]
+    assert list(saved(tmp_path / "run")) == [5, 3]
+
+
+def test_the_time_of_looking_and_saving_is_not_held_against_the_speed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+
+    def tick() -> float:
+        now[0] += 1.0
+        return now[0]
+
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=tick))
+    trial = Trial(tmp_path / "run", settings(4, evaluate_every=2, save_every=2))
+    speeds: dict[int, float] = {}
+    before = 0
+    for event in trial.events():
+        if isinstance(event, Due):
+            now[0] += 1e6
+        elif isinstance(event, Step):
+            speeds[event.step] = event.tokens_per_second / (event.tokens - before)
+            before = event.tokens
+    assert speeds[3] == pytest.approx(speeds[2], rel=0.6)
+
+
+# ------------------------------------------------------------------ what is not finite
+class Poison(torch.autograd.Function):
+    """The loss as it is, with gradients that are not numbers."""
+
+    apply: ClassVar[Callable[[Tensor], Tensor]]
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad * math.nan
+
+
+def refused(trial: Trial) -> UserError:
+    """The error of a run whose next step is poisoned, with all else as it was."""
+    good = saved(trial.folder)
+    with pytest.raises(UserError) as error:
+        list(trial.events())
+    assert error.value.exit_code == 3
+    assert saved(trial.folder) == good
+    assert trial.counters.step == 5
+    return error.value
+
+
+def test_no_poison_changes_a_weight_or_reaches_the_disk(tmp_path: Path) -> None:
+    config = settings()
+    assert isinstance(Trial(tmp_path / "run", config).until(5)[-1], Saved)
+    point = newest(tmp_path / "run", 1)[0][0]
+    weights = point.load("model")
+    spoilt: dict[str, Callable[[Loss], Loss]] = {
+        "nan": lambda loss: replace(loss, total=loss.total * math.nan, plain=loss.plain * math.nan),
+        "infinity": lambda loss: replace(loss, total=loss.total + math.inf, plain=loss.plain + math.inf),
+        "reported": lambda loss: replace(loss, plain=loss.plain * math.nan),
+        "overflow": lambda loss: replace(loss, total=loss.total * 1e38 * 1e38),
+        "gradients": lambda loss: replace(loss, total=Poison.apply(loss.total)),
+    }
+    for name, wrap in spoilt.items():
+        trial = Trial(tmp_path / "run", config, wrap=wrap)
+        error = refused(trial)
+        assert "at step 6" in error.message, name
+        assert "first bad tensor: " in str(error.found)
+        samples = ", ".join(map(str, trial.seen[:8]))
+        assert error.where == f"training pairs {samples} ..."
+        for key, value in trial.model.state_dict().items():
+            assert torch.equal(value, weights[key]), (name, key)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_each_gradient_is_watched_and_named(tmp_path: Path, bad: float) -> None:
+    config = settings()
+    Trial(tmp_path / "run", config).until(5)
+    names = [name for name, _ in build(MODEL).named_parameters()]
+    assert len(names) > 30
+    for name in names:
+        trial = Trial(tmp_path / "run", config)
+
+        def spoil(loss: Loss, trial: Trial = trial, name: str = name) -> Loss:
+            def one(grad: Tensor) -> Tensor:
+                grad = grad.clone()
+                grad.view(-1)[-1] = bad
+                return grad
+
+            trial.model.get_parameter(name).register_hook(one)
+            return loss
+
+        trial.wrap = spoil
+        error = refused(trial)
+        assert str(error.found).endswith(f"first bad tensor: the gradient of {name}")
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_spoilt_weight_is_named_in_the_next_step(tmp_path: Path, bad: float) -> None:
+    trial = Trial(tmp_path / "run", settings(evaluate_every=50, save_every=50))
+    events = trial.events()
+    assert [next(events).step for _ in range(3)] == [1, 2, 3]
+    weights = trial.model.state_dict()  # the very tensors, not copies
+    weights["decoder.0.mlp.down.weight"].view(-1)[3] = bad
+    before = {name: value.clone() for name, value in weights.items()}
+    with pytest.raises(UserError, match="not finite at step 4, and the step was not taken") as error:
+        next(events)
+    assert "first bad tensor: decoder.0.mlp.down.weight" in str(error.value.found)
+    assert error.value.exit_code == 3
+    assert all(torch.equal(value.nan_to_num(), before[name].nan_to_num()) for name, value in weights.items())
+    assert saved(tmp_path / "run") == {}
+
+
+@pytest.mark.parametrize("every", [{"evaluate_every": 1}, {"save_every": 1, "evaluate_every": 50}])
+def test_weights_that_a_step_made_infinite_are_neither_looked_at_nor_saved(
+    tmp_path: Path, every: dict[str, int]
+) -> None:
+    trial = Trial(tmp_path / "run", settings(3, **every))
+    told: list[Event] = []
+
+    def spoil() -> None:
+        for event in trial.events():
+            told.append(event)
+            with torch.no_grad():
+                trial.model.get_parameter("decoder.0.mlp.down.weight").view(-1)[3] = math.inf
+
+    with pytest.raises(UserError, match="a weight is not finite after step 1") as error:
+        spoil()
+    assert error.value.exit_code == 3
+    assert error.value.found == "first bad tensor: decoder.0.mlp.down.weight"
+    assert [type(event) for event in told] == [Step]
+    assert saved(tmp_path / "run") == {}
+
+
+# ------------------------------------------------------------------ weights, devices
+def test_weights_are_loaded_all_or_none() -> None:
+    model = build(MODEL)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    wrong = {name: value + 1 for name, value in before.items()}
+    wrong["strange"] = wrong.pop("tokens.weight")
+    wrong["decoder.0.mlp.down.bias"] = torch.zeros(3)
+    wrong["decoder.0.mlp.down.weight"] = wrong["decoder.0.mlp.down.weight"].int()
+    with pytest.raises(UserError) as error:
+        load_strictly(model, wrong, Path("model.safetensors"))
+    assert error.value.where == "model.safetensors"
+    assert str(error.value.found).split("\n") == [
+        "decoder.0.mlp.down.bias: float32 (3,) in the file, float32 (16,) in the model",
+        "decoder.0.mlp.down.weight: int32 (16, 32) in the file, float32 (16, 32) in the model",
+        "strange: not in the model",
+        "tokens.weight: not in the file",
+    ]
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    with pytest.raises(UserError, match=f"and {len(before) - 10} more"):
+        load_strictly(model, {}, Path("model.safetensors"))
+    load_strictly(model, {name: value + 1 for name, value in before.items()}, Path("model.safetensors"))
+    assert all(torch.equal(value, before[name] + 1) for name, value in model.state_dict().items())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_refused() -> None:
+    assert choose_device(settings()) == choose_device(settings(device="cpu")) == CPU
+    with pytest.raises(UserError, match="no GPU") as error:
+        choose_device(settings(device="cuda"))
+    assert error.value.where == "train.device"
+
+
+def test_bfloat16_is_used_where_it_was_asked_for(tmp_path: Path) -> None:
+    asked = [uses_bf16(settings(precision=precision), CPU) for precision in ("auto", "fp32", "bf16")]
+    assert asked == [False, False, True]
+    rough = steps_of(list(Trial(tmp_path / "bf16", settings(6, precision="bf16")).events()))
+    exact = steps_of(list(Trial(tmp_path / "fp32", settings(6)).events()))
+    assert [step.loss for step in rough] == pytest.approx([step.loss for step in exact], rel=0.03)
+    assert [step.loss for step in rough] != [step.loss for step in exact]
+    assert {value.dtype for value in newest(tmp_path / "bf16", 1)[0][0].load("model").values()} == {torch.float32}

@@ -1,0 +1,136 @@
+"""A step in parts: gradients of several micro-batches are those of one big batch, whatever tokens each has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from heedful.blocks.losses import Loss
+from heedful.data.batches import Batch, Batches, encode
+from heedful.data.embedded import NumberWords
+from heedful.data.tokenizers import Tokenizer, WordPiece
+from heedful.models import build
+from heedful.models.configs import TransformerConfig
+from heedful.tasks.translation import translation_loss
+from heedful.train.configs import Budget, TrainConfig
+from heedful.train.optim import make_optimizer
+from heedful.train.step import GraphedStep, PlainStep
+
+CPU = torch.device("cpu")
+PAIRS = NumberWords(train=64, valid=1, test=1).pairs("train")[:64]
+TOKENIZER = Tokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])
+ENCODED = encode(PAIRS, TOKENIZER, longest=60)
+ROWS = np.argsort(ENCODED.lengths[:, 1], kind="stable")[:48]  # short targets first: parts differ much in tokens
+
+
+def made(clip: float | None = None, device: torch.device = CPU, accumulate: int = 1) -> tuple[Any, PlainStep]:
+    torch.manual_seed(1)
+    model: Any = build(
+        TransformerConfig(
+            vocab=TOKENIZER.vocab, width=16, heads=2, encoder_layers=2, decoder_layers=2, hidden=32, context=60,
+            dropout=0.0,
+        )
+    )  # fmt: skip
+    model.to(device)
+    config = TrainConfig(budget=Budget(steps=1), clip=clip, accumulate=accumulate)
+
+    def loss_of(batch: Batch) -> Loss:
+        return translation_loss(model, batch, 0.1)
+
+    return model, PlainStep(model, loss_of, make_optimizer(config.optimizer, model, device), config, device, False)
+
+
+def gradients(parts: list[Batch], weighted: bool = True) -> torch.Tensor:
+    """All gradients of a step over micro-batches, in one row; or the mean of each one's mean, the usual mistake."""
+    model, step = made()
+    tokens = sum(part.tokens for part in parts)
+    for part in parts:
+        step.gradients(part, tokens if weighted else part.tokens * len(parts))
+    return torch.cat([weight.grad.flatten() for weight in model.parameters()])
+
+
+def apart(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one - other).norm() / other.norm())
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_micro_batches_of_uneven_size_add_up_to_the_big_batch(count: int) -> None:
+    whole = gradients([ENCODED.batch(ROWS)])
+    cuts = [6, 14, 40][: count - 1]
+    parts: list[Batch] = [ENCODED.batch(rows) for rows in np.split(ROWS, cuts)]
+    assert len(parts) == count
+    assert apart(gradients(parts), whole) <= 1e-6
+    if count > 1:
+        assert apart(gradients(parts, weighted=False), whole) > 1e-2
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_packed_micro_batches_add_up_to_the_padded_big_batch(count: int) -> None:
+    parts: list[Batch] = [ENCODED.pack(rows, (1024, 1024)) for rows in np.split(ROWS, [5, 30][: count - 1])]
+    assert apart(gradients(parts), gradients([ENCODED.batch(ROWS)])) <= 1e-6
+
+
+def test_the_loss_comes_back_without_its_graph() -> None:
+    model, step = made()
+    loss = step.gradients(ENCODED.batch(ROWS), 10)
+    expected = translation_loss(model, ENCODED.batch(ROWS), 0.1)
+    assert not loss.total.requires_grad
+    assert float(loss.total) == pytest.approx(float(expected.total.detach()))
+    assert float(loss.plain) == pytest.approx(float(expected.plain))
+    assert int(loss.count) == ENCODED.batch(ROWS).tokens
+
+
+def test_an_update_takes_the_rate_it_is_given_and_forgets_the_gradients() -> None:
+    model, step = made(clip=0.5)
+    before = [weight.detach().clone() for weight in model.parameters()]
+    step.gradients(ENCODED.batch(ROWS), 10)
+    norm = float(step.norm())
+    assert norm > 0.5
+    assert float(torch.cat([weight.grad.flatten() for weight in model.parameters()]).norm()) == pytest.approx(0.5)
+    step.update(0.0)
+    assert all(torch.equal(weight, old) for weight, old in zip(model.parameters(), before, strict=True))
+    assert all(weight.grad is None for weight in model.parameters())
+    step.gradients(ENCODED.batch(ROWS), 10)
+    step.update(0.125)
+    assert {group["lr"] for group in step.optimizer.param_groups} == {0.125}
+    assert not any(torch.equal(weight, old) for weight, old in zip(model.parameters(), before, strict=True))
+
+
+def test_frozen_weights_stay_and_are_not_counted() -> None:
+    model, _ = made()
+    model.tokens.weight.requires_grad_(False)
+    optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad])
+    config = TrainConfig(budget=Budget(steps=1), clip=None)
+    step = PlainStep(model, lambda batch: translation_loss(model, batch), optimizer, config, CPU, False)
+    before = model.tokens.weight.clone()
+    step.gradients(ENCODED.batch(ROWS), 10)
+    trained = [weight.grad.flatten() for weight in model.parameters() if weight.requires_grad]
+    assert float(step.norm()) == pytest.approx(float(torch.cat(trained).norm()))
+    step.update(0.1)
+    assert torch.equal(model.tokens.weight, before)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_captured_steps_are_the_plain_ones(accumulate: int) -> None:
+    device = torch.device("cuda")
+    batches = Batches(ENCODED, 0, 256, packed=True)
+    weights = []
+    for captured in (False, True):
+        model, plain = made(0.5, device, accumulate)
+        first: Any = batches.at(0)
+        step = GraphedStep(plain, first) if captured else plain
+        told = []
+        for number in range(4):
+            micro = [batches.at(number * accumulate + index) for index in range(accumulate)]
+            tokens = sum(batch.tokens for batch in micro)
+            told += [float(step.gradients(batch, tokens).plain) for batch in micro]
+            told.append(float(step.norm()))
+            step.update(1e-3 * (number + 1))
+        weights.append(
+            torch.cat([weight.detach().flatten() for weight in model.parameters()] + [torch.tensor(told).to(device)])
+        )
+    assert apart(weights[1], weights[0]) < 1e-4
