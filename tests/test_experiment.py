@@ -151,7 +151,7 @@ def test_a_run_killed_at_any_moment_goes_on_to_the_same_end(
     chance = random.Random(0)
     points = [f"step-{step}" for step in (1, 13, 30, 38)]  # once before the first save, once where a save is next
     points += [f"{name}-{chance.randrange(12, 40)}" for name in ("sync", "write")]
-    points += [f"rename-{chance.randrange(3, 8)}", "unlink-3"]
+    points += [f"rename-{chance.randrange(3, 8)}", "unlink-0"]
     subprocess.run([sys.executable, "-c", KILLER, str(tmp_path), *points, "--", *TINY], check=True, timeout=300)
     expected = outcome(whole[0])
     for point in points:

@@ -70,7 +70,6 @@ def test_a_mistyped_name_is_answered_with_a_near_one(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
-        (["decode.beams=2", "decode.top=3"], "write decode.beams: 3"),
         (["train.average=3"], "write train.keep: 3"),
         (["train.keep=1"], "greater than or equal to 2"),
         (["train.budget={}"], "at least one of steps, tokens, minutes"),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from heedful.config import Config, load_yaml, parse, schema
 from heedful.data.embedded import NumberWords
@@ -36,17 +36,8 @@ class DecodeConfig(Config):
     """How translations are searched for when the model is evaluated or used."""
 
     beams: int = Field(4, ge=1, le=1000, description="hypotheses kept at each step; 1: greedy search")
-    top: int = Field(1, ge=1, le=1000, description="translations returned for each sentence")
     length_penalty: float = Field(1.0, ge=-10, le=10, description="above 0, a long translation is punished less")
     max_length: int | None = Field(None, ge=1, description="longest translation in tokens; null: 2 x source + 16")
-
-    @field_validator("top")
-    @classmethod
-    def _returns_what_it_keeps(cls, top: int, info: ValidationInfo) -> int:
-        beams = info.data.get("beams")
-        if beams is not None and top > beams:
-            raise ValueError(f"{beams} beams cannot give {top} translations; write decode.beams: {top}")
-        return top
 
 
 class Recipe(Config):

@@ -199,19 +199,22 @@ def test_without_a_clip_the_gradient_is_as_it_is(tmp_path: Path) -> None:
     assert float(first.norm()) == pytest.approx(0.1 * steps_of(events)[0].norm, rel=1e-4)
 
 
-def test_the_loss_told_is_the_mean_a_token_without_smoothing(tmp_path: Path) -> None:
-    config = settings(1, accumulate=3)
-    told = steps_of(list(Trial(tmp_path / "run", config).events()))[0]
+def test_loss_and_norm_of_a_step_are_of_all_its_tokens_alike(tmp_path: Path) -> None:
+    told = steps_of(list(Trial(tmp_path / "run", settings(1, accumulate=3)).events()))[0]
     torch.manual_seed(0)
     model: Any = build(MODEL).train()
     batches = Batches(ENCODED, 0, 512)
-    total = tokens = 0.0
+    losses = []
     for index in range(3):
         reseed(CPU, 0, 1, index)
-        loss = translation_loss(model, batches.at(index))
-        total, tokens = total + float(loss.total.detach()), tokens + int(loss.count)
-    assert told.loss == pytest.approx(total / tokens, rel=1e-6)
-    assert told.tokens == tokens
+        losses.append(translation_loss(model, batches.at(index), 0.1))
+    counts = [int(loss.count) for loss in losses]
+    assert max(counts) > 1.1 * min(counts)  # so that a mean of means would be another number
+    (torch.stack([loss.total for loss in losses]).sum() / sum(counts)).backward()
+    assert told.tokens == sum(counts)
+    assert told.loss == pytest.approx(sum(float(loss.plain) for loss in losses) / sum(counts), rel=1e-6)
+    norm = torch.cat([weight.grad.flatten() for weight in model.parameters()]).norm()
+    assert told.norm == pytest.approx(float(norm), rel=1e-5)
 
 
 # ------------------------------------------------------------------ looking, saving, stopping

@@ -30,6 +30,11 @@ class Tap(nn.Module):
         return x if replaced is None else replaced
 
 
+def watched(model: nn.Module) -> bool:
+    """Whether anybody listens anywhere in the model."""
+    return heard(*taps(model).values())
+
+
 def heard(*taps: Tap | None) -> bool:
     """Whether anybody listens at one of these."""
     return any(tap is not None and tap.listener is not None for tap in taps)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from heedful.blocks.layouts import Layout, Packed, Padded
 from heedful.blocks.losses import Loss, projected_cross_entropy
-from heedful.blocks.taps import watch
+from heedful.blocks.taps import watch, watched
 from heedful.data.batches import Batch, Encoded, PackedBatch
 from heedful.data.tokenizers import Tokenizer
 from heedful.decode.graphs import Graphs
@@ -128,10 +128,10 @@ class Translator:
         def begin(source: Tensor, real: Tensor, limit: Tensor, rows: list[int]) -> Search:
             state, prefix = self._start(source, real)
             if width == 1:
-                return greedy(self.model, state, prefix, limit, Tokenizer.eos, self._rules(), self.graphs)
+                return greedy(self.model, state, prefix, limit, Tokenizer.eos, self._rules(), self._graphs())
             return beam(
                 self.model, state, prefix, limit, Tokenizer.eos, width, top, self.length_penalty,
-                rules=self._rules(), graphs=self.graphs,
+                rules=self._rules(), graphs=self._graphs(),
             )  # fmt: skip
 
         return self._run(texts, begin, width, progress)
@@ -157,7 +157,7 @@ class Translator:
         def begin(source: Tensor, real: Tensor, limit: Tensor, rows: list[int]) -> Search:
             state, prefix = self._start(source, real)
             seeds = [(seed * 1_000_003 + first + row) % 2**63 for row in rows]
-            return sample(self.model, state, prefix, limit, Tokenizer.eos, seeds, rules, self.graphs)
+            return sample(self.model, state, prefix, limit, Tokenizer.eos, seeds, rules, self._graphs())
 
         return self._run(texts, begin, 1, progress)
 
@@ -192,6 +192,10 @@ class Translator:
         layout = None if real is None else Padded(real)
         prefix = torch.full((len(source), 1), Tokenizer.bos, device=self.device)  # (B, 1)
         return self.model.start(source, layout), prefix
+
+    def _graphs(self) -> Graphs | None:
+        """Captured steps, unless somebody watches: a graph neither hears taps nor forgets what an edit did."""
+        return None if watched(self.model) else self.graphs
 
     def _rules(self) -> tuple[Rule, ...]:
         return (Never((Tokenizer.pad, Tokenizer.unk, Tokenizer.bos)),)

@@ -1,6 +1,6 @@
 """The run folder, and the protocol by which a checkpoint is committed to it.
 
-    recipe.yaml  env.json  metrics.jsonl  lock  samples/  checkpoints/step-00000500/  model/
+    recipe.yaml  env.json  metrics.jsonl  lock  checkpoints/step-00000500/  model/
 
 A checkpoint is written as `step-00000500.tmp-<random>`: each file synced, `manifest.json` with their sizes and SHA-256
 last, then the folder; it is renamed, the parent synced, and only then are old checkpoints deleted. No pointer says
