@@ -47,8 +47,8 @@ def marian(activation: str) -> Any:
 
     return MarianMTModel(
         MarianConfig(
-            vocab_size=VOCAB, d_model=WIDTH, encoder_layers=LAYERS, decoder_layers=LAYERS, encoder_attention_heads=HEADS,
-            decoder_attention_heads=HEADS, encoder_ffn_dim=HIDDEN, decoder_ffn_dim=HIDDEN, dropout=0.1,
+            vocab_size=VOCAB, d_model=WIDTH, encoder_layers=LAYERS, decoder_layers=LAYERS, encoder_ffn_dim=HIDDEN,
+            encoder_attention_heads=HEADS, decoder_attention_heads=HEADS, decoder_ffn_dim=HIDDEN, dropout=0.1,
             max_position_embeddings=512, scale_embedding=True, activation_function=activation, pad_token_id=PAD,
             decoder_start_token_id=BOS, eos_token_id=EOS, forced_eos_token_id=None, attn_implementation="sdpa",
         )
@@ -169,9 +169,9 @@ def train_ours() -> dict[str, Any]:
 
     from heedful.data.batches import Batches, Encoded, Ragged
     from heedful.tasks.translation import compiled, translation_loss
-    from heedful.train.configs import Budget, TrainConfig
-    from heedful.train.optim import make_optimizer
-    from heedful.train.step import GraphedStep, PlainStep
+    from heedful.training.configs import Budget, TrainConfig
+    from heedful.training.optim import make_optimizer
+    from heedful.training.step import GraphedStep, PlainStep
 
     torch.manual_seed(0)
     pairs = [(s, [BOS, *t]) for s, t in sentence_pairs(50_000)]

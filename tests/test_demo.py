@@ -8,8 +8,9 @@ import pytest
 
 from heedful import demo
 from heedful.data.embedded import NumberWords
-from heedful.experiment import load, results
+from heedful.loading import load
 from heedful.recipe import Recipe, load_recipe
+from heedful.scoring import results
 
 TINY = ["tokenizer.vocab=90", "model.width=16", "model.heads=2", "model.hidden=32", "train.budget.steps=3"]
 

@@ -23,8 +23,8 @@ from heedful.data.sources import Jsonl, ParallelFiles, Tsv
 from heedful.data.tokenizers import Bpe, Unigram, WordPiece
 from heedful.models.configs import TransformerConfig
 from heedful.recipe import DecodeConfig, TaskConfig
-from heedful.train.configs import Budget, TrainConfig
-from heedful.train.optim import AdamW, Constant, Cosine, Linear, Noam
+from heedful.training.configs import Budget, TrainConfig
+from heedful.training.optim import AdamW, Constant, Cosine, Linear, Noam
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

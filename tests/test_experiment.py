@@ -18,31 +18,20 @@ from typing import Any
 import pytest
 import torch
 
-from heedful import experiment
+from heedful import experiment, scoring
 from heedful.data.tokenizers import Tokenizer, WordPiece
 from heedful.errors import UserError
-from heedful.experiment import (
-    Evaluated,
-    Finished,
-    Happening,
-    Stage,
-    Started,
-    average,
-    curve,
-    few_threads,
-    load,
-    results,
-    scored,
-    train,
-)
+from heedful.experiment import Finished, Happening, Stage, Started, average, curve, train
+from heedful.loading import few_threads, load
 from heedful.models import build
 from heedful.models.configs import SIZES
 from heedful.recipe import Recipe, load_recipe
-from heedful.train import files
-from heedful.train.checkpoint import newest
-from heedful.train.loop import Saved, Step
-from heedful.train.metrics import Score
-from heedful.train.optim import Cosine
+from heedful.scoring import Evaluated, results, scored
+from heedful.training import files
+from heedful.training.checkpoint import newest
+from heedful.training.loop import Saved, Step
+from heedful.training.metrics import Score
+from heedful.training.optim import Cosine
 
 TINY = [
     "data.train=150", "data.valid=12", "data.test=20", "tokenizer.vocab=90", "model.width=16", "model.heads=2",
@@ -113,7 +102,7 @@ import torch
 
 from heedful.experiment import Step, train
 from heedful.recipe import load_recipe
-from heedful.train import files
+from heedful.training import files
 
 torch.set_num_threads(1)
 place, *words = sys.argv[1:]
@@ -257,7 +246,7 @@ def test_evaluations_carry_signatures_and_samples(whole: tuple[Path, list[Happen
 
 def test_the_best_checkpoint_is_kept_beside_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scores = iter([5.0, 50.0, 7.0, 8.0, 50.0, 9.0, 1.0])
-    monkeypatch.setattr(experiment, "chrf", lambda *_: Score("chrf", next(scores), ""))
+    monkeypatch.setattr(scoring, "chrf", lambda *_: Score("chrf", next(scores), ""))
     run = tmp_path / "run"
     list(train(recipe("train.budget.steps=12", "train.evaluate_every=2", "train.save_every=2", "train.keep=2"), run))
     assert [point.step for point in newest(run, 9)[0]] == [12, 10, 4]
@@ -267,7 +256,7 @@ def test_the_best_checkpoint_is_kept_beside_the_newest(tmp_path: Path, monkeypat
 
 def test_the_best_is_one_that_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scores = iter([99.0, 5.0, 98.0, 4.0, 3.0, 2.0])
-    monkeypatch.setattr(experiment, "chrf", lambda *_: Score("chrf", next(scores), ""))
+    monkeypatch.setattr(scoring, "chrf", lambda *_: Score("chrf", next(scores), ""))
     run = tmp_path / "run"
     list(train(recipe("train.budget.steps=10", "train.evaluate_every=2", "train.save_every=4"), run))
     assert newest(run, 1)[0][0].state["best_step"] == 4  # 2 and 6 were better, and are on no disk

@@ -30,8 +30,8 @@ LAYERS: dict[str, set[str]] = {
     "models": {"blocks", "config", "errors"},
     "decode": {"blocks.state"},
     "tasks": {"blocks.layouts", "blocks.losses", "blocks.taps", "decode", "data", "config", "errors"},
-    "recipe": {"config", "errors", "data", "models.configs", "train.configs"},  # torch-free settings of each part
-    "train": {"tasks", "decode", "data", "blocks.losses", "config", "errors", "yamltext"},
+    "recipe": {"config", "errors", "data", "models.configs", "training.configs"},  # torch-free settings of each part
+    "training": {"tasks", "decode", "data", "blocks.losses", "config", "errors", "yamltext"},
     "hf": {"models", "config", "errors"},
     "letters": set(),
     "figures": {"errors", "letters"},
@@ -39,7 +39,8 @@ LAYERS: dict[str, set[str]] = {
     "claims": set(),
 }
 # What brings all parts together may import every one; the command line stands on it.
-LAYERS["experiment"] = {path.relative_to(SOURCE).with_suffix("").parts[0] for path in FILES} - TOP
+LAYERS["loading"] = LAYERS["scoring"] = {*LAYERS} - {"hf"}
+LAYERS["experiment"] = {*LAYERS}
 # The packages of others that each part may import.
 FOREIGN: dict[str, set[str]] = {
     "errors": set(),
@@ -52,9 +53,11 @@ FOREIGN: dict[str, set[str]] = {
     "decode": {"torch"},
     "tasks": {"torch", "numpy", "pydantic"},
     "recipe": {"pydantic"},
-    "train": {"torch", "numpy", "pydantic", "safetensors", "sacrebleu", "sklearn"},
+    "training": {"torch", "numpy", "pydantic", "safetensors", "sacrebleu", "sklearn"},
     "hf": {"torch", "numpy", "pydantic", "safetensors"},
-    "experiment": {"torch", "numpy", "pydantic", "safetensors", "sacrebleu", "sklearn", "tokenizers"},
+    "loading": {"torch"},
+    "scoring": set(),
+    "experiment": {"torch"},
     "letters": {"PIL"},
     "figures": {"numpy", "PIL"},
     "shapes": {"torch"},
@@ -115,8 +118,8 @@ def test_imports_go_down_only(path: Path) -> None:
         ("data", ".sources", False),
         ("tasks", "heedful.blocks.layouts", True),
         ("tasks", "heedful.blocks.attention", False),
-        ("recipe", "heedful.train.configs", True),
-        ("train", "heedful.recipe", False),
+        ("recipe", "heedful.training.configs", True),
+        ("training", "heedful.recipe", False),
         ("experiment", "heedful.recipe", True),
         ("experiment", "heedful.cli", False),
         ("cli", "heedful.experiment", True),

@@ -12,8 +12,8 @@ from heedful.commands.loading import load_run
 from heedful.commands.train import run_to_end
 from heedful.commands.translate import draw, drawn
 from heedful.data.embedded import NumberWords, spell
-from heedful.experiment import Evaluated, results
 from heedful.recipe import load_recipe
+from heedful.scoring import Evaluated, results
 from heedful.tasks.translation import Translator
 
 # Of the recipe's test numbers. In the last one, seven follows twenty in English and comes before it in German.

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import random
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -17,19 +14,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from heedful.config import parse, render
+from heedful.config import render
 from heedful.data.batches import Batches, encode
-from heedful.data.sources import Pair, Split
+from heedful.data.sources import Pair
 from heedful.data.tokenizers import Tokenizer
-from heedful.errors import UserError, shown
+from heedful.errors import UserError
+from heedful.loading import few_threads, write_portable
 from heedful.models import build
 from heedful.models.configs import TransformerConfig
-from heedful.recipe import DecodeConfig, Recipe, check_recipe
+from heedful.recipe import Recipe, check_recipe
+from heedful.scoring import Evaluated, evaluate, plain, results, scored
 from heedful.tasks.translation import Translator, compiled, perplexity_loss, translation_loss
-from heedful.train.checkpoint import Checkpoint, RunFolder, newest
-from heedful.train.environment import environment
-from heedful.train.files import append_jsonl, disk_errors, trim_jsonl, write_text_atomic
-from heedful.train.loop import (
+from heedful.training.checkpoint import Checkpoint, RunFolder, newest
+from heedful.training.environment import environment
+from heedful.training.files import append_jsonl, disk_errors, trim_jsonl, write_text_atomic
+from heedful.training.loop import (
     EXIT_NOT_FINITE,
     Counters,
     Due,
@@ -38,14 +37,8 @@ from heedful.train.loop import (
     choose_device,
     fit,
     load_strictly,
-    require_fit,
     spent,
-    weights_of,
 )
-from heedful.train.metrics import Score, bleu, chrf, exact_match
-from heedful.train.portable import read_model, write_model
-
-TINY = 1_000_000  # parameters under which a second thread costs more than it brings
 
 
 @dataclass(frozen=True)
@@ -71,18 +64,6 @@ class Started:
 
 
 @dataclass(frozen=True)
-class Evaluated:
-    """How good the model is on a split, with a few translations."""
-
-    step: int
-    split: Split
-    loss: float
-    scores: tuple[Score, ...]
-    samples: tuple[tuple[str, str, str], ...]  # source, reference, translation
-    unread: int  # sources too long for the model, whose translation counts as empty
-
-
-@dataclass(frozen=True)
 class Finished:
     """The run is complete, or was stopped at a step."""
 
@@ -101,7 +82,9 @@ def train(recipe: Recipe, run: str | Path, stop: Callable[[], bool] = lambda: Fa
     path = Path(run)
     with disk_errors(path.parent, "make the folder of the run"):
         path.parent.mkdir(parents=True, exist_ok=True)
-    with RunFolder.create_or_open(path, render(recipe), keep=recipe.train.keep) as folder:
+    with RunFolder.create_or_open(
+        path, render(recipe), keep=recipe.train.keep, every=recipe.train.save_every
+    ) as folder:
         yield from _train(recipe, folder, device, stop)
 
 
@@ -213,7 +196,7 @@ def _finish(
     # A stop between two saves leaves a checkpoint too, which is not averaged: the model does not depend on stops.
     regular = (
         checkpoint
-        for checkpoint in newest(folder.path, recipe.train.keep + 1)[0]
+        for checkpoint in newest(folder.path, recipe.train.keep + 3)[0]
         if checkpoint.step % recipe.train.save_every == 0 or checkpoint.step == counters.step
     )
     checkpoints = list(islice(regular, recipe.train.average))
@@ -233,176 +216,12 @@ def _finish(
     yield result
 
 
-def results(run: Path) -> Evaluated | None:
-    """The test scores of a run that is complete."""
-    path = run / "results.json"
-    if not path.is_file():
-        return None
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        scores = tuple(Score(name, score["value"], score["signature"]) for name, score in data["scores"].items())
-        samples = tuple((source, reference, found) for source, reference, found in data["samples"])
-        return Evaluated(data["step"], data["split"], data["loss"], scores, samples, data["unread"])
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(
-            "the test scores cannot be read", where=str(path), found=repr(error),
-            todo="delete the file, and train again with the same command: the model is scored anew",
-        ) from error  # fmt: skip
-
-
-def scored(
-    translator: Translator,
-    recipe: Recipe,
-    split: Split,
-    step: int = 0,
-    beams: int | None = None,
-    progress: Callable[[int], None] | None = None,
-) -> Evaluated:
-    """Scores of a trained model on one split of its recipe's data, with the recipe's beams if none are given."""
-    pairs = recipe.data.pairs(split)
-    encoded = encode(pairs, translator.tokenizer, translator.context)
-    loss = perplexity_loss(translator.model, encoded, translator.device, recipe.train.batch_tokens)
-    return evaluate(translator, pairs, step, split, loss, recipe.train.samples, beams, progress)
-
-
-def evaluate(
-    translator: Translator,
-    pairs: Sequence[Pair],
-    step: int,
-    split: Split,
-    loss: float,
-    samples: int,
-    beams: int | None = None,
-    progress: Callable[[int], None] | None = None,
-) -> Evaluated:
-    """BLEU, chrF and exact match of a translator on pairs, and a few samples spread over them."""
-    fits = [length <= translator.context for length in translator.lengths([pair.source for pair in pairs])]
-    texts = [pair.source for pair, fit in zip(pairs, fits, strict=True) if fit]
-    translations = iter(translator.search(texts, beams, progress=progress))
-    found = [next(translations)[0].text if fit else "" for fit in fits]
-    references = [pair.target for pair in pairs]
-    shown = random.Random(step).sample(range(len(pairs)), min(samples, len(pairs)))
-    return Evaluated(
-        step,
-        split,
-        loss,
-        (bleu(found, references), chrf(found, references), exact_match(found, references)),
-        tuple((pairs[row].source, references[row], found[row]) for row in shown),
-        fits.count(False),
-    )
-
-
-def few_threads(model: nn.Module, device: torch.device) -> int:
-    """How many CPU threads a model is worth."""
-    size = sum(weight.numel() for weight in model.parameters())
-    if size < TINY and device.type == "cpu":
-        return 1
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-
-
 def average(states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     """The mean of several sets of weights, taken in float64."""
     return {
         name: torch.stack([state[name].double() for state in states]).mean(0).to(states[0][name].dtype)
         for name in states[0]
     }
-
-
-def write_portable(
-    folder: Path, recipe: Recipe, config: TransformerConfig, model: nn.Module, tokenizer: Tokenizer
-) -> None:
-    """The folder that `load` reads: config.json, model.safetensors, tokenizer.json."""
-    text = json.dumps(
-        {"task": recipe.task.kind, "model": config.model_dump(), "decode": recipe.decode.model_dump()}, indent=2
-    )
-    write_model(folder, text + "\n", weights_of(model), tokenizer.json, {"recipe": recipe.model_dump(mode="json")})
-
-
-def load(path: str | Path, device: str | None = None) -> Translator:
-    """A trained model from a run folder (its final model, else its newest checkpoint) or from a model folder."""
-    folder = Path(path)
-    place = _place(device)
-    if not folder.is_dir():
-        raise UserError(
-            "there is no such folder", where=str(path), expected="a run folder or a model folder",
-            todo="`heedful runs` lists the runs below a folder",
-        )  # fmt: skip
-    portable = folder / "model" if (folder / "model").is_dir() else folder
-    if portable != folder or (folder / "config.json").is_file():
-        config, decode, tokenizer, tensors = _portable(portable)
-        weights = portable / "model.safetensors"
-    else:
-        recipe = read_recipe(folder)
-        tokenizer = Tokenizer.load(folder / "tokenizer.json")
-        config = recipe.model.model_copy(update={"vocab": recipe.model.vocab or tokenizer.vocab})
-        decode = recipe.decode
-        checkpoints, _ = newest(folder, 1)
-        if not checkpoints:
-            raise UserError(
-                "this run has no checkpoint yet",
-                where=str(folder),
-                todo="train on with the same command, then try again",
-            )
-        tensors, weights = checkpoints[0].load("model"), checkpoints[0].path / "model.safetensors"
-    with torch.device("meta"):  # a config may ask for a model of any size: no memory is taken until the weights fit
-        require_fit(build(config), tensors, weights)
-    model = build(config)
-    model.load_state_dict(tensors)
-    return Translator(model, tokenizer, config.context, place, decode.beams, decode.length_penalty, decode.max_length)
-
-
-def _portable(folder: Path) -> tuple[TransformerConfig, DecodeConfig, Tokenizer, dict[str, Tensor]]:
-    """What a model folder holds, each part checked."""
-    found, where = read_model(folder), folder / "config.json"
-    settings = _json(found.config_json, where)
-    if settings.get("task") != "translation":
-        raise UserError(
-            "this model is not one that translates", where=f"{where}: task", found=shown(settings.get("task")),
-            expected="translation", todo="give the folder of a translation model",
-        )  # fmt: skip
-    model, decoding = (_group(settings, name, where) for name in ("model", "decode"))
-    config, decode = parse(TransformerConfig, model, file=where), parse(DecodeConfig, decoding, file=where)
-    if found.tokenizer_json is None:
-        raise UserError("the tokenizer is missing", where=str(folder / "tokenizer.json"), todo="copy the whole folder")
-    tokenizer = Tokenizer(found.tokenizer_json, str(folder / "tokenizer.json"))
-    if config.vocab is None or config.vocab < tokenizer.vocab:
-        raise UserError(
-            "the model and its tokenizer do not belong together",
-            where=f"{where}: model.vocab",
-            found=str(config.vocab),
-            expected=f"at least {tokenizer.vocab:,}, the tokens in tokenizer.json",
-            todo="copy the whole folder again",
-        )
-    return config, decode, tokenizer, found.tensors
-
-
-def _place(device: str | None) -> torch.device:
-    """The device of that name, or the best there is."""
-    gpu = torch.cuda.is_available()
-    try:
-        place = torch.device(device or ("cuda" if gpu else "cpu"))
-    except RuntimeError:
-        place = None
-    if place is None or place.type not in ("cpu", "cuda") or (place.type == "cuda" and not gpu):
-        raise UserError(
-            "there is no such device", where="device", found=shown(device),
-            expected="cpu or cuda" if gpu else "cpu: torch finds no GPU here",
-        )  # fmt: skip
-    return place
-
-
-def read_recipe(folder: Path) -> Recipe:
-    """The recipe that a run folder was made from."""
-    from heedful.config import load_yaml
-
-    file = folder / "recipe.yaml"
-    if not file.is_file():
-        raise UserError(
-            "this folder is not a run", where=str(folder), expected="a folder with recipe.yaml in it",
-            todo="`heedful runs` lists the runs below a folder",
-        )  # fmt: skip
-    data, marks = load_yaml(file)
-    return parse(Recipe, data, marks, (), file)
 
 
 def curve(run: Path) -> Path | None:
@@ -430,7 +249,7 @@ def curve(run: Path) -> Path | None:
 
 
 def _has_test(recipe: Recipe) -> bool:
-    return bool(getattr(recipe.data, "test", None))
+    return recipe.data.test is not None
 
 
 def _tokenizer(recipe: Recipe, folder: Path, pairs: Sequence[Pair]) -> Tokenizer:
@@ -441,34 +260,6 @@ def _tokenizer(recipe: Recipe, folder: Path, pairs: Sequence[Pair]) -> Tokenizer
     tokenizer = Tokenizer.train(recipe.tokenizer, (text for pair in pairs for text in pair))
     write_text_atomic(path, tokenizer.json)
     return tokenizer
-
-
-def _json(text: str, where: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(
-            "this is not JSON", where=f"{where}", found=str(error), todo="copy the whole folder again"
-        ) from error
-    if not isinstance(found, dict):
-        raise UserError("this is not a model's config", where=f"{where}", todo="copy the whole folder again")
-    return found
-
-
-def _group(settings: dict[str, Any], name: str, where: Path) -> dict[str, Any]:
-    found = settings.get(name)
-    if not isinstance(found, dict):
-        raise UserError(
-            f"{name} is not right", where=str(where), found=shown(found), expected="a group of settings, {...}",
-            todo="copy the whole folder again",
-        )  # fmt: skip
-    return found
-
-
-def plain(event: Evaluated) -> dict[str, Any]:
-    """An evaluation as it is written to JSON."""
-    scores = {score.name: {"value": score.value, "signature": score.signature} for score in event.scores}
-    return {"kind": "evaluated", **asdict(event), "scores": scores}
 
 
 def _record(run: Path, event: Step | Saved | Evaluated, every: int = 1) -> None:

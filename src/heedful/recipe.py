@@ -17,7 +17,7 @@ from heedful.data.sources import Jsonl, ParallelFiles, Tsv
 from heedful.data.tokenizers import Bpe, Unigram, WordPiece
 from heedful.errors import UserError
 from heedful.models.configs import TransformerConfig
-from heedful.train.configs import TrainConfig
+from heedful.training.configs import TrainConfig
 
 RECIPES = Path(__file__).parent / "recipes"
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from heedful.train.optim import clip
+from heedful.training.optim import clip
 
 
 @pytest.mark.claim("X2")

@@ -19,7 +19,7 @@ from heedful.blocks.taps import taps, watch
 from heedful.decode.search import beam, drain, greedy
 from heedful.models import MODELS, build
 from heedful.models.configs import TransformerConfig
-from heedful.train.portable import read_model, write_model
+from heedful.training.portable import read_model, write_model
 
 VOCAB, CONTEXT = 23, 16
 Side = Literal["left", "right"]

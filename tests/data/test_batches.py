@@ -11,7 +11,7 @@ from heedful.data.sources import Pair
 from heedful.data.tokenizers import Bpe, Tokenizer
 from heedful.errors import UserError
 
-PAIRS = NumberWords(train=1500, valid=10, test=10).pairs("train")
+PAIRS = list(dict.fromkeys(NumberWords(train=1500, valid=10, test=10).pairs("train")))
 TOKENIZER = Tokenizer.train(Bpe(vocab=300), [text for pair in PAIRS for text in pair])
 ENCODED = encode(PAIRS, TOKENIZER, longest=512)
 

@@ -14,8 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from heedful.errors import printable
-from heedful.experiment import Evaluated, Finished, Happening, Stage, Started
-from heedful.train.loop import Step
+from heedful.experiment import Finished, Happening, Stage, Started
+from heedful.scoring import Evaluated
+from heedful.training.loop import Step
 
 PAUSE = 5.0  # seconds between two lines about steps in a log
 

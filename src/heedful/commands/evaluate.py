@@ -7,8 +7,9 @@ from pathlib import Path
 from heedful.commands.display import counting, json_line, say, scoreboard
 from heedful.commands.loading import load_run
 from heedful.data.sources import Split
-from heedful.experiment import plain, read_recipe, scored
+from heedful.loading import read_recipe
 from heedful.recipe import check_recipe
+from heedful.scoring import plain, scored
 
 
 def eval_verb(run: Path, split: Split, beams: int | None, as_json: bool) -> None:

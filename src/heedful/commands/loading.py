@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from heedful.experiment import few_threads, load
+from heedful.loading import few_threads, load
 from heedful.tasks.translation import Translator
 
 

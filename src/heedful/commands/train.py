@@ -15,9 +15,10 @@ import torch
 
 from heedful.commands.display import display, say, scoreboard
 from heedful.errors import UserError
-from heedful.experiment import Evaluated, Finished, Stage, Started, train
+from heedful.experiment import Finished, Stage, Started, train
 from heedful.recipe import Recipe, find_recipe, load_recipe
-from heedful.train.loop import Step
+from heedful.scoring import Evaluated
+from heedful.training.loop import Step
 
 
 class Stopper:

@@ -18,7 +18,7 @@ from heedful.data.sources import BOM, lines, parsed, text_of, text_under
 from heedful.errors import UserError, printable
 from heedful.figures import heatmap, text_heatmap
 from heedful.tasks.translation import Alignment, Translation, Translator
-from heedful.train import files
+from heedful.training import files
 
 LONGEST = 10_000_000  # characters of a line that is read at all
 

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from heedful.config import parse
 from heedful.errors import UserError
-from heedful.train.configs import Budget, TrainConfig
-from heedful.train.optim import Constant, Cosine, Linear, Noam
+from heedful.training.configs import Budget, TrainConfig
+from heedful.training.optim import Constant, Cosine, Linear, Noam
 
 
 def settings(**changes: Any) -> TrainConfig:
@@ -20,7 +20,7 @@ def settings(**changes: Any) -> TrainConfig:
 
 
 def test_they_come_without_torch() -> None:
-    code = "import sys, heedful.train.configs; sys.exit('torch' in sys.modules)"
+    code = "import sys, heedful.training.configs; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

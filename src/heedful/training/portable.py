@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from heedful.errors import UserError
-from heedful.train import files
-from heedful.train.sealed import DamageError, commit, read_entry, read_file, read_manifest
-from heedful.train.tensors import pack, require_finite, unpack
+from heedful.training import files
+from heedful.training.sealed import DamageError, commit, read_entry, read_file, read_manifest
+from heedful.training.tensors import pack, require_finite, unpack
 
 
 def write_model(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from heedful.train import files, sealed
-from heedful.train.sealed import DamageError, commit, read_manifest, verify
+from heedful.training import files, sealed
+from heedful.training.sealed import DamageError, commit, read_manifest, verify
 
 
 def test_a_second_commit_replaces_the_first_whole(tmp_path: Path) -> None:

@@ -23,12 +23,12 @@ from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.configs import TransformerConfig
 from heedful.tasks.translation import translation_loss
-from heedful.train import loop
-from heedful.train.checkpoint import RunFolder, newest
-from heedful.train.configs import Budget, TrainConfig
-from heedful.train.loop import Counters, Due, Event, Saved, Step, choose_device, fit, load_strictly, uses_bf16
-from heedful.train.optim import AdamW, Constant, Cosine, Linear, Noam
-from heedful.train.seeds import reseed
+from heedful.training import loop
+from heedful.training.checkpoint import RunFolder, newest
+from heedful.training.configs import Budget, TrainConfig
+from heedful.training.loop import Counters, Due, Event, Saved, Step, choose_device, fit, load_strictly, uses_bf16
+from heedful.training.optim import AdamW, Constant, Cosine, Linear, Noam
+from heedful.training.seeds import reseed
 
 CPU = torch.device("cpu")
 PAIRS = NumberWords(train=90, valid=1, test=1).pairs("train")[:90]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from heedful.train.metrics import Score, bleu, chrf, exact_match
+from heedful.training.metrics import Score, bleu, chrf, exact_match
 
 METRICS = [bleu, chrf, exact_match]
 LINES = ["the cat sat on the mat .", "a dog ran in the park today ."]
@@ -57,7 +57,7 @@ def test_lists_that_do_not_pair_up_have_no_score(metric: Callable[[Sequence[str]
 
 
 def test_sacrebleu_is_imported_only_when_a_score_is_asked_for() -> None:
-    code = "import sys, heedful.train.metrics; sys.exit('sacrebleu' in sys.modules)"
+    code = "import sys, heedful.training.metrics; sys.exit('sacrebleu' in sys.modules)"
     assert (
         subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": ":".join(sys.path)}, check=False).returncode
         == 0

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from heedful.data.batches import Batch, Batches, PackedBatch
 from heedful.errors import UserError
-from heedful.train.checkpoint import Checkpoint, RunFolder
-from heedful.train.configs import TrainConfig
-from heedful.train.optim import load_optimizer, make_optimizer, optimizer_tensors
-from heedful.train.seeds import reseed
-from heedful.train.step import GraphedStep, LossOf, PlainStep
+from heedful.training.checkpoint import Checkpoint, RunFolder
+from heedful.training.configs import TrainConfig
+from heedful.training.optim import load_optimizer, make_optimizer, optimizer_tensors
+from heedful.training.seeds import reseed
+from heedful.training.step import GraphedStep, LossOf, PlainStep
 
 EXIT_NOT_FINITE = 3  # the exit code when a number is no longer one
 

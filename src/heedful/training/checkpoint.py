@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from heedful.errors import UserError
-from heedful.train import files
-from heedful.train.ownership import require_run, require_same, take_lock
-from heedful.train.sealed import DamageError, Manifest, commit, read_entry, verify
-from heedful.train.tensors import pack, require_finite, unpack
+from heedful.training import files
+from heedful.training.ownership import require_run, require_same, take_lock
+from heedful.training.sealed import DamageError, Manifest, commit, read_entry, verify
+from heedful.training.tensors import pack, require_finite, unpack
 
 FEWEST_KEPT = 2
 STEP = re.compile(r"step-(\d{8,18})")
@@ -81,16 +81,17 @@ class Checkpoint:
 class RunFolder:
     """A run's folder, locked for one process from `create_or_open` until `close` or the end of the process."""
 
-    def __init__(self, path: Path, lock: int, keep: int) -> None:
+    def __init__(self, path: Path, lock: int, keep: int, every: int) -> None:
         self.path = path
         self.damaged: list[Damaged] = []  # what the last call of latest() passed over
         self._lock = lock
         self._keep = max(keep, FEWEST_KEPT)
+        self._every = every  # steps between two regular checkpoints; others come from stopping a run
         self._verified: set[int] = set()
 
     @classmethod
     def create_or_open(
-        cls, path: str | Path, recipe_yaml: str, *, keep: int = FEWEST_KEPT, fresh: bool = False
+        cls, path: str | Path, recipe_yaml: str, *, keep: int = FEWEST_KEPT, every: int = 1, fresh: bool = False
     ) -> RunFolder:
         """Lock a new folder, or one of the same recipe to resume in; `fresh` first empties a former run out of it."""
         folder = Path(path)
@@ -120,7 +121,7 @@ class RunFolder:
         except BaseException:
             os.close(lock)
             raise
-        return cls(folder, lock, keep)
+        return cls(folder, lock, keep, every)
 
     def close(self) -> None:
         """Let go of the lock."""
@@ -209,10 +210,13 @@ class RunFolder:
 
     def _prune(self, best: int | None) -> None:
         steps = _steps(self.path)
-        complete = list(islice(filter(self._is_complete, reversed(steps)), self._keep))
+        complete = list(islice(filter(self._is_complete, reversed(steps)), FEWEST_KEPT))
+        # A run that was stopped and resumed must keep what an unbroken one keeps: the regular ones are counted apart.
+        regular = (step for step in reversed(steps) if step % self._every == 0 and self._is_complete(step))
+        kept = {*complete, *islice(regular, self._keep), best}
         for step in steps:
             # What is newer than every complete one is damaged, and stays to be reported until its step comes again.
-            if step not in complete and step != best and step < complete[0]:
+            if step not in kept and step < complete[0]:
                 doomed = files.temporary(steps[step])
                 files.rename(steps[step], doomed)
                 files.sync_folder(doomed.parent)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from heedful.blocks.losses import Loss
 from heedful.data.batches import Batch, PackedBatch
-from heedful.train.configs import TrainConfig
-from heedful.train.optim import clip
+from heedful.training.configs import TrainConfig
+from heedful.training.optim import clip
 
 LossOf = Callable[[Batch], Loss]
 Result = TypeVar("Result")

@@ -6,7 +6,7 @@ import itertools
 
 import torch
 
-from heedful.train.seeds import reseed, seed_for
+from heedful.training.seeds import reseed, seed_for
 
 CPU = torch.device("cpu")
 

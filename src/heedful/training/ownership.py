@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from heedful.errors import UserError, shown
-from heedful.train import files
+from heedful.training import files
 from heedful.yamltext import load_yaml, read_yaml
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from heedful.config import Config
 from heedful.errors import UserError, shown
-from heedful.train import files
+from heedful.training import files
 
 FORMAT = 1
 LARGEST_MANIFEST = 10_000_000  # bytes

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from heedful.config import Config
-from heedful.train.optim import AdamW, Constant, Cosine, Linear, Noam
+from heedful.training.optim import AdamW, Constant, Cosine, Linear, Noam
 
 ScheduleConfig = Annotated[Noam | Cosine | Linear | Constant, Field(discriminator="kind")]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from heedful.train.environment import environment
+from heedful.training.environment import environment
 
 
 def test_versions_threads_and_device_are_told() -> None:

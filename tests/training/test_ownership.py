@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from heedful.errors import UserError
-from heedful.train import files
-from heedful.train.checkpoint import RunFolder
+from heedful.training import files
+from heedful.training.checkpoint import RunFolder
 
 RECIPE = "task:\n  kind: translation\ntrain:\n  seed: 1\n  optimizer:\n    lr: 1e-3\n"
 
@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 
 HOLD = """
 import sys, time
-from heedful.train.checkpoint import RunFolder
+from heedful.training.checkpoint import RunFolder
 run = RunFolder.create_or_open(sys.argv[1], sys.argv[2])
 print("held", flush=True)
 time.sleep(10)

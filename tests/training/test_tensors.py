@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from heedful.errors import UserError
-from heedful.train import tensors
-from heedful.train.tensors import pack, require_finite, unpack
+from heedful.training import tensors
+from heedful.training.tensors import pack, require_finite, unpack
 
 FILE = Path("some/model.safetensors")
 

@@ -15,9 +15,9 @@ from heedful.data.tokenizers import Tokenizer, WordPiece
 from heedful.models import build
 from heedful.models.configs import TransformerConfig
 from heedful.tasks.translation import translation_loss
-from heedful.train.configs import Budget, TrainConfig
-from heedful.train.optim import make_optimizer
-from heedful.train.step import GraphedStep, PlainStep
+from heedful.training.configs import Budget, TrainConfig
+from heedful.training.optim import make_optimizer
+from heedful.training.step import GraphedStep, PlainStep
 
 CPU = torch.device("cpu")
 PAIRS = NumberWords(train=64, valid=1, test=1).pairs("train")[:64]

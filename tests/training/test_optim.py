@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from heedful.errors import UserError
-from heedful.train.optim import (
+from heedful.training.optim import (
     AdamW,
     Constant,
     Cosine,
@@ -41,7 +41,7 @@ def take_steps(model: nn.Module, optimizer: torch.optim.Optimizer, first: int, l
 
 
 def test_configs_do_not_import_torch() -> None:
-    code = "import sys, heedful.train.optim; sys.exit('torch' in sys.modules)"
+    code = "import sys, heedful.training.optim; sys.exit('torch' in sys.modules)"
     assert (
         subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": ":".join(sys.path)}, check=False).returncode
         == 0
