@@ -55,10 +55,20 @@ def test_linear_layers_start_within_their_bound() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (4, 1), (3, 7), (2, 3, 5), (600, 1)])
-@pytest.mark.parametrize("bias", [True, False])
-def test_linear_is_the_same_both_ways_round(shape: tuple[int, ...], bias: bool) -> None:
-    layer, x = Linear(6, 9, bias).double(), torch.randn(*shape, 6, dtype=torch.float64)
-    with torch.no_grad():
-        found = layer(x)
-    assert found.is_contiguous()
-    torch.testing.assert_close(found, torch.nn.functional.linear(x, layer.weight, layer.bias).detach())
+def test_logits_of_a_decoding_step_are_those_of_training(shape: tuple[int, ...]) -> None:
+    tied, x = Tied(50, 6), torch.randn(*shape, 6)
+    with torch.inference_mode():
+        torch.testing.assert_close(tied.logits(x), F.linear(x, tied.weight))
+
+
+def test_logits_follow_weights_that_change() -> None:
+    tied, x = Tied(50, 6), torch.randn(2, 1, 6)
+    for change in (
+        lambda: tied.weight.mul_(2),
+        lambda: tied.load_state_dict(Tied(50, 6).state_dict()),
+        lambda: setattr(tied.weight, "data", torch.randn(50, 6)),
+    ):
+        with torch.no_grad():
+            tied.logits(x)
+            change()
+            torch.testing.assert_close(tied.logits(x), F.linear(x, tied.weight))

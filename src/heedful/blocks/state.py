@@ -91,6 +91,80 @@ class Cache:
 
 
 @dataclass(frozen=True)
+class Ahead:
+    """A slot of a `RoomyCache`."""
+
+    room: KV
+    length: int
+
+    def append(self, kv: KV) -> KV:
+        end = self.length + kv.k.shape[2]
+        self.room.k[:, self.length : end] = kv.k.transpose(1, 2)
+        self.room.v[:, self.length : end] = kv.v.transpose(1, 2)
+        return KV(self.room.k[:, :end].transpose(1, 2), self.room.v[:, :end].transpose(1, 2))  # (R, H, S, K)
+
+
+@dataclass(frozen=True)
+class RoomyCache:
+    """The same for a CPU, with room set aside, (R, room, H, K) a layer, and written in place, so it has one owner only.
+
+    Reordering hypotheses copies what is used into the spare room, and the two change places: nothing is allocated.
+    """
+
+    layers: tuple[KV, ...]
+    spare: tuple[KV, ...]
+    length: int
+
+    def reach(self, queries: int) -> int:
+        return self.length + queries
+
+    def places(self, queries: int, device: torch.device) -> Tensor:
+        return self.length + torch.arange(queries, device=device)  # (T,)
+
+    def visible(self, queries: int) -> Visible:
+        return causal(self.length)
+
+    def slots(self, queries: int) -> Sequence[Slot]:
+        return [Ahead(layer, self.length) for layer in self.layers]
+
+    def after(self, layers: Sequence[KV]) -> "RoomyCache":
+        return replace(self, length=layers[0].k.shape[2])
+
+    def regrouped(self, rows: Tensor) -> "RoomyCache":
+        for before, after in zip(self.layers, self.spare, strict=True):
+            torch.index_select(before.k[:, : self.length], 0, rows, out=after.k[:, : self.length])
+            torch.index_select(before.v[:, : self.length], 0, rows, out=after.v[:, : self.length])
+        return RoomyCache(self.spare, self.layers, self.length)
+
+    @classmethod
+    def of(cls, layers: Sequence[KV], room: int) -> "RoomyCache":
+        """Keys and values (R, H, S, K) a layer, with room for so many."""
+        length = layers[0].k.shape[2]
+
+        def roomy(x: Tensor) -> Tensor:
+            grown = x.new_empty(x.shape[0], room, x.shape[1], x.shape[3])  # (R, room, H, K)
+            grown[:, :length] = x.transpose(1, 2)
+            return grown
+
+        first, second = (tuple(KV(roomy(kv.k), roomy(kv.v)) for kv in layers) for _ in range(2))
+        return cls(first, second, length)
+
+
+def ahead(state: Any, count: int) -> Any:
+    """The same state with room in every cache for `count` more keys, and plenty where it had to be made."""
+    if isinstance(state, Cache) and all(state.layers):
+        return RoomyCache.of([kv for kv in state.layers if kv], 2 * max(state.length + count, 16))
+    if isinstance(state, RoomyCache):
+        if state.length + count <= state.layers[0].k.shape[1]:
+            return state
+        used = [
+            KV(kv.k[:, : state.length].transpose(1, 2), kv.v[:, : state.length].transpose(1, 2)) for kv in state.layers
+        ]
+        return RoomyCache.of(used, 2 * (state.length + count))
+    return _map(state, lambda part: ahead(part, count))
+
+
+@dataclass(frozen=True)
 class Fixed:
     """A slot that writes in place."""
 
@@ -168,6 +242,8 @@ def regroup(state: Any, rows: Tensor) -> Any:
     """`select` among the hypotheses of each sentence: what they share stays as it is."""
     if isinstance(state, Shared):
         return state
+    if isinstance(state, RoomyCache):
+        return state.regrouped(rows)
     if isinstance(state, Tensor):
         return state.index_select(0, rows) if state.dim() else state
     return _map(state, lambda part: regroup(part, rows))

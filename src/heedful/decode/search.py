@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from heedful.blocks.state import regroup, reserve
+from heedful.blocks.state import ahead, regroup, reserve
 from heedful.decode.graphs import Graphs
 from heedful.decode.rules import Rule
 
@@ -177,7 +177,7 @@ def _search(
         if graphs is None:
             if bool(frontier.done.all()):
                 break
-            tokens, state, frontier, step = advance(tokens, state, frontier)
+            tokens, state, frontier, step = advance(tokens, ahead(state, 1), frontier)
         else:
             if done % 8 == 0 and bool(frontier.done.all()):  # asking stops the device, so ask seldom
                 break
