@@ -1,6 +1,8 @@
 """Caches: all at once, in chunks and one by one give the same; rows can be kept, repeated and reordered."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -8,9 +10,26 @@ from torch import Tensor
 
 from heedful.blocks.attention import KV, MultiHead
 from heedful.blocks.positions import Rotary
-from heedful.blocks.state import Cache, Past, Shared, StaticCache, changed, regroup, reserve, select, tensors
+from heedful.blocks.state import (
+    Cache,
+    Past,
+    RoomyCache,
+    Shared,
+    StaticCache,
+    ahead,
+    changed,
+    regroup,
+    reserve,
+    select,
+    tensors,
+)
 
 R, T, D = 3, 6, 8
+KINDS: dict[str, Callable[[Any, int], Any]] = {
+    "grown": lambda past, count: past,
+    "static": lambda past, count: reserve(past, 8) if isinstance(past, Cache) and past.length else past,
+    "roomy": ahead,
+}
 
 
 def run(block: MultiHead, x: Tensor, past: Past) -> tuple[Tensor, Past]:
@@ -28,15 +47,15 @@ def block() -> MultiHead:
 
 
 @pytest.mark.parametrize("chunks", [[6], [1] * 6, [2, 3, 1], [4, 2]])
-@pytest.mark.parametrize("static", [False, True])
-def test_chunks_do_not_matter(block: MultiHead, chunks: list[int], static: bool) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+@torch.inference_mode()
+def test_chunks_do_not_matter(block: MultiHead, chunks: list[int], kind: str) -> None:
     x = torch.randn(R, T, D)
     full, _ = run(block, x, Cache((None,)))
     past: Past = Cache((None,))
     parts = []
     for part in x.split(chunks, 1):
-        o, past = run(block, part, past)
-        past = reserve(past, 8) if static and isinstance(past, Cache) else past
+        o, past = run(block, part, KINDS[kind](past, part.shape[1]))
         parts.append(o)
     torch.testing.assert_close(torch.cat(parts, 1), full, rtol=0, atol=1e-6)
     assert int(past.length) == T
@@ -50,19 +69,36 @@ def test_a_cache_is_never_written_in_place(block: MultiHead) -> None:
     assert all(a.equal(b) for a, b in zip(tensors(before), copies, strict=True))
 
 
-@pytest.mark.parametrize("static", [False, True])
-def test_reordered_hypotheses_go_on_as_if_they_had_always_stood_there(block: MultiHead, static: bool) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+@torch.inference_mode()
+def test_reordered_hypotheses_go_on_as_if_they_had_always_stood_there(block: MultiHead, kind: str) -> None:
     x, rows = torch.randn(R, 5, D), torch.tensor([2, 0, 2])
     _, past = run(block, x[:, :1], Cache((None,)))
-    past = reserve(past, 8) if static else past
-    _, past = run(block, x[:, 1:3], past)
+    _, past = run(block, x[:, 1:3], KINDS[kind](past, 2))
     past = regroup(past, rows)
-    _, past = run(block, x[:, 3:4], past)
+    _, past = run(block, x[:, 3:4], KINDS[kind](past, 1))
     past = regroup(past, rows)
-    o, _ = run(block, x[:, 4:], past)
+    o, _ = run(block, x[:, 4:], KINDS[kind](past, 1))
     whole = torch.cat([x[rows[rows], :3], x[rows, 3:4], x[:, 4:]], 1)
     full, _ = run(block, whole, Cache((None,)))
     torch.testing.assert_close(o, full[:, 4:], rtol=0, atol=1e-6)
+
+
+@torch.inference_mode()
+def test_room_ahead_grows_when_it_is_used_up() -> None:
+    x, rows = torch.randn(R, 80, D), torch.tensor([1, 0, 2])
+    wide = MultiHead(D, 2).eval()
+    past: Any = Cache((None,))
+    rooms = set()
+    for place in range(80):
+        past = regroup(ahead(past, 1), rows) if place else past
+        rooms.add(past.layers[0].k.shape[1] if isinstance(past, RoomyCache) else 0)
+        o, past = run(wide, x[:, place : place + 1], past)
+    assert len(rooms) > 2
+    order = [torch.arange(3) if (79 - place) % 2 == 0 else rows for place in range(80)]
+    whole = torch.stack([x[order[place], place] for place in range(80)], 1)
+    full, _ = run(wide, whole, Cache((None,)))
+    torch.testing.assert_close(o, full[:, -1:], rtol=0, atol=1e-6)
 
 
 def test_room_can_be_made_larger_without_losing_keys(block: MultiHead) -> None:
