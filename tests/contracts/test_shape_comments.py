@@ -10,7 +10,7 @@ import heedful
 from heedful.blocks.attention import KV, Additive, General, Location, MultiHead, attend, causal, cosine, dot, scaled_dot
 from heedful.blocks.layouts import Packed, Padded, Whole
 from heedful.blocks.losses import cross_entropy, projected_cross_entropy
-from heedful.blocks.state import reserve
+from heedful.blocks.state import ahead, reserve
 from heedful.decode.rules import AtLeast, Never, NoRepeat, Temperature, TopK, TopP
 from heedful.decode.search import beam, drain, greedy, largest, sample
 from heedful.models.configs import TransformerConfig
@@ -46,8 +46,8 @@ def models() -> None:
         model(target, model.start(source, Whole(source)))
         with torch.inference_mode():
             _, state = model(target, model.start(source, Padded(real)))
-            state = reserve(reserve(state, 9), 12)
-            model(target[:, :1], state)
+            model(target[:, :1], reserve(reserve(state, 9), 12))
+            model(target[:, :1], ahead(state, 1))
         layout = Packed.of(torch.tensor([4, 2]), torch.tensor([1, 3]), S, T, longest=4)
         model(target[:1], model.start(source[:1], layout))
 
