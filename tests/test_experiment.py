@@ -420,6 +420,8 @@ def test_a_damaged_checkpoint_is_passed_over_and_noted(copied: Path) -> None:
     (copied / "results.json").unlink()
     (copied / "checkpoints" / "step-00000040" / "model.safetensors").write_bytes(b"")
     before = outcome_of_step(copied, 30)
+    (told,) = load(copied).notes
+    assert "step-00000040" in told
     events = list(train(recipe(), copied))
     assert started(events).step == 30
     assert "passed over a damaged checkpoint" in started(events).notes[0]

@@ -35,6 +35,7 @@ def load(path: str | Path, device: str | None = None) -> Translator:
             todo="`heedful runs` lists the runs below a folder",
         )  # fmt: skip
     portable = folder / "model" if (folder / "model").is_dir() else folder
+    notes: tuple[str, ...] = ()
     if portable != folder or (folder / "config.json").is_file():
         config, decode, tokenizer, tensors = _portable(portable)
         weights = portable / "model.safetensors"
@@ -43,7 +44,8 @@ def load(path: str | Path, device: str | None = None) -> Translator:
         tokenizer = Tokenizer.load(folder / "tokenizer.json")
         config = recipe.model.model_copy(update={"vocab": recipe.model.vocab or tokenizer.vocab})
         decode = recipe.decode
-        checkpoints, _ = newest(folder, 1)
+        checkpoints, damaged = newest(folder, 1)
+        notes = tuple(f"passed over a damaged checkpoint: {broken.reason}" for broken in damaged)
         if not checkpoints:
             raise UserError(
                 "this run has no checkpoint yet",
@@ -55,7 +57,8 @@ def load(path: str | Path, device: str | None = None) -> Translator:
         require_fit(build(config), tensors, weights)
     model = build(config)
     model.load_state_dict(tensors)
-    return Translator(model, tokenizer, config.context, place, decode.beams, decode.length_penalty, decode.max_length)
+    settings = (decode.beams, decode.length_penalty, decode.max_length)
+    return Translator(model, tokenizer, config.context, place, *settings, notes=notes)
 
 
 def _portable(folder: Path) -> tuple[TransformerConfig, DecodeConfig, Tokenizer, dict[str, Tensor]]:

@@ -103,6 +103,7 @@ class Translator:
     beams: int = 4
     length_penalty: float = 1.0
     max_length: int | None = None
+    notes: tuple[str, ...] = ()  # what whoever loads it should know
     graphs: Graphs | None = field(init=False)
 
     def __post_init__(self) -> None:
