@@ -9,29 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.blocks import attention
-from heedful.blocks.attention import (
-    KV,
-    Additive,
-    Bias,
-    General,
-    Location,
-    Mask,
-    MultiHead,
-    alibi,
-    attend,
-    causal,
-    cosine,
-    dense,
-    dot,
-    order,
-    padding,
-    prefix,
-    real,
-    same,
-    scaled_dot,
-    softmax,
-    window,
-)
+from heedful.blocks.attention import KV, MultiHead, attend, softmax
+from heedful.blocks.masks import Bias, Mask, alibi, causal, dense, order, padding, prefix, real, same, window
+from heedful.blocks.scores import Additive, General, Location, cosine, dot, scaled_dot
 from heedful.blocks.taps import Tap, watch
 
 B, H, S, K = 2, 2, 5, 4

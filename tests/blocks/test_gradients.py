@@ -8,27 +8,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import gradcheck
 
-from heedful.blocks.attention import (
-    Additive,
-    General,
-    Location,
-    MultiHead,
-    Score,
-    alibi,
-    attend,
-    causal,
-    cosine,
-    dot,
-    padding,
-    scaled_dot,
-    softmax,
-    window,
-)
+from heedful.blocks.attention import MultiHead, attend, softmax
 from heedful.blocks.embedding import Tied
 from heedful.blocks.feedforward import ACTIVATIONS, FeedForward
 from heedful.blocks.losses import cross_entropy, projected_cross_entropy
+from heedful.blocks.masks import alibi, causal, padding, window
 from heedful.blocks.norms import PostNorm, PreNorm
 from heedful.blocks.positions import Absent, Fixed, Learned, Rotary, sinusoid_halves, sinusoids
+from heedful.blocks.scores import Additive, General, Location, Score, cosine, dot, scaled_dot
 
 AT = torch.tensor([0, 2, 1])
 LENGTHS = torch.tensor([0, 2])

@@ -2,8 +2,8 @@
 
 import torch
 
-from heedful.blocks.attention import Ranges
 from heedful.blocks.layouts import Packed, Padded, Rows, Whole
+from heedful.blocks.masks import Ranges
 
 
 def test_padding_moves_no_token() -> None:

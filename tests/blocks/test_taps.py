@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from heedful.blocks.attention import MultiHead, causal
+from heedful.blocks.attention import MultiHead
+from heedful.blocks.masks import causal
 from heedful.blocks.taps import Tap, heard, taps, watch
 
 

@@ -8,21 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.blocks.attention import (
-    Additive,
-    General,
-    Location,
-    MultiHead,
-    Score,
-    attend,
-    causal,
-    cosine,
-    dot,
-    scaled_dot,
-    softmax,
-    window,
-)
+from heedful.blocks.attention import MultiHead, attend, softmax
 from heedful.blocks.embedding import Tied
+from heedful.blocks.masks import causal, window
+from heedful.blocks.scores import Additive, General, Location, Score, cosine, dot, scaled_dot
 from heedful.blocks.taps import Tap, watch
 
 

@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-from heedful.blocks.attention import MultiHead, attend, causal, dense
+from heedful.blocks.attention import MultiHead, attend
 from heedful.blocks.feedforward import FeedForward
+from heedful.blocks.masks import causal, dense
 from heedful.blocks.norms import PostNorm, PreNorm
 from heedful.blocks.positions import Fixed
 from heedful.blocks.state import Grown

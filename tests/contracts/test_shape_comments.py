@@ -7,9 +7,11 @@ import pytest
 import torch
 
 import heedful
-from heedful.blocks.attention import KV, Additive, General, Location, MultiHead, attend, causal, cosine, dot, scaled_dot
+from heedful.blocks.attention import KV, MultiHead, attend
 from heedful.blocks.layouts import Packed, Padded, Whole
 from heedful.blocks.losses import cross_entropy, projected_cross_entropy
+from heedful.blocks.masks import causal
+from heedful.blocks.scores import Additive, General, Location, cosine, dot, scaled_dot
 from heedful.blocks.state import ahead, reserve
 from heedful.decode.rules import AtLeast, Never, NoRepeat, Temperature, TopK, TopP
 from heedful.decode.search import beam, drain, greedy, largest, sample
@@ -76,6 +78,7 @@ def searches() -> None:
 
 RUNS: dict[str, list[Callable[[], None]]] = {
     "attention.py": [scores, models],
+    "scores.py": [scores, models],
     "losses.py": [losses],
     "rules.py": [searches],
     "search.py": [searches],

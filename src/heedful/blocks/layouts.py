@@ -13,7 +13,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from heedful.blocks.attention import KV, Ranges, Visible
+from heedful.blocks.attention import KV
+from heedful.blocks.masks import Ranges, Visible
 from heedful.blocks.state import Cache, Grown, Past, Slot
 
 

@@ -1,4 +1,4 @@
-"""Positions: where a token stands. Some schemes act on the vectors (here), one is a bias (`attention.alibi`).
+"""Positions: where a token stands. Some schemes act on the vectors (here), one is a bias (`masks.alibi`).
 
 Places are given as integers `at`, (T,) or (B, T), so that padding and caches never move a token.
 

@@ -10,7 +10,8 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from heedful.blocks.attention import KV, Visible, causal
+from heedful.blocks.attention import KV
+from heedful.blocks.masks import Visible, causal
 
 Value = TypeVar("Value")
 

@@ -11,10 +11,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from heedful.blocks.attention import KV, Bias, MultiHead, Visible, alibi
+from heedful.blocks.attention import KV, MultiHead
 from heedful.blocks.embedding import Tied
 from heedful.blocks.feedforward import ACTIVATIONS, FeedForward
 from heedful.blocks.layouts import Layout, Whole
+from heedful.blocks.masks import Bias, Visible, alibi
 from heedful.blocks.norms import PostNorm, PreNorm
 from heedful.blocks.positions import Absent, Fixed, Learned, Rotary, sinusoid_halves, sinusoids
 from heedful.blocks.state import Past, Shared, Slot
