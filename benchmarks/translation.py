@@ -170,6 +170,7 @@ def train_ours() -> dict[str, Any]:
     from heedful.data.batches import Batches, Encoded, Ragged
     from heedful.tasks.translation import compiled, translation_loss
     from heedful.training.configs import Budget, TrainConfig
+    from heedful.training.distributed import Spread
     from heedful.training.optim import make_optimizer
     from heedful.training.step import GraphedStep, PlainStep
 
@@ -187,7 +188,7 @@ def train_ours() -> dict[str, Any]:
     config = TrainConfig(budget=Budget(steps=1), compile=True, batching="packed")
     optimizer = make_optimizer(config.optimizer, model, device)
     loss_of = partial(translation_loss, compiled(model, dynamic=False), label_smoothing=0.1)
-    step = GraphedStep(PlainStep(model, loss_of, optimizer, config, device, bf16=True), batches[0])
+    step = GraphedStep(PlainStep(model, Spread(loss_of), optimizer, config, device, torch.bfloat16), batches[0])
 
     def cycle() -> None:
         for batch in batches:

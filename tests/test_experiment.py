@@ -406,10 +406,11 @@ def test_another_number_of_threads_is_noted(tmp_path: Path) -> None:
     until(2, tmp_path / "run")
     manifest = newest(tmp_path / "run", 1)[0][0].manifest
     assert manifest.about["threads"] == 1
+    assert started(until(3, tmp_path / "run")).notes == (
+        "versions, machine, threads and processes are as before: the run goes on bit for bit",
+    )
     try:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(experiment, "few_threads", lambda model, device: 2)
-            notes = started(until(3, tmp_path / "run")).notes
+        notes = started(until(4, tmp_path / "run", "train.threads=2")).notes
     finally:
         torch.set_num_threads(1)
     assert notes == ("threads was 1 and is 2 now: results may differ in the last bits",)

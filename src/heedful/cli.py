@@ -27,7 +27,15 @@ Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as train.seed=3.")
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
-RunOption = Annotated[Path | None, typer.Option("--run", metavar="DIR", help="The run's folder; else runs/NAME.")]
+RunOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--run",
+        "--folder",
+        metavar="DIR",
+        help="The run's folder, else runs/NAME; torchrun lets only --folder through.",
+    ),
+]
 Beams = Annotated[int | None, typer.Option(min=1, max=1000, help="Hypotheses kept; else as the recipe says.")]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON, one object a line.")]
 Batch = Annotated[int, typer.Option(min=1, max=100_000, help="Lines translated together.")]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+EXIT_GONE = 75  # a process that a run needs is gone, and the same command goes on: EX_TEMPFAIL of sysexits.h
+
 
 class UserError(Exception):
     """What went wrong, where, what was found, what was expected and what to do about it."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.config import render
-from heedful.data.batches import Batches, encode
+from heedful.data.batches import Batches, Encoded, encode
 from heedful.data.sources import Pair
 from heedful.data.tokenizers import Tokenizer
 from heedful.errors import UserError
@@ -26,10 +27,10 @@ from heedful.recipe import Recipe, check_recipe
 from heedful.scoring import Evaluated, evaluate, plain, results, scored
 from heedful.tasks.translation import Translator, compiled, perplexity_loss, translation_loss
 from heedful.training.checkpoint import Checkpoint, RunFolder, newest
+from heedful.training.distributed import Team
 from heedful.training.environment import environment
 from heedful.training.files import append_jsonl, disk_errors, trim_jsonl, write_text_atomic
 from heedful.training.loop import (
-    EXIT_NOT_FINITE,
     Counters,
     Due,
     Saved,
@@ -37,8 +38,16 @@ from heedful.training.loop import (
     choose_device,
     fit,
     load_strictly,
+    repeat_exactly,
+    require_fit,
     spent,
+    weights_of,
 )
+from heedful.training.saving import Saver
+from heedful.training.tensors import EXIT_NOT_FINITE
+
+# Settings that say how a run is computed, not what; a run may go on with others, at the price of the last bits.
+MAY_DIFFER = frozenset(f"train.{name}" for name in ("threads", "workers", "device", "parallel", "save_behind"))
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,7 @@ class Started:
     vocab: int
     device: str
     threads: int
+    processes: int
     notes: tuple[str, ...]
 
 
@@ -75,91 +85,146 @@ class Finished:
 Happening = Stage | Started | Step | Evaluated | Saved | Finished
 
 
-def train(recipe: Recipe, run: str | Path, stop: Callable[[], bool] = lambda: False) -> Iterator[Happening]:
-    """Train a recipe in a run folder, or go on where the folder stands; every event is recorded there as it happens."""
+def train(
+    recipe: Recipe, run: str | Path, stop: Callable[[], bool] = lambda: False, team: Team | None = None
+) -> Iterator[Happening]:
+    """Train a recipe in a run folder, or go on where the folder stands; every event is recorded there as it happens.
+
+    Every process of a team calls this; the folder belongs to the leader, and the others never look at it.
+    """
+    team = team or Team()
     check_recipe(recipe)
-    device = choose_device(recipe.train)
+    team.require_same("recipe", render(recipe), "give every process the same recipe and the same settings")
+    repeat_exactly(recipe.train)
+    device = choose_device(recipe.train, team.local_rank)
+    if not team.leads:
+        yield from _train(recipe, None, Path(run), device, stop, team)
+        return
     path = Path(run)
     with disk_errors(path.parent, "make the folder of the run"):
         path.parent.mkdir(parents=True, exist_ok=True)
     with RunFolder.create_or_open(
-        path, render(recipe), keep=recipe.train.keep, every=recipe.train.save_every
+        path, render(recipe), keep=recipe.train.keep, every=recipe.train.save_every, may_differ=MAY_DIFFER
     ) as folder:
-        yield from _train(recipe, folder, device, stop)
+        size = recipe.model.parameters(recipe.model.vocab or recipe.tokenizer.vocab)
+        folder.preflight(bytes_needed=4 * size * 3 * (recipe.train.keep + 2))
+        yield from _train(recipe, folder, path, device, stop, team)
 
 
-def _train(recipe: Recipe, folder: RunFolder, device: torch.device, stop: Callable[[], bool]) -> Iterator[Happening]:
+def _train(
+    recipe: Recipe, folder: RunFolder | None, path: Path, device: torch.device, stop: Callable[[], bool], team: Team
+) -> Iterator[Happening]:
     yield Stage("reading the data")
     read = recipe.data.read("train")
     valid = recipe.data.pairs("valid")
     yield Stage("training the tokenizer")
-    tokenizer = _tokenizer(recipe, folder.path, read.pairs)
+    text = team.word(_tokenizer(recipe, path, read.pairs).json if folder else "")
+    tokenizer = Tokenizer(text, str(path / "tokenizer.json"))
     yield Stage("turning text into tokens")
     encoded = encode(read.pairs, tokenizer, recipe.model.context)
+    team.require_same("training set", encoded.sha256, "give every machine the same data files")
     held_out = encode(valid, tokenizer, recipe.model.context)
 
     torch.manual_seed(recipe.train.seed)
     config = recipe.model.model_copy(update={"vocab": recipe.model.vocab or tokenizer.vocab})
     model: Any = build(config)
     size = sum(weight.numel() for weight in model.parameters())
-    threads = recipe.train.threads or few_threads(model, device)
+    threads = recipe.train.threads or few_threads(model, device, team.local_world)
     torch.set_num_threads(threads)
     model.to(device)
-    folder.preflight(bytes_needed=4 * size * 3 * (recipe.train.keep + 2))
 
-    checkpoint = folder.latest()
-    counters = Counters(**checkpoint.state) if checkpoint else Counters()
-    trim_jsonl(folder.path / "metrics.jsonl", counters.step)
-    setting = environment(device)
+    checkpoint = folder.latest() if folder else None
+    counters = Counters(**json.loads(team.word(json.dumps(checkpoint.state if checkpoint else {}))))
+    setting = environment(device) | team.environment(recipe.train.parallel)
     packed = recipe.train.batching == "packed" or (recipe.train.batching == "auto" and device.type == "cuda")
     data = {"tokenizer": tokenizer.sha256, "data": encoded.sha256}
-    about = {**setting, **data, "seed": recipe.train.seed, "packed": packed}
+    batching = {"packed": packed, "batch_tokens": recipe.train.batch_tokens, "accumulate": recipe.train.accumulate}
+    about = {**setting, **data, **batching, "seed": recipe.train.seed, "deterministic": recipe.train.deterministic}
     if checkpoint:
-        _require_same_samples(checkpoint, folder.path, data, packed)
-    notes = [f"passed over a damaged checkpoint: {damaged.reason}" for damaged in folder.damaged]
-    if checkpoint:
-        notes += [
-            f"{name} was {checkpoint.manifest.about.get(name)} and is {value} now: results may differ in the last bits"
-            for name, value in setting.items()
-            if checkpoint.manifest.about.get(name) != value
-        ]
-    write_text_atomic(folder.path / "env.json", json.dumps(setting, indent=2) + "\n")
+        _require_same_samples(checkpoint, path, data, packed)
+        require_fit(model, checkpoint.load("model"), checkpoint.path / "model.safetensors")
+    saved = {
+        stem: team.tensors(checkpoint.load(stem) if checkpoint else None)
+        for stem in (("model", "optimizer") if counters.step else ())
+    }
+    if folder:
+        trim_jsonl(path / "metrics.jsonl", counters.step)
+        write_text_atomic(path / "env.json", json.dumps(setting, indent=2) + "\n")
     yield Started(
         counters.step, size, len(encoded), encoded.dropped, read.skipped, tokenizer.vocab, str(setting["device"]),
-        threads, tuple(notes),
+        threads, team.world, tuple(_notes(folder, checkpoint, about, recipe, team)),
     )  # fmt: skip
 
-    translator = Translator(
-        model, tokenizer, config.context, device, recipe.decode.beams, recipe.decode.length_penalty,
-        recipe.decode.max_length,
-    )  # fmt: skip
     batches = Batches(encoded, recipe.train.seed, recipe.train.batch_tokens, packed)
     learner: Any = compiled(model, dynamic=not packed) if recipe.train.compile else model
     loss_of = partial(translation_loss, learner, label_smoothing=recipe.task.label_smoothing)
-    events = fit(model, loss_of, batches, recipe.train, device, folder, about, counters, checkpoint, stop)
-    for event in events:
-        if isinstance(event, Due):
-            loss = perplexity_loss(model, held_out, device, recipe.train.batch_tokens)
-            if not math.isfinite(loss):
-                raise UserError(
-                    f"the loss on the validation set is not finite after step {event.step}",
-                    found=f"loss {loss}",
-                    todo="lower the learning rate or the clip; the last checkpoint is good",
-                    exit_code=EXIT_NOT_FINITE,
-                )
-            result = evaluate(translator, valid, event.step, "valid", loss, recipe.train.samples, beams=1)
-            score = next(score.value for score in result.scores if score.name == "chrf")
-            if event.saved and (counters.best_score is None or score > counters.best_score):
-                counters.best_score, counters.best_step = score, event.step
-            _record(folder.path, result)
-            yield result
-        else:
-            _record(folder.path, event, recipe.train.log_every)
-            yield event
+    # Of a sharded model no process has all; the leader looks at a copy of it.
+    sharded = team.together and recipe.train.parallel == "fsdp"
+    shown: Any = build(config) if sharded and team.leads else model
+    translator = Translator(
+        shown, tokenizer, config.context, device, recipe.decode.beams, recipe.decode.length_penalty,
+        recipe.decode.max_length,
+    )  # fmt: skip
+    with Saver(folder, recipe.train.save_behind) if folder else nullcontext() as saver:
+        for event in fit(model, loss_of, batches, recipe.train, device, saver, about, counters, saved, stop, team):
+            if isinstance(event, Due):
+                weights = weights_of(model) if sharded else {}
+                if not team.leads:
+                    continue
+                if sharded:
+                    shown.load_state_dict(weights)
+                result = _validated(recipe, translator, valid, held_out, event)
+                score = next(score.value for score in result.scores if score.name == "chrf")
+                if event.saved and (counters.best_score is None or score > counters.best_score):
+                    counters.best_score, counters.best_step = score, event.step
+                _record(path, result)
+                yield result
+            else:
+                if team.leads:
+                    _record(path, event, recipe.train.log_every)
+                yield event
     stopped = spent(recipe.train, counters) < 1
-    if not stopped:
-        yield from _finish(recipe, folder, config, model, translator, counters)
-    yield Finished(counters.step, stopped, str(folder.path))
+    if folder and not stopped:
+        yield from _finish(recipe, folder, config, shown, translator, counters)
+    yield Finished(counters.step, stopped, str(path))
+
+
+def _validated(
+    recipe: Recipe, translator: Translator, valid: Sequence[Pair], held_out: Encoded, event: Due
+) -> Evaluated:
+    """How good the model is on the validation set, at a moment in training."""
+    loss = perplexity_loss(translator.model, held_out, translator.device, recipe.train.batch_tokens)
+    if not math.isfinite(loss):
+        raise UserError(
+            f"the loss on the validation set is not finite after step {event.step}",
+            found=f"loss {loss}",
+            todo="lower the learning rate or the clip; the last checkpoint is good",
+            exit_code=EXIT_NOT_FINITE,
+        )
+    return evaluate(translator, valid, event.step, "valid", loss, recipe.train.samples, beams=1)
+
+
+def _notes(
+    folder: RunFolder | None, checkpoint: Checkpoint | None, about: Mapping[str, object], recipe: Recipe, team: Team
+) -> Iterator[str]:
+    """What whoever starts or takes up a run should know, above all whether it goes on bit for bit."""
+    yield from (f"passed over a damaged checkpoint: {damaged.reason}" for damaged in (folder.damaged if folder else ()))
+    if checkpoint:
+        then = checkpoint.manifest.about
+        changed = [name for name, value in about.items() if then.get(name, value) != value]
+        yield from (
+            f"{name} was {then[name]} and is {about[name]} now: results may differ in the last bits" for name in changed
+        )
+        exact = recipe.train.deterministic or about["device"] == "cpu"
+        if not changed and exact and recipe.train.budget.minutes is None:
+            yield "versions, machine, threads and processes are as before: the run goes on bit for bit"
+        elif not exact:
+            yield "results may differ in the last bits, since train.deterministic is off"
+    if about["packed"] and recipe.train.accumulate % team.world:
+        yield (
+            f"{team.world} processes share packed batches of full size, which saves no time: make train.accumulate "
+            f"a multiple of {team.world}, and train.batch_tokens smaller"
+        )
 
 
 def _require_same_samples(checkpoint: Checkpoint, run: Path, data: dict[str, str], packed: bool) -> None:

@@ -19,7 +19,7 @@ from heedful.models.configs import TransformerConfig
 from heedful.recipe import DecodeConfig, Recipe
 from heedful.tasks.translation import Translator
 from heedful.training.checkpoint import newest
-from heedful.training.loop import require_fit, weights_of
+from heedful.training.loop import require_fit
 from heedful.training.portable import read_model, write_model
 
 TINY = 1_000_000  # parameters under which a second thread costs more than it brings
@@ -135,12 +135,13 @@ def _group(settings: dict[str, Any], name: str, where: Path) -> dict[str, Any]:
     return found
 
 
-def few_threads(model: nn.Module, device: torch.device) -> int:
-    """How many CPU threads a model is worth."""
+def few_threads(model: nn.Module, device: torch.device, processes: int = 1) -> int:
+    """How many CPU threads a model is worth, where so many processes share the machine."""
     size = sum(weight.numel() for weight in model.parameters())
     if size < TINY and device.type == "cpu":
         return 1
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return max(1, cores // processes)
 
 
 def write_portable(
@@ -150,4 +151,4 @@ def write_portable(
     text = json.dumps(
         {"task": recipe.task.kind, "model": config.model_dump(), "decode": recipe.decode.model_dump()}, indent=2
     )
-    write_model(folder, text + "\n", weights_of(model), tokenizer.json, {"recipe": recipe.model_dump(mode="json")})
+    write_model(folder, text + "\n", model.state_dict(), tokenizer.json, {"recipe": recipe.model_dump(mode="json")})

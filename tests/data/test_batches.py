@@ -1,5 +1,3 @@
-import threading
-
 import numpy as np
 import pytest
 import torch
@@ -146,22 +144,6 @@ def test_epochs_hold_every_sample_once() -> None:
     assert list(seen) == list(range(len(seen)))
     assert sorted(seen[0]) == sorted(seen[1]) == list(range(1500))
     assert seen[0] != seen[1]
-
-
-def test_threads_may_ask_at_once() -> None:
-    shared, alone = Batches(ENCODED, 0, 512), Batches(ENCODED, 0, 512)
-    found: dict[int, PairBatch] = {}
-
-    def ask(positions: range) -> None:
-        for position in positions:
-            found[position] = shared.at(position)
-
-    threads = [threading.Thread(target=ask, args=(range(start, 200, 4),)) for start in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all(same(found[position], alone.at(position)) for position in range(200))
 
 
 def test_a_sample_over_the_budget_is_alone() -> None:

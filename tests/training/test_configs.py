@@ -46,7 +46,9 @@ def test_a_schedule_is_chosen_by_its_kind(kind: str, cls: type) -> None:
     [
         ({"schedule": {"kind": "cosin"}}, "did you mean cosine"),
         ({"schedule": {"kind": "constant", "floor": 0.1}}, "schedule.floor is no known key"),
-        ({"precision": "fp16"}, "'auto', 'fp32' or 'bf16'"),
+        ({"precision": "fp8"}, "'auto', 'fp32', 'bf16' or 'fp16'"),
+        ({"workers": -1}, "greater than or equal to 0"),
+        ({"parallel": "fdsp"}, "did you mean fsdp"),
         ({"batching": "packd"}, "did you mean packed"),
         ({"batch_tokens": 0}, "greater than or equal to 1"),
         ({"accumulate": 0}, "greater than or equal to 1"),

@@ -57,6 +57,8 @@ def test_write_goes_on_after_a_short_write(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, data[:3]))
     files.write_new(tmp_path / "file", b"0123456789")
     assert (tmp_path / "file").read_bytes() == b"0123456789"
+    files.write_new(tmp_path / "pieces", b"01234", memoryview(b"56789"), b"")
+    assert (tmp_path / "pieces").read_bytes() == b"0123456789"
 
 
 def test_records_are_lines_of_strict_json(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import multiprocessing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,8 +27,9 @@ from heedful.tasks.translation import translation_loss
 from heedful.training import loop
 from heedful.training.checkpoint import RunFolder, newest
 from heedful.training.configs import Budget, TrainConfig
-from heedful.training.loop import Counters, Due, Event, Saved, Step, choose_device, fit, load_strictly, uses_bf16
+from heedful.training.loop import Counters, Due, Event, Saved, Step, choose_device, fit, half_precision, load_strictly
 from heedful.training.optim import AdamW, Constant, Cosine, Linear, Noam
+from heedful.training.saving import Saver
 from heedful.training.seeds import reseed
 
 CPU = torch.device("cpu")
@@ -71,9 +73,9 @@ class Trial:
         with RunFolder.create_or_open(self.folder, "a: 1\n", keep=self.config.keep) as folder:
             checkpoint = folder.latest()
             self.counters = Counters(**checkpoint.state) if checkpoint else Counters()
-            yield from fit(
-                self.model, loss_of, batches, self.config, CPU, folder, {}, self.counters, checkpoint, stop
-            )  # fmt: skip
+            tensors = {stem: checkpoint.load(stem) for stem in ("model", "optimizer")} if checkpoint else None
+            saver = Saver(folder, self.config.save_behind)
+            yield from fit(self.model, loss_of, batches, self.config, CPU, saver, {}, self.counters, tensors, stop)
 
     def until(self, step: int) -> list[Event]:
         """The events of a run that is told to stop after a step."""
@@ -115,6 +117,32 @@ def test_a_run_broken_off_five_times_is_the_unbroken_run(tmp_path: Path, packed:
         replace(step, tokens_per_second=0) for step in told
     ]
     assert {step.epoch for step in told} >= ({0, 1} if accumulate == 1 else {0, 1, 2, 3})
+
+
+@pytest.mark.parametrize("changes", [{"workers": 1}, {"workers": 2}, {"save_behind": True}], ids=str)
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
+def test_workers_and_saves_behind_change_no_bit(tmp_path: Path, packed: bool, changes: dict[str, Any]) -> None:
+    config = settings(accumulate=3)
+    whole = Trial(tmp_path / "whole", config, packed)
+    list(whole.events())
+    events: list[Event] = []
+    seen: list[int] = []
+    for step in (2, 4, 9, 99):
+        part = Trial(tmp_path / "parts", settings(accumulate=3, **changes), packed)
+        events += part.until(step)
+        seen += part.seen
+    assert seen == whole.seen
+    assert saved(tmp_path / "parts")[12] == saved(tmp_path / "whole")[12]
+    assert [event.step for event in events if isinstance(event, Saved)] == [2, 4, 5, 9, 10, 12]
+    assert not multiprocessing.active_children()
+
+
+def test_a_save_behind_is_told_when_it_is_on_the_disk(tmp_path: Path) -> None:
+    trial = Trial(tmp_path / "run", settings(save_behind=True))
+    for event in trial.events():
+        if isinstance(event, Saved):
+            assert Path(event.path).is_dir()
+            assert newest(tmp_path / "run", 1)[0][0].step >= event.step
 
 
 def test_the_seed_decides_dropout_and_order(tmp_path: Path) -> None:
@@ -271,6 +299,63 @@ def test_the_time_of_looking_and_saving_is_not_held_against_the_speed(
     assert speeds[3] == pytest.approx(speeds[2], rel=0.6)
 
 
+# ------------------------------------------------------------------ fp16
+def too_large(*steps: int) -> Callable[[Loss], Loss]:
+    """A loss whose gradients overflow in some steps, counted from 1, while it is finite itself."""
+    calls = itertools.count(1)
+    return lambda loss: replace(loss, total=Poison.apply(loss.total)) if next(calls) in steps else loss
+
+
+def test_fp16_scales_its_gradients_and_hides_it(tmp_path: Path) -> None:
+    rough = steps_of(list(Trial(tmp_path / "fp16", settings(6, precision="fp16")).events()))
+    exact = steps_of(list(Trial(tmp_path / "fp32", settings(6)).events()))
+    assert [step.loss for step in rough] == pytest.approx([step.loss for step in exact], rel=0.01)
+    assert [step.norm for step in rough] == pytest.approx([step.norm for step in exact], rel=0.05)
+    assert rough[-1].skipped == 0
+
+
+def test_steps_that_overflow_in_fp16_are_skipped_counted_and_resumed(tmp_path: Path) -> None:
+    config = settings(8, precision="fp16", save_every=2, keep=9)
+    whole = Trial(tmp_path / "whole", config, wrap=too_large(3, 4, 6))
+    told = steps_of(list(whole.events()))
+    assert [step.skipped for step in told] == [0, 0, 1, 2, 2, 3, 3, 3]
+    assert whole.counters.scale == 2.0**16 / 8
+    assert (whole.counters.steady, whole.counters.skipped_in_a_row) == (2, 0)
+    first, second = Trial(tmp_path / "parts", config, wrap=too_large(3)), Trial(tmp_path / "parts", config)
+    second.wrap = too_large(1, 3)
+    parts = steps_of([*first.until(3), *second.events()])
+    assert [replace(step, tokens_per_second=0) for step in parts] == [
+        replace(step, tokens_per_second=0) for step in told
+    ]
+    assert saved(tmp_path / "parts")[8] == saved(tmp_path / "whole")[8]
+    two, four = (point.load("model") for point in newest(tmp_path / "whole", 9)[0] if point.step in (4, 2))
+    assert all(torch.equal(two[name], four[name]) for name in two)  # both steps between them were skipped
+
+
+def test_the_scale_grows_after_many_good_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "STEADY", 3)
+    trial = Trial(tmp_path / "run", settings(7, precision="fp16"))
+    list(trial.events())
+    assert (trial.counters.scale, trial.counters.steady) == (2.0**18, 1)
+
+
+def test_fifty_overflows_in_a_row_are_an_error(tmp_path: Path) -> None:
+    trial = Trial(tmp_path / "run", settings(99, precision="fp16", save_every=2), wrap=too_large(*range(2, 99)))
+    with pytest.raises(UserError, match="too large for fp16 in 50 steps in a row") as error:
+        list(trial.events())
+    assert error.value.exit_code == 3
+    assert error.value.where == "step 51"
+    assert "bf16" in str(error.value.todo)
+
+
+def test_a_loss_that_is_not_finite_is_no_matter_of_scale(tmp_path: Path) -> None:
+    trial = Trial(
+        tmp_path / "run", settings(precision="fp16"), wrap=lambda loss: replace(loss, plain=loss.plain * math.nan)
+    )
+    with pytest.raises(UserError, match="not finite at step 1"):
+        list(trial.events())
+
+
 # ------------------------------------------------------------------ what is not finite
 class Poison(torch.autograd.Function):
     """The loss as it is, with gradients that are not numbers."""
@@ -353,7 +438,7 @@ def test_a_spoilt_weight_is_named_in_the_next_step(tmp_path: Path, bad: float) -
     before = {name: value.clone() for name, value in weights.items()}
     with pytest.raises(UserError, match="not finite at step 4, and the step was not taken") as error:
         next(events)
-    assert "first bad tensor: decoder.0.mlp.down.weight" in str(error.value.found)
+    assert "first bad tensor: the weight decoder.0.mlp.down.weight" in str(error.value.found)
     assert error.value.exit_code == 3
     assert all(torch.equal(value.nan_to_num(), before[name].nan_to_num()) for name, value in weights.items())
     assert saved(tmp_path / "run") == {}
@@ -413,8 +498,8 @@ def test_a_gpu_that_is_not_there_is_refused() -> None:
 
 
 def test_bfloat16_is_used_where_it_was_asked_for(tmp_path: Path) -> None:
-    asked = [uses_bf16(settings(precision=precision), CPU) for precision in ("auto", "fp32", "bf16")]
-    assert asked == [False, False, True]
+    asked = [half_precision(settings(precision=precision), CPU) for precision in ("auto", "fp32", "bf16", "fp16")]
+    assert asked == [None, None, torch.bfloat16, torch.float16]
     rough = steps_of(list(Trial(tmp_path / "bf16", settings(6, precision="bf16")).events()))
     exact = steps_of(list(Trial(tmp_path / "fp32", settings(6)).events()))
     assert [step.loss for step in rough] == pytest.approx([step.loss for step in exact], rel=0.03)

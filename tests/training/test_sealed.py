@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -13,8 +14,8 @@ from heedful.training.sealed import DamageError, commit, read_manifest, verify
 
 
 def test_a_second_commit_replaces_the_first_whole(tmp_path: Path) -> None:
-    commit(tmp_path / "model", [("a", b"1"), ("b", b"2")], None, {})
-    commit(tmp_path / "model", [("c", b"3")], None, {"seed": 7})
+    commit(tmp_path / "model", {"a": [b"1"], "b": [b"2"]}, None, {})
+    commit(tmp_path / "model", {"c": [b"3"]}, None, {"seed": 7})
     assert sorted(os.listdir(tmp_path / "model")) == ["c", "manifest.json"]
     assert verify(tmp_path / "model").about == {"seed": 7}
     assert os.listdir(tmp_path) == ["model"]
@@ -23,7 +24,7 @@ def test_a_second_commit_replaces_the_first_whole(tmp_path: Path) -> None:
 def test_the_former_folder_comes_back_when_the_new_one_cannot_be_renamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit(tmp_path / "model", [("a", b"1")], None, {})
+    commit(tmp_path / "model", {"a": [b"1"]}, None, {})
     real, calls = files.rename, []
 
     def fail_second(old: Path, new: Path) -> None:
@@ -34,13 +35,43 @@ def test_the_former_folder_comes_back_when_the_new_one_cannot_be_renamed(
 
     monkeypatch.setattr(files, "rename", fail_second)
     with pytest.raises(OSError, match="no"):
-        commit(tmp_path / "model", [("a", b"2")], None, {})
+        commit(tmp_path / "model", {"a": [b"2"]}, None, {})
     assert (tmp_path / "model" / "a").read_bytes() == b"1"
     assert os.listdir(tmp_path) == ["model"]
 
 
+def test_a_file_in_pieces_is_the_pieces_in_a_row(tmp_path: Path) -> None:
+    pieces = [b"01", memoryview(b"23456")[1:], b"", memoryview(bytearray(5_000_000))]
+    commit(tmp_path / "model", {"a": pieces, "b": []}, None, {})
+    whole = b"013456" + bytes(5_000_000)
+    assert (tmp_path / "model" / "a").read_bytes() == whole
+    assert verify(tmp_path / "model").files["a"].sha256 == hashlib.sha256(whole).hexdigest()
+    assert (tmp_path / "model" / "b").read_bytes() == b""
+
+
+def test_a_file_that_cannot_be_hashed_is_not_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*pieces: bytes) -> str:
+        raise MemoryError
+
+    monkeypatch.setattr(sealed, "_sha256", fail)
+    with pytest.raises(MemoryError):
+        commit(tmp_path / "model", {"a": [b"1"]}, None, {})
+    assert os.listdir(tmp_path) == []
+
+
+def test_where_no_thread_can_be_had_files_are_hashed_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    monkeypatch.setattr(sealed.ThreadPoolExecutor, "submit", refuse)
+    commit(tmp_path / "model", {"a": [b"1", b"2"], "b": [b"3"]}, None, {})
+    assert verify(tmp_path / "model").files["a"].size == 2
+
+
 def test_counts_that_json_knows_only_as_text_still_seal(tmp_path: Path) -> None:
-    commit(tmp_path / "model", [], 3, {"sizes": {10: "ten", 9: "nine"}, "pair": (1, 2)})
+    commit(tmp_path / "model", {}, 3, {"sizes": {10: "ten", 9: "nine"}, "pair": (1, 2)})
     assert verify(tmp_path / "model").about == {"sizes": {"9": "nine", "10": "ten"}, "pair": [1, 2]}
 
 
@@ -74,7 +105,7 @@ def test_text_that_is_no_manifest_is_damage_naming_the_file(tmp_path: Path, data
 
 
 def test_a_manifest_can_be_read_as_plain_json(tmp_path: Path) -> None:
-    commit(tmp_path / "model", [("a", b"1")], 5, {"seed": 1})
+    commit(tmp_path / "model", {"a": [b"1"]}, 5, {"seed": 1})
     content = json.loads((tmp_path / "model" / "manifest.json").read_text())
     assert (content["format"], content["step"], content["about"]) == (1, 5, {"seed": 1})
     assert content["files"]["a"]["size"] == 1

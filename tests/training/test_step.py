@@ -16,6 +16,7 @@ from heedful.models import build
 from heedful.models.configs import TransformerConfig
 from heedful.tasks.translation import translation_loss
 from heedful.training.configs import Budget, TrainConfig
+from heedful.training.distributed import Spread
 from heedful.training.optim import make_optimizer
 from heedful.training.step import GraphedStep, PlainStep
 
@@ -40,7 +41,8 @@ def made(clip: float | None = None, device: torch.device = CPU, accumulate: int 
     def loss_of(batch: Batch) -> Loss:
         return translation_loss(model, batch, 0.1)
 
-    return model, PlainStep(model, loss_of, make_optimizer(config.optimizer, model, device), config, device, False)
+    optimizer = make_optimizer(config.optimizer, model, device)
+    return model, PlainStep(model, Spread(loss_of), optimizer, config, device, None)
 
 
 def gradients(parts: list[Batch], weighted: bool = True) -> torch.Tensor:
@@ -104,7 +106,7 @@ def test_frozen_weights_stay_and_are_not_counted() -> None:
     model.tokens.weight.requires_grad_(False)
     optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad])
     config = TrainConfig(budget=Budget(steps=1), clip=None)
-    step = PlainStep(model, lambda batch: translation_loss(model, batch), optimizer, config, CPU, False)
+    step = PlainStep(model, Spread(lambda batch: translation_loss(model, batch)), optimizer, config, CPU, None)
     before = model.tokens.weight.clone()
     step.gradients(ENCODED.batch(ROWS), 10)
     trained = [weight.grad.flatten() for weight in model.parameters() if weight.requires_grad]

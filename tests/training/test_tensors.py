@@ -7,13 +7,18 @@ import math
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 
 from heedful.errors import UserError
 from heedful.training import tensors
-from heedful.training.tensors import pack, require_finite, unpack
+from heedful.training.tensors import EXIT_NOT_FINITE, TYPES, pack, require_finite, unpack
 
 FILE = Path("some/model.safetensors")
+
+
+def packed(given: dict[str, torch.Tensor]) -> bytes:
+    return b"".join(pack(given))
 
 
 @pytest.mark.parametrize(
@@ -25,19 +30,53 @@ def test_every_type_comes_back_bit_for_bit(dtype: torch.dtype) -> None:
         "scalar": torch.tensor(3).to(dtype),
         "none": torch.empty(0, 4),
     }
-    back = unpack(pack(given), FILE)
+    back = unpack(packed(given), FILE)
     assert back.keys() == given.keys()
     assert all(torch.equal(back[name], given[name]) and back[name].dtype == given[name].dtype for name in given)
 
 
 def test_bytes_do_not_depend_on_the_order_of_names() -> None:
     one, two = torch.ones(2), torch.zeros(3)
-    assert pack({"a": one, "b": two}) == pack({"b": two, "a": one})
+    assert packed({"a": one, "b": two}) == packed({"b": two, "a": one})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"scalar": torch.tensor(2.5)},
+        {"none": torch.empty(3, 0, 2), "some": torch.ones(3)},
+        {f"{dtype} {index}": torch.arange(index).to(dtype) for dtype in TYPES for index in (3, 1, 0, 2)},
+        {
+            name: torch.ones(2)
+            for name in ("b", "B", "a.10", "a.9", "", "ü", "\U0001f600", "\uffff", '"\\\n\x01\x7f/\u2028')
+        },
+        {"x" * length: torch.ones(length) for length in range(20)},
+    ],
+    ids=["nothing", "scalar", "empty", "types", "names", "paddings"],
+)
+def test_the_bytes_are_those_of_the_safetensors_library(given: dict[str, torch.Tensor]) -> None:
+    assert packed(given) == safetensors.torch.save(given)
+
+
+def test_nothing_is_copied_that_lies_in_a_row_already() -> None:
+    weight = torch.zeros(4, 5)
+    _, piece = pack({"weight": weight})
+    weight[0, 0] = 1.0
+    assert bytes(piece) == weight.numpy().tobytes()
+
+
+def test_tensors_that_share_memory_are_packed_once_for_each_name() -> None:
+    whole = torch.arange(24.0).reshape(4, 6)
+    given = {"a": whole, "b": whole, "rows": whole[1:3], "columns": whole[:, ::2], "wide": whole[0].expand(3, 6)}
+    back = unpack(packed(given), FILE)
+    assert all(torch.equal(back[name], given[name]) for name in given)
+    assert packed(given) == safetensors.torch.save({name: tensor.clone() for name, tensor in given.items()})
 
 
 def test_gradients_and_views_are_packed_as_plain_values() -> None:
     whole = torch.arange(12.0, requires_grad=True).reshape(3, 4)
-    back = unpack(pack({"row": whole[1], "turned": whole.T}), FILE)
+    back = unpack(packed({"row": whole[1], "turned": whole.T}), FILE)
     assert back["row"].tolist() == [4, 5, 6, 7]
     assert torch.equal(back["turned"], whole.T)
 
@@ -47,7 +86,7 @@ def header(content: object) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-SOUND = pack({"a": torch.ones(4)})
+SOUND = packed({"a": torch.ones(4)})
 
 
 @pytest.mark.parametrize(
@@ -75,7 +114,7 @@ def test_what_is_not_a_sound_file_is_refused_by_name(data: bytes, words: str) ->
 
 
 def test_limits_are_on_the_header_and_the_number_of_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = pack({str(index): torch.zeros(1) for index in range(5)})
+    data = packed({str(index): torch.zeros(1) for index in range(5)})
     monkeypatch.setattr(tensors, "MOST_TENSORS", 5)
     assert len(unpack(data, FILE)) == 5
     monkeypatch.setattr(tensors, "MOST_TENSORS", 4)
@@ -94,6 +133,28 @@ def test_values_that_are_not_finite_are_named(bad: float) -> None:
         "bad": torch.tensor([1.0, bad]),
         "worse": torch.tensor(bad),
     }
-    with pytest.raises(UserError, match=r"step 7: bad[^$]*2 of 4 tensors: bad, worse"):
+    with pytest.raises(UserError, match=r"step 7: bad[^$]*2 of 4 tensors: bad, worse") as raised:
         require_finite(group, "step 7", "stop")
+    assert raised.value.exit_code == EXIT_NOT_FINITE == 3
     require_finite({"good": torch.ones(2), "count": torch.tensor(3)}, "step 7", "stop")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.complex64])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_one_bad_value_is_found_wherever_it_is(dtype: torch.dtype, bad: float) -> None:
+    for shape in ((1,), (257,), (33, 65)):
+        whole = torch.randn(shape).to(dtype)
+        for position in {0, whole.numel() // 2, whole.numel() - 1}:
+            broken = whole.clone()
+            broken.view(-1)[position] = bad
+            for view in (broken, broken.T if broken.dim() == 2 else broken):
+                with pytest.raises(UserError, match="not finite"):
+                    require_finite({"weight": view}, "step 7", "stop")
+        require_finite({"weight": whole}, "step 7", "stop")
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_the_largest_numbers_and_no_numbers_are_finite(dtype: torch.dtype) -> None:
+    largest = torch.finfo(dtype).max if dtype.is_floating_point else 1
+    require_finite({"full": torch.full((9,), largest, dtype=dtype)}, "step 7", "stop")
+    require_finite({"none": torch.empty(0, 3, dtype=dtype)}, "step 7", "stop")

@@ -129,6 +129,8 @@ class MultiHead(nn.Module):
     `output` there is no W_o, as in some lectures.
     """
 
+    entrances = ("remember",)  # methods that use weights apart from a call, for those who keep weights in shards
+
     def __init__(
         self,
         width: int,

@@ -29,9 +29,24 @@ class Display(AbstractContextManager["Display"], Protocol):
     def say(self, text: str) -> None: ...
 
 
-def display(log_every: int) -> Display:
-    """A bar where a person looks on, lines where not."""
+def display(log_every: int, quiet: bool = False) -> Display:
+    """A bar where a person looks on, lines where not; nothing for a process that does not lead."""
+    if quiet:
+        return Silence()
     return Bar() if sys.stdout.isatty() else Lines(log_every)
+
+
+class Silence(Display):
+    """Shows nothing."""
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        pass
+
+    def show(self, event: Happening) -> None:
+        pass
 
 
 class Lines(Display):
@@ -121,7 +136,8 @@ def json_line(record: object) -> str:
 
 def facts(step: Step) -> str:
     """What a step has to tell."""
-    return f"loss {step.loss:.4f}  {step.tokens_per_second:,.0f} tokens/s"
+    skipped = f"  {step.skipped:,} skipped" if step.skipped else ""
+    return f"loss {step.loss:.4f}  {step.tokens_per_second:,.0f} tokens/s{skipped}"
 
 
 def told(event: Happening) -> Iterator[str]:
@@ -132,7 +148,7 @@ def told(event: Happening) -> Iterator[str]:
         threads = f" with {event.threads} thread{'s' * (event.threads > 1)}" if event.device == "cpu" else ""
         yield (
             f"{event.pairs:,} pairs, {event.vocab:,} tokens, {event.parameters / 1e6:,.2f} million parameters, "
-            f"on {event.device}{threads}"
+            f"on {event.device}{threads}{f', {event.processes} processes' * (event.processes > 1)}"
         )
         if event.dropped:
             yield f"note: {event.dropped:,} pairs are longer than the model's context and were left out"

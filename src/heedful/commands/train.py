@@ -6,6 +6,7 @@ import os
 import shlex
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,26 +19,35 @@ from heedful.errors import UserError
 from heedful.experiment import Finished, Stage, Started, train
 from heedful.recipe import Recipe, find_recipe, load_recipe
 from heedful.scoring import Evaluated
+from heedful.training.distributed import Team, find_seat
 from heedful.training.loop import Step
+
+ECHO = 2.0  # seconds within which a second signal is the first one again, handed on by a launcher
 
 
 class Stopper:
     """A wish to stop: heeded after the step that is being taken, or at once where there is nothing to save."""
 
-    def __init__(self) -> None:
+    def __init__(self, together: bool = False) -> None:
         self.signal: int | None = None
         self.patient = False  # whether a step is under way whose work would be lost
+        self.together = together  # with processes whose launcher hands on a signal that they may have had already
+        self.since = 0.0
 
     def __call__(self) -> bool:
         return self.signal is not None
 
     def heed(self, number: int, _: FrameType | None) -> None:
         """What the system calls for Ctrl-C and for `kill`."""
-        if self.signal is not None or not self.patient:
+        again = self.signal is not None
+        if again and self.together and time.monotonic() - self.since < ECHO:
+            return
+        if again or not self.patient:
             raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
-        self.signal = number
-        # Written past Python's buffers, which may be in use at the very moment of the signal.
-        os.write(2, b"\nstopping: the step is finished and saved first (Ctrl-C again stops at once)\n")
+        self.signal, self.since = number, time.monotonic()
+        if not self.together:  # there, a signal may also come because another process is gone
+            # Written past Python's buffers, which may be in use at the very moment of the signal.
+            os.write(2, b"\nstopping: the step is finished and saved first (Ctrl-C again stops at once)\n")
 
 
 @contextmanager
@@ -53,26 +63,30 @@ def heeding(stopper: Stopper) -> Iterator[None]:
 
 def train_verb(name: str, overrides: Sequence[str], run: Path | None) -> None:
     """Train a recipe by name, and say at the end how good it is and what to do next."""
-    recipe = load_recipe(name, overrides)
-    folder = run or Path("runs") / find_recipe(name).stem
-    test = run_to_end(recipe, folder)
-    lines = ["", *scoreboard(test)] if test else []
-    lines += ["", f"run folder  {folder}", f"loss curve  {folder / 'loss.png'}"]
-    sample = test.samples[0][0] if test and test.samples else "..."
-    lines += ["", "next:"]
-    lines += [f"  heedful translate {shlex.quote(str(folder))} {shlex.quote(sample)} --align"]
-    lines += [f"  heedful eval {shlex.quote(str(folder))} --beams 4"] if test else []
-    say("\n".join(lines))
+    with Team(find_seat(os.environ)) as team:
+        recipe = load_recipe(name, overrides)
+        folder = run or Path("runs") / find_recipe(name).stem
+        test = run_to_end(recipe, folder, team)
+        if not team.leads:
+            return
+        lines = ["", *scoreboard(test)] if test else []
+        lines += ["", f"run folder  {folder}", f"loss curve  {folder / 'loss.png'}"]
+        sample = test.samples[0][0] if test and test.samples else "..."
+        lines += ["", "next:"]
+        lines += [f"  heedful translate {shlex.quote(str(folder))} {shlex.quote(sample)} --align"]
+        lines += [f"  heedful eval {shlex.quote(str(folder))} --beams 4"] if test else []
+        say("\n".join(lines))
 
 
-def run_to_end(recipe: Recipe, folder: Path) -> Evaluated | None:
+def run_to_end(recipe: Recipe, folder: Path, team: Team | None = None) -> Evaluated | None:
     """Train with everything shown; returns the test scores, or leaves the program when it was told to stop."""
+    team = team or Team()
     test: Evaluated | None = None
     steps = 0
-    with display(recipe.train.log_every) as screen:
-        stopper = Stopper()
+    with display(recipe.train.log_every, quiet=not team.leads) as screen:
+        stopper = Stopper(team.together)
         with heeding(stopper), enough_memory(), farewell(screen.say):
-            for event in train(recipe, folder, stopper):
+            for event in train(recipe, folder, stopper, team):
                 screen.show(event)
                 if isinstance(event, Started | Step | Stage):
                     steps += isinstance(event, Step)
@@ -81,7 +95,8 @@ def run_to_end(recipe: Recipe, folder: Path) -> Evaluated | None:
                     test = event
                 elif isinstance(event, Finished) and event.stopped:
                     screen.say(f"everything is saved in {folder}; the same command goes on from here")
-                    sys.exit(128 + (stopper.signal or signal.SIGINT))
+                    team.wait()
+                    sys.exit(128 + (stopper.signal or signal.SIGTERM))
         if not steps:
             screen.say("this run is complete: nothing was left to train")
     return test

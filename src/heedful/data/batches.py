@@ -9,7 +9,6 @@ import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from threading import Lock
 from typing import TypeVar
 
 import numpy as np
@@ -119,7 +118,7 @@ class Ragged:
         """Some rows end to end, each without its first and last so many, in one row of a fixed size."""
         ids = np.full((1, room), Tokenizer.pad, dtype=np.int64)  # (1, S)
         parts = [self.flat[self.starts[row] + first : self.starts[row + 1] - last] for row in rows]
-        filled = np.concatenate(parts)
+        filled = np.concatenate([self.flat[:0], *parts])
         ids[0, : len(filled)] = filled
         return torch.from_numpy(ids)
 
@@ -159,7 +158,11 @@ class Encoded:
         return hashlib.sha256(b"".join(hashlib.sha256(array.tobytes()).digest() for array in arrays)).hexdigest()
 
     def batch(self, rows: NDArray[np.int64]) -> PairBatch:
-        """Some pairs as one batch."""
+        """Some pairs as one batch; of no pairs, one row from which there is nothing to learn."""
+        if not len(rows):
+            nothing = torch.full((1, MULTIPLE), Tokenizer.pad)
+            one = torch.ones(1, dtype=torch.long)
+            return PairBatch(torch.full((1, MULTIPLE), Tokenizer.eos), one, nothing, one, -one)
         source, source_lengths = self.source.padded(rows, self.longest)
         target, target_lengths = self.target.padded(rows, self.longest)
         return PairBatch(source, source_lengths, target, target_lengths, torch.from_numpy(self.kept[rows]))
@@ -196,34 +199,37 @@ class Batches:
         self._lengths = encoded.lengths
         self._rooms = packed_rooms(self._lengths, batch_tokens)
         self._starts = [0]  # position of the first batch of each epoch that was looked at
-        self._plan: tuple[int, list[NDArray[np.int64]]] = (-1, [])  # the epoch that was last looked at
-        self._lock = Lock()  # one thread may prepare batches while another asks for the epoch
+        self._plans: dict[int, list[NDArray[np.int64]]] = {}  # of the two epochs that were last looked at
 
-    def at(self, position: int) -> Batch:
-        """The batch at a position, counted from 0 over all epochs."""
-        with self._lock:
-            epoch = self._epoch(position)
-            rows = self._planned(epoch)[position - self._starts[epoch]]
+    def at(self, position: int, part: int = 0, parts: int = 1) -> Batch:
+        """The batch at a position, counted from 0 over all epochs, or one part of it, which may hold no pair."""
+        rows = self._rows(position)[part::parts]
         if self.packed:
             return self.encoded.pack(rows, self._rooms)
         return self.encoded.batch(rows)
 
+    def tokens(self, position: int) -> int:
+        """How many target tokens are to be predicted in the whole batch at a position."""
+        rows = self._rows(position)
+        return int(self._lengths[rows, 1].sum()) - len(rows)
+
     def epoch_of(self, position: int) -> int:
         """The epoch, counted from 0, that the batch at a position belongs to."""
-        with self._lock:
-            return self._epoch(position)
-
-    def _epoch(self, position: int) -> int:
         # Epochs have slightly different numbers of batches, so that a far position asks for all plans before it.
         while self._starts[-1] <= position:
             self._starts.append(self._starts[-1] + len(self._planned(len(self._starts) - 1)))
         return bisect_right(self._starts, position) - 1
 
+    def _rows(self, position: int) -> NDArray[np.int64]:
+        epoch = self.epoch_of(position)
+        return self._planned(epoch)[position - self._starts[epoch]]
+
     def _planned(self, epoch: int) -> list[NDArray[np.int64]]:
-        if self._plan[0] != epoch:
+        if epoch not in self._plans:
             choose = plan_packed if self.packed else plan
-            self._plan = (epoch, choose(self._lengths, self.seed, epoch, self.batch_tokens))
-        return self._plan[1]
+            latest = list(self._plans.items())[-1:]
+            self._plans = dict([*latest, (epoch, choose(self._lengths, self.seed, epoch, self.batch_tokens))])
+        return self._plans[epoch]
 
 
 def encode(

@@ -84,6 +84,6 @@ SIZES: dict[str, TransformerConfig] = {
     ),
     "iwslt": TransformerConfig(heads=4, hidden=1024, dropout=0.3),
     "multi30k": TransformerConfig(
-        width=128, heads=4, encoder_layers=4, decoder_layers=4, hidden=256, context=256, dropout=0.3
+        width=256, heads=4, encoder_layers=4, decoder_layers=4, hidden=512, context=256, dropout=0.3
     ),
 }

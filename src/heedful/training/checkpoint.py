@@ -14,7 +14,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -24,8 +24,8 @@ from torch import Tensor
 
 from heedful.errors import UserError
 from heedful.training import files
-from heedful.training.ownership import require_run, require_same, take_lock
-from heedful.training.sealed import DamageError, Manifest, commit, read_entry, verify
+from heedful.training.ownership import let_go, require_run, require_same, take_lock
+from heedful.training.sealed import DamageError, Manifest, Pieces, commit, read_entry, verify
 from heedful.training.tensors import pack, require_finite, unpack
 
 FEWEST_KEPT = 2
@@ -91,9 +91,19 @@ class RunFolder:
 
     @classmethod
     def create_or_open(
-        cls, path: str | Path, recipe_yaml: str, *, keep: int = FEWEST_KEPT, every: int = 1, fresh: bool = False
+        cls,
+        path: str | Path,
+        recipe_yaml: str,
+        *,
+        keep: int = FEWEST_KEPT,
+        every: int = 1,
+        fresh: bool = False,
+        may_differ: Set[str] = frozenset(),
     ) -> RunFolder:
-        """Lock a new folder, or one of the same recipe to resume in; `fresh` first empties a former run out of it."""
+        """Lock a new folder, or one of the same recipe to resume in; `fresh` first empties a former run out of it.
+
+        Of the recipe, the settings named in `may_differ` may be others than when the run began.
+        """
         folder = Path(path)
         require_run(folder)
         with files.disk_errors(folder, "make the run folder"):
@@ -111,7 +121,7 @@ class RunFolder:
                 for leftover in list(files.leftovers(folder)):
                     files.discard(leftover)
             if (folder / "recipe.yaml").exists():
-                require_same(folder / "recipe.yaml", recipe_yaml)
+                require_same(folder / "recipe.yaml", recipe_yaml, may_differ)
             else:
                 files.write_text_atomic(folder / "recipe.yaml", recipe_yaml)
             with files.disk_errors(folder, "write to the run folder"):
@@ -119,13 +129,13 @@ class RunFolder:
                     files.make_folder(folder / "checkpoints")
                     files.sync_folder(folder)
         except BaseException:
-            os.close(lock)
+            let_go(lock)
             raise
         return cls(folder, lock, keep, every)
 
     def close(self) -> None:
         """Let go of the lock."""
-        os.close(self._lock)
+        let_go(self._lock)
 
     def __enter__(self) -> RunFolder:
         return self
@@ -180,17 +190,12 @@ class RunFolder:
         state: Mapping[str, Any],
         about: Mapping[str, Any],
     ) -> None:
-        state_json = json.dumps(state, allow_nan=False).encode()
-
-        def contents() -> Iterator[tuple[str, bytes]]:
-            for stem, group in tensors.items():
-                yield f"{stem}.safetensors", pack(group)
-            yield "state.json", state_json
-
-        needed = len(state_json) + sum(tensor.nbytes for group in tensors.values() for tensor in group.values())
+        contents: dict[str, Pieces] = {f"{stem}.safetensors": pack(group) for stem, group in tensors.items()}
+        contents["state.json"] = [json.dumps(state, allow_nan=False).encode()]
+        needed = sum(len(piece) for pieces in contents.values() for piece in pieces)
         with files.disk_errors(self.path, f"save the checkpoint of step {step}", needed):
             self._sync_metrics()
-            commit(final, contents(), step, about)
+            commit(final, contents, step, about)
         self._verified.add(step)
 
     def latest(self) -> Checkpoint | None:

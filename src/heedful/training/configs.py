@@ -39,14 +39,22 @@ class TrainConfig(Config):
     optimizer: AdamW = AdamW()
     schedule: ScheduleConfig = Field(Cosine(), description="how the learning rate changes")
     clip: float | None = Field(1.0, gt=0, description="largest gradient norm; null: any")
-    precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 where the GPU has it")
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+        "auto", description="auto: bf16 where the GPU has it; fp16 scales the loss, for GPUs without bf16"
+    )
     compile: bool = Field(False, description="use torch.compile: a slow start, then faster steps")
     threads: int | None = Field(None, ge=1, le=4096, description="CPU threads; null: one for a tiny model, else all")
+    workers: int = Field(0, ge=0, le=256, description="processes that prepare batches ahead; the order stays the same")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: a GPU if there is one")
+    parallel: Literal["ddp", "fsdp"] = Field(
+        "ddp", description="under torchrun: each process a copy of the model, or a shard of each weight"
+    )
+    deterministic: bool = Field(False, description="on a GPU, only kernels that repeat bit for bit: slower")
     log_every: int = Field(50, ge=1, description="steps between two lines of metrics")
     evaluate_every: int = Field(500, ge=1, description="steps between two evaluations on the validation set")
     samples: int = Field(5, ge=0, le=1000, description="translations shown at each evaluation")
     save_every: int = Field(500, ge=1, description="steps between two checkpoints")
+    save_behind: bool = Field(False, description="write checkpoints while training goes on, from a copy")
     keep: int = Field(2, ge=2, le=1000, description="newest checkpoints kept; the best one is kept besides")
     average: int = Field(1, ge=1, le=1000, description="last checkpoints whose weights are averaged at the end")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from importlib.metadata import version
+from pathlib import Path
 
 import torch
 
@@ -20,7 +21,15 @@ def environment(device: torch.device) -> dict[str, object]:
         **{name: version(name) for name in LIBRARIES},
         "system": platform.system(),
         "machine": platform.machine(),
+        "processor": processor(),
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "cuda": torch.version.cuda,
     }
+
+
+def processor(told: Path = Path("/proc/cpuinfo")) -> str:
+    """The kind of CPU, and the widest instructions that torch uses on it: others add up in another order."""
+    lines = told.read_text(errors="replace").splitlines() if told.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else platform.processor()}, {torch.backends.cpu.get_cpu_capability()}"

@@ -37,7 +37,7 @@ def reopen(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
 
 
-def write(descriptor: int, data: bytes) -> None:
+def write(descriptor: int, data: bytes | memoryview) -> None:
     """Write all of the bytes."""
     rest = memoryview(data)
     while rest:
@@ -64,11 +64,12 @@ def remove_folder(path: Path) -> None:
     os.rmdir(path)
 
 
-def write_new(path: Path, data: bytes) -> None:
-    """Make a file and see it onto the disk."""
+def write_new(path: Path, *pieces: bytes | memoryview) -> None:
+    """Make a file of these pieces, one after the other, and see it onto the disk."""
     descriptor = create(path)
     try:
-        write(descriptor, data)
+        for piece in pieces:
+            write(descriptor, piece)
         sync(descriptor)
     finally:
         os.close(descriptor)

@@ -6,24 +6,35 @@ Order and chance are functions of counters, so that a run resumed from a checkpo
 from __future__ import annotations
 
 import math
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from heedful.blocks.losses import Loss
 from heedful.data.batches import Batch, Batches, PackedBatch
+from heedful.data.feed import Place, feed
 from heedful.errors import UserError
-from heedful.training.checkpoint import Checkpoint, RunFolder
 from heedful.training.configs import TrainConfig
+from heedful.training.distributed import LossOf, Team
+from heedful.training.finite import not_finite, require_sound
 from heedful.training.optim import load_optimizer, make_optimizer, optimizer_tensors
+from heedful.training.saving import Saver
 from heedful.training.seeds import reseed
-from heedful.training.step import GraphedStep, LossOf, PlainStep
+from heedful.training.shards import whole
+from heedful.training.step import GraphedStep, PlainStep
+from heedful.training.tensors import EXIT_NOT_FINITE
 
-EXIT_NOT_FINITE = 3  # the exit code when a number is no longer one
+SCALE = 2.0**16  # of fp16 gradients at first
+STEADY = 2000  # good steps after which the scale is doubled
+MOST_SKIPPED = 50  # steps in a row without which fp16 does not work
 
 
 @dataclass(frozen=True)
@@ -34,10 +45,11 @@ class Step:
     epoch: int
     loss: float
     rate: float
-    norm: float
+    norm: float  # 0 for a step that was skipped
     tokens: int  # since the start of the run
     tokens_per_second: float
     progress: float  # share of the budget spent
+    skipped: int = 0  # steps so far whose gradients were too large for fp16, which moved no weight
 
 
 @dataclass(frozen=True)
@@ -69,6 +81,10 @@ class Counters:
     seconds: float = 0.0
     best_step: int | None = None
     best_score: float | None = None
+    scale: float = SCALE  # of fp16 gradients
+    steady: int = 0  # good steps since the scale last changed
+    skipped: int = 0  # steps whose gradients were too large for fp16
+    skipped_in_a_row: int = 0
 
 
 def fit(
@@ -77,63 +93,159 @@ def fit(
     batches: Batches,
     config: TrainConfig,
     device: torch.device,
-    folder: RunFolder,
+    saver: Saver | None,
     about: dict[str, Any],
     counters: Counters,
-    checkpoint: Checkpoint | None = None,
+    saved: Mapping[str, Mapping[str, Tensor]] | None = None,
     stop: Callable[[], bool] = lambda: False,
+    team: Team | None = None,
 ) -> Iterator[Event]:
-    """Train until the budget is spent or `stop` says so; `counters` is kept up to date for the caller."""
-    bf16 = uses_bf16(config, device)
-    optimizer = make_optimizer(config.optimizer, model, device)
-    if checkpoint is not None:
-        load_strictly(model, checkpoint.load("model"), checkpoint.path / "model.safetensors")
-        load_optimizer(optimizer, model, checkpoint.load("optimizer"))
-    model.train()
-    plain, first = PlainStep(model, loss_of, optimizer, config, device, bf16), batches.at(counters.position)
-    run = GraphedStep(plain, first) if device.type == "cuda" and isinstance(first, PackedBatch) else plain
+    """Train until the budget is spent or `stop` says so; `counters` is kept up to date for the caller.
 
-    def save() -> Saved:
+    `saved` holds the tensors of a checkpoint, under `model` and `optimizer`. Of a team, every process calls this, and
+    the leader alone has a saver.
+    """
+    team = team or Team()
+    half = half_precision(config, device)
+    if saved:
+        model.load_state_dict(saved["model"])
+    spread = team.spread(model, loss_of, config.parallel)
+    optimizer = make_optimizer(config.optimizer, model, device)
+    if saved:
+        load_optimizer(optimizer, model, saved["optimizer"])
+    if spent(config, counters) >= 1:
+        return
+    model.train()
+    share = Share(team, batches, config, counters.position)
+    micro = share.next()
+    plain, first = PlainStep(model, spread, optimizer, config, device, half), micro[0]
+    captures = device.type == "cuda" and not team.together
+    run = GraphedStep(plain, first) if captures and isinstance(first, PackedBatch) else plain
+    if team.together:
+        # Torch arranges what it sends after the first backward pass. It is made to do so before the first step, not
+        # after it, so that a run that goes on adds up in the same order as one that was not broken off.
+        plain.gradients(micro[0], 1)
+        plain.skip()
+
+    def save() -> None:
         require_sound(model, counters.step)
-        tensors = {"model": weights_of(model), "optimizer": optimizer_tensors(optimizer, model)}
-        path = folder.save(counters.step, tensors, vars(counters), about, counters.best_step)
-        return Saved(counters.step, str(path))
+        groups = {"model": weights_of(model), "optimizer": all_of(optimizer_tensors(optimizer, model))}
+        if saver:
+            saver.save(counters.step, groups, vars(counters), about, counters.best_step)
+        team.wait()
+
+    def done() -> Iterator[Saved]:
+        yield from (Saved(step, str(path)) for step, path in (saver.finished() if saver else []))
 
     began, last_time, last_tokens = time.monotonic() - counters.seconds, time.monotonic(), counters.tokens
-    while (progress := spent(config, counters)) < 1 and not stop():
+    wished = False
+    while (progress := spent(config, counters)) < 1 and not wished:
+        wish = stop()
+        if wish and not team.together:
+            break
         step = counters.step + 1
-        micro = [batches.at(counters.position + index) for index in range(config.accumulate)]
-        tokens = sum(batch.tokens for batch in micro)
+        team.at_step(step)
+        tokens = share.tokens(counters.position)
         rate = config.optimizer.lr * config.schedule.factor(step, progress)
-        total = torch.zeros((), device=device)
+        if half is torch.float16:
+            plain.scale.fill_(counters.scale)
+        losses = []
         for index, batch in enumerate(micro):
-            reseed(device, config.seed, step, index)
-            total += run.gradients(batch, tokens).plain
-        loss_value, norm_value = torch.stack([total / tokens, run.norm()]).tolist()
-        if not (math.isfinite(loss_value) and math.isfinite(norm_value)):
-            raise _not_finite(model, step, micro, loss_value)
-        run.update(rate)
+            share.seed(device, step, index)
+            losses.append(run.gradients(batch, tokens, last=index == len(micro) - 1).plain.clone())
+        *own, norm_value = torch.stack([*losses, run.norm()]).tolist()
+        total, wishes, seconds = team.sums([sum(own), float(wish), time.monotonic() - began if team.leads else 0.0])
+        loss_value, wished = total / tokens, wishes > 0
+        if half is torch.float16 and math.isfinite(loss_value):
+            moved = rescaled(counters, math.isfinite(norm_value))
+        elif not (math.isfinite(loss_value) and math.isfinite(norm_value)):
+            raise _blamed(team, model, step, micro, own, plain, share)
+        else:
+            moved = True
+        if moved:
+            run.update(rate)
+        else:
+            run.skip()
 
         counters.step, counters.position = step, counters.position + config.accumulate
-        counters.tokens, counters.seconds = counters.tokens + tokens, time.monotonic() - began
+        counters.tokens, counters.seconds = counters.tokens + tokens, seconds
         now = time.monotonic()
         speed = (counters.tokens - last_tokens) / max(now - last_time, 1e-9)
         ends = spent(config, counters) >= 1
         if step % config.log_every == 0 or ends or step == 1:
             last_time, last_tokens = now, counters.tokens
         epoch = batches.epoch_of(counters.position - 1)
-        yield Step(step, epoch, loss_value, rate, norm_value, counters.tokens, speed, spent(config, counters))
+        yield Step(
+            step, epoch, loss_value, rate, norm_value if moved else 0.0, counters.tokens, speed,
+            spent(config, counters), counters.skipped,
+        )  # fmt: skip
+        yield from done()
         saves, paused = step % config.save_every == 0 or ends, time.monotonic()
         if step % config.evaluate_every == 0 or ends:
             require_sound(model, step)
             model.eval()
             yield Due(step, saves)
             model.train()
+            team.wait()
         if saves:
-            yield save()
+            save()
+            yield from done()
         last_time += time.monotonic() - paused  # looking at the model and saving it are not its speed
+        if not ends:
+            micro = share.next()
     if counters.step and counters.step % config.save_every and spent(config, counters) < 1:
-        yield save()  # stopped between two saves: nothing is lost
+        save()  # stopped between two saves: nothing is lost
+    if saver:
+        saver.wait()
+    yield from done()
+
+
+class Share:
+    """This process's part of every step: its batches, and the chance that goes with each."""
+
+    def __init__(self, team: Team, batches: Batches, config: TrainConfig, position: int) -> None:
+        self.batches, self.config = batches, config
+        self.turns = list(team.places(0, config.accumulate))
+        self.source = feed(batches, partial(_places, team, position, config.accumulate), config.workers)
+
+    def next(self) -> list[Batch]:
+        """The batches of the next step."""
+        return [next(self.source) for _ in self.turns]
+
+    def tokens(self, position: int) -> int:
+        """The tokens of the whole step that begins at a position, those of other processes included."""
+        return sum(self.batches.tokens(position + index) for index in range(self.config.accumulate))
+
+    def seed(self, device: torch.device, step: int, index: int) -> None:
+        """Set the chance of one of its batches, which goes with the batch, not with the process."""
+        number, place = self.turns[index]
+        reseed(device, self.config.seed, step, number, place.part)
+
+
+def _places(team: Team, start: int, accumulate: int) -> Iterator[Place]:
+    """Where a process's batches are found, from a position on without end."""
+    for position in count(start, accumulate):
+        yield from (place for _, place in team.places(position, accumulate))
+
+
+def rescaled(counters: Counters, finite: bool) -> bool:
+    """Whether fp16 gradients can be used; the scale is halved where they cannot, and doubled after many that can."""
+    if finite:
+        counters.steady, counters.skipped_in_a_row = counters.steady + 1, 0
+        if counters.steady == STEADY:
+            counters.scale, counters.steady = min(2 * counters.scale, 2.0**24), 0
+        return True
+    counters.scale, counters.steady = counters.scale / 2, 0
+    counters.skipped, counters.skipped_in_a_row = counters.skipped + 1, counters.skipped_in_a_row + 1
+    if counters.skipped_in_a_row == MOST_SKIPPED:
+        raise UserError(
+            f"the gradients were too large for fp16 in {MOST_SKIPPED} steps in a row",
+            where=f"step {counters.step + 1}",
+            found=f"{counters.skipped} steps skipped in all; the scale of the loss is down to {counters.scale:g}",
+            todo="use precision: bf16 or fp32, or lower the learning rate; the last checkpoint is good",
+            exit_code=EXIT_NOT_FINITE,
+        )
+    return False
 
 
 def spent(config: TrainConfig, counters: Counters) -> float:
@@ -147,8 +259,8 @@ def spent(config: TrainConfig, counters: Counters) -> float:
     return min(1.0, max(used / limit for used, limit in shares if limit is not None))
 
 
-def choose_device(config: TrainConfig) -> torch.device:
-    """The device that the recipe asks for."""
+def choose_device(config: TrainConfig, local_rank: int = 0) -> torch.device:
+    """The device that the recipe asks for, each process of a machine taking its own GPU."""
     wanted = config.device
     if wanted == "cuda" and not torch.cuda.is_available():
         raise UserError(
@@ -157,18 +269,41 @@ def choose_device(config: TrainConfig) -> torch.device:
             found="cuda",
             todo="write device: auto, or install a torch build for your GPU",
         )
-    return torch.device("cuda" if torch.cuda.is_available() and wanted != "cpu" else "cpu")
+    if wanted == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    if local_rank >= torch.cuda.device_count():
+        raise UserError(
+            "there are more processes on this machine than GPUs",
+            where=f"the process with local rank {local_rank}",
+            found=f"{torch.cuda.device_count()} GPUs",
+            todo="give torchrun --nproc-per-node as many as there are, or write train.device=cpu",
+        )
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
 
 
-def uses_bf16(config: TrainConfig, device: torch.device) -> bool:
-    """Whether matrix products run in bfloat16."""
+def repeat_exactly(config: TrainConfig) -> None:
+    """Let the GPU use only what gives the same bits again, if the recipe asks for it."""
+    if config.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it is first used
+    torch.use_deterministic_algorithms(config.deterministic)
+
+
+def half_precision(config: TrainConfig, device: torch.device) -> torch.dtype | None:
+    """The type in which matrix products run, if it is not float32."""
     capable = device.type == "cuda" and torch.cuda.is_bf16_supported()
-    return config.precision == "bf16" or (config.precision == "auto" and capable)
+    named = {"bf16": torch.bfloat16, "fp16": torch.float16, "auto": torch.bfloat16 if capable else None}
+    return named.get(config.precision)
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """The model's weights by name, on the CPU."""
-    return {name: value.detach().cpu() for name, value in model.state_dict().items()}
+    """The model's weights by name, whole, where they are; of a team every process must ask."""
+    return all_of(model.state_dict())
+
+
+def all_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors by name, whole; of a team every process must ask."""
+    return {name: whole(value.detach()) for name, value in tensors.items()}
 
 
 def load_strictly(model: nn.Module, tensors: dict[str, Tensor], file: Path) -> None:
@@ -203,31 +338,19 @@ def _kind(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
 
-def require_sound(model: nn.Module, step: int) -> None:
-    """Refuse to evaluate or to save a model whose weights the last steps have made too large to be numbers."""
-    if not torch.stack([weight.isfinite().all() for weight in model.parameters()]).all():
-        bad = next(name for name, weight in model.named_parameters() if not weight.isfinite().all())
-        raise UserError(
-            f"a weight is not finite after step {step}",
-            found=f"first bad tensor: {bad}",
-            todo="lower the learning rate or the clip; the last checkpoint is good",
-            exit_code=EXIT_NOT_FINITE,
-        )
+def _blamed(
+    team: Team, model: nn.Module, step: int, micro: list[Batch], losses: list[float], plain: PlainStep, share: Share
+) -> UserError:
+    """The report on a step that is not finite, by the first process that has something bad of its own."""
 
+    def rerun(index: int) -> Loss:
+        share.seed(plain.device, step, index)
+        return plain.loss(micro[index])
 
-def _not_finite(model: nn.Module, step: int, micro: list[Batch], loss: float) -> UserError:
-    """Name the step, the samples and the first tensor that is not finite; nothing has been changed by this step."""
-    bad = [name for name, weight in model.named_parameters() if not weight.isfinite().all()]
-    bad += [
-        f"the gradient of {name}"
-        for name, weight in model.named_parameters()
-        if weight.grad is not None and not weight.grad.isfinite().all()
-    ]
-    samples = [int(index) for batch in micro for index in batch.indices if index >= 0]
-    return UserError(
-        f"a number is not finite at step {step}, and the step was not taken",
-        found=f"loss {loss}; first bad tensor: {bad[0] if bad else 'the loss itself'}",
-        where=f"training pairs {', '.join(map(str, samples[:8]))}{' ...' if len(samples) > 8 else ''}",
-        todo="lower the learning rate or the clip, or use precision: fp32; the last checkpoint is good",
-        exit_code=EXIT_NOT_FINITE,
-    )
+    report = not_finite(model, step, micro, losses, rerun)
+    bad = [0.0] * team.world
+    bad[team.rank] = float(report.own)
+    guilty = [rank for rank, is_bad in enumerate(team.sums(bad)) if is_bad] or [0]
+    if team.rank != guilty[0]:
+        team.wait()  # until that process has spoken, which ends this one too
+    return report

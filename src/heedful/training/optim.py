@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
 from heedful.config import Config
 from heedful.errors import UserError
+from heedful.training.shards import cut_like, local, whole
 
 if TYPE_CHECKING:
     import torch
@@ -115,11 +116,11 @@ def clip(parameters: Iterable[Tensor], limit: float | None, rule: Literal["norm"
     import torch
 
     gradients = [weight.grad for weight in parameters if weight.grad is not None]
-    norm = torch.nn.utils.get_total_norm(gradients)
+    norm = whole(torch.nn.utils.get_total_norm(gradients))
     if limit is not None and gradients:
         measure = norm.square() if rule == "squared" else norm
         scale = torch.where(norm.isfinite(), (limit / measure).clamp(max=1.0), 1.0)
-        torch._foreach_mul_(gradients, scale)
+        torch._foreach_mul_([local(gradient) for gradient in gradients], scale)
     return norm
 
 
@@ -129,7 +130,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
     return {f"{key}.{name}": value for name, state in states for key, value in state.items()}
 
 
-def load_optimizer(optimizer: torch.optim.AdamW, model: nn.Module, tensors: dict[str, Tensor]) -> None:
+def load_optimizer(optimizer: torch.optim.AdamW, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Put back what `optimizer_tensors` gave, for the same model, or refuse naming what does not fit."""
     names = {weight: name for name, weight in model.named_parameters()}
     ordered = [weight for group in optimizer.param_groups for weight in group["params"]]
@@ -144,7 +145,7 @@ def load_optimizer(optimizer: torch.optim.AdamW, model: nn.Module, tensors: dict
         if {name: value.shape for name, value in given.items()} != expected:
             raise _misfit(given, ", ".join(f"{name} {tuple(shape)}" for name, shape in expected.items()))
         # Cloned, because the optimizer changes its state in place and the caller's tensors are not its own.
-        states[index] = {name.partition(".")[0]: value.clone() for name, value in given.items()}
+        states[index] = {name.partition(".")[0]: cut_like(value, weight).clone() for name, value in given.items()}
     if unused:
         raise _misfit(unused, "parameters that this model has and trains")
     optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,26 @@ def require_run(folder: Path) -> None:
         )
 
 
+_held: set[int] = set()  # the locks of this process
+
+
+def _forget() -> None:
+    """A forked child, such as a loader's worker, may outlive its parent, and must not keep the run locked then."""
+    for lock in _held:
+        os.close(lock)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def let_go(lock: int) -> None:
+    """Unlock a folder."""
+    if lock in _held:
+        _held.discard(lock)
+        os.close(lock)
+
+
 def take_lock(folder: Path) -> int:
     """Lock the folder for this process; the system lets go when the process ends, however it ends."""
     with files.disk_errors(folder, "lock the run folder"):
@@ -60,14 +80,16 @@ def take_lock(folder: Path) -> int:
         except BaseException:
             os.close(lock)
             raise
+    _held.add(lock)
     return lock
 
 
-def require_same(stored: Path, recipe_yaml: str) -> None:
+def require_same(stored: Path, recipe_yaml: str, may_differ: Set[str] = frozenset()) -> None:
     """Refuse a folder whose recipe has other values than this one, naming the first that differ."""
     theirs = _leaves(load_yaml(stored)[0])
     ours = _leaves(read_yaml(recipe_yaml, "this recipe")[0])
-    keys = [key for key in {**ours, **theirs} if (key in theirs, theirs.get(key)) != (key in ours, ours.get(key))]
+    compared = [key for key in {**ours, **theirs} if key not in may_differ]
+    keys = [key for key in compared if (key in theirs, theirs.get(key)) != (key in ours, ours.get(key))]
     if keys:
         told = [f"{key}: {_told(theirs, key)} in the folder, {_told(ours, key)} now" for key in keys[:5]]
         raise UserError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from heedful.errors import UserError
 from heedful.training import files
-from heedful.training.sealed import DamageError, commit, read_entry, read_file, read_manifest
+from heedful.training.sealed import DamageError, Pieces, commit, read_entry, read_file, read_manifest
 from heedful.training.tensors import pack, require_finite, unpack
 
 
@@ -23,15 +23,12 @@ def write_model(
 ) -> None:
     """Write the portable model folder, which replaces a former one whole."""
     require_finite(tensors, "model", "go back to an earlier checkpoint")
-
-    def contents() -> Iterator[tuple[str, bytes]]:
-        yield "config.json", config_json.encode()
-        yield "model.safetensors", pack(tensors)
-        if tokenizer_json is not None:
-            yield "tokenizer.json", tokenizer_json.encode()
-
-    with files.disk_errors(folder.parent, "write the model", sum(tensor.nbytes for tensor in tensors.values())):
-        commit(folder, contents(), None, about)
+    contents: dict[str, Pieces] = {"config.json": [config_json.encode()], "model.safetensors": pack(tensors)}
+    if tokenizer_json is not None:
+        contents["tokenizer.json"] = [tokenizer_json.encode()]
+    needed = sum(len(piece) for pieces in contents.values() for piece in pieces)
+    with files.disk_errors(folder.parent, "write the model", needed):
+        commit(folder, contents, None, about)
 
 
 class ModelFiles(NamedTuple):

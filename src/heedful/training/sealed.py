@@ -6,7 +6,8 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from heedful.training import files
 
 FORMAT = 1
 LARGEST_MANIFEST = 10_000_000  # bytes
+Pieces = Sequence[bytes | memoryview]  # a file's bytes, which need not lie together in memory
 
 
 class Entry(Config):
@@ -44,17 +46,21 @@ class DamageError(Exception):
         self.reason = reason
 
 
-def commit(final: Path, contents: Iterable[tuple[str, bytes]], step: int | None, about: Mapping[str, Any]) -> None:
-    """Write a folder under a temporary name, manifest last, and rename it; a former one goes aside and is deleted."""
+def commit(final: Path, contents: Mapping[str, Pieces], step: int | None, about: Mapping[str, Any]) -> None:
+    """Write a folder under a temporary name, manifest last, and rename it; a former one goes aside and is deleted.
+
+    All changes to the disk are made here, one after the other; the files are hashed meanwhile, in threads of their own.
+    """
     plain = json.loads(json.dumps(dict(about), allow_nan=False))  # what JSON cannot hold fails before anything is made
     folder, aside = files.temporary(final), files.temporary(final)
     try:
         files.make_folder(folder)
-        entries: dict[str, Entry] = {}
-        for name, data in contents:
-            files.write_new(folder / name, data)
-            entries[name] = Entry(size=len(data), sha256=_sha256(data))
-        manifest = Manifest(format=FORMAT, step=step, about=plain, files=entries)
+        with ThreadPoolExecutor() as pool:
+            entries = {name: _begin_entry(pool, pieces) for name, pieces in contents.items()}
+            for name, pieces in contents.items():
+                files.write_new(folder / name, *pieces)
+        known = {name: entry.result() for name, entry in entries.items()}
+        manifest = Manifest(format=FORMAT, step=step, about=plain, files=known)
         files.write_new(folder / "manifest.json", _seal(manifest.model_dump()))
         files.sync_folder(folder)
         if os.path.lexists(final):
@@ -70,6 +76,20 @@ def commit(final: Path, contents: Iterable[tuple[str, bytes]], step: int | None,
         raise
     if os.path.lexists(aside):
         files.discard(aside)
+
+
+def _begin_entry(pool: ThreadPoolExecutor, pieces: Pieces) -> Future[Entry]:
+    """Size and hash a file in another thread, or here where none can be had, as when a save outlives its program."""
+    try:
+        return pool.submit(_entry, pieces)
+    except RuntimeError:
+        done: Future[Entry] = Future()
+        done.set_result(_entry(pieces))
+        return done
+
+
+def _entry(pieces: Pieces) -> Entry:
+    return Entry(size=sum(map(len, pieces)), sha256=_sha256(*pieces))
 
 
 def verify(folder: Path) -> Manifest:
@@ -147,5 +167,8 @@ def read_file(path: Path, limit: int | None = None) -> bytes:
         raise DamageError(path, f"it cannot be read: {error.strerror}") from error
 
 
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+def _sha256(*pieces: bytes | memoryview) -> str:
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()

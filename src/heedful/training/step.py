@@ -13,36 +13,45 @@ from torch import Tensor, nn
 from heedful.blocks.losses import Loss
 from heedful.data.batches import Batch, PackedBatch
 from heedful.training.configs import TrainConfig
+from heedful.training.distributed import Spread
 from heedful.training.optim import clip
+from heedful.training.shards import local
 
-LossOf = Callable[[Batch], Loss]
 Result = TypeVar("Result")
 
 
-def mixed(device: torch.device, bf16: bool) -> AbstractContextManager[object]:
-    """Where matrix products run in bfloat16, if so."""
-    return torch.autocast(device.type, dtype=torch.bfloat16) if bf16 else nullcontext()
+def mixed(device: torch.device, half: torch.dtype | None) -> AbstractContextManager[object]:
+    """Where matrix products run in half precision, if so."""
+    return torch.autocast(device.type, dtype=half) if half else nullcontext()
 
 
 class PlainStep:
     """Each part as it is."""
 
     def __init__(
-        self, model: nn.Module, loss_of: LossOf, optimizer: torch.optim.Optimizer, config: TrainConfig,
-        device: torch.device, bf16: bool,
+        self, model: nn.Module, spread: Spread, optimizer: torch.optim.Optimizer, config: TrainConfig,
+        device: torch.device, half: torch.dtype | None,
     ) -> None:  # fmt: skip
         self.weights = [weight for weight in model.parameters() if weight.requires_grad]
-        self.loss_of, self.optimizer, self.config, self.device, self.bf16 = loss_of, optimizer, config, device, bf16
+        self.spread, self.optimizer, self.config, self.device, self.half = spread, optimizer, config, device, half
+        self.scale = torch.ones((), device=device)  # of the gradients, so that half precision holds small ones
 
-    def gradients(self, batch: Batch, tokens: int | Tensor) -> Loss:
+    def gradients(self, batch: Batch, tokens: int | Tensor, last: bool = True) -> Loss:
         """Add a micro-batch's gradients, its loss divided by the tokens of the whole step."""
-        with mixed(self.device, self.bf16):
-            loss = self.loss_of(batch.to(self.device))
-        (loss.total / tokens).backward()
+        with self.spread.sync(last):
+            loss = self.loss(batch)
+            (loss.total * (self.spread.share * self.scale) / tokens).backward()
         return replace(loss, total=loss.total.detach())
+
+    def loss(self, batch: Batch) -> Loss:
+        """A micro-batch's loss."""
+        with mixed(self.device, self.half):
+            return self.spread.loss_of(batch.to(self.device))
 
     def norm(self) -> Tensor:
         """The gradients' norm, before they are clipped."""
+        if self.half is torch.float16:
+            torch._foreach_div_([local(weight.grad) for weight in self.weights if weight.grad is not None], self.scale)
         return clip(self.weights, self.config.clip)
 
     def update(self, rate: float) -> None:
@@ -50,6 +59,10 @@ class PlainStep:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
+        self.skip()
+
+    def skip(self) -> None:
+        """Forget the gradients."""
         self.optimizer.zero_grad()
 
 
@@ -73,10 +86,9 @@ class GraphedStep:
         self.loss, self._gradients = _captured(lambda: plain.gradients(self.batch, self.tokens))
         self.size, self._norm = _captured(plain.norm)
         self._updated: torch.cuda.CUDAGraph | None = None  # captured at the first update, since it changes the weights
-        if self.adds:
-            self._zero()
+        self.skip()
 
-    def gradients(self, batch: Batch, tokens: int) -> Loss:
+    def gradients(self, batch: Batch, tokens: int, last: bool = True) -> Loss:
         assert isinstance(batch, PackedBatch)
         self.copied.synchronize()
         for name, waiting in self.waiting.items():
@@ -98,13 +110,13 @@ class GraphedStep:
         else:
             self._updated.replay()
 
+    def skip(self) -> None:
+        if self.adds:
+            torch._foreach_zero_([weight.grad for weight in self.plain.weights if weight.grad is not None])
+
     def _move(self) -> None:
         self.plain.optimizer.step()
-        if self.adds:
-            self._zero()
-
-    def _zero(self) -> None:
-        torch._foreach_zero_([weight.grad for weight in self.plain.weights if weight.grad is not None])
+        self.skip()
 
     def _empty(self) -> None:
         for weight in self.plain.weights:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from heedful.errors import UserError
 
+EXIT_NOT_FINITE = 3  # the exit code when a number is no longer one
 LARGEST_HEADER = 100_000_000  # bytes
 MOST_TENSORS = 100_000
 OTHERS = {  # how files that are often met under this name begin
@@ -20,18 +22,41 @@ OTHERS = {  # how files that are often met under this name begin
     b"<": "a web page",
     b"version https://git-lfs": "a Git LFS pointer, not the file itself",
 }
+TYPES = {  # the format's names; a file holds the tensors of the last of these types first
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.uint16: "U16",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int32: "I32",
+    torch.uint32: "U32",
+    torch.float32: "F32",
+    torch.complex64: "C64",
+    torch.float64: "F64",
+    torch.int64: "I64",
+    torch.uint64: "U64",
+}
+RANKS = {dtype: rank for rank, dtype in enumerate(reversed(TYPES))}
 
 
-def pack(tensors: Mapping[str, Tensor]) -> bytes:
-    """The bytes of a safetensors file; tensors that share memory are written once for each name."""
-    seen: set[int] = set()
-    plain: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        value = tensor.detach().to("cpu").contiguous()
-        memory = value.untyped_storage().data_ptr()
-        plain[name] = value.clone() if memory in seen else value
-        seen.add(memory)
-    return safetensors.torch.save(plain)
+def pack(tensors: Mapping[str, Tensor]) -> list[bytes | memoryview]:
+    """The bytes of a safetensors file as that library writes it, in pieces: a header, then the memory of each tensor.
+
+    No byte is copied but of tensors that are not contiguous or not on the CPU, so the tensors must not change as long
+    as the pieces are in use. Tensors that share memory are written once for each name.
+    """
+    entries: dict[str, dict[str, object]] = {}
+    pieces: list[bytes | memoryview] = []
+    end = 0
+    for name, tensor in sorted(tensors.items(), key=lambda item: (RANKS[item[1].dtype], item[0])):
+        pieces.append(tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        start, end = end, end + tensor.nbytes
+        entries[name] = {"dtype": TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+    header = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    return [len(header).to_bytes(8, "little") + header, *pieces]
 
 
 def unpack(data: bytes, file: Path) -> dict[str, Tensor]:
@@ -64,7 +89,7 @@ def _broken(file: Path, found: str, expected: str) -> UserError:
 
 def require_finite(tensors: Mapping[str, Tensor], where: str, todo: str) -> None:
     """Refuse tensors that hold NaN or infinity, naming the first of them and how many there are."""
-    bad = [name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()]
+    bad = [name for name, tensor in tensors.items() if not _is_finite(tensor)]
     if bad:
         raise UserError(
             "some values are not finite",
@@ -72,4 +97,11 @@ def require_finite(tensors: Mapping[str, Tensor], where: str, todo: str) -> None
             found=f"NaN or infinity in {len(bad)} of {len(tensors)} tensors: {', '.join(bad[:10])}",
             expected="finite numbers",
             todo=todo,
+            exit_code=EXIT_NOT_FINITE,
         )
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Whether every value is finite; the least and the greatest of floats tell, since both are NaN if any value is."""
+    values = torch.stack(tensor.aminmax()) if tensor.is_floating_point() and tensor.numel() else tensor
+    return bool(values.isfinite().all())

@@ -1,0 +1,139 @@
+"""Workers change nothing but who makes a batch; one that is gone or silent is an error, soon."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from itertools import count, islice
+from typing import Any
+
+import pytest
+import torch
+
+from heedful.data import feed as feeding
+from heedful.data.batches import Batch, Batches, encode
+from heedful.data.embedded import NumberWords
+from heedful.data.feed import Place, feed
+from heedful.data.tokenizers import Tokenizer, WordPiece
+from heedful.errors import UserError
+
+PAIRS = NumberWords(train=97, valid=1, test=1).pairs("train")[:97]
+TOKENIZER = Tokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])
+ENCODED = encode(PAIRS, TOKENIZER, longest=60)
+
+
+def places(start: int = 0) -> Callable[[], Iterator[Place]]:
+    return lambda: (Place(position) for position in count(start))
+
+
+def same(one: Batch, other: Batch) -> bool:
+    parts = [(getattr(one, field.name), getattr(other, field.name)) for field in fields(one)]
+    return type(one) is type(other) and all(torch.equal(torch.as_tensor(a), torch.as_tensor(b)) for a, b in parts)
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
+def test_the_order_is_the_same_whoever_makes_the_batches(packed: bool) -> None:
+    wanted = [Batches(ENCODED, 3, 256, packed).at(position) for position in range(5, 45)]
+    for workers in (0, 1, 2):
+        found = list(islice(feed(Batches(ENCODED, 3, 256, packed), places(5), workers), 40))
+        assert all(same(ours, theirs) for ours, theirs in zip(found, wanted, strict=True)), workers
+
+
+def test_parts_of_batches_come_from_workers_too() -> None:
+    asked = [Place(position, part, 3) for position in range(4) for part in range(3)]
+    one, two = (list(feed(Batches(ENCODED, 0, 256), lambda: iter(asked), workers)) for workers in (0, 2))
+    assert all(same(ours, theirs) for ours, theirs in zip(one, two, strict=True))
+
+
+def lost(
+    spoil: int, patience: float, monkeypatch: pytest.MonkeyPatch, batch_tokens: int = 256
+) -> tuple[UserError, float]:
+    """The error that comes of one worker that gets a signal, and the seconds until it came."""
+    monkeypatch.setattr(feeding, "PATIENCE", patience)
+    source = feed(Batches(ENCODED, 0, batch_tokens, packed=True), places(), 2)
+    next(source)
+    worker = multiprocessing.active_children()[0]
+    assert worker.pid is not None
+    began = time.monotonic()
+    os.kill(worker.pid, spoil)
+    with pytest.raises(UserError) as error:
+        list(source)
+    seconds = time.monotonic() - began
+    assert not multiprocessing.active_children()
+    assert error.value.exit_code == 75
+    assert error.value.where == "train.workers"
+    assert "train.workers=0" in str(error.value.todo)
+    return error.value, seconds
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_dead_worker_is_an_error_within_two_seconds(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
+    error, seconds = lost(number, 45, monkeypatch)
+    assert seconds < 2
+    assert f"was killed by {number.name} (signal {number.value})" in str(error.found)
+
+
+def test_a_dead_worker_is_noticed_even_where_its_last_batch_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = feed(Batches(ENCODED, 0, 256), places(), 2)
+    next(source)  # the turn of the second is next, which is well
+    first = min(worker.pid or 0 for worker in multiprocessing.active_children())
+    os.kill(first, signal.SIGKILL)
+    time.sleep(0.1)
+    with pytest.raises(UserError, match="worker 1 of 2 was killed"):
+        next(source)
+
+
+@pytest.mark.parametrize("batch_tokens", [256, 16384])  # the larger ones fill the pipe, so it stops amid a batch
+def test_a_frozen_worker_is_an_error_when_patience_ends(monkeypatch: pytest.MonkeyPatch, batch_tokens: int) -> None:
+    error, seconds = lost(signal.SIGSTOP, 0.5, monkeypatch, batch_tokens)
+    assert 0.5 <= seconds < 5
+    assert "of 2 has sent nothing for" in str(error.found)
+
+
+def test_workers_end_with_whoever_reads() -> None:
+    source = feed(Batches(ENCODED, 0, 256), places(), 2)
+    next(source)
+    assert len(multiprocessing.active_children()) == 2
+    source.close()  # type: ignore[attr-defined]
+    assert not multiprocessing.active_children()
+
+
+def test_workers_end_when_their_parent_is_killed() -> None:
+    reading, writing = os.pipe()
+    parent = os.fork()
+    if not parent:
+        source = feed(Batches(ENCODED, 0, 256), places(), 2)
+        next(source)
+        os.write(writing, b"ready")
+        time.sleep(60)
+    os.read(reading, 5)
+    os.close(writing)
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    assert select.select([reading], [], [], 5)[0]  # at its end once nobody holds the other side
+    assert os.read(reading, 1) == b""
+    os.close(reading)
+
+
+def test_what_comes_to_an_end_ends() -> None:
+    asked = [Place(position) for position in range(5)]
+    for workers in (0, 1, 2, 7):
+        assert len(list(feed(Batches(ENCODED, 0, 256), lambda: iter(asked), workers))) == 5
+
+
+def test_patience_ends_within_a_minute() -> None:
+    assert feeding.PATIENCE <= 50
+
+
+def test_an_error_in_a_worker_is_raised_as_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Any, *place: int) -> Batch:
+        raise KeyError("no such row")
+
+    monkeypatch.setattr(Batches, "at", broken)
+    with pytest.raises(RuntimeError, match="no such row"):
+        next(feed(Batches(ENCODED, 0, 256), places(), 1))

@@ -1,0 +1,337 @@
+"""Many processes are one run: the same samples, gradients and files, and one line when one of them is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed.fsdp  # once, before the processes fork
+from numpy.typing import NDArray
+
+from heedful.data.batches import Batches, encode
+from heedful.data.embedded import NumberWords
+from heedful.data.tokenizers import Tokenizer, WordPiece
+from heedful.errors import UserError
+from heedful.models import build
+from heedful.models.configs import TransformerConfig
+from heedful.tasks.translation import translation_loss
+from heedful.training.checkpoint import RunFolder, newest
+from heedful.training.configs import Budget, TrainConfig
+from heedful.training.distributed import Parallel, Seat, Team, find_seat, first_host
+from heedful.training.loop import Counters, Step, fit
+from heedful.training.optim import AdamW, load_optimizer, make_optimizer, optimizer_tensors
+from heedful.training.saving import Saver
+from heedful.training.shards import cut_like, local, whole
+from heedful.training.step import PlainStep
+
+CPU = torch.device("cpu")
+PAIRS = NumberWords(train=101, valid=1, test=1).pairs("train")[:101]
+TOKENIZER = Tokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])
+ENCODED = encode(PAIRS, TOKENIZER, longest=60)
+MODEL = TransformerConfig(
+    vocab=TOKENIZER.vocab, width=16, heads=2, encoder_layers=1, decoder_layers=2, hidden=32, context=60, dropout=0.0
+)
+
+
+def together(world: int, work: Callable[[Team], Any], folder: Path, expected: int = 0) -> list[Any]:
+    """What some work gives in each process of a team, as JSON; each must leave with the expected exit code."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    sys.stdout.flush()
+    children = []
+    for rank in range(world):
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+                with open(folder / f"said-{rank}", "wb") as said:
+                    os.dup2(said.fileno(), 2)
+                with Team(find_seat(os.environ)) as team:
+                    result = work(team)
+                    (folder / f"result-{rank}").write_text(json.dumps(result))
+                code = 0
+            except UserError as error:
+                os.write(2, f"error: {error}\n".encode())
+                code = error.exit_code
+            finally:
+                os._exit(code)
+        children.append(child)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    assert codes == [expected] * world, [(folder / f"said-{rank}").read_text() for rank in range(world)]
+    return [] if expected else [json.loads((folder / f"result-{rank}").read_text()) for rank in range(world)]
+
+
+def settings(**changes: Any) -> TrainConfig:
+    # Adam turns the rounding of gradients that should be 0 into whole steps, unless eps is larger than that.
+    usual = {"batch_tokens": 512, "evaluate_every": 99, "save_every": 4, "optimizer": AdamW(lr=1e-2, eps=1e-4)}
+    return TrainConfig(**{"budget": Budget(steps=8), **usual, **changes})
+
+
+# ------------------------------------------------------------------ who is who
+def test_a_process_on_its_own_has_no_seat() -> None:
+    assert find_seat({}) is None
+    assert find_seat({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}) is None  # a batch script
+    alone = Team()
+    assert (alone.rank, alone.world, alone.leads, alone.together) == (0, 1, True, False)
+    assert alone.word("x") == "x"
+    assert alone.sums([1.5, 2]) == [1.5, 2]
+
+
+def test_torchruns_seat() -> None:
+    variables = {
+        "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "one",
+        "MASTER_PORT": "1234",
+    }  # fmt: skip
+    assert find_seat(variables) == Seat(5, 8, 1, 4, "one", 1234)
+    assert find_seat({"RANK": "1", "WORLD_SIZE": "2"}) == Seat(1, 2, 1, 2, "127.0.0.1", 29500)
+    with pytest.raises(UserError, match="the environment variable RANK"):
+        find_seat({"RANK": "one", "WORLD_SIZE": "2"})
+
+
+def test_slurms_seat() -> None:
+    variables = {
+        "SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "5", "SLURM_LOCALID": "1", "SLURM_NODEID": "1",
+        "SLURM_STEP_TASKS_PER_NODE": "2(x2),1", "SLURM_STEP_NODELIST": "gpu[03-04,09]", "SLURM_JOB_ID": "41007",
+    }  # fmt: skip
+    assert find_seat(variables) == Seat(3, 5, 1, 2, "gpu03", 21007)
+    assert find_seat({**variables, "SLURM_NODEID": "2"}) == Seat(3, 5, 1, 1, "gpu03", 21007)
+    assert find_seat({**variables, "MASTER_ADDR": "lead", "MASTER_PORT": "99"}) == Seat(3, 5, 1, 2, "lead", 99)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [("a", "a"), ("a,b", "a"), ("gpu[3-5]", "gpu3"), ("gpu[09,11-12],b", "gpu09"), ("n[01-02]-ib,c", "n01-ib")],
+)
+def test_the_first_machine_of_a_list(nodes: str, first: str) -> None:
+    assert first_host(nodes) == first
+
+
+# ------------------------------------------------------------------ the same samples
+@pytest.mark.parametrize("world", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize("accumulate", [1, 2, 3, 4, 6])
+def test_the_processes_share_a_step_without_rest(world: int, accumulate: int) -> None:
+    batches = Batches(ENCODED, 0, 256)
+    for position in range(0, 40, accumulate):
+        shares = []
+        for rank in range(world):
+            team = Team(Seat(rank, world, 0, 1, "", 0))
+            shares.append([batches.at(*place) for _, place in team.places(position, accumulate)])
+        assert len({len(share) for share in shares}) == 1  # each has as many turns, or the others would wait for ever
+        found = [int(number) for share in shares for batch in share for number in batch.indices if number >= 0]
+        wanted = [number for step in range(accumulate) for number in batches.at(position + step).indices.tolist()]
+        assert sorted(found) == sorted(wanted)
+        tokens = sum(batch.tokens for share in shares for batch in share)
+        assert tokens == sum(batches.tokens(position + step) for step in range(accumulate))
+
+
+def test_whole_batches_go_round_and_bring_their_dropout_along() -> None:
+    shares = [list(Team(Seat(rank, 2, 0, 1, "", 0)).places(10, 4)) for rank in (0, 1)]
+    assert [[(number, place.position, place.parts) for number, place in share] for share in shares] == [
+        [(0, 10, 1), (2, 12, 1)],
+        [(1, 11, 1), (3, 13, 1)],
+    ]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_part_without_pairs_teaches_nothing(packed: bool) -> None:
+    model: Any = build(MODEL)
+    batches = Batches(ENCODED, 0, 64, packed)
+    rows = (batches.at(0).indices >= 0).sum()
+    empty = batches.at(0, int(rows) + 1, int(rows) + 2)
+    loss = translation_loss(model, empty, 0.1)
+    loss.total.backward()
+    assert (empty.tokens, float(loss.total.detach()), int(loss.count)) == (0, 0.0, 0)
+    assert all(weight.grad is None or not weight.grad.any() for weight in model.parameters())
+
+
+# ------------------------------------------------------------------ the same gradients
+def gradients(team: Team, how: Parallel, accumulate: int, packed: bool, file: Path) -> float:
+    """The gradients of a step's share, added up over the team, written to a file by the leader; their norm."""
+    torch.manual_seed(0)
+    model: Any = build(MODEL).train()
+    config = settings(accumulate=accumulate, clip=0.25)
+    batches = Batches(ENCODED, 0, 512, packed)
+    spread = team.spread(model, partial(translation_loss, model, label_smoothing=0.1), how)
+    step = PlainStep(model, spread, make_optimizer(config.optimizer, model, CPU), config, CPU, None)
+    micro = [batches.at(*place) for _, place in team.places(3, accumulate)]
+    tokens = sum(batches.tokens(3 + number) for number in range(accumulate))
+    for index, batch in enumerate(micro):
+        step.gradients(batch, tokens, last=index == len(micro) - 1)
+    norm = float(step.norm())
+    flat = torch.cat([whole(weight.grad).flatten() for weight in model.parameters()])
+    if team.leads:
+        np.save(file, flat.numpy())
+    return norm
+
+
+@pytest.mark.parametrize(
+    ("world", "how", "accumulate", "packed"),
+    [
+        (2, "ddp", 1, False), (2, "fsdp", 1, False), (2, "ddp", 3, False), (2, "fsdp", 2, True), (3, "ddp", 2, True),
+        (3, "fsdp", 1, False), (1, "ddp", 1, False), (1, "fsdp", 2, False),
+    ],
+)  # fmt: skip
+def test_gradients_are_those_of_one_process(
+    tmp_path: Path, world: int, how: Parallel, accumulate: int, packed: bool
+) -> None:
+    wanted = gradients(Team(), "ddp", accumulate, packed, tmp_path / "one.npy")
+    norms = together(
+        world, lambda team: gradients(team, how, accumulate, packed, tmp_path / "many.npy"), tmp_path
+    )  # fmt: skip
+    one, many = np.load(tmp_path / "one.npy"), np.load(tmp_path / "many.npy")
+    assert np.linalg.norm(one - many) <= 1e-6 * np.linalg.norm(one)
+    assert norms == pytest.approx([wanted] * world, rel=1e-6)
+    assert wanted > 0.25  # so that clipping had something to do
+    assert np.linalg.norm(many) == pytest.approx(0.25, rel=1e-5)
+
+
+def test_shards_go_back_and_forth(tmp_path: Path) -> None:
+    def work(team: Team) -> list[float]:
+        torch.manual_seed(0)
+        model: Any = build(MODEL)
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        team.spread(model, partial(translation_loss, model), "fsdp")
+        optimizer = make_optimizer(AdamW(), model, CPU)
+        for weight in model.parameters():
+            weight.grad = torch.ones_like(weight)
+        optimizer.step()
+        state = {name: whole(value) for name, value in optimizer_tensors(optimizer, model).items()}
+        again = make_optimizer(AdamW(), model, CPU)
+        load_optimizer(again, model, state)
+        same = [
+            torch.equal(whole(value), state[name]) and local(value).numel() <= state[name].numel()
+            for name, value in optimizer_tensors(again, model).items()
+        ]
+        weights = dict(model.named_parameters())
+        cut = [torch.equal(local(cut_like(before[name], weights[name])), local(weights[name])) for name in weights]
+        held = sum(local(weight).numel() for weight in weights.values())
+        return [float(all(same)), float(any(cut)), held / sum(value.numel() for value in before.values())]
+
+    for same, cut, share in together(2, work, tmp_path):
+        assert same
+        assert not cut  # the optimizer has moved them all
+        assert 0.4 < share < 0.6
+
+
+# ------------------------------------------------------------------ the same run
+def train(team: Team, folder: Path, config: TrainConfig, until: int = 99, dropout: float = 0.0) -> list[Any]:
+    """A run at the level of the loop, which a wish of its last process ends after a step."""
+    torch.manual_seed(config.seed)
+    model: Any = build(MODEL.model_copy(update={"dropout": dropout}))
+    batches = Batches(ENCODED, config.seed, config.batch_tokens, config.batching == "packed")
+    run = RunFolder.create_or_open(folder, "a: 1\n", keep=9) if team.leads else None
+    checkpoint = run.latest() if run else None
+    counters = Counters(**json.loads(team.word(json.dumps(checkpoint.state if checkpoint else {}))))
+    stems = ("model", "optimizer") if counters.step else ()
+    saved = {stem: team.tensors(checkpoint.load(stem) if checkpoint else None) for stem in stems}
+    learn = partial(translation_loss, model, label_smoothing=0.1)
+    saver = Saver(run, config.save_behind) if run else None
+
+    def wish() -> bool:
+        return team.rank == team.world - 1 and counters.step >= until - team.together
+
+    events = list(fit(model, learn, batches, config, CPU, saver, {}, counters, saved, wish, team))
+    if run:
+        run.close()
+    return [[event.step, event.loss] for event in events if isinstance(event, Step)]
+
+
+def state(folder: Path, step: int = 8) -> dict[str, NDArray[np.float32]]:
+    point = next(point for point in newest(folder, 99)[0] if point.step == step)
+    return {
+        f"{stem}/{name}": value.numpy() for stem in ("model", "optimizer") for name, value in point.load(stem).items()
+    }
+
+
+def apart(one: dict[str, NDArray[np.float32]], other: dict[str, NDArray[np.float32]]) -> float:
+    assert one.keys() == other.keys()
+    return max(float(np.abs(one[name] - other[name]).max()) for name in one)
+
+
+@pytest.mark.parametrize(("how", "world", "accumulate"), [("ddp", 2, 1), ("ddp", 3, 2), ("fsdp", 2, 1)])
+def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path: Path, how: Parallel, world: int, accumulate: int) -> None:
+    config = settings(parallel=how, accumulate=accumulate)
+    whole_run = together(world, lambda team: train(team, tmp_path / "whole", config, dropout=0.2), tmp_path)
+    parts: list[list[Any]] = [[] for _ in range(world)]
+    for until in (3, 6, 99):
+        told = together(world, lambda team: train(team, tmp_path / "parts", config, until, dropout=0.2), tmp_path)  # noqa: B023
+        parts = [former + more for former, more in zip(parts, told, strict=True)]
+    assert parts == whole_run
+    assert all(told == whole_run[0] for told in whole_run)  # every process tells the same story
+    assert [step for step, _ in whole_run[0]] == list(range(1, 9))
+    one, other = state(tmp_path / "whole"), state(tmp_path / "parts")
+    assert all(one[name].tobytes() == other[name].tobytes() for name in one)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_the_number_of_processes_may_change_on_the_way(tmp_path: Path, accumulate: int) -> None:
+    """Of 101 pairs, one, two and three processes make the same steps; a batch that is not shared keeps its dropout."""
+    dropout = 0.2 if accumulate == 2 else 0.0
+    config = settings(accumulate=accumulate)
+    sharded = settings(accumulate=accumulate, parallel="fsdp")
+    alone = train(Team(), tmp_path / "alone", config, dropout=dropout)
+    mixed = train(Team(), tmp_path / "mixed", config, 2, dropout)
+    mixed += together(2, lambda team: train(team, tmp_path / "mixed", config, 4, dropout), tmp_path)[0]
+    mixed += together(2, lambda team: train(team, tmp_path / "mixed", sharded, 6, dropout), tmp_path)[0]
+    mixed += train(Team(), tmp_path / "mixed", config, dropout=dropout)
+    assert [step for step, _ in mixed] == [step for step, _ in alone]
+    assert [loss for _, loss in mixed] == pytest.approx([loss for _, loss in alone], abs=1e-5)
+    assert apart(state(tmp_path / "alone"), state(tmp_path / "mixed")) < 1e-4
+
+
+# ------------------------------------------------------------------ one of them is gone
+def said(folder: Path, world: int = 2) -> list[str]:
+    return [line for rank in range(world) for line in (folder / f"said-{rank}").read_text().splitlines()]
+
+
+def test_an_error_of_one_ends_all_and_is_told_once(tmp_path: Path) -> None:
+    def work(team: Team) -> None:
+        if team.rank == 1:
+            raise UserError("no such file", where="x.txt", exit_code=7)
+        team.wait()
+
+    together(2, work, tmp_path, expected=7)
+    assert said(tmp_path) == ["error: x.txt: rank 1: no such file"]
+
+
+def test_different_eyes_are_noticed(tmp_path: Path) -> None:
+    together(2, lambda team: team.require_same("sky", f"colour {team.rank}", "look again"), tmp_path, expected=2)
+    assert said(tmp_path)[0] == "error: rank 1: another sky than that of rank 0"
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_process_that_is_killed_ends_all(tmp_path: Path, victim: int) -> None:
+    def work(team: Team) -> None:
+        team.at_step(5)
+        team.wait()
+        time.sleep(1.2)  # until each has been seen
+        if team.rank == victim:
+            os.kill(os.getpid(), signal.SIGKILL)
+        team.wait()
+
+    began = time.monotonic()
+    with pytest.raises(AssertionError) as codes:
+        together(2, work, tmp_path)
+    assert time.monotonic() - began < 10
+    assert ("[-9, 75]" if victim == 0 else "[75, -9]") in str(codes.value)
+    lines = [line for line in said(tmp_path) if line.startswith("error")]
+    assert len(lines) == 1
+    # Whoever started a process may hear of its end first, and then its signal is a guess.
+    killed = (
+        rf"error: rank {victim} was killed,? by SIGKILL \(signal 9\)( or in a crash)?, at step 5; the run has ended"
+    )
+    assert re.match(killed, lines[0]), lines
