@@ -289,6 +289,31 @@ def test_the_folder_is_complete(whole: tuple[Path, list[Happening]]) -> None:
     assert {"seed", "threads", "tokenizer", "data", "packed", "torch"} <= about.keys()
 
 
+def test_a_crash_among_the_last_words_repeats_none_of_them(copied: Path) -> None:
+    wanted = metrics(copied)
+    (copied / "results.json").unlink()  # as if it died just before it was there; the model is scored again
+    list(train(recipe(), copied))
+    assert metrics(copied) == wanted
+    lines = (copied / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (copied / "metrics.jsonl").write_text("".join(lines[:-1]))  # as if it died just after
+    list(train(recipe(), copied))
+    assert metrics(copied) == wanted
+
+
+def test_strange_lines_in_the_metrics_are_no_matter(copied: Path) -> None:
+    with (copied / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 3}\n{"step": 3, "kind": "step", "loss": "low"}\n{"step": 3, "kind": "step"}\n')
+    list(train(recipe(), copied))
+    assert curve(copied) == copied / "loss.png"
+
+
+def test_an_old_checkpoint_that_a_crash_kept_goes_when_the_run_is_looked_at_again(copied: Path) -> None:
+    before = [point.step for point in newest(copied, 99)[0]]
+    shutil.copytree(copied / "checkpoints" / "step-00000040", copied / "checkpoints" / "step-00000005")
+    list(train(recipe(), copied))
+    assert [point.step for point in newest(copied, 99)[0]] == before
+
+
 def test_the_curve_shows_training_and_validation_alone(
     copied: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -110,6 +110,14 @@ CLAIMS = (
         "E7", "Beam search keeps k choices and returns t paths; with enough beams it finds the best string.", DECODING
     ),
     Claim(
+        "J3",
+        "A gradient is scaled down when its norm is too big.",
+        TRAINING,
+        "By the norm, as the text says; the code beside it uses the squared norm, which is there too (X2).",
+    ),
+    Claim("M17", "An executor runs the training: it tells what happens, and ends on conditions.", TRAINING),
+    Claim("M18", "The trainer has an optimizer, a decay of the learning rate, and gradient clipping.", TRAINING),
+    Claim(
         "X1",
         "One deck prints 10000^(2jd) under the cosine.",
         POSITIONS,

@@ -107,7 +107,7 @@ def train(
         path, render(recipe), keep=recipe.train.keep, every=recipe.train.save_every, may_differ=MAY_DIFFER
     ) as folder:
         size = recipe.model.parameters(recipe.model.vocab or recipe.tokenizer.vocab)
-        folder.preflight(bytes_needed=4 * size * 3 * (recipe.train.keep + 2))
+        folder.preflight(model=4 * size, checkpoint=4 * size * 3)
         yield from _train(recipe, folder, path, device, stop, team)
 
 
@@ -148,6 +148,7 @@ def _train(
         for stem in (("model", "optimizer") if counters.step else ())
     }
     if folder:
+        folder.prune(counters.best_step)  # where a crash came between a save and this
         trim_jsonl(path / "metrics.jsonl", counters.step)
         write_text_atomic(path / "env.json", json.dumps(setting, indent=2) + "\n")
     yield Started(
@@ -271,13 +272,13 @@ def _finish(
     curve(folder.path)
     if not _has_test(recipe):
         return
-    if stored := results(folder.path):
-        yield stored
-        return
-    yield Stage("translating the test set")
-    result = scored(translator, recipe, "test", counters.step)
-    _record(folder.path, result)
-    write_text_atomic(folder.path / "results.json", json.dumps(plain(result), indent=2, ensure_ascii=False) + "\n")
+    result = results(folder.path)
+    if result is None:
+        yield Stage("translating the test set")
+        result = scored(translator, recipe, "test", counters.step)
+        write_text_atomic(folder.path / "results.json", json.dumps(plain(result), indent=2, ensure_ascii=False) + "\n")
+    if not any(line.get("split") == "test" for line in recorded(folder.path)):  # a crash may have come before this
+        _record(folder.path, result)
     yield result
 
 
@@ -289,16 +290,21 @@ def average(states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     }
 
 
+def recorded(run: Path) -> list[dict[str, Any]]:
+    """What the run's metrics hold, a dictionary a line."""
+    metrics = run / "metrics.jsonl"
+    text = metrics.read_text(encoding="utf-8") if metrics.is_file() else ""
+    return [json.loads(line) for line in text.splitlines()]
+
+
 def curve(run: Path) -> Path | None:
     """Draw the losses recorded so far into loss.png."""
     from heedful.figures import curves
 
-    metrics = run / "metrics.jsonl"
-    text = metrics.read_text(encoding="utf-8") if metrics.is_file() else ""
-    lines = [json.loads(line) for line in text.splitlines()]
+    lines = [line for line in recorded(run) if isinstance(line.get("loss"), int | float)]
     losses = {
-        "train": [line for line in lines if line["kind"] == "step"],
-        "valid": [line for line in lines if line["kind"] == "evaluated" and line["split"] == "valid"],
+        "train": [line for line in lines if line.get("kind") == "step"],
+        "valid": [line for line in lines if line.get("kind") == "evaluated" and line.get("split") == "valid"],
     }
     series = {
         name: ([line["step"] for line in some], [line["loss"] for line in some])

@@ -1,9 +1,50 @@
-"""What the claim sheet says about gradients."""
+"""What the claim sheet says about the trainer: its loop, its optimizer, its rates and its clipping."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from heedful.training.optim import clip
+from heedful.data.batches import Batches, encode
+from heedful.data.embedded import NumberWords
+from heedful.data.tokenizers import Tokenizer, WordPiece
+from heedful.models import build
+from heedful.models.configs import TransformerConfig
+from heedful.tasks.translation import translation_loss
+from heedful.training.checkpoint import RunFolder, newest
+from heedful.training.configs import Budget, TrainConfig
+from heedful.training.loop import Counters, Due, Event, Saved, Step, fit
+from heedful.training.optim import AdamW, Constant, Cosine, Linear, Noam, clip
+from heedful.training.saving import Saver
+
+PAIRS = NumberWords(train=60, valid=1, test=1).pairs("train")[:60]
+TOKENIZER = Tokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])
+ENCODED = encode(PAIRS, TOKENIZER, longest=60)
+MODEL = TransformerConfig(
+    vocab=TOKENIZER.vocab, width=16, heads=2, encoder_layers=1, decoder_layers=1, hidden=32, context=60, dropout=0.0
+)
+
+
+def run(folder: Path, counters: Counters, stop: Callable[[], bool] = lambda: False, **changes: Any) -> Iterator[Event]:
+    """The trainer's own loop on a small model."""
+    usual: dict[str, Any] = {"budget": Budget(steps=10), "batch_tokens": 512, "evaluate_every": 4, "save_every": 3}
+    torch.manual_seed(0)
+    model: Any = build(MODEL)
+    with RunFolder.create_or_open(folder, "a: 1\n") as place:
+        yield from fit(
+            model, partial(translation_loss, model), Batches(ENCODED, 0, 512), TrainConfig(**{**usual, **changes}),
+            torch.device("cpu"), Saver(place), {}, counters, stop=stop,
+        )  # fmt: skip
+
+
+def steps(events: Iterator[Event]) -> list[Step]:
+    return [event for event in events if isinstance(event, Step)]
 
 
 @pytest.mark.claim("X2")
@@ -14,3 +55,63 @@ def test_gradients_are_clipped_by_their_norm_and_by_its_square_only_when_asked()
     assert weight.grad.tolist() == [3, 4]  # the true norm is 5: nothing to clip
     assert float(clip([weight], 5.0, rule="squared")) == 5
     assert weight.grad.tolist() == pytest.approx([0.6, 0.8])
+
+
+@pytest.mark.claim("J3")
+@pytest.mark.parametrize(("rule", "measure"), [("norm", 13.0), ("squared", 169.0)])
+def test_a_gradient_is_scaled_when_its_norm_is_too_big_by_either_rule(rule: Any, measure: float) -> None:
+    weights = [torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(1))]
+    for limit in (1.0, 6.5, 12.99, 13.0, 20.0, 168.0, 169.0, 500.0):
+        weights[0].grad, weights[1].grad = torch.tensor([3.0, 4.0]), torch.tensor([12.0])
+        assert float(clip(weights, limit, rule)) == 13
+        scale = limit / measure if measure > limit else 1.0
+        assert weights[0].grad.tolist() == pytest.approx([3 * scale, 4 * scale])
+        assert weights[1].grad.tolist() == pytest.approx([12 * scale])
+        if rule == "norm":
+            assert float(torch.cat([weight.grad for weight in weights]).norm()) == pytest.approx(min(13, limit))
+
+
+@pytest.mark.claim("M17")
+def test_the_executor_tells_what_happens_when_it_happens_and_heeds_conditions(tmp_path: Path) -> None:
+    told = [(type(event), event.step) for event in run(tmp_path / "run", Counters())]
+    wanted: list[tuple[type, int]] = []
+    for step in range(1, 11):
+        wanted.append((Step, step))
+        wanted += [(Due, step)] if step % 4 == 0 or step == 10 else []
+        wanted += [(Saved, step)] if step % 3 == 0 or step == 10 else []
+    assert told == wanted
+
+    counters, low = Counters(), [False]  # a condition of one's own: until the loss is below a threshold
+    seen = []
+    for event in run(tmp_path / "until", counters, lambda: low[0], budget=Budget(steps=200), optimizer=AdamW(lr=1e-2)):
+        if isinstance(event, Step):
+            seen.append(event.loss)
+            low[0] = event.loss < 3.0
+    assert seen[-1] < 3.0 <= min(seen[:-1])
+    assert 1 < counters.step == len(seen) < 200
+    assert newest(tmp_path / "until", 1)[0][0].step == counters.step  # and nothing of it is lost
+
+    tokens = steps(run(tmp_path / "tokens", Counters(), budget=Budget(tokens=1000)))
+    assert tokens[-1].tokens >= 1000 > tokens[-2].tokens
+
+
+@pytest.mark.claim("M18")
+@pytest.mark.parametrize(
+    ("schedule", "curve"),
+    [
+        (Noam(width=16, warmup=4), lambda n: 16**-0.5 * min(n**-0.5, n * 4**-1.5)),
+        (Cosine(warmup=2), lambda n: min(1, n / 2) * (1 + math.cos(math.pi * (n - 1) / 10)) / 2),
+        (Linear(warmup=5, floor=0.1), lambda n: min(1, n / 5) * (0.1 + 0.9 * (1 - (n - 1) / 10))),
+        (Constant(), lambda n: 1.0),
+    ],
+    ids=["noam", "cosine", "linear", "constant"],
+)
+def test_the_optimizer_follows_the_decay_and_clips(
+    tmp_path: Path, schedule: Any, curve: Callable[[int], float]
+) -> None:
+    told = steps(run(tmp_path / "run", Counters(), schedule=schedule, clip=0.05, optimizer=AdamW(lr=3e-3)))
+    assert [step.rate for step in told] == pytest.approx([3e-3 * curve(n) for n in range(1, 11)])
+    assert min(step.norm for step in told) > 0.05  # the norm that is told is the one before clipping
+    moments = newest(tmp_path / "run", 1)[0][0].load("optimizer")
+    first = torch.cat([value.flatten() for name, value in moments.items() if name.startswith("exp_avg.")])
+    assert float(first.norm()) <= 0.05  # a mean of gradients none of which was longer

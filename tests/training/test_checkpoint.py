@@ -20,7 +20,7 @@ import torch
 
 from heedful.errors import UserError
 from heedful.training import files
-from heedful.training.checkpoint import Checkpoint, RunFolder, newest
+from heedful.training.checkpoint import SLACK, Checkpoint, RunFolder, newest
 
 RECIPE = "task:\n  kind: translation\ntrain:\n  seed: 1\n  optimizer:\n    lr: 1e-3\n"
 OPERATIONS = ("make_folder", "create", "reopen", "write", "sync", "rename", "unlink", "remove_folder")
@@ -375,20 +375,44 @@ def test_fresh_empties_a_former_run_and_nothing_else(folder: Path) -> None:
     other = RECIPE.replace("seed: 1", "seed: 2")
     with RunFolder.create_or_open(folder, other, fresh=True) as run:
         assert run.latest() is None
-    assert sorted(os.listdir(folder)) == ["checkpoints", "lock", "notes.txt", "recipe.yaml"]
+    assert sorted(os.listdir(folder)) == ["checkpoints", "lock", "metrics.jsonl", "notes.txt", "recipe.yaml"]
     assert (folder / "recipe.yaml").read_text() == other
 
 
 def test_preflight_says_how_much_space_is_lacking(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
-    with RunFolder.create_or_open(folder, RECIPE) as run:
-        run.preflight(1)
-        monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9 - 12_345, 12_345))
-        run.preflight(12_345)
-        with pytest.raises(UserError, match=r"12,345 bytes free[^$]*12,346 bytes") as raised:
-            run.preflight(12_346)
+
+    def free(size: int) -> None:
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9 - size, size))
+
+    with RunFolder.create_or_open(folder, RECIPE, keep=3) as run:
+        needed = 5 * (3000 + SLACK) + 2 * (1000 + SLACK)  # those kept, the best, the new one; the old and the new model
+        free(needed)
+        run.preflight(1000, 3000)
+        free(needed - 1)
+        with pytest.raises(UserError, match=rf"{needed - 1:,} bytes free[^$]*{needed:,} bytes") as raised:
+            run.preflight(1000, 3000)
         assert raised.value.exit_code == 74
+        path = save(run, 1)
+        there = sum(file.stat().st_size for file in path.iterdir())
+        free(needed - there)  # what is there already needs no room
+        run.preflight(1000, 3000)
+        free(needed - there - 1)
+        with pytest.raises(UserError, match="too little space"):
+            run.preflight(1000, 3000)
     assert_no_leftovers(folder)
+
+
+def test_pruning_that_a_crash_prevented_can_be_done_later(folder: Path) -> None:
+    with RunFolder.create_or_open(folder, RECIPE, keep=9) as run:
+        for step in (1, 2, 3, 4):
+            save(run, step)
+    with RunFolder.create_or_open(folder, RECIPE, keep=2) as run:
+        run.latest()
+        run.prune(1)
+        assert steps(folder) == [1, 3, 4]
+        run.prune(None)
+        assert steps(folder) == [3, 4]
 
 
 def test_preflight_finds_a_folder_that_cannot_be_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -398,7 +422,7 @@ def test_preflight_finds_a_folder_that_cannot_be_written(folder: Path, monkeypat
     with RunFolder.create_or_open(folder, RECIPE) as run:
         monkeypatch.setattr(files, "create", refuse)
         with pytest.raises(UserError, match="Read-only"):
-            run.preflight(1)
+            run.preflight(1, 1)
 
 
 def test_state_that_json_cannot_hold_fails_before_anything_is_written(folder: Path) -> None:

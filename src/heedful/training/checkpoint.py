@@ -29,6 +29,7 @@ from heedful.training.sealed import DamageError, Manifest, Pieces, commit, read_
 from heedful.training.tensors import pack, require_finite, unpack
 
 FEWEST_KEPT = 2
+SLACK = 256 * 1024  # bytes
 STEP = re.compile(r"step-(\d{8,18})")
 CONTENTS = ("checkpoints", "model", "samples", "metrics.jsonl", "env.json", "recipe.yaml")
 
@@ -125,9 +126,11 @@ class RunFolder:
             else:
                 files.write_text_atomic(folder / "recipe.yaml", recipe_yaml)
             with files.disk_errors(folder, "write to the run folder"):
+                if not (folder / "metrics.jsonl").exists():
+                    os.close(files.create(folder / "metrics.jsonl"))
                 if not (folder / "checkpoints").exists():
                     files.make_folder(folder / "checkpoints")
-                    files.sync_folder(folder)
+                files.sync_folder(folder)  # what is in these is of no use while their names may be lost
         except BaseException:
             let_go(lock)
             raise
@@ -143,19 +146,26 @@ class RunFolder:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def preflight(self, bytes_needed: int) -> None:
-        """Refuse now, by a trial write and the free space, what would otherwise fail at the first save."""
-        with files.disk_errors(self.path, "write to the run folder", bytes_needed):
+    def preflight(self, model: int, checkpoint: int) -> None:
+        """Refuse now, by a trial write and the free space, what would otherwise fail at a save.
+
+        There must be room for the checkpoints that are kept, the best, the one being written, and the model twice, less
+        what is there of them already; each with something for headers, small files and what a disk rounds up to.
+        """
+        most = (self._keep + 2) * (checkpoint + SLACK) + 2 * (model + SLACK)
+        there = sum(path.stat().st_size for path in self.path.glob("checkpoints/step-*/*") if path.is_file())
+        needed = max(most - there, checkpoint + SLACK)
+        with files.disk_errors(self.path, "write to the run folder", needed):
             probe = files.temporary(self.path / "probe")
             files.write_new(probe, b"\0" * 4096)
             files.unlink(probe)
             free = shutil.disk_usage(self.path).free
-        if free < bytes_needed:
+        if free < needed:
             raise UserError(
                 "too little space for the checkpoints of this run",
                 where=str(self.path),
                 found=f"{free:,} bytes free",
-                expected=f"{bytes_needed:,} bytes",
+                expected=f"{needed:,} bytes",
                 todo="free some space, choose a folder on another disk, or keep fewer checkpoints",
                 exit_code=files.EXIT_DISK,
             )
@@ -178,8 +188,7 @@ class RunFolder:
             require_finite(group, f"step {step}, {stem}", "lower the learning rate; the last checkpoint is still good")
         if not self._is_complete(step):
             self._write(final, step, tensors, state, about)
-        with files.disk_errors(self.path, "delete old checkpoints"):
-            self._prune(best)
+        self.prune(best)
         return final
 
     def _write(
@@ -212,6 +221,11 @@ class RunFolder:
                 files.sync(descriptor)
             finally:
                 os.close(descriptor)
+
+    def prune(self, best: int | None) -> None:
+        """Delete the old checkpoints but for the newest complete ones and the step named best."""
+        with files.disk_errors(self.path, "delete old checkpoints"):
+            self._prune(best)
 
     def _prune(self, best: int | None) -> None:
         steps = _steps(self.path)
