@@ -28,7 +28,7 @@ from heedful.training.optim import AdamW, Constant, Cosine, Linear, Noam
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-SESSIONS = [ROOT / "README.md", ROOT / "docs" / "python.md"]
+SESSIONS = [ROOT / "README.md", ROOT / "docs" / "python.md", ROOT / "docs" / "distributed.md"]
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 
 # The smallest run of the demo's recipe, for snippets that are marked as needing a trained model.

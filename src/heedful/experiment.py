@@ -27,8 +27,8 @@ from heedful.recipe import Recipe, check_recipe
 from heedful.scoring import Evaluated, evaluate, plain, results, scored
 from heedful.tasks.translation import Translator, compiled, perplexity_loss, translation_loss
 from heedful.training.checkpoint import Checkpoint, RunFolder, newest
-from heedful.training.distributed import Team
-from heedful.training.environment import environment
+from heedful.training.distributed import Parallel, Team
+from heedful.training.environment import environment, memory
 from heedful.training.files import append_jsonl, disk_errors, trim_jsonl, write_text_atomic
 from heedful.training.loop import (
     Counters,
@@ -97,6 +97,8 @@ def train(
     team.require_same("recipe", render(recipe), "give every process the same recipe and the same settings")
     repeat_exactly(recipe.train)
     device = choose_device(recipe.train, team.local_rank)
+    size = recipe.model.parameters(recipe.model.vocab or recipe.tokenizer.vocab)
+    _require_memory(size, device, team, recipe.train.parallel)
     if not team.leads:
         yield from _train(recipe, None, Path(run), device, stop, team)
         return
@@ -106,7 +108,6 @@ def train(
     with RunFolder.create_or_open(
         path, render(recipe), keep=recipe.train.keep, every=recipe.train.save_every, may_differ=MAY_DIFFER
     ) as folder:
-        size = recipe.model.parameters(recipe.model.vocab or recipe.tokenizer.vocab)
         folder.preflight(model=4 * size, checkpoint=4 * size * 3)
         yield from _train(recipe, folder, path, device, stop, team)
 
@@ -188,6 +189,21 @@ def _train(
     if folder and not stopped:
         yield from _finish(recipe, folder, config, shown, translator, counters)
     yield Finished(counters.step, stopped, str(path))
+
+
+def _require_memory(size: int, device: torch.device, team: Team, parallel: Parallel) -> None:
+    """Refuse at once a model whose weights, gradients and two moments are more than there is memory for."""
+    shards = team.world if parallel == "fsdp" else 1
+    needed = round(4 * size * (1 + 3 / shards)) * (team.local_world if device.type == "cpu" else 1)
+    there = memory(device)
+    if there is not None and needed > there:
+        raise UserError(
+            "the model is too large to be trained here",
+            where="model",
+            found=f"{size:,} parameters, which take {needed / 1e9:,.1f} GB with their gradients and moments",
+            expected=f"at most the {there / 1e9:,.1f} GB of memory of this {device.type}",
+            todo="choose a smaller width, fewer blocks or a smaller vocabulary",
+        )
 
 
 def _validated(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from importlib.metadata import version
 from pathlib import Path
@@ -26,6 +27,16 @@ def environment(device: torch.device) -> dict[str, object]:
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "cuda": torch.version.cuda,
     }
+
+
+def memory(device: torch.device) -> int | None:
+    """The bytes of memory that a device has in all, or what the system tells of it."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[1])
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):
+        return None
 
 
 def processor(told: Path = Path("/proc/cpuinfo")) -> str:
