@@ -10,6 +10,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.configs import TransformerConfig
 from heedful.tasks.translation import translation_loss
+from heedful.training import distributed
 from heedful.training.checkpoint import RunFolder, newest
 from heedful.training.configs import Budget, TrainConfig
 from heedful.training.distributed import Parallel, Seat, Team, find_seat, first_host
@@ -98,6 +100,8 @@ def test_torchruns_seat() -> None:
     }  # fmt: skip
     assert find_seat(variables) == Seat(5, 8, 1, 4, "one", 1234)
     assert find_seat({"RANK": "1", "WORLD_SIZE": "2"}) == Seat(1, 2, 1, 2, "127.0.0.1", 29500)
+    apart = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "elsewhere"}  # a process a machine
+    assert find_seat(apart) == Seat(1, 2, 0, 1, "elsewhere", 29500)
     with pytest.raises(UserError, match="the environment variable RANK"):
         find_seat({"RANK": "one", "WORLD_SIZE": "2"})
 
@@ -306,6 +310,18 @@ def test_an_error_of_one_ends_all_and_is_told_once(tmp_path: Path) -> None:
 
     together(2, work, tmp_path, expected=7)
     assert said(tmp_path) == ["error: x.txt: rank 1: no such file"]
+
+
+def test_one_who_waits_in_vain_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distributed, "JOINING", timedelta(seconds=1))
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "")  # which the team sets, and which are put back afterwards
+    with (
+        pytest.raises(UserError, match="rank 1 does not reach the others") as error,
+        Team(Seat(1, 2, 1, 2, "127.0.0.1", 9)),
+    ):
+        pass
+    assert error.value.where == "127.0.0.1:9"
 
 
 def test_different_eyes_are_noticed(tmp_path: Path) -> None:

@@ -31,7 +31,10 @@ from heedful.training.vigil import Vigil
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-LONGEST_WAIT = timedelta(hours=12)  # for a process that evaluates; one that is gone or frozen is noticed by the vigil
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+JOINING = timedelta(minutes=5)  # until the last process has come
+LONGEST_STEP = timedelta(minutes=30)
+LONGEST_WAIT = timedelta(days=1)  # for a process that evaluates; one that is gone or frozen is noticed by the vigil
 LossOf = Callable[[Batch], Loss]
 Parallel = Literal["ddp", "fsdp"]
 
@@ -51,12 +54,15 @@ class Seat:
 def find_seat(variables: Mapping[str, str]) -> Seat | None:
     """This process's seat as torchrun tells it, or SLURM's srun; none for a process on its own."""
     if "RANK" in variables and "WORLD_SIZE" in variables:
+        address = variables.get("MASTER_ADDR", "127.0.0.1")
+        # Whoever does not say which processes share a machine starts one on each, unless all meet on this one.
+        here = (variables["RANK"], variables["WORLD_SIZE"]) if address in LOOPBACK else ("0", "1")
         return Seat(
             _number(variables, "RANK", "0"),
             _number(variables, "WORLD_SIZE", "1"),
-            _number(variables, "LOCAL_RANK", variables["RANK"]),
-            _number(variables, "LOCAL_WORLD_SIZE", variables["WORLD_SIZE"]),
-            variables.get("MASTER_ADDR", "127.0.0.1"),
+            _number(variables, "LOCAL_RANK", here[0]),
+            _number(variables, "LOCAL_WORLD_SIZE", here[1]),
+            address,
             _number(variables, "MASTER_PORT", "29500"),
         )
     # A batch script has SLURM's variables too; only what srun starts has those of a step.
@@ -64,12 +70,12 @@ def find_seat(variables: Mapping[str, str]) -> Seat | None:
         nodes = variables.get("SLURM_STEP_NODELIST", variables.get("SLURM_NODELIST", "127.0.0.1"))
         job = _number(variables, "SLURM_JOB_ID", "0")
         world = _number(variables, "SLURM_STEP_NUM_TASKS", "1")
-        here = variables.get("SLURM_STEP_TASKS_PER_NODE", str(world))
+        tasks = variables.get("SLURM_STEP_TASKS_PER_NODE", str(world))
         return Seat(
             _number(variables, "SLURM_PROCID", "0"),
             world,
             _number(variables, "SLURM_LOCALID", "0"),
-            _tasks_here(here, _number(variables, "SLURM_NODEID", "0")),
+            _tasks_here(tasks, _number(variables, "SLURM_NODEID", "0")),
             variables.get("MASTER_ADDR", first_host(nodes)),
             _number(variables, "MASTER_PORT", str(20_000 + job % 20_000)),
         )
@@ -109,7 +115,7 @@ class Team:
         self.rank, self.world = (seat.rank, seat.world) if seat else (0, 1)
         self.local_rank, self.local_world = (seat.local_rank, seat.local_world) if seat else (0, 1)
         self.seat = seat
-        self.words = 0  # that were spoken so far
+        self.words = 0  # that were spoken and waited for so far
         self.store: Store | None = None
         self.vigil: Vigil | None = None
 
@@ -127,6 +133,7 @@ class Team:
         if self.seat is None:
             return self
         import torch.distributed as dist
+        from torch.distributed.rendezvous import rendezvous
 
         if self.local_world == self.world:  # all on one machine: nothing of it listens to others
             loop = "lo" if sys.platform == "linux" else "lo0"
@@ -137,7 +144,10 @@ class Team:
         os.environ.update({name: str(value) for name, value in settings.items()})
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
         try:
-            dist.init_process_group(backend, timeout=LONGEST_WAIT)
+            store: Any = next(rendezvous("env://", timeout=JOINING))[0]
+            self.store, self.vigil = store, Vigil(store.clone(), self.rank, self.world)
+            self.vigil.start()
+            dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world, timeout=LONGEST_STEP)
         except (RuntimeError, ValueError) as error:
             raise UserError(
                 f"rank {self.rank} does not reach the others",
@@ -145,9 +155,6 @@ class Team:
                 found=str(error).splitlines()[0],
                 todo="start every process with torchrun, the same --rdzv-endpoint on each machine",
             ) from error
-        store: Any = dist.distributed_c10d._get_default_store()
-        self.store, self.vigil = store, Vigil(store.clone(), self.rank, self.world)
-        self.vigil.start()
         return self
 
     def __exit__(
@@ -188,8 +195,14 @@ class Team:
         return [float(value) for value in total]
 
     def wait(self) -> None:
-        """Until every process has come here."""
-        self.sums([0.0])
+        """Until every process has come here, however long one evaluates."""
+        if self.store is None:
+            return
+        self.words += 1
+        key = f"here/{self.words}"
+        if self.store.add(key, 1) == self.world:
+            self.store.set(f"{key}/all", "")
+        self.store.wait([f"{key}/all"], LONGEST_WAIT)
 
     def word(self, text: str = "") -> str:
         """What the leader says, heard by all."""
