@@ -122,3 +122,23 @@ def test_leftovers_are_known_by_their_suffix_alone(tmp_path: Path) -> None:
     for path in [*ours, tmp_path / "x.tmp", tmp_path / "x.tmp-1", tmp_path / "x.tmp-0123456789abcdef.txt"]:
         path.touch()
     assert sorted(files.leftovers(tmp_path)) == sorted(ours)
+
+
+def test_small_pieces_are_written_together_and_large_ones_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[bytes | memoryview] = []
+    real = files.write
+
+    def write(descriptor: int, data: bytes | memoryview) -> None:
+        written.append(data)
+        real(descriptor, data)
+
+    monkeypatch.setattr(files, "write", write)
+    large = memoryview(bytes(range(256)) * (files.LARGE // 256 + 1))
+    pieces = [b"a" * 100] * 50 + [large] + [b"b" * (files.LARGE // 2)] * 5 + [b""]
+    files.write_new(tmp_path / "file", *pieces)
+    assert (tmp_path / "file").read_bytes() == b"".join(pieces)
+    assert large in [data for data in written if isinstance(data, memoryview)]
+    assert len(written) <= 6
+    assert max(len(data) for data in written if data is not large) <= files.LARGE

@@ -12,13 +12,14 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from heedful.errors import UserError
 
 EXIT_DISK = 74  # the exit code of a disk that is full or cannot be written: EX_IOERR of sysexits.h
+LARGE = 1 << 20  # bytes that are written by themselves
 LEFTOVER = re.compile(r".+\.tmp-[0-9a-f]{16}")
 
 
@@ -68,11 +69,27 @@ def write_new(path: Path, *pieces: bytes | memoryview) -> None:
     """Make a file of these pieces, one after the other, and see it onto the disk."""
     descriptor = create(path)
     try:
-        for piece in pieces:
+        for piece in _gathered(pieces):
             write(descriptor, piece)
         sync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _gathered(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """The same bytes in fewer pieces: small ones are put together, large ones are not copied."""
+    small: list[bytes | memoryview] = []
+    held = 0
+    for piece in pieces:
+        if held + len(piece) > LARGE:
+            yield b"".join(small)
+            small, held = [], 0
+        if len(piece) > LARGE:
+            yield piece
+        else:
+            small.append(piece)
+            held += len(piece)
+    yield b"".join(small)
 
 
 def sync_folder(path: Path) -> None:
