@@ -7,7 +7,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 INSTALLED := .venv/installed
 
-.PHONY: demo test format multi30k clean
+.PHONY: demo test torture format multi30k clean
 
 demo: $(INSTALLED)
 	$(BIN)/heedful demo
@@ -17,6 +17,13 @@ test: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/mypy src
 	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 2
+
+# Hundreds of kills, crashes, full disks and flipped bits; writes its counts to docs/reliability.json and .md. Needs root
+# for the small disks that it mounts, and a machine that has nothing else to do.
+torture: $(INSTALLED)
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE HEEDFUL_TORTURE=full \
+		$(BIN)/python -m pytest --verbose tests/torture --ignore tests/torture/test_page.py
+	$(BIN)/python -m pytest tests/torture/test_page.py
 
 format: $(INSTALLED)
 	$(BIN)/ruff format .

@@ -203,6 +203,7 @@ def main() -> None:
     """Run the command line: exit code 2 for a mistake of the user's, 130 when interrupted."""
     # Idle OpenMP threads that spin take the cores from the busy ones; it must be said before torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # what torch warns of when a connection ends is said by us
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter is no reason to fail

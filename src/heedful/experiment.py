@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -170,11 +171,12 @@ def _train(
     with Saver(folder, recipe.train.save_behind) if folder else nullcontext() as saver:
         for event in fit(model, loss_of, batches, recipe.train, device, saver, about, counters, saved, stop, team):
             if isinstance(event, Due):
-                weights = weights_of(model) if sharded else {}
+                weights = weights_of(model, team) if sharded else {}
                 if not team.leads:
                     continue
                 if sharded:
                     shown.load_state_dict(weights)
+                    del weights
                 result = _validated(recipe, translator, valid, held_out, event)
                 score = next(score.value for score in result.scores if score.name == "chrf")
                 if event.saved and (counters.best_score is None or score > counters.best_score):
@@ -237,6 +239,8 @@ def _notes(
             yield "versions, machine, threads and processes are as before: the run goes on bit for bit"
         elif not exact:
             yield "results may differ in the last bits, since train.deterministic is off"
+    if team.local_world < team.world:
+        yield f"the run folder is on the machine of rank 0, {socket.gethostname()}"
     if about["packed"] and recipe.train.accumulate % team.world:
         yield (
             f"{team.world} processes share packed batches of full size, which saves no time: make train.accumulate "

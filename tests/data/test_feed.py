@@ -6,10 +6,13 @@ import multiprocessing
 import os
 import select
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from itertools import count, islice
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,7 +74,7 @@ def lost(
     return error.value, seconds
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGALRM])
 def test_a_dead_worker_is_an_error_within_two_seconds(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
     error, seconds = lost(number, 45, monkeypatch)
     assert seconds < 2
@@ -99,8 +102,27 @@ def test_workers_end_with_whoever_reads() -> None:
     source = feed(Batches(ENCODED, 0, 256), places(), 2)
     next(source)
     assert len(multiprocessing.active_children()) == 2
-    source.close()  # type: ignore[attr-defined]
+    source.close()
     assert not multiprocessing.active_children()
+
+
+def test_workers_leave_it_to_the_run_to_heed_signals() -> None:
+    source = feed(Batches(ENCODED, 0, 256), places(), 2)
+    assert next(source).tokens + next(source).tokens > 0  # both are at work
+    for worker in multiprocessing.active_children():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(worker.pid or 0, number)
+    assert len([next(source) for _ in range(20)]) == 20
+    source.close()
+
+
+def test_a_program_that_reads_half_of_it_ends() -> None:
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import test_feed as t; from heedful.data.batches import Batches;"
+        "source = t.feed(Batches(t.ENCODED, 0, 256), t.places(), 2); next(source); keep = [source]; keep.append(keep)"
+    )
+    here = str(Path(__file__).parent)
+    assert subprocess.run([sys.executable, "-c", code, here], timeout=60, check=False).returncode == 0
 
 
 def test_workers_end_when_their_parent_is_killed() -> None:

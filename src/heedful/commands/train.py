@@ -63,10 +63,12 @@ def heeding(stopper: Stopper) -> Iterator[None]:
 
 def train_verb(name: str, overrides: Sequence[str], run: Path | None) -> None:
     """Train a recipe by name, and say at the end how good it is and what to do next."""
-    with Team(find_seat(os.environ)) as team:
+    seat = find_seat(os.environ)
+    stopper = Stopper(together=seat is not None)
+    with heeding(stopper), Team(seat) as team:
         recipe = load_recipe(name, overrides)
         folder = run or Path("runs") / find_recipe(name).stem
-        test = run_to_end(recipe, folder, team)
+        test = run_to_end(recipe, folder, team, stopper)
         if not team.leads:
             return
         lines = ["", *scoreboard(test)] if test else []
@@ -78,13 +80,14 @@ def train_verb(name: str, overrides: Sequence[str], run: Path | None) -> None:
         say("\n".join(lines))
 
 
-def run_to_end(recipe: Recipe, folder: Path, team: Team | None = None) -> Evaluated | None:
+def run_to_end(
+    recipe: Recipe, folder: Path, team: Team | None = None, stopper: Stopper | None = None
+) -> Evaluated | None:
     """Train with everything shown; returns the test scores, or leaves the program when it was told to stop."""
-    team = team or Team()
+    team, stopper = team or Team(), stopper or Stopper()
     test: Evaluated | None = None
     steps = 0
     with display(recipe.train.log_every, quiet=not team.leads) as screen:
-        stopper = Stopper(team.together)
         with heeding(stopper), enough_memory(), farewell(screen.say):
             for event in train(recipe, folder, stopper, team):
                 screen.show(event)

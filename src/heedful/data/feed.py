@@ -6,13 +6,14 @@ batch, and then every nth. Each sends through a pipe of its own, which holds it 
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import select
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import islice
@@ -41,7 +42,7 @@ class Place(NamedTuple):
 Places = Callable[[], Iterator[Place]]
 
 
-def feed(batches: Batches, places: Places, workers: int = 0) -> Iterator[Batch]:
+def feed(batches: Batches, places: Places, workers: int = 0) -> Generator[Batch]:
     """The batches at some places, one after the other: how many workers prepare them changes nothing else."""
     if not workers:
         yield from (batches.at(*place) for place in places())
@@ -49,14 +50,21 @@ def feed(batches: Batches, places: Places, workers: int = 0) -> Iterator[Batch]:
     for first in islice(places(), 1):
         batches.epoch_of(first.position)  # what is wrong with the batches is raised here, not in a worker
     crew: list[Worker] = []
+    end = partial(_dismiss, crew)
+    atexit.register(end)  # a program that leaves this half read would wait for workers that nothing tells to end
     try:
         for number in range(workers):
             crew.append(Worker.hired(number, batches, partial(_turns, places, number, workers), crew))
         for turn, _ in enumerate(places()):
             yield _read(crew[turn % workers], crew, PackedBatch if batches.packed else PairBatch)
     finally:
-        for worker in crew:
-            worker.dismiss()
+        atexit.unregister(end)
+        _dismiss(crew)
+
+
+def _dismiss(crew: list[Worker]) -> None:
+    while crew:
+        crew.pop().dismiss()
 
 
 def _turns(places: Places, first: int, every: int) -> Iterator[Place]:
@@ -91,8 +99,8 @@ class Worker:
 
 def _work(batches: Batches, places: Places, pipe: int, strangers: list[int]) -> None:
     """What a worker does until nobody reads any more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the whole run, which ends its workers
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the whole run, which saves first and ends its workers
+        signal.signal(number, signal.SIG_IGN)
     for other in strangers:
         os.close(other)
     torch.set_num_threads(1)

@@ -133,6 +133,7 @@ class Team:
         if self.seat is None:
             return self
         import torch.distributed as dist
+        from torch._C._distributed_c10d import PrefixStore
         from torch.distributed.rendezvous import rendezvous
 
         if self.local_world == self.world:  # all on one machine: nothing of it listens to others
@@ -144,10 +145,17 @@ class Team:
         os.environ.update({name: str(value) for name, value in settings.items()})
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
         try:
-            store: Any = next(rendezvous("env://", timeout=JOINING))[0]
-            self.store, self.vigil = store, Vigil(store.clone(), self.rank, self.world)
+            common: Any = next(rendezvous("env://", timeout=JOINING))[0]
+            # A launcher that starts everything anew may keep the store, with all that the dead have said. On several
+            # machines the launchers need not agree on how often they did.
+            here = self.local_world == self.world
+            attempt = f"attempt/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0') if here else 0}"
+            self.store = PrefixStore(attempt, common)
+            self.vigil = Vigil(PrefixStore(attempt, common.clone()), self.rank, self.world)
             self.vigil.start()
-            dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world, timeout=LONGEST_STEP)
+            dist.init_process_group(
+                backend, store=self.store, rank=self.rank, world_size=self.world, timeout=LONGEST_STEP
+            )
         except (RuntimeError, ValueError) as error:
             raise UserError(
                 f"rank {self.rank} does not reach the others",

@@ -114,6 +114,8 @@ def first_bad(model: nn.Module, run: Callable[[], Loss], tokens: int) -> str | N
             loss = run()
             (loss.total / tokens).backward()
         except torch.OutOfMemoryError:
+            if torch.distributed.is_available() and torch.distributed.is_initialized():
+                raise  # the others would wait for this process
             return None
     return bad_value(seen.values, loss) or bad_gradient(seen, loss)
 

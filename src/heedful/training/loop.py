@@ -28,7 +28,7 @@ from heedful.training.finite import not_finite, require_sound
 from heedful.training.optim import load_optimizer, make_optimizer, optimizer_tensors
 from heedful.training.saving import Saver
 from heedful.training.seeds import reseed
-from heedful.training.shards import whole
+from heedful.training.shards import is_sharded, whole
 from heedful.training.step import GraphedStep, PlainStep
 from heedful.training.tensors import EXIT_NOT_FINITE
 
@@ -96,23 +96,23 @@ def fit(
     saver: Saver | None,
     about: dict[str, Any],
     counters: Counters,
-    saved: Mapping[str, Mapping[str, Tensor]] | None = None,
+    saved: dict[str, dict[str, Tensor]] | None = None,
     stop: Callable[[], bool] = lambda: False,
     team: Team | None = None,
 ) -> Iterator[Event]:
     """Train until the budget is spent or `stop` says so; `counters` is kept up to date for the caller.
 
-    `saved` holds the tensors of a checkpoint, under `model` and `optimizer`. Of a team, every process calls this, and
-    the leader alone has a saver.
+    `saved` holds the tensors of a checkpoint, under `model` and `optimizer`, and is emptied. Of a team, every process
+    calls this, and the leader alone has a saver.
     """
     team = team or Team()
     half = half_precision(config, device)
     if saved:
-        model.load_state_dict(saved["model"])
+        model.load_state_dict(saved.pop("model"))
     spread = team.spread(model, loss_of, config.parallel)
     optimizer = make_optimizer(config.optimizer, model, device)
     if saved:
-        load_optimizer(optimizer, model, saved["optimizer"])
+        load_optimizer(optimizer, model, saved.pop("optimizer"))
     if spent(config, counters) >= 1:
         return
     model.train()
@@ -129,7 +129,8 @@ def fit(
 
     def save() -> None:
         require_sound(model, counters.step)
-        groups = {"model": weights_of(model), "optimizer": all_of(optimizer_tensors(optimizer, model))}
+        moments = optimizer_tensors(optimizer, model)
+        groups = {"model": weights_of(model, team), "optimizer": whole_of(moments, team)}
         if saver:
             saver.save(counters.step, groups, vars(counters), about, counters.best_step)
         team.wait()
@@ -139,65 +140,68 @@ def fit(
 
     began, last_time, last_tokens = time.monotonic() - counters.seconds, time.monotonic(), counters.tokens
     wished = False
-    while (progress := spent(config, counters)) < 1 and not wished:
-        wish = stop()
-        if wish and not team.together:
-            break
-        step = counters.step + 1
-        team.at_step(step)
-        tokens = share.tokens(counters.position)
-        rate = config.optimizer.lr * config.schedule.factor(step, progress)
-        if half is torch.float16:
-            plain.scale.fill_(counters.scale)
-        losses = []
-        for index, batch in enumerate(micro):
-            share.seed(device, step, index)
-            losses.append(run.gradients(batch, tokens, last=index == len(micro) - 1).plain.clone())
-        *own, norm_value = torch.stack([*losses, run.norm()]).tolist()
-        total, wishes, seconds = team.sums([sum(own), float(wish), time.monotonic() - began if team.leads else 0.0])
-        loss_value, wished = total / tokens, wishes > 0
-        if half is torch.float16 and math.isfinite(loss_value):
-            moved = rescaled(counters, math.isfinite(norm_value))
-        elif not (math.isfinite(loss_value) and math.isfinite(norm_value)):
-            raise _blamed(team, model, step, micro, own, plain, share)
-        else:
-            moved = True
-        if moved:
-            run.update(rate)
-        else:
-            run.skip()
+    try:
+        while (progress := spent(config, counters)) < 1 and not wished:
+            wish = stop()
+            if wish and not team.together:
+                break
+            step = counters.step + 1
+            team.at_step(step)
+            tokens = share.tokens(counters.position)
+            rate = config.optimizer.lr * config.schedule.factor(step, progress)
+            if half is torch.float16:
+                plain.scale.fill_(counters.scale)
+            losses = []
+            for index, batch in enumerate(micro):
+                share.seed(device, step, index)
+                losses.append(run.gradients(batch, tokens, last=index == len(micro) - 1).plain.clone())
+            *own, norm_value = torch.stack([*losses, run.norm()]).tolist()
+            total, wishes, seconds = team.sums([sum(own), float(wish), time.monotonic() - began if team.leads else 0.0])
+            loss_value, wished = total / tokens, wishes > 0
+            if half is torch.float16 and math.isfinite(loss_value):
+                moved = rescaled(counters, math.isfinite(norm_value))
+            elif not (math.isfinite(loss_value) and math.isfinite(norm_value)):
+                raise _blamed(team, model, step, micro, own, plain, share)
+            else:
+                moved = True
+            if moved:
+                run.update(rate)
+            else:
+                run.skip()
 
-        counters.step, counters.position = step, counters.position + config.accumulate
-        counters.tokens, counters.seconds = counters.tokens + tokens, seconds
-        now = time.monotonic()
-        speed = (counters.tokens - last_tokens) / max(now - last_time, 1e-9)
-        ends = spent(config, counters) >= 1
-        if step % config.log_every == 0 or ends or step == 1:
-            last_time, last_tokens = now, counters.tokens
-        epoch = batches.epoch_of(counters.position - 1)
-        yield Step(
-            step, epoch, loss_value, rate, norm_value if moved else 0.0, counters.tokens, speed,
-            spent(config, counters), counters.skipped,
-        )  # fmt: skip
-        yield from done()
-        saves, paused = step % config.save_every == 0 or ends, time.monotonic()
-        if step % config.evaluate_every == 0 or ends:
-            require_sound(model, step)
-            model.eval()
-            yield Due(step, saves)
-            model.train()
-            team.wait()
-        if saves:
-            save()
+            counters.step, counters.position = step, counters.position + config.accumulate
+            counters.tokens, counters.seconds = counters.tokens + tokens, seconds
+            now = time.monotonic()
+            speed = (counters.tokens - last_tokens) / max(now - last_time, 1e-9)
+            ends = spent(config, counters) >= 1
+            if step % config.log_every == 0 or ends or step == 1:
+                last_time, last_tokens = now, counters.tokens
+            epoch = batches.epoch_of(counters.position - 1)
+            yield Step(
+                step, epoch, loss_value, rate, norm_value if moved else 0.0, counters.tokens, speed,
+                spent(config, counters), counters.skipped,
+            )  # fmt: skip
             yield from done()
-        last_time += time.monotonic() - paused  # looking at the model and saving it are not its speed
-        if not ends:
-            micro = share.next()
-    if counters.step and counters.step % config.save_every and spent(config, counters) < 1:
-        save()  # stopped between two saves: nothing is lost
-    if saver:
-        saver.wait()
-    yield from done()
+            saves, paused = step % config.save_every == 0 or ends, time.monotonic()
+            if step % config.evaluate_every == 0 or ends:
+                require_sound(model, step)
+                model.eval()
+                yield Due(step, saves)
+                model.train()
+                team.wait()
+            if saves:
+                save()
+                yield from done()
+            last_time += time.monotonic() - paused  # looking at the model and saving it are not its speed
+            if not ends:
+                micro = share.next()
+        if counters.step and counters.step % config.save_every and spent(config, counters) < 1:
+            save()  # stopped between two saves: nothing is lost
+        if saver:
+            saver.wait()
+        yield from done()
+    finally:
+        share.close()
 
 
 class Share:
@@ -211,6 +215,10 @@ class Share:
     def next(self) -> list[Batch]:
         """The batches of the next step."""
         return [next(self.source) for _ in self.turns]
+
+    def close(self) -> None:
+        """Let the workers go."""
+        self.source.close()
 
     def tokens(self, position: int) -> int:
         """The tokens of the whole step that begins at a position, those of other processes included."""
@@ -271,6 +279,8 @@ def choose_device(config: TrainConfig, local_rank: int = 0) -> torch.device:
         )
     if wanted == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
+    if torch.cuda.device_count() == 1 and "SLURM_STEP_NUM_TASKS" in os.environ:
+        local_rank = 0  # SLURM can show each task its own GPU alone
     if local_rank >= torch.cuda.device_count():
         raise UserError(
             "there are more processes on this machine than GPUs",
@@ -296,14 +306,19 @@ def half_precision(config: TrainConfig, device: torch.device) -> torch.dtype | N
     return named.get(config.precision)
 
 
-def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """The model's weights by name, whole, where they are; of a team every process must ask."""
-    return all_of(model.state_dict())
+def weights_of(model: nn.Module, team: Team) -> dict[str, Tensor]:
+    """The model's weights by name, whole, for the leader; every process must ask."""
+    return whole_of(model.state_dict(), team)
 
 
-def all_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors by name, whole; of a team every process must ask."""
-    return {name: whole(value.detach()) for name, value in tensors.items()}
+def whole_of(tensors: Mapping[str, Tensor], team: Team) -> dict[str, Tensor]:
+    """Tensors by name, whole, for the leader; every process must ask. Those that were in shards come to the CPU."""
+    found = {}
+    for name, value in tensors.items():
+        tensor = whole(value.detach())  # one at a time: no process has room for all
+        if team.leads:
+            found[name] = tensor.cpu() if is_sharded(value) else tensor
+    return found
 
 
 def load_strictly(model: nn.Module, tensors: dict[str, Tensor], file: Path) -> None:

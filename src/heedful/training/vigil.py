@@ -13,7 +13,6 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 BEAT = 1.0  # seconds between two signs of life
 PATIENCE = 45  # missing ones in a row after which a process counts as frozen; a suspended machine misses none
 SETTLING = 5.0  # seconds within which the cause of a broken connection shows
-FALLEN = "fallen"  # the exit code of whoever ended the run
+FALLEN = "fallen"  # who ended the run, and with which exit code
 
 
 class Sign(NamedTuple):
@@ -48,39 +47,46 @@ class Sign(NamedTuple):
         return " ".join(map(str, self))
 
 
-class Watched(NamedTuple):
-    """Another process: the last sign of it, and how often the same one was found since."""
-
-    sign: Sign
-    stale: int
-
-
 class Vigil(Thread):
-    """Gives signs of life and looks for those of others until it is told to leave."""
+    """Gives signs of life and looks for those of others until it is told to leave.
+
+    One thread talks to the store, which may take it along when it freezes; this one looks on and never waits for it.
+    """
 
     def __init__(self, store: Store, rank: int, world: int) -> None:
         super().__init__(name="vigil", daemon=True)
-        self.store, self.rank = store, rank
+        self.store, self.rank, self.world = store, rank, world
         self.step = 0
-        self.sign = Sign(0, 0, os.getpid(), system())
-        self.world = world
         self.others = range(1, world) if rank == 0 else range(1)
-        self.seen: dict[int, Watched] = {}
+        self.signs: dict[int, Sign] = {}  # the last of each other process
+        self.rounds = 0  # of talk with the store
+        self.ended: int | None = None  # the exit code with which somebody has ended the run
+        self.broken = False  # whether the store is gone
         self.deaths: dict[int, int] = {}  # of processes of this system, as descriptors that can be waited for
         self.leaving = Event()
         self.bell = os.pipe()
+        self.sign = Sign(0, 0, os.getpid(), system())
         store.set_timeout(timedelta(seconds=SETTLING))
-        self._beat()
+        self._talk()
+        self.talker = Thread(target=self._talk_on, name="talk", daemon=True)
 
     def run(self) -> None:
         """What the thread does; it ends the whole process, wherever that is, when another is missing."""
+        self.talker.start()
+        stale = dict.fromkeys((*self.others, self.rank), (0, -1))  # how often the same number was seen, and which
         while not self.leaving.is_set():
             select.select([self.bell[0], *self.deaths.values()], [], [], BEAT)
-            ended, missing = self._look()
+            for rank, (times, number) in stale.items():
+                now = self.rounds if rank == self.rank else self.signs[rank].number if rank in self.signs else -1
+                stale[rank] = (times + 1, now) if now == number else (0, now)
+            frozen = [rank for rank in self.others if rank in self.signs and stale[rank][0] >= PATIENCE]
+            # Without a word from the store for as long, whoever keeps it is frozen: the leader, as far as is known.
+            frozen += [0] if stale[self.rank][0] >= PATIENCE and self.rank else []
+            missing = self._dead() or next((self._frozen(rank) for rank in frozen), None)
             if self.leaving.is_set():
                 return
-            if ended is not None:
-                os._exit(ended)
+            if self.ended is not None:
+                self._vanish(self.ended)
             if missing:
                 self._tell(*missing)
 
@@ -88,6 +94,7 @@ class Vigil(Thread):
         """Watch no more: the run is over, and all know it. The leader, who may keep the store, goes last."""
         self._stop()
         self.join()
+        self.talker.join(SETTLING)
         with suppress(RuntimeError):
             self.store.set(f"left/{self.rank}", "")
             if self.rank == 0:
@@ -95,21 +102,26 @@ class Vigil(Thread):
 
     def fall(self, error: BaseException) -> None:
         """End with an error: the first to fall may say why, all others follow in silence, with its exit code."""
+        for number in (signal.SIGINT, signal.SIGTERM):  # a launcher sends them now, and the end is near anyway
+            with suppress(ValueError):
+                signal.signal(number, signal.SIG_IGN)
         self._stop()
         code = _exit_code(error)
         # What breaks in a conversation breaks because of the other end, unless nobody is found to be missing.
         until = time.monotonic() + (SETTLING if _of_a_connection(error) else 0)
         while True:
-            ended, missing = self._look()
-            if ended is not None:
-                os._exit(ended)
-            if missing:
+            with suppress(RuntimeError):
+                self._talk()
+            if self.ended is not None:
+                self._vanish(self.ended)
+            if missing := self._dead():
                 self._tell(*missing)
             if time.monotonic() >= until:
                 break
             time.sleep(0.05)
-        if not self._first(code):
-            os._exit(code)
+        if (other := self._claim(code)) is not None:
+            self._vanish(other)
+        self._wait_until_heard()
         if self.rank and isinstance(error, UserError):
             error.message = f"rank {self.rank}: {error.message}"
         atexit.register(_vanish, code)  # torch's threads, cut off from the others, would abort the usual ending
@@ -118,68 +130,88 @@ class Vigil(Thread):
         self.leaving.set()
         os.write(self.bell[1], b".")
 
-    def _look(self) -> tuple[int | None, tuple[int, str] | None]:
-        """The exit code with which somebody has ended the run; or else who is missing, and what became of it."""
-        try:
-            self._beat()
-            if self.store.check([FALLEN]):
-                return int(self.store.get(FALLEN)), None
-            for rank in self.others:
-                self._hear(rank)
-        except RuntimeError:
-            # The store is gone, and with it whoever kept it: the leader, unless there is a launcher to do so.
-            return None, next(self._missing(), (0, "is gone, with the store that it kept"))
-        return None, next(self._missing(), None)
+    def _talk_on(self) -> None:
+        """Talk to the store once a beat, until it is gone."""
+        while not self.leaving.wait(BEAT):
+            try:
+                self._talk()
+            except RuntimeError:
+                self.broken = True
+                os.write(self.bell[1], b".")
+                return
 
-    def _beat(self) -> None:
+    def _talk(self) -> None:
+        """Give a sign of life, and note those of others and whether somebody has ended the run."""
         self.sign = self.sign._replace(number=self.sign.number + 1, step=self.step)
         self.store.set(f"sign/{self.rank}", str(self.sign))
+        if self.store.check([FALLEN]):
+            self.ended = _code(self.store.get(FALLEN))
+            os.write(self.bell[1], b".")
+        for rank in self.others:
+            if self.store.check([f"left/{rank}"]):
+                self.signs.pop(rank, None)
+            elif self.store.check([f"sign/{rank}"]):
+                self.signs[rank] = sign = Sign.read(self.store.get(f"sign/{rank}").decode())
+                if self._is_here(sign) and rank not in self.deaths:
+                    with suppress(OSError, AttributeError):  # Linux has it, if Python was built to use it
+                        self.deaths[rank] = os.pidfd_open(sign.pid)
+        self.rounds += 1
 
-    def _hear(self, rank: int) -> None:
-        """Note the last sign of another process; one that has left gives none, and is not missed."""
-        if self.store.check([f"left/{rank}"]):
-            self.seen.pop(rank, None)
-        elif self.store.check([f"sign/{rank}"]):
-            sign, former = Sign.read(self.store.get(f"sign/{rank}").decode()), self.seen.get(rank)
-            same = former is not None and former.sign.number == sign.number
-            self.seen[rank] = Watched(sign, former.stale + 1 if former and same else 0)
-            if sys.platform == "linux" and self._is_here(sign) and rank not in self.deaths:
-                with suppress(OSError):
-                    self.deaths[rank] = os.pidfd_open(sign.pid)
-
-    def _missing(self) -> Iterator[tuple[int, str]]:
-        """The processes that are dead or frozen, and the words for what became of them."""
-        for rank, (sign, stale) in self.seen.items():
+    def _dead(self) -> tuple[int, str] | None:
+        """A process that is dead, and how it died."""
+        for rank, sign in list(self.signs.items()):
             if self._is_here(sign) and (how := fate(sign.pid)):
-                yield rank, how
-            elif stale >= PATIENCE:
-                stopped = self._is_here(sign) and is_stopped(sign.pid)
-                if stopped:
-                    os.kill(sign.pid, signal.SIGKILL)  # it hears nothing softer
-                why = "is stopped (SIGSTOP, signal 19) and" if stopped else "is frozen or cut off:"
-                yield rank, f"{why} has given no sign of life for {PATIENCE * BEAT:.0f} s"
+                return rank, how
+        return (0, "is gone, with the store that it kept") if self.broken else None
+
+    def _frozen(self, rank: int) -> tuple[int, str]:
+        """A process that gives no sign, and the words for it; one that is stopped here is ended."""
+        sign = self.signs.get(rank)
+        stopped = sign is not None and self._is_here(sign) and is_stopped(sign.pid)
+        if sign is not None and stopped:
+            os.kill(sign.pid, signal.SIGKILL)  # it hears nothing softer
+        why = "is stopped (SIGSTOP, signal 19) and" if stopped else "is frozen or cut off:"
+        return rank, f"{why} has given no sign of life for {PATIENCE * BEAT:.0f} s"
 
     def _is_here(self, sign: Sign) -> bool:
         return sign.system == self.sign.system
 
     def _tell(self, rank: int, what: str) -> None:
         """End the run with the one line about it, if nobody has said it yet."""
-        if self._first(EXIT_GONE):
-            step = max(self.step, self.seen[rank].sign.step if rank in self.seen else 0)
+        other = self._claim(EXIT_GONE)
+        if other is None:
+            step = max(self.step, self.signs[rank].step if rank in self.signs else 0)
             os.write(2, (f"error: rank {rank} {what}, at step {step}; the run has ended on all processes, "
                          "and the same command goes on from the last checkpoint\n").encode())  # fmt: skip
-        os._exit(EXIT_GONE)
+        self._vanish(EXIT_GONE if other is None else other)
 
-    def _first(self, code: int) -> bool:
-        """Whether nobody has ended the run yet; from now on it is ended."""
-        try:
-            # Two may have the same code: each adds one, and the first is who finds one.
-            first = self.store.add(f"{FALLEN}/count", 1) == 1
-            if first:
-                self.store.set(FALLEN, str(code))
-            return first
-        except RuntimeError:
-            return self.rank <= 1  # without a store the lowest who is left speaks
+    def _claim(self, code: int) -> int | None:
+        """End the run with an exit code, unless somebody has done so already: then that one's code is returned."""
+        mine, answer = f"{self.rank} {code}", [b""]
+
+        def ask() -> None:
+            with suppress(RuntimeError):
+                answer[0] = self.store.compare_set(FALLEN, "", mine)
+
+        asking = Thread(target=ask, daemon=True)  # a store that is frozen never answers
+        asking.start()
+        asking.join(SETTLING)
+        # Without a store the lowest who is left speaks.
+        return (None if self.rank <= 1 else code) if not answer[0] else _code(answer[0], mine)
+
+    def _vanish(self, code: int) -> None:
+        """Leave at once, as somebody else has ended the run."""
+        with suppress(RuntimeError):
+            self.store.set(f"heard/{self.rank}", "")
+        self._wait_until_heard()
+        os._exit(code)
+
+    def _wait_until_heard(self) -> None:
+        """The leader, who may keep the store, stays until the others that live know that the run is over."""
+        if self.rank == 0:
+            living = [rank for rank, sign in self.signs.items() if not (self._is_here(sign) and fate(sign.pid))]
+            with suppress(RuntimeError):
+                self.store.wait([f"heard/{rank}" for rank in living], timedelta(seconds=SETTLING))
 
 
 def _vanish(code: int) -> None:
@@ -187,6 +219,11 @@ def _vanish(code: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _code(fallen: bytes, mine: str = "") -> int | None:
+    """The exit code of whoever ended the run, unless that was this process."""
+    return None if fallen.decode() == mine else int(fallen.split()[1])
 
 
 def _exit_code(error: BaseException) -> int:

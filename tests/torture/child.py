@@ -1,0 +1,157 @@
+"""The command as it runs in a fork, with every change to the disk counted, told, and where wanted the last one.
+
+The functions of `os` are wrapped and not those of Heedful, so that no change is missed because it went another way;
+`test_power_loss.py` holds what was told against what is on the disk at the end.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+import heedful.commands.train
+import heedful.figures
+import heedful.training.metrics  # noqa: F401  (imported here, once, and not in every fork)
+from heedful.cli import main
+from heedful.training.checkpoint import RunFolder
+from torture.diary import Diary
+
+CHANGES = ("mkdir", "open", "write", "ftruncate", "fsync", "rename", "unlink", "rmdir")
+# What would change a disk unseen: Heedful has no use for it, and a run in which it appears fails.
+UNTOLD = ("pwrite", "writev", "pwritev", "fdatasync", "replace", "remove", "truncate", "link", "symlink", "sendfile")
+
+
+class Change(NamedTuple):
+    """A change to the disk that was done, or a mark: the beginning and the end of a save."""
+
+    name: str
+    path: str = ""  # below the watched folder
+    to: str = ""  # where a rename leads
+    at: int = 0  # where a write begins, or where a file is cut
+    data: bytes = b""  # what was written, if it is asked for
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What a fork does besides its work."""
+
+    tell: bool = False  # say each change when it is done
+    data: bool = False  # and what was written
+    die_at: int = 0  # the change, counted from one, at which it kills itself
+    after: bool = False  # after it rather than before
+    pause_at: int = 0  # the save, counted from one, before which it waits for a word
+    cores: int = 0  # how many processors it may use; 0: all
+    diary: str = ""  # the file in which it writes down where it is and from which samples it learns
+    stop_at: int = 0  # the step at which it tells itself to stop
+    fail_in: int = 0  # the save, counted from one, for whose tensors it has no memory
+    seat: tuple[int, int, int] = (0, 1, 0)  # its rank, among how many, and the port where they meet
+
+    @property
+    def watches(self) -> bool:
+        """Whether changes to the disk matter."""
+        return self.tell or self.die_at > 0 or self.pause_at > 0
+
+
+class Watch:
+    """Counts the changes below a folder and carries out the orders."""
+
+    def __init__(self, root: Path, orders: Orders, line: Connection) -> None:
+        self.root, self.orders, self.line = os.path.realpath(root), orders, line
+        self.changes = self.saves = 0
+        self.lock = threading.Lock()  # a save may be at work beside the training
+
+    def install(self) -> None:
+        """Wrap the functions of `os`, and the save whose beginning and end are marked."""
+        for name in CHANGES:
+            setattr(os, name, functools.partial(self._change, name, getattr(os, name)))
+        for name in UNTOLD:
+            setattr(os, name, functools.partial(self._untold, name, getattr(os, name)))
+        real_save = RunFolder.save
+
+        def save(folder: RunFolder, *given: Any, **named: Any) -> Path:
+            self.saves += 1
+            self._tell(Change("save begins"))
+            if self.saves == self.orders.pause_at:
+                self.line.recv()
+            path = real_save(folder, *given, **named)
+            self._tell(Change("save ends"))
+            return path
+
+        RunFolder.save = save  # type: ignore[method-assign]
+
+    def _change(self, name: str, real: Callable[..., Any], target: Any, *rest: Any, **named: Any) -> Any:
+        path = self._below(target)
+        if path is None or (name == "open" and not rest[0] & os.O_CREAT):
+            return real(target, *rest, **named)
+        if self.changes + 1 == self.orders.die_at and not self.orders.after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = real(target, *rest, **named)
+        with self.lock:
+            self.changes += 1  # here, since a call that failed has changed nothing
+        if self.changes == self.orders.die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.orders.tell:
+            self._tell(self._told(name, path, target, rest, result))
+        return result
+
+    def _told(self, name: str, path: str, target: Any, rest: tuple[Any, ...], result: Any) -> Change:
+        if name == "rename":
+            return Change(name, path, self._below(rest[0]) or "elsewhere")
+        if name == "write":
+            data = bytes(memoryview(rest[0]).cast("B")[:result]) if self.orders.data else b""
+            return Change(name, path, at=os.lseek(target, 0, os.SEEK_CUR) - result, data=data)
+        return Change(name, path, at=rest[0] if name == "ftruncate" else 0)
+
+    def _untold(self, name: str, real: Callable[..., Any], target: Any, *rest: Any, **named: Any) -> Any:
+        assert self._below(target) is None, f"os.{name} changes the disk, and nobody counts it"
+        return real(target, *rest, **named)
+
+    def _tell(self, change: Change) -> None:
+        if self.orders.tell or self.orders.pause_at:
+            with self.lock:
+                self.line.send(change)
+
+    def _below(self, target: Any) -> str | None:
+        """The path of a file or an open file below the watched folder, or None."""
+        path = os.readlink(f"/proc/self/fd/{target}") if isinstance(target, int) else os.path.abspath(target)
+        return os.path.relpath(path, self.root) if (path + "/").startswith(self.root + "/") else None
+
+
+def work(words: list[str], root: Path, log: Path, orders: Orders, line: Connection) -> None:
+    """Run the real command with its output in a file."""
+    if orders.cores:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: orders.cores])
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    rank, world, port = orders.seat
+    if port:
+        os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    if orders.watches:
+        Watch(root, orders, line).install()
+    if orders.diary:
+        Diary(orders.diary, orders.stop_at, orders.fail_in).keep()
+    sys.argv = ["heedful", *words]
+    main()
+
+
+def warm() -> None:
+    """Let torch import what its first step needs, once for all forks."""
+    torch.set_num_threads(1)
+    layer = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(layer.parameters(), fused=True)
+    layer(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+
+
+warm()

@@ -1,0 +1,63 @@
+"""A whole run through the real command, which dies before or after any one of its changes to the disk."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from torture.child import CHANGES, Change, Orders
+from torture.command import SHORT, Trial, assert_same, committed, resumed
+from torture.report import FULL, counted
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Change]]:
+    """A run that nothing broke off, and its changes and marks in order."""
+    trial = Trial(tmp_path_factory.mktemp("whole"), SHORT)
+    return trial.run, trial.finish(Orders(tell=True)).told
+
+
+def saves_until(told: list[Change], change: int) -> int:
+    """How many saves have ended before a change, counted from one."""
+    places = [place for place, found in enumerate(told) if found.name in CHANGES]
+    return sum(found.name == "save ends" for found in told[: places[change - 1]])
+
+
+def points(changes: list[Change]) -> list[tuple[int, bool]]:
+    """Each change of a run, before and after; in the small scale one of each kind, and some more."""
+    every = [(number, after) for number in range(1, len(changes) + 1) for after in (False, True)]
+    if FULL:
+        return every
+    chance = random.Random(1)
+    kinds = [[point for point in every if changes[point[0] - 1].name == name] for name in CHANGES]
+    return [chance.choice(kind) for kind in kinds] + chance.sample(every, 2)
+
+
+def test_a_run_that_dies_at_any_change_to_the_disk_goes_on_to_the_same_end(
+    whole: tuple[Path, list[Change]], tmp_path: Path
+) -> None:
+    unbroken, told = whole
+    changes = [found for found in told if found.name in CHANGES]
+    assert {found.name for found in told} == {*CHANGES, "save begins", "save ends"}
+
+    def attempt(change: int, after: bool) -> None:
+        trial = Trial(tmp_path / f"{change}-{after}", SHORT)
+        died = trial.start(Orders(die_at=change, after=after)).wait()
+        assert died.code == -signal.SIGKILL, f"it did not die there:\n{died.output}"
+        at = committed(trial.run)
+        assert at >= 3 * saves_until(told, change), f"only step {at} is left"
+        assert resumed(trial.finish()) == at
+        assert_same(trial.run, unbroken)
+        shutil.rmtree(trial.place)
+
+    with counted("crash points") as row, ThreadPoolExecutor(2) as pool:
+        attempts = [(change, after, pool.submit(attempt, change, after)) for change, after in points(changes)]
+        for change, after, ending in attempts:
+            with row.trial(f"{'after' if after else 'before'} change {change}, {changes[change - 1]}"):
+                ending.result()
+        row.worst = f"{len(changes)} changes"

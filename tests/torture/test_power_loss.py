@@ -1,0 +1,126 @@
+"""Disks as power losses leave them, rebuilt from the changes that a real run made, and what is left of the run."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from heedful.errors import UserError
+from heedful.training.checkpoint import RunFolder
+from torture.child import CHANGES, Change, Orders
+from torture.command import SHORT, Trial, assert_same, committed, resumed
+from torture.disk import Disk, Loss
+from torture.report import counted
+
+# How likely a name and a write that are not synced are to be on the disk: none, all, one kind only, some of each.
+LIKELY = [(0.0, 0.0), (1.0, 0.0), (0.0, 1.0), (1.0, 0.5), (0.5, 0.5), (0.8, 0.2)]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Change]]:
+    """A run that nothing broke off, with its changes and what was written."""
+    trial = Trial(tmp_path_factory.mktemp("whole"), SHORT)
+    return trial.run, trial.finish(Orders(tell=True, data=True)).told
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    """All that is below a folder."""
+    return {str(path.relative_to(folder)): None if path.is_dir() else path.read_bytes() for path in folder.rglob("*")}
+
+
+def test_nothing_changes_the_disk_untold(whole: tuple[Path, list[Change]], tmp_path: Path) -> None:
+    run, told = whole
+    disk = Disk()
+    for change in told:
+        disk.do(change)
+    disk.after(Loss(1.0, 1.0, random.Random()), tmp_path / "disk")
+    found, expected = contents(tmp_path / "disk" / "run"), contents(run)
+    del expected["loss.png"]  # a picture of the metrics, drawn by another library and drawn anew at need
+    assert found == expected
+
+
+def losses(told: list[Change], chance: random.Random, place: Path) -> Iterator[tuple[Path, int]]:
+    """Disks after a power loss at each change in turn, and the step that was committed by then, without end."""
+    while True:
+        disk, done = Disk(), 0
+        for change in told:
+            disk.do(change)
+            done += 3 * (change.name == "save ends")
+            if change.name in CHANGES and chance.random() < 0.5:
+                disk.after(Loss(*chance.choice(LIKELY), chance), place)
+                yield place, done
+                shutil.rmtree(place)
+
+
+def surviving(run: Path, recipe: str) -> int:
+    """The step of the newest checkpoint, whose tensors are read, in a run that is opened as training opens it."""
+    with RunFolder.create_or_open(run, recipe) as folder:
+        checkpoint = folder.latest()
+        if checkpoint is None:
+            return 0
+        assert checkpoint.load("model") and checkpoint.load("optimizer") and checkpoint.state["step"] == checkpoint.step
+        return checkpoint.step
+
+
+def test_a_power_loss_takes_no_committed_checkpoint(whole: tuple[Path, list[Change]], tmp_path: Path) -> None:
+    run, told = whole
+    recipe = (run / "recipe.yaml").read_text()
+    states = losses(told, random.Random(2), tmp_path / "disk")
+    worst = 0
+    with counted("power loss") as row:
+        while row.open:
+            disk, done = next(states)
+            with row.trial(f"after step {done}: {sorted(contents(disk))}"):
+                found = surviving(disk / "run", recipe)
+                worst = max(worst, done - found)
+                assert found >= done, f"step {done} was committed, and step {found} is left"
+        row.worst = f"{worst} committed steps lost"
+
+
+def test_a_run_goes_on_after_a_power_loss(whole: tuple[Path, list[Change]], tmp_path: Path) -> None:
+    run, told = whole
+    chance = random.Random(3)
+    worst = 0
+    with counted("power loss, gone on") as row:
+        for disk, done in losses(told, chance, tmp_path / "built"):
+            if chance.random() < 0.9:
+                continue
+            trial = Trial(tmp_path / f"{row.done}", SHORT)
+            trial.place.mkdir()
+            shutil.copytree(disk, trial.disk)
+            with row.trial(f"after step {done}: {sorted(contents(disk))}"):
+                at = resumed(trial.finish())
+                worst = max(worst, done - at)
+                assert at >= done, f"step {done} was committed, and it went on at {at}"
+                assert committed(trial.run) == 9
+                assert_same(trial.run, run)
+            if not row.open:
+                break
+        row.worst = f"{worst} committed steps lost"
+
+
+@pytest.mark.parametrize(
+    "forgotten", ["model.safetensors", "manifest.json", "checkpoints", "tmp"], ids=lambda name: f"sync of {name}"
+)
+def test_a_sync_that_is_left_out_is_found(whole: tuple[Path, list[Change]], tmp_path: Path, forgotten: str) -> None:
+    """The model of a disk can tell: with any one kind of sync left out, some power loss takes what was committed."""
+    run, told = whole
+    recipe = (run / "recipe.yaml").read_text()
+
+    def left_out(change: Change) -> bool:
+        name = Path(change.path).name
+        return change.name == "fsync" and (name == forgotten or (forgotten == "tmp" and name.startswith("step-")))
+
+    states = losses([change for change in told if not left_out(change)], random.Random(4), tmp_path / "disk")
+    for _ in range(300):
+        disk, done = next(states)
+        try:
+            if surviving(disk / "run", recipe) < done:
+                return
+        except (UserError, AssertionError):
+            return
+    pytest.fail("no state shows it")

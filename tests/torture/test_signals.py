@@ -1,0 +1,87 @@
+"""Runs that are told to stop: once, and everything is saved; twice, and they are gone."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from torture.command import LAST, TINY, Command, Trial, assert_same, committed, reached, resumed, wait_for_step
+from torture.report import counted
+
+CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
+LONG = (*TINY, "train.accumulate=200", "train.budget.steps=2")  # steps of a second or so
+
+
+def test_a_run_that_is_told_to_stop_saves_its_step_and_goes_on_to_the_same_end(unbroken: Trial, tmp_path: Path) -> None:
+    chance = random.Random(6)
+    with counted("told to stop") as row:
+        slowest, tries = 0.0, 0
+        while row.open:
+            tries += 1
+            trial = Trial(tmp_path / f"{tries}")
+            number = list(CODES)[row.done % 2]
+            command = trial.start()
+            if not wait_for_step(trial, command, chance.randint(1, LAST - 4)):
+                continue  # too late: it has ended
+            time.sleep(chance.uniform(0, 0.02))
+            command.send(number)
+            told = time.monotonic()
+            ended = command.wait()
+            took = time.monotonic() - told
+            if reached(trial.run) == LAST:
+                continue  # too late: nothing was left to save
+            slowest = max(slowest, took)
+            with row.trial(f"{trial.place}, {number.name}"):
+                assert ended.code == CODES[number], f"exit code {ended.code}:\n{ended.output[-2000:]}"
+                at = reached(trial.run)
+                assert committed(trial.run) == at, f"step {at} was taken, step {committed(trial.run)} saved"
+                assert f"everything is saved in {trial.run}" in ended.output
+                assert resumed(trial.finish()) == at
+                assert_same(trial.run, unbroken.run)
+        row.worst = f"saved and gone after {slowest:.2f} s"
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Trial:
+    """A run of long steps that nobody stopped."""
+    trial = Trial(tmp_path_factory.mktemp("long"), LONG)
+    trial.finish()
+    return trial
+
+
+def wait_for_text(command: Command, text: str) -> None:
+    """Wait until a command has written something."""
+    until = time.monotonic() + 60
+    while text not in (command.log.read_text() if command.log.exists() else ""):
+        assert command.alive() and time.monotonic() < until, f"it never says {text!r}"
+        time.sleep(0.001)
+
+
+def test_a_run_that_is_told_twice_stops_at_once(long: Trial, tmp_path: Path) -> None:
+    chance = random.Random(7)
+    with counted("told twice") as row:
+        slowest = 0.0
+        while row.open:
+            trial = Trial(tmp_path / f"{row.done}", LONG)
+            command = trial.start()
+            wait_for_text(command, " million parameters")
+            time.sleep(chance.uniform(0.02, 0.1))
+            command.send(signal.SIGINT)
+            wait_for_text(command, "stopping: the step is finished and saved first")
+            command.send(signal.SIGINT)
+            told = time.monotonic()
+            ended = command.wait()
+            took = time.monotonic() - told
+            slowest = max(slowest, took)
+            with row.trial(str(trial.place)):
+                assert ended.code == 130, f"exit code {ended.code}:\n{ended.output[-2000:]}"
+                assert took < 0.5, f"{took:.2f} s"
+                assert "stopped at once; the same command goes on" in ended.output
+                assert (reached(trial.run), committed(trial.run)) == (0, 0)
+                trial.finish()
+                assert_same(trial.run, long.run)
+        row.worst = f"gone after {slowest:.2f} s"
