@@ -16,7 +16,7 @@ import time
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, NamedTuple
 
 from heedful.errors import EXIT_GONE, UserError
@@ -63,7 +63,7 @@ class Vigil(Thread):
         self.ended: int | None = None  # the exit code with which somebody has ended the run
         self.broken = False  # whether the store is gone
         self.deaths: dict[int, int] = {}  # of processes of this system, as descriptors that can be waited for
-        self.leaving = Event()
+        self.leaving, self.ending = Event(), Lock()
         self.bell = os.pipe()
         self.sign = Sign(0, 0, os.getpid(), system())
         store.set_timeout(timedelta(seconds=SETTLING))
@@ -187,6 +187,7 @@ class Vigil(Thread):
 
     def _claim(self, code: int) -> int | None:
         """End the run with an exit code, unless somebody has done so already: then that one's code is returned."""
+        self.ending.acquire()  # for good: of two threads that find something, one ends the process
         mine, answer = f"{self.rank} {code}", [b""]
 
         def ask() -> None:
