@@ -134,34 +134,39 @@ def commit() -> str:
 
 
 def write() -> None:
-    """Write the record and the table of the page; rows of another day, machine or commit do not stay."""
+    """Write the record and the table of the page; what was not counted now stays, with what it was found on."""
     setting = machine()
-    former = json.loads(RECORD.read_text()) if RECORD.exists() else {}
-    rows = {row["name"]: row for row in former.get("rows", [])} if former.get("machine") == setting else {}
-    rows |= {row["name"]: row for row in ROWS}
+    former = json.loads(RECORD.read_text())["rows"] if RECORD.exists() else []
+    rows = {row["name"]: row for row in [*former, *({**row, "found": setting} for row in ROWS)]}
     ordered = [rows[about.name] for about in PROPERTIES if about.name in rows]
-    RECORD.write_text(json.dumps({"machine": setting, "rows": ordered}, indent=1) + "\n")
+    RECORD.write_text(json.dumps({"rows": ordered}, indent=1) + "\n")
     if PAGE.exists():
         PAGE.write_text(replaced(PAGE.read_text(), table(json.loads(RECORD.read_text()))))
 
 
 def table(record: dict[str, Any]) -> str:
-    """The record as the page shows it."""
+    """The record as the page shows it: the rows of each machine and commit together."""
     about = {found.name: found for found in PROPERTIES}
-    setting = record["machine"]
-    lines = [
-        f"Found on {setting['date']} with Heedful {setting['heedful']}, torch {setting['torch']}, Python "
-        f"{setting['python']}, {setting['system']}, {setting['cores']} cores of {setting['cpu']}.",
-        "",
-        "| | what was done | times | held | worst | seconds |",
-        "|---|---|---:|---:|---|---:|",
-    ]
-    lines += [
-        f"| {row['name']} | {about[row['name']].done} | {row['done']:,} | {row['held']:,} | {row['worst']} "
-        f"| {row['seconds']:,} |"
-        for row in record["rows"]
-    ]
-    return "\n".join(lines)
+    settings: list[dict[str, Any]] = []
+    for row in record["rows"]:
+        settings += [row["found"]] if row["found"] not in settings else []
+    lines: list[str] = []
+    for setting in settings:
+        lines += [
+            f"Found on {setting['date']} with Heedful {setting['heedful']}, torch {setting['torch']}, Python "
+            f"{setting['python']}, {setting['system']}, {setting['cores']} cores of {setting['cpu']}:",
+            "",
+            "| | what was done | times | held | worst | seconds |",
+            "|---|---|---:|---:|---|---:|",
+            *(
+                f"| {row['name']} | {about[row['name']].done} | {row['done']:,} | {row['held']:,} | {row['worst']} "
+                f"| {row['seconds']:,} |"
+                for row in record["rows"]
+                if row["found"] == setting
+            ),
+            "",
+        ]
+    return "\n".join(lines[:-1])
 
 
 def replaced(page: str, text: str) -> str:

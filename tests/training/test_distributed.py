@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -49,6 +50,8 @@ MODEL = TransformerConfig(
 
 def together(world: int, work: Callable[[Team], Any], folder: Path, expected: int = 0) -> list[Any]:
     """What some work gives in each process of a team, as JSON; each must leave with the expected exit code."""
+    if torch.cuda.is_initialized():
+        pytest.skip("a process that has used the GPU cannot fork others that do")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -69,6 +72,8 @@ def together(world: int, work: Callable[[Team], Any], folder: Path, expected: in
             except UserError as error:
                 os.write(2, f"error: {error}\n".encode())
                 code = error.exit_code
+            except Exception:
+                os.write(2, traceback.format_exc().encode())
             finally:
                 os._exit(code)
         children.append(child)

@@ -47,7 +47,7 @@ def test_a_stopped_process_is_not_dead(child: int) -> None:
     assert fate(child) is None
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGUSR1, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_the_signal_is_named_until_the_parent_takes_note(child: int, number: signal.Signals) -> None:
     os.kill(child, number)
     assert until(lambda: fate(child))

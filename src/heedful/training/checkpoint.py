@@ -114,6 +114,7 @@ class RunFolder:
         lock = take_lock(folder)
         try:
             with files.disk_errors(folder, "write to the run folder"):
+                files.sync_folder(folder)  # the lock is what shows a folder to be a run's, and comes before all else
                 if fresh:
                     for name in CONTENTS:  # the recipe last: until then the folder is still seen to be a run
                         if os.path.lexists(folder / name):
