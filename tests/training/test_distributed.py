@@ -38,6 +38,7 @@ from heedful.training.optim import AdamW, load_optimizer, make_optimizer, optimi
 from heedful.training.saving import Saver
 from heedful.training.shards import cut_like, local, whole
 from heedful.training.step import PlainStep
+from heedful.training.vigil import Vigil
 
 CPU = torch.device("cpu")
 PAIRS = NumberWords(train=101, valid=1, test=1).pairs("train")[:101]
@@ -332,6 +333,18 @@ def test_one_who_waits_in_vain_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_different_eyes_are_noticed(tmp_path: Path) -> None:
     together(2, lambda team: team.require_same("sky", f"colour {team.rank}", "look again"), tmp_path, expected=2)
     assert said(tmp_path)[0] == "error: rank 1: another sky than that of rank 0"
+
+
+def test_whoever_leaves_in_good_order_is_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Vigil.leave
+
+    def slowly(vigil: Vigil) -> None:
+        time.sleep(1.5 if vigil.rank == 0 else 0)  # long enough for the others to be gone, and to be seen so
+        real(vigil)
+
+    monkeypatch.setattr(Vigil, "leave", slowly)
+    assert together(3, lambda team: time.sleep(1.2), tmp_path) == [None] * 3
+    assert said(tmp_path, 3) == []
 
 
 @pytest.mark.parametrize("victim", [0, 1])

@@ -13,11 +13,12 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from threading import Event, Lock, Thread
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from heedful.errors import EXIT_GONE, UserError
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 BEAT = 1.0  # seconds between two signs of life
 PATIENCE = 45  # missing ones in a row after which a process counts as frozen; a suspended machine misses none
 SETTLING = 5.0  # seconds within which the cause of a broken connection shows
+Answer = TypeVar("Answer")
 FALLEN = "fallen"  # who ended the run, and with which exit code
 
 
@@ -75,7 +77,7 @@ class Vigil(Thread):
         self.talker.start()
         stale = dict.fromkeys((*self.others, self.rank), (0, -1))  # how often the same number was seen, and which
         while not self.leaving.is_set():
-            select.select([self.bell[0], *self.deaths.values()], [], [], BEAT)
+            select.select([self.bell[0], *list(self.deaths.values())], [], [], BEAT)
             for rank, (times, number) in stale.items():
                 now = self.rounds if rank == self.rank else self.signs[rank].number if rank in self.signs else -1
                 stale[rank] = (times + 1, now) if now == number else (0, now)
@@ -150,6 +152,7 @@ class Vigil(Thread):
         for rank in self.others:
             if self.store.check([f"left/{rank}"]):
                 self.signs.pop(rank, None)
+                self.deaths.pop(rank, None)
             elif self.store.check([f"sign/{rank}"]):
                 self.signs[rank] = sign = Sign.read(self.store.get(f"sign/{rank}").decode())
                 if self._is_here(sign) and rank not in self.deaths:
@@ -177,7 +180,11 @@ class Vigil(Thread):
         return sign.system == self.sign.system
 
     def _tell(self, rank: int, what: str) -> None:
-        """End the run with the one line about it, if nobody has said it yet."""
+        """End the run with the one line about it, if nobody has said it yet, and if that process did not just leave."""
+        if self._asked(lambda: self.store.check([f"left/{rank}"])):
+            self.signs.pop(rank, None)
+            self.deaths.pop(rank, None)
+            return
         other = self._claim(EXIT_GONE)
         if other is None:
             step = max(self.step, self.signs[rank].step if rank in self.signs else 0)
@@ -188,17 +195,24 @@ class Vigil(Thread):
     def _claim(self, code: int) -> int | None:
         """End the run with an exit code, unless somebody has done so already: then that one's code is returned."""
         self.ending.acquire()  # for good: of two threads that find something, one ends the process
-        mine, answer = f"{self.rank} {code}", [b""]
+        mine = f"{self.rank} {code}"
+        fallen = self._asked(lambda: self.store.compare_set(FALLEN, "", mine))
+        if fallen is None:  # without a store the lowest who is left speaks
+            return None if self.rank <= 1 else code
+        return _code(fallen, mine)
+
+    def _asked(self, question: Callable[[], Answer]) -> Answer | None:
+        """What the store answers, unless it is gone, or frozen and never answers."""
+        answers: list[Answer] = []
 
         def ask() -> None:
             with suppress(RuntimeError):
-                answer[0] = self.store.compare_set(FALLEN, "", mine)
+                answers.append(question())
 
-        asking = Thread(target=ask, daemon=True)  # a store that is frozen never answers
+        asking = Thread(target=ask, daemon=True)
         asking.start()
         asking.join(SETTLING)
-        # Without a store the lowest who is left speaks.
-        return (None if self.rank <= 1 else code) if not answer[0] else _code(answer[0], mine)
+        return answers[0] if answers else None
 
     def _vanish(self, code: int) -> None:
         """Leave at once, as somebody else has ended the run."""
