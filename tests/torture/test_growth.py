@@ -43,7 +43,7 @@ def test_memory_and_open_files_do_not_grow(tmp_path: Path) -> None:
             time.sleep(0.1)
         before = [found for found in samples if FIRST <= found.step < FIRST + row.wanted // 10]
         after = [found for found in samples if last - row.wanted // 10 <= found.step <= last]
-        # A save has a file open for a moment, which a look may catch or not: what stays open is the fewest of many looks.
+        # A save has a file open for a moment, which a look may catch or not: what stays is the fewest of many looks.
         more = min(found.files for found in after) - min(found.files for found in before)
         grown = max(found.memory for found in after) - max(found.memory for found in before)
         with row.trial("a long run", row.wanted):
