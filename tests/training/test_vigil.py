@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from heedful.training.vigil import Sign, fate, is_stopped, system
+from heedful.training import vigil
+from heedful.training.vigil import Sign, Vigil, fate, is_stopped, system
 
 
 @pytest.fixture
@@ -69,3 +70,61 @@ def test_a_sign_is_read_as_it_was_written() -> None:
     sign = Sign(4, 17, 123, system())
     assert Sign.read(str(sign)) == sign
     assert " " in sign.system  # a boot and a container
+
+
+class Frozen:
+    """A store that answers for a while, and then never again: whoever keeps it is cut off."""
+
+    def __init__(self) -> None:
+        self.until = time.monotonic() + 0.3
+        self.kept = {"sign/0": str(Sign(1, 7, 1, "another machine")).encode()}
+
+    def _wait(self) -> None:
+        if time.monotonic() > self.until:
+            time.sleep(60)
+
+    def set_timeout(self, timeout: object) -> None:
+        pass
+
+    def set(self, key: str, value: str) -> None:
+        self._wait()
+        self.kept[key] = value.encode()
+
+    def get(self, key: str) -> bytes:
+        self._wait()
+        return self.kept[key]
+
+    def check(self, keys: list[str]) -> bool:
+        self._wait()
+        return all(key in self.kept for key in keys)
+
+    def compare_set(self, key: str, expected: str, value: str) -> bytes:
+        self._wait()
+        return self.kept.setdefault(key, value.encode())
+
+
+@pytest.mark.parametrize("falls", [False, True], ids=["computing", "falling"])
+def test_a_store_that_is_cut_off_holds_nobody(monkeypatch: pytest.MonkeyPatch, falls: bool) -> None:
+    monkeypatch.setattr(vigil, "BEAT", 0.05)
+    monkeypatch.setattr(vigil, "SETTLING", 0.2)
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.dup2(writing, 2)
+        watch = Vigil(Frozen(), rank=1, world=2)  # type: ignore[arg-type]
+        watch.start()
+        time.sleep(0.6)
+        if falls:
+            watch.fall(RuntimeError("gloo: Connection closed by peer"))
+            os._exit(1)  # what the error itself would end with
+        time.sleep(60)
+        os._exit(0)
+    began = time.monotonic()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == (1 if falls else 75)
+    assert time.monotonic() - began < 20
+    os.close(writing)
+    said = os.read(reading, 10_000).decode()
+    os.close(reading)
+    wanted = "" if falls else "error: rank 0 is frozen or cut off: has given no sign of life for"
+    assert said.startswith(wanted)
+    assert falls or "at step 7" in said

@@ -28,12 +28,13 @@ if TYPE_CHECKING:
 BEAT = 1.0  # seconds between two signs of life
 PATIENCE = 45  # missing ones in a row after which a process counts as frozen; a suspended machine misses none
 SETTLING = 5.0  # seconds within which the cause of a broken connection shows
-Answer = TypeVar("Answer")
 FALLEN = "fallen"  # who ended the run, and with which exit code
+
+Answer = TypeVar("Answer")
 
 
 class Sign(NamedTuple):
-    """What a process says of itself: a number that rises, its step, its number, and the system that number is of."""
+    """What a process says of itself: a number that rises, its step, its process id, and the system that id is of."""
 
     number: int
     step: int
@@ -79,7 +80,8 @@ class Vigil(Thread):
         while not self.leaving.is_set():
             select.select([self.bell[0], *list(self.deaths.values())], [], [], BEAT)
             for rank, (times, number) in stale.items():
-                now = self.rounds if rank == self.rank else self.signs[rank].number if rank in self.signs else -1
+                sign = self.signs.get(rank)
+                now = self.rounds if rank == self.rank else sign.number if sign else -1
                 stale[rank] = (times + 1, now) if now == number else (0, now)
             frozen = [rank for rank in self.others if rank in self.signs and stale[rank][0] >= PATIENCE]
             # Without a word from the store for as long, whoever keeps it is frozen: the leader, as far as is known.
@@ -112,8 +114,7 @@ class Vigil(Thread):
         # What breaks in a conversation breaks because of the other end, unless nobody is found to be missing.
         until = time.monotonic() + (SETTLING if _of_a_connection(error) else 0)
         while True:
-            with suppress(RuntimeError):
-                self._talk()
+            self._asked(self._talk)
             if self.ended is not None:
                 self._vanish(self.ended)
             if missing := self._dead():
@@ -126,7 +127,7 @@ class Vigil(Thread):
         self._wait_until_heard()
         if self.rank and isinstance(error, UserError):
             error.message = f"rank {self.rank}: {error.message}"
-        atexit.register(_vanish, code)  # torch's threads, cut off from the others, would abort the usual ending
+        atexit.register(_end, code)  # torch's threads, cut off from the others, would abort the usual ending
 
     def _stop(self) -> None:
         self.leaving.set()
@@ -172,7 +173,8 @@ class Vigil(Thread):
         sign = self.signs.get(rank)
         stopped = sign is not None and self._is_here(sign) and is_stopped(sign.pid)
         if sign is not None and stopped:
-            os.kill(sign.pid, signal.SIGKILL)  # it hears nothing softer
+            with suppress(OSError):
+                os.kill(sign.pid, signal.SIGKILL)  # it hears nothing softer
         why = "is stopped (SIGSTOP, signal 19) and" if stopped else "is frozen or cut off:"
         return rank, f"{why} has given no sign of life for {PATIENCE * BEAT:.0f} s"
 
@@ -187,7 +189,8 @@ class Vigil(Thread):
             return
         other = self._claim(EXIT_GONE)
         if other is None:
-            step = max(self.step, self.signs[rank].step if rank in self.signs else 0)
+            sign = self.signs.get(rank)
+            step = max(self.step, sign.step if sign else 0)
             os.write(2, (f"error: rank {rank} {what}, at step {step}; the run has ended on all processes, "
                          "and the same command goes on from the last checkpoint\n").encode())  # fmt: skip
         self._vanish(EXIT_GONE if other is None else other)
@@ -216,20 +219,19 @@ class Vigil(Thread):
 
     def _vanish(self, code: int) -> None:
         """Leave at once, as somebody else has ended the run."""
-        with suppress(RuntimeError):
-            self.store.set(f"heard/{self.rank}", "")
+        self._asked(lambda: self.store.set(f"heard/{self.rank}", ""))
         self._wait_until_heard()
         os._exit(code)
 
     def _wait_until_heard(self) -> None:
         """The leader, who may keep the store, stays until the others that live know that the run is over."""
         if self.rank == 0:
-            living = [rank for rank, sign in self.signs.items() if not (self._is_here(sign) and fate(sign.pid))]
-            with suppress(RuntimeError):
-                self.store.wait([f"heard/{rank}" for rank in living], timedelta(seconds=SETTLING))
+            signs = list(self.signs.items())
+            living = [f"heard/{rank}" for rank, sign in signs if not (self._is_here(sign) and fate(sign.pid))]
+            self._asked(lambda: self.store.wait(living, timedelta(seconds=SETTLING)))
 
 
-def _vanish(code: int) -> None:
+def _end(code: int) -> None:
     """Leave with an exit code, all that was said being written."""
     sys.stdout.flush()
     sys.stderr.flush()
