@@ -1,0 +1,237 @@
+"""Recurrent layers: cells written out as on the slides, and the same cells over a whole sequence in one fused call.
+
+A state is what one layer carries from step to step: (h,), or (h, c) for an LSTM, each (B, H). Steps that are not `real`
+are padding, wherever they stand: they leave the state as it is and give zeros.
+
+B batch, T steps, X width in, H hidden width, G gates.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from heedful.blocks.linear import Linear
+from heedful.blocks.taps import Tap, heard
+
+State = tuple[Tensor, ...]
+SHUT = 1e4  # sigmoid(-SHUT) is 0 and sigmoid(SHUT) is 1 exactly, in every precision
+FLAGS = 8  # columns that a flag for padding takes: matrix products like multiples of eight
+
+
+class Elman(nn.Module):
+    """h' = tanh(W_x x + W_h h): the plain RNN (Elman, 1990)."""
+
+    parts: ClassVar = 1
+    shut: ClassVar = ()  # no gate keeps the state: a zero input keeps a zero state
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.x, self.h = Linear(width, hidden, bias=False), Linear(hidden, hidden, bias=False)
+        self.hidden = Tap()
+
+    def forward(self, x: Tensor, state: State) -> State:
+        (h,) = state
+        h = torch.tanh(self.x(x) + self.h(h))  # (B, H)
+        return (self.hidden(h),)
+
+    def fused(self, x: Tensor, state: State, weights: list[Tensor]) -> tuple[Tensor, State]:
+        y, h = torch.rnn_tanh(x, state[0][None], weights, False, 1, 0.0, self.training, False, True)
+        return y, (h[0],)
+
+    def biases(self) -> list[Tensor]:
+        return []
+
+
+class LSTM(nn.Module):
+    """c' = f * c + i * c~ and h' = o * tanh(c'), the gates f, i, o in (0, 1) (Hochreiter and Schmidhuber, 1997).
+
+    W [h, x] + b of all four gates is one product; the forget gate starts open (b_f = 1).
+    """
+
+    parts: ClassVar = 2
+    shut: ClassVar = (-SHUT, SHUT, 0.0, 0.0)  # write nothing, forget nothing
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.x, self.h = Linear(width, 4 * hidden), Linear(hidden, 4 * hidden, bias=False)
+        self.forget, self.write, self.candidate, self.reveal = Tap(), Tap(), Tap(), Tap()
+        self.cell, self.hidden = Tap(), Tap()
+        assert self.x.bias is not None
+        nn.init.ones_(self.x.bias.data[hidden : 2 * hidden])
+
+    def forward(self, x: Tensor, state: State) -> State:
+        h, c = state
+        i, f, g, o = (self.x(x) + self.h(h)).chunk(4, -1)  # (B, H)
+        f = self.forget(torch.sigmoid(f))  # what is erased from the cell
+        i = self.write(torch.sigmoid(i))  # what is written to it
+        g = self.candidate(torch.tanh(g))
+        c = self.cell(f * c + i * g)  # (B, H)
+        o = self.reveal(torch.sigmoid(o))  # what of it is read
+        h = self.hidden(o * torch.tanh(c))  # (B, H)
+        return h, c
+
+    def fused(self, x: Tensor, state: State, weights: list[Tensor]) -> tuple[Tensor, State]:
+        h, c = (part[None] for part in state)
+        y, h, c = torch.lstm(x, (h, c), weights, True, 1, 0.0, self.training, False, True)
+        return y, (h[0], c[0])
+
+    def biases(self) -> list[Tensor]:
+        assert self.x.bias is not None
+        return [self.x.bias, torch.zeros_like(self.x.bias)]
+
+
+class GRU(nn.Module):
+    """h' = z * h + (1 - z) * tanh(W x + r * (U h)), with the gates r and z in (0, 1) (Cho et al., 2014).
+
+    Differs: the paper's first version has U (r * h); the later one, r * (U h), is what fused kernels compute.
+    """
+
+    parts: ClassVar = 1
+    shut: ClassVar = (0.0, SHUT, 0.0)  # keep everything
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.x, self.h = Linear(width, 3 * hidden), Linear(hidden, 3 * hidden)
+        self.reset, self.keep, self.candidate, self.hidden = Tap(), Tap(), Tap(), Tap()
+
+    def forward(self, x: Tensor, state: State) -> State:
+        (h,) = state
+        (xr, xz, xn), (hr, hz, hn) = self.x(x).chunk(3, -1), self.h(h).chunk(3, -1)  # (B, H)
+        r = self.reset(torch.sigmoid(xr + hr))
+        z = self.keep(torch.sigmoid(xz + hz))
+        n = self.candidate(torch.tanh(xn + r * hn))
+        h = z * h + (1 - z) * n  # (B, H)
+        return (self.hidden(h),)
+
+    def fused(self, x: Tensor, state: State, weights: list[Tensor]) -> tuple[Tensor, State]:
+        y, h = torch.gru(x, state[0][None], weights, True, 1, 0.0, self.training, False, True)
+        return y, (h[0],)
+
+    def biases(self) -> list[Tensor]:
+        assert self.x.bias is not None and self.h.bias is not None
+        return [self.x.bias, self.h.bias]
+
+
+Cell = Elman | LSTM | GRU
+CELLS: dict[str, Callable[[int, int], Cell]] = {"rnn": Elman, "lstm": LSTM, "gru": GRU}
+
+
+def watched(cell: Cell) -> bool:
+    return heard(*(tap for tap in cell.children() if isinstance(tap, Tap)))
+
+
+def unrolled(cell: Cell, x: Tensor, state: State, real: Tensor | None = None) -> tuple[Tensor, State]:
+    """A cell over a sequence (B, T, X), step by step: the definition."""
+    outputs = []
+    for t in range(x.shape[1]):
+        after = cell(x[:, t], state)
+        if real is not None:
+            after = tuple(torch.where(real[:, t, None], new, old) for new, old in zip(after, state, strict=True))
+        state = after
+        outputs.append(state[0])
+    y = torch.stack(outputs, 1)  # (B, T, H)
+    return (y if real is None else y.masked_fill(~real[:, :, None], 0.0)), state
+
+
+def fused(cell: Cell, x: Tensor, state: State, real: Tensor | None = None) -> tuple[Tensor, State]:
+    """The same in one call of the library's kernels, from a zero state where there is padding.
+
+    Padding is told to the kernel in columns of their own, which shut the gates that would change the state.
+    """
+    into = cell.x.weight
+    if real is not None:
+        x, into = _flagged(cell, x, into, real)
+    weights = [into, cell.h.weight, *cell.biases()]
+    if torch.is_autocast_enabled(x.device.type):
+        half = torch.get_autocast_dtype(x.device.type)
+        x, state = x.to(half), tuple(part.to(half) for part in state)
+        weights = [weight.to(half) for weight in weights]
+    y, after = cell.fused(x.contiguous(), tuple(part.contiguous() for part in state), weights)
+    if real is None:
+        return y, after
+    y = y.masked_fill(~real[:, :, None], 0.0)  # (B, T, H)
+    return y, (last(y, real), *after[1:])
+
+
+def _flagged(cell: Cell, x: Tensor, into: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+    """Inputs and input weights such that a step of padding keeps the state."""
+    if not cell.shut:
+        return x.masked_fill(~real[:, :, None], 0.0), into
+    flags = nn.functional.pad((~real)[:, :, None].to(x.dtype), (0, FLAGS - 1))  # (B, T, FLAGS)
+    gates = torch.tensor(cell.shut, device=into.device, dtype=into.dtype)  # (G,)
+    column = gates.repeat_interleave(len(into) // len(cell.shut))[:, None]
+    column = nn.functional.pad(column, (0, FLAGS - 1))
+    return torch.cat([x, flags], -1), torch.cat([into, column], 1)
+
+
+def last(y: Tensor, real: Tensor) -> Tensor:
+    """The output at the last real step of each row, zeros where there is none."""
+    steps = torch.arange(real.shape[1], device=real.device)
+    at = torch.where(real, steps, 0).amax(1)  # (B,)
+    return y[torch.arange(len(y), device=y.device), at]  # (B, H)
+
+
+class Layer(nn.Module):
+    """One cell over a sequence: (B, T, X) -> (B, T, H), and the state after it."""
+
+    entrances = ("step",)  # methods that use weights apart from a call, for those who keep weights in shards
+
+    def __init__(self, kind: str, width: int, hidden: int) -> None:
+        super().__init__()
+        self.cell, self.size = CELLS[kind](width, hidden), hidden
+
+    def zeros(self, x: Tensor) -> State:
+        return (x.new_zeros(len(x), self.size),) * self.cell.parts
+
+    def step(self, x: Tensor, state: State) -> State:
+        after: State = self.cell(x, state)
+        return after
+
+    def forward(self, x: Tensor, state: State | None = None, real: Tensor | None = None) -> tuple[Tensor, State]:
+        run = unrolled if watched(self.cell) or x.shape[1] == 1 or (state and real is not None) else fused
+        return run(self.cell, x, state or self.zeros(x), real)
+
+
+class Both(nn.Module):
+    """A layer in each direction, their outputs side by side: (B, T, X) -> (B, T, 2 H) (Schuster and Paliwal, 1997)."""
+
+    def __init__(self, kind: str, width: int, hidden: int) -> None:
+        super().__init__()
+        self.ahead, self.back = Layer(kind, width, hidden), Layer(kind, width, hidden)
+
+    def forward(self, x: Tensor, state: None = None, real: Tensor | None = None) -> tuple[Tensor, State]:
+        y, ahead = self.ahead(x, None, real)
+        z, back = self.back(x.flip(1), None, None if real is None else real.flip(1))
+        return torch.cat([y, z.flip(1)], -1), (*ahead, *back)  # (B, T, 2 H)
+
+
+class Stack(nn.Module):
+    """Layers on top of each other, with dropout between them."""
+
+    def __init__(self, layers: list[Layer] | list[Both], dropout: float = 0.0) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.outputs = nn.ModuleList(Tap() for _ in layers)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self, x: Tensor, states: tuple[State, ...] | None = None, real: Tensor | None = None
+    ) -> tuple[Tensor, tuple[State, ...]]:
+        after: list[State] = []
+        for number, (layer, output) in enumerate(zip(self.layers, self.outputs, strict=True)):
+            x = self.dropout(x) if number else x
+            x, state = layer(x, states[number] if states else None, real)  # (B, T, H)
+            x = output(x)
+            after.append(state)
+        return x, tuple(after)
+
+    def step(self, x: Tensor, states: tuple[State, ...]) -> tuple[Tensor, tuple[State, ...]]:
+        """One step (B, X) -> (B, H), for whoever must look at something between two steps."""
+        after: list[State] = []
+        layers: Any = self.layers  # a ModuleList does not know the type of its layers
+        for number, (layer, output) in enumerate(zip(layers, self.outputs, strict=True)):
+            after.append(layer.step(self.dropout(x) if number else x, states[number]))
+            x = output(after[-1][0])  # (B, H)
+        return x, tuple(after)
