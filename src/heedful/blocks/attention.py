@@ -7,6 +7,7 @@ B batch, T queries, S keys, D width, H heads, K width of one head.
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -59,12 +60,14 @@ def attend(
     score: Score = scaled_dot,
     scores: Tap | None = None,
     weights: Tap | None = None,
+    products: Tap | None = None,
+    choose: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """softmax(score(q, k) + bias, where mask) v, with q (B, H, T, K), k (B, H, S, K), v (B, H, S, E).
 
     Masks and biases are rules, or dense tensors of two to four dimensions that broadcast to (B, H, T, S). With the
     scaled dot product and nobody watching, the same sentence runs in a fused kernel. When q has W times the rows of k,
-    W hypotheses in a row read one memory, and stand as further queries.
+    W hypotheses in a row read one memory, and stand as further queries. `choose` may make other weights of the weights.
     """
     rows, _, queries, _ = q.shape
     if rows != k.shape[0]:
@@ -72,7 +75,7 @@ def attend(
     if isinstance(mask, Mask) and mask.diagonal is not None and mask.diagonal >= k.shape[2] - 1:
         mask = None  # even the first query sees every key
     triangle = isinstance(mask, Mask) and mask.diagonal == 0 and q.shape[2] == k.shape[2]
-    fast = score is scaled_dot and not heard(scores, weights)
+    fast = score is scaled_dot and choose is None and not heard(scores, weights, products)
     if isinstance(mask, Ranges):
         if fast and bias is None and q.is_cuda:
             return in_ranges(q, k, v, mask)
@@ -89,7 +92,10 @@ def attend(
         a = a if scores is None else scores(a)
         b = softmax(a, mask if isinstance(mask, Tensor) else None)
         b = b if weights is None else weights(b)
-        o = b.to(v.dtype) @ v  # (B, H, T, E)
+        b = (b if choose is None else choose(b)).to(v.dtype)
+        o = b @ v  # (B, H, T, E)
+        if products is not None and heard(products):
+            o = products(b[..., None] * v[:, :, None]).sum(-2)  # (B, H, T, E)
     if rows != k.shape[0]:
         o = o.unflatten(2, (-1, queries)).transpose(1, 2).flatten(0, 1)  # (B * W, H, T, E)
     return o

@@ -22,6 +22,10 @@ class Layout(Protocol):
     """What a model asks."""
 
     @property
+    def real(self) -> Tensor | None:
+        """Which source places hold a token, (B, S), where some do not."""
+
+    @property
     def at(self) -> Tensor:
         """The place of each source token in its own sequence, (S,) or (B, S)."""
 
@@ -46,6 +50,10 @@ class Whole:
     """One row a sequence, all of one length."""
 
     tokens: Tensor  # (B, S)
+
+    @property
+    def real(self) -> None:
+        return None
 
     @property
     def at(self) -> Tensor:
@@ -157,6 +165,10 @@ class Packed:
     cross: Visible
     look_back: Visible
     longest: int
+
+    @property
+    def real(self) -> Tensor:
+        raise ValueError("a recurrent net reads a row from its first token to its last: give each sentence its own row")
 
     @classmethod
     def of(cls, source: Tensor, target: Tensor, source_room: int, target_room: int, longest: int) -> "Packed":

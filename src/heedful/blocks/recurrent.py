@@ -6,7 +6,7 @@ are padding, wherever they stand: they leave the state as it is and give zeros.
 B batch, T steps, X width in, H hidden width, G gates.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -140,7 +140,7 @@ def fused(cell: Cell, x: Tensor, state: State, real: Tensor | None = None) -> tu
 
     Padding is told to the kernel in columns of their own, which shut the gates that would change the state.
     """
-    into = cell.x.weight
+    into: Tensor = cell.x.weight
     if real is not None:
         x, into = _flagged(cell, x, into, real)
     weights = [into, cell.h.weight, *cell.biases()]
@@ -210,7 +210,7 @@ class Both(nn.Module):
 class Stack(nn.Module):
     """Layers on top of each other, with dropout between them."""
 
-    def __init__(self, layers: list[Layer] | list[Both], dropout: float = 0.0) -> None:
+    def __init__(self, layers: Sequence[nn.Module], dropout: float = 0.0) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.outputs = nn.ModuleList(Tap() for _ in layers)

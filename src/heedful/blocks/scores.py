@@ -1,10 +1,13 @@
 """How a query and a key are compared: the six scores of the lectures.
 
-B batch, H heads, T queries, S keys, K width of one head.
+A score with weights does its part on the keys once, in `remember`, for many queries, which `compare` takes.
+
+B batch, H heads, T queries, S keys, K width of one head, M width of a key.
 """
 
 import math
 from collections.abc import Callable
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +16,7 @@ from torch import Tensor, nn
 from heedful.blocks.linear import Linear
 
 Score = Callable[[Tensor, Tensor], Tensor]
+ROOM = 1 << 25  # numbers that the hidden layer of the additive score may hold at once
 
 
 def dot(q: Tensor, k: Tensor) -> Tensor:
@@ -30,19 +34,40 @@ def cosine(q: Tensor, k: Tensor) -> Tensor:
     return F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT  # (B, H, T, S)
 
 
+class Given(nn.Module):
+    """One of the scores above, which has no weights, in the shape of those that have."""
+
+    def __init__(self, score: Score) -> None:
+        super().__init__()
+        self.compare = score
+
+    def remember(self, k: Tensor) -> Tensor:
+        return k
+
+
 class General(nn.Module):
     """q W k (Luong et al., 2015): queries and keys may differ in width."""
+
+    entrances = ("remember",)
 
     def __init__(self, query_width: int, key_width: int) -> None:
         super().__init__()
         self.matrix = Linear(key_width, query_width, bias=False)
 
+    def remember(self, k: Tensor) -> Tensor:
+        return self.matrix(k)
+
+    def compare(self, q: Tensor, k: Tensor) -> Tensor:
+        return dot(q, k)  # (B, H, T, S)
+
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
-        return q @ self.matrix(k).mT  # (B, H, T, S)
+        return self.compare(q, self.remember(k))  # (B, H, T, S)
 
 
 class Additive(nn.Module):
     """v . tanh(W_q q + W_k k) (Bahdanau et al., 2015): one hidden layer on [k; q] with a single output."""
+
+    entrances = ("remember", "compare")
 
     def __init__(self, query_width: int, key_width: int, hidden: int) -> None:
         super().__init__()
@@ -50,9 +75,57 @@ class Additive(nn.Module):
         self.k = Linear(key_width, hidden, bias=False)
         self.v = Linear(hidden, 1, bias=False)
 
+    def remember(self, k: Tensor) -> Tensor:
+        return self.k(k)
+
+    def compare(self, q: Tensor, k: Tensor) -> Tensor:
+        q = self.q(q)
+        v = self.v.weight[0].to(q.dtype)
+        if q.numel() * k.shape[-2] <= ROOM and not torch.is_grad_enabled():
+            return torch.tanh(q[..., :, None, :] + k[..., None, :, :]) @ v  # (B, H, T, S)
+        scores: Tensor = _Additive.apply(q, k.to(q.dtype), v)
+        return scores  # (B, H, T, S)
+
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
-        hidden = torch.tanh(self.q(q)[..., :, None, :] + self.k(k)[..., None, :, :])  # (B, H, T, S, hidden)
-        return self.v(hidden).squeeze(-1)  # (B, H, T, S)
+        return self.compare(q, self.remember(k))  # (B, H, T, S)
+
+
+class _Additive(torch.autograd.Function):
+    """v . tanh(q + k), some queries and keys at a time: the hidden layer (B, H, T, S, K) never exists as a whole.
+
+    Backward makes it again, piece by piece.
+    """
+
+    apply: ClassVar[Callable[..., Tensor]]  # inherited, where it has no type
+
+    @staticmethod
+    def pieces(q: Tensor, k: Tensor) -> list[tuple[slice, slice]]:
+        """Slices of queries and of keys that together cover all pairs."""
+        (queries, keys), one = (q.shape[-2], k.shape[-2]), q.numel() // max(q.shape[-2], 1)
+        wide = max(1, min(keys, ROOM // max(one, 1)))
+        high = max(1, min(queries, ROOM // max(one * wide, 1)))
+        rows, columns = range(0, queries, high), range(0, keys, wide)
+        return [(slice(row, row + high), slice(column, column + wide)) for row in rows for column in columns]
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        ctx.save_for_backward(q, k, v)
+        scores = q.new_empty(*q.shape[:-1], k.shape[-2])  # (B, H, T, S)
+        for row, column in _Additive.pieces(q, k):
+            scores[..., row, column] = torch.tanh(q[..., row, None, :] + k[..., None, column, :]) @ v
+        return scores
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = ctx.saved_tensors
+        grad_q, grad_k, grad_v = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        for row, column in _Additive.pieces(q, k):
+            hidden, part = torch.tanh(q[..., row, None, :] + k[..., None, column, :]), grad[..., row, column]
+            grad_v += part.flatten() @ hidden.flatten(0, -2)
+            inner = part[..., None] * (v * (1 - hidden * hidden))
+            grad_q[..., row, :] += inner.sum(-2)
+            grad_k[..., column, :] += inner.sum(-3)
+        return grad_q, grad_k, grad_v
 
 
 class Location(nn.Module):
@@ -61,6 +134,12 @@ class Location(nn.Module):
     def __init__(self, query_width: int, longest: int) -> None:
         super().__init__()
         self.matrix = Linear(query_width, longest, bias=False)
+
+    def remember(self, k: Tensor) -> Tensor:
+        return k
+
+    def compare(self, q: Tensor, k: Tensor) -> Tensor:
+        return self(q, k)
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         if k.shape[-2] > len(self.matrix.weight):

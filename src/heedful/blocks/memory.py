@@ -1,0 +1,133 @@
+"""A recurrent decoder's look at a memory: the lectures' five stages, each visible by name.
+
+The inputs are the decoder's states and what the encoder left of each source token. `scores` compares them, `weights` is
+the softmax of the scores, `products` each vector times its weight, and `context` their sum.
+
+B sentences, R rows (sentences times hypotheses), T queries, S source tokens, H width of a query, M width of the memory.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from heedful.blocks.attention import KV, attend
+from heedful.blocks.linear import Linear
+from heedful.blocks.scores import Additive, General, Given, Location
+from heedful.blocks.taps import Tap
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is to be looked at: keys and values (B, 1, S, M), where they are real, and at which place each stands."""
+
+    kv: KV
+    real: Tensor  # (B, S)
+    at: Tensor  # (S,) or (B, S)
+
+
+class Span(NamedTuple):
+    """Where one may look, (B, T, S), and how much nearness to the middle counts."""
+
+    mask: Tensor
+    bias: Tensor | None = None
+
+
+class Everywhere(nn.Module):
+    """Global attention: the whole source."""
+
+    def forward(self, q: Tensor, source: Source, step: Tensor) -> Span:
+        return Span(source.real[:, None, :])
+
+
+class Following(nn.Module):
+    """Local attention whose window moves on with the target: |s - t| <= window (Luong et al., 2015, local-m)."""
+
+    def __init__(self, window: int) -> None:
+        super().__init__()
+        self.window = window
+
+    def forward(self, q: Tensor, source: Source, step: Tensor) -> Span:
+        end = source.real.sum(1)[:, None] - 1  # (B, 1)
+        middle = torch.minimum(step, end)[:, :, None]  # (B, T, 1)
+        near = (source.at.expand_as(source.real)[:, None, :] - middle).abs() <= self.window  # (B, T, S)
+        return Span(near & source.real[:, None, :])
+
+
+class Predicting(nn.Module):
+    """Local attention around p = S sigmoid(v . tanh(W q)), where |s - p| <= window (Luong et al., 2015, local-p).
+
+    Differs: the bell exp(-(s - p)^2 / 2 (window / 2)^2) stands inside the softmax, so that the weights sum to one; in
+    the paper it multiplies them.
+    """
+
+    def __init__(self, width: int, window: int) -> None:
+        super().__init__()
+        self.window = window
+        self.hidden, self.v = Linear(width, width, bias=False), Linear(width, 1, bias=False)
+        self.middle = Tap()
+
+    def forward(self, q: Tensor, source: Source, step: Tensor) -> Span:
+        length = source.real.sum(1)[:, None, None]  # (B, 1, 1)
+        p = self.middle(length * torch.sigmoid(self.v(torch.tanh(self.hidden(q))).float()))  # (B, T, 1)
+        away = source.at.expand_as(source.real)[:, None, :] - p  # (B, T, S)
+        near = (away.abs() <= self.window) & source.real[:, None, :]  # (B, T, S)
+        return Span(near, -2 * (away / self.window).square())
+
+
+class Look(nn.Module):
+    """context = sum_s weight_s v_s, where weight = softmax(score(q, k)) over the span.
+
+    A soft look takes that sum. A hard one takes a single v_s: in training drawn with these weights as probabilities,
+    later the likeliest (Xu et al., 2015).
+    """
+
+    entrances = ("remember",)  # methods that use weights apart from a call, for those who keep weights in shards
+
+    def __init__(
+        self,
+        score: Given | General | Additive | Location,
+        span: Everywhere | Following | Predicting,
+        hard: bool = False,
+    ) -> None:
+        super().__init__()
+        self.score, self.span, self.hard = score, span, hard
+        self.scores, self.weights, self.products, self.context = Tap(), Tap(), Tap(), Tap()
+        if hard:
+            self.choice = Tap()
+
+    def remember(self, memory: Tensor, real: Tensor, at: Tensor) -> Source:
+        """What the queries will look at, the score's part on the keys done once."""
+        return Source(KV(self.score.remember(memory)[:, None], memory[:, None]), real, at)
+
+    def forward(self, q: Tensor, source: Source, at: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Contexts (R, T, M) of queries (R, T, H) at the steps `at` (T,); of a hard look also log p(choice) (R, T)."""
+        (rows, steps, _), count = q.shape, len(source.real)
+        q = q.unflatten(0, (count, -1)).flatten(1, 2)  # (B, W * T, H)
+        mask, bias = self.span(q, source, at.repeat(rows // count))
+        logs: list[Tensor] = []
+
+        def choose(weights: Tensor) -> Tensor:
+            one = self.choice(drawn(weights) if self.training else likeliest(weights))
+            logs.append(torch.where(one > 0, weights, 1.0).log().sum((1, 3)))
+            return one
+
+        o = attend(
+            q[:, None], source.kv.k, source.kv.v, mask[:, None], None if bias is None else bias[:, None],
+            self.score.compare, self.scores, self.weights, self.products, choose if self.hard else None,
+        )  # fmt: skip
+        context = self.context(o[:, 0].unflatten(1, (-1, steps)).flatten(0, 1))  # (R, T, M)
+        return context, logs[0].unflatten(1, (-1, steps)).flatten(0, 1) if logs else None
+
+
+def likeliest(weights: Tensor) -> Tensor:
+    """One where the weight is largest, zero elsewhere; zeros where there is nowhere to look."""
+    best = torch.zeros_like(weights).scatter(-1, weights.argmax(-1, keepdim=True), 1.0)
+    return best.masked_fill(weights == 0, 0.0)
+
+
+@torch.no_grad()
+def drawn(weights: Tensor) -> Tensor:
+    """One at a place drawn with these probabilities: the first to come of exponential waiting times."""
+    return likeliest(weights / torch.empty_like(weights).exponential_())
