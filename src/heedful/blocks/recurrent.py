@@ -36,6 +36,9 @@ class Elman(nn.Module):
         h = torch.tanh(self.x(x) + self.h(h))  # (B, H)
         return (self.hidden(h),)
 
+    def quick(self, x: Tensor, state: State) -> State:
+        return (torch.rnn_tanh_cell(x, state[0], self.x.weight, self.h.weight),)
+
     def fused(self, x: Tensor, state: State, weights: list[Tensor]) -> tuple[Tensor, State]:
         y, h = torch.rnn_tanh(x, state[0][None], weights, False, 1, 0.0, self.training, False, True)
         return y, (h[0],)
@@ -72,6 +75,9 @@ class LSTM(nn.Module):
         h = self.hidden(o * torch.tanh(c))  # (B, H)
         return h, c
 
+    def quick(self, x: Tensor, state: State) -> State:
+        return torch.lstm_cell(x, state, self.x.weight, self.h.weight, self.x.bias, torch.zeros_like(self.x.bias))
+
     def fused(self, x: Tensor, state: State, weights: list[Tensor]) -> tuple[Tensor, State]:
         h, c = (part[None] for part in state)
         y, h, c = torch.lstm(x, (h, c), weights, True, 1, 0.0, self.training, False, True)
@@ -104,6 +110,9 @@ class GRU(nn.Module):
         n = self.candidate(torch.tanh(xn + r * hn))
         h = z * h + (1 - z) * n  # (B, H)
         return (self.hidden(h),)
+
+    def quick(self, x: Tensor, state: State) -> State:
+        return (torch.gru_cell(x, state[0], self.x.weight, self.h.weight, self.x.bias, self.h.bias),)
 
     def fused(self, x: Tensor, state: State, weights: list[Tensor]) -> tuple[Tensor, State]:
         y, h = torch.gru(x, state[0][None], weights, True, 1, 0.0, self.training, False, True)
@@ -186,11 +195,14 @@ class Layer(nn.Module):
         return (x.new_zeros(len(x), self.size),) * self.cell.parts
 
     def step(self, x: Tensor, state: State) -> State:
-        after: State = self.cell(x, state)
+        after: State = (self.cell if watched(self.cell) else self.cell.quick)(x, state)
         return after
 
     def forward(self, x: Tensor, state: State | None = None, real: Tensor | None = None) -> tuple[Tensor, State]:
-        run = unrolled if watched(self.cell) or x.shape[1] == 1 or (state and real is not None) else fused
+        if x.shape[1] == 1 and real is None:
+            state = self.step(x[:, 0], state or self.zeros(x))
+            return state[0][:, None], state  # (B, T, H)
+        run = unrolled if watched(self.cell) or (state and real is not None) else fused
         return run(self.cell, x, state or self.zeros(x), real)
 
 

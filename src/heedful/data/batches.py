@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from heedful.data.order import permutation
 from heedful.data.sources import Pair
@@ -167,6 +168,23 @@ class Encoded:
         target, target_lengths = self.target.padded(rows, self.longest)
         return PairBatch(source, source_lengths, target, target_lengths, torch.from_numpy(self.kept[rows]))
 
+    def even(self, rows: NDArray[np.int64], batch_tokens: int) -> PairBatch:
+        """Some pairs as a batch of one of few shapes: both sides equally wide, and as many rows as the budget holds."""
+        batch = self.batch(rows)
+        width = max(batch.source.shape[1], batch.target.shape[1])
+        spare = max(0, batch_tokens // width - len(batch.source))
+        source, target = (
+            functional.pad(side, (0, width - side.shape[1], 0, spare), value=Tokenizer.pad)
+            for side in (batch.source, batch.target)
+        )
+        source[len(source) - spare :, 0] = Tokenizer.eos
+        source_lengths, target_lengths = (
+            functional.pad(lengths, (0, spare), value=1) for lengths in (batch.source_lengths, batch.target_lengths)
+        )
+        return PairBatch(
+            source, source_lengths, target, target_lengths, functional.pad(batch.indices, (0, spare), value=-1)
+        )
+
     def pack(self, rows: NDArray[np.int64], rooms: tuple[int, int]) -> PackedBatch:
         """Some pairs end to end, in rows of so many places for the sources and for the targets."""
         spare = (0, most_packed(max(rooms)) - len(rows))
@@ -189,13 +207,18 @@ class Encoded:
 
 
 class Batches:
-    """The endless sequence of training batches; which one comes at a position depends on the seed alone."""
+    """The endless sequence of training batches; which one comes at a position depends on the seed alone.
 
-    def __init__(self, encoded: Encoded, seed: int, batch_tokens: int, packed: bool = False) -> None:
+    A batch has a row for each pair; `even` ones have few shapes; `packed` ones have all pairs end to end in one row.
+    """
+
+    def __init__(
+        self, encoded: Encoded, seed: int, batch_tokens: int, packed: bool = False, even: bool = False
+    ) -> None:
         self.encoded = encoded
         self.seed = seed
         self.batch_tokens = batch_tokens
-        self.packed = packed
+        self.packed, self.even = packed, even
         self._lengths = encoded.lengths
         self._rooms = packed_rooms(self._lengths, batch_tokens)
         self._starts = [0]  # position of the first batch of each epoch that was looked at
@@ -206,7 +229,12 @@ class Batches:
         rows = self._rows(position)[part::parts]
         if self.packed:
             return self.encoded.pack(rows, self._rooms)
-        return self.encoded.batch(rows)
+        return self.encoded.even(rows, self.batch_tokens) if self.even else self.encoded.batch(rows)
+
+    @property
+    def steady(self) -> bool:
+        """Whether batches have so few shapes that a device can keep what to do with each."""
+        return self.packed or self.even
 
     def tokens(self, position: int) -> int:
         """How many target tokens are to be predicted in the whole batch at a position."""

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.blocks.losses import Loss
-from heedful.data.batches import Batch, Batches, PackedBatch
+from heedful.data.batches import Batch, Batches
 from heedful.data.feed import Place, feed
 from heedful.errors import UserError
 from heedful.training.configs import TrainConfig
@@ -120,7 +120,7 @@ def fit(
     micro = share.next()
     plain, first = PlainStep(model, spread, optimizer, config, device, half), micro[0]
     captures = device.type == "cuda" and not team.together
-    run = GraphedStep(plain, first) if captures and isinstance(first, PackedBatch) else plain
+    run = GraphedStep(plain, first) if captures and batches.steady else plain
     if team.together:
         # Torch arranges what it sends after the first backward pass. It is made to do so before the first step, not
         # after it, so that a run that goes on adds up in the same order as one that was not broken off.

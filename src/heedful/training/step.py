@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from heedful.training.optim import clip
 from heedful.training.shards import local
 
 Result = TypeVar("Result")
+MOST_SHAPES = 64  # that are captured; batches of rarer ones run plainly
 
 
 def mixed(device: torch.device, half: torch.dtype | None) -> AbstractContextManager[object]:
@@ -66,37 +67,61 @@ class PlainStep:
         self.optimizer.zero_grad()
 
 
-class GraphedStep:
-    """Each part captured once as a device graph and replayed: packed batches all have one shape.
+class Shape:
+    """The gradients of batches of one shape, captured: the buffers that are read, and the loss that is left."""
 
-    Captured work sees the same memory each time, so the gradients stay where they are: with one micro-batch a step they
-    are written over, with more they are added up and set to zero by the update.
+    def __init__(self, plain: PlainStep, like: Batch, tokens: Tensor, pool: Any, warm: int) -> None:
+        self.batch, self.waiting = like.to(plain.device), _pinned(like)  # copies from pinned memory do not stop the host
+        kept = [weight.grad for weight in plain.weights]
+        for weight in plain.weights:
+            weight.grad = None
+        _warmed(lambda: plain.gradients(self.batch, tokens), warm)
+        for weight, grad in zip(plain.weights, kept, strict=True):
+            weight.grad = grad
+        self.loss, self.graph = _captured(lambda: plain.gradients(self.batch, tokens), pool)
+
+    def load(self, batch: Batch) -> None:
+        for name, waiting in self.waiting.items():
+            getattr(self.batch, name).copy_(waiting.copy_(getattr(batch, name)), non_blocking=True)
+
+
+class GraphedStep:
+    """Each part captured once as a device graph and replayed, the gradients once for each shape that batches have.
+
+    Captured work sees the same memory each time, so the gradients stay where they are: where each step is one batch of
+    one shape they are written over, else they are added up and set to zero by the update.
     """
 
-    def __init__(self, plain: PlainStep, like: PackedBatch) -> None:
-        self.plain, self.batch = plain, like.to(plain.device)
+    def __init__(self, plain: PlainStep, like: Batch) -> None:
+        self.plain = plain
         self.tokens, self.rate = (torch.ones((), device=plain.device) for _ in range(2))
-        self.waiting = _pinned(like)  # copies from pinned memory do not stop the host
         self.copied = torch.cuda.Event()
-        self.adds = plain.config.accumulate > 1
+        self.adds = plain.config.accumulate > 1 or not isinstance(like, PackedBatch)
+        self.pool = torch.cuda.graph_pool_handle()  # the graphs run one after the other, and share their memory
         for group in plain.optimizer.param_groups:
             group["lr"], group["capturable"] = self.rate, True
-        _warmed(lambda: plain.gradients(self.batch, self.tokens))
-        self._empty()
-        self.loss, self._gradients = _captured(lambda: plain.gradients(self.batch, self.tokens))
-        self.size, self._norm = _captured(plain.norm)
+        for weight in plain.weights:
+            weight.grad = torch.zeros_like(weight) if self.adds else None
+        self.shapes = {_shape(like): Shape(plain, like, self.tokens, self.pool, warm=3)}
+        self.size, self._norm = _captured(plain.norm, self.pool)
         self._updated: torch.cuda.CUDAGraph | None = None  # captured at the first update, since it changes the weights
         self.skip()
 
     def gradients(self, batch: Batch, tokens: int, last: bool = True) -> Loss:
-        assert isinstance(batch, PackedBatch)
-        self.copied.synchronize()
-        for name, waiting in self.waiting.items():
-            getattr(self.batch, name).copy_(waiting.copy_(getattr(batch, name)), non_blocking=True)
-        self.copied.record()
         self.tokens.fill_(tokens)
-        self._gradients.replay()
-        return self.loss
+        name = _shape(batch)
+        if name not in self.shapes:
+            if len(self.shapes) == MOST_SHAPES:
+                return self.plain.gradients(batch, self.tokens)
+            luck = torch.cuda.get_rng_state(self.plain.device)
+            self.shapes[name] = Shape(self.plain, batch, self.tokens, self.pool, warm=1)
+            torch.cuda.set_rng_state(luck, self.plain.device)
+        shape = self.shapes[name]
+        self.copied.synchronize()
+        shape.load(batch)
+        self.copied.record()
+        shape.graph.replay()
+        return shape.loss
 
     def norm(self) -> Tensor:
         self._norm.replay()
@@ -106,7 +131,7 @@ class GraphedStep:
         self.rate.fill_(rate)
         if self._updated is None:
             self._move()  # the first update runs plainly, which also makes the optimizer's state
-            _, self._updated = _captured(self._move)  # capturing does not run it
+            _, self._updated = _captured(self._move, self.pool)  # capturing does not run it
         else:
             self._updated.replay()
 
@@ -118,30 +143,31 @@ class GraphedStep:
         self.plain.optimizer.step()
         self.skip()
 
-    def _empty(self) -> None:
-        for weight in self.plain.weights:
-            weight.grad = torch.zeros_like(weight) if self.adds else None
+
+def _shape(batch: Batch) -> tuple[torch.Size, ...]:
+    parts = (getattr(batch, field.name) for field in fields(batch))
+    return tuple(part.shape for part in parts if isinstance(part, Tensor))
 
 
-def _pinned(batch: PackedBatch) -> dict[str, Tensor]:
+def _pinned(batch: Batch) -> dict[str, Tensor]:
     """Room on the host for each tensor of a batch, from which a device copies by itself."""
     parts = {field.name: getattr(batch, field.name) for field in fields(batch)}
     return {name: part.pin_memory() for name, part in parts.items() if isinstance(part, Tensor)}
 
 
-def _warmed(run: Callable[[], object]) -> None:
+def _warmed(run: Callable[[], object], times: int) -> None:
     """Run a few times on a side stream: compiles, and lets libraries choose and allocate, before a capture."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        for _ in range(3):
+        for _ in range(times):
             run()
     torch.cuda.current_stream().wait_stream(side)
 
 
-def _captured(run: Callable[[], Result]) -> tuple[Result, torch.cuda.CUDAGraph]:
+def _captured(run: Callable[[], Result], pool: Any) -> tuple[Result, torch.cuda.CUDAGraph]:
     """What a function gives, as buffers, and the graph that fills them again."""
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, pool=pool):
         result = run()
     return result, graph

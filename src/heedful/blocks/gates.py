@@ -1,0 +1,26 @@
+"""The gates that every LSTM cell beyond sequences shares, whatever it reads its old cells from.
+
+N nodes, H hidden width.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from heedful.blocks.taps import Tap
+
+
+class Gates(nn.Module):
+    """c = i * g + kept and h = o * tanh(c), from i, g, o before their sigmoid, tanh and sigmoid."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.write, self.candidate, self.reveal = Tap(), Tap(), Tap()
+        self.cell, self.hidden = Tap(), Tap()
+
+    def forward(self, igo: Tensor, kept: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """igo (N, 3 H), and what the forget gates keep of the old cells, if there are any."""
+        i, g, o = igo.chunk(3, -1)  # (N, H)
+        c = self.write(torch.sigmoid(i)) * self.candidate(torch.tanh(g))  # (N, H)
+        c = self.cell(c if kept is None else c + kept)
+        h = self.hidden(self.reveal(torch.sigmoid(o)) * torch.tanh(c))  # (N, H)
+        return h, c

@@ -1,0 +1,153 @@
+"""An LSTM over a graph without cycles: each node reads the nodes that have an edge to it (Liang et al., 2016).
+
+Nodes are computed in levels, every node after all that it reads and all nodes of a level at once.
+
+Differs: the paper's nodes also read neighbours that come later, by their state of the layer before.
+
+N nodes, E edges, X width in, H hidden width.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from heedful.blocks.gates import Gates
+from heedful.blocks.linear import Linear
+from heedful.blocks.taps import Tap
+
+
+def summed(x: Tensor, to: Tensor, count: int) -> Tensor:
+    """The sum of what goes to each of so many nodes."""
+    return x.new_zeros(count, x.shape[-1]).index_add(0, to, x)
+
+
+def averaged(x: Tensor, to: Tensor, count: int) -> Tensor:
+    """The mean of what goes to each of so many nodes."""
+    degree = x.new_zeros(count).index_add(0, to, x.new_ones(len(to)))
+    return summed(x, to, count) / degree.clamp(min=1)[:, None]
+
+
+MERGES: dict[str, Callable[[Tensor, Tensor, int], Tensor]] = {"sum": summed, "mean": averaged}
+
+
+class Merging(nn.Module):
+    """h~ = sum h_k; i, g, o from x and h~; f_k from x and h_k; c = i * g + sum f_k * c_k and h = o * tanh(c).
+
+    The cell for any number of states h_k, c_k in no order: one forget gate for each (Tai et al., 2015, "child-sum").
+    """
+
+    def __init__(self, width: int, hidden: int, merge: str = "sum") -> None:
+        super().__init__()
+        self.x = Linear(width, 4 * hidden)  # the gates i, g, o, f
+        self.h, self.f = Linear(hidden, 3 * hidden, bias=False), Linear(hidden, hidden, bias=False)
+        self.merge = MERGES[merge]
+        self.forget, self.gates = Tap(), Gates()
+        assert self.x.bias is not None
+        nn.init.ones_(self.x.bias.data[3 * hidden :])
+
+    def forward(self, x: Tensor, h: Tensor, c: Tensor, to: Tensor) -> tuple[Tensor, Tensor]:
+        """x (N, 4 H), what the inputs give to the gates; h and c (E, H), what is read, and `to` (E,), by whom."""
+        igo, f = x.split([3 * h.shape[1], h.shape[1]], -1)
+        if not len(to):
+            return self.gates(igo)
+        f = self.forget(torch.sigmoid(f.index_select(0, to) + self.f(h)))  # (E, H)
+        return self.gates(igo + self.h(self.merge(h, to, len(x))), self.merge(f * c, to, len(x)))  # (N, H)
+
+
+@dataclass(frozen=True)
+class Level:
+    """Nodes that are computed together, and the edges to them: for each level that is read, which of its nodes."""
+
+    size: int
+    reads: tuple[tuple[int, Tensor], ...]
+    to: Tensor  # (E,) which node of this level reads, in the order of `reads`
+
+
+@dataclass(frozen=True)
+class Order:
+    """The nodes of a graph, level by level."""
+
+    nodes: Tensor  # (N,) level by level
+    levels: tuple[Level, ...]
+
+    @classmethod
+    def of(cls, count: int, edges: Sequence[tuple[int, int]]) -> "Order":
+        """The order in which so many nodes are computed, an edge (a, b) meaning that b reads a."""
+        reads: list[list[int]] = [[] for _ in range(count)]
+        for a, b in edges:
+            if not (0 <= a < count and 0 <= b < count):
+                raise ValueError(f"there is an edge from {a} to {b}, but the nodes are 0 to {count - 1}")
+            reads[b].append(a)
+        heights = _heights(reads)
+        members: list[list[int]] = [[] for _ in range(max(heights, default=-1) + 1)]
+        place = [0] * count
+        for node, height in enumerate(heights):
+            place[node] = len(members[height])
+            members[height].append(node)
+        levels = []
+        for nodes in members:
+            found = sorted((heights[a], place[a], place[b]) for b in nodes for a in reads[b])
+            sources = sorted({height for height, _, _ in found})
+            groups = tuple((height, torch.tensor([a for at, a, _ in found if at == height])) for height in sources)
+            levels.append(Level(len(nodes), groups, torch.tensor([b for _, _, b in found], dtype=torch.long)))
+        return cls(torch.tensor([node for nodes in members for node in nodes], dtype=torch.long), tuple(levels))
+
+    def to(self, device: torch.device | str) -> "Order":
+        levels = (
+            Level(level.size, tuple((at, nodes.to(device)) for at, nodes in level.reads), level.to.to(device))
+            for level in self.levels
+        )
+        return Order(self.nodes.to(device), tuple(levels))
+
+
+def _heights(reads: list[list[int]]) -> list[int]:
+    """How many steps each node comes after the first; a node that waits for itself is an error."""
+    waiting = [len(some) for some in reads]
+    readers: list[list[int]] = [[] for _ in reads]
+    for b, some in enumerate(reads):
+        for a in some:
+            readers[a].append(b)
+    heights = [0] * len(reads)
+    ready = [node for node, count in enumerate(waiting) if not count]
+    for a in ready:  # grows while it is gone through
+        for b in readers[a]:
+            heights[b] = max(heights[b], heights[a] + 1)
+            waiting[b] -= 1
+            if not waiting[b]:
+                ready.append(b)
+    if len(ready) < len(reads):
+        raise ValueError(f"the graph has a cycle: {' -> '.join(map(str, _cycle(reads, waiting)))}")
+    return heights
+
+
+def _cycle(reads: list[list[int]], waiting: list[int]) -> list[int]:
+    """The nodes of one cycle, the first again at the end; every node that waits reads another that does."""
+    path = [next(node for node, count in enumerate(waiting) if count)]
+    seen: dict[int, int] = {}
+    while path[-1] not in seen:
+        seen[path[-1]] = len(path) - 1
+        path.append(next(a for a in reads[path[-1]] if waiting[a]))
+    return path[seen[path[-1]] :][::-1]
+
+
+class GraphLSTM(nn.Module):
+    """x (N, X) and an order -> h (N, H), each node after those it reads."""
+
+    def __init__(self, width: int, hidden: int, merge: str = "sum") -> None:
+        super().__init__()
+        self.cell, self.size = Merging(width, hidden, merge), hidden
+
+    def forward(self, x: Tensor, order: Order) -> Tensor:
+        gates = self.cell.x(x.index_select(0, order.nodes)).split([level.size for level in order.levels])
+        states: list[tuple[Tensor, Tensor]] = []
+        for level, gate in zip(order.levels, gates, strict=True):
+            nothing = gate.new_zeros(0, self.size)  # (0, H)
+            read = [tuple(part.index_select(0, nodes) for part in states[at]) for at, nodes in level.reads]
+            h, c = (
+                (torch.cat([nothing, *parts]) for parts in zip(*read, strict=True)) if read else (nothing, nothing)
+            )  # (E, H)
+            states.append(self.cell(gate, h, c, level.to))
+        y = torch.cat([gates[0].new_zeros(0, self.size), *(h for h, _ in states)])  # (N, H)
+        return torch.empty_like(y).index_copy(0, order.nodes, y)  # (N, H)
