@@ -169,8 +169,8 @@ def _flagged(cell: Cell, x: Tensor, into: Tensor, real: Tensor) -> tuple[Tensor,
     if not cell.shut:
         return x.masked_fill(~real[:, :, None], 0.0), into
     flags = nn.functional.pad((~real)[:, :, None].to(x.dtype), (0, FLAGS - 1))  # (B, T, FLAGS)
-    gates = torch.tensor(cell.shut, device=into.device, dtype=into.dtype)  # (G,)
-    column = gates.repeat_interleave(len(into) // len(cell.shut))[:, None]
+    size = len(into) // len(cell.shut)
+    column = torch.cat([into.new_full((size, 1), gate) for gate in cell.shut])  # (G * H, 1)
     column = nn.functional.pad(column, (0, FLAGS - 1))
     return torch.cat([x, flags], -1), torch.cat([into, column], 1)
 
