@@ -176,6 +176,7 @@ class Seq2Seq(nn.Module):
         else:
             self.encoder = RecurrentReader(c, c.encoder)
         self.parts = 2 if c.cell == "lstm" else 1  # of a state: hidden, and an LSTM's cell
+        self.looks_ahead = c.attention is not None and c.attention.feed == "input"
         self.begin = Linear(c.encoder.memory(c.width), c.layers * self.parts * c.hidden)
         if c.attention is None:
             self.decoder: Any = Plain(c)

@@ -83,6 +83,8 @@ class DecoderBlock(nn.Module):
 class Transformer(nn.Module):
     """source (B, S), target (B, T) -> logits (B, T, V)."""
 
+    alignment = "decoder.*.cross.weights"  # the taps that show where it looks
+
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = c = config

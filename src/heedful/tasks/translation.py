@@ -6,7 +6,8 @@ B batch, S source positions, T target positions, D width, V vocabulary, L longes
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
 import torch
@@ -14,12 +15,13 @@ from torch import Tensor
 
 from heedful.blocks.layouts import Layout, Packed, Padded
 from heedful.blocks.losses import Loss, projected_cross_entropy
-from heedful.blocks.taps import watch, watched
-from heedful.data.batches import Batch, Encoded, PackedBatch
+from heedful.blocks.taps import taps, watch, watched
+from heedful.data.batches import Batch, Encoded, PackedBatch, PairBatch
 from heedful.data.tokenizers import Tokenizer
 from heedful.decode.graphs import Graphs
 from heedful.decode.rules import Never, Rule, Temperature, TopK, TopP
 from heedful.decode.search import Paths, Search, beam, drain, greedy, sample
+from heedful.errors import UserError
 
 BATCH_TOKENS = 16384  # source tokens, hypotheses counted, that are decoded together
 MULTIPLE = 16  # sources are padded to it, so that few shapes occur
@@ -31,6 +33,15 @@ class Translating(Protocol):
     tokens: Any
 
     def read(self, source: Tensor, target: Tensor, layout: Layout | None = None, /) -> Tensor: ...
+
+
+class Exploring(Protocol):
+    """What a translation model offers that chooses where to look; see `models/seq2seq.py`."""
+
+    tokens: Any
+    looks_ahead: bool  # whether a choice has part in later tokens too
+
+    def explore(self, source: Tensor, target: Tensor, layout: Layout | None = None, /) -> tuple[Tensor, Tensor]: ...
 
 
 @dataclass(frozen=True)
@@ -61,6 +72,35 @@ def translation_loss(model: Translating, batch: Batch, label_smoothing: float = 
     )
 
 
+def reinforced_translation_loss(model: Exploring, batch: PairBatch, label_smoothing: float = 0.0) -> Loss:
+    """The same for a decoder that chooses by chance where to look (Xu et al., 2015).
+
+    The choices s learn by REINFORCE to raise L = sum_s p(s) log p(target | s), a lower bound of log p(target): each is
+    made likelier by as much as the tokens that it has part in turn out better than their baseline, the mean of the
+    other sentences at that place, which does not depend on the choice.
+    """
+    given, wanted = batch.target[:, :-1], batch.target[:, 1:]
+    x, chosen = model.explore(batch.source, given, Padded(batch.source_real))  # (B, T, D), (B, T)
+    loss = projected_cross_entropy(
+        x.flatten(0, 1), model.tokens.weight, wanted.flatten(), label_smoothing, ignore=Tokenizer.pad
+    )
+    real = wanted != Tokenizer.pad  # (B, T)
+    with torch.no_grad():
+        logs = model.tokens.logits(x).float().log_softmax(-1).gather(-1, wanted[:, :, None]).squeeze(-1)  # (B, T)
+        reward = advantage(logs * real, real)  # (B, T)
+        if model.looks_ahead:
+            reward = reward.flip(1).cumsum(1).flip(1)  # a choice has part in all tokens from its own on
+    return replace(loss, total=loss.total - (chosen * reward * real).sum())
+
+
+def advantage(rewards: Tensor, real: Tensor) -> Tensor:
+    """How much better each reward (B, T) is than the mean of the other rows' in its column; zero for one alone."""
+    others = (real.sum(0) - real.int()).clamp(min=1)  # (B, T)
+    alone = real.sum(0) < 2  # (T,)
+    mean = (rewards.sum(0) - rewards) / others  # (B, T)
+    return torch.where(real & ~alone, rewards - mean, 0.0)  # (B, T)
+
+
 @torch.inference_mode()
 def perplexity_loss(model: Translating, encoded: Encoded, device: torch.device, batch_tokens: int) -> float:
     """The mean loss a target token over a whole set, without label smoothing."""
@@ -78,7 +118,7 @@ class Alignment:
     source: list[str]
     target: list[str]
     weights: Tensor  # (T, S)
-    layer: int  # the decoder block they are from, the first being 1
+    layer: int  # the decoder's layer they are from, the first being 1
 
 
 @dataclass(frozen=True)
@@ -164,19 +204,26 @@ class Translator:
 
     @torch.inference_mode()
     def align(self, text: str, translation: Translation) -> Alignment:
-        """Where each piece of a translation looked: the cross-attention of one decoder block, averaged over its heads.
+        """Where each piece of a translation looked: the attention of one layer to the source, averaged over its heads.
 
-        Of the blocks, the one whose rows are sharpest (of the least entropy) is shown: it tells the most.
+        Of the layers, the one whose rows are sharpest (of the least entropy) is shown: it tells the most.
         """
+        if not any(fnmatchcase(name, self.model.alignment) for name in taps(self.model)):
+            raise UserError(
+                "this model does not look at the source while it writes",
+                found="a model without attention",
+                todo="leave the alignment out, or train with model.attention.score=additive",
+            )
         ids = self._ids([text])[0]
         given = torch.tensor([[Tokenizer.bos, *translation.ids]], device=self.device)[:, :-1]  # (1, T)
-        with watch(self.model, "decoder.*.cross.weights") as seen:
+        with watch(self.model, self.model.alignment) as seen:
             self.model(given, self._start(torch.tensor([ids], device=self.device), None)[0])
-        blocks = [seen[f"decoder.{number}.cross.weights"].float().mean(dim=(0, 1)) for number in range(len(seen))]
-        entropies = [float(torch.special.entr(weights).sum()) for weights in blocks]
+        # A recurrent decoder looks once a step, a Transformer's block once for all of them.
+        layers = [torch.cat(values, 2).float().mean(dim=(0, 1)) for values in seen.all.values()]  # (T, S) each
+        entropies = [float(torch.special.entr(weights).sum()) for weights in layers]
         sharpest = entropies.index(min(entropies))
         pieces = self.tokenizer.pieces
-        return Alignment(pieces(ids), pieces(translation.ids), blocks[sharpest].cpu(), sharpest + 1)
+        return Alignment(pieces(ids), pieces(translation.ids), layers[sharpest].cpu(), sharpest + 1)
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
         """How many tokens each text has as the model reads it; more than `context` are too many."""
