@@ -1,7 +1,4 @@
-"""The gates that every LSTM cell beyond sequences shares, whatever it reads its old cells from.
-
-N nodes, H hidden width.
-"""
+"""The gates that every LSTM cell beyond sequences shares, whatever it reads its old cells from."""
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +15,9 @@ class Gates(nn.Module):
         self.cell, self.hidden = Tap(), Tap()
 
     def forward(self, igo: Tensor, kept: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """igo (N, 3 H), and what the forget gates keep of the old cells, if there are any."""
-        i, g, o = igo.chunk(3, -1)  # (N, H)
-        c = self.write(torch.sigmoid(i)) * self.candidate(torch.tanh(g))  # (N, H)
+        """igo (..., 3 H), and what the forget gates keep of the old cells, if there are any."""
+        i, g, o = igo.chunk(3, -1)
+        c = self.write(torch.sigmoid(i)) * self.candidate(torch.tanh(g))
         c = self.cell(c if kept is None else c + kept)
-        h = self.hidden(self.reveal(torch.sigmoid(o)) * torch.tanh(c))  # (N, H)
+        h = self.hidden(self.reveal(torch.sigmoid(o)) * torch.tanh(c))
         return h, c

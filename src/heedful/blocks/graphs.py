@@ -75,13 +75,15 @@ class Order:
     @classmethod
     def of(cls, count: int, edges: Sequence[tuple[int, int]]) -> "Order":
         """The order in which so many nodes are computed, an edge (a, b) meaning that b reads a."""
+        if not count:
+            raise ValueError("the graph has no nodes")
         reads: list[list[int]] = [[] for _ in range(count)]
         for a, b in edges:
             if not (0 <= a < count and 0 <= b < count):
                 raise ValueError(f"there is an edge from {a} to {b}, but the nodes are 0 to {count - 1}")
             reads[b].append(a)
         heights = _heights(reads)
-        members: list[list[int]] = [[] for _ in range(max(heights, default=-1) + 1)]
+        members: list[list[int]] = [[] for _ in range(max(heights) + 1)]
         place = [0] * count
         for node, height in enumerate(heights):
             place[node] = len(members[height])
@@ -142,12 +144,10 @@ class GraphLSTM(nn.Module):
     def forward(self, x: Tensor, order: Order) -> Tensor:
         gates = self.cell.x(x.index_select(0, order.nodes)).split([level.size for level in order.levels])
         states: list[tuple[Tensor, Tensor]] = []
-        for level, gate in zip(order.levels, gates, strict=True):
-            nothing = gate.new_zeros(0, self.size)  # (0, H)
-            read = [tuple(part.index_select(0, nodes) for part in states[at]) for at, nodes in level.reads]
-            h, c = (
-                (torch.cat([nothing, *parts]) for parts in zip(*read, strict=True)) if read else (nothing, nothing)
-            )  # (E, H)
+        nothing = gates[0].new_zeros(0, self.size)  # (0, H)
+        for gate, level in zip(gates, order.levels, strict=True):
+            read = [[states[at][part].index_select(0, nodes) for at, nodes in level.reads] for part in (0, 1)]
+            h, c = (torch.cat([nothing, *parts]) for parts in read)
             states.append(self.cell(gate, h, c, level.to))
-        y = torch.cat([gates[0].new_zeros(0, self.size), *(h for h, _ in states)])  # (N, H)
+        y = torch.cat([state[0] for state in states])  # (N, H)
         return torch.empty_like(y).index_copy(0, order.nodes, y)  # (N, H)

@@ -1,7 +1,7 @@
 """Recurrent layers: cells written out as on the slides, and the same cells over a whole sequence in one fused call.
 
 A state is what one layer carries from step to step: (h,), or (h, c) for an LSTM, each (B, H). Steps that are not `real`
-are padding, wherever they stand: they leave the state as it is and give zeros.
+are padding, before the first real one or after the last: they leave the state as it is and give zeros.
 
 B batch, T steps, X width in, H hidden width, G gates.
 """
@@ -76,7 +76,8 @@ class LSTM(nn.Module):
         return h, c
 
     def quick(self, x: Tensor, state: State) -> State:
-        return torch.lstm_cell(x, state, self.x.weight, self.h.weight, self.x.bias, torch.zeros_like(self.x.bias))
+        after: State = torch.lstm_cell(x, state, self.x.weight, self.h.weight, *self.biases())
+        return after
 
     def fused(self, x: Tensor, state: State, weights: list[Tensor]) -> tuple[Tensor, State]:
         h, c = (part[None] for part in state)
@@ -152,12 +153,16 @@ def fused(cell: Cell, x: Tensor, state: State, real: Tensor | None = None) -> tu
     into: Tensor = cell.x.weight
     if real is not None:
         x, into = _flagged(cell, x, into, real)
-    weights = [into, cell.h.weight, *cell.biases()]
-    if torch.is_autocast_enabled(x.device.type):
-        half = torch.get_autocast_dtype(x.device.type)
-        x, state = x.to(half), tuple(part.to(half) for part in state)
-        weights = [weight.to(half) for weight in weights]
-    y, after = cell.fused(x.contiguous(), tuple(part.contiguous() for part in state), weights)
+    weights: list[Tensor] = [into, cell.h.weight, *cell.biases()]
+    place = x.device.type
+    if torch.is_autocast_enabled(place):
+        half = torch.get_autocast_dtype(place)
+        x, state, weights = x.to(half), tuple(part.to(half) for part in state), [part.to(half) for part in weights]
+    if x.is_cuda:  # where the library wants all weights in one piece
+        whole = torch.cat([weight.flatten() for weight in weights]).split([weight.numel() for weight in weights])
+        weights = [part.view_as(weight) for part, weight in zip(whole, weights, strict=True)]
+    with torch.autocast(place, enabled=False):  # which would choose a precision of its own
+        y, after = cell.fused(x.contiguous(), tuple(part.contiguous() for part in state), weights)
     if real is None:
         return y, after
     y = y.masked_fill(~real[:, :, None], 0.0)  # (B, T, H)
@@ -216,7 +221,7 @@ class Both(nn.Module):
     def forward(self, x: Tensor, state: None = None, real: Tensor | None = None) -> tuple[Tensor, State]:
         y, ahead = self.ahead(x, None, real)
         z, back = self.back(x.flip(1), None, None if real is None else real.flip(1))
-        return torch.cat([y, z.flip(1)], -1), (*ahead, *back)  # (B, T, 2 H)
+        return torch.cat([y, z.flip(1)], -1), (*ahead, *back)  # (B, T, 2 * H)
 
 
 class Stack(nn.Module):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.blocks.embedding import Tied
+from heedful.blocks.feeding import fed, in_kernels
 from heedful.blocks.layouts import Layout, Whole
 from heedful.blocks.linear import Linear
 from heedful.blocks.memory import Everywhere, Following, Look, Predicting
@@ -132,6 +133,9 @@ class InputFeeding(nn.Module):
         self.out = Linear(c.hidden, c.width)
 
     def forward(self, x: Tensor, state: Said) -> tuple[Tensor, Said]:
+        if in_kernels(self.attention, self.stack, x, state.source.value):
+            h, layers = fed(self.attention, self.stack, x, state.layers, state.source.value)  # (B, T, H)
+            return self.out(h), replace(state, layers=layers)
         layers, outputs, chosen = state.layers, [], []
         for t in range(x.shape[1]):
             query = layers[-1][0][:, None]  # (B, 1, H)

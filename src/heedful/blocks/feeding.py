@@ -1,0 +1,89 @@
+"""A recurrent decoder whose steps each begin with a look at a memory, over whole sequences on a GPU.
+
+The definition is the loop in `models/seq2seq.py`; here the same runs in kernels of our own.
+
+B batch, T steps, E width of an embedding, H hidden width, M width of the memory.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heedful.blocks.memory import Everywhere, Look, Source
+from heedful.blocks.recurrent import GRU, LSTM, Stack, State, watched
+from heedful.blocks.scores import Additive, General, Given, dot, scaled_dot
+from heedful.blocks.taps import heard, taps
+
+WIDEST = 1024  # a kernel holds a row of the keys and of the memory
+LONGEST = 4096  # and a weight for each key
+
+
+def in_kernels(look: Look, stack: Stack, x: Tensor, source: Source) -> bool:
+    """Whether there are kernels for this, and nobody needs to see or change what happens inside."""
+    if not x.is_cuda or x.shape[1] == 1 or x.dtype == torch.float64 or len(x) != len(source.real):
+        return False
+    cells: list[Any] = [layer.cell for layer in stack.layers]
+    known = isinstance(look.score, Additive | General) or getattr(look.score, "compare", None) in (dot, scaled_dot)
+    plain = isinstance(look.span, Everywhere) and not look.hard and not heard(*taps(look).values())
+    fits = max(source.kv.k.shape[-1], source.kv.v.shape[-1]) <= WIDEST and source.real.shape[1] <= LONGEST
+    gated = all(isinstance(cell, LSTM | GRU) and not watched(cell) for cell in cells)
+    return known and plain and fits and gated and not heard(*taps(stack).values())
+
+
+def fed(
+    look: Look, stack: Stack, x: Tensor, layers: tuple[State, ...], source: Source
+) -> tuple[Tensor, tuple[State, ...]]:
+    """The outputs (B, T, H) of a stack that reads [context; x], and the states after the last step."""
+    from heedful.blocks.kernels.feeding import Feeding  # needs Triton, which comes with torch's GPU builds only
+
+    half = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+    cells: list[Any] = [layer.cell for layer in stack.layers]
+    memory, gru = source.kv.v[:, 0], isinstance(cells[0], GRU)
+    wide = memory.shape[-1]
+    context, embedding = cells[0].x.weight.split([wide, x.shape[-1]], 1)  # (4 H, M) and (4 H, E)
+    weights = [joined(cells[0], context), *(joined(cell, cell.x.weight) for cell in cells[1:])]
+    biases = [bias(cell) for cell in cells]
+    pre = torch.nn.functional.linear(x, in_four(embedding) if gru else embedding, biases[0])  # (B, T, 4 H)
+    score = look.score
+    masks = None
+    if stack.training and stack.dropout.p and len(cells) > 1:
+        masks = stack.dropout(x.new_ones(len(cells) - 1, x.shape[1], len(x), cells[0].h.weight.shape[1])).to(half)
+    hidden = torch.stack([state[0] for state in layers]).to(half)  # (L, B, H)
+    past = None if gru else torch.stack([state[1] for state in layers]).float()  # (L, B, H)
+    scaled = isinstance(score, Given) and score.compare is scaled_dot
+    scale = hidden.shape[-1] ** -0.5 if scaled else 1.0
+    with torch.autocast("cuda", enabled=False):
+        y, after, cell_states = Feeding.apply(  # type: ignore[no-untyped-call]
+            gru, scale, masks, source.real, pre.transpose(0, 1).to(half).contiguous(),
+            source.kv.k[:, 0].to(half).contiguous(), memory.to(half).contiguous(),
+            score.q.weight.to(half) if isinstance(score, Additive) else None,
+            score.v.weight[0].to(half) if isinstance(score, Additive) else None,
+            hidden, past, *(weight.to(half) for weight in weights), *(part.to(half) for part in biases[1:]),
+        )  # fmt: skip
+    states = tuple((h,) if gru else (h, c) for h, c in zip(after, cell_states, strict=True))
+    return y.transpose(0, 1), states  # (B, T, H)
+
+
+def joined(cell: LSTM | GRU, below: Tensor) -> Tensor:
+    """The weights of what comes from below beside those of the state, (4 H, X + H)."""
+    if isinstance(cell, LSTM):
+        return torch.cat([below, cell.h.weight], 1)
+    gates, new = cell.h.weight.split([len(below) // 3 * 2, len(below) // 3])
+    state = torch.cat([gates, torch.zeros_like(new), new])
+    return torch.cat([in_four(below), state], 1)
+
+
+def in_four(weight: Tensor) -> Tensor:
+    """A GRU's three products as four: the candidate's part from the state, which stands apart, gets zeros here."""
+    return torch.cat([weight, torch.zeros_like(weight[: len(weight) // 3])])
+
+
+def bias(cell: LSTM | GRU) -> Tensor:
+    assert cell.x.bias is not None
+    if isinstance(cell, LSTM):
+        return cell.x.bias
+    assert cell.h.bias is not None
+    gates, new = cell.h.bias.split([len(cell.h.bias) // 3 * 2, len(cell.h.bias) // 3])
+    three = cell.x.bias + torch.cat([gates, torch.zeros_like(new)])
+    return torch.cat([three, new])

@@ -1,0 +1,254 @@
+"""Rows J of the claim sheet: the recurrent cells of the lecture, their gates and their gradients."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from heedful.blocks.recurrent import LSTM, Both, Elman, Layer, unrolled
+from heedful.blocks.taps import watch
+
+B, T, X, H = 3, 6, 4, 5
+
+
+def inputs(steps: int = T) -> Tensor:
+    return torch.randn(B, steps, X, dtype=torch.float64)
+
+
+def lstm() -> Layer:
+    """A layer whose biases are not zero."""
+    layer = Layer("lstm", X, H).double()
+    with torch.no_grad():
+        for weight in layer.parameters():
+            weight.add_(0.3 * torch.randn_like(weight))
+    return layer
+
+
+Edit = Callable[[str, Tensor], Tensor | None]
+
+
+def forced(gate: str, step: int, value: float) -> Edit:
+    """An edit that sets one gate to a value at one step."""
+    calls = {"forget": 0, "write": 0, "reveal": 0}
+
+    def edit(name: str, x: Tensor) -> Tensor | None:
+        name = name.removeprefix("cell.")
+        if name not in calls:
+            return None
+        calls[name] += 1
+        return torch.full_like(x, value) if (name, calls[name] - 1) == (gate, step) else None
+
+    return edit
+
+
+def each(*edits: Edit) -> Edit:
+    """What the first of them that has something to change makes of it."""
+
+    def edit(name: str, x: Tensor) -> Tensor | None:
+        return next((found for found in [edit(name, x) for edit in edits] if found is not None), None)
+
+    return edit
+
+
+def given(name: str, x: Tensor) -> Tensor | None:
+    """What is written as a number that no gradient flows through."""
+    return x.detach() if name in ("cell.write", "cell.candidate") else None
+
+
+@pytest.mark.claim("J1")
+def test_the_plain_rnn_is_tanh_of_two_products_without_a_bias() -> None:
+    cell, x, h = Elman(X, H).double(), inputs(), torch.randn(B, H, dtype=torch.float64)
+    assert {name: tuple(weight.shape) for name, weight in cell.named_parameters()} == {
+        "x.weight": (H, X),
+        "h.weight": (H, H),
+    }
+    y, _ = unrolled(cell, x, (h,))
+    for t in range(T):
+        h = torch.tanh(h @ cell.h.weight.T + x[:, t] @ cell.x.weight.T)
+        torch.testing.assert_close(y[:, t], h, rtol=0, atol=1e-12)
+    zero, _ = unrolled(cell, torch.zeros_like(x), (torch.zeros_like(h),))
+    assert not zero.any()
+
+
+@pytest.mark.claim("J5")
+def test_the_lstm_is_its_six_equations_on_the_joined_vector() -> None:
+    layer, x = lstm(), inputs()
+    cell = layer.cell
+    assert isinstance(cell, LSTM) and cell.x.bias is not None
+    joined = torch.cat([cell.h.weight, cell.x.weight], 1)  # W [h, x]
+    (wi, wf, wc, wo), (bi, bf, bc, bo) = joined.chunk(4), cell.x.bias.chunk(4)
+    y, (h_last, c_last) = layer(x)
+    h = c = torch.zeros(B, H, dtype=torch.float64)
+    for t in range(T):
+        hx = torch.cat([h, x[:, t]], 1)
+        f = torch.sigmoid(hx @ wf.T + bf)
+        i = torch.sigmoid(hx @ wi.T + bi)
+        candidate = torch.tanh(hx @ wc.T + bc)
+        c = f * c + i * candidate
+        o = torch.sigmoid(hx @ wo.T + bo)
+        h = o * torch.tanh(c)
+        torch.testing.assert_close(y[:, t], h, rtol=0, atol=1e-12)
+    torch.testing.assert_close((h_last, c_last), (h, c), rtol=0, atol=1e-12)
+
+
+@pytest.mark.claim("J5")
+def test_the_lstm_is_the_library_one_and_has_the_parameters_of_the_slide() -> None:
+    layer, x = lstm(), inputs()
+    module = nn.LSTM(X, H, batch_first=True).double()
+    assert layer.cell.x.bias is not None
+    with torch.no_grad():
+        module.weight_ih_l0.copy_(layer.cell.x.weight)
+        module.weight_hh_l0.copy_(layer.cell.h.weight)
+        module.bias_ih_l0.copy_(layer.cell.x.bias)
+        module.bias_hh_l0.zero_()
+    (y, (h, c)), (own, state) = module(x), layer(x)
+    torch.testing.assert_close((own, *state), (y, h[0], c[0]), rtol=0, atol=1e-12)
+    for width, hidden in ((X, H), (1, 1), (300, 168)):
+        count = sum(weight.numel() for weight in Layer("lstm", width, hidden).parameters())
+        assert count == 4 * (hidden * (hidden + width) + hidden)
+
+
+@pytest.mark.claim("J6")
+def test_the_forget_gate_resets_the_cell() -> None:
+    layer, one = lstm(), inputs()
+    with watch(layer, edit=forced("forget", 3, 0.0)) as seen:
+        layer(one)
+    cell, written = seen.all["cell.cell"][3], seen.all["cell.write"][3] * seen.all["cell.candidate"][3]
+    assert cell.equal(written)  # nothing of the past is left in it
+    with watch(layer, edit=forced("forget", 3, 1.0)) as seen:
+        layer(one)
+    cell, written = seen.all["cell.cell"][3], seen.all["cell.write"][3] * seen.all["cell.candidate"][3]
+    assert cell.equal(seen.all["cell.cell"][2] + written)
+
+
+@pytest.mark.claim("J6")
+def test_the_input_gate_decides_whether_anything_is_written() -> None:
+    layer, x = lstm(), inputs()
+    with watch(layer, edit=forced("write", 3, 0.0)) as seen:
+        layer(x)
+    assert seen.all["cell.cell"][3].equal(seen.all["cell.forget"][3] * seen.all["cell.cell"][2])
+    other = x.clone()
+    other[:, 3] += 1
+    # Shut and not forgetting, the cell does not know what the step's input was.
+    ends = []
+    for sequence in (x, other):
+        with watch(layer, edit=each(forced("write", 3, 0.0), forced("forget", 3, 1.0))) as seen:
+            layer(sequence)
+        assert seen.all["cell.cell"][3].equal(seen.all["cell.cell"][2])
+        ends.append(seen.all["cell.cell"][3])
+    assert ends[0].equal(ends[1])
+
+
+@pytest.mark.claim("J6")
+def test_the_output_gate_decides_what_is_read_and_leaves_the_cell_alone() -> None:
+    layer, x = lstm(), inputs()
+    with watch(layer) as plain:
+        layer(x)
+    with watch(layer, edit=forced("reveal", 3, 0.0)) as seen:
+        y, _ = layer(x)
+    assert not y[:, 3].any()
+    assert seen.all["cell.cell"][3].equal(plain.all["cell.cell"][3])
+    with watch(layer, edit=forced("reveal", 3, 1.0)) as seen:
+        y, _ = layer(x)
+    assert y[:, 3].equal(torch.tanh(seen.all["cell.cell"][3]))
+
+
+@pytest.mark.claim("J6")
+def test_gate_traces_can_be_viewed() -> None:
+    layer, x = lstm(), inputs()
+    with watch(layer, "cell.*") as seen:
+        layer(x)
+    for gate in ("forget", "write", "reveal"):
+        trace = torch.stack(seen.all[f"cell.{gate}"], 1)
+        assert trace.shape == (B, T, H)
+        assert bool(((trace > 0) & (trace < 1)).all())
+
+
+def forgetting(gates: Tensor) -> Edit:
+    """An edit that sets the forget gate to these (T, H), step by step."""
+    steps = iter(gates)
+    return lambda name, x: next(steps).expand_as(x) if name == "cell.forget" else None
+
+
+def cell_path(layer: Layer, x: Tensor, start: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """dC_T/dC_0 with the gates as given numbers, (B, H, H), and the forget gates."""
+
+    with watch(layer, edit=each(given, lambda name, x: x.detach() if name == "cell.forget" else None)) as seen:
+        _, (_, cell) = layer(x, (torch.zeros_like(start), start))
+    columns = [torch.autograd.grad(cell[:, k].sum(), start, retain_graph=True)[0] for k in range(H)]
+    return torch.stack(columns, 1), seen.all["cell.forget"]
+
+
+@pytest.mark.claim("J7")
+def test_the_gradient_along_the_cell_is_the_product_of_forget_gates() -> None:
+    layer, x = lstm(), inputs(12)
+    start = torch.randn(B, H, dtype=torch.float64, requires_grad=True)
+    found, forget = cell_path(layer, x, start)
+    product = torch.ones(B, H, dtype=torch.float64)
+    for gate in reversed(forget):  # in the order in which the gradient meets them
+        product = product * gate
+    assert found.equal(torch.diag_embed(product))
+
+
+@pytest.mark.claim("J7")
+def test_without_a_way_through_the_gates_it_is_the_whole_gradient() -> None:
+    layer, x = lstm(), inputs(12)
+    with torch.no_grad():
+        layer.cell.h.weight.zero_()  # the gates then see the input only
+    start = torch.randn(B, H, dtype=torch.float64, requires_grad=True)
+    with watch(layer) as seen:
+        layer(x)
+    product = torch.stack(seen.all["cell.forget"]).prod(0)
+    _, (_, cell) = layer(x, (torch.zeros_like(start), start))
+    (grad,) = torch.autograd.grad(cell.sum(), start)
+    torch.testing.assert_close(grad, product, rtol=1e-12, atol=0)
+
+
+@pytest.mark.claim("J7")
+def test_no_matrix_stands_in_the_cell_path_and_one_stands_in_the_plain_rnn() -> None:
+    x, start = inputs(8), torch.randn(B, H, dtype=torch.float64, requires_grad=True)
+    forget = 0.9 + 0.05 * torch.rand(8, H, dtype=torch.float64)
+    found = []
+    for _ in range(2):  # two layers with different weights, the same forget gates
+        layer = lstm()
+        with watch(layer, edit=each(given, forgetting(forget))):
+            _, (_, cell) = layer(x, (torch.zeros_like(start), start))
+        found.append(torch.autograd.grad(cell.sum(), start)[0])
+    assert found[0].equal(found[1])
+    torch.testing.assert_close(found[0], forget.prod(0).expand(B, H), rtol=1e-12, atol=0)
+
+    cell = Elman(X, H).double()
+    y, (last,) = unrolled(cell, x, (start,))
+    jacobian = torch.eye(H, dtype=torch.float64).expand(B, H, H)
+    for t in range(8):
+        jacobian = torch.diag_embed(1 - y[:, t] ** 2) @ cell.h.weight @ jacobian
+    columns = [torch.autograd.grad(last[:, k].sum(), start, retain_graph=True)[0] for k in range(H)]
+    torch.testing.assert_close(torch.stack(columns, 1), jacobian, rtol=0, atol=1e-12)
+
+
+@pytest.mark.claim("J8")
+@pytest.mark.parametrize("kind", ["rnn", "lstm", "gru"])
+def test_two_directions_are_joined_and_padding_does_not_reach_the_backward_one(kind: str) -> None:
+    both, x = Both(kind, X, H).double(), inputs()
+    y, _ = both(x)
+    assert y.shape == (B, T, 2 * H)
+    assert y[:, :, :H].equal(both.ahead(x)[0])
+    assert y[:, :, H:].equal(both.back(x.flip(1))[0].flip(1))
+    lengths = (6, 2, 4)
+    real = torch.arange(T) < torch.tensor(lengths)[:, None]
+    padded, _ = both(x, None, real)
+    for row, length in enumerate(lengths):
+        alone, _ = both(x[row : row + 1, :length])
+        torch.testing.assert_close(padded[row : row + 1, :length], alone, rtol=0, atol=1e-12)
+    naive, _ = both(x)  # reading the padding too, which the backward direction meets first
+    assert not torch.allclose(naive[1, :2, H:], padded[1, :2, H:], atol=1e-3)
+
+
+@pytest.mark.claim("J8")
+def test_the_backward_half_of_a_place_sees_it_and_all_that_follows() -> None:
+    both, x = Both("lstm", X, H).double(), inputs().requires_grad_()
+    y, _ = both(x)
+    for half, sees in ((y[:, 3, :H], range(4)), (y[:, 3, H:], range(3, T))):
+        (grad,) = torch.autograd.grad(half.sum(), x, retain_graph=True)
+        assert [t for t in range(T) if grad[:, t].any()] == list(sees)
