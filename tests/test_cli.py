@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -460,3 +461,85 @@ def test_claims_prints_the_sheet(heedful: Run) -> None:
     from heedful.claims import render, sheet
 
     assert heedful("claims")[1] == render(sheet())
+
+
+# ------------------------------------------------------------------ language models
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of a language model, and what training it said."""
+    folder = tmp_path_factory.mktemp("written")
+    (folder / "input.txt").write_text("Shall I compare thee\nto a summer's day?\n\nThou art more lovely\n" * 30)
+    (folder / "test.txt").write_text("Shall I compare\nthee to a day?\n")
+    words = (
+        "data.test=test.txt", "tokenizer.vocab=60", "model.width=12", "model.hidden=16", "model.layers=1",
+        "model.context=16", "train.budget.steps=20", "train.batch_tokens=256", "train.evaluate_every=10",
+        "train.save_every=10", "decode.length=40",
+    )  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "heedful", "train", "language-model", *words], cwd=folder, capture_output=True,
+        text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (folder / "log").write_text(done.stdout)
+    return folder / "runs" / "language-model"
+
+
+def test_training_a_language_model_speaks_of_texts(written: Path) -> None:
+    log = (written.parent.parent / "log").read_text()
+    for expected in (
+        " tokens of text, 25 different ones, 0.00 million parameters",
+        "step 20  valid: loss ",
+        "reading the test set",
+        "  perplexity          ",
+        "  bits_per_character  ",
+        "|unknown:0|characters:31",
+        "  prompt   Shall I compare",
+        "heedful generate runs/language-model 'Shall I compare'",
+    ):
+        assert expected in log
+    assert "pairs" not in log
+    assert "translat" not in log
+
+
+def test_generate_goes_on_with_prompts(written: Path, heedful: Run) -> None:
+    code, out, err = heedful("generate", written, "Shall I", "Thou", "--length", 30, "--seed", 3)
+    assert (code, err) == (0, "")
+    assert out.startswith("Shall I")
+    assert "\nThou" in out
+    assert heedful("generate", written, "Shall I", "Thou", "--length", 30, "--seed", 3)[1] == out
+    assert heedful("generate", written, "Shall I", "Thou", "--length", 30, "--seed", 4)[1] != out
+    code, out, _ = heedful("generate", written, "a\nb", "--json", "--top-k", 1)
+    told = json.loads(out)
+    assert told["text"] == "a\nb" + told["added"]
+    assert len(told["added"]) == 40  # as long as the recipe says
+    assert told == json.loads(heedful("generate", written, "a\nb", "--json", "--top-k", 1, "--seed", 9)[1])
+    code, out, _ = heedful("generate", written, "--length", 5)
+    assert code == 0
+    assert len(out) == 6
+
+
+def test_eval_of_a_language_model_gives_its_scores_again(written: Path, heedful: Run, monkeypatch: Any) -> None:
+    monkeypatch.chdir(written.parent.parent)
+    stored = json.loads((written / "results.json").read_text())
+    code, out, _ = heedful("eval", written, "--json")
+    assert code == 0
+    told = json.loads(out)
+    assert told["scores"] == stored["scores"]
+    assert "beams" not in told
+    code, _, err = heedful("eval", written, "--beams", 4)
+    assert code == 2
+    assert "without a search" in err
+
+
+def test_a_model_of_another_task_is_refused_with_advice(run: Path, written: Path, heedful: Run, tmp_path: Path) -> None:
+    code, _, err = heedful("generate", run, "one")
+    assert code == 2
+    assert "this model translates" in err
+    assert "use `heedful translate`" in err
+    (tmp_path / "in.jsonl").write_text('{"source": "x"}\n')
+    for words in (["translate", written, "one"], ["predict", written, tmp_path / "in.jsonl", "-o", tmp_path / "out"]):
+        code, _, err = heedful(*words)
+        assert code == 2
+        assert "this model goes on with texts" in err
+        assert "use `heedful generate`" in err
+    assert not (tmp_path / "out").exists()

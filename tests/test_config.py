@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from heedful.config import MOST_PROBLEMS, Config, load_yaml, override, parse, render, schema
+from heedful.config import MOST_PROBLEMS, Config, FieldError, load_yaml, override, parse, render
 from heedful.errors import UserError
 
 
@@ -185,6 +185,28 @@ def test_rendered_settings_parse_back_equal(tmp_path: Path) -> None:
 
 
 def test_schema_forbids_unknown_keys_and_describes() -> None:
-    made = schema(Drawing)
+    made = Drawing.model_json_schema()
     assert made["additionalProperties"] is False
     assert made["properties"]["title"]["description"] == "what it shows"
+
+
+def test_a_validator_can_name_a_setting_further_down() -> None:
+    class Inner(Config):
+        low: int = 0
+        high: int = 1
+
+    class Outer(Config):
+        most: int = 9
+        inner: Inner = Inner()
+
+        @field_validator("inner")
+        @classmethod
+        def _fits(cls, inner: Inner, info: ValidationInfo) -> Inner:
+            if inner.high > info.data["most"]:
+                raise FieldError("more than the most", "high")
+            return inner
+
+    with pytest.raises(UserError) as caught:
+        parse(Outer, {}, None, ["inner.low=3", "inner.high=12"])
+    assert caught.value.message == "inner.high: more than the most"
+    assert caught.value.where == "override inner.high"

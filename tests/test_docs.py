@@ -20,15 +20,28 @@ from heedful.cli import app
 from heedful.config import Config
 from heedful.data.embedded import NumberWords
 from heedful.data.sources import Jsonl, ParallelFiles, Tsv
-from heedful.data.tokenizers import Bpe, Unigram, WordPiece
-from heedful.models.configs import TransformerConfig
-from heedful.recipe import DecodeConfig, TaskConfig
+from heedful.data.text import TextFiles
+from heedful.data.tokenizers import Bpe, Characters, Unigram, WholeWords, WordPiece
+from heedful.models.configs import (
+    AttentionConfig,
+    ElmoConfig,
+    Global,
+    Monotonic,
+    Predictive,
+    RecurrentEncoder,
+    RnnLMConfig,
+    Seq2SeqConfig,
+    TransformerConfig,
+    TransformerEncoder,
+)
+from heedful.recipe import DecodeConfig, LanguageModelTask, TranslationTask, WritingConfig
 from heedful.training.configs import Budget, TrainConfig
 from heedful.training.optim import AdamW, Constant, Cosine, Linear, Noam
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-SESSIONS = [ROOT / "README.md", ROOT / "docs" / "python.md", ROOT / "docs" / "distributed.md"]
+SEQ2SEQ = ROOT / "docs" / "models" / "seq2seq.md"
+SESSIONS = [ROOT / "README.md", ROOT / "docs" / "python.md", ROOT / "docs" / "distributed.md", SEQ2SEQ]
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 
 # The smallest run of the demo's recipe, for snippets that are marked as needing a trained model.
@@ -131,15 +144,21 @@ def test_snippets_run_and_print_what_stands_below_them(
 
 
 SETTINGS: dict[str, type[Config]] = {
-    "task": TaskConfig,
+    "task, `kind: translation`": TranslationTask,
+    "task, `kind: language_model`": LanguageModelTask,
     "data, `kind: parallel`": ParallelFiles,
     "data, `kind: tsv`": Tsv,
     "data, `kind: jsonl`": Jsonl,
     "data, `kind: number_words`": NumberWords,
+    "data, `kind: text`": TextFiles,
     "tokenizer, `kind: bpe`": Bpe,
     "tokenizer, `kind: wordpiece`": WordPiece,
     "tokenizer, `kind: unigram`": Unigram,
+    "tokenizer, `kind: characters`": Characters,
+    "tokenizer, `kind: words`": WholeWords,
     "model, `kind: transformer`": TransformerConfig,
+    "model, `kind: rnn_lm`": RnnLMConfig,
+    "model, `kind: elmo`": ElmoConfig,
     "train": TrainConfig,
     "train.budget": Budget,
     "train.optimizer, `kind: adamw`": AdamW,
@@ -147,7 +166,8 @@ SETTINGS: dict[str, type[Config]] = {
     "train.schedule, `kind: cosine`": Cosine,
     "train.schedule, `kind: linear`": Linear,
     "train.schedule, `kind: constant`": Constant,
-    "decode": DecodeConfig,
+    "decode, of a translation": DecodeConfig,
+    "decode, of a language model": WritingConfig,
 }
 
 
@@ -158,10 +178,29 @@ def told(default: Any) -> str:
     return "see below" if isinstance(default, Config) else f"`{json.dumps(default)}`".replace('"', "")
 
 
+SEQ2SEQ_SETTINGS: dict[str, type[Config]] = {
+    "model, `kind: seq2seq`": Seq2SeqConfig,
+    "model.encoder, `kind: recurrent`": RecurrentEncoder,
+    "model.encoder, `kind: transformer`": TransformerEncoder,
+    "model.attention": AttentionConfig,
+    "model.attention.span, `kind: global`": Global,
+    "model.attention.span, `kind: monotonic`": Monotonic,
+    "model.attention.span, `kind: predictive`": Predictive,
+}
+
+
+@pytest.mark.parametrize("title", SEQ2SEQ_SETTINGS)
+def test_the_page_of_a_model_names_every_setting_with_its_default(title: str) -> None:
+    names_every_setting(SEQ2SEQ, title, SEQ2SEQ_SETTINGS[title])
+
+
 @pytest.mark.parametrize("title", SETTINGS)
 def test_the_guide_names_every_setting_with_its_default(title: str) -> None:
-    text = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+    names_every_setting(ROOT / "docs" / "guide.md", title, SETTINGS[title])
+
+
+def names_every_setting(page: Path, title: str, config: type[Config]) -> None:
+    text = page.read_text(encoding="utf-8")
     (section,) = re.findall(rf"^#### {re.escape(title)}\n(.*?)(?=^#|\Z)", text, re.MULTILINE | re.DOTALL)
     rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", section, re.MULTILINE))
-    fields = SETTINGS[title].model_fields
-    assert rows == {name: told(field.default) for name, field in fields.items() if name != "kind"}
+    assert rows == {name: told(field.default) for name, field in config.model_fields.items() if name != "kind"}

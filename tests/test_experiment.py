@@ -19,10 +19,11 @@ from typing import Any
 import pytest
 import torch
 
-from heedful import experiment, scoring
+from heedful import experiment
 from heedful.data.tokenizers import Tokenizer, WordPiece
 from heedful.errors import UserError
 from heedful.experiment import Finished, Happening, Stage, Started, average, curve, train
+from heedful.jobs import translation
 from heedful.loading import few_threads, load
 from heedful.models import build
 from heedful.models.configs import SIZES
@@ -214,7 +215,7 @@ def test_it_starts_with_the_facts(whole: tuple[Path, list[Happening]]) -> None:
     settings = recipe()
     model = build(settings.model.model_copy(update={"vocab": begin.vocab}))
     assert begin.parameters == sum(weight.numel() for weight in model.parameters())
-    assert begin.pairs + begin.dropped == len(settings.data.pairs("train"))
+    assert begin.examples + begin.dropped == len(settings.data.pairs("train"))
     assert (begin.skipped, begin.device, begin.threads, begin.notes) == (0, "cpu", 1, ())
     setting = json.loads((whole[0] / "env.json").read_text())
     assert setting["torch"] == torch.__version__.split("+")[0] or setting["torch"] == torch.__version__
@@ -247,7 +248,7 @@ def test_evaluations_carry_signatures_and_samples(whole: tuple[Path, list[Happen
 
 def test_the_best_checkpoint_is_kept_beside_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scores = iter([5.0, 50.0, 7.0, 8.0, 50.0, 9.0, 1.0])
-    monkeypatch.setattr(scoring, "chrf", lambda *_: Score("chrf", next(scores), ""))
+    monkeypatch.setattr(translation, "chrf", lambda *_: Score("chrf", next(scores), ""))
     run = tmp_path / "run"
     list(train(recipe("train.budget.steps=12", "train.evaluate_every=2", "train.save_every=2", "train.keep=2"), run))
     assert [point.step for point in newest(run, 9)[0]] == [12, 10, 4]
@@ -257,7 +258,7 @@ def test_the_best_checkpoint_is_kept_beside_the_newest(tmp_path: Path, monkeypat
 
 def test_the_best_is_one_that_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scores = iter([99.0, 5.0, 98.0, 4.0, 3.0, 2.0])
-    monkeypatch.setattr(scoring, "chrf", lambda *_: Score("chrf", next(scores), ""))
+    monkeypatch.setattr(translation, "chrf", lambda *_: Score("chrf", next(scores), ""))
     run = tmp_path / "run"
     list(train(recipe("train.budget.steps=10", "train.evaluate_every=2", "train.save_every=4"), run))
     assert newest(run, 1)[0][0].state["best_step"] == 4  # 2 and 6 were better, and are on no disk
@@ -538,8 +539,8 @@ GARBAGE: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "bad JSON": (put("config.json", '{"task": "translation", '), "config.json", "not JSON"),
     "deep JSON": (put("config.json", '{"a":' * 100_000), "config.json", "not JSON"),
     "a list": (put("config.json", "[1, 2]"), "config.json", "not a model's config"),
-    "empty config": (put("config.json", "{}"), "config.json", "not one that translates"),
-    "other task": (edit(lambda data: data.update(task="tagging")), "config.json", "not one that translates"),
+    "empty config": (put("config.json", "{}"), "config.json", "task is not right"),
+    "other task": (edit(lambda data: data.update(task="tagging")), "config.json", "task is not right"),
     "other model": (edit(lambda data: data["model"].update(kind="bert")), "config.json", "kind is not right"),
     "unknown key": (edit(lambda data: data["model"].update(widht=16)), "config.json", "did you mean width"),
     "model is text": (edit(lambda data: data.update(model="big")), "config.json", "model is not right"),

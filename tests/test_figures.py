@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from heedful.figures import SERIES, SHADES, curves, heatmap, text_heatmap
+from heedful.figures import QUIET, SERIES, SHADES, Pen, _scale_of_powers, curves, heatmap, heatmaps, text_heatmap
 
 
 def pixels(path: Path) -> np.ndarray:
@@ -81,6 +81,77 @@ def test_what_is_not_finite_leaves_a_gap(tmp_path: Path) -> None:
     curves({"whole": (x, x)}, tmp_path / "whole.png")
     curves({"whole": (x, np.where((x > 20) & (x < 80), np.nan, x))}, tmp_path / "gap.png")
     assert count(pixels(tmp_path / "gap.png"), SERIES[0]) < 0.6 * count(pixels(tmp_path / "whole.png"), SERIES[0])
+
+
+def test_an_axis_of_powers_makes_equal_factors_equal_steps(tmp_path: Path) -> None:
+    x = np.arange(7.0)
+    heights = {}
+    for powers in ("", "y"):
+        curves({"only": (x, 10**x)}, tmp_path / "a.png", powers=powers)
+        places = np.argwhere((pixels(tmp_path / "a.png") == np.array(SERIES[0])).all(-1))
+        places = places[places[:, 0] > places[:, 0].min() + 60]  # below the legend
+        middle = places[np.abs(places[:, 1] - np.median(places[:, 1])) < 8, 0].mean()
+        heights[powers] = (middle - places[:, 0].min()) / np.ptp(places[:, 0])
+    assert heights["y"] == pytest.approx(0.5, abs=0.05)
+    assert heights[""] > 0.9
+
+
+@pytest.mark.parametrize(
+    ("x", "y"), [([], []), ([1], [2]), ([0, 1, 10], [-1, 0, 5]), ([3, 3], [7, 7]), ([1e-9, 1e9], [1e-300, 1e300])]
+)
+def test_odd_curves_of_powers_are_drawn_without_a_crash(tmp_path: Path, x: list[float], y: list[float]) -> None:
+    curves({"only": (x, y)}, tmp_path / "a.png", powers="xy", marks={"here": 3})
+    assert pixels(tmp_path / "a.png").size
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "names"),
+    [
+        (1, 200, ["1", "2", "5", "10", "20", "50", "100", "200"]),
+        (0.03, 0.4, ["0.02", "0.05", "0.1", "0.2", "0.5"]),
+        (1e-14, 2, ["1e-14", "1e-12", "1e-10", "1e-8", "1e-6", "0.0001", "0.01", "1", "100"]),
+        (7, 7, ["5", "10"]),
+    ],
+)
+def test_powers_have_round_names_that_enclose_the_values(low: float, high: float, names: list[str]) -> None:
+    assert _scale_of_powers([np.log10(np.array([low, high]))]).names == names
+
+
+def test_a_pen_chooses_the_colour_and_dashes_leave_gaps(tmp_path: Path) -> None:
+    x = np.arange(100.0)
+    for name, dashed in (("whole", False), ("dashed", True)):
+        curves({"only": (x, x)}, tmp_path / f"{name}.png", pens={"only": Pen(SERIES[2], dashed)})
+    whole, dashed = (count(pixels(tmp_path / f"{name}.png"), SERIES[2]) for name in ("whole", "dashed"))
+    assert count(pixels(tmp_path / "whole.png"), SERIES[0]) == 0
+    assert 0.35 * whole < dashed < 0.75 * whole
+
+
+def test_a_mark_stands_at_its_place(tmp_path: Path) -> None:
+    x = np.arange(11.0)
+    for name, marks in (("without", {}), ("with", {"half": 5.0})):
+        curves({"only": (x, x)}, tmp_path / f"{name}.png", marks=marks)
+    differing = (pixels(tmp_path / "with.png") != pixels(tmp_path / "without.png")).any(-1)
+    column = int(differing.sum(0).argmax())
+    assert differing[:, column].sum() > 500
+    assert column == pytest.approx(differing.shape[1] / 2, rel=0.1)
+    assert count(pixels(tmp_path / "with.png"), QUIET) > count(pixels(tmp_path / "without.png"), QUIET)
+
+
+def test_many_names_take_further_rows(tmp_path: Path) -> None:
+    lines = {f"a line with a long name {n}": ([0, 1], [n, n]) for n in range(5)}
+    curves(dict([*lines.items()][:1]), tmp_path / "one.png")
+    curves(lines, tmp_path / "five.png")
+    assert pixels(tmp_path / "five.png").shape[0] >= pixels(tmp_path / "one.png").shape[0] + 44
+
+
+def test_maps_stand_side_by_side(tmp_path: Path) -> None:
+    one = (np.eye(3), "abc", "xyz")
+    heatmap(*one[:1], tmp_path / "one.png", "abc", "xyz", "left")
+    heatmaps({"left": one, "right": (np.eye(3)[::-1], "abc", "xyz")}, tmp_path / "two.png")
+    single, double = pixels(tmp_path / "one.png"), pixels(tmp_path / "two.png")
+    assert double.shape[:2] == (single.shape[0], 2 * single.shape[1])
+    assert (double[:, : single.shape[1]] == single).all()
+    assert not (double[:, single.shape[1] :] == single).all()
 
 
 def test_a_text_map_has_a_line_a_row_and_names_the_strongest() -> None:

@@ -39,8 +39,11 @@ LAYERS: dict[str, set[str]] = {
     "claims": set(),
 }
 # What brings all parts together may import every one; the command line stands on it.
+LAYERS["jobs"] = {*LAYERS} - {"hf", "figures", "claims"}
 LAYERS["loading"] = LAYERS["scoring"] = {*LAYERS} - {"hf"}
 LAYERS["experiment"] = {*LAYERS}
+# Small experiments that stand for themselves: no recipe, no run folder.
+LAYERS["studies"] = {"blocks", "config", "decode", "errors", "figures", "models", "training.optim"}
 # The packages of others that each part may import.
 FOREIGN: dict[str, set[str]] = {
     "errors": set(),
@@ -55,9 +58,11 @@ FOREIGN: dict[str, set[str]] = {
     "recipe": {"pydantic"},
     "training": {"torch", "numpy", "pydantic", "safetensors", "sacrebleu", "sklearn"},
     "hf": {"torch", "numpy", "pydantic", "safetensors"},
+    "jobs": {"torch"},
     "loading": {"torch"},
     "scoring": set(),
     "experiment": {"torch"},
+    "studies": {"torch", "pydantic"},
     "letters": {"PIL"},
     "figures": {"numpy", "PIL"},
     "shapes": {"torch"},
@@ -121,6 +126,10 @@ def test_imports_go_down_only(path: Path) -> None:
         ("recipe", "heedful.training.configs", True),
         ("training", "heedful.recipe", False),
         ("experiment", "heedful.recipe", True),
+        ("experiment", "heedful.jobs", True),
+        ("jobs", "heedful.tasks.translation", True),
+        ("jobs", "heedful.loading", False),
+        ("tasks", "heedful.jobs", False),
         ("experiment", "heedful.cli", False),
         ("cli", "heedful.experiment", True),
         ("commands", "heedful.experiment", True),
@@ -141,7 +150,7 @@ LIGHT = [
     ("show", "--help"),
     ("runs",),
 ]
-LIGHT += [("train", "--help"), ("translate", "--help"), ("demo", "--help"), ("claims",)]
+LIGHT += [("train", "--help"), ("translate", "--help"), ("demo", "--help"), ("claims",), ("figure",)]
 
 
 @pytest.mark.parametrize("words", LIGHT, ids=" ".join)

@@ -5,15 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from heedful.config import load_yaml, parse, render
+from heedful.config import render
 from heedful.errors import UserError
 from heedful.recipe import (
+    KINDS,
     RECIPES,
-    Recipe,
     check_recipe,
     find_recipe,
     init_recipe,
     load_recipe,
+    recipe_in,
     schema_text,
     shipped,
     summary,
@@ -27,8 +28,7 @@ def test_every_shipped_recipe_is_right_and_renders_to_itself(path: Path, tmp_pat
     recipe = load_recipe(str(path))
     written = tmp_path / "recipe.yaml"
     written.write_text(render(recipe), encoding="utf-8")
-    data, marks = load_yaml(written)
-    assert parse(Recipe, data, marks, (), written) == recipe
+    assert recipe_in(written) == recipe
     assert len(summary(path)) > 20
 
 
@@ -136,3 +136,89 @@ def test_schema_describes_every_setting() -> None:
         if name != "kind" and "description" not in field and "$ref" not in field
     ]
     assert bare == []
+
+
+# ------------------------------------------------------------------ several tasks and models
+SEQ2SEQ = "model={kind: seq2seq}"
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "where", "told"),
+    [
+        ("numbers", [SEQ2SEQ, "train.batching=packed"], "override train.batching", "write batching: padded"),
+        ("language-model", ["train.batching=packed"], "override train.batching", "a rnn_lm cannot read"),
+        (
+            "numbers",
+            ["model={kind: seq2seq, attention: {choice: hard}}", "train.compile=true"],
+            "override train.compile",
+            "write compile: false",
+        ),
+        ("numbers", ["model=3"], "override model", "a group of settings"),
+        ("numbers", ["model.kind=seq2sec"], "override model.kind", "did you mean seq2seq"),
+        ("numbers", ["task.kind=language_modle"], "override task.kind", "did you mean language_model"),
+        ("numbers", ["task.kind=3"], "override task.kind", "one of language_model, translation"),
+        ("numbers", ["task=3"], "override task", "a group of settings"),
+        ("language-model", ["model.kind=transformer"], "override model.kind", "one of elmo, rnn_lm"),
+        ("language-model", ["data.kind=parallel"], "override data.kind", "'text'"),
+        ("language-model", ["model.vocab=20"], None, "leave model.vocab out"),
+        ("language-model", ["decode.top_p=2"], "override decode.top_p", "less than or equal to 1"),
+    ],
+)
+def test_mistakes_of_any_task_are_told_at_their_field(
+    name: str, overrides: list[str], where: str | None, told: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        load_recipe(name, overrides)
+    assert told in str(caught.value)
+    assert where is None or caught.value.where == where
+
+
+def test_a_mistake_in_a_file_is_told_by_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    text = render(load_recipe("numbers", [SEQ2SEQ]))
+    path.write_text(text.replace("batching: auto", "batching: packed"))
+    with pytest.raises(UserError, match="cannot read texts that lie end to end") as caught:
+        load_recipe(str(path))
+    line = next(number for number, line in enumerate(path.read_text().splitlines(), 1) if "batching" in line)
+    assert str(caught.value.where).startswith(f"{path}:{line}:")
+    path.write_text(text.replace("kind: translation", "kind: translatoin"))
+    with pytest.raises(UserError, match="did you mean translation") as caught:
+        load_recipe(str(path))
+    assert str(caught.value.where).startswith(f"{path}:2:")
+
+
+def test_kinds_that_are_left_out_are_the_usual_ones(tmp_path: Path) -> None:
+    path = tmp_path / "old.yaml"
+    path.write_text(
+        "data: {kind: number_words}\ntokenizer: {kind: bpe}\nmodel: {width: 64}\ntrain: {budget: {steps: 1}}\n"
+    )
+    recipe = load_recipe(str(path))
+    assert (recipe.task.kind, recipe.model.kind, recipe.model.width) == ("translation", "transformer", 64)
+    text = "data: {kind: text, train: x}\ntokenizer: {kind: words}\nmodel: {width: 64}\ntrain: {budget: {steps: 1}}\n"
+    path.write_text("task: {kind: language_model}\n" + text)
+    recipe = load_recipe(str(path))
+    assert (recipe.model.kind, recipe.model.width, recipe.decode.length) == ("rnn_lm", 64, 200)
+    assert recipe.size == recipe.model.parameters(recipe.tokenizer.vocab)
+
+
+def test_every_problem_is_told_at_once_whatever_the_task() -> None:
+    with pytest.raises(UserError) as caught:
+        load_recipe("language-model", ["train.sede=1", "nonsense", "tokenizer.kind=letters"])
+    assert len(caught.value.problems) == 3
+
+
+def test_the_schema_asks_each_task_for_its_own_settings() -> None:
+    schema = json.loads(schema_text())
+    found = {}
+    while "if" in schema:
+        found[schema["if"]["properties"]["task"]["properties"]["kind"]["const"]] = schema["then"]["$ref"]
+        schema = {**schema["else"]}
+    found["translation"] = schema["$ref"]
+    assert found == {kind: f"#/$defs/{cls.__name__}" for kind, cls in KINDS.items()}
+    for ref in found.values():
+        assert ref.removeprefix("#/$defs/") in json.loads(schema_text())["$defs"]
+
+
+def test_init_knows_a_template_for_language_models(tmp_path: Path) -> None:
+    recipe, _ = init_recipe("language-model", tmp_path)
+    assert load_recipe(str(recipe)).task.kind == "language_model"

@@ -60,7 +60,7 @@ def _options(
 
 @app.command()
 def init(
-    template: Annotated[str, typer.Argument(metavar="TASK", help="What the recipe is for: translate.")],
+    template: Annotated[str, typer.Argument(metavar="TASK", help="translate or language-model.")],
     path: Annotated[Path | None, typer.Argument(metavar="PATH", help="The file to write; else TASK.yaml.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Write even where a file is in the way.")] = False,
 ) -> None:
@@ -88,10 +88,8 @@ def check(recipe: RecipeName, overrides: Overrides = None) -> None:
 
     checked = load_recipe(recipe, overrides or [])
     check_recipe(checked)
-    size = checked.model.parameters(checked.model.vocab or checked.tokenizer.vocab)
-    typer.echo(
-        f"{find_recipe(recipe)}: no mistakes; a {checked.model.kind} of about {size / 1e6:,.1f} million parameters"
-    )
+    size = f"about {checked.size / 1e6:,.1f} million parameters"
+    typer.echo(f"{find_recipe(recipe)}: no mistakes; a {checked.model.kind} of {size}")
 
 
 @app.command()
@@ -126,7 +124,7 @@ def evaluate(
     beams: Beams = None,
     as_json: Json = False,
 ) -> None:
-    """Score a trained model on its data. BLEU, chrF and exact match come with their signatures, and samples."""
+    """Score a trained model on its data. The scores come with their signatures, and samples."""
     from heedful.commands.evaluate import eval_verb
 
     eval_verb(run, split, beams, as_json)
@@ -160,6 +158,25 @@ def translate(
 
 
 @app.command()
+def generate(
+    run: RunFolder,
+    prompts: Annotated[list[str] | None, typer.Argument(metavar="PROMPT", help="Texts to go on with.")] = None,
+    length: Annotated[int | None, typer.Option(min=1, max=1_000_000, help="Tokens written; else as trained.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(min=0.01, max=100, help="Over 1 more daring, under 1 less.")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(min=1, help="Draw from the k likeliest tokens.")] = None,
+    top_p: Annotated[float | None, typer.Option(min=1e-6, max=1, help="Draw from this share of likelihood.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Which chance.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Go on with texts. A language model draws token after token by chance; without a prompt it begins a line."""
+    from heedful.commands.generate import generate_verb
+
+    generate_verb(run, prompts or [], length, temperature, top_k, top_p, seed, as_json)
+
+
+@app.command()
 def predict(
     run: RunFolder,
     source: Annotated[Path, typer.Argument(metavar="IN.JSONL", help="A file with one JSON object a line.")],
@@ -181,6 +198,27 @@ def runs(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to
     from heedful.commands.runs import runs_verb
 
     runs_verb(folder)
+
+
+@app.command()
+def figure(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Which one; without it, all are listed.")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as seed=3.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The PNG file to write; else NAME.png.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Draw what the lectures show. Each figure is computed or trained on the spot, and prints its numbers."""
+    if name is None:
+        from heedful.studies import FIGURES
+
+        for one, (_, about) in FIGURES.items():
+            typer.echo(f"{one:<20} {about}")
+        return
+    from heedful.commands.figure import figure_verb
+
+    figure_verb(name, overrides or [], out, as_json)
 
 
 @app.command()

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from heedful.errors import UserError, shown
 from heedful.yamltext import DEEPEST, Key, Keys, Marks, halved, load_yaml, read_yaml, write_yaml
 
-__all__ = ["Config", "load_yaml", "override", "parse", "render", "schema"]
+__all__ = ["Config", "FieldError", "load_yaml", "override", "parse", "render"]
 
 MOST_PROBLEMS = 30  # shown at once
 LONGEST_NAME = 120  # characters of a key that a message repeats
@@ -28,6 +28,14 @@ class Config(BaseModel):
 
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
+
+
+class FieldError(ValueError):
+    """What a validator raises about a setting further down than its own, where that setting is given by its keys."""
+
+    def __init__(self, message: str, *keys: Key) -> None:
+        super().__init__(message)
+        self.keys = keys
 
 
 def override(data: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
@@ -143,6 +151,8 @@ def _explain(cls: type[Config], error: ValidationError, where: Callable[[Keys], 
     for detail in error.errors(include_url=False)[:MOST_PROBLEMS]:
         path, owners, members = _trace(cls, detail["loc"])
         kind, context, given = detail["type"], detail.get("ctx", {}), detail["input"]
+        if isinstance(context.get("error"), FieldError):
+            path = (*path, *context["error"].keys)
         name, group = ".".join(map(str, path))[:LONGEST_NAME] or "the settings", "".join(f"{key}." for key in path[:-1])
         message, todo = f"{name} is not right", None
         found: str | None = shown(given)
@@ -235,8 +245,3 @@ def _elsewhere(cls: type[Config], word: str) -> str | None:
 def render(config: Config) -> str:
     """The settings in full, defaults included, as YAML that parses back to an equal config."""
     return write_yaml(config.model_dump(mode="json"))
-
-
-def schema(cls: type[Config]) -> dict[str, Any]:
-    """The JSON Schema of a config class, for editors."""
-    return cls.model_json_schema()

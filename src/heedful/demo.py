@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from heedful.commands.display import duration, say
-from heedful.commands.loading import load_run
+from heedful.commands.loading import load_as
 from heedful.commands.train import run_to_end
 from heedful.commands.translate import draw, drawn
 from heedful.data.embedded import NumberWords, spell
+from heedful.jobs import Evaluated
 from heedful.recipe import load_recipe
-from heedful.scoring import Evaluated, results
+from heedful.scoring import results
 from heedful.tasks.translation import Translator
 
 # Of the recipe's test numbers. In the last one, seven follows twenty in English and comes before it in German.
@@ -29,7 +30,7 @@ def demo_verb(run: Path) -> None:
     test = run_to_end(recipe, run)
     assert test is not None, "the recipe has a test set"
     took = f"trained and tested in {duration(time.monotonic() - began)} minutes" if fresh else "trained before"
-    for line in report(load_run(run), recipe.data, test, run, took):
+    for line in report(load_as(Translator, run), recipe.data, test, run, took):
         say(line)
 
 

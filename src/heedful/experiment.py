@@ -1,4 +1,4 @@
-"""An experiment from its recipe: data, tokenizer, model, training, scores, and the folder that holds it all."""
+"""An experiment from its recipe: data, vocabulary, model, training, scores, and the folder that holds it all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,16 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from heedful.config import render
-from heedful.data.batches import Batches, Encoded, encode
-from heedful.data.sources import Pair
-from heedful.data.tokenizers import Tokenizer
 from heedful.errors import UserError
+from heedful.jobs import Encoded, Evaluated, Job, Read, Vocabulary, job_of
 from heedful.loading import few_threads, write_portable
 from heedful.models import build
-from heedful.models.configs import TransformerConfig
 from heedful.recipe import Recipe, check_recipe
-from heedful.scoring import Evaluated, evaluate, plain, results, scored
-from heedful.tasks.translation import Translator, compiled, perplexity_loss, translation_loss
+from heedful.scoring import plain, results, scored
 from heedful.training.checkpoint import Checkpoint, RunFolder, newest
 from heedful.training.distributed import Parallel, Team
 from heedful.training.environment import environment, memory
@@ -64,7 +59,7 @@ class Started:
 
     step: int
     parameters: int
-    pairs: int
+    examples: int
     dropped: int
     skipped: int
     vocab: int
@@ -98,7 +93,7 @@ def train(
     team.require_same("recipe", render(recipe), "give every process the same recipe and the same settings")
     repeat_exactly(recipe.train)
     device = choose_device(recipe.train, team.local_rank)
-    size = recipe.model.parameters(recipe.model.vocab or recipe.tokenizer.vocab)
+    size = recipe.size
     _require_memory(size, device, team, recipe.train.parallel)
     if not team.leads:
         yield from _train(recipe, None, Path(run), device, stop, team)
@@ -116,19 +111,20 @@ def train(
 def _train(
     recipe: Recipe, folder: RunFolder | None, path: Path, device: torch.device, stop: Callable[[], bool], team: Team
 ) -> Iterator[Happening]:
+    job = job_of(recipe)
     yield Stage("reading the data")
-    read = recipe.data.read("train")
-    valid = recipe.data.pairs("valid")
-    yield Stage("training the tokenizer")
-    text = team.word(_tokenizer(recipe, path, read.pairs).json if folder else "")
-    tokenizer = Tokenizer(text, str(path / "tokenizer.json"))
-    yield Stage("turning text into tokens")
-    encoded = encode(read.pairs, tokenizer, recipe.model.context)
+    read: Read = job.read("train")
+    valid: Read = job.read("valid")
+    yield Stage(job.words.learning)
+    text = team.word(_vocabulary(job, path, read).json if folder else "")
+    vocabulary = job.open(text, str(path / "tokenizer.json"))
+    yield Stage(job.words.encoding)
+    encoded: Encoded = job.encode(read, vocabulary)
     team.require_same("training set", encoded.sha256, "give every machine the same data files")
-    held_out = encode(valid, tokenizer, recipe.model.context)
+    held_out: Encoded = job.encode(valid, vocabulary)
 
     torch.manual_seed(recipe.train.seed)
-    config = recipe.model.model_copy(update={"vocab": recipe.model.vocab or tokenizer.vocab})
+    config = recipe.model.model_copy(update={"vocab": recipe.model.vocab or vocabulary.vocab})
     model: Any = build(config)
     size = sum(weight.numel() for weight in model.parameters())
     threads = recipe.train.threads or few_threads(model, device, team.local_world)
@@ -137,9 +133,12 @@ def _train(
 
     checkpoint = folder.latest() if folder else None
     counters = Counters(**json.loads(team.word(json.dumps(checkpoint.state if checkpoint else {}))))
+    if not counters.step:
+        job.begin(model, vocabulary)
     setting = environment(device) | team.environment(recipe.train.parallel)
-    packed = recipe.train.batching == "packed" or (recipe.train.batching == "auto" and device.type == "cuda")
-    data = {"tokenizer": tokenizer.sha256, "data": encoded.sha256}
+    packs = config.packs and device.type == "cuda"
+    packed = recipe.train.batching == "packed" or (recipe.train.batching == "auto" and packs)
+    data = {"tokenizer": vocabulary.sha256, "data": encoded.sha256}
     batching = {"packed": packed, "batch_tokens": recipe.train.batch_tokens, "accumulate": recipe.train.accumulate}
     about = {**setting, **data, **batching, "seed": recipe.train.seed, "deterministic": recipe.train.deterministic}
     if checkpoint:
@@ -154,20 +153,16 @@ def _train(
         trim_jsonl(path / "metrics.jsonl", counters.step)
         write_text_atomic(path / "env.json", json.dumps(setting, indent=2) + "\n")
     yield Started(
-        counters.step, size, len(encoded), encoded.dropped, read.skipped, tokenizer.vocab, str(setting["device"]),
+        counters.step, size, len(encoded), encoded.dropped, read.skipped, vocabulary.vocab, str(setting["device"]),
         threads, team.world, tuple(_notes(folder, checkpoint, about, recipe, team)),
     )  # fmt: skip
 
-    batches = Batches(encoded, recipe.train.seed, recipe.train.batch_tokens, packed)
-    learner: Any = compiled(model, dynamic=not packed) if recipe.train.compile else model
-    loss_of = partial(translation_loss, learner, label_smoothing=recipe.task.label_smoothing)
+    even = device.type == "cuda" and not team.together  # where steps of few shapes are kept as graphs
+    batches, loss_of = job.batches(encoded, packed, even), job.loss_of(model, packed)
     # Of a sharded model no process has all; the leader looks at a copy of it.
     sharded = team.together and recipe.train.parallel == "fsdp"
     shown: Any = build(config) if sharded and team.leads else model
-    translator = Translator(
-        shown, tokenizer, config.context, device, recipe.decode.beams, recipe.decode.length_penalty,
-        recipe.decode.max_length,
-    )  # fmt: skip
+    speaker = job.speaker(shown, config, vocabulary, job.decode, device)
     with Saver(folder, recipe.train.save_behind) if folder else nullcontext() as saver:
         for event in fit(model, loss_of, batches, recipe.train, device, saver, about, counters, saved, stop, team):
             if isinstance(event, Due):
@@ -177,8 +172,8 @@ def _train(
                 if sharded:
                     shown.load_state_dict(weights)
                     del weights
-                result = _validated(recipe, translator, valid, held_out, event)
-                score = next(score.value for score in result.scores if score.name == "chrf")
+                result = _validated(job, speaker, valid, held_out, event)
+                score = job.merit(result)
                 if event.saved and (counters.best_score is None or score > counters.best_score):
                     counters.best_score, counters.best_step = score, event.step
                 _record(path, result)
@@ -189,7 +184,7 @@ def _train(
                 yield event
     stopped = spent(recipe.train, counters) < 1
     if folder and not stopped:
-        yield from _finish(recipe, folder, config, shown, translator, counters)
+        yield from _finish(job, folder, config, shown, speaker, counters)
     yield Finished(counters.step, stopped, str(path))
 
 
@@ -208,11 +203,9 @@ def _require_memory(size: int, device: torch.device, team: Team, parallel: Paral
         )
 
 
-def _validated(
-    recipe: Recipe, translator: Translator, valid: Sequence[Pair], held_out: Encoded, event: Due
-) -> Evaluated:
+def _validated(job: Job, speaker: Any, valid: Read, held_out: Encoded, event: Due) -> Evaluated:
     """How good the model is on the validation set, at a moment in training."""
-    loss = perplexity_loss(translator.model, held_out, translator.device, recipe.train.batch_tokens)
+    loss = job.quick_loss(speaker, held_out)
     if not math.isfinite(loss):
         raise UserError(
             f"the loss on the validation set is not finite after step {event.step}",
@@ -220,7 +213,7 @@ def _validated(
             todo="lower the learning rate or the clip; the last checkpoint is good",
             exit_code=EXIT_NOT_FINITE,
         )
-    return evaluate(translator, valid, event.step, "valid", loss, recipe.train.samples, beams=1)
+    return job.evaluate(speaker, valid, held_out, loss, event.step, "valid", beams=1)
 
 
 def _notes(
@@ -271,14 +264,10 @@ def _require_same_samples(checkpoint: Checkpoint, run: Path, data: dict[str, str
 
 
 def _finish(
-    recipe: Recipe,
-    folder: RunFolder,
-    config: TransformerConfig,
-    model: nn.Module,
-    translator: Translator,
-    counters: Counters,
+    job: Job, folder: RunFolder, config: Any, model: nn.Module, speaker: Any, counters: Counters
 ) -> Iterator[Happening]:
     """Average the last checkpoints, write the portable model, and score it on the test set."""
+    recipe = job.recipe
     # A stop between two saves leaves a checkpoint too, which is not averaged: the model does not depend on stops.
     regular = (
         checkpoint
@@ -288,14 +277,14 @@ def _finish(
     checkpoints = list(islice(regular, recipe.train.average))
     load_strictly(model, average([checkpoint.load("model") for checkpoint in checkpoints]), checkpoints[0].path)
     model.eval()
-    write_portable(folder.path / "model", recipe, config, model, translator.tokenizer)
+    write_portable(folder.path / "model", job, config, model, speaker.tokenizer)
     curve(folder.path)
     if not _has_test(recipe):
         return
     result = results(folder.path)
     if result is None:
-        yield Stage("translating the test set")
-        result = scored(translator, recipe, "test", counters.step)
+        yield Stage(job.words.testing.format("test"))
+        result = scored(speaker, recipe, "test", counters.step)
         write_text_atomic(folder.path / "results.json", json.dumps(plain(result), indent=2, ensure_ascii=False) + "\n")
     if not any(line.get("split") == "test" for line in recorded(folder.path)):  # a crash may have come before this
         _record(folder.path, result)
@@ -343,14 +332,14 @@ def _has_test(recipe: Recipe) -> bool:
     return recipe.data.test is not None
 
 
-def _tokenizer(recipe: Recipe, folder: Path, pairs: Sequence[Pair]) -> Tokenizer:
-    """The run's tokenizer, trained once and kept."""
+def _vocabulary(job: Job, folder: Path, read: Read) -> Vocabulary:
+    """The run's vocabulary, learned once and kept."""
     path = folder / "tokenizer.json"
     if path.exists():
-        return Tokenizer.load(path)
-    tokenizer = Tokenizer.train(recipe.tokenizer, (text for pair in pairs for text in pair))
-    write_text_atomic(path, tokenizer.json)
-    return tokenizer
+        return job.load(path)
+    vocabulary = job.learn(read)
+    write_text_atomic(path, vocabulary.json)
+    return vocabulary
 
 
 def _record(run: Path, event: Step | Saved | Evaluated, every: int = 1) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +52,21 @@ class Page:
         at = [(x * self.unit, y * self.unit) for x, y in points]
         self.draw.line(at, fill=colour, width=max(1, round(thick * self.unit)), joint="curve")
 
+    def dashes(self, points: Sequence[tuple[float, float]], colour: Colour = LINE, thick: float = 1.0) -> None:
+        """A line of dashes that run on around its corners."""
+        long, pause = 5.0, 4.0
+        at = 0.0  # how far into a dash and its pause
+        for (x, y), (to_x, to_y) in pairwise(points):
+            length, done = math.hypot(to_x - x, to_y - y), 0.0
+            while done < length:
+                part = min((long if at < long else long + pause) - at, length - done)
+                if at < long:
+                    begin, end = done / length, (done + part) / length
+                    ends = [(x + share * (to_x - x), y + share * (to_y - y)) for share in (begin, end)]
+                    self.line(ends, colour, thick)
+                done, at = done + part, at + part
+                at = 0.0 if at >= long + pause - 1e-9 else at
+
     def text(
         self,
         x: float,
@@ -83,6 +100,29 @@ def heatmap(
     high: float = 1.0,
 ) -> None:
     """Draw a grid of values between low and high, the higher the darker; the columns' labels stand on top."""
+    _map(values, rows, columns, title, low, high).save(path)
+
+
+def heatmaps(panels: Mapping[str, tuple[npt.ArrayLike, Sequence[str], Sequence[str]]], path: str | Path) -> None:
+    """Draw grids (values in [0, 1], labels of rows, of columns) side by side, each under its title."""
+    maps = [_map(values, rows, columns, title, 0.0, 1.0) for title, (values, rows, columns) in panels.items()]
+    unit = maps[0].unit
+    page = Page(sum(one.image.width for one in maps) / unit, max(one.image.height for one in maps) / unit)
+    left = 0
+    for one in maps:
+        page.image.paste(one.image, (left, 0))
+        left += one.image.width
+    page.save(path)
+
+
+def _map(
+    values: npt.ArrayLike,
+    rows: Sequence[str] | None,
+    columns: Sequence[str] | None,
+    title: str | None,
+    low: float,
+    high: float,
+) -> Page:
     grid = _grid(values, rows, columns)
     height, width = grid.shape
     side, tall = (max(2.0, min(34.0, 900 / n)) for n in (width, height))
@@ -115,7 +155,7 @@ def heatmap(
             colour = PAPER if sum(shade) < 470 else INK if share >= 0.1 else QUIET
             page.text(left + (j + 0.5) * side - gap / 2, top + (i + 0.5) * tall, text, SMALL, colour, anchor="mm")
     _scale(page, left + side * width + 22, top, tall * height - gap, low, high)
-    page.save(path)
+    return page
 
 
 def _scale(page: Page, x: float, y: float, height: float, low: float, high: float) -> None:
@@ -159,51 +199,135 @@ def _width(text: str, size: float) -> float:
 
 
 # ------------------------------------------------------------------ curves
+class Pen(NamedTuple):
+    """How a line is drawn."""
+
+    colour: Colour
+    dashed: bool = False
+
+
+class Scale(NamedTuple):
+    """An axis: where its ticks are, in the numbers that are drawn, and what is written at them."""
+
+    ticks: list[float]
+    names: list[str]
+
+    def share(self, value: float) -> float:
+        """How far along the axis a value is."""
+        return (value - self.ticks[0]) / (self.ticks[-1] - self.ticks[0])
+
+
 def curves(
     lines: Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike]],
     path: str | Path,
     title: str | None = None,
     x_label: str = "",
     y_label: str = "",
+    powers: str = "",
+    pens: Mapping[str, Pen] | None = None,
+    marks: Mapping[str, float] | None = None,
 ) -> None:
-    """Draw named lines (x, y) over common axes; what is not finite leaves a gap."""
-    data = {name: (np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)) for name, (x, y) in lines.items()}
+    """Draw named lines (x, y) over common axes; what is not finite leaves a gap.
+
+    Axes named in `powers`, as in "xy", have equal steps for equal factors. Marks are named lines that stand at an x.
+    """
+    data = {name: (_drawn(x, "x" in powers), _drawn(y, "y" in powers)) for name, (x, y) in lines.items()}
     fine = [np.isfinite(x) & np.isfinite(y) for x, y in data.values()]
-    xs, ys = (_ticks([line[axis][ok] for line, ok in zip(data.values(), fine, strict=True)]) for axis in (0, 1))
-    y_names, x_names = _numbers(ys), _numbers(xs)
-    left = 26 + (22 if y_label else 0) + max(_width(name, SMALL) for name in y_names) + 8
-    top, wide, tall = 24 + (34 if title else 0) + 22, 620.0, 320.0
+    across, up = (
+        (_scale_of_powers if name in powers else _scale_of_numbers)(
+            [line[axis][ok] for line, ok in zip(data.values(), fine, strict=True)]
+        )
+        for axis, name in enumerate("xy")
+    )
+    chosen = {name: (pens or {}).get(name, Pen(SERIES[n % len(SERIES)])) for n, name in enumerate(data)}
+    wide, tall = 620.0, 320.0
+    left = 26 + (22 if y_label else 0) + max(_width(name, SMALL) for name in up.names) + 8
+    legend = _legend(list(data), wide)
+    top = 24 + (34 if title else 0) + 22 * (1 + max(row for _, row in legend.values()) if legend else 1)
     page = Page(left + wide + 34, top + tall + 40 + (22 if x_label else 0))
 
     def place(x: float, y: float) -> tuple[float, float]:
-        across, up = (x - xs[0]) / (xs[-1] - xs[0]), (y - ys[0]) / (ys[-1] - ys[0])
-        return left + across * wide, top + tall - up * tall
+        return left + across.share(x) * wide, top + tall - up.share(y) * tall
 
     if title:
         page.text(20, 30, title, LARGE)
-    for value, name in zip(ys, y_names, strict=True):
-        page.line([place(xs[0], value), place(xs[-1], value)])
-        page.text(left - 8, place(xs[0], value)[1], name, SMALL, QUIET, anchor="rm")
-    for value, name in zip(xs, x_names, strict=True):
-        x, y = place(value, ys[0])
+    for value, name in zip(up.ticks, up.names, strict=True):
+        page.line([place(across.ticks[0], value), place(across.ticks[-1], value)])
+        page.text(left - 8, place(across.ticks[0], value)[1], name, SMALL, QUIET, anchor="rm")
+    for value, name in zip(across.ticks, across.names, strict=True):
+        x, y = place(value, up.ticks[0])
         page.line([(x, y), (x, y + 4)], QUIET)
         page.text(x, y + 8, name, SMALL, QUIET, anchor="mt")
-    page.line([place(xs[0], ys[0]), place(xs[-1], ys[0])], QUIET)
+    page.line([place(across.ticks[0], up.ticks[0]), place(across.ticks[-1], up.ticks[0])], QUIET)
+    for name, value in (marks or {}).items():
+        x, _ = place(float(_drawn(value, "x" in powers)), up.ticks[0])
+        page.line([(x, top), (x, top + tall)], QUIET, 0.75)
+        page.text(x + 6, top + tall / 2, name, SMALL, QUIET)
     page.text(left + wide / 2, top + tall + 32, x_label, NORMAL, anchor="mt")
     page.text(18, top + tall / 2, y_label, NORMAL, anchor="lm", turned=True)
-    at = left
-    for number, (name, (across, up)) in enumerate(data.items()):
-        colour = SERIES[number % len(SERIES)]
-        for begin, end in _runs(fine[number]):
-            points = [place(*point) for point in zip(across[begin:end].tolist(), up[begin:end].tolist(), strict=True)]
-            page.line(points if len(points) > 1 else points * 2, colour, 2.0 if len(points) <= 200 else 1.25)
-            if end - begin == 1 or len(across) <= 40:
+    for (name, (xs, ys)), ok in zip(data.items(), fine, strict=True):
+        pen = chosen[name]
+        for begin, end in _runs(ok):
+            points = [place(*point) for point in zip(xs[begin:end].tolist(), ys[begin:end].tolist(), strict=True)]
+            stroke = page.dashes if pen.dashed else page.line
+            stroke(points if len(points) > 1 else points * 2, pen.colour, 2.0 if len(points) <= 200 else 1.25)
+            if end - begin == 1 or (len(xs) <= 40 and not pen.dashed):
                 for px, py in points:
-                    page.box(px - 2.5, py - 2.5, 5, 5, colour, corner=2.5)
-        page.box(at, top - 21, 16, 4, colour, corner=2.0)
-        page.text(at + 22, top - 19, _label(name), NORMAL)
-        at += 22 + _width(_label(name), NORMAL) + 24
+                    page.box(px - 2.5, py - 2.5, 5, 5, pen.colour, corner=2.5)
+        at, row = legend[name]
+        y = top - 19 - 22 * (max(row for _, row in legend.values()) - row)
+        (page.dashes if pen.dashed else page.line)([(left + at, y), (left + at + 16, y)], pen.colour, 3.0)
+        page.text(left + at + 22, y, _label(name, 40), NORMAL)
     page.save(path)
+
+
+def _drawn(values: npt.ArrayLike, powers: bool) -> Grid:
+    """Numbers as an axis has them; what has no logarithm is no number."""
+    numbers = np.asarray(values, dtype=np.float64)
+    return np.log10(np.where(numbers > 0, numbers, np.nan)) if powers else numbers
+
+
+def _legend(names: Sequence[str], width: float) -> dict[str, tuple[float, int]]:
+    """Where the name of each line stands: how far to the right, and in which row; rows have about as many names."""
+    needs = [46 + _width(_label(name, 40), NORMAL) for name in names]
+    each = math.ceil(len(names) / math.ceil(sum(needs) / (width + 24))) if names else 1
+    places: dict[str, tuple[float, int]] = {}
+    at, row, held = 0.0, 0, 0
+    for name, need in zip(names, needs, strict=True):
+        if held and (held == each or at + need > width + 24):
+            at, row, held = 0.0, row + 1, 0
+        places[name] = (at, row)
+        at, held = at + need, held + 1
+    return places
+
+
+def _scale_of_numbers(parts: Sequence[Grid]) -> Scale:
+    ticks = _ticks(parts)
+    return Scale(ticks, _numbers(ticks))
+
+
+def _scale_of_powers(parts: Sequence[Grid]) -> Scale:
+    """Powers of ten, with 2 and 5 between them where there are few; given logarithms, as the lines are."""
+    values = np.concatenate([*parts, []])
+    low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 1.0)
+    high = max(high, low + 0.1)
+    if high - low > 3:
+        step = math.ceil((high - low) / 8)
+        ticks = [
+            float(n) for n in range(step * math.floor(low / step - 1), step * math.ceil(high / step + 1) + 1, step)
+        ]
+    else:
+        ticks = [n + math.log10(m) for n in range(math.floor(low) - 1, math.ceil(high) + 2) for m in (1, 2, 5)]
+    first, last = max(t for t in ticks if t <= low + 1e-9), min(t for t in ticks if t >= high - 1e-9)
+    ticks = [tick for tick in ticks if first <= tick <= last]
+    return Scale(ticks, [_power(tick) for tick in ticks])
+
+
+def _power(tick: float) -> str:
+    """Ten to the tick, written out where that is short."""
+    if not -4 <= tick <= 5:
+        return f"{10 ** (tick - math.floor(tick)):.0f}e{math.floor(tick)}"
+    return f"{10**tick:,.{max(0, -math.floor(tick + 1e-9))}f}"
 
 
 def _ticks(parts: Sequence[Grid]) -> list[float]:

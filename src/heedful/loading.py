@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from heedful.config import load_yaml, parse
-from heedful.data.tokenizers import Tokenizer
+from heedful.config import Config, parse
 from heedful.errors import UserError, shown
-from heedful.models import build
-from heedful.models.configs import TransformerConfig
-from heedful.recipe import DecodeConfig, Recipe
-from heedful.tasks.translation import Translator
+from heedful.jobs import JOBS, Job, Vocabulary, job_class, job_of
+from heedful.models import MODELS, build
+from heedful.recipe import Recipe, recipe_in
 from heedful.training.checkpoint import newest
 from heedful.training.loop import require_fit
 from heedful.training.portable import read_model, write_model
@@ -25,8 +24,11 @@ from heedful.training.portable import read_model, write_model
 TINY = 1_000_000  # parameters under which a second thread costs more than it brings
 
 
-def load(path: str | Path, device: str | None = None) -> Translator:
-    """A trained model from a run folder (its final model, else its newest checkpoint) or from a model folder."""
+def load(path: str | Path, device: str | None = None) -> Any:
+    """A trained model from a run folder (its final model, else its newest checkpoint) or from a model folder.
+
+    What it can do depends on its task: a `Translator`, say, or a `Writer`.
+    """
     folder = Path(path)
     place = _place(device)
     if not folder.is_dir():
@@ -37,13 +39,13 @@ def load(path: str | Path, device: str | None = None) -> Translator:
     portable = folder / "model" if (folder / "model").is_dir() else folder
     notes: tuple[str, ...] = ()
     if portable != folder or (folder / "config.json").is_file():
-        config, decode, tokenizer, tensors = _portable(portable)
+        job, config, decode, vocabulary, tensors = _portable(portable)
         weights = portable / "model.safetensors"
     else:
-        recipe = read_recipe(folder)
-        tokenizer = Tokenizer.load(folder / "tokenizer.json")
-        config = recipe.model.model_copy(update={"vocab": recipe.model.vocab or tokenizer.vocab})
-        decode = recipe.decode
+        described = job_of(read_recipe(folder))
+        job, vocabulary, decode = type(described), described.load(folder / "tokenizer.json"), described.decode
+        model_config = described.recipe.model
+        config = model_config.model_copy(update={"vocab": model_config.vocab or vocabulary.vocab})
         checkpoints, damaged = newest(folder, 1)
         notes = tuple(f"passed over a damaged checkpoint: {broken.reason}" for broken in damaged)
         if not checkpoints:
@@ -57,33 +59,41 @@ def load(path: str | Path, device: str | None = None) -> Translator:
         require_fit(build(config), tensors, weights)
     model = build(config)
     model.load_state_dict(tensors)
-    settings = (decode.beams, decode.length_penalty, decode.max_length)
-    return Translator(model, tokenizer, config.context, place, *settings, notes=notes)
+    return job.speaker(model, config, vocabulary, decode, place, notes)
 
 
-def _portable(folder: Path) -> tuple[TransformerConfig, DecodeConfig, Tokenizer, dict[str, Tensor]]:
-    """What a model folder holds, each part checked."""
+def _portable(folder: Path) -> tuple[type[Job], Any, Any, Vocabulary, dict[str, Tensor]]:
+    """What a model folder holds, each part checked: its task, model, decoding, vocabulary and weights."""
     found, where = read_model(folder), folder / "config.json"
     settings = _json(found.config_json, where)
-    if settings.get("task") != "translation":
-        raise UserError(
-            "this model is not one that translates", where=f"{where}: task", found=shown(settings.get("task")),
-            expected="translation", todo="give the folder of a translation model",
-        )  # fmt: skip
-    model, decoding = (_group(settings, name, where) for name in ("model", "decode"))
-    config, decode = parse(TransformerConfig, model, file=where), parse(DecodeConfig, decoding, file=where)
+    task = _known(settings, "task", JOBS, where)
+    job, model = job_class(task), _group(settings, "model", where)
+    kind: Any = MODELS[_known(model, "kind", JOBS[task][2], where)][2]
+    config: Any = parse(kind, model, file=where)
+    decode = parse(job.decoding, _group(settings, "decode", where), file=where) if job.decoding else None
     if found.tokenizer_json is None:
         raise UserError("the tokenizer is missing", where=str(folder / "tokenizer.json"), todo="copy the whole folder")
-    tokenizer = Tokenizer(found.tokenizer_json, str(folder / "tokenizer.json"))
-    if config.vocab is None or config.vocab < tokenizer.vocab:
+    vocabulary = job.open(found.tokenizer_json, str(folder / "tokenizer.json"))
+    if config.vocab is None or config.vocab < vocabulary.vocab:
         raise UserError(
             "the model and its tokenizer do not belong together",
             where=f"{where}: model.vocab",
             found=str(config.vocab),
-            expected=f"at least {tokenizer.vocab:,}, the tokens in tokenizer.json",
+            expected=f"at least {vocabulary.vocab:,}, the tokens in tokenizer.json",
             todo="copy the whole folder again",
         )
-    return config, decode, tokenizer, found.tensors
+    return job, config, decode, vocabulary, found.tensors
+
+
+def _known(settings: dict[str, Any], name: str, known: Collection[str], where: Path) -> str:
+    """What a setting names, if it is known."""
+    found = settings.get(name)
+    if not isinstance(found, str) or found not in known:
+        raise UserError(
+            f"{name} is not right", where=f"{where}", found=shown(found), expected="one of " + ", ".join(known),
+            todo="copy the whole folder again, or get the version of Heedful that wrote it",
+        )  # fmt: skip
+    return found
 
 
 def _place(device: str | None) -> torch.device:
@@ -109,8 +119,7 @@ def read_recipe(folder: Path) -> Recipe:
             "this folder is not a run", where=str(folder), expected="a folder with recipe.yaml in it",
             todo="`heedful runs` lists the runs below a folder",
         )  # fmt: skip
-    data, marks = load_yaml(file)
-    return parse(Recipe, data, marks, (), file)
+    return recipe_in(file)
 
 
 def _json(text: str, where: Path) -> dict[str, Any]:
@@ -144,11 +153,9 @@ def few_threads(model: nn.Module, device: torch.device, processes: int = 1) -> i
     return max(1, cores // processes)
 
 
-def write_portable(
-    folder: Path, recipe: Recipe, config: TransformerConfig, model: nn.Module, tokenizer: Tokenizer
-) -> None:
+def write_portable(folder: Path, job: Job, config: Config, model: nn.Module, vocabulary: Vocabulary) -> None:
     """The folder that `load` reads: config.json, model.safetensors, tokenizer.json."""
-    text = json.dumps(
-        {"task": recipe.task.kind, "model": config.model_dump(), "decode": recipe.decode.model_dump()}, indent=2
-    )
-    write_model(folder, text + "\n", model.state_dict(), tokenizer.json, {"recipe": recipe.model_dump(mode="json")})
+    settings = {"task": job.recipe.task.kind, "model": config.model_dump()}
+    settings |= {"decode": job.decode.model_dump()} if job.decoding else {}
+    about = {"recipe": job.recipe.model_dump(mode="json")}
+    write_model(folder, json.dumps(settings, indent=2) + "\n", model.state_dict(), vocabulary.json, about)

@@ -3,27 +3,39 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import heedful
 from heedful.blocks.attention import KV, MultiHead, attend
+from heedful.blocks.graphs import GraphLSTM, Order
+from heedful.blocks.grids import GridLSTM
 from heedful.blocks.layouts import Packed, Padded, Whole
 from heedful.blocks.losses import cross_entropy, projected_cross_entropy
 from heedful.blocks.masks import causal
+from heedful.blocks.recurrent import Both, unrolled
 from heedful.blocks.scores import Additive, General, Location, cosine, dot, scaled_dot
-from heedful.blocks.state import ahead, reserve
+from heedful.blocks.state import ahead, regroup, reserve
+from heedful.blocks.taps import watch
+from heedful.data.tree_batches import encode_trees
+from heedful.data.trees import Tree, parse_tree
 from heedful.decode.rules import AtLeast, Never, NoRepeat, Temperature, TopK, TopP
 from heedful.decode.search import beam, drain, greedy, largest, sample
-from heedful.models.configs import TransformerConfig
+from heedful.models.configs import ElmoConfig, RnnLMConfig, Seq2SeqConfig, TransformerConfig, TreeLSTMConfig
+from heedful.models.elmo import Elmo, Embedder
+from heedful.models.rnn_lm import RnnLM
+from heedful.models.seq2seq import Seq2Seq
 from heedful.models.transformer import Transformer
+from heedful.models.tree_lstm import TreeLSTM, one_by_one
 from heedful.shapes import check, statements
 
 SOURCE = Path(heedful.__file__).parent
 FILES = [path for part in ("blocks", "models", "decode") for path in sorted((SOURCE / part).glob("*.py"))]
-GPU = ("look_back", "in_ranges")  # kernels that a test without a device cannot reach
+GPU = ("look_back", "in_ranges", "fed")  # kernels that a test without a device cannot reach
 
 B, S, T, D, H, K, F, V = 2, 7, 5, 30, 3, 10, 13, 17
+M = 22  # width of a recurrent net's memory
 
 
 def scores() -> None:
@@ -54,6 +66,64 @@ def models() -> None:
         model(target[:1], model.start(source[:1], layout))
 
 
+def recurrent() -> None:
+    tokens = torch.randint(0, V, (B, T))
+    real = torch.arange(T) < torch.tensor([[T], [4]])
+    for cell in ("rnn", "lstm", "gru"):
+        model = RnnLM(RnnLMConfig(vocab=V, width=D, hidden=F, layers=3, cell=cell)).eval()
+        _, state = model(tokens, model.start(B, tokens.device))
+        model(tokens[:, :1], state)
+        model.stack.step(torch.randn(B, D), state.layers)
+        model.read(tokens, real)
+        x, both = torch.randn(B, T, D), Both(cell, D, F)
+        both(x, None, real)
+        unrolled(both.ahead.cell, x, both.ahead.zeros(x), real)
+    elmo = Elmo(ElmoConfig(vocab=V, width=D, hidden=F, layers=3))
+    elmo(tokens)
+    Embedder(elmo)(tokens, real)
+
+
+def with_attention() -> None:
+    source, target = torch.randint(0, V, (B, S)), torch.randint(0, V, (B, T))
+    real = torch.arange(S) < torch.tensor([[S], [4]])
+    readers: list[dict[str, object]] = [
+        {"kind": "recurrent", "hidden": M},
+        {"kind": "transformer", "heads": H, "hidden": 19, "layers": 1},
+    ]
+    looks: list[dict[str, object] | None] = [
+        None,
+        {"score": "additive", "feed": "input", "choice": "hard"},
+        {"score": "additive", "feed": "output"},
+        {"score": "general", "feed": "input", "span": {"kind": "monotonic", "window": 2}},
+        {"score": "location", "feed": "output", "span": {"kind": "predictive", "window": 2}},
+    ]
+    for encoder in readers:
+        for attention in looks:
+            settings = {"vocab": V, "width": D, "hidden": F, "encoder": encoder, "attention": attention, "context": 40}
+            model = Seq2Seq(Seq2SeqConfig.model_validate(settings)).eval()
+            with watch(model):
+                model.read(source, target)
+            with torch.inference_mode():
+                _, state = model(target, model.start(source, Padded(real)))
+                model(target[:, :1].repeat_interleave(3, 0), regroup(state, torch.arange(B).repeat_interleave(3)))
+            if model.config.hard:
+                model.train().explore(source, target, Padded(real))
+
+
+def structures() -> None:
+    GridLSTM(D, F)(torch.randn(B, T, S, D))
+    order = Order.of(5, [(0, 2), (1, 2), (1, 3), (0, 4), (2, 4), (3, 4)])
+    for merge in ("sum", "mean"):
+        GraphLSTM(D, F, merge)(torch.randn(5, D), order)
+    tree = parse_tree("(1 (0 a) (2 (1 b) (3 (0 c) (1 d))))", "here", 5)
+    chain = Tree((0, 1), ("a", "b"), ((), (0,)))
+    batch = encode_trees([tree, chain], None).batch(np.arange(2))
+    for form in ("nary", "child_sum"):
+        model = TreeLSTM(TreeLSTMConfig(form=form, arity=3, vocab=V, width=D, hidden=F, classes=11))
+        model(batch)
+        one_by_one(model, [word and 1 for word in tree.words], tree.children)
+
+
 def losses() -> None:
     x, weight = torch.randn(B * T, D, requires_grad=True), torch.randn(V, D, requires_grad=True)
     targets = torch.randint(0, V, (B * T,))
@@ -77,9 +147,19 @@ def searches() -> None:
 
 
 RUNS: dict[str, list[Callable[[], None]]] = {
-    "attention.py": [scores, models],
-    "scores.py": [scores, models],
+    "attention.py": [scores, models, with_attention],
+    "scores.py": [scores, models, with_attention],
+    "memory.py": [with_attention],
+    "seq2seq.py": [with_attention],
     "losses.py": [losses],
+    "recurrent.py": [recurrent],
+    "rnn_lm.py": [recurrent],
+    "mix.py": [recurrent],
+    "elmo.py": [recurrent],
+    "gates.py": [structures],
+    "graphs.py": [structures],
+    "grids.py": [structures],
+    "tree_lstm.py": [structures],
     "rules.py": [searches],
     "search.py": [searches],
 }
@@ -87,6 +167,16 @@ SIZES: dict[str, dict[str, tuple[int, ...]]] = {
     "transformer.py": {"B": (B, 1), "S": (S,), "T": (T, S, 1), "D": (D,), "V": (V,)},
     "embedding.py": {"B": (B, 1), "T": (T, S, 1), "D": (D,), "V": (V,)},
     "losses.py": {"N": (B * T,), "D": (D,), "V": (V,)},
+    "recurrent.py": {"B": (B,), "T": (T, 1), "H": (F,)},
+    "rnn_lm.py": {"B": (B,), "T": (T, 1), "D": (D,), "H": (F,), "V": (V,)},
+    "memory.py": {"B": (B,), "R": (B, 3 * B), "T": (T, 1, 3), "S": (S,), "H": (F,), "M": (M, D)},
+    "seq2seq.py": {"B": (B, 3 * B), "S": (S,), "T": (T, 1), "E": (D,), "H": (F,), "M": (M, D), "V": (V,)},
+    "mix.py": {"B": (B,), "L": (4,), "T": (T,), "D": (2 * D,)},
+    "elmo.py": {"B": (B,), "T": (T,), "D": (D,), "V": (V,)},
+    "gates.py": {"H": (F,)},
+    "graphs.py": {"H": (F,)},
+    "grids.py": {"B": (B,), "Y": (T,), "X": (S,), "H": (F,)},
+    "tree_lstm.py": {"H": (F,), "C": (11,), "K": (3,)},
     "rules.py": {"R": (3, 6), "V": (11,), "L": (7,)},
 }
 

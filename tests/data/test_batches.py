@@ -1,13 +1,19 @@
+from typing import Any, Literal
+
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
 
+from heedful.blocks.losses import Loss
 from heedful.data.batches import Batches, Encoded, PairBatch, Ragged, encode, plan, rounded
 from heedful.data.embedded import NumberWords
 from heedful.data.sources import Pair
 from heedful.data.tokenizers import Bpe, Tokenizer
 from heedful.errors import UserError
+from heedful.models import build
+from heedful.models.configs import AttentionConfig, RecurrentEncoder, Seq2SeqConfig
+from heedful.tasks.translation import reinforced_translation_loss, translation_loss
 
 PAIRS = list(dict.fromkeys(NumberWords(train=1500, valid=10, test=10).pairs("train")))
 TOKENIZER = Tokenizer.train(Bpe(vocab=300), [text for pair in PAIRS for text in pair])
@@ -150,3 +156,72 @@ def test_a_sample_over_the_budget_is_alone() -> None:
     rows = Ragged(np.arange(4, 44, dtype=np.int32), np.array([0, 2, 38, 40], dtype=np.int64))
     encoded = Encoded(rows, rows, np.arange(3), longest=64, dropped=0, replaced=0)
     assert [batch.indices.tolist() for batch in encoded.in_order(16)] == [[1], [0, 2]]
+
+
+# ------------------------------------------------------------------ even batches
+def test_even_batches_have_few_shapes_and_the_pairs_of_plain_ones_in_their_order() -> None:
+    plain, even = Batches(ENCODED, 3, 1024), Batches(ENCODED, 3, 1024, even=True)
+    assert even.steady and not plain.steady
+    count = 2 * len(plan(ENCODED.lengths, 3, 0, 1024))
+    shapes, plain_shapes = set(), set()
+    for position in range(count):
+        one: Any = plain.at(position)
+        other: Any = even.at(position)
+        rows, width = len(one.source), other.source.shape[1]
+        assert other.source.shape == other.target.shape == (1024 // width, width)
+        assert width == max(one.source.shape[1], one.target.shape[1])
+        for name in ("source", "target"):
+            side = getattr(other, name)
+            assert torch.equal(side[:rows, : getattr(one, name).shape[1]], getattr(one, name))
+            assert not side[:rows, getattr(one, name).shape[1] :].any()
+        assert other.indices.tolist() == one.indices.tolist() + [-1] * (len(other.source) - rows)
+        assert other.tokens == one.tokens == even.tokens(position)
+        shapes.add(other.source.shape)
+        plain_shapes.add((one.source.shape, one.target.shape))
+    assert len(shapes) <= -(-int(ENCODED.lengths.max()) // 8) < len(plain_shapes)
+
+
+@pytest.mark.parametrize("choice", ["soft", "hard"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_rows_that_fill_up_a_batch_teach_nothing(choice: Literal["soft", "hard"], smoothing: float) -> None:
+    torch.manual_seed(1)
+    attention = AttentionConfig(score="dot", feed="output", choice=choice)
+    config = Seq2SeqConfig(
+        vocab=TOKENIZER.vocab, width=8, encoder=RecurrentEncoder(hidden=8, layers=1), hidden=8, layers=1,
+        attention=attention, dropout=0.0,
+    )  # fmt: skip
+    model: Any = build(config).double().eval()  # so that choices are not drawn
+
+    def learned(batch: PairBatch) -> tuple[Loss, torch.Tensor]:
+        loss = (reinforced_translation_loss if choice == "hard" else translation_loss)(model, batch, smoothing)
+        grads = torch.autograd.grad(loss.total, list(model.parameters()))
+        return loss, torch.cat([grad.flatten() for grad in grads])
+
+    rows = np.array([4, 0, 7])
+    plain, even = ENCODED.batch(rows), ENCODED.even(rows, 512)
+    assert len(even.source) > len(plain.source)
+    (one, grad), (other, same_grad) = learned(plain), learned(even)
+    assert int(one.count) == int(other.count) == plain.tokens
+    for name in ("total", "plain"):
+        torch.testing.assert_close(getattr(other, name), getattr(one, name), rtol=1e-12, atol=0)
+    torch.testing.assert_close(same_grad, grad, rtol=0, atol=1e-11 * float(grad.abs().max()))
+
+
+def test_an_even_batch_of_no_pairs_is_one_from_which_nothing_is_learned() -> None:
+    batch = ENCODED.even(np.arange(0), 512)
+    assert batch.tokens == 0
+    assert batch.source.shape == batch.target.shape == (64, 8)
+    assert set(batch.indices.tolist()) == {-1}
+
+
+def test_the_parts_of_an_even_batch_hold_every_pair_once() -> None:
+    even = Batches(ENCODED, 0, 512, even=True)
+    parts = [even.at(5, part, 3) for part in range(3)]
+    found = torch.cat([part.indices for part in parts])
+    assert sorted(found[found >= 0].tolist()) == sorted(Batches(ENCODED, 0, 512).at(5).indices.tolist())
+    assert sum(part.tokens for part in parts) == even.tokens(5)
+
+
+def test_a_pair_over_the_budget_makes_an_even_batch_of_its_own() -> None:
+    longest = int(ENCODED.lengths.max(axis=1).argmax())
+    assert ENCODED.even(np.array([longest]), 8).source.shape[0] == 1

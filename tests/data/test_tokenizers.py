@@ -12,7 +12,17 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heedful.data.tokenizers import Bpe, Encoding, Tokenizer, TokenizerConfig, Unigram, WordPiece, byte_letters
+from heedful.data.tokenizers import (
+    Bpe,
+    Characters,
+    Encoding,
+    Tokenizer,
+    TokenizerConfig,
+    Unigram,
+    WholeWords,
+    WordPiece,
+    byte_letters,
+)
 from heedful.errors import UserError
 
 TEXTS = [
@@ -26,6 +36,10 @@ KINDS: dict[str, TokenizerConfig] = {
     "wordpiece-lower": WordPiece(vocab=600, lowercase=True),
     "unigram": Unigram(vocab=600),
     "unigram-lower": Unigram(vocab=600, lowercase=True),
+    "characters": Characters(vocab=90),
+    "characters-lower": Characters(vocab=60, lowercase=True),
+    "words": WholeWords(vocab=600),
+    "words-lower": WholeWords(vocab=600, lowercase=True),
 }
 TRAINED = {name: Tokenizer.train(config, TEXTS) for name, config in KINDS.items()}
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -152,7 +166,7 @@ def test_sizes_and_lower_case(kind: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["a" * 10**6, "!" * 10**6, " " * 10**6, "hello world " * 83_333, "é" * 500_000])
-@pytest.mark.parametrize("kind", ["bpe", "wordpiece", "unigram"])
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece", "unigram", "characters", "words"])
 def test_long_lines_are_quick(kind: str, text: str) -> None:
     begin = time.process_time()
     TRAINED[kind].ids([text])
@@ -270,7 +284,7 @@ def test_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
         TRAINED["bpe"].save(tmp_path / "absent" / "tokenizer.json")
 
 
-@pytest.mark.parametrize("kind", ["bpe", "wordpiece", "unigram"])
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece", "unigram", "characters", "words"])
 def test_scrambled_files_load_sound_or_are_refused(kind: str) -> None:
     rng = random.Random(0)
     text = TRAINED[kind].json
@@ -290,3 +304,15 @@ def test_scrambled_files_load_sound_or_are_refused(kind: str) -> None:
         assert all(sound(tokenizer, one, tokenizer.encode(one)) for one in ("the end", "<eos>", "😀 ü"))
     assert refused > 30
     assert misplaced == 0
+
+
+def test_characters_and_words_known_are_the_commonest() -> None:
+    texts = ["b a n a n a", "band a", "<unk> <eos> B"]
+    letters = Tokenizer.train(Characters(vocab=7), texts)
+    assert letters.pieces(range(letters.vocab))[4:] == [" ", "a", "n"]
+    assert letters.pieces(letters.encode("an <x>").ids) == ["a", "n", " ", "<unk>", "<unk>", "<unk>"]
+    assert letters.decode(letters.encode("nana an").ids) == "nana an"
+    words = Tokenizer.train(WholeWords(vocab=7, lowercase=True), texts)
+    assert words.pieces(range(words.vocab))[4:] == ["a", "b", "n"]
+    assert words.encode("A b <pad> <unk> <eos> band").ids == [4, 5, 1, 1, 1, 1]
+    assert words.decode(words.encode("n  A").ids) == "n a"

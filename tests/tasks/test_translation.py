@@ -12,10 +12,18 @@ from heedful.blocks.losses import cross_entropy
 from heedful.data.batches import Batches, encode
 from heedful.data.embedded import NumberWords
 from heedful.data.tokenizers import Tokenizer, WordPiece
+from heedful.errors import UserError
 from heedful.models import build
-from heedful.models.configs import TransformerConfig
+from heedful.models.configs import AttentionConfig, RecurrentEncoder, Seq2SeqConfig, TransformerConfig
 from heedful.tasks import translation
-from heedful.tasks.translation import TooLongError, Translation, Translator, perplexity_loss, translation_loss
+from heedful.tasks.translation import (
+    TooLongError,
+    Translation,
+    Translator,
+    advantage,
+    perplexity_loss,
+    translation_loss,
+)
 
 CPU = torch.device("cpu")
 CONTEXT = 48
@@ -237,3 +245,38 @@ def test_looking_leaves_the_translator_as_it_was(translator: Translator) -> None
     translator.align(TEXTS[0], translator.search([TEXTS[0]])[0][0])
     assert translator.translate(TEXTS[:5]) == before
     assert not translator.model.training
+
+
+def recurrent(tokenizer: Tokenizer, attention: AttentionConfig | None) -> Translator:
+    torch.manual_seed(0)
+    config = Seq2SeqConfig(
+        vocab=tokenizer.vocab, width=8, encoder=RecurrentEncoder(hidden=8), hidden=8, attention=attention,
+        context=CONTEXT,
+    )  # fmt: skip
+    return Translator(build(config), tokenizer, CONTEXT, CPU, max_length=6)
+
+
+@pytest.mark.parametrize("feed", ["input", "output"])
+def test_a_recurrent_decoder_has_a_row_for_each_step(translator: Translator, feed: Any) -> None:
+    speaker = recurrent(translator.tokenizer, AttentionConfig(feed=feed))
+    best = speaker.search([TEXTS[0]])[0][0]
+    found = speaker.align(TEXTS[0], best)
+    assert found.weights.shape == (len(best.ids), len(found.source))
+    assert torch.allclose(found.weights.sum(1), torch.ones(len(best.ids)), atol=1e-5)
+    assert found.layer == 1
+
+
+def test_a_model_without_attention_has_no_alignment(translator: Translator) -> None:
+    speaker = recurrent(translator.tokenizer, None)
+    best = speaker.search([TEXTS[0]])[0][0]
+    with pytest.raises(UserError, match="does not look at the source"):
+        speaker.align(TEXTS[0], best)
+
+
+# ------------------------------------------------------------------ what a choice is worth
+def test_a_reward_is_compared_with_those_of_the_other_rows() -> None:
+    rewards = torch.tensor([[-1.0, -2.0, -6.0], [-3.0, -4.0, 0.0], [-5.0, 0.0, 0.0]])
+    real = torch.tensor([[True, True, True], [True, True, False], [True, False, False]])
+    # In the third column one row is alone: its baseline is the mean of all rewards of the others, (-3 - 4 - 5) / 3.
+    assert advantage(rewards, real).tolist() == [[3.0, 2.0, -2.0], [0.0, -2.0, 0.0], [-3.0, 0.0, 0.0]]
+    assert advantage(rewards[:1], real[:1]).tolist() == [[-1.0, -2.0, -6.0]]

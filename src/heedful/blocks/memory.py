@@ -70,7 +70,9 @@ class Predicting(nn.Module):
 
     def forward(self, q: Tensor, source: Source, step: Tensor) -> Span:
         length = source.real.sum(1)[:, None, None]  # (B, 1, 1)
-        p = self.middle(length * torch.sigmoid(self.v(torch.tanh(self.hidden(q))).float()))  # (B, T, 1)
+        place = self.v(torch.tanh(self.hidden(q)))  # (B, T, 1)
+        place = place.to(torch.promote_types(place.dtype, torch.float32))  # half floats cannot count far
+        p = self.middle(length * torch.sigmoid(place))  # (B, T, 1)
         away = source.at.expand_as(source.real)[:, None, :] - p  # (B, T, S)
         near = (away.abs() <= self.window) & source.real[:, None, :]  # (B, T, S)
         return Span(near, -2 * (away / self.window).square())
@@ -99,7 +101,7 @@ class Look(nn.Module):
 
     def remember(self, memory: Tensor, real: Tensor, at: Tensor) -> Source:
         """What the queries will look at, the score's part on the keys done once."""
-        return Source(KV(self.score.remember(memory)[:, None], memory[:, None]), real, at)
+        return Source(KV(self.score.remember(memory, at)[:, None], memory[:, None]), real, at)
 
     def forward(self, q: Tensor, source: Source, at: Tensor) -> tuple[Tensor, Tensor | None]:
         """Contexts (R, T, M) of queries (R, T, H) at the steps `at` (T,); of a hard look also log p(choice) (R, T)."""

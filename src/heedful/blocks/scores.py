@@ -1,6 +1,7 @@
 """How a query and a key are compared: the six scores of the lectures.
 
-A score with weights does its part on the keys once, in `remember`, for many queries, which `compare` takes.
+A score with weights does its part on the keys, and their places, once, in `remember`, for many queries, which `compare`
+takes.
 
 B batch, H heads, T queries, S keys, K width of one head, M width of a key.
 """
@@ -41,7 +42,7 @@ class Given(nn.Module):
         super().__init__()
         self.compare = score
 
-    def remember(self, k: Tensor) -> Tensor:
+    def remember(self, k: Tensor, at: Tensor) -> Tensor:
         return k
 
 
@@ -54,7 +55,7 @@ class General(nn.Module):
         super().__init__()
         self.matrix = Linear(key_width, query_width, bias=False)
 
-    def remember(self, k: Tensor) -> Tensor:
+    def remember(self, k: Tensor, at: Tensor | None = None) -> Tensor:
         return self.matrix(k)
 
     def compare(self, q: Tensor, k: Tensor) -> Tensor:
@@ -75,7 +76,7 @@ class Additive(nn.Module):
         self.k = Linear(key_width, hidden, bias=False)
         self.v = Linear(hidden, 1, bias=False)
 
-    def remember(self, k: Tensor) -> Tensor:
+    def remember(self, k: Tensor, at: Tensor | None = None) -> Tensor:
         return self.k(k)
 
     def compare(self, q: Tensor, k: Tensor) -> Tensor:
@@ -131,15 +132,18 @@ class _Additive(torch.autograd.Function):
 class Location(nn.Module):
     """(W q)_s: the weights depend on the query alone, not on what the keys hold; at most `longest` keys."""
 
+    entrances = ("remember",)
+
     def __init__(self, query_width: int, longest: int) -> None:
         super().__init__()
         self.matrix = Linear(query_width, longest, bias=False)
 
-    def remember(self, k: Tensor) -> Tensor:
-        return k
+    def remember(self, k: Tensor, at: Tensor) -> Tensor:
+        """The rows of W that belong to the places of the keys (B, S, M), which padding on the left moves."""
+        return self.matrix.weight[at].expand(*k.shape[:2], -1)
 
     def compare(self, q: Tensor, k: Tensor) -> Tensor:
-        return self(q, k)
+        return dot(q, k)  # (B, H, T, S)
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         if k.shape[-2] > len(self.matrix.weight):

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from heedful.errors import printable
 from heedful.experiment import Finished, Happening, Stage, Started
-from heedful.scoring import Evaluated
+from heedful.jobs import Evaluated, Job, Words
 from heedful.training.loop import Step
 
 PAUSE = 5.0  # seconds between two lines about steps in a log
@@ -29,11 +29,11 @@ class Display(AbstractContextManager["Display"], Protocol):
     def say(self, text: str) -> None: ...
 
 
-def display(log_every: int, quiet: bool = False) -> Display:
+def display(words: Words, log_every: int, quiet: bool = False) -> Display:
     """A bar where a person looks on, lines where not; nothing for a process that does not lead."""
     if quiet:
         return Silence()
-    return Bar() if sys.stdout.isatty() else Lines(log_every)
+    return Bar(words) if sys.stdout.isatty() else Lines(words, log_every)
 
 
 class Silence(Display):
@@ -52,8 +52,8 @@ class Silence(Display):
 class Lines(Display):
     """One line an event, and now and then one for a step."""
 
-    def __init__(self, log_every: int) -> None:
-        self.log_every, self.pace, self.last = log_every, Pace(), float("-inf")
+    def __init__(self, words: Words, log_every: int) -> None:
+        self.words, self.log_every, self.pace, self.last = words, log_every, Pace(), float("-inf")
 
     def __exit__(self, *_: object) -> None:
         pass
@@ -69,19 +69,19 @@ class Lines(Display):
                 self.last = now
                 self.say(f"step {event.step:,}  {facts(event)}  {event.progress:.1%} done{left}")
         else:
-            for line in told(event):
+            for line in told(event, self.words):
                 self.say(line)
 
 
 class Bar(Display):
     """A bar that moves with each step, and lines above it for what stays worth reading."""
 
-    def __init__(self) -> None:
+    def __init__(self, words: Words) -> None:
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(14), TextColumn("{task.fields[facts]}"))
         console = Console(markup=False, highlight=False)
         self.bar = Progress(*columns, console=console, transient=True, refresh_per_second=5)
         self.task = self.bar.add_task("starting", total=None, facts="")
-        self.pace = Pace()
+        self.words, self.pace = words, Pace()
 
     def __enter__(self) -> Bar:
         self.bar.start()
@@ -102,7 +102,7 @@ class Bar(Display):
                 self.task, description=f"step {event.step:,}", total=1.0, completed=event.progress, facts=note
             )
         else:
-            for line in told(event):
+            for line in told(event, self.words):
                 self.say(line)
 
 
@@ -140,33 +140,35 @@ def facts(step: Step) -> str:
     return f"loss {step.loss:.4f}  {step.tokens_per_second:,.0f} tokens/s{skipped}"
 
 
-def told(event: Happening) -> Iterator[str]:
+def told(event: Happening, words: Words) -> Iterator[str]:
     """The lines that are worth keeping of an event other than a step."""
     if isinstance(event, Stage):
         yield event.name
     elif isinstance(event, Started):
         threads = f" with {event.threads} thread{'s' * (event.threads > 1)}" if event.device == "cpu" else ""
         yield (
-            f"{event.pairs:,} pairs, {event.vocab:,} tokens, {event.parameters / 1e6:,.2f} million parameters, "
+            f"{event.examples:,} {words.examples}, {event.vocab:,} {words.tokens}, "
+            f"{event.parameters / 1e6:,.2f} million parameters, "
             f"on {event.device}{threads}{f', {event.processes} processes' * (event.processes > 1)}"
         )
         if event.dropped:
-            yield f"note: {event.dropped:,} pairs are longer than the model's context and were left out"
+            yield f"note: {event.dropped:,} {words.too_long}"
         if event.skipped:
-            yield f"note: {event.skipped:,} pairs are blank on a side and were left out"
+            yield f"note: {event.skipped:,} {words.blank}"
         yield from (f"note: {note}" for note in event.notes)
         if event.step:
             yield f"resuming at step {event.step:,}"
     elif isinstance(event, Evaluated):
         if event.split == "valid":
             yield f"step {event.step:,}  valid: loss {event.loss:.4f}  {scores(event)}"
-            yield from (f"    {cut(source)} -> {cut(found)}" for source, _, found in event.samples[:1])
+            yield from (f"    {cut(given)} -> {cut(found)}" for given, _, found in event.samples[:1])
     elif isinstance(event, Finished) and event.stopped:
         yield f"stopped at step {event.step:,}"
 
 
 def cut(text: str, longest: int = 60) -> str:
     """A text that leaves room for another one in its line."""
+    text = flat(text)
     return text if len(text) <= longest else text[: longest - 3] + "..."
 
 
@@ -175,18 +177,23 @@ def scores(event: Evaluated) -> str:
     return "  ".join(f"{score.name} {score.value:.2f}" for score in event.scores)
 
 
-def scoreboard(event: Evaluated, samples: int = 3) -> list[str]:
-    """The scores of an evaluation with their signatures, and some translations."""
+def scoreboard(event: Evaluated, job: Job, samples: int = 3) -> list[str]:
+    """The scores of an evaluation with their signatures, and some samples."""
     lines = [f"{event.split}: loss {event.loss:.5f}, perplexity {perplexity(event.loss)}"]
-    lines += [f"  {score.name:<11}  {score.value:6.2f}   {score.signature}" for score in event.scores]
-    if any(score.name == "bleu" and score.value == 0 for score in event.scores):
-        lines.append("  (BLEU is 0 where no run of four words matches: short lines are better judged by the other two)")
-    if event.unread:
-        lines.append(f"  ({event.unread:,} sources are longer than the model's context: they count as empty lines)")
-    for source, reference, found in event.samples[:samples]:
-        lines += ["", f"  source       {source}", f"  translation  {found}"]
-        lines += [f"  reference    {reference}"] if found != reference else []
+    widest = max(len(score.name) for score in event.scores)
+    lines += [f"  {score.name:<{widest}}  {score.value:6.2f}   {score.signature}" for score in event.scores]
+    lines += [f"  ({remark})" for remark in job.remarks(event)]
+    names = job.words.sample
+    given_name, right_name, found_name = (name.ljust(max(map(len, names))) for name in names)
+    for given, right, found in event.samples[:samples]:
+        lines += ["", f"  {given_name}  {flat(given)}", f"  {found_name}  {flat(found)}"]
+        lines += [f"  {right_name}  {flat(right)}"] if found != right else []
     return lines
+
+
+def flat(text: str) -> str:
+    """A text in one line."""
+    return " / ".join(line for line in text.splitlines() if line.strip())
 
 
 def perplexity(loss: float) -> str:

@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 import typer
 
-from heedful.errors import printable
+from heedful.errors import UserError, printable
 from heedful.loading import few_threads, load
+from heedful.tasks.language_model import TextReader, Writer
 from heedful.tasks.translation import Translator
 
+Speaker = TypeVar("Speaker")
+# What each kind of model does, and with what it is asked to.
+USES: dict[type, tuple[str, str]] = {
+    Translator: ("translates", "`heedful translate`"),
+    Writer: ("goes on with texts", "`heedful generate`"),
+    TextReader: ("gives vectors of texts", "it from Python: heedful.load(RUN).layers([TEXT])"),
+}
 
-def load_run(run: Path) -> Translator:
-    """The translator of a run folder, with as many CPU threads as its size is worth."""
-    translator = load(run)
-    torch.set_num_threads(few_threads(translator.model, translator.device))
-    for note in translator.notes:
+
+def load_run(run: Path) -> Any:
+    """The model of a run folder, with as many CPU threads as its size is worth."""
+    speaker = load(run)
+    torch.set_num_threads(few_threads(speaker.model, speaker.device))
+    for note in speaker.notes:
         typer.echo(f"note: {printable(note)}", err=True)
-    return translator
+    return speaker
+
+
+def load_as(kind: type[Speaker], run: Path) -> Speaker:
+    """The same, if it is of a kind that the verb can use."""
+    speaker = load_run(run)
+    if not isinstance(speaker, kind):
+        does, use = USES[type(speaker)]
+        raise UserError(f"this model {does}", where=str(run), todo=f"use {use}")
+    return speaker

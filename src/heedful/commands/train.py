@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import sys
 import time
@@ -17,8 +16,8 @@ import torch
 from heedful.commands.display import display, say, scoreboard
 from heedful.errors import UserError
 from heedful.experiment import Finished, Stage, Started, train
+from heedful.jobs import Evaluated, job_of
 from heedful.recipe import Recipe, find_recipe, load_recipe
-from heedful.scoring import Evaluated
 from heedful.training.distributed import Team, find_seat
 from heedful.training.loop import Step
 
@@ -71,12 +70,10 @@ def train_verb(name: str, overrides: Sequence[str], run: Path | None) -> None:
         test = run_to_end(recipe, folder, team, stopper)
         if not team.leads:
             return
-        lines = ["", *scoreboard(test)] if test else []
+        job = job_of(recipe)
+        lines = ["", *scoreboard(test, job)] if test else []
         lines += ["", f"run folder  {folder}", f"loss curve  {folder / 'loss.png'}"]
-        sample = test.samples[0][0] if test and test.samples else "..."
-        lines += ["", "next:"]
-        lines += [f"  heedful translate {shlex.quote(str(folder))} {shlex.quote(sample)} --align"]
-        lines += [f"  heedful eval {shlex.quote(str(folder))} --beams 4"] if test else []
+        lines += ["", "next:", *(f"  {command}" for command in job.next(folder, test))]
         say("\n".join(lines))
 
 
@@ -87,7 +84,7 @@ def run_to_end(
     team, stopper = team or Team(), stopper or Stopper()
     test: Evaluated | None = None
     steps = 0
-    with display(recipe.train.log_every, quiet=not team.leads) as screen:
+    with display(job_of(recipe).words, recipe.train.log_every, quiet=not team.leads) as screen:
         with heeding(stopper), enough_memory(), farewell(screen.say):
             for event in train(recipe, folder, stopper, team):
                 screen.show(event)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from heedful.commands.display import counting, json_line
-from heedful.commands.loading import load_run
+from heedful.commands.loading import load_as
 from heedful.data.sources import BOM, lines, parsed, text_of, text_under
 from heedful.errors import UserError, printable
 from heedful.figures import heatmap, text_heatmap
@@ -83,7 +83,7 @@ def searcher(run: Path, beams: int | None, top: int, sampling: Sampling | None =
             "a translation is either drawn by chance or searched for", where="--sample",
             found="--beams or --top besides", todo="leave one of them out",
         )  # fmt: skip
-    translator = load_run(run)
+    translator = load_as(Translator, run)
     return Searcher(translator, max(beams or translator.beams, top), top, sampling)
 
 

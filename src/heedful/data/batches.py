@@ -224,6 +224,11 @@ class Batches:
         self._starts = [0]  # position of the first batch of each epoch that was looked at
         self._plans: dict[int, list[NDArray[np.int64]]] = {}  # of the two epochs that were last looked at
 
+    @property
+    def kind(self) -> type[Batch]:
+        """The class of the batches."""
+        return PackedBatch if self.packed else PairBatch
+
     def at(self, position: int, part: int = 0, parts: int = 1) -> Batch:
         """The batch at a position, counted from 0 over all epochs, or one part of it, which may hold no pair."""
         rows = self._rows(position)[part::parts]

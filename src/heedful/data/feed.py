@@ -19,12 +19,11 @@ from functools import partial
 from itertools import islice
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
-from heedful.data.batches import Batch, Batches, PackedBatch, PairBatch
 from heedful.errors import EXIT_GONE, UserError
 
 PATIENCE = 45.0  # seconds after which a worker that sends nothing is given up
@@ -42,7 +41,21 @@ class Place(NamedTuple):
 Places = Callable[[], Iterator[Place]]
 
 
-def feed(batches: Batches, places: Places, workers: int = 0) -> Generator[Batch]:
+class Sequenced(Protocol):
+    """Batches by their position: dataclasses of long tensors, numbers and tuples of numbers."""
+
+    @property
+    def kind(self) -> type:
+        """The class of the batches."""
+
+    def at(self, position: int, part: int = 0, parts: int = 1) -> Any:
+        """The batch at a position, or one part of it."""
+
+    def epoch_of(self, position: int) -> int:
+        """The epoch that it belongs to."""
+
+
+def feed(batches: Sequenced, places: Places, workers: int = 0) -> Generator[Any]:
     """The batches at some places, one after the other: how many workers prepare them changes nothing else."""
     if not workers:
         yield from (batches.at(*place) for place in places())
@@ -56,7 +69,7 @@ def feed(batches: Batches, places: Places, workers: int = 0) -> Generator[Batch]
         for number in range(workers):
             crew.append(Worker.hired(number, batches, partial(_turns, places, number, workers), crew))
         for turn, _ in enumerate(places()):
-            yield _read(crew[turn % workers], crew, PackedBatch if batches.packed else PairBatch)
+            yield _read(crew[turn % workers], crew, batches.kind)
     finally:
         atexit.unregister(end)
         _dismiss(crew)
@@ -80,7 +93,7 @@ class Worker:
     pipe: int
 
     @classmethod
-    def hired(cls, number: int, batches: Batches, places: Places, others: list[Worker]) -> Worker:
+    def hired(cls, number: int, batches: Sequenced, places: Places, others: list[Worker]) -> Worker:
         """A new one, which shares the data with this process."""
         reading, writing = os.pipe()
         strangers = [reading, *(other.pipe for other in others)]
@@ -97,7 +110,7 @@ class Worker:
         os.close(self.pipe)
 
 
-def _work(batches: Batches, places: Places, pipe: int, strangers: list[int]) -> None:
+def _work(batches: Sequenced, places: Places, pipe: int, strangers: list[int]) -> None:
     """What a worker does until nobody reads any more."""
     for number in (signal.SIGINT, signal.SIGTERM):  # meant for the whole run, which saves first and ends its workers
         signal.signal(number, signal.SIG_IGN)
@@ -116,8 +129,8 @@ def _work(batches: Batches, places: Places, pipe: int, strangers: list[int]) -> 
 def _plain(batch: Any) -> tuple[list[Any], list[np.ndarray[Any, Any]]]:
     """A batch as a list that JSON can hold, with the shape of each tensor, and the tensors' contents."""
     values = [getattr(batch, field.name) for field in fields(batch)]
-    shapes = [list(value.shape) if isinstance(value, torch.Tensor) else value for value in values]
-    return shapes, [value.numpy() for value in values if isinstance(value, torch.Tensor)]
+    told = [{"shape": list(value.shape)} if isinstance(value, torch.Tensor) else value for value in values]
+    return told, [value.numpy() for value in values if isinstance(value, torch.Tensor)]
 
 
 def _send(pipe: int, about: object, arrays: list[np.ndarray[Any, Any]]) -> None:
@@ -128,7 +141,7 @@ def _send(pipe: int, about: object, arrays: list[np.ndarray[Any, Any]]) -> None:
         rest = rest[os.write(pipe, rest) :]
 
 
-def _read(worker: Worker, crew: list[Worker], kind: type[PairBatch] | type[PackedBatch]) -> Batch:
+def _read(worker: Worker, crew: list[Worker], kind: Any) -> Any:
     """The next batch of a worker."""
     given_up = time.monotonic() + PATIENCE
     read = partial(_bytes, worker, crew, given_up)
@@ -137,13 +150,13 @@ def _read(worker: Worker, crew: list[Worker], kind: type[PairBatch] | type[Packe
     if isinstance(about, str):
         raise RuntimeError(f"a worker failed to make a batch\n{about}")
     values: list[Any] = []
-    for shape in about:
-        if isinstance(shape, list):
-            size = int(np.prod(shape))
-            values.append(contents[:size].view(shape))
+    for told in about:
+        if isinstance(told, dict):
+            size = int(np.prod(told["shape"]))
+            values.append(contents[:size].view(told["shape"]))
             contents = contents[size:]
         else:
-            values.append(shape)
+            values.append(tuple(told) if isinstance(told, list) else told)
     return kind(*values)
 
 

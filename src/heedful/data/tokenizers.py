@@ -27,12 +27,14 @@ LARGEST = 100 * 2**20  # bytes of a tokenizer file
 LETTERS = 1000  # characters that word pieces are built from; rarer ones are unknown
 LONE = re.compile("[\ud800-\udfff]")
 # What a tokenizer file may be made of: no part with patterns of its own, which could run for ever.
-FRAMES = (  # model, pre_tokenizer, decoder
+FRAMES: tuple[tuple[str, str | None, str | None], ...] = (  # model, pre_tokenizer, decoder
     ("BPE", "ByteLevel", "ByteLevel"),
     ("WordPiece", "BertPreTokenizer", "WordPiece"),
     ("Unigram", "Sequence", "Metaspace"),
+    ("BPE", None, "Fuse"),
+    ("WordLevel", "WhitespaceSplit", None),
 )
-PARTS = (*(name for frame in FRAMES for name in frame), "BertNormalizer", "Lowercase", "NFC", "Punctuation")
+PARTS = (*(name for frame in FRAMES for name in frame if name), "BertNormalizer", "Lowercase", "NFC", "Punctuation")
 
 
 class Bpe(Config):
@@ -59,7 +61,27 @@ class Unigram(Config):
     lowercase: bool = Field(False, description="make texts lower case first")
 
 
-TokenizerConfig: TypeAlias = Bpe | WordPiece | Unigram
+class Characters(Config):
+    """Every character is a token."""
+
+    kind: Literal["characters"] = "characters"
+    vocab: int = Field(
+        1000, ge=5, le=MOST, description="characters known at the most, and 4 special tokens; rarer ones are unknown"
+    )
+    lowercase: bool = Field(False, description="make texts lower case first")
+
+
+class WholeWords(Config):
+    """Every word is a token, words being what stands between spaces; `<unk>` in a text is an unknown word."""
+
+    kind: Literal["words"] = "words"
+    vocab: int = Field(
+        50_000, ge=5, le=MOST, description="words known at the most, and 4 special tokens; rarer ones are unknown"
+    )
+    lowercase: bool = Field(False, description="make texts lower case first")
+
+
+TokenizerConfig: TypeAlias = Bpe | WordPiece | Unigram | Characters | WholeWords
 
 
 class Encoding(NamedTuple):
@@ -88,6 +110,8 @@ class Tokenizer:
         corpus = [clean(text)[0] for text in texts]
         if not any(map(str.strip, corpus)):
             raise UserError("there is no text to train a tokenizer on", where="tokenizer", found=f"{len(corpus)} texts")
+        if isinstance(config, Characters | WholeWords):
+            return cls(listed(config, corpus).to_str(), "tokenizer")
         engine = untrained(config)
         try:
             engine.train_from_iterator(corpus, trainer(config, engine, corpus))
@@ -146,14 +170,20 @@ class Tokenizer:
         cleaned = [clean(text) for text in texts]
         found = self._engine.encode_batch([text for text, _ in cleaned], add_special_tokens=False)
         return [
-            Encoding(one.ids, one.offsets, self.pieces(one.ids), replaced)
+            Encoding(self._ordinary(one.ids), one.offsets, self.pieces(self._ordinary(one.ids)), replaced)
             for one, (_, replaced) in zip(found, cleaned, strict=True)
         ]
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text alone, which is quicker than `encode_batch`."""
         found = self._engine.encode_batch_fast([clean(text)[0] for text in texts], add_special_tokens=False)
-        return [one.ids for one in found]
+        return [self._ordinary(one.ids) for one in found]
+
+    def _ordinary(self, ids: list[int]) -> list[int]:
+        """Ids of a text, where a whole word that spells a special token is an unknown one; no other piece can."""
+        if not self._whole:
+            return ids
+        return [number if number >= len(SPECIAL) else self.unk for number in ids]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text that ids stand for, special tokens left out."""
@@ -162,6 +192,12 @@ class Tokenizer:
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """How each id reads; bytes that are only a part of a character read as \\xe2."""
         return [self._pieces[number] for number in ids]
+
+    @cached_property
+    def _whole(self) -> bool:
+        from tokenizers import models
+
+        return isinstance(self._engine.model, models.WordLevel)
 
     @cached_property
     def _pieces(self) -> list[str]:
@@ -186,7 +222,31 @@ def byte_letters() -> list[str]:
     return [chr(hidden.get(byte, byte)) for byte in range(256)]
 
 
-def untrained(config: TokenizerConfig) -> tokenizers.Tokenizer:
+def listed(config: Characters | WholeWords, corpus: list[str]) -> tokenizers.Tokenizer:
+    """A tokenizer of the commonest characters or words of a text, the commonest first."""
+    from tokenizers import Tokenizer as Engine
+    from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+    lower = normalizers.Lowercase() if config.lowercase else None
+    counts = Counter[str]()
+    for text in (lower.normalize_str(text) for text in corpus) if lower else corpus:
+        counts.update(text if isinstance(config, Characters) else text.split())
+    for name in SPECIAL:
+        counts.pop(name, None)
+    common = sorted(counts, key=lambda piece: (-counts[piece], piece))[: config.vocab - len(SPECIAL)]
+    vocab = {piece: number for number, piece in enumerate([*SPECIAL, *common])}
+    if isinstance(config, Characters):
+        engine = Engine(models.BPE(vocab, [], unk_token=SPECIAL[Tokenizer.unk]))
+        engine.decoder = decoders.Fuse()
+    else:
+        engine = Engine(models.WordLevel(vocab, unk_token=SPECIAL[Tokenizer.unk]))
+        engine.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    engine.normalizer = lower
+    engine.add_special_tokens(list(SPECIAL))
+    return engine
+
+
+def untrained(config: Bpe | WordPiece | Unigram) -> tokenizers.Tokenizer:
     """A tokenizer of a kind, with all but its pieces.
 
     Each kind cuts words at `<` and `>` before it looks for pieces, so that no piece can spell a special token.
@@ -216,7 +276,7 @@ def untrained(config: TokenizerConfig) -> tokenizers.Tokenizer:
     return engine
 
 
-def trainer(config: TokenizerConfig, engine: tokenizers.Tokenizer, corpus: list[str]) -> Any:
+def trainer(config: Bpe | WordPiece | Unigram, engine: tokenizers.Tokenizer, corpus: list[str]) -> Any:
     """What learns the pieces of a kind, without drawing a progress bar."""
     from tokenizers import pre_tokenizers, trainers
 
@@ -288,7 +348,7 @@ def checked(text: str, where: str) -> tokenizers.Tokenizer:
         raise damaged(where, f"special tokens {shown(special)}")
     if sorted(vocab.values()) != list(range(len(vocab))):
         raise damaged(where, f"ids with gaps or doubles among {len(vocab):,} pieces")
-    if data["model"]["type"] == "BPE" and not vocab.keys() >= set(byte_letters()):
+    if data["model"]["type"] == "BPE" and data["pre_tokenizer"] and not vocab.keys() >= set(byte_letters()):
         raise damaged(where, "no piece for some bytes")
     engine.encode_special_tokens = True  # the package means: encode their text as any other
     return engine
@@ -312,7 +372,8 @@ def foreign(data: Any) -> str | None:
     for setting in ("dropout", "end_of_word_suffix", *(("continuing_subword_prefix",) if frame[0] == "BPE" else ())):
         if model.get(setting) is not None:
             return f"a model with {setting} {shown(model[setting])}"
-    unknown = {"BPE": None, "WordPiece": SPECIAL[Tokenizer.unk], "Unigram": Tokenizer.unk}[frame[0]]
+    names: dict[str | None, int | None] = {"ByteLevel": None, "Metaspace": Tokenizer.unk}  # bytes are all known
+    unknown = names[frame[2]] if frame[2] in names else SPECIAL[Tokenizer.unk]
     if model.get("unk_id" if frame[0] == "Unigram" else "unk_token") != unknown:
         return "another unknown token than <unk>"
     pieces, merges = model.get("vocab"), model.get("merges", [])
@@ -322,6 +383,8 @@ def foreign(data: Any) -> str | None:
         # The package panics, with a trace on stderr, at a merge into a piece that is not there.
         if not isinstance(merge, list) or "".join(map(str, merge)) not in pieces:
             return f"a merge into no known piece, {shown(merge)}"
+    if merges and frame[1] is None:
+        return "characters that are merged"
     return None
 
 

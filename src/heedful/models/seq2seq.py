@@ -139,7 +139,7 @@ class InputFeeding(nn.Module):
         layers, outputs, chosen = state.layers, [], []
         for t in range(x.shape[1]):
             query = layers[-1][0][:, None]  # (B, 1, H)
-            context, log_p = self.attention(query, state.source.value, state.step[None] + t)  # (B, 1, M)
+            context, log_p = self.attention(query, state.source.value, state.step[None] + t)  # context (B, 1, M)
             h, layers = self.stack.step(torch.cat([context[:, 0], x[:, t]], -1), layers)  # (B, H)
             outputs.append(h)
             chosen.append(log_p)
@@ -159,7 +159,7 @@ class OutputJoining(nn.Module):
     def forward(self, x: Tensor, state: Said) -> tuple[Tensor, Said]:
         h, layers = self.stack(x, state.layers)  # (B, T, H)
         at = state.step + torch.arange(x.shape[1], device=x.device)  # (T,)
-        context, chosen = self.attention(h, state.source.value, at)  # (B, T, M)
+        context, chosen = self.attention(h, state.source.value, at)  # context (B, T, M)
         y = torch.tanh(self.out(torch.cat([h, context], -1)))  # (B, T, E)
         return y, replace(state, layers=layers, chosen=chosen)
 
@@ -192,7 +192,7 @@ class Seq2Seq(nn.Module):
         layout = layout or Whole(source)
         if layout.longest > self.config.context:
             raise ValueError(f"{layout.longest} tokens, but the model's context is {self.config.context}")
-        memory, summary = self.encoder(self.dropout(self.tokens(source)), layout)  # (B, S, M)
+        memory, summary = self.encoder(self.dropout(self.tokens(source)), layout)  # memory (B, S, M)
         states = torch.tanh(self.begin(summary)).unflatten(-1, (self.config.layers, self.parts, -1))
         layers = tuple(tuple(layer.unbind(1)) for layer in states.unbind(1))
         real = torch.ones_like(source, dtype=torch.bool) if layout.real is None else layout.real

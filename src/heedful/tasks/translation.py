@@ -77,7 +77,7 @@ def reinforced_translation_loss(model: Exploring, batch: PairBatch, label_smooth
 
     The choices s learn by REINFORCE to raise L = sum_s p(s) log p(target | s), a lower bound of log p(target): each is
     made likelier by as much as the tokens that it has part in turn out better than their baseline, the mean of the
-    other sentences at that place, which does not depend on the choice.
+    other sentences at that place, which does not depend on the choice, so that the gradient is right on average.
     """
     given, wanted = batch.target[:, :-1], batch.target[:, 1:]
     x, chosen = model.explore(batch.source, given, Padded(batch.source_real))  # (B, T, D), (B, T)
@@ -86,19 +86,22 @@ def reinforced_translation_loss(model: Exploring, batch: PairBatch, label_smooth
     )
     real = wanted != Tokenizer.pad  # (B, T)
     with torch.no_grad():
-        logs = model.tokens.logits(x).float().log_softmax(-1).gather(-1, wanted[:, :, None]).squeeze(-1)  # (B, T)
+        wide = torch.promote_types(x.dtype, torch.float32)
+        logs = model.tokens.logits(x).log_softmax(-1, wide).gather(-1, wanted[:, :, None]).squeeze(-1)  # (B, T)
         reward = advantage(logs * real, real)  # (B, T)
         if model.looks_ahead:
-            reward = reward.flip(1).cumsum(1).flip(1)  # a choice has part in all tokens from its own on
+            later = torch.ones(2 * wanted.shape[1:], device=x.device).triu()  # (T, T)
+            reward = (reward[:, None] * later).sum(2)  # a choice has part in all tokens from its own on
     return replace(loss, total=loss.total - (chosen * reward * real).sum())
 
 
 def advantage(rewards: Tensor, real: Tensor) -> Tensor:
-    """How much better each reward (B, T) is than the mean of the other rows' in its column; zero for one alone."""
-    others = (real.sum(0) - real.int()).clamp(min=1)  # (B, T)
-    alone = real.sum(0) < 2  # (T,)
-    mean = (rewards.sum(0) - rewards) / others  # (B, T)
-    return torch.where(real & ~alone, rewards - mean, 0.0)  # (B, T)
+    """How much better each reward (B, T) is than the mean of the other rows' in its column, or of all of theirs."""
+    others = real.sum(0) - real.int()  # (B, T)
+    mean = (rewards.sum(0) - rewards) / others.clamp(min=1)  # (B, T)
+    every = (real.sum() - real.sum(1, keepdim=True)).clamp(min=1)  # (B, 1)
+    instead = (rewards.sum() - rewards.sum(1, keepdim=True)) / every  # (B, 1), where no other row is as long
+    return torch.where(real, rewards - torch.where(others > 0, mean, instead), 0.0)  # (B, T)
 
 
 @torch.inference_mode()

@@ -71,7 +71,8 @@ class Shape:
     """The gradients of batches of one shape, captured: the buffers that are read, and the loss that is left."""
 
     def __init__(self, plain: PlainStep, like: Batch, tokens: Tensor, pool: Any, warm: int) -> None:
-        self.batch, self.waiting = like.to(plain.device), _pinned(like)  # copies from pinned memory do not stop the host
+        self.batch = like.to(plain.device)
+        self.waiting = _pinned(like)  # copies from pinned memory do not stop the host
         kept = [weight.grad for weight in plain.weights]
         for weight in plain.weights:
             weight.grad = None
@@ -144,9 +145,10 @@ class GraphedStep:
         self.skip()
 
 
-def _shape(batch: Batch) -> tuple[torch.Size, ...]:
+def _shape(batch: Batch) -> tuple[object, ...]:
+    """What two batches must have in common to be treated alike."""
     parts = (getattr(batch, field.name) for field in fields(batch))
-    return tuple(part.shape for part in parts if isinstance(part, Tensor))
+    return tuple(part.shape if isinstance(part, Tensor) else part for part in parts)
 
 
 def _pinned(batch: Batch) -> dict[str, Tensor]:

@@ -1,0 +1,179 @@
+"""What an experiment asks of a task, and the table of tasks; each one's own file is imported when it is needed.
+
+A job is a task with its recipe. It reads and encodes the data, says what a loss is, and judges the trained model. Its
+speaker is the model with all that it takes to use it, as `heedful.load` returns it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from heedful.config import Config
+from heedful.data.sources import Split
+from heedful.recipe import Recipe
+from heedful.training.metrics import Score
+
+if TYPE_CHECKING:
+    import torch
+
+    from heedful.blocks.losses import Loss
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """How good the model is on a split, with a few samples."""
+
+    step: int
+    split: Split
+    loss: float
+    scores: tuple[Score, ...]
+    samples: tuple[tuple[str, str, str], ...]  # what was given, what was right, what the model made of it
+    unread: int  # samples that do not fit into the model, which count as wrong
+
+
+@dataclass(frozen=True)
+class Words:
+    """What things are called in a task."""
+
+    examples: str  # what is learned from, and counted
+    tokens: str  # what the vocabulary holds
+    too_long: str  # of examples that were left out, after their number
+    blank: str  # the same
+    learning: str  # what is done to get the vocabulary
+    encoding: str  # what is done to get what the model reads
+    testing: str  # what is done with a split to judge the model, where {} is its name
+    sample: tuple[str, str, str]  # what was given, what was right, what the model made of it
+
+
+class Vocabulary(Protocol):
+    """What turns texts into numbers, as it is kept in a run's folder."""
+
+    @property
+    def json(self) -> str: ...
+
+    @property
+    def vocab(self) -> int: ...
+
+    @property
+    def sha256(self) -> str: ...
+
+
+class Read(Protocol):
+    """The examples of a split as they were read."""
+
+    @property
+    def skipped(self) -> int:
+        """How many were blank, and left out."""
+
+
+class Encoded(Protocol):
+    """The examples of a split as the model reads them."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def sha256(self) -> str: ...
+
+    @property
+    def dropped(self) -> int:
+        """How many were too long, and left out."""
+
+
+class Job(Protocol):
+    """A task with its recipe."""
+
+    words: ClassVar[Words]
+    decoding: ClassVar[type[Config] | None]  # the class of `decode`, the settings of its speaker, if it has any
+    searches: ClassVar[bool]  # whether its speaker can be told a number of beams
+    recipe: Any
+    decode: Any
+
+    def __init__(self, recipe: Any) -> None: ...
+
+    def read(self, split: Split) -> Any:
+        """The examples of a split, which are `Read`."""
+
+    def learn(self, read: Any) -> Vocabulary:
+        """The vocabulary of the training examples."""
+
+    @staticmethod
+    def load(path: Path) -> Vocabulary:
+        """The same from its file."""
+
+    @staticmethod
+    def open(text: str, where: str) -> Vocabulary:
+        """The same from its JSON; `where` is what errors name."""
+
+    def begin(self, model: Any, vocabulary: Any) -> None:
+        """Give a new model what it need not learn."""
+
+    def encode(self, read: Any, vocabulary: Any) -> Any:
+        """Examples as numbers, which are `Encoded`."""
+
+    def batches(self, encoded: Any, packed: bool, even: bool) -> Any:
+        """The endless sequence of training batches: `at`, `tokens` and `epoch_of` a position, and whether `steady`.
+
+        `even` asks for batches of few shapes, where there is a choice.
+        """
+
+    def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
+        """The loss of a batch, compiled if the recipe asks for it."""
+
+    @staticmethod
+    def speaker(
+        model: Any, config: Any, vocabulary: Any, decode: Any, device: torch.device, notes: tuple[str, ...] = ()
+    ) -> Any:
+        """The model, ready to be used."""
+
+    def loss(self, speaker: Any, encoded: Any) -> float:
+        """The mean loss over a split."""
+
+    def quick_loss(self, speaker: Any, encoded: Any) -> float:
+        """The same, or near it, at a moment in training."""
+
+    def evaluate(
+        self,
+        speaker: Any,
+        read: Any,
+        encoded: Any,
+        loss: float,
+        step: int,
+        split: Split,
+        beams: int | None = None,
+        progress: Progress | None = None,
+    ) -> Evaluated:
+        """Scores on a split whose loss is known, and a few samples; `beams` is for those that search."""
+
+    def merit(self, result: Evaluated) -> float:
+        """What decides which checkpoint is the best: more is better."""
+
+    def remarks(self, result: Evaluated) -> list[str]:
+        """What whoever reads the scores should know."""
+
+    def next(self, folder: Path, test: Evaluated | None) -> Sequence[str]:
+        """Commands to go on with, once the model is trained."""
+
+
+JOBS = {  # where each is found, and the kinds of models that it trains
+    "translation": ("heedful.jobs.translation", "TranslationJob", ("transformer", "seq2seq")),
+    "language_model": ("heedful.jobs.language_model", "LanguageModelJob", ("rnn_lm", "elmo")),
+    "tree_classification": ("heedful.jobs.trees", "TreeJob", ("tree_lstm",)),
+}
+
+
+def job_class(kind: str) -> type[Job]:
+    """The class of a task's jobs."""
+    module, name, _ = JOBS[kind]
+    found: type[Job] = getattr(importlib.import_module(module), name)
+    return found
+
+
+def job_of(recipe: Recipe) -> Job:
+    """The job that a recipe describes."""
+    return job_class(recipe.task.kind)(recipe)

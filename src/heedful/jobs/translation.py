@@ -1,0 +1,155 @@
+"""Translation as a job: pairs of texts, one tokenizer for both sides, BLEU, chrF and exact match."""
+
+from __future__ import annotations
+
+import random
+import shlex
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from heedful.blocks.losses import Loss
+from heedful.data.batches import Batches, Encoded, encode
+from heedful.data.sources import Examples, Split
+from heedful.data.tokenizers import Tokenizer
+from heedful.jobs import Evaluated, Progress, Words
+from heedful.models.configs import Seq2SeqConfig, TransformerConfig
+from heedful.recipe import DecodeConfig, TranslationRecipe
+from heedful.tasks.translation import (
+    Translator,
+    compiled,
+    perplexity_loss,
+    reinforced_translation_loss,
+    translation_loss,
+)
+from heedful.training.metrics import bleu, chrf, exact_match
+
+
+class TranslationJob:
+    """A target sentence from a source sentence."""
+
+    words: ClassVar = Words(
+        examples="pairs",
+        tokens="tokens",
+        too_long="pairs are longer than the model's context and were left out",
+        blank="pairs are blank on a side and were left out",
+        learning="training the tokenizer",
+        encoding="turning text into tokens",
+        testing="translating the {} set",
+        sample=("source", "reference", "translation"),
+    )
+    decoding: ClassVar = DecodeConfig
+    searches: ClassVar = True
+
+    def __init__(self, recipe: TranslationRecipe) -> None:
+        self.recipe, self.decode = recipe, recipe.decode
+
+    def read(self, split: Split) -> Examples:
+        """The pairs of a split."""
+        return self.recipe.data.read(split)
+
+    def learn(self, read: Examples) -> Tokenizer:
+        """The tokenizer of both sides."""
+        return Tokenizer.train(self.recipe.tokenizer, (text for pair in read.pairs for text in pair))
+
+    @staticmethod
+    def load(path: Path) -> Tokenizer:
+        """The tokenizer of a file."""
+        return Tokenizer.load(path)
+
+    @staticmethod
+    def open(text: str, where: str) -> Tokenizer:
+        """The tokenizer of a file's text."""
+        return Tokenizer(text, where)
+
+    def begin(self, model: Any, vocabulary: Tokenizer) -> None:
+        """Nothing: all weights are drawn by chance."""
+
+    def encode(self, read: Examples, vocabulary: Tokenizer) -> Encoded:
+        """Pairs as ids, those that are too long left out."""
+        return encode(read.pairs, vocabulary, self.recipe.model.context)
+
+    def batches(self, encoded: Encoded, packed: bool, even: bool) -> Batches:
+        """Pairs of like length side by side, or any pairs end to end."""
+        return Batches(encoded, self.recipe.train.seed, self.recipe.train.batch_tokens, packed, even)
+
+    def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
+        """The cross-entropy of the target, and, of a model that chooses where to look, how well it chose."""
+        smoothing, config = self.recipe.task.label_smoothing, self.recipe.model
+        if isinstance(config, Seq2SeqConfig) and config.hard:
+            return partial(reinforced_translation_loss, model, label_smoothing=smoothing)
+        learner: Any = compiled(model, dynamic=not packed) if self.recipe.train.compile else model
+        return partial(translation_loss, learner, label_smoothing=smoothing)
+
+    @staticmethod
+    def speaker(
+        model: Any,
+        config: TransformerConfig | Seq2SeqConfig,
+        vocabulary: Tokenizer,
+        decode: DecodeConfig,
+        device: torch.device,
+        notes: tuple[str, ...] = (),
+    ) -> Translator:
+        """The model with its tokenizer, ready to translate."""
+        settings = (decode.beams, decode.length_penalty, decode.max_length)
+        return Translator(model, vocabulary, config.context, device, *settings, notes=notes)
+
+    def loss(self, speaker: Translator, encoded: Encoded) -> float:
+        """The mean loss a target token."""
+        return perplexity_loss(speaker.model, encoded, speaker.device, self.recipe.train.batch_tokens)
+
+    def quick_loss(self, speaker: Translator, encoded: Encoded) -> float:
+        """The same."""
+        return self.loss(speaker, encoded)
+
+    def evaluate(
+        self,
+        speaker: Translator,
+        read: Examples,
+        encoded: Encoded,
+        loss: float,
+        step: int,
+        split: Split,
+        beams: int | None = None,
+        progress: Progress | None = None,
+    ) -> Evaluated:
+        """BLEU, chrF and exact match of the translations, and a few of them spread over the pairs."""
+        pairs = read.pairs
+        fits = [length <= speaker.context for length in speaker.lengths([pair.source for pair in pairs])]
+        texts = [pair.source for pair, fit in zip(pairs, fits, strict=True) if fit]
+        translations = iter(speaker.search(texts, beams, progress=progress))
+        found = [next(translations)[0].text if fit else "" for fit in fits]
+        references = [pair.target for pair in pairs]
+        shown = random.Random(step).sample(range(len(pairs)), min(self.recipe.train.samples, len(pairs)))
+        return Evaluated(
+            step,
+            split,
+            loss,
+            (bleu(found, references), chrf(found, references), exact_match(found, references)),
+            tuple((pairs[row].source, references[row], found[row]) for row in shown),
+            fits.count(False),
+        )
+
+    def merit(self, result: Evaluated) -> float:
+        """Its chrF."""
+        return next(score.value for score in result.scores if score.name == "chrf")
+
+    def remarks(self, result: Evaluated) -> list[str]:
+        """Where BLEU has nothing to say, and what could not be read."""
+        told = []
+        if any(score.name == "bleu" and score.value == 0 for score in result.scores):
+            told.append("BLEU is 0 where no run of four words matches: short lines are better judged by the other two")
+        if result.unread:
+            told.append(f"{result.unread:,} sources are longer than the model's context: they count as empty lines")
+        return told
+
+    def next(self, folder: Path, test: Evaluated | None) -> list[str]:
+        """To translate, with a look at where the model looked, and to search more widely."""
+        run = shlex.quote(str(folder))
+        sample = test.samples[0][0] if test and test.samples else "..."
+        looks = self.recipe.model.kind == "transformer" or self.recipe.model.attention is not None
+        told = [f"heedful translate {run} {shlex.quote(sample)}{' --align' * looks}"]
+        return [*told, f"heedful eval {run} --beams 4"] if test else told

@@ -1,0 +1,134 @@
+"""Scores in two parts, keys once and queries later; and the additive one in little memory."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from heedful.blocks import scores
+from heedful.blocks.scores import Additive, General, Given, Location, cosine, dot, scaled_dot
+
+B, H, T, S, K = 2, 3, 6, 7, 4
+WHOLE = B * H * T * S * 11  # numbers in the hidden layer of the score below
+ROOMS = {"queries": 3 * B * H * S * 11, "keys": 2 * B * H * 11, "all": WHOLE, "one at a time": 1}
+rooms = pytest.mark.parametrize("room", ROOMS)
+
+
+def inputs() -> list[Tensor]:
+    return [torch.randn(B, H, n, K, dtype=torch.float64, requires_grad=True) for n in (T, S)]
+
+
+def additive() -> Additive:
+    return Additive(K, K, 11).double()
+
+
+def plainly(score: Additive, q: Tensor, k: Tensor) -> Tensor:
+    hidden = torch.tanh((q @ score.q.weight.T)[..., :, None, :] + (k @ score.k.weight.T)[..., None, :, :])
+    return hidden @ score.v.weight[0]
+
+
+class Largest(TorchDispatchMode):
+    """How many numbers the largest tensor has that any operation makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for part in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(part, Tensor):
+                self.size = max(self.size, part.numel())
+        return made
+
+
+@rooms
+def test_the_additive_score_in_pieces_is_the_plain_formula(room: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    score, (q, k) = additive(), inputs()
+    leaves = [q, k, *score.parameters()]
+    probe = torch.randn(B, H, T, S, dtype=torch.float64)
+    truth = plainly(score, q, k)
+    monkeypatch.setattr(scores, "ROOM", ROOMS[room])
+    mine = score(q, k)
+    torch.testing.assert_close(mine, truth, rtol=0, atol=1e-13)
+    with torch.no_grad():
+        torch.testing.assert_close(score(q, k), truth, rtol=0, atol=1e-13)
+    for ours, theirs in zip(*(torch.autograd.grad((y * probe).sum(), leaves) for y in (mine, truth)), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+
+
+@rooms
+def test_the_gradient_in_pieces_is_the_slope(room: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scores, "ROOM", ROOMS[room])
+    score, (q, k) = additive(), inputs()
+    assert torch.autograd.gradcheck(score, (q, k), fast_mode=True)
+
+
+@pytest.mark.parametrize("learns", [True, False])
+@pytest.mark.parametrize("room", ["queries", "keys"])
+def test_the_additive_score_never_holds_more_than_its_room(
+    room: str, learns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    score, (q, k) = additive(), inputs()
+
+    def largest() -> int:
+        with Largest() as made, torch.set_grad_enabled(learns):
+            y = score(q, k)
+            if learns:
+                y.sum().backward()
+        return made.size
+
+    assert largest() == WHOLE
+    small = max(T, S) * B * H * 11  # what queries, keys and scores have themselves
+    monkeypatch.setattr(scores, "ROOM", ROOMS[room])
+    assert largest() <= max(ROOMS[room], small) < WHOLE
+
+
+@pytest.mark.parametrize("room", [*range(1, 2000, 97), 10**9])
+def test_pieces_cover_every_pair_once(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scores, "ROOM", room)
+    q, k = torch.zeros(B, H, T, 5), torch.zeros(B, H, S, 5)
+    count = torch.zeros(T, S)
+    for rows, columns in scores._Additive.pieces(q, k):
+        count[rows, columns] += 1
+        held = B * H * 5 * count[rows, columns].numel()
+        assert held <= room or count[rows, columns].numel() == 1
+    assert bool((count == 1).all())
+
+
+MADE: dict[str, Callable[[], Any]] = {
+    "dot": lambda: Given(dot),
+    "scaled_dot": lambda: Given(scaled_dot),
+    "cosine": lambda: Given(cosine),
+    "general": lambda: General(K, 5).double(),
+    "additive": lambda: Additive(K, 5, 11).double(),
+    "location": lambda: Location(K, 9).double(),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_what_is_remembered_of_the_keys_serves_every_query(name: str) -> None:
+    score = MADE[name]()
+    width = 5 if name in ("general", "additive") else K
+    q, memory = torch.randn(B, 1, T, K).double(), torch.randn(B, S, width).double()
+    kept = score.remember(memory, torch.arange(S))[:, None]
+    at_once = score.compare(q, kept)
+    assert at_once.shape == (B, 1, T, S)
+    for t in range(T):
+        torch.testing.assert_close(
+            score.compare(q[:, :, t : t + 1], kept), at_once[:, :, t : t + 1], rtol=0, atol=1e-12
+        )
+    whole = score.compare if isinstance(score, Given) else score
+    torch.testing.assert_close(whole(q, memory[:, None]), at_once, rtol=0, atol=1e-12)
+
+
+def test_location_asks_for_the_place_of_a_key_not_for_its_column() -> None:
+    score, q = Location(K, 9).double(), torch.randn(B, 1, T, K).double()
+    at = torch.tensor([[0, 1, 2, 3, 3, 3, 3], [0, 0, 0, 0, 1, 2, 3]])  # padded on the right, and on the left
+    found = score.compare(q, score.remember(torch.randn(B, S, K).double(), at)[:, None])
+    truth = q @ score.matrix.weight.T  # (B, 1, T, 9)
+    torch.testing.assert_close(found[0, :, :, :4], truth[0, :, :, :4], rtol=0, atol=1e-12)
+    torch.testing.assert_close(found[1, :, :, 3:], truth[1, :, :, :4], rtol=0, atol=1e-12)

@@ -1,0 +1,126 @@
+"""Rows J9 to J11 of the claim sheet: trees, grids and graphs, of which the sequence is a special case."""
+
+import numpy as np
+import pytest
+import torch
+
+from heedful.blocks.graphs import GraphLSTM, Merging, Order
+from heedful.blocks.grids import GridLSTM
+from heedful.blocks.recurrent import LSTM, unrolled
+from heedful.data.tree_batches import encode_trees
+from heedful.data.trees import Tree, WordsConfig, parse_tree
+from heedful.data.words import Words
+from heedful.models.configs import TreeLSTMConfig
+from heedful.models.tree_lstm import TreeLSTM
+
+X, H, STEPS = 4, 5, 9
+
+
+def moved(model: torch.nn.Module) -> None:
+    """Weights moved a little, so that no bias is plain."""
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.3 * torch.randn_like(weight))
+
+
+def reordered(weight: torch.Tensor) -> torch.Tensor:
+    """Gates i, g, o, f as the LSTM has them: i, f, g, o."""
+    i, g, o, f = weight.split(H)
+    return torch.cat([i, f, g, o])
+
+
+def sequence(x: torch.nn.Module, below: torch.Tensor) -> LSTM:
+    """The LSTM of the same weights; `below` are those that act on the state, as i, g, o, f."""
+    cell = LSTM(X, H).to(below.dtype)
+    state = {"x.weight": reordered(x.weight), "x.bias": reordered(x.bias), "h.weight": reordered(below)}
+    cell.load_state_dict(state)
+    return cell
+
+
+def along(cell: LSTM, x: torch.Tensor) -> torch.Tensor:
+    """The LSTM over one sequence (T, X)."""
+    return unrolled(cell, x[None], (x.new_zeros(1, H),) * 2)[0][0]
+
+
+@pytest.mark.claim("J9")
+@pytest.mark.parametrize(("form", "arity"), [("child_sum", 2), ("nary", 1), ("nary", 3)])
+@pytest.mark.parametrize(("dtype", "near"), [(torch.float32, 1e-6), (torch.float64, 1e-14)])
+def test_a_tree_with_one_child_each_is_the_lstm(form: str, arity: int, dtype: torch.dtype, near: float) -> None:
+    names = tuple(f"w{number}" for number in range(STEPS))
+    words = Words.learn(WordsConfig(), [names])
+    config = TreeLSTMConfig(form=form, arity=arity, vocab=words.vocab, width=X, hidden=H)
+    model = TreeLSTM(config).to(dtype).eval()
+    moved(model)
+    chain = Tree((0,) * STEPS, names, ((), *((below,) for below in range(STEPS - 1))))
+    batch = encode_trees([chain], words).batch(np.zeros(1, np.int64))
+    states = torch.empty(STEPS, H, dtype=dtype).index_copy(0, batch.nodes, model.states(batch))
+    if isinstance(model.cell, Merging):
+        below = torch.cat([model.cell.h.weight, model.cell.f.weight])
+    else:
+        below = model.cell.h.weight[: 4 * H, :H]  # the first place
+    expected = along(sequence(model.cell.x, below), model.tokens.weight[words.ids(names)])
+    torch.testing.assert_close(states, expected, rtol=0, atol=near)
+    assert expected.std() > 0.05
+
+
+@pytest.mark.claim("J9")
+def test_a_node_may_have_any_number_of_children() -> None:
+    words = Words.learn(WordsConfig(), [["w"]])
+    model = TreeLSTM(TreeLSTMConfig(form="child_sum", vocab=words.vocab, width=X, hidden=H)).eval()
+    trees = [parse_tree(f"(0 {'(1 w) ' * count})", "here", 5) for count in (1, 2, 3, 7, 40)]
+    batch = encode_trees(trees, words).batch(np.arange(5))
+    roots = model.states(batch)[batch.roots]
+    assert roots.shape == (5, H) and len({tuple(root) for root in roots.tolist()}) == 5
+
+
+@pytest.mark.claim("J10")
+def test_a_grid_of_one_row_or_one_column_is_the_lstm() -> None:
+    grid = GridLSTM(X, H)
+    moved(grid)
+    x = torch.randn(STEPS, X)
+    weight, bias = grid.cell.x.weight, grid.cell.x.bias
+    assert bias is not None
+    for y, gate, side in ((grid(x[None, None])[0, 0], 4, 1), (grid(x[None, :, None])[0, :, 0], 3, 0)):
+        keep = [*range(3 * H), *range(gate * H, (gate + 1) * H)]  # i, g, o and the forget gate of that direction
+        part = torch.nn.Linear(X, 4 * H)
+        part.load_state_dict({"weight": weight[keep], "bias": bias[keep]})
+        cell = sequence(part, grid.cell.h.weight[keep, side * H : (side + 1) * H])
+        torch.testing.assert_close(y, along(cell, x), rtol=0, atol=1e-6)
+
+
+@pytest.mark.claim("J10")
+def test_a_cell_depends_on_those_above_and_to_the_left_alone() -> None:
+    grid, x = GridLSTM(X, H), torch.randn(1, 4, 5, X, requires_grad=True)
+    y = grid(x)
+    for row in range(4):
+        for column in range(5):
+            (gradient,) = torch.autograd.grad(y[0, row, column].sum(), x, retain_graph=True)
+            reached = gradient[0].abs().sum(-1) > 0
+            expected = torch.zeros(4, 5, dtype=torch.bool)
+            expected[: row + 1, : column + 1] = True
+            assert reached.equal(expected)
+
+
+@pytest.mark.claim("J11")
+@pytest.mark.parametrize("merge", ["sum", "mean"])
+def test_a_path_is_the_lstm(merge: str) -> None:
+    graph = GraphLSTM(X, H, merge)
+    moved(graph)
+    x = torch.randn(STEPS, X)
+    y = graph(x, Order.of(STEPS, [(at, at + 1) for at in range(STEPS - 1)]))
+    cell = sequence(graph.cell.x, torch.cat([graph.cell.h.weight, graph.cell.f.weight]))
+    torch.testing.assert_close(y, along(cell, x), rtol=0, atol=1e-6)
+
+
+@pytest.mark.claim("J11")
+@pytest.mark.parametrize("merge", ["sum", "mean"])
+def test_renaming_the_nodes_permutes_the_outputs(merge: str) -> None:
+    graph, x = GraphLSTM(X, H, merge), torch.randn(7, X)
+    edges = [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4), (0, 4), (5, 4), (5, 6)]
+    y = graph(x, Order.of(7, edges))
+    for _ in range(5):
+        names = torch.randperm(7)
+        renamed = [(int(names[a]), int(names[b])) for a, b in edges]
+        again = graph(torch.empty_like(x).index_copy(0, names, x), Order.of(7, renamed))
+        torch.testing.assert_close(again[names], y, rtol=0, atol=1e-6)
+    assert not torch.allclose(y, graph(x, Order.of(7, edges[1:])))

@@ -1,0 +1,152 @@
+import random
+from itertools import chain, pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from heedful.data.tree_batches import EncodedTrees, TreeBatches, encode_trees
+from heedful.data.trees import NOTHING, Tree, WordsConfig, parse_tree
+from heedful.data.words import Words
+
+LINES = ["(3 (2 It) (4 (2 's) (4 great)))", "(1 no)", "(0 (1 (2 very) (1 bad)) (2 .))"]
+
+
+def known(trees: list[Tree]) -> Words:
+    return Words.learn(WordsConfig(), [[word for word in tree.words if word] for tree in trees])
+
+
+def encoded(lines: list[str]) -> EncodedTrees:
+    trees = [parse_tree(line, "here", 5) for line in lines]
+    return encode_trees(trees, known(trees))
+
+
+def drawn(seed: int, leaves: int, widest: int = 2) -> str:
+    """A random tree as a line."""
+    r = random.Random(seed)
+    parts = [f"({r.randrange(5)} w{r.randrange(20)})" for _ in range(leaves)]
+    while len(parts) > 1:
+        size = min(len(parts), r.randint(2, widest))
+        at = r.randrange(len(parts) - size + 1)
+        parts[at : at + size] = [f"({r.randrange(5)} {' '.join(parts[at : at + size])})"]
+    return parts[0]
+
+
+def test_a_batch_lies_level_by_level() -> None:
+    batch = encoded(LINES).batch(np.arange(3))
+    assert batch.leaf_counts == (4, 2, 1)  # the deepest level first
+    assert batch.inner_counts == (0, 2, 2)
+    assert batch.labels.tolist() == [2, 4, 2, 1, 2, 2, 1, 4, 1, 3, 0]
+    assert batch.parents.tolist() == [0, 0, 1, 1, 0, 1, 0, 1]  # 's great very bad, and above: two inner nodes, It .
+    assert batch.places.tolist() == [0, 1, 0, 1, 1, 0, 0, 1]
+    assert batch.labels[batch.roots].tolist() == [3, 1, 0]
+    assert (batch.widest, batch.tokens, batch.indices.tolist()) == (2, 11, [0, 1, 2])
+    assert len(batch.words) == 7 and not len(batch.inner)
+
+
+@pytest.mark.parametrize("widest", [2, 5])
+def test_the_children_of_a_level_are_the_whole_level_below(widest: int) -> None:
+    trees = [parse_tree(drawn(seed, 1 + seed, widest), "here", 5) for seed in range(12)]
+    batch = encode_trees(trees, known(trees)).batch(np.arange(12))
+    counts = [inner + leaves for inner, leaves in zip(batch.inner_counts, batch.leaf_counts, strict=True)]
+    assert counts[-1] == 12 and sum(counts) == sum(map(len, trees)) == len(batch.labels)
+    assert len(counts) == max(depth(tree) for tree in trees)
+    parts = batch.parents.split(counts[:-1])
+    for to, inner in zip(parts, batch.inner_counts[1:], strict=True):
+        assert set(to.tolist()) == set(range(inner))  # every inner node has a child, and every child a parent
+    assert sorted(batch.nodes.tolist()) == list(range(len(batch.nodes)))
+    flat = torch.tensor([label for tree in trees for label in tree.labels])
+    assert batch.labels.equal(flat[batch.nodes])
+
+
+def depth(tree: Tree) -> int:
+    heights: list[int] = []
+    for below in tree.children:
+        heights.append(1 + max((heights[child] for child in below), default=0))
+    return heights[-1]
+
+
+def test_inner_nodes_may_have_words() -> None:
+    tree = Tree((0, NOTHING, 1), ("a", "b", None), ((), (0,), (1,)))
+    batch = encode_trees([tree], known([tree])).batch(np.zeros(1, np.int64))
+    assert batch.inner.tolist() == [0]
+    assert batch.words.tolist() == [2, 3]
+    assert batch.tokens == 2
+
+
+def test_unknown_words_are_one_word() -> None:
+    tree = parse_tree(LINES[1], "here", 5)
+    assert encode_trees([tree], None).words.tolist() == [Words.unk]
+
+
+def test_no_tree_is_a_batch_with_nothing_to_learn() -> None:
+    batch = encoded(LINES).batch(np.array([], np.int64))
+    assert batch.tokens == 0
+    assert batch.indices.tolist() == [-1]
+
+
+def test_every_tree_comes_once_an_epoch_within_the_budget() -> None:
+    data = encoded([drawn(seed, 1 + seed % 17) for seed in range(200)])
+    batches = TreeBatches(data, seed=3, batch_nodes=60)
+    epochs: list[set[tuple[int, ...]]] = []
+    position = 0
+    for epoch in range(3):
+        groups = set()
+        while batches.epoch_of(position) == epoch:
+            batch = batches.at(position)
+            assert len(batch.labels) <= 60
+            assert batches.tokens(position) == batch.tokens == int((batch.labels != NOTHING).sum())
+            groups.add(tuple(sorted(batch.indices.tolist())))
+            position += 1
+        assert sorted(chain(*groups)) == list(range(200))
+        epochs.append(groups)
+    assert epochs[0] != epochs[1] != epochs[2] != epochs[0]  # other trees come together, not only in another order
+
+
+def test_a_batch_depends_on_seed_and_position_alone() -> None:
+    data = encoded([drawn(seed, 1 + seed % 9) for seed in range(60)])
+    one, two = TreeBatches(data, 1, 50), TreeBatches(data, 1, 50)
+    ahead = [one.at(position).indices.tolist() for position in range(40)]
+    assert [two.at(position).indices.tolist() for position in reversed(range(40))] == ahead[::-1]
+    assert TreeBatches(data, 2, 50).at(0).indices.tolist() != ahead[0]
+
+
+def test_parts_of_a_batch_make_the_whole() -> None:
+    data = encoded([drawn(seed, 1 + seed % 9) for seed in range(30)])
+    batches = TreeBatches(data, 0, 100)
+    parts = [batches.at(1, part, 3).indices.tolist() for part in range(3)]
+    assert sorted(chain(*parts)) == sorted(batches.at(1).indices.tolist())
+    assert sum(batches.at(1, part, 3).tokens for part in range(3)) == batches.tokens(1)
+    assert TreeBatches(encoded(LINES[:1]), 0, 9).at(0, 1, 2).tokens == 0
+
+
+def test_trees_of_like_depth_come_together() -> None:
+    data = encoded([drawn(seed, 1 + seed % 40) for seed in range(400)])
+    batches = TreeBatches(data, 0, 400)
+    steps = 0
+    position = 0
+    while batches.epoch_of(position) == 0:
+        steps += len(batches.at(position).leaf_counts)
+        position += 1
+    shuffled = [np.arange(400)[at::position] for at in range(position)]
+    assert steps < 0.9 * sum(len(data.batch(rows).leaf_counts) for rows in shuffled)
+
+
+def test_a_tree_beyond_the_budget_is_alone() -> None:
+    data = encoded([drawn(0, 50), *LINES])
+    sizes = [batch.indices.tolist() for batch in data.in_order(10)]
+    assert [0] in sizes
+    assert sorted(chain(*sizes)) == [0, 1, 2, 3]
+    assert all(a >= b for a, b in pairwise(len(batch.leaf_counts) for batch in data.in_order(10)))
+
+
+def test_a_batch_moves_whole() -> None:
+    batch = encoded(LINES).batch(np.arange(3))
+    moved = batch.to("cpu")
+    assert type(moved) is type(batch) and moved.tokens == batch.tokens
+    assert moved.to("meta").words.device.type == moved.to("meta").nodes.device.type == "meta"
+
+
+def test_the_name_of_a_set_tells_order_words_and_labels_apart() -> None:
+    names = {encoded(LINES).sha256, encoded(LINES[::-1]).sha256, encoded(["(2 no)", *LINES[1:]]).sha256}
+    assert len(names) == 3 and encoded(LINES).sha256 in names

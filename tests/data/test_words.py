@@ -1,0 +1,137 @@
+import gzip
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from heedful.data.trees import WordsConfig
+from heedful.data.words import Words, read_vectors
+from heedful.errors import UserError
+
+GLOVE = Path(os.environ.get("HEEDFUL_DATA", "../shared/data"), "glove-6b-100d-subset", "glove.6B.100d.subset.txt.gz")
+TEXTS = [["The", "dog", "saw", "the", "cat"], ["the", "Dog"]]
+
+
+def learned(vectors: tuple[str, ...] = (), lowercase: bool = True, at_least: int = 1) -> Words:
+    return Words.learn(WordsConfig(lowercase=lowercase, at_least=at_least), TEXTS, vectors)
+
+
+def test_words_are_numbered_by_how_often_they_come() -> None:
+    words = learned()
+    assert words.words == ["<pad>", "<unk>", "the", "dog", "cat", "saw"]
+    assert words.vocab == 6
+    assert words.ids(["THE", "cat", "bird", "<pad>"]) == [2, 4, Words.unk, Words.unk]
+    assert words.pieces([2, 1]) == ["the", "<unk>"]
+
+
+def test_case_counts_if_it_is_kept() -> None:
+    words = learned(lowercase=False)
+    assert words.words[2:] == ["the", "Dog", "The", "cat", "dog", "saw"]
+    assert words.id("THE") == Words.unk
+
+
+def test_rare_words_are_kept_only_if_they_have_a_vector() -> None:
+    assert learned(at_least=2).words[2:] == ["the", "dog"]
+    assert learned(("cat", "bird", "<unk>"), at_least=2).words[2:] == ["the", "dog", "cat", "bird"]
+
+
+def test_json_gives_the_same_list_again() -> None:
+    words = learned()
+    again = Words(words.json, "here")
+    assert (again.words, again.lowercase, again.sha256, again.vocab) == (words.words, True, words.sha256, 6)
+    assert learned(lowercase=False).sha256 != words.sha256
+    assert learned().sha256 == words.sha256
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "[]", "{", "[" * 100_000, '{"words": []}',
+        '{"kind": "words", "lowercase": true, "words": ["a"]}',
+        '{"kind": "words", "lowercase": true, "words": ["<pad>", "<unk>", "a", "a"]}',
+        '{"kind": "words", "lowercase": true, "words": ["<pad>", "<unk>", 3]}',
+        '{"kind": "words", "lowercase": 2, "words": ["<pad>", "<unk>"]}',
+        '{"kind": "other", "lowercase": true, "words": ["<pad>", "<unk>"]}',
+    ],
+    ids=lambda text: text[:60],
+)  # fmt: skip
+def test_a_damaged_list_is_refused_by_name(text: str) -> None:
+    with pytest.raises(UserError, match="damaged") as caught:
+        Words(text, "run/words.json")
+    assert caught.value.where == "run/words.json"
+
+
+def test_nothing_to_learn_from_is_an_error() -> None:
+    with pytest.raises(UserError, match="no word"):
+        Words.learn(WordsConfig(), [[]])
+
+
+FILE = "the 1 2 3\ncat 4 5 6\nbird -7e-1 8 9\ndog 0.5 0 0\nthe 9 9 9\n"
+
+
+def test_vectors_are_read_for_wanted_words_and_the_first_of_the_file(tmp_path: Path) -> None:
+    plain, packed = tmp_path / "vectors.txt", tmp_path / "vectors.txt.gz"
+    plain.write_text(FILE)
+    packed.write_bytes(gzip.compress(FILE.encode()))
+    for path in (plain, packed):
+        vectors = read_vectors(path, {"dog", "the"}, known=2)  # of a word that comes twice, the first
+        assert list(vectors.rows) == ["the", "cat", "dog"]
+        np.testing.assert_array_equal(vectors.matrix, np.array([[1, 2, 3], [4, 5, 6], [0.5, 0, 0]], np.float32))
+        assert vectors.width == 3
+    words = learned(tuple(vectors.rows))
+    table, found = vectors.table(words)
+    assert found.tolist() == [False, False, True, True, True, False]
+    np.testing.assert_array_equal(table[words.id("dog")], np.array([0.5, 0, 0], np.float32))
+    assert not table[words.id("saw")].any()
+
+
+def test_a_header_and_words_with_a_space_are_understood(tmp_path: Path) -> None:
+    path = tmp_path / "vectors.txt"
+    path.write_text("2 3\nnew 1 2 3\nnew york 4 5 6 \n")
+    assert list(read_vectors(path, {"new york"}, known=9).rows) == ["new", "new york"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message", "found"),
+    [
+        ("dog 1 2", "number of columns", "2 numbers"),
+        ("dog", "number of columns", "0 numbers"),
+        ("dog 1 2 x", "no number", "'x'"),
+        ("dog 1 nan 3", "no number", "'nan'"),
+        ("dog 1 2 1e99", "no number", "'1e99'"),
+        ("", "number of columns", "0 numbers"),
+    ],
+)
+def test_a_bad_vector_is_named_by_its_line(line: str, message: str, found: str, tmp_path: Path) -> None:
+    path = tmp_path / "vectors.txt"
+    path.write_text(f"the 1 2 3\n{line}\ncat 1 2 3\n")
+    with pytest.raises(UserError, match=message) as caught:
+        read_vectors(path, {"dog"}, known=0)
+    assert caught.value.where == f"{path}:2"
+    assert found in (caught.value.found or "")
+
+
+def test_a_file_that_is_none_of_vectors_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "vectors.txt"
+    path.write_text("word\n")
+    with pytest.raises(UserError, match="no word with its vector"):
+        read_vectors(path, {"word"}, known=1)
+    path.write_text("word 1 2\n")
+    with pytest.raises(UserError, match="none of the words"):
+        read_vectors(path, {"dog"}, known=0)
+
+
+@pytest.mark.skipif(not GLOVE.is_file(), reason=f"no word vectors in {GLOVE}; set HEEDFUL_DATA")
+def test_the_nearest_word_to_king_less_man_and_woman_is_queen() -> None:
+    vectors = read_vectors(GLOVE, {"king"}, known=10_000)
+    unit = vectors.matrix / np.linalg.norm(vectors.matrix, axis=1, keepdims=True)
+    king, man, woman = (unit[vectors.rows[word]] for word in ("king", "man", "woman"))
+    near = np.argsort(-(unit @ (king - man + woman)))
+    names = list(vectors.rows)
+    assert next(names[row] for row in near if names[row] not in ("king", "man", "woman")) == "queen"
+
+
+def test_the_json_is_plain() -> None:
+    assert json.loads(learned().json) == {"kind": "words", "lowercase": True, "words": learned().words}

@@ -1,0 +1,165 @@
+"""Every task as an experiment sees it: the tables agree, and runs of any task go on to the same end."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import shutil
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heedful.config import _kinds, _members
+from heedful.errors import UserError
+from heedful.experiment import Finished, Happening, Started, train
+from heedful.jobs import JOBS, Evaluated, Job, job_class, job_of
+from heedful.loading import load
+from heedful.models import MODELS
+from heedful.recipe import KINDS, load_recipe
+from heedful.scoring import results, scored
+from heedful.tasks.language_model import TextReader, Writer
+from heedful.tasks.translation import Translator
+from heedful.training.checkpoint import newest
+from heedful.training.loop import Step
+
+SMALL = [
+    "train.batch_tokens=256", "train.budget.steps=12", "train.evaluate_every=6", "train.save_every=6",
+    "train.log_every=1", "train.samples=2", "train.device=cpu",
+]  # fmt: skip
+NUMBERS = [*SMALL, "data.train=120", "data.valid=8", "data.test=8", "tokenizer.vocab=90"]
+TINY_LM = [
+    *SMALL, "tokenizer={kind: characters, vocab: 60}", "model.width=12", "model.hidden=16", "model.layers=1",
+    "model.context=16",
+]  # fmt: skip
+SEQ2SEQ = (
+    "kind: seq2seq, width: 16, hidden: 16, layers: 1, context: 60, encoder: {kind: recurrent, hidden: 16, layers: 1}"
+)
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> list[str]:
+    """Overrides for a text of the test's own."""
+    lines = ["All the world's a stage,", "and all the men and women", "", "merely players;", "they have exits"] * 12
+    for name in ("train", "valid", "test"):
+        (tmp_path / f"{name}.txt").write_text("\n".join(lines[: 60 if name == "train" else 12]) + "\n")
+    return [f"data={{kind: text, root: {tmp_path}, train: train.txt, valid: valid.txt, test: test.txt}}"]
+
+
+# ------------------------------------------------------------------ the tables
+def test_every_task_has_a_recipe_and_a_job_for_the_same_models() -> None:
+    assert JOBS.keys() == KINDS.keys()
+    for kind, recipe in KINDS.items():
+        assert _kinds(_members(recipe.model_fields["task"].annotation)) == {kind}
+        assert _kinds(_members(recipe.model_fields["model"].annotation)) == set(JOBS[kind][2])
+        assert set(JOBS[kind][2]) <= MODELS.keys()
+
+
+@pytest.mark.parametrize("kind", JOBS)
+def test_every_job_offers_what_an_experiment_asks_for(kind: str) -> None:
+    job = job_class(kind)
+    for name, asked in inspect.getmembers(Job, inspect.isfunction):
+        if not name.startswith("_"):
+            assert list(inspect.signature(getattr(job, name)).parameters) == list(inspect.signature(asked).parameters)
+    assert job.words.testing.format("valid") != job.words.testing.format("test")
+    decode = KINDS[kind].model_fields.get("decode")
+    assert job.decoding is (decode.annotation if decode else None)
+
+
+# ------------------------------------------------------------------ whole runs
+Case = Callable[[list[str]], tuple[str, list[str], type]]
+CASES: dict[str, Case] = {
+    "seq2seq": lambda text: ("numbers", [*NUMBERS, f"model={{{SEQ2SEQ}}}"], Translator),
+    "hard": lambda text: ("numbers", [*NUMBERS, f"model={{{SEQ2SEQ}, attention: {{choice: hard}}}}"], Translator),
+    "rnn_lm": lambda text: ("language-model", [*TINY_LM, *text], Writer),
+    "elmo": lambda text: ("elmo", [*TINY_LM, *text], TextReader),
+}
+
+
+def stopped(recipe: Any, run: Path, after: int) -> list[Happening]:
+    """The events of a run that is told to stop after so many steps."""
+    asked = count()
+    return list(train(recipe, run, lambda: next(asked) >= after))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_run_of_any_task_goes_on_to_the_same_end_and_its_model_is_loaded(
+    name: str, text: list[str], tmp_path: Path
+) -> None:
+    shipped, overrides, kind = CASES[name](text)
+    recipe = load_recipe(shipped, overrides)
+    events = list(train(recipe, tmp_path / "whole"))
+    assert isinstance(events[-1], Finished) and not events[-1].stopped
+    losses = [event.loss for event in events if isinstance(event, Step)]
+    assert losses[-1] < losses[0]
+    assert sum(isinstance(event, Evaluated) for event in events) == 3
+
+    for after in (4, 5):
+        assert stopped(recipe, tmp_path / "broken", after)[-1].stopped  # type: ignore[union-attr]
+    again = list(train(recipe, tmp_path / "broken"))
+    assert next(event.step for event in again if isinstance(event, Started)) == 9
+    for file in ("model/model.safetensors", "model/config.json", "tokenizer.json"):
+        assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "broken" / file).read_bytes()
+    assert results(tmp_path / "whole") == results(tmp_path / "broken")
+
+    speaker = load(tmp_path / "whole")
+    assert type(speaker) is kind
+    stored = results(tmp_path / "whole")
+    assert stored is not None
+    assert scored(speaker, recipe, "test", stored.step) == stored
+    shutil.rmtree(tmp_path / "broken" / "model")  # a run that still trains
+    assert type(load(tmp_path / "broken")) is kind
+
+
+def test_the_best_language_model_is_the_one_that_guesses_least(text: list[str], tmp_path: Path) -> None:
+    recipe = load_recipe("language-model", [*TINY_LM, *text, "train.save_every=3", "train.evaluate_every=3"])
+    events = list(train(recipe, tmp_path / "run"))
+    seen = {event.step: event.loss for event in events if isinstance(event, Evaluated) and event.split == "valid"}
+    state = newest(tmp_path / "run", 1)[0][0].state
+    assert state["best_step"] == min(seen, key=lambda step: seen[step])
+    assert state["best_score"] == -min(seen.values())
+
+
+def test_scores_of_a_language_model_are_of_the_whole_text(text: list[str], tmp_path: Path) -> None:
+    recipe = load_recipe("language-model", [*TINY_LM, *text])
+    events = list(train(recipe, tmp_path / "run"))
+    test = next(event for event in events if isinstance(event, Evaluated) and event.split == "test")
+    whole = (tmp_path / "test.txt").read_text()
+    writer = load(tmp_path / "run")
+    named = {score.name: score for score in test.scores}
+    assert named["perplexity"].value == pytest.approx(writer.perplexity(whole))
+    assert named["bits_per_character"].value == pytest.approx(writer.bits_per_character(whole))
+    assert named["perplexity"].signature == f"tokens:{len(whole)}|unknown:0|characters:{len(whole)}"
+    assert len(test.samples) == 2
+    for prompt, follows, written in test.samples:
+        assert f"{prompt}\n{follows}" in whole
+        assert len(written) == writer.length or len(written) == 100
+
+
+# ------------------------------------------------------------------ what is refused
+def test_a_model_folder_of_another_task_is_named(text: list[str], tmp_path: Path) -> None:
+    list(train(load_recipe("language-model", [*TINY_LM, *text]), tmp_path / "run"))
+    config = tmp_path / "run" / "model" / "config.json"
+    (config.parent / "manifest.json").unlink()
+    told = json.loads(config.read_text())
+    assert (told["task"], told["model"]["kind"]) == ("language_model", "rnn_lm")
+    config.write_text(json.dumps({**told, "task": "translation"}))
+    with pytest.raises(UserError, match="kind is not right") as error:
+        load(tmp_path / "run")
+    assert error.value.expected == "one of transformer, seq2seq"
+    config.write_text(json.dumps({**told, "task": "telepathy"}))
+    with pytest.raises(UserError, match="task is not right"):
+        load(tmp_path / "run")
+
+
+def test_commands_to_go_on_with_fit_the_model(text: list[str], tmp_path: Path) -> None:
+    def told(name: str, overrides: list[str]) -> str:
+        return "\n".join(job_of(load_recipe(name, overrides)).next(tmp_path / "a run", None))
+
+    assert "--align" in told("numbers", [])
+    assert "--align" in told("numbers", [f"model={{{SEQ2SEQ}}}"])
+    assert "--align" not in told("numbers", [f"model={{{SEQ2SEQ}, attention: null}}"])
+    assert f"heedful generate '{tmp_path}/a run'" in told("language-model", text)
+    assert "layers" in told("elmo", text)

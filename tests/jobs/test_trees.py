@@ -1,0 +1,166 @@
+"""Trees from recipe to result: broken off or not it is the same run, and what does not fit is named."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+import heedful
+from heedful.data.trees import Tree, parse_tree
+from heedful.errors import UserError
+from heedful.experiment import Started, train
+from heedful.jobs.trees import TreeJob
+from heedful.models import build
+from heedful.recipe import TreeRecipe, load_recipe
+from heedful.scoring import Evaluated, results, scored
+from heedful.tasks.tree_classification import Judge
+from heedful.training.checkpoint import newest
+from heedful.training.loop import Step
+
+GOOD, BAD = ("good", "fine", "great"), ("bad", "poor", "awful")
+
+
+def line(r: random.Random) -> str:
+    """A tree of a few words, whose class is how many good ones it has over bad ones."""
+
+    def node(depth: int) -> tuple[str, int]:
+        if depth == 0 or r.random() < 0.3:
+            side = r.choice((GOOD, BAD, ("the", "a")))
+            value = {GOOD: 1, BAD: -1}.get(side, 0)
+            return f"({max(0, min(4, 2 + value))} {r.choice(side)})", value
+        (left, one), (right, two) = node(depth - 1), node(depth - 1)
+        return f"({max(0, min(4, 2 + one + two))} {left} {right})", one + two
+
+    return node(3)[0]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    r = random.Random(0)
+    for name, count in (("train", 60), ("dev", 15), ("test", 20)):
+        (tmp_path / f"{name}.txt").write_text("".join(line(r) + "\n" for _ in range(count)))
+    vectors = [f"{word} {' '.join(f'{r.gauss(0, 1):.4f}' for _ in range(6))}\n" for word in (*GOOD, *BAD, "other")]
+    (tmp_path / "vectors.txt").write_text("".join(vectors))
+    return tmp_path
+
+
+def recipe(folder: Path, *changes: str) -> TreeRecipe:
+    settings = [
+        f"data.root={folder}", "data.train=train.txt", "data.valid=dev.txt", "data.test=test.txt",
+        "data.vectors=vectors.txt", "model.width=6", "model.hidden=8", "train.batch_tokens=120",
+        "train.budget.steps=24", "train.evaluate_every=8", "train.save_every=8", "train.log_every=1",
+        "train.optimizer.lr=2e-2", "train.samples=3", "train.device=cpu",
+    ]  # fmt: skip
+    found = load_recipe("sentiment-trees", [*settings, *changes])
+    assert isinstance(found, TreeRecipe)
+    return found
+
+
+def test_a_run_learns_and_its_folder_gives_the_same_judge(folder: Path) -> None:
+    run = folder / "run"
+    events = list(train(recipe(folder, "train.budget.steps=80", "train.evaluate_every=40"), run))
+    started = next(event for event in events if isinstance(event, Started))
+    assert (started.examples, started.vocab) == (60, 11)  # two special words, eight of the trees, one of the vectors
+    test = results(run)
+    assert test is not None and [score.name for score in test.scores] == [
+        "accuracy", "binary_accuracy", "node_accuracy",
+    ]  # fmt: skip
+    assert test.scores[2].value > 70
+    assert all(given and right and found for given, right, found in test.samples)
+    judge = heedful.load(run)
+    assert isinstance(judge, Judge)
+    again = scored(judge, recipe(folder), "test", step=test.step)
+    assert again == test
+    assert judge.judge(["(S (A good) (B (C very) (D good)))"])[0].label > 2
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_broken_off_or_not_it_is_the_same_run(folder: Path, workers: int) -> None:
+    whole, parts = folder / "whole", folder / "parts"
+    losses = [event.loss for event in train(recipe(folder), whole) if isinstance(event, Step)]
+    seen: list[float] = []
+    for last in (5, 13, 24):
+        at = [0]
+        for event in train(recipe(folder, f"train.workers={workers}"), parts, lambda: at[0] >= last):  # noqa: B023
+            if isinstance(event, Step):
+                at[0] = event.step
+                seen.append(event.loss)
+    assert seen == losses
+    one, two = (newest(run, 1)[0][0].load("model") for run in (whole, parts))
+    assert all(one[name].equal(two[name]) for name in one)
+
+
+def test_a_new_model_begins_from_the_vectors(folder: Path) -> None:
+    job = TreeJob(recipe(folder))
+    words = job.learn(job.read("train"))
+    model = build(job.recipe.model.model_copy(update={"vocab": words.vocab}))
+    before = model.tokens.weight.detach().clone()
+    job.begin(model, words)
+    row = next(text for text in (folder / "vectors.txt").read_text().splitlines() if text.startswith("awful "))
+    expected = torch.tensor([float(number) for number in row.split()[1:]])
+    torch.testing.assert_close(model.tokens.weight[words.id("awful")].detach(), expected)
+    for word in ("the", "<unk>"):
+        assert model.tokens.weight[words.id(word)].equal(before[words.id(word)])
+    plain = TreeJob(recipe(folder, "data.vectors=null"))
+    assert plain.learn(plain.read("train")).vocab == words.vocab - 1
+    plain.begin(model, words)  # nothing to put in
+
+
+def test_vectors_that_do_not_fit_the_model_are_named(folder: Path) -> None:
+    job = TreeJob(recipe(folder, "model.width=7"))
+    with pytest.raises(UserError, match="do not fit") as caught:
+        job.learn(job.read("train"))
+    assert caught.value.where == "model.width"
+    assert caught.value.todo == "write model.width: 6"
+
+
+def test_a_node_with_too_many_children_is_named(folder: Path) -> None:
+    path = folder / "dev.txt"
+    path.write_text("(2 good)\n(2 (2 a) (2 b) (2 c))\n")
+    with pytest.raises(UserError, match="more children") as caught:
+        TreeJob(recipe(folder)).read("valid")
+    assert caught.value.where == f"{path}, tree 2"
+    assert len(TreeJob(recipe(folder, "model.arity=3")).read("valid").trees) == 2
+    assert len(TreeJob(recipe(folder, "model.form=child_sum")).read("valid").trees) == 2
+
+
+def test_classes_must_agree(folder: Path) -> None:
+    with pytest.raises(UserError, match=r"write model\.classes: 3"):
+        recipe(folder, "data.classes=3")
+    assert recipe(folder, "data.classes=3", "model.classes=3").model.classes == 3
+
+
+def test_packed_batches_are_refused(folder: Path) -> None:
+    with pytest.raises(UserError, match="batching"):
+        recipe(folder, "train.batching=packed")
+
+
+def test_the_best_is_who_is_right_at_the_root(folder: Path) -> None:
+    events = list(train(recipe(folder), folder / "run"))
+    job = TreeJob(recipe(folder))
+    found = [event for event in events if isinstance(event, Evaluated) and event.split == "valid"]
+    assert len(found) == 3
+    assert [job.merit(event) for event in found] == [event.scores[0].value for event in found]
+    assert job.remarks(found[0]) == []
+    assert job.next(folder / "run", None) == [f"heedful eval {folder / 'run'} --split valid"]
+
+
+def test_a_damaged_list_of_words_is_named(folder: Path) -> None:
+    path = folder / "tokenizer.json"
+    path.write_bytes(b"\xff")
+    with pytest.raises(UserError, match="cannot be read") as caught:
+        TreeJob.load(path)
+    assert caught.value.where == str(path)
+    path.write_text("{}")
+    with pytest.raises(UserError, match="damaged"):
+        TreeJob.load(path)
+
+
+def test_a_lone_tree_can_be_judged_by_hand(folder: Path) -> None:
+    job = TreeJob(recipe(folder))
+    words = job.learn(job.read("train"))
+    config = job.recipe.model.model_copy(update={"vocab": words.vocab})
+    judge = job.speaker(build(config), config, words, None, torch.device("cpu"))
+    tree = parse_tree("(2 (2 good) (2 bad))", "here", 5)
+    assert isinstance(tree, Tree) and len(judge.judge([tree])[0].nodes) == 3

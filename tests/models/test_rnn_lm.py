@@ -1,0 +1,94 @@
+"""The recurrent language model, beyond what every model must pass."""
+
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from heedful.models.configs import RnnLMConfig
+from heedful.models.rnn_lm import RnnLM
+
+CELLS = ["rnn", "lstm", "gru"]
+
+
+def model(cell: Any = "lstm", hidden: int = 12, layers: int = 2) -> RnnLM:
+    config = RnnLMConfig(vocab=11, width=8, hidden=hidden, layers=layers, cell=cell, context=4)
+    return RnnLM(config).eval().double()
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_text_may_be_longer_than_a_window_of_training(cell: str) -> None:
+    lm, tokens = model(cell), torch.randint(0, 11, (2, 50))
+    whole, last = lm(tokens, lm.start(2, tokens.device))
+    assert whole.shape == (2, 50, 11)
+    state, parts = lm.start(2, tokens.device), []
+    for window in tokens.split(lm.config.context, 1):  # what carries the text on is the state
+        logits, state = lm(window, state)
+        parts.append(logits)
+    torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=0, atol=1e-12)
+    torch.testing.assert_close(state.layers, last.layers, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_reading_starts_from_nothing(cell: str) -> None:
+    lm, tokens = model(cell), torch.randint(0, 11, (3, 6))
+    x, _ = lm.features(tokens, lm.start(3, tokens.device))
+    torch.testing.assert_close(lm.read(tokens), x, rtol=0, atol=1e-12)
+    torch.testing.assert_close(lm.tokens.logits(x), lm(tokens, lm.start(3, tokens.device))[0], rtol=0, atol=1e-12)
+    assert not any(part.any() for layer in lm.start(3, tokens.device).layers for part in layer)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_texts_of_several_lengths_leave_the_state_they_leave_alone(cell: str, side: str) -> None:
+    lm, tokens, lengths = model(cell), torch.randint(0, 11, (3, 6)), (6, 1, 4)
+    real = torch.arange(6) < torch.tensor(lengths)[:, None]
+    real = real.flip(1) if side == "left" else real
+    read = lm.read(tokens, real)
+    _, fast = lm.features(tokens, None, real)
+    _, slow = lm(tokens, lm.start(3, tokens.device), real)
+    for row in range(3):
+        alone, state = lm.features(tokens[row : row + 1, real[row]])
+        torch.testing.assert_close(read[row : row + 1, real[row]], alone, rtol=0, atol=1e-12)
+        for found in (fast, slow):
+            own = tuple(tuple(part[row : row + 1] for part in layer) for layer in found.layers)
+            torch.testing.assert_close(own, state.layers, rtol=0, atol=1e-12)
+
+
+def test_states_are_brought_to_the_width_of_tokens_only_where_they_differ() -> None:
+    assert [tuple(weight.shape) for weight in model(hidden=12).out.parameters()] == [(8, 12), (8,)]
+    assert not list(model(hidden=8).out.parameters())
+
+
+def test_one_matrix_stands_for_tokens_coming_in_and_going_out() -> None:
+    shapes = [tuple(weight.shape) for weight in model().parameters()]
+    assert shapes.count((11, 8)) == 1
+    assert sum(11 in shape for shape in shapes) == 1
+
+
+def test_a_window_at_a_time_is_a_shorter_memory() -> None:
+    lm, tokens = model(), torch.randint(0, 11, (1, 8))
+    _, carried = lm.features(tokens[:, :4])
+    on, _ = lm.features(tokens[:, 4:], carried)
+    torch.testing.assert_close(on, lm.read(tokens)[:, 4:], rtol=0, atol=1e-12)
+    assert not torch.allclose(lm.read(tokens[:, 4:]), on, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"cell": "lstn"}, "'lstm', 'gru' or 'rnn'"),
+        ({"layers": 0}, "greater than or equal to 1"),
+        ({"width": 65536, "hidden": 65536, "layers": 100}, "more than 200 billion"),
+        ({"heads": 4}, "not permitted"),
+    ],
+)
+def test_impossible_models_are_refused(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        RnnLMConfig(**settings)
+
+
+def test_the_published_size() -> None:
+    # Zaremba et al.: a vocabulary of 10,000, and a second matrix of that size for the output; here they are one.
+    assert RnnLMConfig().parameters(10_000) + 10_000 * 650 == pytest.approx(19.8e6, rel=0.01)

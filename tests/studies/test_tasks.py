@@ -1,0 +1,89 @@
+"""The tasks that the figures train on ask what they say."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heedful.studies.learning import learn, made
+from heedful.studies.recall import KEYS, NETS, QUESTION, Settings, trial
+from heedful.studies.strings import ATTENTION, BEGIN, END, LETTERS, writer
+
+
+@pytest.mark.parametrize("distance", [1, 9])
+def test_a_sentence_is_a_key_then_fillers_then_the_question(distance: int) -> None:
+    tokens, keys = trial("LSTM", distance, Settings(width=4)).sentences(50)
+    assert tokens.shape == (50, distance + 2)
+    assert tokens[:, 0].equal(keys)
+    assert set(keys.tolist()) == set(range(KEYS))
+    middle = tokens[:, 1:-1]
+    assert bool(((middle >= KEYS) & (middle < QUESTION)).all())
+    assert bool((tokens[:, -1] == QUESTION).all())
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_every_net_sees_the_whole_sentence(name: str) -> None:
+    one = trial(name, 5, Settings(width=8))
+    tokens, _ = one.sentences(1)
+    before = one.net(tokens)
+    assert before.shape == (1, KEYS)
+    for place in range(tokens.shape[1]):
+        other = tokens.clone()
+        other[0, place] = (other[0, place] + 1) % (QUESTION + 1)
+        assert not one.net(other).equal(before)
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_target_stands_between_its_begin_and_its_end(backwards: bool) -> None:
+    source, target = writer(None, 4, backwards, 5, 0).strings(3, 4)
+    assert bool((source < len(LETTERS)).all())
+    assert target[:, 1:-1].equal(source.flip(1) if backwards else source)
+    assert bool((target[:, 0] == BEGIN).all() and (target[:, -1] == END).all())
+
+
+def test_a_string_is_right_when_every_letter_and_the_end_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = writer(ATTENTION, 4, False, 5, 0)
+    source, target = one.strings(6, 4)
+
+    def forced(target: Tensor) -> None:
+        """Make the net say this, whatever it read."""
+
+        def say(tokens: Tensor, state: int) -> tuple[Tensor, int]:
+            return 50.0 * F.one_hot(target[:, state + 1 : state + 2], END + 1).float(), state + 1
+
+        monkeypatch.setattr(type(one), "strings", lambda self, count, length: (source, right))
+        monkeypatch.setattr(one.net, "start", lambda source: 0)
+        monkeypatch.setattr(one.net, "forward", say)
+
+    right = target
+    forced(target)
+    assert one.exact(6, 4) == 1.0
+    wrong = target.clone()
+    wrong[0, 2] = (wrong[0, 2] + 1) % len(LETTERS)
+    wrong[1, -1] = 0  # goes on where it should end
+    wrong[2, 3] = END  # ends too early
+    forced(wrong)
+    assert one.exact(6, 4) == 0.5
+
+
+def test_learning_goes_downhill_at_a_rate_that_falls_to_zero() -> None:
+    net = nn.Linear(1, 1, bias=False)
+    weights = [float(net.weight.detach())]
+    for share in learn(net, lambda: net.weight.sum(), 4, 0.1):
+        weights.append(float(net.weight.detach()))
+        assert share == (len(weights) - 1) / 4
+    steps = [before - after for before, after in pairwise(weights)]
+    assert steps == pytest.approx([0.1, 0.075, 0.05, 0.025], rel=1e-4)  # a steady gradient moves Adam by its rate
+
+
+def test_making_a_model_leaves_the_chance_of_others_alone() -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    one, two = made(lambda: nn.Linear(2, 2), 5), made(lambda: nn.Linear(2, 2), 5)
+    assert torch.rand(1).equal(expected)
+    assert one.weight.equal(two.weight)

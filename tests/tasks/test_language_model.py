@@ -1,0 +1,222 @@
+"""Language models as a task: losses against sums by hand, whole texts however they are cut, and what is written."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from heedful.data.text import Text
+from heedful.data.tokenizers import Bpe, Characters, Tokenizer, WholeWords, WordPiece
+from heedful.data.windows import TextBatches, encode_text
+from heedful.models import build
+from heedful.models.configs import ElmoConfig, RnnLMConfig
+from heedful.tasks import language_model
+from heedful.tasks.language_model import (
+    TextReader,
+    Writer,
+    ahead_loss,
+    bits_per_character,
+    both_ways_loss,
+    text_loss,
+    windows_loss,
+)
+
+CPU = torch.device("cpu")
+LINES = ["a rose is a rose", "", "is a rose, is a rose", "  as a nose is a nose"] * 5
+LETTERS = Tokenizer.train(Characters(vocab=40), LINES)
+TEXT = encode_text(Text(LINES), LETTERS, 8)
+
+
+def ahead(cell: str = "lstm", vocab: int = LETTERS.vocab) -> Any:
+    torch.manual_seed(0)
+    return build(RnnLMConfig(vocab=vocab, width=12, hidden=20, layers=2, cell=cell, context=8, dropout=0.0)).eval()  # type: ignore[arg-type]
+
+
+def both() -> Any:
+    torch.manual_seed(0)
+    return build(ElmoConfig(vocab=LETTERS.vocab, width=12, hidden=20, layers=2, context=8, dropout=0.0)).eval()
+
+
+@pytest.fixture(scope="module")
+def writer() -> Writer:
+    """A model that has learned some letters."""
+    model, batches = ahead(), TextBatches(TEXT, 0, 64)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for position in range(150):
+        loss = ahead_loss(model, batches.at(position))
+        (loss.total / loss.count).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return Writer(model, LETTERS, CPU, length=12)
+
+
+# ------------------------------------------------------------------ losses
+def test_the_loss_is_that_of_each_token_after_those_before_it() -> None:
+    model, batch = ahead(), TextBatches(TEXT, 0, 64).at(0)
+    total, count = 0.0, 0
+    for row, length in zip(batch.ids, batch.lengths.tolist(), strict=True):
+        for place in range(1, length):
+            logits, _ = model(row[None, :place], model.start(1, CPU))
+            total -= float(logits[0, -1].detach().log_softmax(-1)[row[place]])
+            count += 1
+    loss = ahead_loss(model, batch)
+    assert float(loss.plain) == pytest.approx(total, rel=1e-5)
+    assert int(loss.count) == count == batch.tokens
+
+
+def test_both_directions_learn_and_their_mean_is_reported() -> None:
+    model, batches = both(), TextBatches(TEXT, 0, 16)
+    short = next(batch for batch in map(batches.at, range(batches.count)) if not bool(batch.real.all()))
+    total = back = 0.0
+    for row, length in zip(short.ids, short.lengths.tolist(), strict=True):
+        ids = row[None, :length]
+        after, before = (logits[0].log_softmax(-1) for logits in model(ids))
+        total -= sum(float(after[place, ids[0, place + 1]]) for place in range(length - 1))
+        back -= sum(float(before[place, ids[0, place - 1]]) for place in range(1, length))
+    loss = both_ways_loss(model, short)
+    assert float(loss.total) == pytest.approx(total + back, rel=1e-5)
+    assert float(loss.plain) == pytest.approx((total + back) / 2, rel=1e-5)
+    assert int(loss.count) == short.tokens
+    loss.total.backward()
+    assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in model.parameters())
+
+
+@pytest.mark.parametrize("loss_of", [ahead_loss, both_ways_loss])
+def test_a_row_of_padding_teaches_nothing(loss_of: Any) -> None:
+    model = ahead() if loss_of is ahead_loss else both()
+    empty = TextBatches(TEXT, 0, 8).at(0, 1, 2)
+    loss = loss_of(model, empty)
+    assert float(loss.total) == 0.0
+    assert int(loss.count) == 0
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn"])
+def test_the_loss_of_a_whole_text_does_not_depend_on_how_it_is_cut(cell: str) -> None:
+    model = ahead(cell)
+    whole = text_loss(model, TEXT, CPU, stride=10_000)
+    logits, _ = model(torch.from_numpy(TEXT.ids).long()[None, :-1], model.start(1, CPU))
+    wanted = torch.from_numpy(TEXT.ids).long()[1:]
+    assert whole == pytest.approx(float(torch.nn.functional.cross_entropy(logits[0], wanted)), rel=1e-5)
+    for stride in (1, 7, 64, len(TEXT) - 1, len(TEXT)):
+        assert text_loss(model, TEXT, CPU, stride) == pytest.approx(whole, rel=1e-6)
+
+
+def test_windows_do_not_see_what_came_before_them() -> None:
+    model = ahead()
+    apart = sum(float(ahead_loss(model, batch).plain) for batch in TEXT.in_order(8))
+    found = windows_loss(ahead_loss, model, TEXT, CPU, 64)
+    assert found == pytest.approx(apart / len(TEXT), rel=1e-5)
+    assert found != pytest.approx(text_loss(model, TEXT, CPU), rel=1e-5)
+    wide = encode_text(Text(LINES), LETTERS, 10_000)  # one window is the whole text
+    assert windows_loss(ahead_loss, model, wide, CPU, 64) == pytest.approx(text_loss(model, TEXT, CPU), rel=1e-5)
+
+
+def test_bits_a_character_are_the_loss_of_all_tokens_over_all_characters() -> None:
+    assert bits_per_character(math.log(2), TEXT) == pytest.approx(1.0)  # a token a character
+    words = encode_text(Text(LINES), Tokenizer.train(WholeWords(vocab=50), LINES), 8)
+    assert bits_per_character(3.0, words) == pytest.approx(3.0 * len(words) / math.log(2) / TEXT.characters)
+
+
+# ------------------------------------------------------------------ the writer
+def test_perplexity_is_that_of_the_whole_text(writer: Writer) -> None:
+    text = "\n".join(LINES) + "\n"
+    assert writer.perplexity(text) == pytest.approx(math.exp(text_loss(writer.model, TEXT, CPU)))
+    assert writer.perplexity(text) == writer.perplexity(text.removesuffix("\n"))
+    assert writer.bits_per_character(text) == pytest.approx(writer.loss(text) / math.log(2))
+    assert writer.perplexity(text) < 3 < writer.perplexity(text[::-1])
+    with pytest.raises(ValueError, match="empty text"):
+        writer.perplexity("")
+
+
+def test_greedy_writing_is_the_likeliest_token_each_time(writer: Writer) -> None:
+    prompt = "a rose\nis"
+    (found,) = writer.search([prompt], length=10)[0]
+    ids = [Tokenizer.eos, *(number for line in LETTERS.ids(["a rose"]) for number in line), Tokenizer.eos]
+    ids += LETTERS.ids(["is"])[0]
+    log = 0.0
+    for token in found.ids:
+        logits, _ = writer.model(torch.tensor([ids]), writer.model.start(1, CPU))
+        logs = logits[0, -1].log_softmax(-1)
+        allowed = logs.clone()
+        allowed[[Tokenizer.pad, Tokenizer.unk, Tokenizer.bos]] = -math.inf
+        assert int(allowed.argmax()) == token
+        log += float(logs[token])
+        ids.append(token)
+    assert found.log_probability == pytest.approx(log, abs=1e-4)
+    assert len(found.ids) == 10
+    assert found.text == prompt + found.added
+
+
+def test_what_is_written_goes_on_over_the_ends_of_lines(writer: Writer) -> None:
+    found = writer.write([""], length=200, seed=1)[0]
+    assert len(found.ids) == 200
+    assert found.added.count("\n") == found.ids.count(Tokenizer.eos) > 3
+    assert set(found.added) <= set("".join(LINES) + "\n")
+
+
+def test_chance_depends_on_the_seed_and_the_number_not_on_the_batch(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = ["", "a", "a rose is", "is a rose, is", "\n", "as"] * 3
+    whole = [found.added for found in writer.write(prompts, seed=4)]
+    assert [found.added for found in writer.write(prompts, seed=4)] == whole
+    assert [writer.write([prompt], seed=4, first=row)[0].added for row, prompt in enumerate(prompts)] == whole
+    monkeypatch.setattr(language_model, "TOGETHER", 4)
+    assert [found.added for found in writer.write(prompts, seed=4)] == whole
+    assert [found.added for found in writer.write(prompts, seed=5)] != whole
+    assert len({found.added for found in writer.write(["a"] * 20)}) > 3
+
+
+def test_little_chance_is_greedy_and_beams_find_likelier_texts(writer: Writer) -> None:
+    best = [paths[0].added for paths in writer.search(["a", "is a"])]
+    for rules in ({"temperature": 1e-4}, {"top_k": 1}, {"top_p": 1e-9}):
+        assert [found.added for found in writer.write(["a", "is a"], **rules)] == best  # type: ignore[arg-type]
+    wide = writer.search(["a"], beams=8, top=3)[0]
+    assert [one.log_probability for one in wide] == sorted((one.log_probability for one in wide), reverse=True)
+    assert wide[0].log_probability >= writer.search(["a"])[0][0].log_probability - 1e-5
+    with pytest.raises(ValueError, match="2 beams cannot give 3 texts"):
+        writer.search(["a"], beams=2, top=3)
+    with pytest.raises(ValueError, match="at least one token"):
+        writer.write(["a"], length=0)
+    with pytest.raises(ValueError, match="top-k"):
+        writer.write(["a"], top_k=0)
+    assert writer.write([]) == []
+
+
+def test_its_settings_are_its_defaults(writer: Writer) -> None:
+    bold = Writer(writer.model, LETTERS, CPU, length=5, temperature=3.0, top_k=4, top_p=0.9)
+    assert bold.write(["a"]) == writer.write(["a"], 5, 3.0, 4, 0.9)
+    assert len(bold.write(["a"])[0].ids) == 5
+
+
+@pytest.mark.parametrize("config", [WordPiece(vocab=60), WholeWords(vocab=20), Bpe(vocab=270), Characters(vocab=9)])
+def test_any_prompt_is_kept_as_it_is_and_any_tokenizer_goes_on_with_it(config: Any) -> None:
+    tokenizer = Tokenizer.train(config, LINES)
+    model = Writer(ahead(vocab=tokenizer.vocab), tokenizer, CPU, length=6)
+    for prompt in ("", "a ro", "\n\n", "Ω é <eos> \ud800", "  a  rose "):
+        (found,) = model.write([prompt])
+        assert found.text == prompt + found.added
+        assert len(found.ids) == 6
+
+
+# ------------------------------------------------------------------ the reader
+def test_layers_are_those_of_the_tokens_between_two_line_ends_whatever_stands_beside_them() -> None:
+    reader = TextReader(both(), LETTERS, CPU, 8)
+    texts = ["a rose", "is", "as a nose is a nose"]
+    together = reader.layers(texts)
+    for text, found in zip(texts, together, strict=True):
+        assert found.shape == (3, len(text), 24)
+        assert torch.allclose(found, reader.layers([text])[0], atol=1e-6)
+    ids = torch.tensor([[Tokenizer.eos, *LETTERS.ids(["is"])[0], Tokenizer.eos]])
+    assert torch.allclose(together[1], reader.model.layers(ids)[0, :, 1:-1], atol=1e-6)
+    assert reader.layers([]) == []
+    assert reader.layers([""])[0].shape == (3, 0, 24)
+
+
+def test_the_perplexity_of_both_directions_is_by_windows() -> None:
+    reader = TextReader(both(), LETTERS, CPU, 8)
+    found = reader.perplexity("\n".join(LINES))
+    assert found == pytest.approx(math.exp(windows_loss(both_ways_loss, reader.model, TEXT, CPU, 64)), rel=1e-5)

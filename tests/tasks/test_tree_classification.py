@@ -1,0 +1,108 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from heedful.data.tree_batches import TreeBatch, encode_trees
+from heedful.data.trees import NOTHING, Tree, WordsConfig, parse_tree
+from heedful.data.words import Words
+from heedful.errors import UserError
+from heedful.models import build
+from heedful.models.configs import TreeLSTMConfig
+from heedful.tasks.tree_classification import Judge, mean_loss, tree_loss, two_sided
+
+CPU = torch.device("cpu")
+LINES = ["(4 (2 It) (4 (2 's) (4 great)))", "(1 no)", "(0 (1 (2 very) (1 bad)) (2 .))", "(2 (2 so) (2 what))"]
+TREES = [parse_tree(line, "here", 5) for line in LINES]
+WORDS = Words.learn(WordsConfig(), [[word for word in tree.words if word] for tree in TREES])
+
+
+class Says(torch.nn.Module):
+    """A model that gives chosen classes to nodes by their label, with some confidence."""
+
+    def __init__(self, said: dict[int, int]) -> None:
+        super().__init__()
+        self.said = said
+
+    def forward(self, batch: TreeBatch) -> Tensor:
+        classes = torch.tensor([self.said.get(label, label) for label in batch.labels.tolist()])
+        return 3.0 * torch.nn.functional.one_hot(classes.clamp(min=0), 5).float()
+
+
+def judge(said: dict[int, int]) -> Judge:
+    return Judge(Says(said), WORDS, CPU)
+
+
+def test_the_loss_is_over_every_labelled_node() -> None:
+    unlabelled = Tree((2, NOTHING, NOTHING), ("a", "b", None), ((), (), (0, 1)))
+    batch = encode_trees([*TREES, unlabelled], WORDS).batch(np.arange(5))
+    loss = tree_loss(Says({}), batch)
+    right = -math.log(math.exp(3) / (math.exp(3) + 4))
+    assert int(loss.count) == batch.tokens == 15
+    assert loss.total.item() == pytest.approx(15 * right, rel=1e-5)
+    wrong = tree_loss(Says({0: 1}), batch)
+    assert wrong.total.item() == pytest.approx(15 * right + 3, rel=1e-5)
+    smooth = tree_loss(Says({}), batch, label_smoothing=0.1)
+    assert smooth.total > loss.total and smooth.plain == loss.plain
+
+
+def test_the_mean_loss_does_not_depend_on_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded = encode_trees(TREES, WORDS)
+    whole = mean_loss(Says({0: 1}), encoded, CPU)
+    monkeypatch.setattr("heedful.tasks.tree_classification.BATCH_NODES", 4)
+    assert mean_loss(Says({0: 1}), encoded, CPU) == pytest.approx(whole, rel=1e-6)
+    right = -math.log(math.exp(3) / (math.exp(3) + 4))
+    assert whole == pytest.approx(right + 3 / 14, rel=1e-5)
+
+
+def test_accuracy_counts_roots_sides_and_nodes() -> None:
+    encoded = encode_trees(TREES, WORDS)
+    perfect = judge({}).accuracy(encoded)
+    assert (perfect.root, perfect.binary, perfect.nodes) == ((4, 4), (3, 3), (14, 14))  # one root is neutral
+    near = judge({0: 1, 4: 3}).accuracy(encoded)  # wrong by one, on the right side
+    assert (near.root, near.binary, near.nodes) == ((2, 4), (3, 3), (10, 14))
+    far = judge({0: 4}).accuracy(encoded)
+    assert (far.root, far.binary) == ((3, 4), (2, 3))
+
+
+def test_sides_are_sums_of_probabilities_and_the_middle_is_left_out() -> None:
+    logs = torch.tensor([[0.05, 0.05, 0.4, 0.3, 0.2], [0.3, 0.3, 0.0, 0.4, 0.0]]).log()
+    said, sides = two_sided(logs, torch.tensor([2, 4]))
+    assert said.tolist() == [1, 0]  # the second for its sum, though class 3 is the likeliest
+    assert sides.tolist() == [NOTHING, 1]
+    said, sides = two_sided(torch.randn(4, 4), torch.arange(4))
+    assert sides.tolist() == [0, 0, 1, 1]
+    assert two_sided(torch.randn(1, 5), torch.tensor([NOTHING]))[1].tolist() == [NOTHING]
+
+
+def model_judge() -> Judge:
+    return Judge(build(TreeLSTMConfig(vocab=WORDS.vocab, width=6, hidden=7)), WORDS, CPU)
+
+
+def test_judgements_come_in_the_order_of_the_trees_and_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heedful.tasks.tree_classification.BATCH_NODES", 6)
+    found = judge({}).judge(TREES)
+    assert [one.label for one in found] == [4, 1, 0, 2]
+    assert [one.nodes for one in found] == [list(tree.labels) for tree in TREES]
+    assert all(sum(one.probabilities) == pytest.approx(1) and len(one.probabilities) == 5 for one in found)
+    assert all(one.probabilities[one.label] == max(one.probabilities) for one in found)
+
+
+def test_a_line_is_judged_as_its_tree_whatever_its_labels() -> None:
+    speaker = model_judge()
+    renamed = [line.translate(str.maketrans("01234", "SNVPX")) for line in LINES]
+    assert speaker.judge(renamed) == speaker.judge(LINES) == speaker.judge(TREES)
+    assert speaker.judge([]) == []
+    assert speaker.judge([TREES[1]]) == pytest.approx(speaker.judge(TREES)[1:2])
+
+
+def test_a_line_that_is_no_tree_is_named_by_its_number() -> None:
+    with pytest.raises(UserError) as caught:
+        model_judge().judge([LINES[0], "(2 (2 so)"])
+    assert caught.value.where == "tree 2:1"
+
+
+def test_an_unknown_word_can_be_judged() -> None:
+    assert 0 <= model_judge().judge(["(2 unheard)"])[0].label < 5
