@@ -59,9 +59,12 @@ def learned(
 @pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
-def test_kernels_give_what_the_loop_gives(cell: str, score: str, layers: int, half: torch.dtype | None) -> None:
+def test_kernels_give_what_the_loop_gives(
+    cell: str, score: str, layers: int, half: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     m, seen = model(cell, score, layers), []
-    torch.backends.cuda.matmul.allow_tf32 = False
     truth, truths = learned(m, "cpu", torch.float64)
     m.decoder.attention.register_forward_hook(lambda *_: seen.append(1))
     mine, grads = learned(m, "cuda", torch.float32, half)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,12 @@ from heedful.data.batches import Batch, Batches, encode
 from heedful.data.embedded import NumberWords
 from heedful.data.tokenizers import Tokenizer, WordPiece
 from heedful.models import build
-from heedful.models.configs import TransformerConfig
+from heedful.models.configs import AttentionConfig, RecurrentEncoder, Seq2SeqConfig, TransformerConfig
 from heedful.tasks.translation import translation_loss
 from heedful.training.configs import Budget, TrainConfig
 from heedful.training.distributed import Spread
-from heedful.training.optim import make_optimizer
+from heedful.training.optim import load_optimizer, make_optimizer, optimizer_tensors
+from heedful.training.seeds import reseed
 from heedful.training.step import GraphedStep, PlainStep
 
 CPU = torch.device("cpu")
@@ -115,7 +117,10 @@ def test_frozen_weights_stay_and_are_not_counted() -> None:
     assert torch.equal(model.tokens.weight, before)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@gpu
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_captured_steps_are_the_plain_ones(accumulate: int) -> None:
     device = torch.device("cuda")
@@ -136,3 +141,111 @@ def test_captured_steps_are_the_plain_ones(accumulate: int) -> None:
             torch.cat([weight.detach().flatten() for weight in model.parameters()] + [torch.tensor(told).to(device)])
         )
     assert apart(weights[1], weights[0]) < 1e-4
+
+
+# ------------------------------------------------------------------ batches of several shapes
+EVEN = Batches(ENCODED, 0, 256, even=True)
+GPU = torch.device("cuda")
+
+
+def recurrent(dropout: float, accumulate: int = 1) -> tuple[Any, PlainStep]:
+    """A recurrent model on the GPU, in training."""
+    torch.manual_seed(1)
+    config = Seq2SeqConfig(
+        vocab=TOKENIZER.vocab, width=16, encoder=RecurrentEncoder(hidden=32), hidden=32, context=60, dropout=dropout,
+        attention=AttentionConfig(score="additive"),
+    )  # fmt: skip
+    model: Any = build(config).to(GPU).train()
+    trained = TrainConfig(budget=Budget(steps=1), clip=0.5, accumulate=accumulate)
+    optimizer = make_optimizer(trained.optimizer, model, GPU)
+    return model, PlainStep(
+        model, Spread(lambda batch: translation_loss(model, batch, 0.1)), optimizer, trained, GPU, None
+    )
+
+
+def stepped(step: PlainStep | GraphedStep, numbers: range, accumulate: int = 1) -> list[float]:
+    """Steps with the chance that goes with each, and what they tell."""
+    told = []
+    for number in numbers:
+        micro = [EVEN.at(number * accumulate + index) for index in range(accumulate)]
+        tokens = sum(batch.tokens for batch in micro)
+        for index, batch in enumerate(micro):
+            reseed(GPU, 0, number, index)
+            told.append(float(step.gradients(batch, tokens).plain))
+        told.append(float(step.norm()))
+        step.update(1e-3 * (number + 1))
+    return told
+
+
+def weights_of(model: Any) -> torch.Tensor:
+    return torch.cat([weight.detach().flatten() for weight in model.parameters()])
+
+
+def shapes(count: int) -> set[torch.Size]:
+    found: list[Any] = [EVEN.at(position) for position in range(count)]
+    return {batch.source.shape for batch in found}
+
+
+@gpu
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("most", [64, 2])
+def test_captured_steps_of_several_shapes_are_the_plain_ones(
+    accumulate: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heedful.training.step.MOST_SHAPES", most)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    assert len(shapes(8 * accumulate)) > 2
+    found = []
+    for captured in (False, True):
+        model, plain = recurrent(0.0, accumulate)
+        run = GraphedStep(plain, EVEN.at(0)) if captured else plain
+        told = stepped(run, range(8), accumulate)
+        if isinstance(run, GraphedStep):
+            assert len(run.shapes) == min(most, len(shapes(8 * accumulate)))
+        found.append((weights_of(model), torch.tensor(told)))
+    (weights, told_plainly), (captured_weights, told_captured) = found
+    assert apart(captured_weights, weights) < 1e-4
+    assert apart(told_captured, told_plainly) < 1e-4
+
+
+@pytest.fixture
+def exactly(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Where the GPU repeats itself bit for bit."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@gpu
+@pytest.mark.usefixtures("exactly")
+def test_a_shape_that_is_captured_late_draws_what_it_draws_ever_after() -> None:
+    _, plain = recurrent(0.5)
+    first: Any = EVEN.at(0)
+    late: Any = next(batch for batch in map(EVEN.at, range(20)) if batch.source.shape != first.source.shape)
+    run, found = GraphedStep(plain, first), []
+    for seed in (7, 7, 8):
+        reseed(GPU, seed, 0)
+        loss = run.gradients(late, late.tokens).total.clone()
+        found.append((float(loss), torch.cat([weight.grad.flatten() for weight in plain.weights]).clone()))
+        run.skip()
+    assert found[0][0] == found[1][0] != found[2][0]
+    assert found[0][1].equal(found[1][1])
+    assert not found[0][1].equal(found[2][1])
+
+
+@gpu
+@pytest.mark.usefixtures("exactly")
+@pytest.mark.parametrize("broken_at", [1, 3, 5])
+def test_a_run_that_goes_on_captures_its_shapes_later_and_gives_the_same_bits(broken_at: int) -> None:
+    whole, plain = recurrent(0.3, accumulate=2)
+    told = stepped(GraphedStep(plain, EVEN.at(0)), range(8), 2)
+    model, plain = recurrent(0.3, accumulate=2)
+    stepped(GraphedStep(plain, EVEN.at(0)), range(broken_at), 2)
+    kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    moments = {name: tensor.clone() for name, tensor in optimizer_tensors(plain.optimizer, model).items()}
+    again, plain = recurrent(0.3, accumulate=2)
+    again.load_state_dict(kept)
+    load_optimizer(plain.optimizer, again, moments)
+    assert stepped(GraphedStep(plain, EVEN.at(2 * broken_at)), range(broken_at, 8), 2) == told[3 * broken_at :]
+    assert weights_of(again).equal(weights_of(whole))

@@ -1,0 +1,385 @@
+"""Rows A13, B2, B3, B4, B6, E8 and M22 of the claim sheet: a recurrent decoder that looks at the source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+import heedful
+from heedful.blocks.layouts import Padded
+from heedful.blocks.memory import drawn
+from heedful.blocks.taps import watch
+from heedful.data.batches import Batches, PairBatch, encode
+from heedful.data.embedded import NumberWords
+from heedful.data.tokenizers import Tokenizer, WordPiece
+from heedful.models import build
+from heedful.models.configs import Score, Seq2SeqConfig
+from heedful.recipe import load_recipe
+from heedful.tasks import translation
+from heedful.tasks.translation import reinforced_translation_loss, translation_loss
+from heedful.training.loop import Step
+
+B, S, T, E, H, M, V = 2, 5, 4, 6, 10, 8, 13
+feeds = pytest.mark.parametrize("feed", ["input", "output"])
+
+
+def model(attention: dict[str, Any], **more: Any) -> Any:
+    """A model in float64 whose biases are not zero."""
+    encoder = {"kind": "recurrent", "layers": 2, "hidden": M}
+    settings = {"vocab": V, "width": E, "encoder": encoder, "hidden": H, "layers": 2, "context": 20, "dropout": 0.0}
+    made: Any = build(Seq2SeqConfig.model_validate(settings | {"attention": attention} | more)).double()
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight.add_(0.3 * torch.randn_like(weight))
+    return made
+
+
+def sentences() -> tuple[Tensor, Tensor]:
+    return torch.randint(1, V, (B, S)), torch.randint(1, V, (B, T))
+
+
+def near(one: Tensor, other: Tensor) -> None:
+    torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+# ------------------------------------------------------------------ hard and soft, by all choices of where to look
+TWO = PairBatch(
+    source=torch.tensor([[5, 7, 3], [9, 3, 0]]),
+    source_lengths=torch.tensor([3, 2]),
+    target=torch.tensor([[2, 6, 3], [2, 3, 0]]),  # two tokens to predict, and one
+    target_lengths=torch.tensor([3, 2]),
+    indices=torch.arange(2),
+)
+ALONE = PairBatch(*(getattr(TWO, name)[:1] for name in PairBatch.__slots__))
+batches = pytest.mark.parametrize("batch", [TWO, ALONE], ids=["two", "alone"])
+Choices = tuple[Tensor, ...]
+
+
+def hard(feed: str) -> Any:
+    """A model to which it matters where it looks."""
+    m = model({"score": "additive", "feed": feed, "choice": "hard"}, layers=1).train()
+    with torch.no_grad():
+        for weight in m.parameters():
+            weight.mul_(2.5)
+    return m
+
+
+def by_chance(m: Any) -> Tensor:
+    """Which weights nothing but the choices can teach: those of the score."""
+    return torch.cat([torch.full((p.numel(),), ".score." in name) for name, p in m.named_parameters()])
+
+
+def looks(feed: str, batch: PairBatch) -> Iterator[Choices]:
+    """Every choice of every sentence at both steps, as weights of one and zero, in the order they are asked for in."""
+    each = [product(range(length), repeat=2) for length in batch.source_lengths.tolist()]
+    for places in product(*each):
+        one = F.one_hot(torch.tensor(places), batch.source.shape[1]).double()[:, None]  # (B, 1, T, S)
+        yield tuple(one.split(1, 2)) if feed == "input" else (one,)
+
+
+def forced(m: Any, choices: Choices) -> Any:
+    """Where the model makes these choices."""
+    left = list(choices)
+    return watch(m, "decoder.attention.choice", lambda name, one: left.pop(0))
+
+
+def logs(m: Any, batch: PairBatch, choices: Choices) -> tuple[Tensor, Tensor]:
+    """log p(choices) and log p(target | choices) of each sentence."""
+    given, wanted = batch.target[:, :-1], batch.target[:, 1:]
+    with forced(m, choices):
+        x, chosen = m.explore(batch.source, given, Padded(batch.source_real))
+    words = m.tokens.logits(x).log_softmax(-1).gather(-1, wanted[:, :, None]).squeeze(-1)
+    return chosen.sum(1), (words * (wanted != Tokenizer.pad)).sum(1)
+
+
+def gradient(m: Any, total: Tensor) -> Tensor:
+    return torch.cat([grad.flatten() for grad in torch.autograd.grad(total, list(m.parameters()))])
+
+
+def enumerated(m: Any, feed: str, batch: PairBatch) -> Tensor:
+    """The gradient of L = sum_s p(s) log p(target | s), through the sum over all choices."""
+    found = [logs(m, batch, choices) for choices in looks(feed, batch)]
+    return gradient(m, torch.stack([p.sum().exp() * words.sum() for p, words in found]).sum())
+
+
+def estimates(m: Any, feed: str, batch: PairBatch) -> tuple[Tensor, Tensor]:
+    """What REINFORCE takes for that gradient at each choice (N, P), and the probabilities of the choices (N,)."""
+    found, likely = [], []
+    for choices in looks(feed, batch):
+        likely.append(logs(m, batch, choices)[0].sum().exp().detach())
+        with forced(m, choices):
+            found.append(-gradient(m, reinforced_translation_loss(m, batch).total))
+    return torch.stack(found), torch.stack(likely)
+
+
+@pytest.mark.claim("A13")
+@feeds
+def test_the_objective_of_hard_attention_is_a_lower_bound(feed: str) -> None:
+    m = hard(feed)
+    found = [logs(m, TWO, choices) for choices in looks(feed, TWO)]
+    p, words = (torch.stack(part).detach() for part in zip(*found, strict=True))  # (N, B)
+    likely = p.sum(1).exp()  # of both sentences' choices; a sum over them sums the other sentence's out
+    assert float(likely.sum()) == pytest.approx(1, abs=1e-12)
+    assert bool((likely @ words < torch.log(likely @ words.exp())).all())
+
+
+@pytest.mark.claim("A13")
+@batches
+@feeds
+def test_reinforce_is_unbiased(feed: str, batch: PairBatch) -> None:
+    m = hard(feed)
+    each, likely = estimates(m, feed, batch)
+    truth = enumerated(m, feed, batch)
+    assert float((likely @ each - truth).abs().max()) <= 1e-9
+    assert float(truth[by_chance(m)].abs().max()) > 0.1
+
+
+@pytest.mark.claim("A13")
+@feeds
+def test_the_baseline_lowers_the_variance_and_leaves_the_mean(feed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    m = hard(feed)
+
+    def moments() -> tuple[Tensor, float]:
+        each, likely = estimates(m, feed, TWO)
+        mean = likely @ each
+        return mean, float(likely @ (each - mean).square().sum(1))
+
+    mean, variance = moments()
+    monkeypatch.setattr(translation, "advantage", lambda rewards, real: rewards)
+    same, without = moments()
+    assert float((mean - same).abs().max()) <= 1e-9
+    assert variance < without
+
+
+@pytest.mark.claim("A13")
+@feeds
+def test_the_mean_of_drawn_gradients_comes_near_the_enumerated_one(feed: str) -> None:
+    m, draws = hard(feed), 300
+    some = by_chance(m)
+    truth = enumerated(m, feed, TWO)[some]
+    each = torch.stack([-gradient(m, reinforced_translation_loss(m, TWO).total)[some] for _ in range(draws)])
+    error = float((each.mean(0) - truth).square().sum())
+    assert error < 2 * float(each.var(0).sum()) / draws  # as far away as chance explains
+    assert error < 0.1 * float(truth.square().sum())  # which is near
+
+
+@pytest.mark.claim("A13")
+def test_places_are_drawn_as_often_as_their_weights_say() -> None:
+    weights = torch.tensor([0.5, 0.0, 0.3, 0.2]).expand(40_000, 4)
+    often = drawn(weights).mean(0)
+    assert often[1] == 0
+    torch.testing.assert_close(often, weights[0], rtol=0, atol=0.01)
+
+
+class Reading(nn.Module):
+    """A model's `read` as a module's call."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, source: Tensor, target: Tensor, layout: Padded) -> Tensor:
+        x: Tensor = self.inner.read(source, target, layout)
+        return x
+
+
+@pytest.mark.claim("A13")
+@feeds
+def test_soft_attention_is_trained_from_end_to_end(feed: str) -> None:
+    m = Reading(model({"feed": feed}, width=3, layers=1, hidden=4, encoder={"kind": "recurrent", "hidden": 2}))
+    names = [name for name, _ in m.named_parameters()]
+    given = (TWO.source, TWO.target[:, :-1], Padded(TWO.source_real))
+
+    def run(*weights: Tensor) -> Tensor:
+        x: Tensor = functional_call(m, dict(zip(names, weights, strict=True)), given)
+        return x
+
+    assert torch.autograd.gradcheck(run, [p.detach().requires_grad_() for p in m.parameters()])
+
+
+# ------------------------------------------------------------------ what the decoder receives, and where it goes
+@pytest.mark.claim("B2")
+@feeds
+@pytest.mark.parametrize("layers", [1, 3])
+def test_the_memory_is_what_the_last_recurrent_layer_gives(feed: str, layers: int) -> None:
+    m = model({"feed": feed}, encoder={"kind": "recurrent", "layers": layers, "hidden": M})
+    source, target = sentences()
+    with watch(m) as seen:
+        state = m.start(source)
+        plain, _ = m(target, state)
+    top = seen[f"encoder.stack.outputs.{layers - 1}"]
+    assert top.shape == (B, S, M)
+    assert seen["encoder.output"].equal(top)
+    assert state.source.value.kv.v[:, 0].equal(top)
+    for step in range(T if feed == "input" else 1):
+        steps = seen.all["decoder.attention.weights"][step][:, 0]
+        near(seen.all["decoder.attention.context"][step], steps @ top)
+    with watch(m, "encoder.output", lambda name, x: x.flip(0)):  # another sentence's memory, with the same first state
+        assert not m(target, m.start(source))[0].equal(plain)
+
+
+@pytest.mark.claim("B3")
+def test_the_context_and_the_embedding_enter_the_first_layer_together() -> None:
+    m, (source, target) = model({"feed": "input"}), sentences()
+    first, second = (layer.cell for layer in m.decoder.stack.layers)
+    assert first.x.weight.shape[1] == M + E
+    assert second.x.weight.shape[1] == H
+    entered: list[Tensor] = []
+    first.register_forward_pre_hook(lambda module, inputs: entered.append(inputs[0]))
+
+    def run(edit: Any = None) -> list[Tensor]:
+        entered.clear()
+        with watch(m.decoder, edit=edit) as seen:
+            m(target, m.start(source))
+        embedded = m.tokens(target)
+        for step, (x, context) in enumerate(zip(entered, seen.all["attention.context"], strict=True)):
+            near(x, torch.cat([context[:, 0], embedded[:, step]], -1))
+        return list(entered)
+
+    plain = run()
+    assert len(plain) == T
+    changed = run(lambda name, x: x + 1 if name == "attention.context" else None)
+    near(changed[0][:, :M], plain[0][:, :M] + 1)
+    near(changed[0][:, M:], plain[0][:, M:])
+
+
+@pytest.mark.claim("B4")
+def test_the_output_layer_reads_the_state_beside_the_context() -> None:
+    m = model({"feed": "output"}, encoder={"kind": "recurrent", "layers": 2, "hidden": H})
+    assert m.decoder.out.weight.shape == (E, 2 * H)
+    assert m.decoder.stack.layers[0].cell.x.weight.shape[1] == E
+
+
+@pytest.mark.claim("B4")
+def test_a_word_is_made_in_the_order_of_the_lecture() -> None:
+    m = model({"feed": "output"}, encoder={"kind": "recurrent", "layers": 2, "hidden": H})
+    source, _ = sentences()
+    state, word = m.start(source), torch.full((B, 1), Tokenizer.eos)
+    memory = state.source.value.kv.v[:, 0]
+    order: list[str] = []
+    joined: list[Tensor] = []
+    m.tokens.register_forward_hook(lambda *_: order.append("embedding"))
+    m.decoder.out.register_forward_pre_hook(
+        lambda module, inputs: (order.append("joined"), joined.append(inputs[0]))[0]
+    )
+    for _ in range(3):
+        order.clear()
+        with watch(m.decoder, edit=lambda name, x: order.append(name)) as seen:
+            logits, after = m(word, state)
+        stages = ["embedding", "stack.outputs.0", "stack.outputs.1", "attention.scores", "attention.context", "joined"]
+        assert [name for name in order if name in stages] == stages
+        # 1, 2: an embedding and the state before it make a new state.
+        h = m.tokens(word)[:, 0]
+        for layer, before, new in zip(m.decoder.stack.layers, state.layers, after.layers, strict=True):
+            h, c = layer.cell(h, before)
+            near(h, new[0])
+            near(c, new[1])
+        # 3: the new state and the encoder's make a context.
+        context = m.decoder.attention(h[:, None], state.source.value, state.step[None])[0][:, 0]
+        near(seen["attention.context"][:, 0], context)
+        near(context, (seen["attention.weights"][:, 0] @ memory)[:, 0])
+        # 4, 5, 6: both together go through a feed-forward layer, and give the word; nothing else does.
+        near(joined[-1][:, 0], torch.cat([h, context], -1))
+        y = torch.tanh(F.linear(torch.cat([h, context], -1), m.decoder.out.weight, m.decoder.out.bias))
+        near(logits[:, 0], y @ m.tokens.weight.T)
+        word, state = logits.argmax(-1), after
+
+
+@pytest.mark.claim("B6")
+@feeds
+def test_each_of_the_five_stages_can_be_seen_and_makes_the_next(feed: str) -> None:
+    m, (source, target) = model({"feed": feed, "score": "additive"}), sentences()
+    state = m.start(source)
+    with watch(m) as seen:
+        m(target, m.start(source))
+    # 1: inputs, the decoder's state and one vector for each source token.
+    memory = seen["encoder.output"]
+    states = torch.cat([h.view(B, -1, H) for h in seen.all["decoder.stack.outputs.1"]], 1)  # (B, T, H)
+    query = torch.cat([state.layers[-1][0][:, None], states], 1)[:, :T] if feed == "input" else states
+    scores, weights, products, context = (
+        torch.cat(seen.all[f"decoder.attention.{stage}"], axis)
+        for stage, axis in (("scores", 2), ("weights", 2), ("products", 2), ("context", 1))
+    )
+    score = m.decoder.attention.score
+    hidden = torch.tanh((query @ score.q.weight.T)[:, :, None] + (memory @ score.k.weight.T)[:, None])
+    near(scores[:, 0], hidden @ score.v.weight[0])  # 2: a score for each of them
+    near(weights, scores.exp() / scores.exp().sum(-1, keepdim=True))  # 3: softmax
+    near(products, weights[..., None] * memory[:, None, None])  # 4: each vector times its weight
+    near(context, products.sum(-2)[:, 0])  # 5: their sum
+    assert products.shape == (B, 1, T, S, M)
+
+
+@pytest.mark.claim("B6")
+@feeds
+def test_a_stage_that_is_replaced_changes_the_next(feed: str) -> None:
+    m, (source, target) = model({"feed": feed}), sentences()
+
+    def third(name: str, x: Tensor) -> Tensor | None:
+        return F.one_hot(torch.full(x.shape[:-1], 3), S).double() if name.endswith("weights") else None
+
+    with watch(m, edit=third) as seen:
+        m(target, m.start(source))
+    near(seen["decoder.attention.context"], seen["encoder.output"][:, 3:4].expand_as(seen["decoder.attention.context"]))
+
+
+# ------------------------------------------------------------------ a Transformer reads, a recurrent net writes
+@pytest.mark.claim("M22")
+def test_a_transformer_encoder_with_an_attention_rnn_decoder_learns() -> None:
+    pairs = NumberWords(train=300, valid=1, test=1).pairs("train")
+    tokenizer = Tokenizer.train(WordPiece(vocab=90), [text for pair in pairs for text in pair])
+    data = Batches(encode(pairs, tokenizer, 60), 0, 512)
+    encoder = {"kind": "transformer", "heads": 2, "layers": 1, "hidden": 48}
+    config = {"vocab": tokenizer.vocab, "width": 24, "encoder": encoder, "hidden": 32, "layers": 1, "context": 60}
+    m: Any = build(Seq2SeqConfig.model_validate(config | {"dropout": 0.0}))
+    optimizer = torch.optim.Adam(m.parameters(), lr=1e-2)
+
+    def snippet(batch: PairBatch) -> Tensor:
+        """The lecture's lines: the decoder reads length - 1 tokens, and labels are the targets from the second on."""
+        enc_outputs = m.start(batch.source, Padded(batch.source_real))
+        logits, _ = m(batch.target[:, :-1], enc_outputs)
+        length, labels = batch.target_lengths - 1, batch.target[:, 1:]
+        real = torch.arange(labels.shape[1]) < length[:, None]
+        return F.cross_entropy(logits[real], labels[real])
+
+    losses = []
+    for position in range(40):
+        batch: Any = data.at(position)
+        loss = snippet(batch)
+        task = translation_loss(m, batch)
+        torch.testing.assert_close(task.total / task.count, loss)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert sum(losses[-5:]) < 0.6 * sum(losses[:5])
+
+
+# ------------------------------------------------------------------ recurrent net and Transformer on equal terms
+@pytest.mark.claim("E8")
+@pytest.mark.parametrize("attention", ["null", *(f"{{score: {score}}}" for score in get_args(Score))])
+def test_recipes_compare_the_models_on_the_same_data_with_the_same_budget(attention: str) -> None:
+    one, other = load_recipe("numbers"), load_recipe("numbers-rnn", [f"model.attention={attention}"])
+    assert (one.model.kind, other.model.kind) == ("transformer", "seq2seq")
+    dumped, compared = one.model_dump(), other.model_dump()
+    for recipe in (dumped, compared):
+        del recipe["model"], recipe["train"]["optimizer"]["lr"]  # each may learn at the rate that suits it
+    assert dumped == compared
+
+
+@pytest.mark.claim("E8")
+def test_both_models_read_the_same_batches_in_the_same_order(tmp_path: Path) -> None:
+    small = ["data.train=300", "data.valid=5", "data.test=5", "train.budget.steps=4", "model.context=60"]
+    read = []
+    for name in ("numbers", "numbers-rnn"):
+        events = list(heedful.train(load_recipe(name, [*small, "train.device=cpu"]), tmp_path / name))
+        read.append([(event.step, event.epoch, event.tokens) for event in events if isinstance(event, Step)])
+    assert read[0] == read[1]
+    assert len(read[0]) == 4
