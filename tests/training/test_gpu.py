@@ -16,19 +16,27 @@ from heedful.training.checkpoint import newest
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
-SMALL = [
-    "data.train=2000", "data.valid=20", "data.test=20", "tokenizer.vocab=200", "model.width=64", "model.heads=4",
-    "model.hidden=128", "model.context=64", "model.encoder_layers=2", "model.decoder_layers=2", "model.dropout=0.1",
+SHORT = [
     "train.batch_tokens=2048", "train.accumulate=2", "train.budget.steps=60", "train.log_every=1", "train.threads=1",
-    "train.evaluate_every=30", "train.save_every=10", "train.precision=bf16", "train.compile=true",
-    "train.deterministic=true", "train.device=cuda",
+    "train.evaluate_every=30", "train.save_every=10", "train.precision=bf16", "train.deterministic=true",
+    "train.device=cuda",
 ]  # fmt: skip
+NUMBERS = [*SHORT, "data.train=2000", "data.valid=20", "data.test=20", "tokenizer.vocab=200", "model.context=64"]
+SMALL = [
+    "numbers", *NUMBERS, "model.width=64", "model.heads=4", "model.hidden=128", "model.encoder_layers=2",
+    "model.decoder_layers=2", "model.dropout=0.1", "train.compile=true",
+]  # fmt: skip
+RECURRENT = {
+    "fed": ["numbers-rnn", *NUMBERS, "model.layers=2", "model.dropout=0.1"],
+    "hard": ["numbers-rnn", *NUMBERS, "model.attention.choice=hard", "model.attention.feed=output"],
+    "text": ["language-model", *SHORT, "model.width=32", "model.hidden=64", "model.context=32"],
+}
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"]
 
 
 def command(how: str, run: Path, *more: str) -> list[str]:
-    launcher, parallel = ([], []) if how == "alone" else (TORCHRUN, [f"train.parallel={how}"])
-    words = ["-m", "heedful", "train", "numbers", *SMALL, *parallel, *more, "--folder", str(run)]
+    launcher, parallel = (TORCHRUN, [f"train.parallel={how}"]) if how in ("ddp", "fsdp") else ([], [])
+    words = ["-m", "heedful", "train", *RECURRENT.get(how, SMALL), *parallel, *more, "--folder", str(run)]
     return [sys.executable, *launcher, *words]
 
 
@@ -55,15 +63,17 @@ def killed(how: str, run: Path, after: int, *more: str) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("how", ["alone", "ddp", "fsdp"])
+@pytest.mark.parametrize("how", ["alone", "ddp", "fsdp", *RECURRENT])
 def test_a_killed_run_goes_on_bit_for_bit(tmp_path: Path, how: str) -> None:
-    whole = finished(how, tmp_path / "whole")
-    again = finished(how, tmp_path / "again")
+    (tmp_path / "input.txt").write_text("To be, or not to be, that is the question.\n" * 500)
+    more = [f"data.root={tmp_path}"] if how == "text" else []
+    whole = finished(how, tmp_path / "whole", *more)
+    again = finished(how, tmp_path / "again", *more)
     assert again == whole
     for after in (13, 37):
-        killed(how, tmp_path / "broken", after)
+        killed(how, tmp_path / "broken", after, *more)
         assert newest(tmp_path / "broken", 1)[0][0].step < 60
-    assert finished(how, tmp_path / "broken") == whole
+    assert finished(how, tmp_path / "broken", *more) == whole
 
 
 def test_a_run_moves_between_ddp_fsdp_and_alone(tmp_path: Path) -> None:
