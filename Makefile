@@ -7,7 +7,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 INSTALLED := .venv/installed
 
-.PHONY: demo test torture format multi30k clean
+.PHONY: demo test torture format multi30k comparison clean
 
 demo: $(INSTALLED)
 	$(BIN)/heedful demo
@@ -34,6 +34,15 @@ multi30k: $(INSTALLED)
 	@test -n "$(DATA)" || { echo "Say where the files of Multi30k are: make multi30k DATA=PATH" >&2; exit 2; }
 	for seed in 0 1 2; do \
 		$(BIN)/heedful train multi30k data.root="$(DATA)" train.seed=$$seed --run runs/multi30k-seed$$seed || exit; \
+	done
+
+# A recurrent net beside the Transformer, with the same data and as many steps, three seeds each.
+comparison: $(INSTALLED)
+	@test -n "$(DATA)" || { echo "Say where the files of Multi30k are: make comparison DATA=PATH" >&2; exit 2; }
+	for seed in 0 1 2; do \
+		$(BIN)/heedful train multi30k-rnn data.root="$(DATA)" train.seed=$$seed --run runs/rnn-seed$$seed || exit; \
+		$(BIN)/heedful train multi30k data.root="$(DATA)" train.seed=$$seed train.budget.steps=4000 train.keep=8 \
+			train.average=8 --run runs/transformer-seed$$seed || exit; \
 	done
 
 clean:

@@ -47,7 +47,9 @@ SECTIONS = (
 
 ATTENTION, TRANSFORMER = "tests/claims/test_attention.py", "tests/claims/test_transformer.py"
 POSITIONS, DECODING = "tests/claims/test_positions.py", "tests/claims/test_decoding.py"
-TRAINING = "tests/claims/test_training.py"
+TRAINING, RECURRENT = "tests/claims/test_training.py", "tests/claims/test_recurrent.py"
+SEQ2SEQ, FIGURES = "tests/claims/test_seq2seq.py", "tests/claims/test_recurrent_figures.py"
+STRUCTURES, ELMO = "tests/claims/test_recurrent_structures.py", "tests/claims/test_elmo.py"
 
 CLAIMS = (
     Claim(
@@ -73,12 +75,25 @@ CLAIMS = (
     Claim("A10", "The translation step with scores 13, 9, 9 has weights 0.96, 0.02, 0.02.", ATTENTION),
     Claim("A11", "Products 112 and 96 over 8 are 14 and 12, with weights 0.88 and 0.12.", ATTENTION),
     Claim("A12", "The toy example of three tokens has the printed scores and outputs.", ATTENTION),
+    Claim(
+        "A13",
+        "Hard attention draws where it looks and learns from a lower bound of the likelihood; soft attention has "
+        "gradients from end to end.",
+        SEQ2SEQ,
+    ),
     Claim("A14", "Local attention is a window, and is global attention when the window covers everything.", ATTENTION),
     Claim(
         "A15", "Self-attention reads its own input; cross-attention takes keys and values from elsewhere.", ATTENTION
     ),
     Claim("A16", "One block attends to tokens, memory slots and feature maps, and can be applied again.", ATTENTION),
     Claim("A17", "Self-attention maps n vectors to n vectors and knows no order.", ATTENTION),
+    Claim("A18", "Attention reaches over any distance, where a recurrent net forgets.", FIGURES),
+    Claim("B1", "Without attention one vector stands for the source: quality falls with its length.", FIGURES),
+    Claim("B2", "The decoder's memory is what the encoder's last recurrent layer gives, [B, S, H].", SEQ2SEQ),
+    Claim("B3", "The context is joined to the embedding and fed to the decoder's first layer.", SEQ2SEQ),
+    Claim("B4", "The context is joined to the hidden state, and a feed-forward layer on both gives the word.", SEQ2SEQ),
+    Claim("B5", "The learned alignment is a diagonal when copying, and the other one when reversing.", FIGURES),
+    Claim("B6", "Attention has five stages, from its inputs to the sum, each seen by its name.", SEQ2SEQ),
     Claim("C1", "A head has three matrices, for queries, keys and values.", TRANSFORMER),
     Claim("C2", "l heads have 3 l matrices of their own, and their outputs are joined.", TRANSFORMER),
     Claim("C3", "The output matrix mixes the heads; it can be left out.", TRANSFORMER, "X6"),
@@ -110,13 +125,42 @@ CLAIMS = (
         "E7", "Beam search keeps k choices and returns t paths; with enough beams it finds the best string.", DECODING
     ),
     Claim(
+        "E8",
+        "The Transformer translates better than a recurrent net with attention.",
+        SEQ2SEQ,
+        "On Multi30k, with the same data, vocabulary, search and number of steps (docs/results.md); on number words, "
+        "which both learn, the recurrent nets need fewer steps.",
+    ),
+    Claim("F26", "ELMo gives a word vectors of its sentence: both directions, and a learned mix of layers.", ELMO),
+    Claim("J1", "The plain RNN is h' = tanh(W_hh h + W_hx x), without a bias.", RECURRENT),
+    Claim(
+        "J2",
+        "Over many steps gradients explode or vanish, as the largest singular value is above or below 1.",
+        FIGURES,
+        "Below 1 they vanish; above 1 they can explode, and do where tanh is not flat.",
+    ),
+    Claim(
         "J3",
         "A gradient is scaled down when its norm is too big.",
         TRAINING,
         "By the norm, as the text says; the code beside it uses the squared norm, which is there too (X2).",
     ),
+    Claim("J4", "A word that lies far back is recalled by an LSTM longer than by a plain RNN.", FIGURES),
+    Claim("J5", "The LSTM has six equations, its gates on [h, x], and 4 (h (h + x) + h) parameters.", RECURRENT),
+    Claim("J6", "The forget gate resets the cell, the input gate writes to it, the output gate reads it.", RECURRENT),
+    Claim("J7", "Back along the cell there is no matrix: the gradient is the product of forget gates.", RECURRENT),
+    Claim("J8", "A bidirectional net joins its two states, and padding changes neither.", RECURRENT),
+    Claim("J9", "A tree's node has any number of children; with one each, a Tree-LSTM is an LSTM.", STRUCTURES),
+    Claim("J10", "In two dimensions a state depends on those above and to the left; one row is an LSTM.", STRUCTURES),
+    Claim("J11", "On graphs: a path is an LSTM, and the names of nodes do not matter.", STRUCTURES),
+    Claim("J12", "A ConvNet takes a fixed number of steps, an RNN as many as its input is long.", FIGURES),
     Claim("M17", "An executor runs the training: it tells what happens, and ends on conditions.", TRAINING),
     Claim("M18", "The trainer has an optimizer, a decay of the learning rate, and gradient clipping.", TRAINING),
+    Claim(
+        "M22",
+        "A Transformer encoder and a recurrent decoder with attention make one model, and train on labels[:, 1:].",
+        SEQ2SEQ,
+    ),
     Claim(
         "X1",
         "One deck prints 10000^(2jd) under the cosine.",
@@ -146,6 +190,12 @@ CLAIMS = (
         "Formulas weave sines and cosines, a figure shows them in halves.",
         POSITIONS,
         "Woven (`sinusoid`); `sinusoid_halves` is the other. A model trained with one fails silently with the other.",
+    ),
+    Claim(
+        "X9",
+        "One deck says that the forget gate decides what is removed from the hidden state.",
+        RECURRENT,
+        "From the cell, as the equation beside it says.",
     ),
     Claim(
         "X10",

@@ -122,6 +122,21 @@ def test_the_forget_gate_resets_the_cell() -> None:
     assert cell.equal(seen.all["cell.cell"][2] + written)
 
 
+@pytest.mark.claim("X9")
+def test_the_forget_gate_removes_from_the_cell_and_not_from_the_hidden_state() -> None:
+    layer, x = lstm(), inputs()
+    gates = ("write", "candidate", "reveal")
+    with watch(layer) as plain:
+        layer(x)
+    with watch(layer, edit=forced("forget", 3, 0.0)) as seen:
+        layer(x)
+    # The step's other gates saw the whole hidden state before it; only the cell has lost its past.
+    assert all(seen.all[f"cell.{gate}"][3].equal(plain.all[f"cell.{gate}"][3]) for gate in gates)
+    assert seen.all["cell.hidden"][2].equal(plain.all["cell.hidden"][2])
+    lost = plain.all["cell.cell"][3] - seen.all["cell.cell"][3]
+    torch.testing.assert_close(lost, plain.all["cell.forget"][3] * plain.all["cell.cell"][2])
+
+
 @pytest.mark.claim("J6")
 def test_the_input_gate_decides_whether_anything_is_written() -> None:
     layer, x = lstm(), inputs()

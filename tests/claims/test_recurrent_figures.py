@@ -45,7 +45,6 @@ def test_below_one_they_vanish_whatever_the_inputs_and_above_one_tanh_may_stop_t
 
 
 # ------------------------------------------------------------------ J7
-@pytest.mark.claim("J7")
 def test_an_open_forget_gate_lets_the_gradient_through_where_a_plain_rnn_loses_it() -> None:
     found = run(cell_gradient.study(cell_gradient.Settings(biases=(0.0, 1.0, 5.0), distance=40, hidden=16)))
     shut, half, wide = (found.cell[bias][-1] for bias in (0.0, 1.0, 5.0))

@@ -49,6 +49,6 @@ def test_the_page_is_up_to_date() -> None:
 def test_a_missing_row_shows_in_the_page() -> None:
     fewer = render(sheet()[1:])
     assert "| A1 |" not in fewer
-    assert "| A | Attention | 15 | 18 |" in fewer
+    assert "| A | Attention | 17 | 18 |" in fewer
     with pytest.raises(KeyError):
         render([sheet()[0]._replace(id="Z1")])
