@@ -177,6 +177,19 @@ def generate(
 
 
 @app.command()
+def judge(
+    run: RunFolder,
+    trees: Annotated[list[str] | None, typer.Argument(metavar="TREE", help="Trees, or - for lines of stdin.")] = None,
+    nodes: Annotated[bool, typer.Option("--nodes", help="Show what is said of every part.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Say the class of trees, as (2 (2 not) (2 bad)). Their labels are not read, and may be any word."""
+    from heedful.commands.judge import judge_verb
+
+    judge_verb(run, trees or [], nodes, as_json)
+
+
+@app.command()
 def predict(
     run: RunFolder,
     source: Annotated[Path, typer.Argument(metavar="IN.JSONL", help="A file with one JSON object a line.")],

@@ -1,12 +1,16 @@
 """Trees from recipe to result: broken off or not it is the same run, and what does not fit is named."""
 
+import json
 import random
 from pathlib import Path
 
 import pytest
 import torch
+from click.testing import Result
+from typer.testing import CliRunner
 
 import heedful
+from heedful.cli import app
 from heedful.data.trees import Tree, parse_tree
 from heedful.errors import UserError
 from heedful.experiment import Started, train
@@ -143,7 +147,11 @@ def test_the_best_is_who_is_right_at_the_root(folder: Path) -> None:
     assert len(found) == 3
     assert [job.merit(event) for event in found] == [event.scores[0].value for event in found]
     assert job.remarks(found[0]) == []
-    assert job.next(folder / "run", None) == [f"heedful eval {folder / 'run'} --split valid"]
+    judge, look = job.next(folder / "run", None)
+    assert (
+        judge.startswith(f"heedful judge {folder / 'run'} '(2 ")
+        and look == f"heedful eval {folder / 'run'} --split valid"
+    )
 
 
 def test_a_damaged_list_of_words_is_named(folder: Path) -> None:
@@ -164,3 +172,44 @@ def test_a_lone_tree_can_be_judged_by_hand(folder: Path) -> None:
     judge = job.speaker(build(config), config, words, None, torch.device("cpu"))
     tree = parse_tree("(2 (2 good) (2 bad))", "here", 5)
     assert isinstance(tree, Tree) and len(judge.judge([tree])[0].nodes) == 3
+
+
+@pytest.fixture
+def trained(folder: Path) -> Path:
+    list(
+        train(recipe(folder, "train.budget.steps=80", "train.evaluate_every=80", "train.save_every=80"), folder / "run")
+    )
+    return folder / "run"
+
+
+def heard(*words: str, stdin: str = "") -> Result:
+    return CliRunner().invoke(app, [*words], input=stdin)
+
+
+def test_the_command_line_judges_trees_and_every_part_of_them(trained: Path) -> None:
+    line = "(? (? good) (? (? awful) (? awful)))"
+    said = heard("judge", str(trained), line, "--nodes")
+    assert said.exit_code == 0, said.output
+    root, *nodes = said.output.splitlines()
+    assert root.endswith("good awful awful") and "%" in root
+    parts = ("good awful awful", "good", "awful awful", "awful", "awful")
+    assert all(node.endswith(f" {words}") for node, words in zip(nodes, parts, strict=True))
+    assert [len(node) - len(node.lstrip()) for node in nodes] == [2, 4, 4, 6, 6]
+    told = json.loads(heard("judge", str(trained), "--json", stdin=f"{line}\n\n").output)
+    assert told["text"] == "good awful awful"
+    assert told["nodes"][-1] == told["label"] == max(range(5), key=lambda label: told["probabilities"][label])
+    judged = heedful.load(trained).judge([line])[0]
+    assert told["nodes"] == judged.nodes
+
+
+def test_the_wrong_verb_says_which_is_right(trained: Path) -> None:
+    for verb in ("translate", "generate"):
+        error = heard(verb, str(trained), "some text").exception
+        assert isinstance(error, UserError)
+        assert error.message == "this model judges trees" and error.todo == "use `heedful judge`"
+
+
+def test_what_is_no_tree_is_named(trained: Path) -> None:
+    error = heard("judge", str(trained), "(2 good)", "a plain sentence").exception
+    assert isinstance(error, UserError)
+    assert error.where is not None and error.where.startswith("tree 2")

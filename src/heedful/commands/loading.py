@@ -12,12 +12,14 @@ from heedful.errors import UserError, printable
 from heedful.loading import few_threads, load
 from heedful.tasks.language_model import TextReader, Writer
 from heedful.tasks.translation import Translator
+from heedful.tasks.tree_classification import Judge
 
 Speaker = TypeVar("Speaker")
 # What each kind of model does, and with what it is asked to.
 USES: dict[type, tuple[str, str]] = {
     Translator: ("translates", "`heedful translate`"),
     Writer: ("goes on with texts", "`heedful generate`"),
+    Judge: ("judges trees", "`heedful judge`"),
     TextReader: ("gives vectors of texts", "it from Python: heedful.load(RUN).layers([TEXT])"),
 }
 

@@ -176,5 +176,6 @@ class TreeJob:
         return []
 
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
-        """To look at other sentences."""
-        return [f"heedful eval {shlex.quote(str(folder))} --split valid"]
+        """To judge sentences of one's own, and to look at others."""
+        name = shlex.quote(str(folder))
+        return [f"heedful judge {name} '(2 (2 not) (2 (2 so) (2 bad)))' --nodes", f"heedful eval {name} --split valid"]
