@@ -22,6 +22,7 @@ from heedful.data.embedded import NumberWords
 from heedful.data.sources import Jsonl, ParallelFiles, Tsv
 from heedful.data.text import TextFiles
 from heedful.data.tokenizers import Bpe, Characters, Unigram, WholeWords, WordPiece
+from heedful.data.trees import SentimentTrees, WordsConfig
 from heedful.models.configs import (
     AttentionConfig,
     ElmoConfig,
@@ -33,8 +34,9 @@ from heedful.models.configs import (
     Seq2SeqConfig,
     TransformerConfig,
     TransformerEncoder,
+    TreeLSTMConfig,
 )
-from heedful.recipe import DecodeConfig, LanguageModelTask, TranslationTask, WritingConfig
+from heedful.recipe import DecodeConfig, LanguageModelTask, TranslationTask, TreeTask, WritingConfig
 from heedful.training.configs import Budget, TrainConfig
 from heedful.training.optim import AdamW, Constant, Cosine, Linear, Noam
 
@@ -151,6 +153,10 @@ SETTINGS: dict[str, type[Config]] = {
     "data, `kind: jsonl`": Jsonl,
     "data, `kind: number_words`": NumberWords,
     "data, `kind: text`": TextFiles,
+    "data, `kind: trees`": SentimentTrees,
+    "task, `kind: tree_classification`": TreeTask,
+    "tokenizer, `kind: words`, of trees": WordsConfig,
+    "model, `kind: tree_lstm`": TreeLSTMConfig,
     "tokenizer, `kind: bpe`": Bpe,
     "tokenizer, `kind: wordpiece`": WordPiece,
     "tokenizer, `kind: unigram`": Unigram,
