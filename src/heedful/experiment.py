@@ -26,21 +26,10 @@ from heedful.training.checkpoint import Checkpoint, RunFolder, newest
 from heedful.training.distributed import Parallel, Team
 from heedful.training.environment import environment, memory
 from heedful.training.files import append_jsonl, disk_errors, trim_jsonl, write_text_atomic
-from heedful.training.loop import (
-    Counters,
-    Due,
-    Saved,
-    Step,
-    choose_device,
-    fit,
-    load_strictly,
-    repeat_exactly,
-    require_fit,
-    spent,
-    weights_of,
-)
+from heedful.training.loop import Counters, Due, Saved, Step, choose_device, fit, repeat_exactly, spent
 from heedful.training.saving import Saver
 from heedful.training.tensors import EXIT_NOT_FINITE
+from heedful.training.weights import load_strictly, require_fit, weights_of
 
 # Settings that say how a run is computed, not what; a run may go on with others, at the price of the last bits.
 MAY_DIFFER = frozenset(f"train.{name}" for name in ("threads", "workers", "device", "parallel", "save_behind"))

@@ -18,8 +18,8 @@ from heedful.jobs import JOBS, Job, Vocabulary, job_class, job_of
 from heedful.models import MODELS, build
 from heedful.recipe import Recipe, recipe_in
 from heedful.training.checkpoint import newest
-from heedful.training.loop import require_fit
 from heedful.training.portable import read_model, write_model
+from heedful.training.weights import require_fit
 
 TINY = 1_000_000  # parameters under which a second thread costs more than it brings
 

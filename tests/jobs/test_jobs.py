@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from heedful.commands.display import scoreboard
 from heedful.config import _kinds, _members
 from heedful.errors import UserError
 from heedful.experiment import Finished, Happening, Started, train
@@ -24,6 +25,7 @@ from heedful.tasks.language_model import TextReader, Writer
 from heedful.tasks.translation import Translator
 from heedful.training.checkpoint import newest
 from heedful.training.loop import Step
+from heedful.training.metrics import Score
 
 SMALL = [
     "train.batch_tokens=256", "train.budget.steps=12", "train.evaluate_every=6", "train.save_every=6",
@@ -66,6 +68,21 @@ def test_every_job_offers_what_an_experiment_asks_for(kind: str) -> None:
     assert job.words.testing.format("valid") != job.words.testing.format("test")
     decode = KINDS[kind].model_fields.get("decode")
     assert job.decoding is (decode.annotation if decode else None)
+
+
+@pytest.mark.parametrize(
+    ("shipped", "loss", "first"),
+    [
+        ("numbers", 0.0, "test: loss 0.00000, perplexity 1.0000"),
+        ("numbers", 1e6, "test: loss 1000000.00000, perplexity beyond count"),
+        ("language-model", 0.5, "test: loss 0.50000"),  # its perplexity is a score
+        ("sentiment-trees", 0.5, "test: loss 0.50000"),
+    ],
+)
+def test_a_task_says_what_its_loss_means(shipped: str, loss: float, first: str) -> None:
+    job = job_of(load_recipe(shipped, ["data.root=."] if shipped != "numbers" else []))
+    lines = scoreboard(Evaluated(1, "test", loss, (Score("accuracy", 1.0, "trees:1"),), (), 0), job)
+    assert lines == [first, "  accuracy    1.00   trees:1"]
 
 
 # ------------------------------------------------------------------ whole runs

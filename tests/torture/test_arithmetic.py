@@ -221,7 +221,7 @@ def test_what_is_not_finite_is_caught_in_its_step_and_named(tmp_path: Path, monk
                 assert str(error.found).partition("; first bad tensor: ")[2] == spoil.called, error.found
                 samples = scene.samples(*range(MICRO)) if spoil.kind == "weight" else scene.victim
                 named = f"{', '.join(map(str, samples[:8]))}{' ...' if len(samples) > 8 else ''}"
-                assert error.where == f"training pairs {named}", f"{error.where}, not {named}"
+                assert error.where == f"training samples {named}", f"{error.where}, not {named}"
         row.worst = "all in that step, none saved"
 
 

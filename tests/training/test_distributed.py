@@ -287,6 +287,14 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path: Path, how: Paralle
     assert all(one[name].tobytes() == other[name].tobytes() for name in one)
 
 
+def test_workers_of_every_process_change_nothing(tmp_path: Path) -> None:
+    alone = together(2, lambda team: train(team, tmp_path / "alone", settings(), dropout=0.2), tmp_path)
+    helped = together(2, lambda team: train(team, tmp_path / "helped", settings(workers=2), dropout=0.2), tmp_path)
+    assert helped == alone
+    one, other = state(tmp_path / "alone"), state(tmp_path / "helped")
+    assert all(one[name].tobytes() == other[name].tobytes() for name in one)
+
+
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_the_number_of_processes_may_change_on_the_way(tmp_path: Path, accumulate: int) -> None:
     """Of 101 pairs, one, two and three processes make the same steps; a batch that is not shared keeps its dropout."""

@@ -156,7 +156,7 @@ class Scene:
         """How a message names the samples of these micro-batches."""
         numbers = [number for index in micro for number in self.batches[index].indices.tolist() if number >= 0]
         assert len(numbers) > 8
-        return f"training pairs {', '.join(map(str, numbers[:8]))} ..."
+        return f"training samples {', '.join(map(str, numbers[:8]))} ..."
 
     def check(self, first: str, *micro: int) -> None:
         error = self.refused()
@@ -424,7 +424,7 @@ def test_several_bad_losses_name_all_their_samples() -> None:
     module = scene.model.encoder[0].mlp.down
     module.register_forward_hook(lambda module, given, x: put(x, math.nan) if scene.now in (0, 2) else None)
     error = scene.refused()
-    assert error.where == "training pairs 0, 10, 2, 12"
+    assert error.where == "training samples 0, 10, 2, 12"
     assert error.found == "loss nan; first bad tensor: the output of encoder.0.mlp.down"
 
 

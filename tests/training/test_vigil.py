@@ -128,3 +128,43 @@ def test_a_store_that_is_cut_off_holds_nobody(monkeypatch: pytest.MonkeyPatch, f
     wanted = "" if falls else "error: rank 0 is frozen or cut off: has given no sign of life for"
     assert said.startswith(wanted)
     assert falls or "at step 7" in said
+
+
+class Lively:
+    """A store in which the other process gives a new sign of life whenever it is asked for one."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def set_timeout(self, timeout: object) -> None:
+        pass
+
+    def set(self, key: str, value: str) -> None:
+        pass
+
+    def get(self, key: str) -> bytes:
+        self.asked += 1
+        return str(Sign(self.asked, 7, 1, "another machine")).encode()
+
+    def check(self, keys: list[str]) -> bool:
+        return keys == ["sign/0"]
+
+    def compare_set(self, key: str, expected: str, value: str) -> bytes:
+        return value.encode()
+
+
+def test_a_process_that_forks_goes_on_watching(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vigil, "BEAT", 0.05)
+    pid = os.fork()
+    if not pid:
+        store = Lively()
+        Vigil(store, rank=1, world=2).start()  # type: ignore[arg-type]
+        for _ in range(3):  # as for workers that prepare batches
+            worker = os.fork()
+            if not worker:
+                os._exit(0)
+            os.waitpid(worker, 0)
+        asked = store.asked
+        time.sleep(0.5)
+        os._exit(0 if store.asked > asked else 3)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0  # and not 75, for a process that is alive

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -179,7 +178,7 @@ def scores(event: Evaluated) -> str:
 
 def scoreboard(event: Evaluated, job: Job, samples: int = 3) -> list[str]:
     """The scores of an evaluation with their signatures, and some samples."""
-    lines = [f"{event.split}: loss {event.loss:.5f}, perplexity {perplexity(event.loss)}"]
+    lines = [f"{event.split}: {job.in_words(event.loss)}"]
     widest = max(len(score.name) for score in event.scores)
     lines += [f"  {score.name:<{widest}}  {score.value:6.2f}   {score.signature}" for score in event.scores]
     lines += [f"  ({remark})" for remark in job.remarks(event)]
@@ -194,11 +193,6 @@ def scoreboard(event: Evaluated, job: Job, samples: int = 3) -> list[str]:
 def flat(text: str) -> str:
     """A text in one line."""
     return " / ".join(line for line in text.splitlines() if line.strip())
-
-
-def perplexity(loss: float) -> str:
-    """e to the loss, unless no number holds it."""
-    return f"{math.exp(loss):.4f}" if loss < 100 else "beyond count"
 
 
 def duration(seconds: float) -> str:

@@ -153,6 +153,9 @@ class Job(Protocol):
     def merit(self, result: Evaluated) -> float:
         """What decides which checkpoint is the best: more is better."""
 
+    def in_words(self, loss: float) -> str:
+        """A loss, and what else it says in this task."""
+
     def remarks(self, result: Evaluated) -> list[str]:
         """What whoever reads the scores should know."""
 

@@ -146,6 +146,10 @@ class LanguageModelJob:
         """How little is left to guess."""
         return -result.loss
 
+    def in_words(self, loss: float) -> str:
+        """The loss alone: the perplexity is a score."""
+        return f"loss {loss:.5f}"
+
     def remarks(self, result: Evaluated) -> list[str]:
         """Nothing: the signatures say what was counted."""
         return []

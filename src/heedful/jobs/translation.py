@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import shlex
 from collections.abc import Callable
@@ -136,6 +137,11 @@ class TranslationJob:
     def merit(self, result: Evaluated) -> float:
         """Its chrF."""
         return next(score.value for score in result.scores if score.name == "chrf")
+
+    def in_words(self, loss: float) -> str:
+        """The loss, and between how many tokens such a model seems to choose."""
+        perplexity = f"{math.exp(loss):.4f}" if loss < 100 else "beyond count"
+        return f"loss {loss:.5f}, perplexity {perplexity}"
 
     def remarks(self, result: Evaluated) -> list[str]:
         """Where BLEU has nothing to say, and what could not be read."""

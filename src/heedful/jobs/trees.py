@@ -171,6 +171,10 @@ class TreeJob:
         """The accuracy of whole sentences."""
         return next(score.value for score in result.scores if score.name == "accuracy")
 
+    def in_words(self, loss: float) -> str:
+        """The loss alone."""
+        return f"loss {loss:.5f}"
+
     def remarks(self, result: Evaluated) -> list[str]:
         """Nothing: the signatures say what was counted."""
         return []

@@ -16,7 +16,9 @@ class Budget(Config):
     """When training ends: at the first limit that is reached. A run limited by minutes cannot be repeated exactly."""
 
     steps: int | None = Field(None, ge=1, description="optimizer steps")
-    tokens: int | None = Field(None, ge=1, description="target tokens, padding not counted")
+    tokens: int | None = Field(
+        None, ge=1, description="tokens to predict, padding not counted; of trees, labelled nodes"
+    )
     minutes: float | None = Field(None, gt=0, description="minutes of training")
 
     @model_validator(mode="after")
@@ -31,9 +33,11 @@ class TrainConfig(Config):
 
     seed: int = Field(0, ge=0, lt=2**63, description="decides weights, sample order and dropout")
     budget: Budget = Field(description="when training ends")
-    batch_tokens: int = Field(4096, ge=1, description="tokens in a batch, padding included, on the longer side")
+    batch_tokens: int = Field(
+        4096, ge=1, description="tokens in a batch, padding included; of pairs, on the longer side; of trees, nodes"
+    )
     batching: Literal["auto", "padded", "packed"] = Field(
-        "auto", description="a row a pair, by length; or all pairs end to end in one row; auto: packed on a GPU"
+        "auto", description="a row a sample; or all end to end in one row; auto: packed on a GPU, if the model can"
     )
     accumulate: int = Field(1, ge=1, description="batches whose gradients make one step")
     optimizer: AdamW = AdamW()
@@ -52,7 +56,9 @@ class TrainConfig(Config):
     deterministic: bool = Field(False, description="on a GPU, only kernels that repeat bit for bit: slower")
     log_every: int = Field(50, ge=1, description="steps between two lines of metrics")
     evaluate_every: int = Field(500, ge=1, description="steps between two evaluations on the validation set")
-    samples: int = Field(5, ge=0, le=1000, description="translations shown at each evaluation")
+    samples: int = Field(
+        5, ge=0, le=1000, description="samples shown at each evaluation, with what the model makes of them"
+    )
     save_every: int = Field(500, ge=1, description="steps between two checkpoints")
     save_behind: bool = Field(False, description="write checkpoints while training goes on, from a copy")
     keep: int = Field(2, ge=2, le=1000, description="newest checkpoints kept; the best one is kept besides")

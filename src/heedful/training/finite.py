@@ -61,11 +61,11 @@ def not_finite(
     bad = bad or [index for index, name in enumerate(found) if name] or list(range(len(batches)))
     first = bad_weight(model) or next((found[index] for index in bad if found[index]), None) or left_bad(model, losses)
     samples = [str(number) for index in bad for number in batches[index].indices.tolist() if number >= 0]
-    pairs = f"training pairs {', '.join(samples[:SHOWN])}{' ...' if len(samples) > SHOWN else ''}"
+    named = f"training samples {', '.join(samples[:SHOWN])}{' ...' if len(samples) > SHOWN else ''}"
     report = NotFiniteError(
         f"a number is not finite at step {step}, and the step was not taken",
         found=f"loss {sum(losses) / tokens}; first bad tensor: {first}",
-        where=pairs if samples else None,
+        where=named if samples else None,
         todo="lower the learning rate or the clip, or use precision: fp32; the last checkpoint is good",
         exit_code=EXIT_NOT_FINITE,
     )

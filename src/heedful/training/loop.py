@@ -8,11 +8,10 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,9 +27,9 @@ from heedful.training.finite import not_finite, require_sound
 from heedful.training.optim import load_optimizer, make_optimizer, optimizer_tensors
 from heedful.training.saving import Saver
 from heedful.training.seeds import reseed
-from heedful.training.shards import is_sharded, whole
 from heedful.training.step import GraphedStep, PlainStep
 from heedful.training.tensors import EXIT_NOT_FINITE
+from heedful.training.weights import weights_of, whole_of
 
 SCALE = 2.0**16  # of fp16 gradients at first
 STEADY = 2000  # good steps after which the scale is doubled
@@ -304,53 +303,6 @@ def half_precision(config: TrainConfig, device: torch.device) -> torch.dtype | N
     capable = device.type == "cuda" and torch.cuda.is_bf16_supported()
     named = {"bf16": torch.bfloat16, "fp16": torch.float16, "auto": torch.bfloat16 if capable else None}
     return named.get(config.precision)
-
-
-def weights_of(model: nn.Module, team: Team) -> dict[str, Tensor]:
-    """The model's weights by name, whole, for the leader; every process must ask."""
-    return whole_of(model.state_dict(), team)
-
-
-def whole_of(tensors: Mapping[str, Tensor], team: Team) -> dict[str, Tensor]:
-    """Tensors by name, whole, for the leader; every process must ask. Those that were in shards come to the CPU."""
-    found = {}
-    for name, value in tensors.items():
-        tensor = whole(value.detach())  # one at a time: no process has room for all
-        if team.leads:
-            found[name] = tensor.cpu() if is_sharded(value) else tensor
-    return found
-
-
-def load_strictly(model: nn.Module, tensors: dict[str, Tensor], file: Path) -> None:
-    """Put weights from a file into a model, all or none."""
-    require_fit(model, tensors, file)
-    model.load_state_dict(tensors)
-
-
-def require_fit(model: nn.Module, tensors: dict[str, Tensor], file: Path) -> None:
-    """Say which weights are missing, unknown, or of another shape or type than the model's."""
-    expected = {name: _kind(value) for name, value in model.state_dict().items()}
-    given = {name: _kind(value) for name, value in tensors.items()}
-    wrong = [f"{name}: not in the file" for name in expected.keys() - given.keys()]
-    wrong += [f"{name}: not in the model" for name in given.keys() - expected.keys()]
-    wrong += [
-        f"{name}: {given[name]} in the file, {expected[name]} in the model"
-        for name in expected.keys() & given.keys()
-        if expected[name] != given[name]
-    ]
-    if wrong:
-        more = f"\nand {len(wrong) - 10} more" if len(wrong) > 10 else ""
-        raise UserError(
-            "the weights do not fit the model",
-            where=str(file),
-            found="\n".join(sorted(wrong)[:10]) + more,
-            expected=f"{len(expected)} tensors, each of its shape and type",
-            todo="load them with the recipe or config they were made with",
-        )
-
-
-def _kind(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
 
 def _blamed(

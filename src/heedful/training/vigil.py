@@ -50,14 +50,14 @@ class Sign(NamedTuple):
         return " ".join(map(str, self))
 
 
-class Vigil(Thread):
+class Vigil:
     """Gives signs of life and looks for those of others until it is told to leave.
 
-    One thread talks to the store, which may take it along when it freezes; this one looks on and never waits for it.
+    One thread talks to the store, which may take it along when it freezes; another looks on and never waits for it. A
+    process forked from this one has neither thread, and gives no sign: it is no concern of the others.
     """
 
     def __init__(self, store: Store, rank: int, world: int) -> None:
-        super().__init__(name="vigil", daemon=True)
         self.store, self.rank, self.world = store, rank, world
         self.step = 0
         self.others = range(1, world) if rank == 0 else range(1)
@@ -72,10 +72,15 @@ class Vigil(Thread):
         store.set_timeout(timedelta(seconds=SETTLING))
         self._talk()
         self.talker = Thread(target=self._talk_on, name="talk", daemon=True)
+        self.watcher = Thread(target=self._watch, name="vigil", daemon=True)
 
-    def run(self) -> None:
-        """What the thread does; it ends the whole process, wherever that is, when another is missing."""
+    def start(self) -> None:
+        """Begin to watch."""
         self.talker.start()
+        self.watcher.start()
+
+    def _watch(self) -> None:
+        """Look on, and end the whole process, wherever that is, when another is missing."""
         stale = dict.fromkeys((*self.others, self.rank), (0, -1))  # how often the same number was seen, and which
         while not self.leaving.is_set():
             select.select([self.bell[0], *list(self.deaths.values())], [], [], BEAT)
@@ -97,7 +102,7 @@ class Vigil(Thread):
     def leave(self) -> None:
         """Watch no more: the run is over, and all know it. The leader, who may keep the store, goes last."""
         self._stop()
-        self.join()
+        self.watcher.join()
         self.talker.join(SETTLING)
         with suppress(RuntimeError):
             self.store.set(f"left/{self.rank}", "")
