@@ -18,7 +18,7 @@ from pydantic_core import PydanticUndefined
 import heedful
 from heedful.cli import app
 from heedful.config import Config
-from heedful.data.embedded import NumberWords
+from heedful.data.embedded import LibraryProse, NumberWords
 from heedful.data.sources import Jsonl, ParallelFiles, Tsv
 from heedful.data.text import TextFiles
 from heedful.data.tokenizers import Bpe, Characters, Unigram, WholeWords, WordPiece
@@ -153,6 +153,7 @@ SETTINGS: dict[str, type[Config]] = {
     "data, `kind: jsonl`": Jsonl,
     "data, `kind: number_words`": NumberWords,
     "data, `kind: text`": TextFiles,
+    "data, `kind: library_prose`": LibraryProse,
     "data, `kind: trees`": SentimentTrees,
     "task, `kind: tree_classification`": TreeTask,
     "tokenizer, `kind: words`, of trees": WordsConfig,

@@ -159,7 +159,7 @@ SEQ2SEQ = "model={kind: seq2seq}"
         ("numbers", ["task.kind=3"], "override task.kind", "one of language_model, translation"),
         ("numbers", ["task=3"], "override task", "a group of settings"),
         ("language-model", ["model.kind=transformer"], "override model.kind", "one of elmo, rnn_lm"),
-        ("language-model", ["data.kind=parallel"], "override data.kind", "'text'"),
+        ("language-model", ["data.kind=parallel"], "override data.kind", "one of library_prose, text"),
         ("language-model", ["model.vocab=20"], None, "leave model.vocab out"),
         ("language-model", ["decode.top_p=2"], "override decode.top_p", "less than or equal to 1"),
     ],

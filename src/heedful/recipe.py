@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Discriminator, Field, Tag, ValidationInfo, fiel
 from pydantic.json_schema import models_json_schema
 
 from heedful.config import Config, FieldError, load_yaml, override, parse
-from heedful.data.embedded import NumberWords
+from heedful.data.embedded import LibraryProse, NumberWords
 from heedful.data.sources import Jsonl, ParallelFiles, Tsv
 from heedful.data.text import TextFiles
 from heedful.data.tokenizers import Bpe, Characters, Unigram, WholeWords, WordPiece
@@ -40,6 +40,7 @@ def _by_kind(usual: str) -> Discriminator:
 
 
 PairsConfig = Annotated[ParallelFiles | Tsv | Jsonl | NumberWords, Field(discriminator="kind")]
+TextConfig = Annotated[TextFiles | LibraryProse, Field(discriminator="kind")]
 TokenizerConfig = Annotated[Bpe | WordPiece | Unigram | Characters | WholeWords, Field(discriminator="kind")]
 TranslatorConfig = Annotated[
     Annotated[TransformerConfig, Tag("transformer")] | Annotated[Seq2SeqConfig, Tag("seq2seq")],
@@ -157,7 +158,7 @@ class LanguageModelRecipe(Config):
     """The same for a language model: a text instead of pairs, and writing instead of a search."""
 
     task: LanguageModelTask = LanguageModelTask()
-    data: TextFiles = Field(description="files of running text")
+    data: TextConfig = Field(description="running text")
     tokenizer: TokenizerConfig = Field(description="how texts are cut into tokens")
     model: LanguageModelConfig = Field(RnnLMConfig(), description="what is trained")
     train: TrainConfig = Field(description="how it is trained")

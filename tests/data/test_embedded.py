@@ -1,12 +1,16 @@
+import sysconfig
 import time
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 from unicode_rbnf import RbnfEngine
 
-from heedful.data.embedded import NumberWords, even_shares, languages, sample, spell
+from heedful.data.embedded import LibraryProse, NumberWords, even_shares, languages, library, sample, spell
 from heedful.data.sources import SPLITS
+from heedful.errors import UserError
 
 SPELLED = {
     "en": {
@@ -148,3 +152,45 @@ def test_settings_that_cannot_be(settings: dict[str, object], message: str) -> N
 
 def test_no_file_is_missing() -> None:
     assert NumberWords().missing() == []
+
+
+@pytest.fixture
+def small_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A standard library of a dozen modules, and things beside them that are none."""
+    for number in range(12):
+        words = f'"""Module {number}."""\ndef f():\n    """Of {number}.\n\n    More."""\n'
+        (tmp_path / f"module{number}.py").write_text(words)
+    (tmp_path / "broken.py").write_text('"""Never\n')
+    (tmp_path / "silent.py").write_text("x = 1\n")
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test" / "case.py").write_text('"""A test."""\n')
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path)})
+    library.cache_clear()
+    yield tmp_path
+    library.cache_clear()
+
+
+@pytest.mark.usefixtures("small_library")
+def test_prose_is_what_modules_say_and_no_module_is_in_two_splits() -> None:
+    prose = LibraryProse(valid=3, test=2)
+    texts = {split: prose.read(split).lines for split in SPLITS}
+    assert texts["train"][:5] == [texts["train"][0], "", texts["train"][2], "", "More."]
+    named = {split: [line for line in lines if line.startswith("Module")] for split, lines in texts.items()}
+    assert [len(named[split]) for split in SPLITS] == [7, 3, 2]
+    assert sorted(line for lines in named.values() for line in lines) == sorted(f"Module {n}." for n in range(12))
+    assert not any("test" in line or "Never" in line for lines in texts.values() for line in lines)
+    assert prose.read("valid") == LibraryProse(valid=3, test=2).read("valid")
+    assert prose.read("valid") != LibraryProse(valid=3, test=2, seed=1).read("valid")
+
+
+@pytest.mark.usefixtures("small_library")
+def test_more_modules_than_there_are_is_said() -> None:
+    with pytest.raises(UserError, match="too small") as error:
+        LibraryProse(valid=10, test=2).read("train")
+    assert error.value.found == "12 modules with docstrings"
+    assert LibraryProse().missing() == []
+
+
+def test_this_python_has_enough_to_say() -> None:
+    text = LibraryProse().read("train")
+    assert text.characters > 500_000

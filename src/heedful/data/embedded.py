@@ -1,15 +1,23 @@
-"""Data that needs no download: numbers spelled out in the languages of the Unicode number rules."""
+"""Data that needs no download: numbers in words, and the prose that Python's standard library carries with it."""
 
 from __future__ import annotations
 
+import ast
 import difflib
+import sysconfig
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from heedful.config import Config
 from heedful.data.sources import SPLITS, Examples, Pair, Split
+from heedful.data.text import Text
 from heedful.errors import UserError
+
+NO_PROSE = {"site-packages", "dist-packages", "test", "tests", "__pycache__"}  # folders that are not the library's own
 
 SHORT, OFTEN = 100, 20  # numbers below a hundred are few, the stuff of all others, and what people try first
 
@@ -81,6 +89,59 @@ class NumberWords(Config):
         drawn.sort(key=lambda number: number != 0)
         begin = sum(sizes[name] for name in SPLITS[: SPLITS.index(split)])
         return drawn[begin : begin + sizes[split]]
+
+
+class LibraryProse(Config):
+    """What the modules of Python's standard library say of themselves, read from the Python that runs."""
+
+    kind: Literal["library_prose"] = "library_prose"
+    valid: int = Field(30, ge=1, le=10_000, description="modules to watch progress on")
+    test: int = Field(30, ge=1, le=10_000, description="modules for the final figure")
+    seed: int = Field(0, ge=0, lt=2**63, description="which modules these are")
+
+    def read(self, split: Split) -> Text:
+        """The docstrings of a split's modules, line by line, with a blank line after each."""
+        from heedful.data.order import permutation
+
+        modules = library()
+        needed = self.valid + self.test + 1
+        if len(modules) < needed:
+            raise UserError(
+                "the standard library of this Python is too small",
+                where="data",
+                found=f"{len(modules):,} modules with docstrings",
+                expected=f"at least {needed:,}, as data.valid and data.test ask for",
+                todo="ask for fewer, or use files of text: data.kind=text",
+            )
+        order = permutation(self.seed, 0, len(modules)).tolist()
+        cuts = {"valid": (0, self.valid), "test": (self.valid, needed - 1), "train": (needed - 1, len(order))}
+        chosen = sorted(order[slice(*cuts[split])])
+        return Text([line for number in chosen for text in modules[number] for line in (*text.splitlines(), "")])
+
+    def missing(self) -> list[UserError]:
+        """Nothing: no file is needed."""
+        return []
+
+
+@cache
+def library() -> list[list[str]]:
+    """The docstrings of each module of the standard library that has any, by the modules' paths."""
+    root = Path(sysconfig.get_paths()["stdlib"])
+    files = (path for path in sorted(root.rglob("*.py")) if not NO_PROSE & set(path.relative_to(root).parts))
+    return [found for path in files if (found := list(docstrings(path)))]
+
+
+def docstrings(path: Path) -> Iterator[str]:
+    """Those of a module, its classes and its functions, in the order of the file."""
+    try:
+        module = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):  # a library may hold files that are wrong on purpose
+        return
+    defined = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    places = (node for node in ast.walk(module) if isinstance(node, defined))
+    for node in sorted(places, key=lambda node: getattr(node, "lineno", 0)):
+        if text := ast.get_docstring(node):
+            yield text
 
 
 def languages() -> list[str]:
