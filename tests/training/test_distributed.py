@@ -14,7 +14,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ from heedful.data.embedded import NumberWords
 from heedful.data.tokenizers import Tokenizer, WordPiece
 from heedful.errors import UserError
 from heedful.models import build
-from heedful.models.configs import TransformerConfig
+from heedful.models.configs import AttentionConfig, RecurrentEncoder, Seq2SeqConfig, TransformerConfig
 from heedful.tasks.translation import translation_loss
 from heedful.training import distributed
 from heedful.training.checkpoint import RunFolder, newest
@@ -169,16 +169,24 @@ def test_a_part_without_pairs_teaches_nothing(packed: bool) -> None:
 
 
 # ------------------------------------------------------------------ the same gradients
-def gradients(team: Team, how: Parallel, accumulate: int, packed: bool, file: Path) -> float:
+def gradients(
+    team: Team,
+    how: Parallel,
+    accumulate: int,
+    packed: bool,
+    file: Path,
+    made: TransformerConfig | Seq2SeqConfig = MODEL,
+    at: int = 3,
+) -> float:
     """The gradients of a step's share, added up over the team, written to a file by the leader; their norm."""
     torch.manual_seed(0)
-    model: Any = build(MODEL).train()
+    model: Any = build(made).train()
     config = settings(accumulate=accumulate, clip=0.25)
     batches = Batches(ENCODED, 0, 512, packed)
     spread = team.spread(model, partial(translation_loss, model, label_smoothing=0.1), how)
     step = PlainStep(model, spread, make_optimizer(config.optimizer, model, CPU), config, CPU, None)
-    micro = [batches.at(*place) for _, place in team.places(3, accumulate)]
-    tokens = sum(batches.tokens(3 + number) for number in range(accumulate))
+    micro = [batches.at(*place) for _, place in team.places(at, accumulate)]
+    tokens = sum(batches.tokens(at + number) for number in range(accumulate))
     for index, batch in enumerate(micro):
         step.gradients(batch, tokens, last=index == len(micro) - 1)
     norm = float(step.norm())
@@ -207,6 +215,23 @@ def test_gradients_are_those_of_one_process(
     assert norms == pytest.approx([wanted] * world, rel=1e-6)
     assert wanted > 0.25  # so that clipping had something to do
     assert np.linalg.norm(many) == pytest.approx(0.25, rel=1e-5)
+
+
+@pytest.mark.parametrize("feed", ["input", "output"])
+@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+def test_decoders_that_take_unequal_numbers_of_steps_have_the_gradients_of_one_process(
+    tmp_path: Path, how: Parallel, feed: Literal["input", "output"]
+) -> None:
+    batches = Batches(ENCODED, 0, 512)
+    at = next(n for n in range(20) if len({batches.at(n, part, 2).target.shape[1] for part in (0, 1)}) == 2)
+    made = Seq2SeqConfig(
+        vocab=TOKENIZER.vocab, width=16, encoder=RecurrentEncoder(layers=2, hidden=16), layers=2, hidden=16,
+        attention=AttentionConfig(feed=feed), context=60, dropout=0.0,
+    )  # fmt: skip
+    gradients(Team(), "ddp", 1, False, tmp_path / "one.npy", made, at)
+    together(2, lambda team: gradients(team, how, 1, False, tmp_path / "many.npy", made, at), tmp_path)
+    one, many = np.load(tmp_path / "one.npy"), np.load(tmp_path / "many.npy")
+    assert np.linalg.norm(one - many) <= 1e-6 * np.linalg.norm(one)
 
 
 def test_shards_go_back_and_forth(tmp_path: Path) -> None:

@@ -85,8 +85,6 @@ class Look(nn.Module):
     later the likeliest (Xu et al., 2015).
     """
 
-    entrances = ("remember",)  # methods that use weights apart from a call, for those who keep weights in shards
-
     def __init__(
         self,
         score: Given | General | Additive | Location,

@@ -190,7 +190,7 @@ def last(y: Tensor, real: Tensor) -> Tensor:
 class Layer(nn.Module):
     """One cell over a sequence: (B, T, X) -> (B, T, H), and the state after it."""
 
-    entrances = ("step",)  # methods that use weights apart from a call, for those who keep weights in shards
+    stepped: ClassVar = True  # it may be called once a step, for those who keep weights in shards
 
     def __init__(self, kind: str, width: int, hidden: int) -> None:
         super().__init__()

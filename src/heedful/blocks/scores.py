@@ -49,8 +49,6 @@ class Given(nn.Module):
 class General(nn.Module):
     """q W k (Luong et al., 2015): queries and keys may differ in width."""
 
-    entrances = ("remember",)
-
     def __init__(self, query_width: int, key_width: int) -> None:
         super().__init__()
         self.matrix = Linear(key_width, query_width, bias=False)
@@ -67,8 +65,6 @@ class General(nn.Module):
 
 class Additive(nn.Module):
     """v . tanh(W_q q + W_k k) (Bahdanau et al., 2015): one hidden layer on [k; q] with a single output."""
-
-    entrances = ("remember", "compare")
 
     def __init__(self, query_width: int, key_width: int, hidden: int) -> None:
         super().__init__()

@@ -310,8 +310,9 @@ def _sharded(objective: Objective) -> LossOf:
     device = next(objective.parameters()).device.type
     mesh = init_device_mesh(device, (torch.distributed.get_world_size(),))
     layers = [layer for stack in objective.modules() if isinstance(stack, nn.ModuleList) for layer in stack]
-    units = [[layer] if hasattr(layer, "entrances") else layer.children() for layer in layers]
-    for part in (part for parts in units for part in parts):
+    # What is called as often as a sequence is long, which processes would not agree on, comes together once for all.
+    layers = [layer for layer in layers if not getattr(layer, "stepped", False)]
+    for part in (part for layer in layers for part in layer.children()):
         if any(weight.dim() > 1 for weight in part.parameters()):
             fully_shard(part, mesh=mesh)
             for entrance in getattr(part, "entrances", ()):
