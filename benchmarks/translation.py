@@ -168,7 +168,8 @@ def train_ours() -> dict[str, Any]:
     import torch
 
     from heedful.data.batches import Batches, Encoded, Ragged
-    from heedful.tasks.translation import compiled, translation_loss
+    from heedful.tasks.compiled import compiled
+    from heedful.tasks.translation import translation_loss
     from heedful.training.configs import Budget, TrainConfig
     from heedful.training.distributed import Spread
     from heedful.training.optim import make_optimizer

@@ -374,6 +374,7 @@ def test_translate_takes_any_text(run: Path, heedful: Run) -> None:
         (["one", "--beams", 2, "--top", 3], "2 beams cannot give 3 translations"),
         (["one", "--sample", "--beams", 2], "either drawn by chance or searched for"),
         (["one", "two", "--align-to", "a.png"], "one picture shows one text"),
+        (["one", "--align-to", "a.gif"], "a name that ends in .png"),
         (["one", "--beams", 0], "--beams"),
         (["one", "--sample", "--top-p", 1.5], "--top-p"),
     ],
@@ -513,9 +514,25 @@ def test_generate_goes_on_with_prompts(written: Path, heedful: Run) -> None:
     assert told["text"] == "a\nb" + told["added"]
     assert len(told["added"]) == 40  # as long as the recipe says
     assert told == json.loads(heedful("generate", written, "a\nb", "--json", "--top-k", 1, "--seed", 9)[1])
-    code, out, _ = heedful("generate", written, "--length", 5)
+    code, out, _ = heedful("generate", written, "--length", 5, stdin=b"")
     assert code == 0
     assert len(out) == 6
+
+
+def test_generate_goes_on_with_each_line_of_stdin(written: Path, heedful: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts, words = ["Shall I", "", "Thou", "to a", "lovely"], ("--json", "--length", 8, "--seed", 3)
+    given = [json.loads(line) for line in heedful("generate", written, *prompts, *words)[1].splitlines()]
+    assert [told["prompt"] for told in given] == prompts
+    monkeypatch.setattr("heedful.commands.generate.TOGETHER", 2)
+    for dash in (["-"], []):
+        code, out, err = heedful("generate", written, *dash, *words, stdin="\n".join(prompts).encode())
+        assert (code, err) == (0, "")
+        told = [json.loads(line) for line in out.splitlines()]
+        assert [(one["prompt"], one["added"]) for one in told] == [(one["prompt"], one["added"]) for one in given]
+    assert heedful("generate", written, "-", stdin=b"")[:2] == (0, "")
+    code, out, err = heedful("generate", written, "-", *words, stdin=b"Shall I\nTh\xff\n")
+    assert (code, len(out.splitlines())) == (2, 1)
+    assert "stdin:2:3: this is not UTF-8" in err
 
 
 def test_eval_of_a_language_model_gives_its_scores_again(written: Path, heedful: Run, monkeypatch: Any) -> None:

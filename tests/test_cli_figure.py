@@ -87,11 +87,13 @@ def test_what_is_no_number_is_null_in_json(heedful: Run, monkeypatch: pytest.Mon
     [
         (("recal",), "did you mean recall?"),
         (("recall", "distence=3"), "distence is no known key"),
-        (("recall", "distances=[0]"), "greater than or equal to 1"),
+        (("recall", "distances=[0]"), "error: override distances: distances.0 is not right"),
         (("recall", "steps"), "this is not an override"),
         (("length", "width=7"), "multiple of 2"),
         (("recall", "--out", "nowhere/a.png"), "there is no such folder"),
         (("recall", "--out", "."), "a folder is in the way"),
+        (("recall", "--out", "a.gif"), "a name that ends in .png"),
+        (("recall", "--out", "a"), "a name that ends in .png"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_trained(

@@ -210,3 +210,26 @@ def test_a_validator_can_name_a_setting_further_down() -> None:
         parse(Outer, {}, None, ["inner.low=3", "inner.high=12"])
     assert caught.value.message == "inner.high: more than the most"
     assert caught.value.where == "override inner.high"
+
+
+class Sizes(Config):
+    many: tuple[Annotated[int, Field(ge=1)], ...] = Field((1,), min_length=1, max_length=2)
+    two: tuple[int, int] = (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("override", "path", "expected", "todo"),
+    [
+        ("many=[0]", "many.0", "greater than or equal to 1", None),
+        ("many=[x]", "many.0", "a whole number", None),
+        ("many=[]", "many", "at least 1 item", None),
+        ("many=[1, 2, 3]", "many", "at most 2 items", None),
+        ("two=[1, 2, 3]", "two", "at most 2 items", None),
+        ("two=[1]", "two.1", None, "add it at the end of the list"),
+    ],
+)
+def test_a_bad_item_or_a_list_of_another_length_is_one_problem(
+    override: str, path: str, expected: str | None, todo: str | None
+) -> None:
+    ((name, problem),) = problems(Sizes, {}, override).items()
+    assert (name, problem.expected, problem.todo) == (path, expected, todo)

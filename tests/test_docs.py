@@ -36,7 +36,7 @@ from heedful.models.configs import (
     TransformerEncoder,
     TreeLSTMConfig,
 )
-from heedful.recipe import DecodeConfig, LanguageModelTask, TranslationTask, TreeTask, WritingConfig
+from heedful.recipe import DecodeConfig, LanguageModelTask, TranslationTask, TreeTask, WritingConfig, shipped
 from heedful.training.configs import Budget, TrainConfig
 from heedful.training.optim import AdamW, Constant, Cosine, Linear, Noam
 
@@ -114,6 +114,12 @@ def test_commands_and_their_options_exist(page: Path) -> None:
             options = {name for option in verbs[verb].params for name in option.opts} | {"--help"}
             unknown += [f"{verb} {name}" for name in re.findall(r"(?<!\S)--?[a-z][\w-]*", rest) if name not in options]
     assert unknown == []
+
+
+def test_the_guide_names_every_shipped_recipe() -> None:
+    text = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+    table = text.partition("These recipes come with Heedful")[2].partition("```")[0]
+    assert sorted(re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)) == sorted(shipped())
 
 
 @every_page

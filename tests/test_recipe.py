@@ -18,6 +18,8 @@ from heedful.recipe import (
     schema_text,
     shipped,
     summary,
+    told_size,
+    with_article,
 )
 
 TEMPLATES = sorted((RECIPES / "templates").glob("*.yaml"))
@@ -98,6 +100,9 @@ def test_check_names_every_missing_file(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         check_recipe(recipe)
     assert len(caught.value.problems) == 6
+    with pytest.raises(UserError) as caught:
+        check_recipe(recipe, ["test"])
+    assert len(caught.value.problems) == 2
     check_recipe(load_recipe("numbers"))
 
 
@@ -146,7 +151,7 @@ SEQ2SEQ = "model={kind: seq2seq}"
     ("name", "overrides", "where", "told"),
     [
         ("numbers", [SEQ2SEQ, "train.batching=packed"], "override train.batching", "write batching: padded"),
-        ("language-model", ["train.batching=packed"], "override train.batching", "a rnn_lm cannot read"),
+        ("language-model", ["train.batching=packed"], "override train.batching", "an rnn_lm cannot read"),
         (
             "numbers",
             ["model={kind: seq2seq, attention: {choice: hard}}", "train.compile=true"],
@@ -222,3 +227,22 @@ def test_the_schema_asks_each_task_for_its_own_settings() -> None:
 def test_init_knows_a_template_for_language_models(tmp_path: Path) -> None:
     recipe, _ = init_recipe("language-model", tmp_path)
     assert load_recipe(str(recipe)).task.kind == "language_model"
+
+
+def test_init_knows_a_template_for_trees(tmp_path: Path) -> None:
+    recipe, _ = init_recipe("trees", tmp_path)
+    assert load_recipe(str(recipe)).task.kind == "tree_classification"
+
+
+def test_words_that_only_the_data_tell_are_not_guessed() -> None:
+    recipe = load_recipe("sentiment-trees", ["tokenizer.known=10000000"])
+    assert recipe.size == recipe.model.parameters(0) < 1_000_000
+    assert told_size(recipe) == "about 0.3 million parameters, and 100 for each word"
+    assert told_size(load_recipe("sentiment-trees", ["model.vocab=10000"])) == "about 1.3 million parameters"
+    with pytest.raises(UserError, match=r"tokenizer\.known is not right"):
+        load_recipe("sentiment-trees", ["tokenizer.known=10000001"])
+
+
+def test_kinds_have_their_articles() -> None:
+    kinds = ("rnn_lm", "elmo", "seq2seq", "transformer", "tree_lstm")
+    assert [with_article(kind).split()[0] for kind in kinds] == ["an", "an", "a", "a", "a"]

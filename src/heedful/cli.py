@@ -60,7 +60,7 @@ def _options(
 
 @app.command()
 def init(
-    template: Annotated[str, typer.Argument(metavar="TASK", help="translate or language-model.")],
+    template: Annotated[str, typer.Argument(metavar="TASK", help="translate, language-model or trees.")],
     path: Annotated[Path | None, typer.Argument(metavar="PATH", help="The file to write; else TASK.yaml.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Write even where a file is in the way.")] = False,
 ) -> None:
@@ -84,12 +84,11 @@ def show(recipe: RecipeName, overrides: Overrides = None) -> None:
 @app.command()
 def check(recipe: RecipeName, overrides: Overrides = None) -> None:
     """Look for mistakes in a recipe. The files that it names are looked for too; nothing is trained."""
-    from heedful.recipe import check_recipe, find_recipe, load_recipe
+    from heedful.recipe import check_recipe, find_recipe, load_recipe, told_size, with_article
 
     checked = load_recipe(recipe, overrides or [])
     check_recipe(checked)
-    size = f"about {checked.size / 1e6:,.1f} million parameters"
-    typer.echo(f"{find_recipe(recipe)}: no mistakes; a {checked.model.kind} of {size}")
+    typer.echo(f"{find_recipe(recipe)}: no mistakes; {with_article(checked.model.kind)} of {told_size(checked)}")
 
 
 @app.command()
@@ -160,7 +159,9 @@ def translate(
 @app.command()
 def generate(
     run: RunFolder,
-    prompts: Annotated[list[str] | None, typer.Argument(metavar="PROMPT", help="Texts to go on with.")] = None,
+    prompts: Annotated[
+        list[str] | None, typer.Argument(metavar="PROMPT", help="Texts to go on with, or - for lines of stdin.")
+    ] = None,
     length: Annotated[int | None, typer.Option(min=1, max=1_000_000, help="Tokens written; else as trained.")] = None,
     temperature: Annotated[
         float | None, typer.Option(min=0.01, max=100, help="Over 1 more daring, under 1 less.")

@@ -151,6 +151,8 @@ def _explain(cls: type[Config], error: ValidationError, where: Callable[[Keys], 
     for detail in error.errors(include_url=False)[:MOST_PROBLEMS]:
         path, owners, members = _trace(cls, detail["loc"])
         kind, context, given = detail["type"], detail.get("ctx", {}), detail["input"]
+        if kind == "too_short" and len(given) >= context["min_length"]:
+            continue  # a list that is short only of the items that are told of by themselves
         if isinstance(context.get("error"), FieldError):
             path = (*path, *context["error"].keys)
         name, group = ".".join(map(str, path))[:LONGEST_NAME] or "the settings", "".join(f"{key}." for key in path[:-1])
@@ -159,7 +161,7 @@ def _explain(cls: type[Config], error: ValidationError, where: Callable[[Keys], 
         expected: str | None = EXPECTED.get(kind, detail["msg"].removeprefix("Input should be "))
         if kind == "missing":
             message, found, expected = f"{name} is missing", None, _description(owners, path[-1])
-            todo = f"add `{path[-1]}:`"
+            todo = f"add `{path[-1]}:`" if isinstance(path[-1], str) else "add it at the end of the list"
         elif kind == "extra_forbidden":
             known = sorted({field for owner in owners for field in owner.model_fields})
             message, found, expected = f"{name} is no known key", None, "one of " + ", ".join(known)
@@ -175,6 +177,9 @@ def _explain(cls: type[Config], error: ValidationError, where: Callable[[Keys], 
         elif kind == "value_error":  # one of our own validators, whose message says it all
             message, expected = f"{name}: {context['error']}", None
             found = None if isinstance(given, dict) else found
+        elif kind in ("too_short", "too_long"):
+            least, count = kind == "too_short", context["min_length" if kind == "too_short" else "max_length"]
+            expected = f"at {'least' if least else 'most'} {count} item{'s' * (count != 1)}"
         elif kind == "int_type" and isinstance(given, float) and given.is_integer():
             todo = f"write {int(given)}"
         elif kind == "string_type" and isinstance(given, (int, float)):

@@ -113,7 +113,13 @@ def _train(
     held_out: Encoded = job.encode(valid, vocabulary)
 
     torch.manual_seed(recipe.train.seed)
-    config = recipe.model.model_copy(update={"vocab": recipe.model.vocab or vocabulary.vocab})
+    vocab = recipe.model.vocab or vocabulary.vocab
+    _require_room(vocab, vocabulary.vocab)
+    config = recipe.model.model_copy(update={"vocab": vocab})
+    if (told := config.parameters(vocab)) > recipe.size:  # the words of trees are counted only now
+        _require_memory(told, device, team, recipe.train.parallel)
+        if folder:
+            folder.preflight(model=4 * told, checkpoint=4 * told * 3)
     model: Any = build(config)
     size = sum(weight.numel() for weight in model.parameters())
     threads = recipe.train.threads or few_threads(model, device, team.local_world)
@@ -175,6 +181,18 @@ def _train(
     if folder and not stopped:
         yield from _finish(job, folder, config, shown, speaker, counters)
     yield Finished(counters.step, stopped, str(path))
+
+
+def _require_room(given: int, known: int) -> None:
+    """Refuse a model with fewer rows in its embedding than there are things to embed."""
+    if given < known:
+        raise UserError(
+            "the model's vocabulary is too small",
+            where="model.vocab",
+            found=f"{given:,}",
+            expected=f"at least {known:,}, as many as the training data have",
+            todo="leave model.vocab out",
+        )
 
 
 def _require_memory(size: int, device: torch.device, team: Team, parallel: Parallel) -> None:

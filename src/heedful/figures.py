@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw
 
-from heedful.errors import printable
+from heedful.errors import UserError, printable
 from heedful.letters import written
 
 Grid = npt.NDArray[np.float64]
@@ -30,6 +30,12 @@ BLOCKS = ((0.75, "█"), (0.5, "▓"), (0.25, "▒"), (0.05, "░"))  # from thi
 DOTS = 2  # pixels of the file to one unit of layout, so that sharp screens and print look right
 FINE = 2  # further pixels while drawing, averaged away at the end: smooth edges
 SMALL, NORMAL, LARGE = 11.0, 13.0, 16.0  # sizes of letters
+
+
+def require_png(path: Path, where: str) -> None:
+    """Refuse a name that promises another kind of picture than is drawn."""
+    if path.suffix.lower() != ".png":
+        raise UserError("a picture is a PNG file", where=where, found=str(path), expected="a name that ends in .png")
 
 
 class Page:

@@ -18,7 +18,7 @@ from pydantic.json_schema import models_json_schema
 
 from heedful.config import Config, FieldError, load_yaml, override, parse
 from heedful.data.embedded import LibraryProse, NumberWords
-from heedful.data.sources import Jsonl, ParallelFiles, Tsv
+from heedful.data.sources import SPLITS, Jsonl, ParallelFiles, Split, Tsv
 from heedful.data.text import TextFiles
 from heedful.data.tokenizers import Bpe, Characters, Unigram, WholeWords, WordPiece
 from heedful.data.trees import SentimentTrees, WordsConfig
@@ -106,6 +106,12 @@ class TranslationRecipe(Config):
         model = info.data.get("model")
         if train.compile and isinstance(model, Seq2SeqConfig) and model.hard:
             raise FieldError("a model that draws where to look is not compiled; write compile: false", "compile")
+        if train.compile and isinstance(model, Seq2SeqConfig) and model.attention and model.attention.feed == "input":
+            raise FieldError(
+                "a decoder that looks before each step is a loop, compiled anew for each length of a target; "
+                "write compile: false, or model.attention.feed: output",
+                "compile",
+            )
         return _packs(train, model)
 
     @model_validator(mode="after")
@@ -137,6 +143,8 @@ class TreeRecipe(Config):
     @field_validator("train")
     @classmethod
     def _batches_can_be_read(cls, train: TrainConfig, info: ValidationInfo) -> TrainConfig:
+        if train.compile:
+            raise FieldError("batches of trees have too many shapes to be compiled; write compile: false", "compile")
         return _packs(train, info.data.get("model"))
 
     @model_validator(mode="after")
@@ -151,7 +159,7 @@ class TreeRecipe(Config):
     @property
     def size(self) -> int:
         """How many numbers are trained, as far as it can be known before the data are read."""
-        return self.model.parameters(self.model.vocab or self.tokenizer.known * (self.data.vectors is not None))
+        return self.model.parameters(self.model.vocab or 0)
 
 
 class LanguageModelRecipe(Config):
@@ -184,9 +192,15 @@ def _packs(train: TrainConfig, model: Any) -> TrainConfig:
     """Refuse packed batches for a model that cannot read them; there is none to ask where it has mistakes itself."""
     if train.batching == "packed" and model is not None and not model.packs:
         raise FieldError(
-            f"a {model.kind} cannot read texts that lie end to end in one row; write batching: padded", "batching"
+            f"{with_article(model.kind)} cannot read texts that lie end to end in one row; write batching: padded",
+            "batching",
         )
     return train
+
+
+def with_article(kind: str) -> str:
+    """A kind of model as a sentence names it, by how it is said aloud."""
+    return f"{'an' if kind.startswith(('a', 'e', 'i', 'o', 'rnn', 'x')) else 'a'} {kind}"
 
 
 def _require_room(given: int | None, tokens: int) -> None:
@@ -269,12 +283,19 @@ def summary(path: Path) -> str:
         return lines.readline().lstrip("# ").rstrip()
 
 
-def check_recipe(recipe: Recipe) -> None:
-    """Raise one error for all files that a recipe names and that are not there."""
-    problems = recipe.data.missing()
+def check_recipe(recipe: Recipe, splits: Sequence[Split] = SPLITS) -> None:
+    """Raise one error for all files that a recipe names for some splits and that are not there."""
+    problems = recipe.data.missing(splits)
     if problems:
         count = "a data file is" if len(problems) == 1 else f"{len(problems)} data files are"
         raise UserError(f"{count} not as the recipe says", problems=problems)
+
+
+def told_size(recipe: Recipe) -> str:
+    """How large the model is, as far as it can be known before the data are read."""
+    words = isinstance(recipe, TreeRecipe) and recipe.model.vocab is None
+    more = f", and {recipe.model.width:,} for each word" if words else ""
+    return f"about {recipe.size / 1e6:,.1f} million parameters{more}"
 
 
 def schema_text() -> str:

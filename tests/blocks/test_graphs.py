@@ -1,4 +1,5 @@
 import random
+from itertools import combinations
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ def drawn(seed: int, count: int, edges: int) -> Edges:
     """A random graph without cycles, whose nodes are in no order."""
     r = random.Random(seed)
     names = r.sample(range(count), count)
-    return [(names[a], names[b]) for a, b in (sorted(r.sample(range(count), 2)) for _ in range(edges))]
+    return [(names[a], names[b]) for a, b in r.sample(list(combinations(range(count), 2)), edges)]
 
 
 def node_by_node(model: GraphLSTM, x: Tensor, edges: Edges, merge: str) -> Tensor:
@@ -41,7 +42,7 @@ def node_by_node(model: GraphLSTM, x: Tensor, edges: Edges, merge: str) -> Tenso
 @pytest.mark.parametrize(("count", "edges"), [(1, 0), (5, 0), (2, 1), (12, 20), (9, 36)])
 def test_by_levels_is_node_by_node_and_so_are_the_gradients(count: int, edges: int, merge: str) -> None:
     model = GraphLSTM(4, 5, merge).double()
-    graph = drawn(count, count, edges)  # some edges stand there twice
+    graph = drawn(count, count, edges)
     x = torch.randn(count, 4, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(count, 5, dtype=torch.float64)
     results = []
@@ -100,6 +101,17 @@ def test_a_cycle_is_named_by_its_nodes_in_the_direction_of_the_edges(
     with pytest.raises(ValueError, match="has a cycle: ") as caught:
         Order.of(count, edges)
     assert str(caught.value).partition(": ")[2] in cycles
+
+
+def test_an_edge_that_is_given_twice_is_named() -> None:
+    with pytest.raises(ValueError, match="the edge from 0 to 2 is given twice"):
+        Order.of(3, [(0, 2), (1, 2), (0, 2)])
+
+
+@pytest.mark.parametrize("rows", [2, 4])
+def test_a_row_for_each_node_no_more_and_no_less(rows: int) -> None:
+    with pytest.raises(ValueError, match=f"there are {rows} rows, but the order is of 3 nodes"):
+        GraphLSTM(4, 5)(torch.randn(rows, 4), Order.of(3, [(0, 1)]))
 
 
 def test_an_empty_graph_is_refused() -> None:

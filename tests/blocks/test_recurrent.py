@@ -383,3 +383,9 @@ def test_the_forget_gate_starts_open() -> None:
         layer(x)
     torch.testing.assert_close(seen["cell.forget"], torch.full((B, H), 1.0).sigmoid())
     assert bool((seen["cell.write"] == 0.5).all())
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_a_sequence_without_steps_is_refused(kind: str) -> None:
+    with pytest.raises(ValueError, match="the sequence has no steps"):
+        Layer(kind, 3, 4)(torch.zeros(2, 0, 3))

@@ -55,6 +55,10 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
         files(tmp_path, train="a\nb").read("test")
     gone = TextFiles(root=str(tmp_path), train="gone.txt", valid="train.txt", test="lost.txt")
     assert [problem.where for problem in gone.missing()] == [str(tmp_path / "gone.txt"), str(tmp_path / "lost.txt")]
+    whole = TextFiles(root=str(tmp_path), train="gone.txt")  # whose end is the validation set
+    assert [problem.where for problem in whole.missing()] == [str(tmp_path / "gone.txt")]
+    assert [problem.where for problem in whole.missing(["valid"])] == [str(tmp_path / "gone.txt")]
+    assert gone.missing(["valid"]) == []
     assert [problem.where for problem in TextFiles(root="nowhere", train="x").missing()] == ["data.root"]
 
 

@@ -22,6 +22,7 @@ from heedful.data.tokenizers import (
     WholeWords,
     WordPiece,
     byte_letters,
+    several,
 )
 from heedful.errors import UserError
 
@@ -316,3 +317,9 @@ def test_characters_and_words_known_are_the_commonest() -> None:
     assert words.pieces(range(words.vocab))[4:] == ["a", "b", "n"]
     assert words.encode("A b <pad> <unk> <eos> band").ids == [4, 5, 1, 1, 1, 1]
     assert words.decode(words.encode("n  A").ids) == "n a"
+
+
+def test_a_text_alone_is_no_list_of_texts() -> None:
+    assert several(("six", "seven")) == ["six", "seven"]
+    with pytest.raises(TypeError, match="a list of texts"):
+        several("six")

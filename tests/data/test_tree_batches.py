@@ -8,6 +8,7 @@ import torch
 from heedful.data.tree_batches import EncodedTrees, TreeBatches, encode_trees
 from heedful.data.trees import NOTHING, Tree, WordsConfig, parse_tree
 from heedful.data.words import Words
+from heedful.errors import UserError
 
 LINES = ["(3 (2 It) (4 (2 's) (4 great)))", "(1 no)", "(0 (1 (2 very) (1 bad)) (2 .))"]
 
@@ -72,6 +73,14 @@ def test_inner_nodes_may_have_words() -> None:
     assert batch.inner.tolist() == [0]
     assert batch.words.tolist() == [2, 3]
     assert batch.tokens == 2
+
+
+def test_a_leaf_without_a_word_is_named() -> None:
+    good, bare = Tree((0,), ("a",), ((),)), Tree((0, 0, 1), ("a", None, None), ((), (), (0, 1)))
+    with pytest.raises(UserError, match="a leaf has no word") as caught:
+        encode_trees([good, bare], None)
+    assert caught.value.where == "tree 2"
+    assert caught.value.found == "neither a word nor children at node 2"
 
 
 def test_unknown_words_are_one_word() -> None:

@@ -39,7 +39,7 @@ def test_without_classes_any_label_will_do() -> None:
 
 BAD = [
     ("3 (2 It))", 1, "'3'", "begins with a bracket"),
-    ("(3 (2 It) (4 great)", 1, "1 brackets still open", "not closed"),
+    ("(3 (2 It) (4 great)", 1, "1 bracket still open", "not closed"),
     ("(3 (2 It) (4 (2 a) (1 b", 20, "3 brackets still open", "not closed"),
     ("(3 (2 It)) )", 12, "')'", "after the tree"),
     ("(3 (2 It)) (2 more)", 12, "'(2 more)'", "after the tree"),
@@ -47,7 +47,7 @@ BAD = [
     ("((2 It))", 2, "'('", "label is missing"),
     ("(3 (2 It) ())", 12, "')'", "label is missing"),
     ("()", 2, "')'", "label is missing"),
-    ("(", 1, "1 brackets", "not closed"),
+    ("(", 1, "1 bracket still", "not closed"),
     ("(3)", 1, "'(3)'", "empty"),
     ("(3 (2 It) (2 ))", 11, "'(2 )'", "empty"),
     ("(x It)", 2, "'x'", "no label"),
@@ -109,6 +109,7 @@ def test_a_file_without_a_tree_is_refused(tmp_path: Path) -> None:
 def test_every_file_that_is_missing_is_named(tmp_path: Path) -> None:
     source = SentimentTrees(root=str(tmp_path), train="a", valid="b", test="c", vectors="d")
     assert [error.where for error in source.missing()] == [str(tmp_path / name) for name in "abcd"]
+    assert [error.where for error in source.missing(["test"])] == [str(tmp_path / "c")]  # which begins from no vectors
     nowhere = SentimentTrees(root=str(tmp_path / "none"), train="a", valid="b")
     assert [error.where for error in nowhere.missing()] == ["data.root"]
 

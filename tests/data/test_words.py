@@ -97,6 +97,7 @@ def test_a_header_and_words_with_a_space_are_understood(tmp_path: Path) -> None:
     ("line", "message", "found"),
     [
         ("dog 1 2", "number of columns", "2 numbers"),
+        ("dog 1", "number of columns", "1 number in"),
         ("dog", "number of columns", "0 numbers"),
         ("dog 1 2 x", "no number", "'x'"),
         ("dog 1 nan 3", "no number", "'nan'"),
@@ -135,3 +136,19 @@ def test_the_nearest_word_to_king_less_man_and_woman_is_queen() -> None:
 
 def test_the_json_is_plain() -> None:
     assert json.loads(learned().json) == {"kind": "words", "lowercase": True, "words": learned().words}
+
+
+def test_a_list_notes_which_vectors_its_words_begin_from(tmp_path: Path) -> None:
+    path = tmp_path / "vectors.txt"
+
+    def noted(text: str) -> Words:
+        path.write_text(text)
+        return learned().beginning_from(read_vectors(path, {"dog"}, known=0))
+
+    words = noted("dog 1 2\ncat 1 2\n")
+    assert Words(words.json, "again").vectors == words.vectors == noted("cat 3 4\ndog 1 2\n").vectors
+    assert noted("dog 1 3\n").vectors != words.vectors
+    assert (words.words, words.sha256 != learned().sha256) == (learned().words, True)
+    assert learned().vectors is None
+    with pytest.raises(UserError, match="damaged"):
+        Words(json.dumps({**json.loads(words.json), "vectors": 3}), "here")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import shlex
 import shutil
 from collections.abc import Callable
 from itertools import count
@@ -180,3 +181,7 @@ def test_commands_to_go_on_with_fit_the_model(text: list[str], tmp_path: Path) -
     assert "--align" not in told("numbers", [f"model={{{SEQ2SEQ}, attention: null}}"])
     assert f"heedful generate '{tmp_path}/a run'" in told("language-model", text)
     assert "layers" in told("elmo", text)
+    for name, overrides in (("numbers", []), ("language-model", text)):  # what stands for a sample works as it is
+        verb, folder, sample, *_ = shlex.split(told(name, overrides).splitlines()[0])[1:]
+        assert (verb, folder) == ("translate" if name == "numbers" else "generate", f"{tmp_path}/a run")
+        assert sample.replace(" ", "").isalpha()

@@ -111,6 +111,40 @@ def test_a_new_model_begins_from_the_vectors(folder: Path) -> None:
     plain.begin(model, words)  # nothing to put in
 
 
+def test_vectors_that_changed_before_the_first_checkpoint_are_noticed(folder: Path) -> None:
+    run, vectors = folder / "run", folder / "vectors.txt"
+    was = vectors.read_text()
+    events = train(recipe(folder), run)
+    next(event for event in events if isinstance(event, Started))
+    events.close()
+    assert not newest(run, 1)[0] and (run / "tokenizer.json").exists()
+    vectors.write_text(was.replace("awful ", "awful 1"))
+    with pytest.raises(UserError, match="not the word vectors that the run began with") as caught:
+        list(train(recipe(folder), run))
+    assert caught.value.where == str(vectors)
+    vectors.write_text(was)
+    assert any(isinstance(event, Step) for event in train(recipe(folder), run))
+
+
+def test_a_run_is_scored_without_the_files_that_only_training_reads(folder: Path, trained: Path) -> None:
+    for name in ("vectors.txt", "train.txt", "dev.txt"):
+        (folder / name).unlink()
+    said = heard("eval", str(trained))
+    assert said.exit_code == 0 and said.output.startswith("test: loss "), said.output
+    error = heard("eval", str(trained), "--split", "valid").exception
+    assert isinstance(error, UserError) and [problem.where for problem in error.problems] == [str(folder / "dev.txt")]
+
+
+def test_a_model_that_its_words_make_too_large_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = recipe(folder, "tokenizer.known=10000000")  # of which the file has seven
+    there = 16 * few.model.parameters(11)
+    monkeypatch.setattr("heedful.experiment.memory", lambda device: there)
+    assert any(isinstance(event, Started) for event in train(few, folder / "run"))
+    monkeypatch.setattr("heedful.experiment.memory", lambda device: there - 1)
+    with pytest.raises(UserError, match="too large to be trained here"):
+        list(train(few, folder / "other"))
+
+
 def test_vectors_that_do_not_fit_the_model_are_named(folder: Path) -> None:
     job = TreeJob(recipe(folder, "model.width=7"))
     with pytest.raises(UserError, match="do not fit") as caught:
@@ -195,7 +229,7 @@ def test_the_command_line_judges_trees_and_every_part_of_them(trained: Path) -> 
     parts = ("good awful awful", "good", "awful awful", "awful", "awful")
     assert all(node.endswith(f" {words}") for node, words in zip(nodes, parts, strict=True))
     assert [len(node) - len(node.lstrip()) for node in nodes] == [2, 4, 4, 6, 6]
-    told = json.loads(heard("judge", str(trained), "--json", stdin=f"{line}\n\n").output)
+    told = json.loads(heard("judge", str(trained), "--json", stdin=f"{line}\n").output)
     assert told["text"] == "good awful awful"
     assert told["nodes"][-1] == told["label"] == max(range(5), key=lambda label: told["probabilities"][label])
     judged = heedful.load(trained).judge([line])[0]
@@ -213,3 +247,29 @@ def test_what_is_no_tree_is_named(trained: Path) -> None:
     error = heard("judge", str(trained), "(2 good)", "a plain sentence").exception
     assert isinstance(error, UserError)
     assert error.where is not None and error.where.startswith("tree 2")
+
+
+def test_trees_that_the_model_cannot_take_are_named(trained: Path) -> None:
+    wrong = {"(1 (1 a) (1 b) (1 c))": "more children than the model can take", " ": "there is no tree"}
+    for line, message in wrong.items():
+        error = heard("judge", str(trained), "(2 good)", line).exception
+        assert isinstance(error, UserError) and error.where is not None
+        assert message in error.message and error.where.startswith("tree 2")
+        with pytest.raises(UserError, match=message):
+            heedful.load(trained).judge(["(1 a)", line])
+
+
+def test_lines_out_are_lines_in(trained: Path) -> None:
+    said = heard("judge", str(trained), stdin="(2 good)\n\n(2 bad)\n").output.splitlines()
+    assert [line.split()[-1:] for line in said] == [["good"], [], ["bad"]]
+
+
+def test_a_vocabulary_that_is_too_small_is_refused(folder: Path) -> None:
+    with pytest.raises(UserError, match="vocabulary is too small") as error:
+        list(train(recipe(folder, "model.vocab=5"), folder / "run"))
+    assert error.value.where == "model.vocab" and error.value.found == "5"
+
+
+def test_trees_are_not_compiled(folder: Path) -> None:
+    with pytest.raises(UserError, match="compile"):
+        recipe(folder, "train.compile=true")

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from heedful.blocks.layouts import Padded
+from heedful.blocks.memory import drawn
 from heedful.blocks.taps import watch
 from heedful.errors import UserError
 from heedful.models import build
@@ -282,3 +283,26 @@ def test_a_recipe_is_told_which_setting_does_not_fit(overrides: list[str], messa
 def test_packed_sentences_are_refused() -> None:
     with pytest.raises(UserError, match="write batching: padded"):
         load_recipe("numbers-rnn", ["train.batching=packed"])
+
+
+@pytest.mark.parametrize("feed", ["input", "output"])
+def test_sequences_without_a_token_are_refused(feed: str) -> None:
+    model: Any = build(Seq2SeqConfig.model_validate({"vocab": 9, "width": 4, "attention": {"feed": feed}}))
+    with pytest.raises(ValueError, match="the source has no tokens"):
+        model.start(torch.zeros(2, 0, dtype=torch.long))
+    with pytest.raises(ValueError, match="the target has no tokens"):
+        model(torch.zeros(2, 0, dtype=torch.long), model.start(torch.ones(2, 3, dtype=torch.long)))
+
+
+def test_a_decoder_that_looks_before_each_step_is_not_compiled() -> None:
+    with pytest.raises(UserError, match=r"compile: false, or model.attention.feed: output"):
+        load_recipe("numbers-rnn", ["train.compile=true"])
+    load_recipe("numbers-rnn", ["train.compile=true", "model.attention.feed=output"])
+
+
+def test_half_precision_draws_evenly() -> None:
+    weights = torch.full((100_000, 100), 0.01, dtype=torch.bfloat16)
+    share = drawn(weights).float().mean(0)
+    assert float((share - 0.01).abs().max()) < 6 * (0.01 * 0.99 / 100_000) ** 0.5
+    first, last = share[:10].mean(), share[-10:].mean()
+    assert abs(float(first - last)) < 5 * (2 * 0.01 / 1_000_000) ** 0.5

@@ -10,7 +10,7 @@ import torch
 
 from heedful.data.text import Text
 from heedful.data.tokenizers import Bpe, Characters, Tokenizer, WholeWords, WordPiece
-from heedful.data.windows import TextBatches, encode_text
+from heedful.data.windows import TextBatches, encode_text, text_ids
 from heedful.models import build
 from heedful.models.configs import ElmoConfig, RnnLMConfig
 from heedful.tasks import language_model
@@ -200,6 +200,20 @@ def test_any_prompt_is_kept_as_it_is_and_any_tokenizer_goes_on_with_it(config: A
         (found,) = model.write([prompt])
         assert found.text == prompt + found.added
         assert len(found.ids) == 6
+
+
+@pytest.mark.parametrize(
+    ("config", "between"), [(WholeWords(vocab=20), " "), (WordPiece(vocab=60), " "), (Characters(vocab=40), "")]
+)
+def test_what_follows_an_unknown_word_joins_on_to_it_as_to_any_other(config: Any, between: str) -> None:
+    tokenizer = Tokenizer.train(config, LINES)
+    writer = Writer(ahead(vocab=tokenizer.vocab), tokenizer, CPU)
+    (word,) = tokenizer.ids(["a"])[0]
+    for prompt in ("ΩΩ", "a ΩΩ", "a rose\nΩΩ", "ΩΩ ΩΩ"):
+        before = text_ids(prompt, tokenizer)
+        assert before[-1] == Tokenizer.unk
+        assert writer._added(before, [word]) == f"{between}a"
+    assert writer._added(text_ids("ΩΩ\n", tokenizer), [word]) == "a"
 
 
 # ------------------------------------------------------------------ the reader

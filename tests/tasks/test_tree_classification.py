@@ -24,7 +24,7 @@ class Says(torch.nn.Module):
 
     def __init__(self, said: dict[int, int]) -> None:
         super().__init__()
-        self.said = said
+        self.said, self.config = said, TreeLSTMConfig()
 
     def forward(self, batch: TreeBatch) -> Tensor:
         classes = torch.tensor([self.said.get(label, label) for label in batch.labels.tolist()])
@@ -106,3 +106,8 @@ def test_a_line_that_is_no_tree_is_named_by_its_number() -> None:
 
 def test_an_unknown_word_can_be_judged() -> None:
     assert 0 <= model_judge().judge(["(2 unheard)"])[0].label < 5
+
+
+def test_a_line_alone_is_refused() -> None:
+    with pytest.raises(TypeError, match="a list of trees"):
+        model_judge().judge(LINES[0])

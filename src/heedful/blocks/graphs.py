@@ -78,9 +78,13 @@ class Order:
         if not count:
             raise ValueError("the graph has no nodes")
         reads: list[list[int]] = [[] for _ in range(count)]
+        seen = set[tuple[int, int]]()
         for a, b in edges:
             if not (0 <= a < count and 0 <= b < count):
                 raise ValueError(f"there is an edge from {a} to {b}, but the nodes are 0 to {count - 1}")
+            if (a, b) in seen:
+                raise ValueError(f"the edge from {a} to {b} is given twice")
+            seen.add((a, b))
             reads[b].append(a)
         heights = _heights(reads)
         members: list[list[int]] = [[] for _ in range(max(heights) + 1)]
@@ -142,6 +146,8 @@ class GraphLSTM(nn.Module):
         self.cell, self.size = Merging(width, hidden, merge), hidden
 
     def forward(self, x: Tensor, order: Order) -> Tensor:
+        if len(x) != len(order.nodes):
+            raise ValueError(f"there are {len(x)} rows, but the order is of {len(order.nodes)} nodes")
         gates = self.cell.x(x.index_select(0, order.nodes)).split([level.size for level in order.levels])
         states: list[tuple[Tensor, Tensor]] = []
         nothing = gates[0].new_zeros(0, self.size)  # (0, H)

@@ -130,4 +130,5 @@ def likeliest(weights: Tensor) -> Tensor:
 @torch.no_grad()
 def drawn(weights: Tensor) -> Tensor:
     """One at a place drawn with these probabilities: the first to come of exponential waiting times."""
-    return likeliest(weights / torch.empty_like(weights).exponential_())
+    waited = torch.empty_like(weights, dtype=torch.float32).exponential_()  # half floats would tie
+    return likeliest(weights / waited).to(weights.dtype)

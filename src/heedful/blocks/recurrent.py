@@ -204,6 +204,8 @@ class Layer(nn.Module):
         return after
 
     def forward(self, x: Tensor, state: State | None = None, real: Tensor | None = None) -> tuple[Tensor, State]:
+        if x.shape[1] == 0:
+            raise ValueError("there is nothing to read: the sequence has no steps")
         if x.shape[1] == 1 and real is None:
             state = self.step(x[:, 0], state or self.zeros(x))
             return state[0][:, None], state  # (B, T, H)

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from heedful.errors import printable
 from heedful.experiment import Finished, Happening, Stage, Started
-from heedful.jobs import Evaluated, Job, Words
+from heedful.jobs import Evaluated, Job, Names
 from heedful.training.loop import Step
 
 PAUSE = 5.0  # seconds between two lines about steps in a log
@@ -28,7 +28,7 @@ class Display(AbstractContextManager["Display"], Protocol):
     def say(self, text: str) -> None: ...
 
 
-def display(words: Words, log_every: int, quiet: bool = False) -> Display:
+def display(words: Names, log_every: int, quiet: bool = False) -> Display:
     """A bar where a person looks on, lines where not; nothing for a process that does not lead."""
     if quiet:
         return Silence()
@@ -51,7 +51,7 @@ class Silence(Display):
 class Lines(Display):
     """One line an event, and now and then one for a step."""
 
-    def __init__(self, words: Words, log_every: int) -> None:
+    def __init__(self, words: Names, log_every: int) -> None:
         self.words, self.log_every, self.pace, self.last = words, log_every, Pace(), float("-inf")
 
     def __exit__(self, *_: object) -> None:
@@ -75,7 +75,7 @@ class Lines(Display):
 class Bar(Display):
     """A bar that moves with each step, and lines above it for what stays worth reading."""
 
-    def __init__(self, words: Words) -> None:
+    def __init__(self, words: Names) -> None:
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(14), TextColumn("{task.fields[facts]}"))
         console = Console(markup=False, highlight=False)
         self.bar = Progress(*columns, console=console, transient=True, refresh_per_second=5)
@@ -139,7 +139,7 @@ def facts(step: Step) -> str:
     return f"loss {step.loss:.4f}  {step.tokens_per_second:,.0f} tokens/s{skipped}"
 
 
-def told(event: Happening, words: Words) -> Iterator[str]:
+def told(event: Happening, words: Names) -> Iterator[str]:
     """The lines that are worth keeping of an event other than a step."""
     if isinstance(event, Stage):
         yield event.name

@@ -21,7 +21,7 @@ def eval_verb(run: Path, split: Split, beams: int | None, as_json: bool) -> None
     job = job_of(recipe)
     if beams is not None and not job.searches:
         raise UserError("this model is judged without a search", where="--beams", todo="leave it out")
-    check_recipe(recipe)
+    check_recipe(recipe, [split])
     with counting(job.words.testing.format(split)) as tell:
         result = scored(speaker, recipe, split, beams=beams, progress=tell)
     if as_json:

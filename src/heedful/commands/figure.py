@@ -18,6 +18,7 @@ from rich.progress import Progress as Bar
 from heedful.commands.display import PAUSE, json_line, say
 from heedful.config import parse
 from heedful.errors import UserError
+from heedful.figures import require_png
 from heedful.studies import Progress, Table, find
 from heedful.training import files
 
@@ -34,6 +35,7 @@ def figure_verb(name: str, overrides: Sequence[str], out: Path | None, as_json: 
     if path.is_dir() or not path.parent.is_dir():
         wrong = "a folder is in the way" if path.is_dir() else "there is no such folder"
         raise UserError(wrong, where=str(path if path.is_dir() else path.parent), todo="name another file with --out")
+    require_png(path, "--out")
     torch.set_num_threads(1)  # nets this small gain nothing from more, and one repeats bit for bit
     found = watched(one.study(settings))
     with files.disk_errors(path.parent, f"write {path.name}"):

@@ -10,19 +10,28 @@ from heedful.commands.display import json_line, say
 from heedful.commands.loading import load_as
 from heedful.commands.translate import stdin_lines
 from heedful.data.trees import Tree, parse_tree
-from heedful.tasks.tree_classification import Judge, Judgement, class_name
+from heedful.tasks.tree_classification import Judge, Judgement, class_name, require_narrow
 
 
 def judge_verb(run: Path, lines: Sequence[str], nodes: bool, as_json: bool) -> None:
     """Say the class of each tree, given as arguments or as lines of stdin."""
     judge = load_as(Judge, run)
     classes = judge.model.config.classes
-    if list(lines) == ["-"] or (not lines and not sys.stdin.isatty()):
-        given = [(line.text, line.where) for line in stdin_lines(sys.stdin.buffer) if line.text.strip()]
+    piped = list(lines) == ["-"] or (not lines and not sys.stdin.isatty())
+    if piped:
+        given = [(line.text, line.where) for line in stdin_lines(sys.stdin.buffer)]
     else:
         given = [(line, f"tree {number}") for number, line in enumerate(lines, start=1)]
-    trees = [parse_tree(text, where, None) for text, where in given]
-    for tree, found in zip(trees, judge.judge(trees), strict=True):
+    trees = [parse_tree(text, where, None) if text.strip() or not piped else None for text, where in given]
+    for tree, (_, where) in zip(trees, given, strict=True):
+        if tree is not None:
+            require_narrow(tree, judge.model.config, where)
+    judged = iter(judge.judge([tree for tree in trees if tree is not None]))
+    for tree in trees:
+        if tree is None:  # a blank line stays one, so that lines out are lines in
+            say("null" if as_json else "")
+            continue
+        found = next(judged)
         if as_json:
             told = {"text": tree.text, "label": found.label, "name": class_name(found.label, classes)}
             say(json_line(told | {"probabilities": found.probabilities, "nodes": found.nodes}))

@@ -16,7 +16,7 @@ from heedful.commands.display import counting, json_line
 from heedful.commands.loading import load_as
 from heedful.data.sources import BOM, lines, parsed, text_of, text_under
 from heedful.errors import UserError, printable
-from heedful.figures import heatmap, text_heatmap
+from heedful.figures import heatmap, require_png, text_heatmap
 from heedful.tasks.translation import Alignment, Translation, Translator
 from heedful.training import files
 
@@ -125,6 +125,11 @@ def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
         yield batch
 
 
+def piped(texts: Sequence[str]) -> bool:
+    """Whether texts come over stdin: it is named instead of them, or there are none and nobody types."""
+    return list(texts) == ["-"] or (not texts and not sys.stdin.isatty())
+
+
 def stdin_lines(stream: BinaryIO) -> Iterator[Line]:
     """The lines of a stream of UTF-8, as soon as they come."""
     number = 0
@@ -148,19 +153,21 @@ def translate_verb(
     batch: int,
 ) -> None:
     """Translate texts given as arguments, or the lines of stdin."""
-    piped = list(texts) == ["-"] or (not texts and not sys.stdin.isatty())
-    if not texts and not piped:
+    reads = piped(texts)
+    if not texts and not reads:
         raise UserError(
             "there is no text to translate", todo=f'heedful translate {run} "some text", or pipe lines into it'
         )
-    if align_to is not None and (piped or len(texts) != 1):
+    if align_to is not None and (reads or len(texts) != 1):
         raise UserError("one picture shows one text", where="--align-to", found="several texts", todo="give one text")
+    if align_to is not None:
+        require_png(align_to, "--align-to")
     search = searcher(run, beams, top, sampling)
     given = (Line(text, f"text {number}") for number, text in enumerate(texts, 1))
-    source = stdin_lines(sys.stdin.buffer) if piped else given
+    source = stdin_lines(sys.stdin.buffer) if reads else given
     # A person who types lines waits for each; and where translations run over the screen, they are progress enough.
-    size = 1 if piped and sys.stdin.isatty() else batch
-    with counting("lines translated") if piped and not sys.stdout.isatty() else nullcontext(lambda count: None) as tell:
+    size = 1 if reads and sys.stdin.isatty() else batch
+    with counting("lines translated") if reads and not sys.stdout.isatty() else nullcontext(lambda count: None) as tell:
         for line, found in translated(search, source, size, tell):
             looked = search.translator.align(line.text, found[0]) if found and (align or align_to) else None
             if as_json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -67,7 +67,7 @@ class NumberWords(Config):
             numbers += [number for number in numbers if number < SHORT] * (OFTEN - 1)
         return [Pair(*both) for both in zip(spell(numbers, self.source), spell(numbers, self.target), strict=True)]
 
-    def missing(self) -> list[UserError]:
+    def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
         """Nothing: no file is needed."""
         return []
 
@@ -118,7 +118,7 @@ class LibraryProse(Config):
         chosen = sorted(order[slice(*cuts[split])])
         return Text([line for number in chosen for text in modules[number] for line in (*text.splitlines(), "")])
 
-    def missing(self) -> list[UserError]:
+    def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
         """Nothing: no file is needed."""
         return []
 

@@ -8,7 +8,7 @@ import json
 import os
 import zlib
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, BinaryIO, Literal, NamedTuple
@@ -69,9 +69,7 @@ class Source(Config):
         """The pairs of a split, with a count of those that were blank on a side."""
         files = self.files(split)
         if not files:
-            raise UserError(
-                f"there is no {split} data", where=f"data.{split}", found="no file", todo=f"name one under data.{split}"
-            )
+            raise no_data(split)
         pairs = []
         skipped = 0
         for pair in self.rows(split):
@@ -92,13 +90,9 @@ class Source(Config):
         """The pairs of a split that have text on both sides."""
         return self.read(split).pairs
 
-    def missing(self) -> list[UserError]:
-        """What a look at the folder, without reading, already shows to be wrong."""
-        if not os.path.isdir(self.root):
-            return [
-                UserError("there is no such folder", where="data.root", found=shown(self.root), expected="a folder")
-            ]
-        return [found for split in SPLITS for path in self.files(split) if (found := unfit(path)) is not None]
+    def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
+        """What a look at the files of some splits, without reading, already shows to be wrong."""
+        return missing_files(self.root, (path for split in splits for path in self.files(split)))
 
 
 class ParallelFiles(Source):
@@ -227,6 +221,21 @@ def text_under(row: dict[str, object], key: str, where: str) -> str:
     if not isinstance(text, str):
         raise UserError(f"what {shown(key)} holds is no text", where=where, found=shown(text), expected="a JSON string")
     return text
+
+
+def no_data(split: Split) -> UserError:
+    """The error for a split that is asked for and not given."""
+    return UserError(
+        f"there is no {split} data", where=f"data.{split}", found="no file", todo=f"name one under data.{split}"
+    )
+
+
+def missing_files(root: str, paths: Iterable[Path | None]) -> list[UserError]:
+    """Why files in a folder, those that are given, cannot be read; of a folder that is not there, that alone."""
+    if not os.path.isdir(root):
+        return [UserError("there is no such folder", where="data.root", found=shown(root), expected="a folder")]
+    given = dict.fromkeys(path for path in paths if path is not None)
+    return [found for path in given if (found := unfit(path)) is not None]
 
 
 def unfit(path: Path) -> UserError | None:

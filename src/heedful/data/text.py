@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_left
+from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple
 from pydantic import Field
 
 from heedful.config import Config
-from heedful.data.sources import SPLITS, Name, Split, lines, unfit
-from heedful.errors import UserError, shown
+from heedful.data.sources import SPLITS, Name, Split, lines, missing_files, no_data
+from heedful.errors import UserError
 
 
 class Text(NamedTuple):
@@ -39,30 +39,24 @@ class TextFiles(Config):
     held_out: float = Field(0.1, gt=0, lt=1, description="share of the text that is held out where valid is null")
 
     def file(self, split: Split) -> Path | None:
-        """The file of a split, if it has one of its own."""
-        name = {"train": self.train, "valid": self.valid, "test": self.test}[split]
+        """The file that a split is read from, if it is given."""
+        name = {"train": self.train, "valid": self.valid or self.train, "test": self.test}[split]
         return None if name is None else Path(self.root, name)
 
     def read(self, split: Split) -> Text:
         """The text of a split."""
         path = self.file(split)
-        if path is None and split == "test":
-            raise UserError(
-                "there is no test data", where="data.test", found="no file", todo="name one under data.test"
-            )
-        whole = self._lines(path or Path(self.root, self.train))
+        if path is None:
+            raise no_data(split)
+        whole = self._lines(path)
         if self.valid is not None or split == "test":
             return Text(whole)
         cut = self._cut(whole)
         return Text(whole[:cut] if split == "train" else whole[cut:])
 
-    def missing(self) -> list[UserError]:
-        """What a look at the folder, without reading, already shows to be wrong."""
-        if not os.path.isdir(self.root):
-            return [
-                UserError("there is no such folder", where="data.root", found=shown(self.root), expected="a folder")
-            ]
-        return [found for split in SPLITS if (path := self.file(split)) and (found := unfit(path)) is not None]
+    def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
+        """What a look at the files of some splits, without reading, already shows to be wrong."""
+        return missing_files(self.root, map(self.file, splits))
 
     def _lines(self, path: Path) -> list[str]:
         found = list(lines(path, self.longest))

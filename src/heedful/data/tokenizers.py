@@ -210,6 +210,13 @@ class Tokenizer:
         return [bytes(letters[letter] for letter in name).decode(errors="backslashreplace") for name in names]
 
 
+def several(texts: Sequence[str]) -> list[str]:
+    """The texts as a list; a text alone is refused, which would be a list of its letters."""
+    if isinstance(texts, str):
+        raise TypeError("give a list of texts, as [text]; a text alone would be read letter by letter")
+    return list(texts)
+
+
 def clean(text: str) -> tuple[str, int]:
     """The text with U+FFFD for each lone surrogate, and how many there were."""
     return LONE.subn("\ufffd", text)

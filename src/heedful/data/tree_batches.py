@@ -22,6 +22,7 @@ from torch import Tensor
 from heedful.data.order import permutation
 from heedful.data.trees import NOTHING, Tree
 from heedful.data.words import Words
+from heedful.errors import UserError
 
 POOL = 32  # batches' worth of trees that are sorted together: more waste fewer steps, fewer are more random
 
@@ -201,13 +202,19 @@ def encode_trees(trees: Sequence[Tree], words: Words | None) -> EncodedTrees:
             for place, child in enumerate(tree.children[node]):
                 parents[start + child], places[start + child] = start + node, place
                 levels[start + child] = levels[start + node] + 1
+    ids = np.array([_id(word, words) for tree in trees for word in tree.words], np.int64)
+    counts = np.array([len(some) for tree in trees for some in tree.children], np.int64)
+    if (bare := np.flatnonzero((ids < 0) & (counts == 0))).size:
+        row = int(np.searchsorted(starts, bare[0], side="right")) - 1
+        found = f"neither a word nor children at node {bare[0] - starts[row] + 1}"
+        raise UserError("a leaf has no word", where=f"tree {row + 1}", found=found)
     return EncodedTrees(
-        words=np.array([_id(word, words) for tree in trees for word in tree.words], np.int64),
+        words=ids,
         labels=np.array([label for tree in trees for label in tree.labels], np.int64),
         parents=np.array(parents, np.int64),
         places=np.array(places, np.int64),
         levels=np.array(levels, np.int64),
-        counts=np.array([len(some) for tree in trees for some in tree.children], np.int64),
+        counts=counts,
         starts=starts,
     )
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from pydantic import Field
 
 from heedful.config import Config
-from heedful.data.sources import SPLITS, Name, Split, lines, unfit
+from heedful.data.sources import SPLITS, Name, Split, lines, missing_files, no_data
 from heedful.errors import UserError, shown
 
 PIECES = re.compile(r"[()]|[^ \t()]+")  # a word may hold other white space, such as the "2 1/2" of some reviews
@@ -70,19 +70,15 @@ class SentimentTrees(Config):
         """The trees of a split, with a count of blank lines."""
         path = self.file(split)
         if path is None:
-            raise UserError(
-                f"there is no {split} data", where=f"data.{split}", found="no file", todo=f"name one under data.{split}"
-            )
+            raise no_data(split)
         return read_trees(path, self.longest, self.classes)
 
-    def missing(self) -> list[UserError]:
-        """What a look at the folder, without reading, already shows to be wrong."""
-        if not os.path.isdir(self.root):
-            return [
-                UserError("there is no such folder", where="data.root", found=shown(self.root), expected="a folder")
-            ]
-        paths = [*map(self.file, SPLITS), self.vectors_file]
-        return [found for path in paths if path is not None and (found := unfit(path)) is not None]
+    def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
+        """What a look at the files of some splits, without reading, already shows to be wrong.
+
+        The word vectors go with the training set: nothing else begins from them.
+        """
+        return missing_files(self.root, [*map(self.file, splits), self.vectors_file if "train" in splits else None])
 
 
 class WordsConfig(Config):
@@ -91,7 +87,9 @@ class WordsConfig(Config):
     kind: Literal["words"] = "words"
     lowercase: bool = Field(True, description="make words lower case first")
     at_least: int = Field(1, ge=1, description="times a word without a vector must stand in the training data")
-    known: int = Field(50_000, ge=0, description="words, from the top of the file of vectors, known in any case")
+    known: int = Field(
+        50_000, ge=0, le=10_000_000, description="words, from the top of the file of vectors, known in any case"
+    )
 
 
 def read_trees(path: Path, longest: int, classes: int | None) -> Trees:
@@ -165,8 +163,10 @@ def parse_tree(line: str, where: str, classes: int | None) -> Tree:
                 raise wrong("a leaf holds one word", place, f"{shown(piece)} besides", "(label word)")
             node.word = ESCAPES.get(piece, piece.replace("\\/", "/").replace("\\*", "*"))
     if path:
-        found = f"the end of the line, {len(path)} brackets still open"
+        found = f"the end of the line, {len(path)} bracket{'s' * (len(path) > 1)} still open"
         raise wrong("this bracket is not closed", path[-1].place, found, "as many ) as (")
+    if not labels:
+        raise wrong("there is no tree", 0, "a blank line", "(label ...)")
     return Tree(tuple(labels), tuple(words), tuple(children))
 
 

@@ -33,7 +33,9 @@ class Words:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise damaged(where, f"no JSON: {error}") from None
-        if not isinstance(data, dict) or set(data) != {"kind", "lowercase", "words"} or data["kind"] != "words":
+        if not isinstance(data, dict) or set(data) - {"vectors"} != {"kind", "lowercase", "words"}:
+            raise damaged(where, shown(data))
+        if data["kind"] != "words" or not isinstance(data.get("vectors", ""), str):
             raise damaged(where, shown(data))
         words = data["words"]
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
@@ -42,6 +44,7 @@ class Words:
             raise damaged(where, "a list that does not begin with <pad> and <unk>, or has a word twice")
         self.lowercase = bool(data["lowercase"])
         self.words: list[str] = words
+        self.vectors: str | None = data.get("vectors")  # what tells those that the words begin from, if it was noted
         self.json: str = json.dumps(data, ensure_ascii=False)
         self.vocab: int = len(words)
         self._ids = {word: number for number, word in enumerate(words) if number >= len(SPECIAL)}
@@ -58,6 +61,10 @@ class Words:
         ranked += sorted(known - counts.keys())
         words = [*SPECIAL, *(word for word in ranked if word not in SPECIAL)]
         return cls(json.dumps({"kind": "words", "lowercase": config.lowercase, "words": words}), "words")
+
+    def beginning_from(self, vectors: Vectors) -> Words:
+        """The same list with a note of the vectors that its words begin from."""
+        return Words(json.dumps({**json.loads(self.json), "vectors": vectors.sha256(self)}), "words")
 
     @property
     def sha256(self) -> str:
@@ -114,6 +121,10 @@ class Vectors:
         table[found] = self.matrix[places[found]]
         return table, found
 
+    def sha256(self, words: Words) -> str:
+        """What tells the vectors of these words from any others."""
+        return hashlib.sha256(b"".join(part.tobytes() for part in self.table(words))).hexdigest()
+
 
 def read_vectors(path: Path, wanted: Collection[str], known: int) -> Vectors:
     """The vectors of the words that are wanted, and of the first so many words of the file."""
@@ -129,18 +140,18 @@ def read_vectors(path: Path, wanted: Collection[str], known: int) -> Vectors:
         if width is None:
             width = line.rstrip(" ").count(" ")
             if not 1 <= width <= WIDEST:
-                found = f"{width:,} numbers in {shown(line)}"
+                found = f"{_counted(width)} in {shown(line)}"
                 raise UserError(
                     "this is no word with its vector", where=where, found=found, expected="word 0.1 -0.2 ..."
                 )
         word, *numbers = line.rstrip(" ").rsplit(" ", width)  # a word may itself hold a space
         if len(numbers) != width or not word:
-            found = f"{len(numbers)} numbers in {shown(line)}"
+            found = f"{_counted(len(numbers))} in {shown(line)}"
             raise UserError(
                 "this line has another number of columns",
                 where=where,
                 found=found,
-                expected=f"a word and {width} numbers",
+                expected=f"a word and {_counted(width)}",
             )
         if word in rows or not (number <= known or word in wanted):
             continue
@@ -149,6 +160,10 @@ def read_vectors(path: Path, wanted: Collection[str], known: int) -> Vectors:
     if not kept:
         raise UserError("none of the words has a vector here", where=str(path), found=f"{len(wanted):,} words wanted")
     return Vectors(rows, np.stack(kept))
+
+
+def _counted(count: int) -> str:
+    return f"{count:,} number{'s' * (count != 1)}"
 
 
 def _numbers(fields: list[str], where: str) -> NDArray[np.float32]:

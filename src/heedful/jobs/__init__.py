@@ -38,7 +38,7 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
-class Words:
+class Names:
     """What things are called in a task."""
 
     examples: str  # what is learned from, and counted
@@ -88,7 +88,7 @@ class Encoded(Protocol):
 class Job(Protocol):
     """A task with its recipe."""
 
-    words: ClassVar[Words]
+    words: ClassVar[Names]
     decoding: ClassVar[type[Config] | None]  # the class of `decode`, the settings of its speaker, if it has any
     searches: ClassVar[bool]  # whether its speaker can be told a number of beams
     recipe: Any

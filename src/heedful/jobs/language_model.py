@@ -17,9 +17,10 @@ from heedful.data.sources import Split
 from heedful.data.text import Text
 from heedful.data.tokenizers import Tokenizer
 from heedful.data.windows import EncodedText, TextBatches, encode_text
-from heedful.jobs import Evaluated, Progress, Words
+from heedful.jobs import Evaluated, Names, Progress
 from heedful.models.configs import ElmoConfig, RnnLMConfig
 from heedful.recipe import LanguageModelRecipe, WritingConfig
+from heedful.tasks.compiled import compiled
 from heedful.tasks.language_model import (
     TextReader,
     Writer,
@@ -29,7 +30,6 @@ from heedful.tasks.language_model import (
     text_loss,
     windows_loss,
 )
-from heedful.tasks.translation import compiled
 from heedful.training.metrics import Score
 
 MOST_SHOWN = 100  # tokens that are written for a sample
@@ -38,7 +38,7 @@ MOST_SHOWN = 100  # tokens that are written for a sample
 class LanguageModelJob:
     """The tokens of a text from those before them, or from those on either side."""
 
-    words: ClassVar = Words(
+    words: ClassVar = Names(
         examples="tokens of text",
         tokens="different ones",
         too_long="tokens are too long",
@@ -159,5 +159,5 @@ class LanguageModelJob:
         run = shlex.quote(str(folder))
         if self.recipe.model.kind == "elmo":
             return [f'in Python: heedful.load("{folder}").layers(["..."])']
-        sample = test.samples[0][0] if test and test.samples else "..."
+        sample = test.samples[0][0] if test and test.samples else "Once upon a time"
         return [f"heedful generate {run} {shlex.quote(sample)} --temperature 0.8", f"heedful eval {run} --split valid"]

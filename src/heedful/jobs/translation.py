@@ -16,23 +16,18 @@ from heedful.blocks.losses import Loss
 from heedful.data.batches import Batches, Encoded, encode
 from heedful.data.sources import Examples, Split
 from heedful.data.tokenizers import Tokenizer
-from heedful.jobs import Evaluated, Progress, Words
+from heedful.jobs import Evaluated, Names, Progress
 from heedful.models.configs import Seq2SeqConfig, TransformerConfig
 from heedful.recipe import DecodeConfig, TranslationRecipe
-from heedful.tasks.translation import (
-    Translator,
-    compiled,
-    perplexity_loss,
-    reinforced_translation_loss,
-    translation_loss,
-)
+from heedful.tasks.compiled import compiled
+from heedful.tasks.translation import Translator, perplexity_loss, reinforced_translation_loss, translation_loss
 from heedful.training.metrics import bleu, chrf, exact_match
 
 
 class TranslationJob:
     """A target sentence from a source sentence."""
 
-    words: ClassVar = Words(
+    words: ClassVar = Names(
         examples="pairs",
         tokens="tokens",
         too_long="pairs are longer than the model's context and were left out",
@@ -155,7 +150,7 @@ class TranslationJob:
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
         """To translate, with a look at where the model looked, and to search more widely."""
         run = shlex.quote(str(folder))
-        sample = test.samples[0][0] if test and test.samples else "..."
+        sample = test.samples[0][0] if test and test.samples else "some text"
         looks = self.recipe.model.kind == "transformer" or self.recipe.model.attention is not None
         told = [f"heedful translate {run} {shlex.quote(sample)}{' --align' * looks}"]
         return [*told, f"heedful eval {run} --beams 4"] if test else told

@@ -14,14 +14,13 @@ import torch
 from heedful.blocks.losses import Loss
 from heedful.data.sources import Split
 from heedful.data.tree_batches import EncodedTrees, TreeBatches, encode_trees
-from heedful.data.trees import Tree, Trees
+from heedful.data.trees import Trees
 from heedful.data.words import Vectors, Words, folded, read_vectors
 from heedful.errors import UserError
-from heedful.jobs import Evaluated, Progress
-from heedful.jobs import Words as Names
+from heedful.jobs import Evaluated, Names, Progress
 from heedful.models.configs import TreeLSTMConfig
 from heedful.recipe import TreeRecipe
-from heedful.tasks.tree_classification import Judge, class_name, mean_loss, tree_loss
+from heedful.tasks.tree_classification import Judge, class_name, mean_loss, require_narrow, tree_loss
 from heedful.training.metrics import Score
 
 
@@ -47,28 +46,17 @@ class TreeJob:
     def read(self, split: Split) -> Trees:
         """The trees of a split, none wider than the model can take."""
         read = self.recipe.data.read(split)
-        if self.recipe.model.form == "nary":
-            for number, tree in enumerate(read.trees, start=1):
-                self._require_narrow(tree, f"{self.recipe.data.file(split)}, tree {number}")
+        for number, tree in enumerate(read.trees, start=1):
+            require_narrow(tree, self.recipe.model, f"{self.recipe.data.file(split)}, tree {number}")
         return read
-
-    def _require_narrow(self, tree: Tree, where: str) -> None:
-        widest, arity = max(map(len, tree.children)), self.recipe.model.arity
-        if widest > arity:
-            raise UserError(
-                "a node has more children than the model can take",
-                where=where,
-                found=f"{widest} children",
-                expected=f"at most {arity}, the model's arity",
-                todo=f"write model.arity: {widest}, or model.form: child_sum",
-            )
 
     def learn(self, read: Trees) -> Words:
         """The words of the trees, and those that a vector is known for."""
         texts = [[word for word in tree.words if word is not None] for tree in read.trees]
         wanted = {folded(word, self.recipe.tokenizer.lowercase) for text in texts for word in text}
         vectors = self._vectors(wanted, self.recipe.tokenizer.known)
-        return Words.learn(self.recipe.tokenizer, texts, vectors.rows if vectors else ())
+        words = Words.learn(self.recipe.tokenizer, texts, vectors.rows if vectors else ())
+        return words.beginning_from(vectors) if vectors else words
 
     def _vectors(self, wanted: set[str], known: int) -> Vectors | None:
         """The vectors that the recipe names, if it names any, as wide as the model needs them."""
@@ -100,9 +88,17 @@ class TreeJob:
         return Words(text, where)
 
     def begin(self, model: Any, vocabulary: Words) -> None:
-        """Put in the word vectors that are known."""
+        """Put in the word vectors that are known, which are those that the words were gathered with."""
         vectors = self._vectors(set(vocabulary.words), 0)
         if vectors is not None:
+            if vocabulary.vectors not in (None, sha256 := vectors.sha256(vocabulary)):
+                raise UserError(
+                    "these are not the word vectors that the run began with",
+                    where=str(self.recipe.data.vectors_file),
+                    found=f"vectors of SHA-256 {sha256[:16]}...",
+                    expected=f"vectors of SHA-256 {vocabulary.vectors[:16]}...",
+                    todo="put the former file back, or begin anew with another --run",
+                )
             table, found = map(torch.from_numpy, vectors.table(vocabulary))
             weight = model.tokens.weight
             with torch.no_grad():

@@ -58,12 +58,7 @@ class TransformerConfig(Config):
 
     @model_validator(mode="after")
     def _size_is_plausible(self) -> Self:
-        count = self.parameters(self.vocab or 0)
-        if count > MOST_PARAMETERS:
-            raise ValueError(
-                f"this model would have about {count / 1e9:,.0f} billion parameters, more than "
-                f"{MOST_PARAMETERS / 1e9:,.0f} billion; lower width, hidden, vocab or the number of layers"
-            )
+        _refuse_too_large(self.parameters(self.vocab or 0))
         return self
 
     def parameters(self, vocab: int) -> int:
@@ -218,11 +213,7 @@ class Seq2SeqConfig(Config):
                 "attention",
                 "score",
             )
-        if self.parameters(self.vocab or 0) > MOST_PARAMETERS:
-            raise ValueError(
-                f"this model would have more than {MOST_PARAMETERS / 1e9:,.0f} billion parameters; "
-                "lower width, hidden, vocab or the number of layers"
-            )
+        _refuse_too_large(self.parameters(self.vocab or 0))
         return self
 
     def parameters(self, vocab: int) -> int:

@@ -190,6 +190,8 @@ class Seq2Seq(nn.Module):
     def start(self, source: Tensor, layout: Layout | None = None) -> Said:
         """Read the source: what the decoder knows before its first token."""
         layout = layout or Whole(source)
+        if layout.longest == 0:
+            raise ValueError("there is nothing to read: the source has no tokens")
         if layout.longest > self.config.context:
             raise ValueError(f"{layout.longest} tokens, but the model's context is {self.config.context}")
         memory, summary = self.encoder(self.dropout(self.tokens(source)), layout)  # memory (B, S, M)
@@ -201,6 +203,8 @@ class Seq2Seq(nn.Module):
 
     def features(self, target: Tensor, state: Said) -> tuple[Tensor, Said]:
         """What the next T target tokens are predicted from (B, T, E), and the state after them."""
+        if target.shape[1] == 0:
+            raise ValueError("there is nothing to go on with: the target has no tokens")
         y, after = self.decoder(self.dropout(self.tokens(target)), state)  # (B, T, E)
         return self.dropout(y), replace(after, step=state.step + target.shape[1])
 

@@ -30,7 +30,7 @@ class Settings(Config):
     )
     distance: int = Field(50, ge=1, le=500, description="steps that the gradient goes back")
     hidden: int = Field(32, ge=1, le=512, description="width of the nets")
-    seed: int = Field(0, ge=0, description="chance for the weights and inputs")
+    seed: int = Field(0, ge=0, lt=2**63, description="chance for the weights and inputs")
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ class Settings(Config):
     bias: float = Field(1.0, ge=-20, le=20, description="bias of the LSTMs' forget gates before training")
     steps: int = Field(400, ge=1, le=100_000, description="steps of training, of 32 sentences each")
     lr: float = Field(5e-3, gt=0, le=1, description="learning rate")
-    seed: int = Field(0, ge=0, description="chance for the weights and sentences")
+    seed: int = Field(0, ge=0, lt=2**63, description="chance for the weights and sentences")
 
 
 @dataclass(frozen=True)

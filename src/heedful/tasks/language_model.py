@@ -16,7 +16,7 @@ from torch import Tensor
 from heedful.blocks.losses import Loss, projected_cross_entropy
 from heedful.blocks.taps import watched
 from heedful.data.text import Text
-from heedful.data.tokenizers import Tokenizer
+from heedful.data.tokenizers import SPECIAL, Tokenizer, several
 from heedful.data.windows import EncodedText, TextBatch, encode_text, ids_text, text_ids
 from heedful.decode.graphs import Graphs
 from heedful.decode.rules import Never, Rule, Temperature, TopK, TopP
@@ -197,6 +197,7 @@ class Writer:
         if wanted < 1:
             raise ValueError(f"at least one token is written, got {wanted}")
         found: list[list[Writing]] = []
+        prompts = several(prompts)
         for start in range(0, len(prompts), TOGETHER):
             rows = range(start, min(start + TOGETHER, len(prompts)))
             ids = [text_ids(prompts[row], self.tokenizer) for row in rows]
@@ -231,7 +232,11 @@ class Writer:
         ]
 
     def _added(self, before: list[int], ids: list[int]) -> str:
-        """What some ids add to a text: pieces read differently inside a word than at its beginning."""
+        """What some ids add to a text: pieces read differently inside a word than at its beginning.
+
+        What follows an unknown word joins on to it as to any other, but only known ones can be read.
+        """
+        before = [number if number != Tokenizer.unk else len(SPECIAL) for number in before]
         head, whole = ids_text(before, self.tokenizer), ids_text([*before, *ids], self.tokenizer)
         return whole[len(head) :] if whole.startswith(head) else ids_text(ids, self.tokenizer)
 
@@ -252,7 +257,7 @@ class TextReader:
     @torch.inference_mode()
     def layers(self, texts: Sequence[str]) -> list[Tensor]:
         """The embedding and every layer (L + 1, T, 2 D) of each text's T tokens; `tokenizer.encode` names them."""
-        rows = [[Tokenizer.eos, *text_ids(text, self.tokenizer), Tokenizer.eos] for text in texts]
+        rows = [[Tokenizer.eos, *text_ids(text, self.tokenizer), Tokenizer.eos] for text in several(texts)]
         if not rows:
             return []
         lengths = torch.tensor([len(row) for row in rows])  # (B,)

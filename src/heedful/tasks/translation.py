@@ -17,7 +17,7 @@ from heedful.blocks.layouts import Layout, Packed, Padded
 from heedful.blocks.losses import Loss, projected_cross_entropy
 from heedful.blocks.taps import taps, watch, watched
 from heedful.data.batches import Batch, Encoded, PackedBatch, PairBatch
-from heedful.data.tokenizers import Tokenizer
+from heedful.data.tokenizers import Tokenizer, several
 from heedful.decode.graphs import Graphs
 from heedful.decode.rules import Never, Rule, Temperature, TopK, TopP
 from heedful.decode.search import Paths, Search, beam, drain, greedy, sample
@@ -42,19 +42,6 @@ class Exploring(Protocol):
     looks_ahead: bool  # whether a choice has part in later tokens too
 
     def explore(self, source: Tensor, target: Tensor, layout: Layout | None = None, /) -> tuple[Tensor, Tensor]: ...
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """A model's own method through torch.compile, for training; the model itself stays as it is."""
-
-    tokens: Any
-    read: Callable[..., Tensor]
-
-
-def compiled(model: Translating, dynamic: bool) -> Compiled:
-    """The same model, compiled: `dynamic` for batches of many shapes."""
-    return Compiled(model.tokens, torch.compile(model.read, dynamic=dynamic))
 
 
 def translation_loss(model: Translating, batch: Batch, label_smoothing: float = 0.0) -> Loss:
@@ -230,10 +217,10 @@ class Translator:
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
         """How many tokens each text has as the model reads it; more than `context` are too many."""
-        return [len(ids) + 1 for ids in self.tokenizer.ids(list(texts))]
+        return [len(ids) + 1 for ids in self.tokenizer.ids(several(texts))]
 
     def _ids(self, texts: Sequence[str]) -> list[list[int]]:
-        found = [[*ids, Tokenizer.eos] for ids in self.tokenizer.ids(list(texts))]
+        found = [[*ids, Tokenizer.eos] for ids in self.tokenizer.ids(several(texts))]
         for number, ids in enumerate(found):
             if len(ids) > self.context:
                 raise TooLongError(number, len(ids), self.context)

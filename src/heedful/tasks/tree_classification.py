@@ -16,6 +16,7 @@ from heedful.blocks.losses import Loss, cross_entropy
 from heedful.data.tree_batches import EncodedTrees, TreeBatch, encode_trees
 from heedful.data.trees import NOTHING, Tree, parse_tree
 from heedful.data.words import Words
+from heedful.errors import UserError
 
 BATCH_NODES = 16384  # nodes that are judged together
 FIVE = ("very negative", "negative", "neutral", "positive", "very positive")
@@ -60,6 +61,19 @@ class Judgement:
     nodes: list[int]  # children before parents, as the tree has them
 
 
+def require_narrow(tree: Tree, config: Any, where: str) -> None:
+    """Refuse a tree with a node of more children than the model has places for."""
+    widest = max(map(len, tree.children))
+    if config.form == "nary" and widest > config.arity:
+        raise UserError(
+            "a node has more children than the model can take",
+            where=where,
+            found=f"{widest} children",
+            expected=f"at most {config.arity}, the model's arity",
+            todo=f"train with model.arity={widest}, or with model.form=child_sum",
+        )
+
+
 @dataclass
 class Judge:
     """A model with its list of words, ready to judge trees."""
@@ -74,10 +88,14 @@ class Judge:
 
     def judge(self, trees: Sequence[Tree | str]) -> list[Judgement]:
         """What the model says of each tree, or of each line that spells one, whatever its labels."""
+        if isinstance(trees, str):
+            raise TypeError("give a list of trees, as [line]")
         read = [
             tree if isinstance(tree, Tree) else parse_tree(tree, f"tree {number}", None)
             for number, tree in enumerate(trees, start=1)
         ]
+        for number, tree in enumerate(read, start=1):
+            require_narrow(tree, self.model.config, f"tree {number}")
         found: dict[int, Judgement] = {}
         for batch, logs in self.logs(encode_trees(read, self.tokenizer)) if read else ():
             roots = logs[batch.roots].exp().tolist()
