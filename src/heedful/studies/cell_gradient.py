@@ -95,7 +95,7 @@ def draw(found: Gradients, path: Path) -> None:
         path,
         "The gradient along an LSTM's cell, by the bias of its forget gates",
         "distance k",
-        "norm of dC(T) / dC(T-k)",
+        "norm of the gradient over k steps",
         powers="y",
         pens=pens,
     )
