@@ -212,8 +212,9 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, heedful: Run, monkeypat
 def test_a_file_where_the_parent_folder_should_be(tmp_path: Path, heedful: Run) -> None:
     (tmp_path / "runs").write_text("")
     code, _, err = heedful("train", "numbers", *TINY, "--run", tmp_path / "runs" / "mine")
-    assert code == files.EXIT_DISK
-    assert "cannot make the folder of the run" in err
+    assert code == 2
+    assert f"{tmp_path / 'runs'} is a file" in err
+    assert "bytes free" not in err
 
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -245,6 +246,23 @@ def test_a_stopped_run_is_saved_and_goes_on(tmp_path: Path, heedful: Run, sent: 
         events = train(recipe, folder)
         assert next(event.step for event in events if isinstance(event, Started)) == step
         events.close()  # type: ignore[attr-defined]
+
+
+def test_a_run_that_is_stopped_at_once_says_what_there_is_to_go_on_from(
+    tmp_path: Path, heedful: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("heedful.commands.train.train", stopped)
+    code, out, _ = heedful("train", "numbers", *TINY, "--run", tmp_path / "run")
+    assert code == 130
+    assert "the same command begins anew, since nothing was saved yet" in out
+    (tmp_path / "run" / "checkpoints" / "step-00000010").mkdir(parents=True)
+    assert (
+        "the same command goes on from the last checkpoint"
+        in heedful("train", "numbers", *TINY, "--run", tmp_path / "run")[1]
+    )
 
 
 def test_a_second_wish_to_stop_is_heeded_at_once() -> None:
@@ -375,6 +393,9 @@ def test_translate_takes_any_text(run: Path, heedful: Run) -> None:
         (["one", "--sample", "--beams", 2], "either drawn by chance or searched for"),
         (["one", "two", "--align-to", "a.png"], "one picture shows one text"),
         (["one", "--align-to", "a.gif"], "a name that ends in .png"),
+        (["one", "--align-to", "nowhere/a.png"], "nowhere: there is no such folder"),
+        (["one", "--align-to", f"{__file__}/a.png"], f"{__file__} is a file"),
+        (["one", "--align-to", "/"], "a folder is in the way"),
         (["one", "--beams", 0], "--beams"),
         (["one", "--sample", "--top-p", 1.5], "--top-p"),
     ],
@@ -398,6 +419,27 @@ def test_a_run_that_is_not_there(tmp_path: Path, heedful: Run, verb: tuple[str, 
     assert "this folder is not a run" in err
 
 
+@pytest.mark.parametrize("verb", [("translate", "x"), ("eval",)])
+def test_a_run_that_has_not_begun(tmp_path: Path, texts: list[str], heedful: Run, verb: tuple[str, ...]) -> None:
+    (tmp_path / "train.de").write_text("eins\n")
+    assert heedful("train", "transformer-base", *texts, *HARMLESS, "--run", tmp_path / "run")[0] == 2
+    code, _, err = heedful(verb[0], tmp_path / "run", *verb[1:])
+    assert code == 2
+    assert "this run has not begun" in err
+
+
+def test_a_run_without_a_test_set_is_scored_on_the_validation_set(
+    tmp_path: Path, texts: list[str], heedful: Run
+) -> None:
+    words = [*texts, *HARMLESS, "data.test=null"]
+    assert heedful("train", "transformer-base", *words, "--run", tmp_path / "run")[0] == 0
+    code, _, err = heedful("eval", tmp_path / "run")
+    assert code == 2
+    assert "this run has no test set" in err
+    assert f"heedful eval {tmp_path / 'run'} --split valid" in err
+    assert heedful("eval", tmp_path / "run", "--split", "valid")[0] == 0
+
+
 # ------------------------------------------------------------------ predict
 def test_predict_adds_to_each_object(run: Path, heedful: Run, tmp_path: Path) -> None:
     rows = [{"id": 1, "text": "one"}, {"text": "", "more": [None]}, {"text": "two hundred", "ä": "ö"}]
@@ -410,6 +452,10 @@ def test_predict_adds_to_each_object(run: Path, heedful: Run, tmp_path: Path) ->
     assert [{key: row[key] for key in row if key != "prediction"} for row in found] == rows
     one, two = heedful("translate", run, "one", "two hundred")[1].splitlines()
     assert [row["prediction"] for row in found] == [one, "", two]
+
+    code, _, err = heedful("predict", run, source, "-o", tmp_path / "nowhere" / "out.jsonl", "--field", "text")
+    assert code == 2
+    assert "there is no such folder" in err
 
     to.write_text("mine")
     code, _, err = heedful("predict", run, source, "-o", to, "--field", "text")

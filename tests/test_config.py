@@ -233,3 +233,65 @@ def test_a_bad_item_or_a_list_of_another_length_is_one_problem(
 ) -> None:
     ((name, problem),) = problems(Sizes, {}, override).items()
     assert (name, problem.expected, problem.todo) == (path, expected, todo)
+
+
+class Lines(Config):
+    kind: Literal["lines"] = "lines"
+    side: int = 1
+    many: int
+
+
+class Page(Config):
+    shape: Annotated[Round | Square | Lines, Field(discriminator="kind")] = Round()
+    frame: Annotated[Round | Square, Field(discriminator="kind")] = Square()
+    side: Pen = Pen()
+
+
+def test_no_suggestion_is_the_rejected_key_or_one_of_a_kind_that_is_not_chosen() -> None:
+    assert problems(Page, {"frame": {"kind": "round"}}, "frame.name=x")["frame.name"].todo is None
+    assert (
+        problems(Page, {"shape": {"kind": "square"}, "frame": {"kind": "round"}}, "frame.name=x")["frame.name"].todo
+        == "did you mean shape.name?"
+    )
+    usual = problems(Page, {"shape": {"kind": "round"}}, "shape.name=x")["shape.name"]
+    assert usual.todo == "did you mean frame.name?", "a frame is a square where none is given"
+    assert problems(Drawing, {**GOOD, "more": [{"kind": "round", "name": "x"}]})["more.0.name"].todo is None
+
+
+def test_a_kind_that_an_override_changes_is_one_problem_with_the_group_as_it_can_be() -> None:
+    data = {"shape": {"kind": "square", "side": 3, "name": "it's"}}
+    assert set(problems(Page, data, "shape.kind=round")) == {"shape.kind"}
+    found = problems(Page, data, "shape.kind=lines", "shape.many=4")["shape.kind"]
+    assert found.message == "shape.kind is now lines, which has no name"
+    assert found.where == "override shape.kind"
+    assert found.expected == "the keys of lines: side, many"
+    assert found.todo == "write the whole group: 'shape={kind: lines, side: 3, many: 4}'"
+    assert parse(Page, data, None, ["shape={kind: lines, side: 3, many: 4}"]).shape == Lines(side=3, many=4)
+    lacking = problems(Page, data, "shape.kind=lines")
+    assert set(lacking) == {"shape.kind"}
+    assert (lacking["shape.kind"].todo or "").endswith("'shape={kind: lines, side: 3, many: ...}'")
+
+
+def test_what_an_override_wrote_itself_is_told_by_itself() -> None:
+    data = {"shape": {"kind": "square", "name": "no"}}
+    found = problems(Page, data, "shape.kind=round", "shape.side=4")
+    assert set(found) == {"shape.kind", "shape.side"}
+    assert found["shape.side"].message == "shape.side is no known key"
+    assert found["shape.kind"].message == "shape.kind is now round, which has no name"
+    assert set(problems(Page, data, "shape={kind: round, name: x}")) == {"shape.name"}
+    assert set(problems(Page, {"shape": {"kind": "square", "nam": "x"}}, "shape.kind=round")) == {"shape.nam"}
+
+
+def test_values_of_another_kind_that_are_not_right_are_not_offered() -> None:
+    data = {"shape": {"kind": "square", "name": "a b", "side": 0, "many": "x"}}
+    found = problems(Page, {"shape": {**data["shape"], "side": "x"}}, "shape.kind=lines")
+    assert set(found) == {"shape.kind"}
+    assert (found["shape.kind"].todo or "").endswith("'shape={kind: lines, many: ...}'")
+
+
+def test_a_word_for_a_group_is_told_how_to_be_its_kind() -> None:
+    found = problems(Page, {}, "shape=square", "frame=7", "side=red")
+    assert found["shape"].expected == "a group of settings, `key: value` lines indented below it"
+    assert found["shape"].todo == "write {kind: square}, or the override shape.kind=square"
+    assert found["frame"].todo is None
+    assert found["side"].todo is None

@@ -246,3 +246,21 @@ def test_words_that_only_the_data_tell_are_not_guessed() -> None:
 def test_kinds_have_their_articles() -> None:
     kinds = ("rnn_lm", "elmo", "seq2seq", "transformer", "tree_lstm")
     assert [with_article(kind).split()[0] for kind in kinds] == ["an", "an", "a", "a", "a"]
+
+
+def test_the_parts_of_a_recipe_say_how_to_be_chosen() -> None:
+    wrong = {
+        "model.heads=4": None,  # not "did you mean model.heads?"
+        "model.attention.span=monotonic": (
+            "write {kind: monotonic}, or the override model.attention.span.kind=monotonic"
+        ),
+        "model=seq2seq": "write {kind: seq2seq}, or the override model.kind=seq2seq",
+        "model.encoder.kind=transformer": (
+            "write the whole group: 'model.encoder={kind: transformer, layers: 1, hidden: 128}'"
+        ),
+    }
+    for text, todo in wrong.items():
+        with pytest.raises(UserError) as caught:
+            load_recipe("numbers-rnn", [text])
+        assert (caught.value.todo, caught.value.problems) == (todo, ())
+    load_recipe("numbers-rnn", ["model.encoder={kind: transformer, layers: 1, hidden: 128}"])

@@ -6,6 +6,7 @@ import copy
 import difflib
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -13,7 +14,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from heedful.errors import UserError, shown
-from heedful.yamltext import DEEPEST, Key, Keys, Marks, halved, load_yaml, read_yaml, write_yaml
+from heedful.yamltext import DEEPEST, Key, Keys, Marks, halved, load_yaml, read_yaml, scalar, write_yaml
 
 __all__ = ["Config", "FieldError", "load_yaml", "override", "parse", "render"]
 
@@ -122,7 +123,7 @@ def parse(
         if not problems:
             return config
     except ValidationError as error:
-        problems += _explain(cls, error, where)
+        problems += _explain(cls, error, where, settings, put)
         hidden = max(0, error.error_count() - MOST_PROBLEMS)
     if len(problems) == 1:
         raise problems[0]
@@ -140,17 +141,32 @@ EXPECTED = {
     "string_type": "text",
     "list_type": "a list, [a, b, ...]",
     "tuple_type": "a list, [a, b, ...]",
+    "dict_type": "a group of settings, `key: value` lines indented below it",
     "model_type": "a group of settings, `key: value` lines indented below it",
     "model_attributes_type": "a group of settings, `key: value` lines indented below it",
 }
 
 
-def _explain(cls: type[Config], error: ValidationError, where: Callable[[Keys], str | None]) -> list[UserError]:
+def _explain(
+    cls: type[Config],
+    error: ValidationError,
+    where: Callable[[Keys], str | None],
+    settings: Mapping[str, Any],
+    put: Sequence[Keys],
+) -> list[UserError]:
     """Say each problem that pydantic found in the words of the file, one for each field."""
+    details = error.errors(include_url=False)[:MOST_PROBLEMS]
+    unknown = [_trace(cls, detail["loc"])[0] for detail in details if detail["type"] == "extra_forbidden"]
+    left = _left_behind(cls, unknown, put)
+    amiss: dict[Keys, list[Key]] = {changed: [] for changed in left}  # all keys of the file that do not fit there
     problems: dict[Keys, UserError] = {}
-    for detail in error.errors(include_url=False)[:MOST_PROBLEMS]:
+    for detail in details:
         path, owners, members = _trace(cls, detail["loc"])
         kind, context, given = detail["type"], detail.get("ctx", {}), detail["input"]
+        changed = next((path[:end] for end in range(len(path)) if path[:end] in left), None)
+        if changed is not None and not _is_written(path, put):
+            amiss[changed].append(path[len(changed)])
+            continue
         if kind == "too_short" and len(given) >= context["min_length"]:
             continue  # a list that is short only of the items that are told of by themselves
         if isinstance(context.get("error"), FieldError):
@@ -165,7 +181,7 @@ def _explain(cls: type[Config], error: ValidationError, where: Callable[[Keys], 
         elif kind == "extra_forbidden":
             known = sorted({field for owner in owners for field in owner.model_fields})
             message, found, expected = f"{name} is no known key", None, "one of " + ", ".join(known)
-            todo = _near(str(path[-1]), known, group) or _elsewhere(cls, str(path[-1]))
+            todo = _near(str(path[-1]), known, group) or _elsewhere(cls, path, settings)
         elif kind in ("union_tag_invalid", "union_tag_not_found"):
             known = sorted(_kinds(members))
             message = f"{name}.kind is {'unknown' if kind == 'union_tag_invalid' else 'missing'}"
@@ -180,6 +196,9 @@ def _explain(cls: type[Config], error: ValidationError, where: Callable[[Keys], 
         elif kind in ("too_short", "too_long"):
             least, count = kind == "too_short", context["min_length" if kind == "too_short" else "max_length"]
             expected = f"at {'least' if least else 'most'} {count} item{'s' * (count != 1)}"
+        elif kind in ("dict_type", "model_type"):
+            meant = _close(str(given), sorted(_kinds(_trace(cls, path)[2])))  # of the whole union, not of its usual one
+            todo = f"write {{kind: {meant}}}, or the override {name}.kind={meant}" if meant else None
         elif kind == "int_type" and isinstance(given, float) and given.is_integer():
             todo = f"write {int(given)}"
         elif kind == "string_type" and isinstance(given, (int, float)):
@@ -187,7 +206,56 @@ def _explain(cls: type[Config], error: ValidationError, where: Callable[[Keys], 
         if path in problems and expected and problems[path].expected:
             expected = f"{problems[path].expected}, or {expected}"  # a plain union fails once for each member
         problems[path] = UserError(message, where=where(path), found=found, expected=expected, todo=todo)
-    return list(problems.values())
+    others = [_other_kind(cls, group, left[group], amiss[group], settings, where) for group in left]
+    return [*others, *problems.values()]
+
+
+def _is_written(path: Keys, put: Iterable[Keys]) -> bool:
+    """Whether an override wrote a setting, by itself or with its group."""
+    return any(path[: len(begun)] == begun for begun in put)
+
+
+def _left_behind(cls: type[Config], unknown: Iterable[Keys], put: Sequence[Keys]) -> dict[Keys, list[str]]:
+    """By their group, the keys of a file that belong to another `kind` than the one that an override put there."""
+    left: dict[Keys, list[str]] = {}
+    for path in unknown:
+        group, key = path[:-1], str(path[-1])
+        of_others = any(key in member.model_fields for member in _trace(cls, group)[2])
+        if (*group, "kind") in put and of_others and not _is_written(path, put):
+            left.setdefault(group, []).append(key)
+    return left
+
+
+def _other_kind(
+    cls: type[Config],
+    group: Keys,
+    left: Sequence[str],
+    amiss: Sequence[Key],
+    settings: Mapping[str, Any],
+    where: Callable[[Keys], str | None],
+) -> UserError:
+    """The problem of a `kind` that an override put among the keys of another one, with the group as it can be."""
+    given: Any = settings
+    for key in group:
+        given = given[key]
+    fields = next(member for member in _trace(cls, group)[2] if given["kind"] in _kinds([member])).model_fields
+    whole = {key: value for key, value in given.items() if key not in amiss}
+    lacking = [name for name, field in fields.items() if field.is_required() and name not in whole]
+    name, known = ".".join(map(str, group)), [key for key in fields if key != "kind"]
+    text = ", ".join([*(f"{key}: {_flow(value)}" for key, value in whole.items()), *(f"{key}: ..." for key in lacking)])
+    return UserError(
+        f"{name}.kind is now {given['kind']}, which has no {', '.join(left)}",
+        where=where((*group, "kind")),
+        expected=f"the keys of {given['kind']}: {', '.join(known)}",
+        todo=f"write the whole group: {shlex.quote(f'{name}={{{text}}}')}",
+    )
+
+
+def _flow(value: Any) -> str:
+    """A value as YAML in one line, words bare where they can be."""
+    if isinstance(value, str) and re.fullmatch(r"[A-Za-z]\w*", value) and scalar(value) == value:
+        return value
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _trace(cls: type[Config], loc: Keys) -> tuple[Keys, list[type[Config]], list[type[Config]]]:
@@ -231,20 +299,34 @@ def _description(owners: Iterable[type[Config]], key: Key) -> str | None:
 
 def _near(word: str, known: Sequence[str], group: str = "") -> str | None:
     """A suggestion when the word is close to a known one."""
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"did you mean {group}{close[0]}?" if close else None
+    close = _close(word, known)
+    return f"did you mean {group}{close}?" if close else None
 
 
-def _elsewhere(cls: type[Config], word: str) -> str | None:
-    """A suggestion when the word is a key of other groups, as in seed for train.seed."""
+def _close(word: str, known: Sequence[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(word, known, n=1, cutoff=0.6)), None)
+
+
+def _elsewhere(cls: type[Config], path: Keys, settings: Mapping[str, Any]) -> str | None:
+    """A suggestion when the last word of a path is a key of other groups, as in seed for train.seed."""
     places: dict[str, None] = {}
-    queue: list[tuple[str, type[Config]]] = [("", cls)]
-    for prefix, group in queue:
+    queue: list[tuple[str, type[Config], Any]] = [("", cls, settings)]
+    for prefix, group, given in queue:
         for name, field in group.model_fields.items():
-            if name == word:
+            if name == path[-1]:
                 places[prefix + name] = None
-            queue += [(f"{prefix}{name}.", member) for member in _members(field.annotation)]
+            below = given.get(name) if isinstance(given, dict) else None
+            chosen = _chosen(_members(field.annotation), below, field.default)
+            queue += [(f"{prefix}{name}.", member, below) for member in chosen]
+    places.pop(".".join(key for key in path if isinstance(key, str)), None)  # the very one, in a list perhaps
     return f"did you mean {' or '.join(places)}?" if 0 < len(places) <= 3 else None
+
+
+def _chosen(members: Sequence[type[Config]], given: Any, default: Any) -> Sequence[type[Config]]:
+    """Of the classes that a field may hold, the one that the settings choose, where they do."""
+    kind = given.get("kind") if isinstance(given, dict) else None
+    kind = getattr(default, "kind", None) if kind is None else kind
+    return [member for member in members if kind in _kinds([member])] or members
 
 
 def render(config: Config) -> str:

@@ -27,6 +27,7 @@ from heedful.training.distributed import Parallel, Team
 from heedful.training.environment import environment, memory
 from heedful.training.files import append_jsonl, disk_errors, trim_jsonl, write_text_atomic
 from heedful.training.loop import Counters, Due, Saved, Step, choose_device, fit, repeat_exactly, spent
+from heedful.training.ownership import make_parents
 from heedful.training.saving import Saver
 from heedful.training.tensors import EXIT_NOT_FINITE
 from heedful.training.weights import load_strictly, require_fit, weights_of
@@ -88,8 +89,7 @@ def train(
         yield from _train(recipe, None, Path(run), device, stop, team)
         return
     path = Path(run)
-    with disk_errors(path.parent, "make the folder of the run"):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    make_parents(path)
     with RunFolder.create_or_open(
         path, render(recipe), keep=recipe.train.keep, every=recipe.train.save_every, may_differ=MAY_DIFFER
     ) as folder:
@@ -149,7 +149,7 @@ def _train(
         write_text_atomic(path / "env.json", json.dumps(setting, indent=2) + "\n")
     yield Started(
         counters.step, size, len(encoded), encoded.dropped, read.skipped, vocabulary.vocab, str(setting["device"]),
-        threads, team.world, tuple(_notes(folder, checkpoint, about, recipe, team)),
+        threads, team.world, (*_notes(folder, checkpoint, about, recipe, team), *job.notes(encoded)),
     )  # fmt: skip
 
     even = device.type == "cuda" and not team.together  # where steps of few shapes are kept as graphs
@@ -227,6 +227,8 @@ def _notes(
     folder: RunFolder | None, checkpoint: Checkpoint | None, about: Mapping[str, object], recipe: Recipe, team: Team
 ) -> Iterator[str]:
     """What whoever starts or takes up a run should know, above all whether it goes on bit for bit."""
+    if folder and folder.anew:
+        yield "the folder held a run that had saved nothing yet; it begins anew"
     yield from (f"passed over a damaged checkpoint: {damaged.reason}" for damaged in (folder.damaged if folder else ()))
     if checkpoint:
         then = checkpoint.manifest.about

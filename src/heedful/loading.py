@@ -17,7 +17,7 @@ from heedful.errors import UserError, shown
 from heedful.jobs import JOBS, Job, Vocabulary, job_class, job_of
 from heedful.models import MODELS, build
 from heedful.recipe import Recipe, recipe_in
-from heedful.training.checkpoint import newest
+from heedful.training.checkpoint import is_saved, newest
 from heedful.training.portable import read_model, write_model
 from heedful.training.weights import require_fit
 
@@ -43,17 +43,18 @@ def load(path: str | Path, device: str | None = None) -> Any:
         weights = portable / "model.safetensors"
     else:
         described = job_of(read_recipe(folder))
+        if not is_saved(folder):
+            begun = (folder / "tokenizer.json").exists()
+            raise UserError(
+                "this run has no checkpoint yet" if begun else "this run has not begun",
+                where=str(folder),
+                todo="train on with the same command, then try again",
+            )
         job, vocabulary, decode = type(described), described.load(folder / "tokenizer.json"), described.decode
         model_config = described.recipe.model
         config = model_config.model_copy(update={"vocab": model_config.vocab or vocabulary.vocab})
         checkpoints, damaged = newest(folder, 1)
         notes = tuple(f"passed over a damaged checkpoint: {broken.reason}" for broken in damaged)
-        if not checkpoints:
-            raise UserError(
-                "this run has no checkpoint yet",
-                where=str(folder),
-                todo="train on with the same command, then try again",
-            )
         tensors, weights = checkpoints[0].load("model"), checkpoints[0].path / "model.safetensors"
     with torch.device("meta"):  # a config may ask for a model of any size: no memory is taken until the weights fit
         require_fit(build(config), tensors, weights)

@@ -6,6 +6,7 @@ import inspect
 import json
 import shlex
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -154,6 +155,17 @@ def test_scores_of_a_language_model_are_of_the_whole_text(text: list[str], tmp_p
     for prompt, follows, written in test.samples:
         assert f"{prompt}\n{follows}" in whole
         assert len(written) == writer.length or len(written) == 100
+
+
+@pytest.mark.parametrize("vocab", [60, 20, 14])
+def test_many_unknown_tokens_are_told_of(text: list[str], tmp_path: Path, vocab: int) -> None:
+    whole = (tmp_path / "train.txt").read_text()
+    known = sum(count for letter, count in Counter(whole.replace("\n", "")).most_common(vocab - 4))
+    share = 1 - (known + whole.count("\n")) / len(whole)
+    recipe = load_recipe("language-model", [*TINY_LM, *text, f"tokenizer.vocab={vocab}"])
+    (started,) = (event for event in train(recipe, tmp_path / "run") if isinstance(event, Started))
+    told = [note.split(" of the tokens of the training text are unknown")[0] for note in started.notes]
+    assert told == ([f"{share:.1%}"] if vocab < 60 else [])
 
 
 # ------------------------------------------------------------------ what is refused

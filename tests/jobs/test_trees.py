@@ -111,6 +111,27 @@ def test_a_new_model_begins_from_the_vectors(folder: Path) -> None:
     plain.begin(model, words)  # nothing to put in
 
 
+def test_a_mistake_in_the_data_does_not_claim_the_folder(folder: Path) -> None:
+    run, trees = folder / "run", folder / "train.txt"
+    was = trees.read_text()
+    trees.write_text(was + "(2 (2 good)\n")
+    with pytest.raises(UserError, match="bracket"):
+        list(train(recipe(folder), run))
+    with pytest.raises(UserError, match="this run has not begun"):
+        heedful.load(run)
+    for wrong in ("model.width=7", "model.vocab=5"):  # the latter only once the words are gathered
+        trees.write_text(was)
+        with pytest.raises(UserError, match=r"do not fit|too small"):
+            list(train(recipe(folder, wrong), run))
+    with pytest.raises(UserError, match="this run has no checkpoint yet"):
+        heedful.load(run)
+    trees.write_text(was.replace("good", "new"))
+    events = list(train(recipe(folder), run))
+    started = next(event for event in events if isinstance(event, Started))
+    assert started.notes == ("the folder held a run that had saved nothing yet; it begins anew",)
+    assert "new" in heedful.load(run).tokenizer.words, "the words are of the data as they are now"
+
+
 def test_vectors_that_changed_before_the_first_checkpoint_are_noticed(folder: Path) -> None:
     run, vectors = folder / "run", folder / "vectors.txt"
     was = vectors.read_text()
@@ -118,6 +139,7 @@ def test_vectors_that_changed_before_the_first_checkpoint_are_noticed(folder: Pa
     next(event for event in events if isinstance(event, Started))
     events.close()
     assert not newest(run, 1)[0] and (run / "tokenizer.json").exists()
+    (run / "notes.txt").touch()  # so that it is not taken for a run with nothing to lose, which begins anew
     vectors.write_text(was.replace("awful ", "awful 1"))
     with pytest.raises(UserError, match="not the word vectors that the run began with") as caught:
         list(train(recipe(folder), run))
@@ -262,6 +284,21 @@ def test_trees_that_the_model_cannot_take_are_named(trained: Path) -> None:
 def test_lines_out_are_lines_in(trained: Path) -> None:
     said = heard("judge", str(trained), stdin="(2 good)\n\n(2 bad)\n").output.splitlines()
     assert [line.split()[-1:] for line in said] == [["good"], [], ["bad"]]
+
+
+@pytest.mark.parametrize("given", [[], ["-"]])
+def test_where_there_is_no_tree_to_judge_it_is_said(trained: Path, given: list[str]) -> None:
+    error = heard("judge", str(trained), *given).exception
+    assert isinstance(error, UserError) and error.message == "there is no tree to judge"
+    assert heard("judge", str(trained), *given, stdin="\n").exit_code == 0  # a blank line is a line
+
+
+@pytest.mark.parametrize("wrong", ["no tree", "(1 (1 a) (1 b) (1 c))"])
+def test_a_line_that_is_wrong_loses_none_before_it(trained: Path, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heedful.commands.judge.TOGETHER", 2)
+    said = heard("judge", str(trained), "-", stdin=f"(2 good)\n\n(2 bad)\n{wrong}\n(2 fine)\n")
+    assert [line.split()[-1:] for line in said.output.splitlines()] == [["good"], [], ["bad"]]
+    assert isinstance(said.exception, UserError) and str(said.exception.where).startswith("stdin:4")
 
 
 def test_a_vocabulary_that_is_too_small_is_refused(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import math
@@ -205,6 +206,52 @@ def test_a_crash_at_any_file_operation_loses_at_most_the_save_under_way(tmp_path
         assert steps(folder) == [1, 3, 4]
         assert [json.loads(line)["step"] for line in (folder / "metrics.jsonl").open()] == [1, 2, 3, 4]
         shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_crash_at_any_file_operation_of_beginning_anew_leaves_one_of_both_runs(tmp_path: Path, after: bool) -> None:
+    other, at, begun = RECIPE.replace("seed: 1", "seed: 2"), 0, 99
+    while at < begun:
+        at += 1
+        folder = tmp_path / f"run-{at}"
+        RunFolder.create_or_open(folder, RECIPE).close()
+        (folder / "tokenizer.json").write_text("of the former run")
+        files.append_jsonl(folder / "metrics.jsonl", {"step": 1})
+        with pytest.MonkeyPatch.context() as patch:
+            done = interrupt(patch, at, Crash, after=after)
+            with contextlib.suppress(Crash):
+                RunFolder.create_or_open(folder, other).close()
+        recipe = (folder / "recipe.yaml").read_text()
+        assert recipe in (RECIPE, other)
+        if recipe == other:
+            assert not (folder / "tokenizer.json").exists() and not (folder / "metrics.jsonl").read_text()
+        with RunFolder.create_or_open(folder, other) as run:
+            assert run.latest() is None
+        assert sorted(os.listdir(folder)) == ["checkpoints", "lock", "metrics.jsonl", "recipe.yaml"]
+        assert (folder / "recipe.yaml").read_text() == other
+        begun = len(done) if len(done) < at else begun
+    assert at > 10
+
+
+def test_what_a_former_run_left_is_gone_from_the_disk_before_the_recipe_is_another(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    RunFolder.create_or_open(folder, RECIPE).close()
+    (folder / "tokenizer.json").touch()
+    done: list[str] = []
+
+    def record(name: str, named: Callable[..., str]) -> None:
+        real = getattr(files, name)
+        monkeypatch.setattr(files, name, lambda *paths: (done.append(f"{name} {named(*paths)}"), real(*paths))[1])
+
+    record("unlink", lambda path: path.name)
+    record("rename", lambda _, new: new.name)
+    record("sync_folder", lambda path: path.name)
+    RunFolder.create_or_open(folder, RECIPE.replace("seed: 1", "seed: 2")).close()
+    assert done == [
+        "sync_folder run", "unlink tokenizer.json", "rename metrics.jsonl", "sync_folder run", "rename recipe.yaml",
+        "sync_folder run", "sync_folder run",
+    ]  # fmt: skip
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names open files through /proc")

@@ -1,4 +1,4 @@
-"""One process at a time and one recipe for good: who may open a run folder, and what is refused untouched."""
+"""One process and one recipe at a time: who may open a run folder, and what is refused untouched."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,74 @@ def test_another_recipe_is_refused_with_both_values_and_leaves_the_lock_free(fol
     assert "lr" not in message
     with RunFolder.create_or_open(folder, RECIPE) as run:
         assert run.latest() is not None
+
+
+OTHER = RECIPE.replace("seed: 1", "seed: 2")
+
+
+def unsaved(folder: Path) -> None:
+    """A run that ended before its first checkpoint, with all that it may leave."""
+    RunFolder.create_or_open(folder, RECIPE).close()
+    for name in ("tokenizer.json", "env.json"):
+        (folder / name).write_text("{}")
+    files.append_jsonl(folder / "metrics.jsonl", {"step": 1})
+
+
+@pytest.mark.parametrize("recipe", [RECIPE, OTHER], ids=["the same recipe", "another"])
+def test_a_run_that_has_saved_nothing_begins_anew(folder: Path, recipe: str) -> None:
+    unsaved(folder)
+    with RunFolder.create_or_open(folder, recipe) as run:
+        assert run.anew and run.latest() is None
+        assert (folder / "recipe.yaml").read_text() == recipe
+        assert sorted(os.listdir(folder)) == ["checkpoints", "lock", "metrics.jsonl", "recipe.yaml"]
+        assert (folder / "metrics.jsonl").read_text() == ""
+        run.save(1, {"model": {"weight": torch.ones(2)}}, {}, {})
+    with RunFolder.create_or_open(folder, recipe) as run:
+        assert not run.anew and run.latest() is not None
+
+
+def test_a_run_that_died_before_it_had_its_checkpoints_folder_begins_anew(folder: Path) -> None:
+    RunFolder.create_or_open(folder, RECIPE).close()
+    (folder / "checkpoints").rmdir()
+    with RunFolder.create_or_open(folder, OTHER) as run:
+        assert run.anew and (folder / "checkpoints").is_dir()
+
+
+def linked(folder: Path) -> None:
+    """The checkpoints on another disk, which may not be there just now."""
+    (folder.parent / "disk").mkdir()
+    (folder / "checkpoints").rmdir()
+    (folder / "checkpoints").symlink_to(folder.parent / "disk")
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        lambda folder: (folder / "checkpoints" / "step-00000001").mkdir(),  # damaged: nothing is in it
+        lambda folder: (folder / "checkpoints" / "mine").touch(),
+        lambda folder: (folder / "checkpoints").rmdir(),  # moved elsewhere: something was recorded
+        linked,
+        lambda folder: (folder / "model").mkdir(),
+        lambda folder: (folder / "results.json").touch(),
+        lambda folder: (folder / "notes.txt").touch(),
+        lambda folder: (folder / "metrics.jsonl").unlink(),  # so the recipe may be one that somebody wrote by hand
+    ],
+    ids=["checkpoint", "something beside", "moved", "link", "model", "results", "notes", "no metrics"],
+)
+def test_a_folder_with_anything_to_lose_is_never_taken_over(folder: Path, keep: Callable[[Path], None]) -> None:
+    unsaved(folder)
+    keep(folder)
+    before = {path: path.is_file() and path.read_bytes() for path in folder.rglob("*") if path.name != "lock"}
+    for _ in range(2):  # being refused once changes nothing for the next
+        with pytest.raises(UserError, match="belongs to a run of another recipe"):
+            RunFolder.create_or_open(folder, OTHER)
+    assert {path: path.is_file() and path.read_bytes() for path in folder.rglob("*") if path.name != "lock"} == before
+
+
+def test_a_run_at_work_is_not_taken_over_before_its_first_checkpoint(folder: Path) -> None:
+    with RunFolder.create_or_open(folder, RECIPE), pytest.raises(UserError, match="another run is at work"):
+        RunFolder.create_or_open(folder, OTHER)
+    assert (folder / "recipe.yaml").read_text() == RECIPE
 
 
 def test_the_same_values_in_other_words_are_the_same_recipe(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from heedful.commands.display import counting, json_line, say, scoreboard
@@ -21,6 +22,12 @@ def eval_verb(run: Path, split: Split, beams: int | None, as_json: bool) -> None
     job = job_of(recipe)
     if beams is not None and not job.searches:
         raise UserError("this model is judged without a search", where="--beams", todo="leave it out")
+    if split == "test" and recipe.data.test is None:
+        raise UserError(
+            "this run has no test set",
+            where=f"{run / 'recipe.yaml'}: data.test",
+            todo=f"score it on the validation set: heedful eval {shlex.quote(str(run))} --split valid",
+        )
     check_recipe(recipe, [split])
     with counting(job.words.testing.format(split)) as tell:
         result = scored(speaker, recipe, split, beams=beams, progress=tell)

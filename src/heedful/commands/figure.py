@@ -17,7 +17,6 @@ from rich.progress import Progress as Bar
 
 from heedful.commands.display import PAUSE, json_line, say
 from heedful.config import parse
-from heedful.errors import UserError
 from heedful.figures import require_png
 from heedful.studies import Progress, Table, find
 from heedful.training import files
@@ -32,9 +31,7 @@ def figure_verb(name: str, overrides: Sequence[str], out: Path | None, as_json: 
     one = find(name)
     settings = parse(one.Settings, {}, overrides=overrides)
     path = out or Path(f"{name}.png")
-    if path.is_dir() or not path.parent.is_dir():
-        wrong = "a folder is in the way" if path.is_dir() else "there is no such folder"
-        raise UserError(wrong, where=str(path if path.is_dir() else path.parent), todo="name another file with --out")
+    files.require_place(path, "--out")
     require_png(path, "--out")
     torch.set_num_threads(1)  # nets this small gain nothing from more, and one repeats bit for bit
     found = watched(one.study(settings))

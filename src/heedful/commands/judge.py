@@ -3,43 +3,63 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from heedful.commands.display import json_line, say
 from heedful.commands.loading import load_as
-from heedful.commands.translate import stdin_lines
+from heedful.commands.translate import Line, batched, piped, stdin_lines
 from heedful.data.trees import Tree, parse_tree
+from heedful.errors import UserError
 from heedful.tasks.tree_classification import Judge, Judgement, class_name, require_narrow
 
+TOGETHER = 256  # trees that are judged at a time
 
-def judge_verb(run: Path, lines: Sequence[str], nodes: bool, as_json: bool) -> None:
+
+def judge_verb(run: Path, texts: Sequence[str], nodes: bool, as_json: bool) -> None:
     """Say the class of each tree, given as arguments or as lines of stdin."""
-    judge = load_as(Judge, run)
-    classes = judge.model.config.classes
-    piped = list(lines) == ["-"] or (not lines and not sys.stdin.isatty())
-    if piped:
-        given = [(line.text, line.where) for line in stdin_lines(sys.stdin.buffer)]
-    else:
-        given = [(line, f"tree {number}") for number, line in enumerate(lines, start=1)]
-    trees = [parse_tree(text, where, None) if text.strip() or not piped else None for text, where in given]
-    for tree, (_, where) in zip(trees, given, strict=True):
-        if tree is not None:
-            require_narrow(tree, judge.model.config, where)
-    judged = iter(judge.judge([tree for tree in trees if tree is not None]))
-    for tree in trees:
-        if tree is None:  # a blank line stays one, so that lines out are lines in
-            say("null" if as_json else "")
+    reads, count = piped(texts), 0
+    if texts or reads:
+        judge = load_as(Judge, run)
+        given = (Line(text, f"tree {number}") for number, text in enumerate(texts, 1))
+        trees = parsed(stdin_lines(sys.stdin.buffer) if reads else given, judge, blanks=reads)
+        for batch in batched(trees, 1 if reads and sys.stdin.isatty() else TOGETHER):  # who types waits for each
+            count += len(batch)
+            judged = iter(judge.judge([tree for tree in batch if tree is not None]))
+            for tree in batch:
+                found = None if tree is None else (tree, next(judged))
+                for line in told(found, judge.model.config.classes, nodes, as_json):
+                    say(line)
+    if not count:
+        raise UserError(
+            "there is no tree to judge", todo=f"heedful judge {run} '(2 (2 not) (2 bad))', or pipe lines into it"
+        )
+
+
+def parsed(lines: Iterable[Line], judge: Judge, blanks: bool) -> Iterator[Tree | None]:
+    """The trees that lines spell, none too wide for the model; where lines may be blank, those are None."""
+    for line in lines:
+        if blanks and line.blank:
+            yield None
             continue
-        found = next(judged)
-        if as_json:
-            told = {"text": tree.text, "label": found.label, "name": class_name(found.label, classes)}
-            say(json_line(told | {"probabilities": found.probabilities, "nodes": found.nodes}))
-            continue
-        say(f"{class_name(found.label, classes):<14} {found.probabilities[found.label]:4.0%}  {tree.text}")
-        if nodes:
-            for line in drawn(tree, found, classes):
-                say(line)
+        tree = parse_tree(line.text, line.where, None)
+        require_narrow(tree, judge.model.config, line.where)
+        yield tree
+
+
+def told(judged: tuple[Tree, Judgement] | None, classes: int, nodes: bool, as_json: bool) -> Iterator[str]:
+    """The lines about one tree; a blank line stays one, so that lines out are lines in."""
+    if judged is None:
+        yield "null" if as_json else ""
+        return
+    tree, found = judged
+    if as_json:
+        about = {"text": tree.text, "label": found.label, "name": class_name(found.label, classes)}
+        yield json_line(about | {"probabilities": found.probabilities, "nodes": found.nodes})
+        return
+    yield f"{class_name(found.label, classes):<14} {found.probabilities[found.label]:4.0%}  {tree.text}"
+    if nodes:
+        yield from drawn(tree, found, classes)
 
 
 def drawn(tree: Tree, found: Judgement, classes: int) -> Iterator[str]:

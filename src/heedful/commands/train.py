@@ -18,6 +18,7 @@ from heedful.errors import UserError
 from heedful.experiment import Finished, Stage, Started, train
 from heedful.jobs import Evaluated, job_of
 from heedful.recipe import Recipe, find_recipe, load_recipe
+from heedful.training.checkpoint import is_saved
 from heedful.training.distributed import Team, find_seat
 from heedful.training.loop import Step
 
@@ -85,7 +86,7 @@ def run_to_end(
     test: Evaluated | None = None
     steps = 0
     with display(job_of(recipe).words, recipe.train.log_every, quiet=not team.leads) as screen:
-        with heeding(stopper), enough_memory(), farewell(screen.say):
+        with heeding(stopper), enough_memory(), farewell(folder, screen.say):
             for event in train(recipe, folder, stopper, team):
                 screen.show(event)
                 if isinstance(event, Started | Step | Stage):
@@ -103,12 +104,13 @@ def run_to_end(
 
 
 @contextmanager
-def farewell(tell: Callable[[str], None]) -> Iterator[None]:
-    """Say, when a run is stopped at once, that it is not lost."""
+def farewell(folder: Path, tell: Callable[[str], None]) -> Iterator[None]:
+    """Say, when a run is stopped at once, what there is of it to go on from."""
     try:
         yield
     except KeyboardInterrupt:
-        tell("stopped at once; the same command goes on from the last checkpoint")
+        there = "goes on from the last checkpoint" if is_saved(folder) else "begins anew, since nothing was saved yet"
+        tell(f"stopped at once; the same command {there}")
         raise
 
 

@@ -161,6 +161,7 @@ def translate_verb(
     if align_to is not None and (reads or len(texts) != 1):
         raise UserError("one picture shows one text", where="--align-to", found="several texts", todo="give one text")
     if align_to is not None:
+        files.require_place(align_to, "--align-to")
         require_png(align_to, "--align-to")
     search = searcher(run, beams, top, sampling)
     given = (Line(text, f"text {number}") for number, text in enumerate(texts, 1))
@@ -231,6 +232,7 @@ def predict_verb(run: Path, source: Path, to: Path, field: str, beams: int | Non
     """Add a prediction to every object of a JSON lines file."""
     if to.exists() and not force:
         raise UserError("a file is in the way", where=str(to), todo="name another one, or write over it with --force")
+    files.require_place(to, "--output")
     if field == "prediction":
         raise UserError("the prediction would overwrite its source", where="--field", todo="rename the field first")
     if not source.exists():

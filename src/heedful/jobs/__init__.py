@@ -116,6 +116,9 @@ class Job(Protocol):
     def encode(self, read: Any, vocabulary: Any) -> Any:
         """Examples as numbers, which are `Encoded`."""
 
+    def notes(self, encoded: Any) -> list[str]:
+        """What whoever trains on the encoded examples should know of them."""
+
     def batches(self, encoded: Any, packed: bool, even: bool) -> Any:
         """The endless sequence of training batches: `at`, `tokens` and `epoch_of` a position, and whether `steady`.
 

@@ -32,6 +32,7 @@ from heedful.tasks.language_model import (
 )
 from heedful.training.metrics import Score
 
+MUCH_UNKNOWN = 0.01  # of the tokens of a text, from where on it is told
 MOST_SHOWN = 100  # tokens that are written for a sample
 
 
@@ -79,6 +80,12 @@ class LanguageModelJob:
     def encode(self, read: Text, vocabulary: Tokenizer) -> EncodedText:
         """The text as ids, in windows as long as the model's context."""
         return encode_text(read, vocabulary, self.recipe.model.context)
+
+    def notes(self, encoded: EncodedText) -> list[str]:
+        """How much of the text the tokenizer does not know, where that is much."""
+        share = encoded.unknown / len(encoded)
+        told = f"{share:.1%} of the tokens of the training text are unknown: a larger tokenizer.vocab may know them"
+        return [told] if share > MUCH_UNKNOWN else []
 
     def batches(self, encoded: EncodedText, packed: bool, even: bool) -> TextBatches:
         """Windows from all over the text side by side."""

@@ -68,6 +68,10 @@ class TranslationJob:
         """Pairs as ids, those that are too long left out."""
         return encode(read.pairs, vocabulary, self.recipe.model.context)
 
+    def notes(self, encoded: Encoded) -> list[str]:
+        """Nothing."""
+        return []
+
     def batches(self, encoded: Encoded, packed: bool, even: bool) -> Batches:
         """Pairs of like length side by side, or any pairs end to end."""
         return Batches(encoded, self.recipe.train.seed, self.recipe.train.batch_tokens, packed, even)

@@ -108,6 +108,10 @@ class TreeJob:
         """Trees as numbers."""
         return encode_trees(read.trees, vocabulary)
 
+    def notes(self, encoded: EncodedTrees) -> list[str]:
+        """Nothing."""
+        return []
+
     def batches(self, encoded: EncodedTrees, packed: bool, even: bool) -> TreeBatches:
         """Trees of like depth, level by level."""
         return TreeBatches(encoded, self.recipe.train.seed, self.recipe.train.batch_tokens)

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from heedful.errors import UserError
 from heedful.training import files
-from heedful.training.ownership import let_go, require_run, require_same, take_lock
+from heedful.training.ownership import clear, has_saved_nothing, let_go, require_run, require_same, take_lock
 from heedful.training.sealed import DamageError, Manifest, Pieces, commit, read_entry, verify
 from heedful.training.tensors import pack, require_finite, unpack
 
@@ -82,8 +82,9 @@ class Checkpoint:
 class RunFolder:
     """A run's folder, locked for one process from `create_or_open` until `close` or the end of the process."""
 
-    def __init__(self, path: Path, lock: int, keep: int, every: int) -> None:
+    def __init__(self, path: Path, lock: int, keep: int, every: int, anew: bool = False) -> None:
         self.path = path
+        self.anew = anew  # whether it was taken over from a run that had saved nothing
         self.damaged: list[Damaged] = []  # what the last call of latest() passed over
         self._lock = lock
         self._keep = max(keep, FEWEST_KEPT)
@@ -103,7 +104,8 @@ class RunFolder:
     ) -> RunFolder:
         """Lock a new folder, or one of the same recipe to resume in; `fresh` first empties a former run out of it.
 
-        Of the recipe, the settings named in `may_differ` may be others than when the run began.
+        Of the recipe, the settings named in `may_differ` may be others than when the run began. A run without any
+        checkpoint has nothing to lose: it begins anew, whatever its recipe was and whatever data it had read.
         """
         folder = Path(path)
         require_run(folder)
@@ -122,10 +124,12 @@ class RunFolder:
                     files.sync_folder(folder)
                 for leftover in list(files.leftovers(folder)):
                     files.discard(leftover)
-            if (folder / "recipe.yaml").exists():
-                require_same(folder / "recipe.yaml", recipe_yaml, may_differ)
-            else:
+                if anew := has_saved_nothing(folder):
+                    clear(folder)
+            if anew or not (folder / "recipe.yaml").exists():
                 files.write_text_atomic(folder / "recipe.yaml", recipe_yaml)
+            else:
+                require_same(folder / "recipe.yaml", recipe_yaml, may_differ)
             with files.disk_errors(folder, "write to the run folder"):
                 if not (folder / "metrics.jsonl").exists():
                     os.close(files.create(folder / "metrics.jsonl"))
@@ -135,7 +139,7 @@ class RunFolder:
         except BaseException:
             let_go(lock)
             raise
-        return cls(folder, lock, keep, every)
+        return cls(folder, lock, keep, every, anew)
 
     def close(self) -> None:
         """Let go of the lock."""
@@ -251,6 +255,11 @@ class RunFolder:
                 return False
             self._verified.add(step)
         return True
+
+
+def is_saved(run: Path) -> bool:
+    """Whether a run has a checkpoint, complete or not; needs no lock."""
+    return bool(_steps(run))
 
 
 def newest(run: Path, count: int) -> tuple[list[Checkpoint], list[Damaged]]:

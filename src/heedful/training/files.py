@@ -125,6 +125,17 @@ def leftovers(folder: Path) -> Iterator[Path]:
             yield from (below for below in sorted(entry.iterdir()) if LEFTOVER.fullmatch(below.name))
 
 
+def require_place(path: Path, option: str) -> None:
+    """Refuse a path, given with an option of the command line, at which no file can be written."""
+    if path.is_dir():
+        wrong, where = "a folder is in the way", path
+    elif not path.parent.is_dir():
+        wrong, where = f"{path.parent} is a file" if path.parent.exists() else "there is no such folder", path.parent
+    else:
+        return
+    raise UserError(wrong, where=str(where), todo=f"name another file with {option}")
+
+
 @contextmanager
 def disk_errors(folder: Path, doing: str, needed: int = 0) -> Iterator[None]:
     """Turn the system's errors into one that names the folder, the bytes needed and the bytes free."""

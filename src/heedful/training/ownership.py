@@ -1,4 +1,4 @@
-"""Whose a run folder is: one process at a time, and one recipe for good."""
+"""Whose a run folder is: one process at a time, and one recipe from its first checkpoint on."""
 
 from __future__ import annotations
 
@@ -12,6 +12,20 @@ from typing import Any
 from heedful.errors import UserError, shown
 from heedful.training import files
 from heedful.yamltext import load_yaml, read_yaml
+
+# All that a run writes before its first checkpoint; the metrics are there from the beginning.
+FIRST = frozenset({"recipe.yaml", "metrics.jsonl", "lock", "checkpoints", "tokenizer.json", "env.json"})
+
+
+def make_parents(folder: Path) -> None:
+    """Make the folders that a run's folder is to be in."""
+    for above in folder.parents:
+        if os.path.lexists(above) and not above.is_dir():
+            raise UserError(
+                f"{above} is a file", where=str(folder), expected="a folder", todo="give another path with --run"
+            )
+    with files.disk_errors(folder.parent, "make the folder of the run"):
+        folder.parent.mkdir(parents=True, exist_ok=True)
 
 
 def require_run(folder: Path) -> None:
@@ -82,6 +96,26 @@ def take_lock(folder: Path) -> int:
             raise
     _held.add(lock)
     return lock
+
+
+def has_saved_nothing(folder: Path) -> bool:
+    """Whether a folder holds a run without a checkpoint, not even a damaged one, and nothing that is not the run's."""
+    names = set(os.listdir(folder))
+    if not {"recipe.yaml", "metrics.jsonl"} <= names <= FIRST:
+        return False
+    held = folder / "checkpoints"
+    if "checkpoints" not in names:  # not made yet, unless something was recorded: then it was taken away
+        return not (folder / "metrics.jsonl").stat().st_size
+    return held.is_dir() and not held.is_symlink() and not any(held.iterdir())
+
+
+def clear(folder: Path) -> None:
+    """Remove, all but the recipe, what a run that has saved nothing left; the recipe may be replaced only then."""
+    for name in ("tokenizer.json", "env.json"):
+        if os.path.lexists(folder / name):
+            files.discard(folder / name)
+    # Emptied, not removed: it shows that the recipe in the folder is one that a run wrote.
+    files.write_text_atomic(folder / "metrics.jsonl", "")
 
 
 def require_same(stored: Path, recipe_yaml: str, may_differ: Set[str] = frozenset()) -> None:
