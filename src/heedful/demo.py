@@ -59,4 +59,4 @@ def report(translator: Translator, data: NumberWords, test: Evaluated, run: Path
     yield "next      " + f'heedful translate {shlex.quote(str(run))} "nine hundred eighty-seven" --align'
     yield "          heedful train numbers data.target=fr --run runs/french    for another language"
     yield "          heedful train numbers-rnn                                 for a recurrent net"
-    yield "          heedful init translate                                   for a recipe on your own texts"
+    yield "          heedful init translate                                    for a recipe on your own texts"
