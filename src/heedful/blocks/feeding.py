@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from heedful.blocks.memory import Everywhere, Look, Source
-from heedful.blocks.recurrent import GRU, LSTM, Stack, State, watched
+from heedful.blocks.recurrent import GRU, LSTM, Stack, State
 from heedful.blocks.scores import Additive, General, Given, dot, scaled_dot
-from heedful.blocks.taps import heard, taps
+from heedful.blocks.taps import watched
 
 WIDEST = 1024  # a kernel holds a row of the keys and of the memory
 LONGEST = 4096  # and a weight for each key
@@ -23,12 +23,11 @@ def in_kernels(look: Look, stack: Stack, x: Tensor, source: Source) -> bool:
     """Whether there are kernels for this, and nobody needs to see or change what happens inside."""
     if not x.is_cuda or x.shape[1] == 1 or x.dtype == torch.float64 or len(x) != len(source.real):
         return False
-    cells: list[Any] = [layer.cell for layer in stack.layers]
-    known = isinstance(look.score, Additive | General) or getattr(look.score, "compare", None) in (dot, scaled_dot)
-    plain = isinstance(look.span, Everywhere) and not look.hard and not heard(*taps(look).values())
+    known = isinstance(look.score, Additive | General) or look.score.compare in (dot, scaled_dot)
+    plain = isinstance(look.span, Everywhere) and not look.hard
     fits = max(source.kv.k.shape[-1], source.kv.v.shape[-1]) <= WIDEST and source.real.shape[1] <= LONGEST
-    gated = all(isinstance(cell, LSTM | GRU) and not watched(cell) for cell in cells)
-    return known and plain and fits and gated and not heard(*taps(stack).values())
+    gated = all(isinstance(layer.cell, LSTM | GRU) for layer in stack.layers)
+    return known and plain and fits and gated and not watched(look) and not watched(stack)
 
 
 def fed(
@@ -41,7 +40,7 @@ def fed(
     cells: list[Any] = [layer.cell for layer in stack.layers]
     memory, gru = source.kv.v[:, 0], isinstance(cells[0], GRU)
     wide = memory.shape[-1]
-    context, embedding = cells[0].x.weight.split([wide, x.shape[-1]], 1)  # (4 H, M) and (4 H, E)
+    context, embedding = cells[0].x.weight.split([wide, x.shape[-1]], 1)  # what the context and the embedding meet
     weights = [joined(cells[0], context), *(joined(cell, cell.x.weight) for cell in cells[1:])]
     biases = [bias(cell) for cell in cells]
     pre = torch.nn.functional.linear(x, in_four(embedding) if gru else embedding, biases[0])  # (B, T, 4 H)
@@ -54,7 +53,7 @@ def fed(
     scaled = isinstance(score, Given) and score.compare is scaled_dot
     scale = hidden.shape[-1] ** -0.5 if scaled else 1.0
     with torch.autocast("cuda", enabled=False):
-        y, after, cell_states = Feeding.apply(  # type: ignore[no-untyped-call]
+        y, after, cell_states = Feeding.apply(
             gru, scale, masks, source.real, pre.transpose(0, 1).to(half).contiguous(),
             source.kv.k[:, 0].to(half).contiguous(), memory.to(half).contiguous(),
             score.q.weight.to(half) if isinstance(score, Additive) else None,

@@ -6,14 +6,14 @@ are padding, before the first real one or after the last: they leave the state a
 B batch, T steps, X width in, H hidden width, G gates.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from heedful.blocks.linear import Linear
-from heedful.blocks.taps import Tap, heard
+from heedful.blocks.taps import Tap, watched
 
 State = tuple[Tensor, ...]
 SHUT = 1e4  # sigmoid(-SHUT) is 0 and sigmoid(SHUT) is 1 exactly, in every precision
@@ -125,11 +125,7 @@ class GRU(nn.Module):
 
 
 Cell = Elman | LSTM | GRU
-CELLS: dict[str, Callable[[int, int], Cell]] = {"rnn": Elman, "lstm": LSTM, "gru": GRU}
-
-
-def watched(cell: Cell) -> bool:
-    return heard(*(tap for tap in cell.children() if isinstance(tap, Tap)))
+CELLS: dict[str, type[Elman] | type[LSTM] | type[GRU]] = {"rnn": Elman, "lstm": LSTM, "gru": GRU}
 
 
 def unrolled(cell: Cell, x: Tensor, state: State, real: Tensor | None = None) -> tuple[Tensor, State]:

@@ -128,8 +128,6 @@ class _Additive(torch.autograd.Function):
 class Location(nn.Module):
     """(W q)_s: the weights depend on the query alone, not on what the keys hold; at most `longest` keys."""
 
-    entrances = ("remember",)
-
     def __init__(self, query_width: int, longest: int) -> None:
         super().__init__()
         self.matrix = Linear(query_width, longest, bias=False)

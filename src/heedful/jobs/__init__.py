@@ -86,7 +86,7 @@ class Encoded(Protocol):
 
 
 class Job(Protocol):
-    """A task with its recipe."""
+    """A task with its recipe. What has a body here is what a task does that does not say otherwise."""
 
     words: ClassVar[Names]
     decoding: ClassVar[type[Config] | None]  # the class of `decode`, the settings of its speaker, if it has any
@@ -111,13 +111,15 @@ class Job(Protocol):
         """The same from its JSON; `where` is what errors name."""
 
     def begin(self, model: Any, vocabulary: Any) -> None:
-        """Give a new model what it need not learn."""
+        """Give a new model what it need not learn: nothing, where all weights are drawn by chance."""
+        return
 
     def encode(self, read: Any, vocabulary: Any) -> Any:
         """Examples as numbers, which are `Encoded`."""
 
     def notes(self, encoded: Any) -> list[str]:
         """What whoever trains on the encoded examples should know of them."""
+        return []
 
     def batches(self, encoded: Any, packed: bool, even: bool) -> Any:
         """The endless sequence of training batches: `at`, `tokens` and `epoch_of` a position, and whether `steady`.
@@ -139,6 +141,7 @@ class Job(Protocol):
 
     def quick_loss(self, speaker: Any, encoded: Any) -> float:
         """The same, or near it, at a moment in training."""
+        return self.loss(speaker, encoded)
 
     def evaluate(
         self,
@@ -158,9 +161,11 @@ class Job(Protocol):
 
     def in_words(self, loss: float) -> str:
         """A loss, and what else it says in this task."""
+        return f"loss {loss:.5f}"
 
     def remarks(self, result: Evaluated) -> list[str]:
-        """What whoever reads the scores should know."""
+        """What whoever reads the scores should know besides their signatures."""
+        return []
 
     def next(self, folder: Path, test: Evaluated | None) -> Sequence[str]:
         """Commands to go on with, once the model is trained."""

@@ -17,7 +17,7 @@ from heedful.data.sources import Split
 from heedful.data.text import Text
 from heedful.data.tokenizers import Tokenizer
 from heedful.data.windows import EncodedText, TextBatches, encode_text
-from heedful.jobs import Evaluated, Names, Progress
+from heedful.jobs import Evaluated, Job, Names, Progress
 from heedful.models.configs import ElmoConfig, RnnLMConfig
 from heedful.recipe import LanguageModelRecipe, WritingConfig
 from heedful.tasks.compiled import compiled
@@ -36,7 +36,7 @@ MUCH_UNKNOWN = 0.01  # of the tokens of a text, from where on it is told
 MOST_SHOWN = 100  # tokens that are written for a sample
 
 
-class LanguageModelJob:
+class LanguageModelJob(Job):
     """The tokens of a text from those before them, or from those on either side."""
 
     words: ClassVar = Names(
@@ -73,9 +73,6 @@ class LanguageModelJob:
     def open(text: str, where: str) -> Tokenizer:
         """The tokenizer of a file's text."""
         return Tokenizer(text, where)
-
-    def begin(self, model: Any, vocabulary: Tokenizer) -> None:
-        """Nothing: all weights are drawn by chance."""
 
     def encode(self, read: Text, vocabulary: Tokenizer) -> EncodedText:
         """The text as ids, in windows as long as the model's context."""
@@ -152,14 +149,6 @@ class LanguageModelJob:
     def merit(self, result: Evaluated) -> float:
         """How little is left to guess."""
         return -result.loss
-
-    def in_words(self, loss: float) -> str:
-        """The loss alone: the perplexity is a score."""
-        return f"loss {loss:.5f}"
-
-    def remarks(self, result: Evaluated) -> list[str]:
-        """Nothing: the signatures say what was counted."""
-        return []
 
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
         """To write, or to get vectors."""

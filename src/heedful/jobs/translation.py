@@ -16,7 +16,7 @@ from heedful.blocks.losses import Loss
 from heedful.data.batches import Batches, Encoded, encode
 from heedful.data.sources import Examples, Split
 from heedful.data.tokenizers import Tokenizer
-from heedful.jobs import Evaluated, Names, Progress
+from heedful.jobs import Evaluated, Job, Names, Progress
 from heedful.models.configs import Seq2SeqConfig, TransformerConfig
 from heedful.recipe import DecodeConfig, TranslationRecipe
 from heedful.tasks.compiled import compiled
@@ -24,7 +24,7 @@ from heedful.tasks.translation import Translator, perplexity_loss, reinforced_tr
 from heedful.training.metrics import bleu, chrf, exact_match
 
 
-class TranslationJob:
+class TranslationJob(Job):
     """A target sentence from a source sentence."""
 
     words: ClassVar = Names(
@@ -61,16 +61,9 @@ class TranslationJob:
         """The tokenizer of a file's text."""
         return Tokenizer(text, where)
 
-    def begin(self, model: Any, vocabulary: Tokenizer) -> None:
-        """Nothing: all weights are drawn by chance."""
-
     def encode(self, read: Examples, vocabulary: Tokenizer) -> Encoded:
         """Pairs as ids, those that are too long left out."""
         return encode(read.pairs, vocabulary, self.recipe.model.context)
-
-    def notes(self, encoded: Encoded) -> list[str]:
-        """Nothing."""
-        return []
 
     def batches(self, encoded: Encoded, packed: bool, even: bool) -> Batches:
         """Pairs of like length side by side, or any pairs end to end."""
@@ -100,10 +93,6 @@ class TranslationJob:
     def loss(self, speaker: Translator, encoded: Encoded) -> float:
         """The mean loss a target token."""
         return perplexity_loss(speaker.model, encoded, speaker.device, self.recipe.train.batch_tokens)
-
-    def quick_loss(self, speaker: Translator, encoded: Encoded) -> float:
-        """The same."""
-        return self.loss(speaker, encoded)
 
     def evaluate(
         self,

@@ -17,14 +17,14 @@ from heedful.data.tree_batches import EncodedTrees, TreeBatches, encode_trees
 from heedful.data.trees import Trees
 from heedful.data.words import Vectors, Words, folded, read_vectors
 from heedful.errors import UserError
-from heedful.jobs import Evaluated, Names, Progress
+from heedful.jobs import Evaluated, Job, Names, Progress
 from heedful.models.configs import TreeLSTMConfig
 from heedful.recipe import TreeRecipe
 from heedful.tasks.tree_classification import Judge, class_name, mean_loss, require_narrow, tree_loss
 from heedful.training.metrics import Score
 
 
-class TreeJob:
+class TreeJob(Job):
     """The class of every node of a tree."""
 
     words: ClassVar = Names(
@@ -108,10 +108,6 @@ class TreeJob:
         """Trees as numbers."""
         return encode_trees(read.trees, vocabulary)
 
-    def notes(self, encoded: EncodedTrees) -> list[str]:
-        """Nothing."""
-        return []
-
     def batches(self, encoded: EncodedTrees, packed: bool, even: bool) -> TreeBatches:
         """Trees of like depth, level by level."""
         return TreeBatches(encoded, self.recipe.train.seed, self.recipe.train.batch_tokens)
@@ -135,10 +131,6 @@ class TreeJob:
     def loss(self, speaker: Judge, encoded: EncodedTrees) -> float:
         """The mean loss a labelled node."""
         return mean_loss(speaker.model, encoded, speaker.device)
-
-    def quick_loss(self, speaker: Judge, encoded: EncodedTrees) -> float:
-        """The same."""
-        return self.loss(speaker, encoded)
 
     def evaluate(
         self,
@@ -170,14 +162,6 @@ class TreeJob:
     def merit(self, result: Evaluated) -> float:
         """The accuracy of whole sentences."""
         return next(score.value for score in result.scores if score.name == "accuracy")
-
-    def in_words(self, loss: float) -> str:
-        """The loss alone."""
-        return f"loss {loss:.5f}"
-
-    def remarks(self, result: Evaluated) -> list[str]:
-        """Nothing: the signatures say what was counted."""
-        return []
 
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
         """To judge sentences of one's own, and to look at others."""

@@ -11,6 +11,16 @@ from heedful.config import Config, FieldError
 MOST_PARAMETERS = 200_000_000_000  # beyond it, a typing error is likelier than a plan
 
 
+def attention_parameters(width: int) -> int:
+    """How many numbers multi-head attention has, whatever its heads."""
+    return 4 * (width * width + width)
+
+
+def block_parameters(width: int, hidden: int) -> int:
+    """How many numbers a block of the Transformer's encoder has: attention, feed-forward layer and two norms."""
+    return attention_parameters(width) + 2 * width * hidden + hidden + width + 4 * width
+
+
 class TransformerConfig(Config):
     """The encoder-decoder of "Attention Is All You Need" (2017), in its published and its pre-norm form."""
 
@@ -63,11 +73,13 @@ class TransformerConfig(Config):
 
     def parameters(self, vocab: int) -> int:
         """How many numbers are trained, the embedding counted once, since encoder, decoder and output share it."""
-        attention = 4 * (self.width * self.width + self.width)
-        mlp = 2 * self.width * self.hidden + self.hidden + self.width
-        norm = 2 * self.width
-        encoder = self.encoder_layers * (attention + mlp + 2 * norm)
-        decoder = self.decoder_layers * (2 * attention + mlp + 3 * norm)
+        block, attention, norm = (
+            block_parameters(self.width, self.hidden),
+            attention_parameters(self.width),
+            2 * self.width,
+        )
+        encoder = self.encoder_layers * block
+        decoder = self.decoder_layers * (block + attention + norm)  # which also look at the source
         last = 2 * norm if self.norm == "pre" else 0
         places = self.context * self.width if self.positions == "learned" else 0
         return vocab * self.width + encoder + decoder + last + places
@@ -127,8 +139,7 @@ class TransformerEncoder(Config):
 
     def parameters(self, width: int) -> int:
         """How many numbers are trained."""
-        block = 4 * (width * width + width) + 2 * width * self.hidden + self.hidden + width + 4 * width
-        return self.layers * block + (2 * width if self.norm == "pre" else 0)
+        return self.layers * block_parameters(width, self.hidden) + (2 * width if self.norm == "pre" else 0)
 
 
 class Global(Config):
@@ -324,7 +335,7 @@ def _refuse_too_large(count: int) -> None:
         )
 
 
-SIZES: dict[str, TransformerConfig | Seq2SeqConfig] = {
+SIZES: dict[str, TransformerConfig] = {
     "transformer-base": TransformerConfig(),
     "transformer-big": TransformerConfig(width=1024, heads=16, hidden=4096, dropout=0.3),
     "transformer-tiny": TransformerConfig(

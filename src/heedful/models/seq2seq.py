@@ -20,7 +20,7 @@ from heedful.blocks.layouts import Layout, Whole
 from heedful.blocks.linear import Linear
 from heedful.blocks.memory import Everywhere, Following, Look, Predicting
 from heedful.blocks.positions import Fixed, sinusoids
-from heedful.blocks.recurrent import Both, Layer, Stack, State
+from heedful.blocks.recurrent import CELLS, Both, Layer, Stack, State
 from heedful.blocks.scores import Additive, General, Given, Location, cosine, dot, scaled_dot
 from heedful.blocks.state import Shared
 from heedful.blocks.taps import Tap
@@ -55,7 +55,7 @@ class RecurrentReader(nn.Module):
             Both(e.cell, width, e.hidden // 2) if both else Layer(e.cell, width, e.hidden) for width in widths
         ]
         self.stack, self.output = Stack(layers, c.dropout), Tap()
-        self.parts = 2 if e.cell == "lstm" else 1  # of a state, hidden first
+        self.parts = CELLS[e.cell].parts  # of a state, hidden first
 
     def forward(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
         memory, states = self.stack(x, None, layout.real)  # (B, S, M)
@@ -179,7 +179,7 @@ class Seq2Seq(nn.Module):
             self.encoder: nn.Module = TransformerReader(c, c.encoder)
         else:
             self.encoder = RecurrentReader(c, c.encoder)
-        self.parts = 2 if c.cell == "lstm" else 1  # of a state: hidden, and an LSTM's cell
+        self.parts = CELLS[c.cell].parts  # of a state: hidden, and an LSTM's cell
         self.looks_ahead = c.attention is not None and c.attention.feed == "input"
         self.begin = Linear(c.encoder.memory(c.width), c.layers * self.parts * c.hidden)
         if c.attention is None:

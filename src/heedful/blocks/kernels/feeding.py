@@ -7,7 +7,8 @@ state before the step. Kernels write their results right there.
 B batch, T steps, S keys, K width of a key, M of the memory, H hidden width, X width from below, L layers.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import torch
 import triton
@@ -209,6 +210,8 @@ class Feeding(torch.autograd.Function):
 
     `weights` of a layer are (4 H, X + H), those of a GRU with zeros where the candidate's two parts do not meet.
     """
+
+    apply: ClassVar[Callable[..., tuple[Tensor, Tensor, Tensor]]]  # inherited, where it has no type
 
     @staticmethod
     def forward(
