@@ -189,7 +189,10 @@ def train_ours() -> dict[str, Any]:
     config = TrainConfig(budget=Budget(steps=1), compile=True, batching="packed")
     optimizer = make_optimizer(config.optimizer, model, device)
     loss_of = partial(translation_loss, compiled(model, dynamic=False), label_smoothing=0.1)
-    step = GraphedStep(PlainStep(model, Spread(loss_of), optimizer, config, device, torch.bfloat16), batches[0])
+    plain = PlainStep(model, Spread(loss_of), optimizer, config, device, torch.bfloat16)
+    step = GraphedStep(plain, batches[0], alike=True)
+        PlainStep(model, Spread(loss_of), optimizer, config, device, torch.bfloat16), batches[0], alike=True
+    )
 
     def cycle() -> None:
         for batch in batches:

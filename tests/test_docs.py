@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import pytest
 import torch
@@ -18,32 +18,55 @@ from pydantic_core import PydanticUndefined
 import heedful
 from heedful.cli import app
 from heedful.config import Config
-from heedful.data.embedded import LibraryProse, NumberWords
-from heedful.data.sources import Jsonl, ParallelFiles, Tsv
+from heedful.data.conll import Conll, JsonTags
+from heedful.data.corpora import TokenFiles
+from heedful.data.documents import Documents, JsonDocuments, TextDocuments
+from heedful.data.embedded import LibraryProse, NumberLanguages, NumberWords
+from heedful.data.sources import Files, Jsonl, ParallelFiles, Tsv
+from heedful.data.squad import JsonQuestions, Squad, WindowsConfig
+from heedful.data.tables import CsvTable, JsonlTable, TsvTable
 from heedful.data.text import TextFiles
 from heedful.data.tokenizers import Bpe, Characters, Unigram, WholeWords, WordPiece
 from heedful.data.trees import SentimentTrees, WordsConfig
+from heedful.data.wordpieces import PieceFile
 from heedful.models.configs import (
+    SIZES,
+    AnswererConfig,
     AttentionConfig,
+    BertConfig,
+    BiLSTMReader,
+    ClassifierConfig,
+    DenseReader,
     ElmoConfig,
     Global,
     Monotonic,
     Predictive,
     RecurrentEncoder,
+    RegressorConfig,
     RnnLMConfig,
     Seq2SeqConfig,
+    TaggerConfig,
     TransformerConfig,
     TransformerEncoder,
     TreeLSTMConfig,
 )
-from heedful.recipe import DecodeConfig, LanguageModelTask, TranslationTask, TreeTask, WritingConfig, shipped
+from heedful.recipe import KINDS, shipped
+from heedful.recipe.answering import AnsweringTask
+from heedful.recipe.classification import ClassificationTask, RegressionTask
+from heedful.recipe.finetuning import Start
+from heedful.recipe.language_model import LanguageModelTask, WritingConfig
+from heedful.recipe.pretraining import PretrainingTask
+from heedful.recipe.tagging import TaggingTask
+from heedful.recipe.translation import DecodeConfig, TranslationTask
+from heedful.recipe.trees import TreeTask
 from heedful.training.configs import Budget, TrainConfig
 from heedful.training.optim import AdamW, Constant, Cosine, Linear, Noam
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 SEQ2SEQ = ROOT / "docs" / "models" / "seq2seq.md"
-SESSIONS = [ROOT / "README.md", ROOT / "docs" / "python.md", ROOT / "docs" / "distributed.md", SEQ2SEQ]
+BERT = ROOT / "docs" / "models" / "bert.md"
+SESSIONS = [ROOT / "README.md", ROOT / "docs" / "python.md", ROOT / "docs" / "distributed.md", SEQ2SEQ, BERT]
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 
 # The smallest run of the demo's recipe, for snippets that are marked as needing a trained model.
@@ -181,6 +204,33 @@ SETTINGS: dict[str, type[Config]] = {
     "train.schedule, `kind: constant`": Constant,
     "decode, of a translation": DecodeConfig,
     "decode, of a language model": WritingConfig,
+    "task, `kind: pretraining`": PretrainingTask,
+    "task, `kind: classification`": ClassificationTask,
+    "task, `kind: regression`": RegressionTask,
+    "task, `kind: tagging`": TaggingTask,
+    "task, `kind: answering`": AnsweringTask,
+    "start": Start,
+    "data, `kind: documents`": Documents,
+    "data.train, `kind: text`": TextDocuments,
+    "data.train, `kind: jsonl`": JsonDocuments,
+    "data, `kind: tokens`": TokenFiles,
+    "data, `kind: tsv`, of texts with labels": TsvTable,
+    "data, `kind: csv`, of texts with labels": CsvTable,
+    "data, `kind: jsonl`, of texts with labels": JsonlTable,
+    "data, `kind: number_languages`": NumberLanguages,
+    "data, `kind: conll`": Conll,
+    "data, `kind: jsonl`, of words with tags": JsonTags,
+    "data, `kind: squad`": Squad,
+    "data, `kind: jsonl`, of questions": JsonQuestions,
+    "tokenizer, `kind: pieces`": PieceFile,
+    "model, `kind: bert`": BertConfig,
+    "model, `kind: classifier`": ClassifierConfig,
+    "model, `kind: regressor`": RegressorConfig,
+    "model, `kind: tagger`": TaggerConfig,
+    "model.reader, `kind: linear`": DenseReader,
+    "model.reader, `kind: bilstm`": BiLSTMReader,
+    "model, `kind: answerer`": AnswererConfig,
+    "decode, of questions": WindowsConfig,
 }
 
 
@@ -200,6 +250,32 @@ SEQ2SEQ_SETTINGS: dict[str, type[Config]] = {
     "model.attention.span, `kind: monotonic`": Monotonic,
     "model.attention.span, `kind: predictive`": Predictive,
 }
+
+
+def groups(annotation: Any) -> set[type[Config]]:
+    """The classes of settings that an annotation names, and those inside them."""
+    if isinstance(annotation, type) and issubclass(annotation, Config):
+        inside = (groups(field.annotation) for field in annotation.model_fields.values())
+        return {annotation}.union(*inside)
+    return set().union(*map(groups, get_args(annotation)))
+
+
+def test_every_group_of_settings_has_a_table() -> None:
+    found = set().union(*map(groups, KINDS.values())) - set(KINDS.values())
+    told_elsewhere = {Files}  # {source: FILE, target: FILE}, in the sentence above its table
+    assert found - told_elsewhere == {*SETTINGS.values(), *SEQ2SEQ_SETTINGS.values()}
+
+
+def test_the_page_of_bert_counts_its_published_sizes_right() -> None:
+    rows = re.findall(r"^\| `(bert-[\w-]+)` \|(.*)\|$", BERT.read_text(encoding="utf-8"), re.MULTILINE)
+    told_sizes = {name: [int(cell.replace(",", "")) for cell in cells.split("|")] for name, cells in rows}
+    bare = {"masked_words": False, "next_sentence": False}
+    expected = {
+        name: [c.layers, c.width, c.heads, c.hidden, c.model_copy(update=bare).parameters(30522), c.parameters(30522)]
+        for name, c in SIZES.items()
+        if isinstance(c, BertConfig)
+    }
+    assert told_sizes == expected
 
 
 @pytest.mark.parametrize("title", SEQ2SEQ_SETTINGS)

@@ -8,7 +8,7 @@ import pytest
 
 import heedful
 
-NAMES = ["UserError", "__version__", "load", "load_recipe", "train", "watch"]
+NAMES = ["Reader", "UserError", "__version__", "load", "load_recipe", "train", "watch"]
 TINY = [
     "data.train=200", "data.valid=10", "data.test=10", "tokenizer.vocab=90", "model.width=16", "model.heads=2",
     "model.hidden=32", "train.budget.steps=3",

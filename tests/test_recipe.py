@@ -19,8 +19,8 @@ from heedful.recipe import (
     shipped,
     summary,
     told_size,
-    with_article,
 )
+from heedful.recipe.parts import with_article
 
 TEMPLATES = sorted((RECIPES / "templates").glob("*.yaml"))
 
@@ -74,7 +74,7 @@ def test_a_mistyped_name_is_answered_with_a_near_one(tmp_path: Path, monkeypatch
     [
         (["train.average=3"], "write train.keep: 3"),
         (["train.keep=1"], "greater than or equal to 2"),
-        (["train.budget={}"], "at least one of steps, tokens, minutes"),
+        (["train.budget={}"], "at least one of steps, tokens, epochs, minutes"),
         (["model.vocab=100"], "leave model.vocab out"),
         (["decode.max_length=999"], "write model.context: 999"),
         (["train.sede=1"], "did you mean train.seed"),
@@ -161,7 +161,7 @@ SEQ2SEQ = "model={kind: seq2seq}"
         ("numbers", ["model=3"], "override model", "a group of settings"),
         ("numbers", ["model.kind=seq2sec"], "override model.kind", "did you mean seq2seq"),
         ("numbers", ["task.kind=language_modle"], "override task.kind", "did you mean language_model"),
-        ("numbers", ["task.kind=3"], "override task.kind", "one of language_model, translation"),
+        ("numbers", ["task.kind=3"], "override task.kind", "one of answering, classification"),
         ("numbers", ["task=3"], "override task", "a group of settings"),
         ("language-model", ["model.kind=transformer"], "override model.kind", "one of elmo, rnn_lm"),
         ("language-model", ["data.kind=parallel"], "override data.kind", "one of library_prose, text"),

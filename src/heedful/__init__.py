@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
-__all__ = ["UserError", "__version__", "load", "load_recipe", "train", "watch"]
+__all__ = ["Reader", "UserError", "__version__", "load", "load_recipe", "train", "watch"]
 
 if TYPE_CHECKING:
     from heedful.blocks.taps import watch
@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from heedful.experiment import train
     from heedful.loading import load
     from heedful.recipe import load_recipe
+    from heedful.tasks.embedding import Reader
 
 _PLACES = {
+    "Reader": "heedful.tasks.embedding",
     "UserError": "heedful.errors",
     "load": "heedful.loading",
     "load_recipe": "heedful.recipe",

@@ -50,6 +50,8 @@ POSITIONS, DECODING = "tests/claims/test_positions.py", "tests/claims/test_decod
 TRAINING, RECURRENT = "tests/claims/test_training.py", "tests/claims/test_recurrent.py"
 SEQ2SEQ, FIGURES = "tests/claims/test_seq2seq.py", "tests/claims/test_recurrent_figures.py"
 STRUCTURES, ELMO = "tests/claims/test_recurrent_structures.py", "tests/claims/test_elmo.py"
+PRETRAINING, FINETUNING = "tests/claims/test_bert_pretraining.py", "tests/claims/test_finetuning.py"
+SPANS, EXCHANGE, BERT = "tests/claims/test_bert_spans.py", "tests/claims/test_exchange.py", "tests/claims/test_bert.py"
 
 CLAIMS = (
     Claim(
@@ -131,6 +133,64 @@ CLAIMS = (
         "On Multi30k, with the same data, vocabulary, search and number of steps (docs/results.md); on number words, "
         "which both learn, the recurrent nets need fewer steps.",
     ),
+    Claim(
+        "F1", "BERT is an encoder without a decoder: what stands to the right changes what is said of the left.", BERT
+    ),
+    Claim("F2", "BERT base has 12 blocks, 768 numbers and 12 heads: 109,482,240 parameters.", EXCHANGE),
+    Claim("F3", "BERT large has 24 blocks, 1,024 numbers and 16 heads: 335,141,888 parameters.", EXCHANGE, "X4"),
+    Claim(
+        "F4",
+        "15 % of the tokens are to be told; the loss is their cross-entropy, and nothing else counts.",
+        PRETRAINING,
+    ),
+    Claim(
+        "F5", "Of these 80 % are masked, 10 % are exchanged, 10 % stay; special tokens are never chosen.", PRETRAINING
+    ),
+    Claim(
+        "F6",
+        "Half of the pairs follow each other, half are of different documents; the first token tells.",
+        PRETRAINING,
+    ),
+    Claim("F7", "[CLS] A [SEP] B [SEP]; token, segment and position embeddings are added.", PRETRAINING, "X7"),
+    Claim(
+        "F8",
+        "Calculus, Newton and Leibniz, the panda: true, branch, was; false, south.",
+        PRETRAINING,
+    ),
+    Claim("F9", "The loss is the sum of those for the pair and for the hidden words.", PRETRAINING),
+    Claim(
+        "F10",
+        "Telling next sentences helps the embeddings and the attention.",
+        PRETRAINING,
+        "It sends gradients to every one of their weights; the ablation is a setting, model.next_sentence=false.",
+    ),
+    Claim(
+        "F11",
+        "BERT learns from large text without labels.",
+        PRETRAINING,
+        "Any text, of any size: token files are read from the disk as needed. The published text is not shipped.",
+    ),
+    Claim("F12", "Pre-training took 16 (base) and 64 (large) TPUs four days.", BERT, "X5"),
+    Claim("F13", "A dense layer on the first token's vector tells the class of a text, or of a pair.", FINETUNING),
+    Claim(
+        "F14", "Tagging: each token's vector, special ones and tails of words left out, goes to a dense layer.", SPANS
+    ),
+    Claim("F15", "Answers: softmax over the passage alone for start and end, and the best span of all.", SPANS),
+    Claim("F16", "Fine-tuning adds one output layer and nothing else.", FINETUNING),
+    Claim("F17", "BERT is a denoising autoencoder: a text is corrupted, then reconstructed.", PRETRAINING),
+    Claim("F18", "Every layer's output is a feature, and a word's vector depends on its sentence.", BERT),
+    Claim(
+        "F19",
+        "Which layers serve a tagger best, six rows: from the embeddings to the last four joined.",
+        SPANS,
+        "As recipes, with a frozen encoder and an LSTM; figures with the encoder at hand are in docs/results.md. X11",
+    ),
+    Claim("F20", "The table of GLUE: each average is the mean of nine numbers.", FINETUNING, "X12"),
+    Claim("F21", "BERT was tried on twelve tasks.", FINETUNING),
+    Claim("F22", "Masks are told independently of each other: two together are not the product.", BERT),
+    Claim("F23", "Occurrences of a word can be seen as a map, layer by layer.", BERT),
+    Claim("F24", "Pre-training and fine-tuning are two recipes that share one checkpoint.", FINETUNING),
+    Claim("F25", "BERT as a feature extractor makes a classifier of sentences.", FINETUNING),
     Claim("F26", "ELMo gives a word vectors of its sentence: both directions, and a learned mix of layers.", ELMO),
     Claim("J1", "The plain RNN is h' = tanh(W_hh h + W_hx x), without a bias.", RECURRENT),
     Claim(
@@ -154,8 +214,12 @@ CLAIMS = (
     Claim("J10", "In two dimensions a state depends on those above and to the left; one row is an LSTM.", STRUCTURES),
     Claim("J11", "On graphs: a path is an LSTM, and the names of nodes do not matter.", STRUCTURES),
     Claim("J12", "A ConvNet takes a fixed number of steps, an RNN as many as its input is long.", FIGURES),
+    Claim("L2", "Trained features may be kept frozen, or tuned with the rest.", FINETUNING),
+    Claim("L3", "A static vector is the same in every sentence, a contextual one is not.", BERT),
+    Claim("L4", "All layers but the last are a feature extractor, whose output layer can be exchanged.", FINETUNING),
     Claim("M17", "An executor runs the training: it tells what happens, and ends on conditions.", TRAINING),
     Claim("M18", "The trainer has an optimizer, a decay of the learning rate, and gradient clipping.", TRAINING),
+    Claim("M21", "The original TensorFlow checkpoint of BERT is read, and one line of a program changes.", EXCHANGE),
     Claim(
         "M22",
         "A Transformer encoder and a recurrent decoder with attention make one model, and train on labels[:, 1:].",
@@ -180,10 +244,28 @@ CLAIMS = (
         "The dimension; any other rule can be given as the `score`.",
     ),
     Claim(
+        "X4",
+        "The decks give BERT large 235, 340 and 240 million parameters.",
+        EXCHANGE,
+        "335,141,888 without heads, 336,226,108 with them: 340 is the published, rounded figure.",
+    ),
+    Claim(
+        "X5",
+        "One deck counts 16 and 64 TPUs, another four pods of 256 chips.",
+        BERT,
+        "16 and 64 chips, as the paper is usually read; `heedful figure cost` states the unit and shows both.",
+    ),
+    Claim(
         "X6",
         "One deck joins the heads without an output matrix, three with one.",
         TRANSFORMER,
         "With it; `MultiHead(..., output=False)` leaves it out.",
+    ),
+    Claim(
+        "X7",
+        "One deck ends a pair without [SEP], two with it.",
+        PRETRAINING,
+        "With it.",
     ),
     Claim(
         "X8",
@@ -202,6 +284,12 @@ CLAIMS = (
         "One deck says that a query has the width of the values.",
         ATTENTION,
         "Of the keys; values may have any width.",
+    ),
+    Claim(
+        "X11", 'A table calls a row "first layer / embedding".', SPANS, "It is the output of the embeddings, layer 0."
+    ),
+    Claim(
+        "X12", "In a row of the GLUE table QNLI reads 79.9.", FINETUNING, "The average still rounds to what is printed."
     ),
 )
 

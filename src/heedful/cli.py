@@ -27,6 +27,9 @@ Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as train.seed=3.")
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+EncoderFolder = Annotated[
+    Path, typer.Argument(metavar="RUN", help="The folder of a run or of a model, ours or of Hugging Face's make.")
+]
 RunOption = Annotated[
     Path | None,
     typer.Option(
@@ -60,7 +63,9 @@ def _options(
 
 @app.command()
 def init(
-    template: Annotated[str, typer.Argument(metavar="TASK", help="translate, language-model or trees.")],
+    template: Annotated[
+        str, typer.Argument(metavar="TASK", help="translate, language-model, trees, pretrain, classify, tag or answer.")
+    ],
     path: Annotated[Path | None, typer.Argument(metavar="PATH", help="The file to write; else TASK.yaml.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Write even where a file is in the way.")] = False,
 ) -> None:
@@ -84,7 +89,8 @@ def show(recipe: RecipeName, overrides: Overrides = None) -> None:
 @app.command()
 def check(recipe: RecipeName, overrides: Overrides = None) -> None:
     """Look for mistakes in a recipe. The files that it names are looked for too; nothing is trained."""
-    from heedful.recipe import check_recipe, find_recipe, load_recipe, told_size, with_article
+    from heedful.recipe import check_recipe, find_recipe, load_recipe, told_size
+    from heedful.recipe.parts import with_article
 
     checked = load_recipe(recipe, overrides or [])
     check_recipe(checked)
@@ -114,6 +120,18 @@ def train(recipe: RecipeName, overrides: Overrides = None, run: RunOption = None
     from heedful.commands.train import train_verb
 
     train_verb(recipe, overrides or [], run)
+
+
+@app.command()
+def tokenize(
+    recipe: RecipeName,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write, which must not exist yet.")],
+    overrides: Overrides = None,
+) -> None:
+    """Turn a pre-training recipe's documents into token files. They are read as needed, however large the text is."""
+    from heedful.commands.tokenize import tokenize_verb
+
+    tokenize_verb(recipe, overrides or [], out)
 
 
 @app.command("eval")
@@ -191,6 +209,97 @@ def judge(
 
 
 @app.command()
+def classify(
+    run: EncoderFolder,
+    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts, or - for lines of stdin.")] = None,
+    pair: Annotated[
+        bool, typer.Option("--pair", help="Texts come two and two; in a line of stdin, with a tab between.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Say the class of texts, or their number. Lines stay in order, and empty ones stay empty."""
+    from heedful.commands.classify import classify_verb
+
+    classify_verb(run, texts or [], pair, as_json)
+
+
+@app.command()
+def tag(
+    run: EncoderFolder,
+    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts, or - for lines of stdin.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Mark names and the like in texts. Says what each is, how sure that is, and at which characters it stands."""
+    from heedful.commands.tag import tag_verb
+
+    tag_verb(run, texts or [], as_json)
+
+
+@app.command()
+def answer(
+    run: EncoderFolder,
+    passage: Annotated[str, typer.Option(metavar="FILE|TEXT", help="The text that the answers stand in.")],
+    questions: Annotated[
+        list[str] | None, typer.Argument(metavar="QUESTION", help="Questions, or - for lines of stdin.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, max=1000, help="How many answers to show, the likeliest first.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Answer questions about a passage. An answer is a part of it: how sure, and at which characters it stands."""
+    from heedful.commands.answer import answer_verb
+
+    answer_verb(run, passage, questions or [], top, as_json)
+
+
+def _only_reads() -> None:
+    """Let threads wait a moment before they sleep: a model that only reads has one team, which is soon needed again."""
+    os.environ.setdefault("GOMP_SPINCOUNT", "100000")  # about 0.1 ms; it must be said before torch is imported
+
+
+@app.command()
+def embed(
+    run: EncoderFolder,
+    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts, or - for lines of stdin.")] = None,
+    layers: Annotated[
+        Literal["first", "last", "second_to_last", "sum_last_four", "concat_last_four", "sum_all"],
+        typer.Option(help="Which of the encoder's layers; first: the embeddings, sum_all: all blocks."),
+    ] = "last",
+    pooling: Annotated[
+        Literal["mean", "first"] | None,
+        typer.Option(help="The tokens' mean, or the first one; else as the model says."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the vectors there: .npy, .safetensors or .jsonl.")
+    ] = None,
+    similar: Annotated[bool, typer.Option("--similar", help="Show how alike a few texts are.")] = False,
+    eight_bits: Annotated[
+        bool, typer.Option("--int8", help="Eight bits, on a CPU: faster, a little less exact.")
+    ] = False,
+) -> None:
+    """Turn texts into vectors. Lines stay in order, however many there are; without --out, each is a JSON object."""
+    _only_reads()
+    from heedful.commands.embed import embed_verb
+
+    embed_verb(run, texts or [], layers, pooling, out, similar, eight_bits)
+
+
+@app.command()
+def fill(
+    run: EncoderFolder,
+    texts: Annotated[
+        list[str] | None, typer.Argument(metavar="TEXT", help="Texts with [MASK] in them, or - for lines of stdin.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, max=100, help="How many words to show for each gap.")] = 5,
+    as_json: Json = False,
+) -> None:
+    """Tell the words that [MASK] hides. Where there are several, says how much they depend on each other."""
+    _only_reads()
+    from heedful.commands.fill import fill_verb
+
+    fill_verb(run, texts or [], top, as_json)
+
+
+@app.command()
 def predict(
     run: RunFolder,
     source: Annotated[Path, typer.Argument(metavar="IN.JSONL", help="A file with one JSON object a line.")],
@@ -204,6 +313,22 @@ def predict(
     from heedful.commands.translate import predict_verb
 
     predict_verb(run, source, to, field, beams, force, batch)
+
+
+@app.command()
+def convert(
+    source: Annotated[Path, typer.Argument(metavar="SRC", help="A folder with a trained BERT: ours or of others.")],
+    target: Annotated[Path, typer.Argument(metavar="DST", help="The folder, or the .onnx file, to write.")],
+    to: Annotated[
+        Literal["heedful", "hf", "onnx"] | None, typer.Option(help="What to write; else by the names.")
+    ] = None,
+    ledger: Annotated[bool, typer.Option("--ledger", help="Print what became of each tensor.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a model that is in the way.")] = False,
+) -> None:
+    """Turn a trained BERT into another kind of folder. Every tensor is accounted for, and no code of others is run."""
+    from heedful.commands.convert import convert_verb
+
+    convert_verb(source, target, to, ledger, force)
 
 
 @app.command()

@@ -18,19 +18,21 @@ from torch import Tensor, nn
 from heedful.config import render
 from heedful.errors import UserError
 from heedful.jobs import Encoded, Evaluated, Job, Read, Vocabulary, job_of
-from heedful.loading import few_threads, write_portable
+from heedful.loading import few_threads, read_recipe, write_portable
 from heedful.models import build
-from heedful.recipe import Recipe, check_recipe
+from heedful.models.configs import with_vocab
+from heedful.recipe import Recipe, check_recipe, recipe_of
+from heedful.recipe.finetuning import Finetuning
 from heedful.scoring import plain, results, scored
-from heedful.training.checkpoint import Checkpoint, RunFolder, newest
+from heedful.training.checkpoint import Checkpoint, RunFolder, is_saved, newest
 from heedful.training.distributed import Parallel, Team
 from heedful.training.environment import environment, memory
 from heedful.training.files import append_jsonl, disk_errors, trim_jsonl, write_text_atomic
-from heedful.training.loop import Counters, Due, Saved, Step, choose_device, fit, repeat_exactly, spent
+from heedful.training.loop import Counters, Due, Saved, Step, choose_device, fit, in_steps, repeat_exactly, spent
 from heedful.training.ownership import make_parents
 from heedful.training.saving import Saver
 from heedful.training.tensors import EXIT_NOT_FINITE
-from heedful.training.weights import load_strictly, require_fit, weights_of
+from heedful.training.weights import fingerprint, load_strictly, require_fit, weights_of
 
 # Settings that say how a run is computed, not what; a run may go on with others, at the price of the last bits.
 MAY_DIFFER = frozenset(f"train.{name}" for name in ("threads", "workers", "device", "parallel", "save_behind"))
@@ -79,8 +81,9 @@ def train(
     Every process of a team calls this; the folder belongs to the leader, and the others never look at it.
     """
     team = team or Team()
-    check_recipe(recipe)
     team.require_same("recipe", render(recipe), "give every process the same recipe and the same settings")
+    recipe = _filled(recipe, Path(run), team)
+    check_recipe(recipe)
     repeat_exactly(recipe.train)
     device = choose_device(recipe.train, team.local_rank)
     size = recipe.size
@@ -95,6 +98,17 @@ def train(
     ) as folder:
         folder.preflight(model=4 * size, checkpoint=4 * size * 3)
         yield from _train(recipe, folder, path, device, stop, team)
+
+
+def _filled(recipe: Recipe, run: Path, team: Team) -> Recipe:
+    """The recipe with what the leader's files tell; a run that has saved something keeps what it began with."""
+    if not isinstance(recipe, Finetuning):
+        return recipe
+    if team.leads:
+        known = recipe.filled_as(read_recipe(run)) if is_saved(run) else recipe
+        check_recipe(known)
+        recipe = known.filled()
+    return recipe_of(team.word(render(recipe)), str(run / "recipe.yaml"))
 
 
 def _train(
@@ -115,7 +129,7 @@ def _train(
     torch.manual_seed(recipe.train.seed)
     vocab = recipe.model.vocab or vocabulary.vocab
     _require_room(vocab, vocabulary.vocab)
-    config = recipe.model.model_copy(update={"vocab": vocab})
+    config = with_vocab(recipe.model, vocab)
     if (told := config.parameters(vocab)) > recipe.size:  # the words of trees are counted only now
         _require_memory(told, device, team, recipe.train.parallel)
         if folder:
@@ -130,6 +144,10 @@ def _train(
     counters = Counters(**json.loads(team.word(json.dumps(checkpoint.state if checkpoint else {}))))
     if not counters.step:
         job.begin(model, vocabulary)
+        if team.world > 1:
+            team.require_same(
+                "model to begin with", fingerprint(model), "give every machine the same files to begin from"
+            )
     setting = environment(device) | team.environment(recipe.train.parallel)
     packs = config.packs and device.type == "cuda"
     packed = recipe.train.batching == "packed" or (recipe.train.batching == "auto" and packs)
@@ -154,12 +172,13 @@ def _train(
 
     even = device.type == "cuda" and not team.together  # where steps of few shapes are kept as graphs
     batches, loss_of = job.batches(encoded, packed, even), job.loss_of(model, packed)
+    settings = in_steps(recipe.train, batches)
     # Of a sharded model no process has all; the leader looks at a copy of it.
     sharded = team.together and recipe.train.parallel == "fsdp"
     shown: Any = build(config) if sharded and team.leads else model
     speaker = job.speaker(shown, config, vocabulary, job.decode, device)
     with Saver(folder, recipe.train.save_behind) if folder else nullcontext() as saver:
-        for event in fit(model, loss_of, batches, recipe.train, device, saver, about, counters, saved, stop, team):
+        for event in fit(model, loss_of, batches, settings, device, saver, about, counters, saved, stop, team):
             if isinstance(event, Due):
                 weights = weights_of(model, team) if sharded else {}
                 if not team.leads:
@@ -177,7 +196,7 @@ def _train(
                 if team.leads:
                     _record(path, event, recipe.train.log_every)
                 yield event
-    stopped = spent(recipe.train, counters) < 1
+    stopped = spent(settings, counters) < 1
     if folder and not stopped:
         yield from _finish(job, folder, config, shown, speaker, counters)
     yield Finished(counters.step, stopped, str(path))

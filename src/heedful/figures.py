@@ -427,6 +427,28 @@ def _wrapped(items: Sequence[str], width: int) -> list[str]:
     return lines
 
 
+# ------------------------------------------------------------------ points
+def scatters(panels: Mapping[str, npt.ArrayLike], names: Sequence[str], path: str | Path, title: str) -> None:
+    """Draw sets of the same points (N, 2) side by side, each under its title, numbered, with their names below."""
+    side, gap, left, top, shades = 220.0, 26.0, 24.0, 92.0, (*SERIES, INK)
+    labels = [f"{number}: {_label(name, 90)}" for number, name in enumerate(names, 1)]
+    wide = max(len(panels) * (side + gap) - gap, *(_width(text, NORMAL) for text in [*labels, title]))
+    page = Page(2 * left + wide, top + side + 28 + 20 * len(labels))
+    page.text(20, 30, title, LARGE)
+    for number, (name, values) in enumerate(panels.items()):
+        x, points = left + number * (side + gap), np.asarray(values, dtype=np.float64)
+        page.box(x, top, side, side, SHADES[0], corner=6.0)
+        page.text(x + side / 2, top - 18, name, NORMAL, QUIET, anchor="mm")
+        reach = 2.4 * max(float(np.abs(points - points.mean(0)).max(initial=0.0)), 1e-12)  # one scale for both axes
+        for place, (px, py) in enumerate((points - points.mean(0)) / reach, 1):
+            at = (x + side * (0.5 + px), top + side * (0.5 - py))
+            page.box(at[0] - 3.5, at[1] - 3.5, 7, 7, shades[(place - 1) % len(shades)], corner=3.5)
+            page.text(at[0] + 7, at[1] - 7, str(place), SMALL)
+    for number, label in enumerate(labels):
+        page.text(left, top + side + 28 + 20 * number, label, NORMAL, shades[number % len(shades)])
+    page.save(path)
+
+
 # ------------------------------------------------------------------ two things side by side
 def side_by_side(rows: Sequence[tuple[str, str, str]], titles: tuple[str, str], path: str | Path) -> None:
     """Draw what two things have in each part (name, left, right), with the parts in which they differ marked."""

@@ -14,8 +14,11 @@ from torch import Tensor, nn
 
 from heedful.config import Config, parse
 from heedful.errors import UserError, shown
+from heedful.hf.loading import foreign, pretrained, whole
+from heedful.hf.sentences import SentenceConfig
 from heedful.jobs import JOBS, Job, Vocabulary, job_class, job_of
 from heedful.models import MODELS, build
+from heedful.models.configs import HeadConfig, with_vocab
 from heedful.recipe import Recipe, recipe_in
 from heedful.training.checkpoint import is_saved, newest
 from heedful.training.portable import read_model, write_model
@@ -27,7 +30,7 @@ TINY = 1_000_000  # parameters under which a second thread costs more than it br
 def load(path: str | Path, device: str | None = None) -> Any:
     """A trained model from a run folder (its final model, else its newest checkpoint) or from a model folder.
 
-    What it can do depends on its task: a `Translator`, say, or a `Writer`.
+    What it can do depends on its task: a `Translator`, say, or a `Writer`. A folder may be of Hugging Face's make, too.
     """
     folder = Path(path)
     place = _place(device)
@@ -38,6 +41,8 @@ def load(path: str | Path, device: str | None = None) -> Any:
         )  # fmt: skip
     portable = folder / "model" if (folder / "model").is_dir() else folder
     notes: tuple[str, ...] = ()
+    if foreign(folder):
+        return _foreign(folder, place)
     if portable != folder or (folder / "config.json").is_file():
         job, config, decode, vocabulary, tensors = _portable(portable)
         weights = portable / "model.safetensors"
@@ -52,15 +57,37 @@ def load(path: str | Path, device: str | None = None) -> Any:
             )
         job, vocabulary, decode = type(described), described.load(folder / "tokenizer.json"), described.decode
         model_config = described.recipe.model
-        config = model_config.model_copy(update={"vocab": model_config.vocab or vocabulary.vocab})
+        config = with_vocab(model_config, model_config.vocab or vocabulary.vocab)
         checkpoints, damaged = newest(folder, 1)
         notes = tuple(f"passed over a damaged checkpoint: {broken.reason}" for broken in damaged)
         tensors, weights = checkpoints[0].load("model"), checkpoints[0].path / "model.safetensors"
+    return job.speaker(_built(config, tensors, weights), config, vocabulary, decode, place, notes)
+
+
+def _built(config: Any, tensors: dict[str, Tensor], weights: Path) -> nn.Module:
+    """The model that a config describes, with weights from a file."""
     with torch.device("meta"):  # a config may ask for a model of any size: no memory is taken until the weights fit
         require_fit(build(config), tensors, weights)
     model = build(config)
     model.load_state_dict(tensors)
-    return job.speaker(model, config, vocabulary, decode, place, notes)
+    return model
+
+
+def _foreign(folder: Path, place: torch.device) -> Any:
+    """What speaks for a model that others wrote, by what is on top of its encoder."""
+    found = pretrained(folder)
+    if found.tokenizer is None:
+        raise UserError(
+            "there is no tokenizer in this folder", where=str(folder), expected="tokenizer.json or vocab.txt",
+            todo="copy the whole folder",
+        )  # fmt: skip
+    task, config, tensors, unused = whole(found)
+    notes = (f"not needed of this folder: {', '.join(unused)}",) if unused else ()
+    job = job_class(task)
+    decode: Any = job.decoding() if job.decoding else None
+    if task == "pretraining" and found.pooling is not None:
+        decode = SentenceConfig(pooling=found.pooling, normalize=found.normalize, longest=found.longest)
+    return job.speaker(_built(config, tensors, folder), config, found.tokenizer, decode, place, notes)
 
 
 def _portable(folder: Path) -> tuple[type[Job], Any, Any, Vocabulary, dict[str, Tensor]]:
@@ -71,7 +98,14 @@ def _portable(folder: Path) -> tuple[type[Job], Any, Any, Vocabulary, dict[str, 
     job, model = job_class(task), _group(settings, "model", where)
     kind: Any = MODELS[_known(model, "kind", JOBS[task][2], where)][2]
     config: Any = parse(kind, model, file=where)
-    decode = parse(job.decoding, _group(settings, "decode", where), file=where) if job.decoding else None
+    if isinstance(config, HeadConfig) and (lacking := config.lacking):
+        raise UserError(
+            "a part of the model is missing", where=f"{where}: model.{lacking[0]}", found="null",
+            todo="copy the whole folder again",
+        )  # fmt: skip
+    decode: Any = parse(job.decoding, _group(settings, "decode", where), file=where) if job.decoding else None
+    if settings.get("sentences") is not None:
+        decode = parse(SentenceConfig, _group(settings, "sentences", where), file=where)
     if found.tokenizer_json is None:
         raise UserError("the tokenizer is missing", where=str(folder / "tokenizer.json"), todo="copy the whole folder")
     vocabulary = job.open(found.tokenizer_json, str(folder / "tokenizer.json"))

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.blocks import attention
-from heedful.blocks.attention import KV, MultiHead, attend, softmax
+from heedful.blocks.attention import KV, MultiHead, SelfAttention, attend, softmax
 from heedful.blocks.masks import Bias, Mask, alibi, causal, dense, order, padding, prefix, real, same, window
 from heedful.blocks.scores import Additive, General, Location, cosine, dot, scaled_dot
 from heedful.blocks.taps import Tap, watch
@@ -286,3 +286,29 @@ def test_keys_that_stand_in_other_rows_are_gathered() -> None:
         for s in range(4):
             assert got.k[r, :, s].equal(k[rows[r, s], :, s])
             assert got.v[r, :, s].equal(v[rows[r, s], :, s])
+
+
+def test_self_attention_is_multi_head_attention_in_one_product() -> None:
+    one, many = SelfAttention(12, 3, dropout=0.0), MultiHead(12, 3)
+    q, kv = one.qkv.weight.split([12, 24])
+    with torch.no_grad():
+        many.q.weight.copy_(q)
+        many.kv.weight.copy_(kv)
+        many.out.weight.copy_(one.out.weight)
+    x, mask = torch.randn(2, 5, 12), torch.rand(2, 1, 5, 5) < 0.7
+    torch.testing.assert_close(one(x, mask), many.itself(x, mask))
+
+
+def test_dropout_takes_weights_and_keeps_their_mean() -> None:
+    block = SelfAttention(8, 2, dropout=0.5)
+    x = torch.randn(1, 40, 8)
+    with watch(block, "weights") as seen:
+        block(x)
+    assert bool((seen["weights"] > 0).all())  # a tap sees what attention says, before chance takes from it
+    still = block.eval()(x).detach()
+    block.train()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        drawn = torch.stack([block(x) for _ in range(400)])
+    assert not drawn[0].equal(drawn[1])
+    assert float((drawn.mean(0) - still).abs().max()) < 0.15

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from heedful.blocks.attention import KV, MultiHead, attend
-from heedful.blocks.layouts import Packed
+from heedful.blocks.attention import KV, MultiHead, SelfAttention, attend
+from heedful.blocks.layouts import EndToEnd, Packed
 from heedful.blocks.losses import cross_entropy, projected_cross_entropy
 from heedful.blocks.norms import PostNorm
 
@@ -79,3 +79,123 @@ def test_projected_cross_entropy(dtype: torch.dtype, smoothing: float) -> None:
     grads, truths = torch.autograd.grad(loss.total, (x, weight)), torch.autograd.grad(truth.total, exact)
     for mine, theirs in zip(grads, truths, strict=True):
         assert float((mine.double() - theirs).abs().max()) <= ERROR[dtype] * float(theirs.abs().max())
+
+
+@each_precision
+@pytest.mark.parametrize("lengths", [[70, 128, 33, 0, 127, 1], [9, 200, 64, 65]], ids=["one tile", "several"])
+def test_attention_within_sequences(dtype: torch.dtype, lengths: list[int]) -> None:
+    room, count = sum(lengths) + 40, sum(lengths)
+    mask = EndToEnd.of(torch.tensor(lengths, device="cuda"), room, max(lengths)).mask
+    block = SelfAttention(64, 2, dropout=0.0).cuda().to(dtype)
+    exact = SelfAttention(64, 2, dropout=0.0).double()
+    exact.load_state_dict({name: value.double().cpu() for name, value in block.state_dict().items()})
+    x = torch.randn(1, room, 64, dtype=dtype, device="cuda", requires_grad=True)
+    y = x.detach().double().cpu().requires_grad_()
+    mine, truth = block(x, mask), exact(y, mask.dense().cpu())
+    probe = torch.randn_like(truth)
+    probe[:, count:] = 0  # what belongs to no sequence is nobody's business
+    grads = torch.autograd.grad((mine * probe.to(mine)).sum(), (x, block.qkv.weight))
+    truths = torch.autograd.grad((truth * probe).sum(), (y, exact.qkv.weight))
+    for found, right in zip((mine[:, :count], *grads), (truth[:, :count], *truths), strict=True):
+        assert bool(found.isfinite().all())
+        assert float((found.double().cpu() - right).detach().abs().max()) <= ERROR[dtype] * float(right.abs().max())
+
+
+def test_dropout_of_attention_keeps_the_mean_and_repeats_with_the_seed() -> None:
+    from heedful.blocks.kernels import sequences
+
+    mask = EndToEnd.of(torch.tensor([128] * 4, device="cuda"), 512, 128).mask
+    qkv = torch.randn(512, 3, 4, 64, device="cuda")
+    qkv[:, 2] = 1.0  # so that an output is the sum of the weights that were kept
+
+    def kept(seed: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        return sequences.attend(qkv, mask.begin, mask.end, mask.longest, 0.25)
+
+    one = kept(0)
+    assert one.equal(kept(0)) and not one.equal(kept(1))
+    assert float(one.mean()) == pytest.approx(1.0, abs=0.01)
+    spread = torch.stack([kept(seed)[:, :, 0] for seed in range(50)]).std(0)
+    assert float(spread.min()) > 0  # every query of every head loses some
+
+
+def test_gradients_of_dropped_weights_are_those_of_the_weights_that_were_dropped() -> None:
+    from heedful.blocks.kernels import sequences
+
+    mask = EndToEnd.of(torch.tensor([40, 24], device="cuda"), 64, 40).mask
+    qkv = torch.randn(64, 3, 2, 16, device="cuda", requires_grad=True)
+    probe = torch.randn(64, 2, 16, device="cuda")
+
+    def value(x: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(3)
+        return (sequences.attend(x, mask.begin, mask.end, mask.longest, 0.3) * probe).sum()
+
+    (grad,) = torch.autograd.grad(value(qkv), qkv)
+    step = torch.randn_like(qkv)
+    with torch.no_grad():
+        slope = (value(qkv + 1e-2 * step) - value(qkv - 1e-2 * step)) / 2e-2
+    assert float((grad * step).sum()) == pytest.approx(float(slope), rel=2e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_gelu_with_its_bias(dtype: torch.dtype) -> None:
+    from heedful.blocks.kernels.gelu import gelu
+
+    x = (3 * torch.randn(300, 1100, device="cuda")).to(dtype).requires_grad_()
+    bias = torch.randn(1100, device="cuda", requires_grad=True)
+    exact = [t.detach().double().requires_grad_() for t in (x, bias)]
+    o, truth = gelu(x, bias), torch.nn.functional.gelu(exact[0] + exact[1])
+    probe = torch.randn_like(truth)
+    grads = torch.autograd.grad((o * probe.to(o)).sum(), (x, bias))
+    truths = torch.autograd.grad((truth * probe).sum(), exact)
+    error = 1e-5 if dtype == torch.float32 else 1e-2
+    for mine, theirs in zip((o, *grads), (truth, *truths), strict=True):
+        assert float((mine.double() - theirs).detach().abs().max()) <= error * float(theirs.detach().abs().max())
+
+
+@each_precision
+@pytest.mark.parametrize("vocab", [1003, 40_003])
+def test_projected_cross_entropy_with_a_bias(dtype: torch.dtype, vocab: int) -> None:
+    x, weight = (torch.randn(n, 32, dtype=dtype, device="cuda", requires_grad=True) for n in (40, vocab))
+    bias = torch.randn(vocab, device="cuda", requires_grad=True)
+    targets = torch.randint(0, vocab, (40,), device="cuda")
+    targets[::5] = -100
+    exact = [t.detach().double().requires_grad_() for t in (x, weight, bias)]
+    loss = projected_cross_entropy(x, weight, targets, bias=bias)
+    truth = cross_entropy(exact[0] @ exact[1].mT + exact[2], targets)
+    assert loss.total.item() == pytest.approx(truth.total.item(), rel=1e-2)
+    grads, truths = torch.autograd.grad(loss.total, (x, weight, bias)), torch.autograd.grad(truth.total, exact)
+    for mine, theirs in zip(grads, truths, strict=True):
+        assert float((mine.double() - theirs).abs().max()) <= 2 * ERROR[dtype] * float(theirs.abs().max())
+
+
+@pytest.mark.parametrize("longest", [47, 104])
+def test_one_tile_and_several_lose_the_same_weights(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from heedful.blocks.kernels import sequences
+
+    mask = EndToEnd.of(torch.tensor([longest, 9, 0, 31], device="cuda"), 256, longest).mask
+    qkv = torch.randn(256, 3, 4, 32, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    probe = torch.randn(256, 4, 32, dtype=torch.bfloat16, device="cuda")
+    found = []
+    for one in (sequences.ONE, 0):
+        monkeypatch.setattr(sequences, "ONE", one)
+        torch.manual_seed(5)
+        o = sequences.attend(qkv, mask.begin, mask.end, longest, 0.2)
+        found.append(torch.autograd.grad((o * probe).sum(), qkv)[0].float())
+    assert float((found[0] - found[1]).abs().max()) <= ERROR[torch.bfloat16] * float(found[1].abs().max())
+
+
+def test_add_and_norm_with_dropout_has_the_gradient_of_what_it_did() -> None:
+    block = PostNorm(96, 0.3).cuda()
+    x, y = (torch.randn(50, 96, device="cuda", requires_grad=True) for _ in range(2))
+    probe, step = torch.randn(50, 96, device="cuda"), torch.randn(50, 96, device="cuda")
+
+    def value(y: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(3)
+        return (block(x, lambda _: y) * probe).sum()
+
+    (grad,) = torch.autograd.grad(value(y), y)
+    with torch.no_grad():
+        slope = (value(y + 1e-2 * step) - value(y - 1e-2 * step)) / 2e-2
+    assert float((grad * step).sum()) == pytest.approx(float(slope), rel=2e-2)
+    assert 0.25 < float((grad == 0).float().mean()) < 0.35

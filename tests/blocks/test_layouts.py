@@ -2,7 +2,7 @@
 
 import torch
 
-from heedful.blocks.layouts import Packed, Padded, Rows, Whole
+from heedful.blocks.layouts import EndToEnd, Packed, Padded, Rows, Whole
 from heedful.blocks.masks import Ranges
 
 
@@ -47,3 +47,13 @@ def test_packed_targets_come_all_at_once() -> None:
     assert past.places(4, torch.device("cpu")).tolist() == [0, 1, 2, 0]
     assert len(past.slots(4)) == 2
     assert layout.at.tolist() == [0, 1, 0]
+
+
+def test_sequences_end_to_end_see_themselves_and_nobody_else() -> None:
+    layout = EndToEnd.of(torch.tensor([2, 0, 3]), 7, longest=3)
+    assert layout.at.tolist() == [0, 1, 0, 1, 2, 0, 0]
+    assert layout.mask.begin.tolist() == [0, 2, 2, 5]
+    assert layout.mask.end.tolist() == [2, 2, 5, 5]
+    seen = torch.zeros(7, 7, dtype=torch.bool)
+    seen[:2, :2] = seen[2:5, 2:5] = True
+    assert layout.mask.dense().equal(seen)

@@ -88,3 +88,14 @@ def test_autocast_narrows_the_product_and_not_the_sum() -> None:
         loss = projected_cross_entropy(x, weight, targets)
     assert loss.total.dtype == torch.float32
     assert [g.dtype for g in torch.autograd.grad(loss.total, (x, weight))] == [torch.float32, torch.float32]
+
+
+def test_a_bias_is_added_to_the_logits_and_learns() -> None:
+    x, weight, bias = torch.randn(7, 5), torch.randn(11, 5), torch.randn(11)
+    inputs = [t.double().requires_grad_() for t in (x, weight, bias)]
+    targets = torch.tensor([0, 3, -100, 10, 4, 4, 1])
+    mine = projected_cross_entropy(inputs[0], inputs[1], targets, 0.1, bias=inputs[2])
+    right = cross_entropy(inputs[0] @ inputs[1].mT + inputs[2], targets, 0.1)
+    assert mine.total.item() == pytest.approx(right.total.item(), rel=1e-12)
+    for a, b in zip(torch.autograd.grad(mine.total, inputs), torch.autograd.grad(right.total, inputs), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)

@@ -29,7 +29,16 @@ def test_feed_forward_is_the_same_map_at_every_place(name: str) -> None:
     layer, x = FeedForward(4, 7, ACTIVATIONS[name]), torch.randn(2, 3, 4)
     expected = layer.down(ACTIVATIONS[name](layer.up(x[1, 2])))
     torch.testing.assert_close(layer(x)[1, 2], expected)
-    assert {F.relu, F.gelu, F.silu} == set(ACTIVATIONS.values())
+
+
+def test_activations_are_what_their_names_say() -> None:
+    x = torch.randn(50, dtype=torch.float64)
+    bell = 0.5 * x * (1 + torch.erf(x / 2**0.5))
+    wave = 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
+    right = {"relu": x.clamp(min=0), "gelu": bell, "gelu_tanh": wave, "swish": x * x.sigmoid()}
+    assert right.keys() == ACTIVATIONS.keys()
+    for name, values in right.items():
+        torch.testing.assert_close(ACTIVATIONS[name](x), values)
 
 
 def test_dropout_acts_on_the_sublayer_only() -> None:

@@ -10,6 +10,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from heedful.blocks.attention import MultiHead, attend
+from heedful.blocks.encoder import EncoderBlock
 from heedful.blocks.feedforward import FeedForward
 from heedful.blocks.masks import causal, dense
 from heedful.blocks.norms import PostNorm, PreNorm
@@ -19,7 +20,7 @@ from heedful.blocks.taps import watch
 from heedful.figures import SHADES, heatmap, side_by_side
 from heedful.models.configs import SIZES, TransformerConfig
 from heedful.models.outline import outline
-from heedful.models.transformer import DecoderBlock, EncoderBlock, Transformer
+from heedful.models.transformer import DecoderBlock, Transformer, encoder_block
 
 BASE = TransformerConfig()  # the published size: 6 + 6 blocks, 8 heads, width 512
 
@@ -98,7 +99,7 @@ def test_eight_heads_of_64_make_512() -> None:
 
 @pytest.mark.claim("C5")
 def test_the_dense_layer_is_one_map_for_all_positions() -> None:
-    block, x, order = EncoderBlock(tiny()).eval(), torch.randn(1, 6, 16), torch.randperm(6)
+    block, x, order = encoder_block(tiny()).eval(), torch.randn(1, 6, 16), torch.randperm(6)
     at = torch.arange(6)
     torch.testing.assert_close(block.mlp(x[:, order]), block.mlp(x)[:, order])
     torch.testing.assert_close(block.mlp(x)[0, 3], block.mlp(x[0, 3]))
@@ -125,13 +126,13 @@ def test_add_and_norm_sums_first_and_norms_over_the_last_axis() -> None:
     batch = F.batch_norm((x + x.tanh()).mT, None, None, training=True).mT  # means over batch and places instead
     assert not torch.allclose(y, batch, atol=1e-2)
     torch.testing.assert_close(block(x[:1], torch.tanh), y[:1])  # other rows do not matter, as they would there
-    assert isinstance(EncoderBlock(tiny()).add1, PostNorm)
-    assert isinstance(EncoderBlock(tiny(norm="pre")).add1, PreNorm)
+    assert isinstance(encoder_block(tiny()).add1, PostNorm)
+    assert isinstance(encoder_block(tiny(norm="pre")).add1, PreNorm)
 
 
 @pytest.mark.claim("C8")
 def test_encoder_block_keeps_512_by_m() -> None:
-    block = EncoderBlock(BASE).eval()
+    block = encoder_block(BASE).eval()
     assert block.attention.heads == 8
     assert block.mlp.up.weight.shape == (2048, 512)
     for m in (1, 7):

@@ -11,7 +11,8 @@ import heedful
 from heedful.blocks.attention import KV, MultiHead, attend
 from heedful.blocks.graphs import GraphLSTM, Order
 from heedful.blocks.grids import GridLSTM
-from heedful.blocks.layouts import Packed, Padded, Whole
+from heedful.blocks.int8 import Int8Linear, int8
+from heedful.blocks.layouts import EndToEnd, Packed, Padded, Whole
 from heedful.blocks.losses import cross_entropy, projected_cross_entropy
 from heedful.blocks.masks import causal
 from heedful.blocks.recurrent import Both, unrolled
@@ -22,17 +23,32 @@ from heedful.data.tree_batches import encode_trees
 from heedful.data.trees import Tree, parse_tree
 from heedful.decode.rules import AtLeast, Never, NoRepeat, Temperature, TopK, TopP
 from heedful.decode.search import beam, drain, greedy, largest, sample
-from heedful.models.configs import ElmoConfig, RnnLMConfig, Seq2SeqConfig, TransformerConfig, TreeLSTMConfig
+from heedful.models.answerer import Answerer
+from heedful.models.bert import Bert
+from heedful.models.classifier import Classifier, Regressor
+from heedful.models.configs import (
+    AnswererConfig,
+    BertConfig,
+    ClassifierConfig,
+    ElmoConfig,
+    RegressorConfig,
+    RnnLMConfig,
+    Seq2SeqConfig,
+    TaggerConfig,
+    TransformerConfig,
+    TreeLSTMConfig,
+)
 from heedful.models.elmo import Elmo, Embedder
 from heedful.models.rnn_lm import RnnLM
 from heedful.models.seq2seq import Seq2Seq
+from heedful.models.tagger import Tagger
 from heedful.models.transformer import Transformer
 from heedful.models.tree_lstm import TreeLSTM, one_by_one
 from heedful.shapes import check, statements
 
 SOURCE = Path(heedful.__file__).parent
 FILES = [path for part in ("blocks", "models", "decode") for path in sorted((SOURCE / part).glob("*.py"))]
-GPU = ("look_back", "in_ranges", "fed")  # kernels that a test without a device cannot reach
+GPU = ("look_back", "in_ranges", "within", "fed")  # kernels that a test without a device cannot reach
 
 B, S, T, D, H, K, F, V = 2, 7, 5, 30, 3, 10, 13, 17
 M = 22  # width of a recurrent net's memory
@@ -124,6 +140,43 @@ def structures() -> None:
         one_by_one(model, [word and 1 for word in tree.words], tree.children)
 
 
+def marking() -> None:
+    """Tagger and answerer: sequences of 7 and 4 tokens, of which some begin a word or are in a passage."""
+    encoder = {"vocab": V, "width": D, "heads": H, "layers": 4, "hidden": F, "context": 40}
+    tokens, segments = torch.randint(0, V, (B, S)), torch.randint(0, 2, (B, S))
+    layout = Padded(torch.arange(S) < torch.tensor([[S], [4]]))
+    for reader in ({"kind": "linear"}, {"kind": "bilstm", "hidden": M}):
+        settings = {"encoder": encoder, "labels": tuple("OBI"), "features": "concat_last_four", "reader": reader}
+        Tagger(TaggerConfig.model_validate(settings))(tokens, segments, layout, torch.tensor([1, 2, 4, 8, 9]))
+    answerer = Answerer(AnswererConfig.model_validate({"encoder": encoder}))
+    answerer(tokens, segments, layout, torch.tensor([3, 8]), torch.tensor([3, 2]), 3)
+
+
+def classifying() -> None:
+    encoder = {"vocab": V, "width": D, "heads": H, "layers": 1, "hidden": F, "context": 40}
+    tokens = torch.randint(0, V, (B, S))
+    for model in (
+        Classifier(ClassifierConfig.model_validate({"encoder": encoder, "labels": tuple("abcd")})),
+        Regressor(RegressorConfig.model_validate({"encoder": encoder})),
+    ):
+        model(tokens, None, None, torch.tensor([0, 3, 7]))
+
+
+def reading() -> None:
+    """BERT with its heads, segments told and not, and its blocks in eight bits."""
+    model = Bert(BertConfig(vocab=V, width=D, heads=H, layers=1, hidden=F, context=40)).eval()
+    tokens, segments = torch.randint(0, V, (B, S)), torch.randint(0, 2, (B, S))
+    x = model(tokens, segments, Padded(torch.arange(S) < torch.tensor([[S], [4]])))
+    model(tokens[:1], segments[:1], EndToEnd.of(torch.tensor([4, 2]), S, 4))
+    model.words(x[0, :4])
+    model.follows(x[:, 0])
+    small = int8(model)
+    small(tokens)
+    for part in small.modules():
+        if isinstance(part, Int8Linear):
+            part.product(torch.zeros(B * S, part.weight.shape[1], dtype=torch.uint8))
+
+
 def losses() -> None:
     x, weight = torch.randn(B * T, D, requires_grad=True), torch.randn(V, D, requires_grad=True)
     targets = torch.randint(0, V, (B * T,))
@@ -147,7 +200,8 @@ def searches() -> None:
 
 
 RUNS: dict[str, list[Callable[[], None]]] = {
-    "attention.py": [scores, models, with_attention],
+    "attention.py": [scores, models, with_attention, reading],
+    "masks.py": [models, reading],
     "scores.py": [scores, models, with_attention],
     "memory.py": [with_attention],
     "seq2seq.py": [with_attention],
@@ -160,6 +214,11 @@ RUNS: dict[str, list[Callable[[], None]]] = {
     "graphs.py": [structures],
     "grids.py": [structures],
     "tree_lstm.py": [structures],
+    "bert.py": [reading],
+    "int8.py": [reading],
+    "classifier.py": [classifying],
+    "tagger.py": [marking],
+    "answerer.py": [marking],
     "rules.py": [searches],
     "search.py": [searches],
 }
@@ -177,6 +236,11 @@ SIZES: dict[str, dict[str, tuple[int, ...]]] = {
     "graphs.py": {"H": (F,)},
     "grids.py": {"B": (B,), "Y": (T,), "X": (S,), "H": (F,)},
     "tree_lstm.py": {"H": (F,), "C": (11,), "K": (3,)},
+    "bert.py": {"B": (B, 1), "T": (S,), "D": (D,), "V": (V,), "M": (4,), "N": (B,)},
+    "int8.py": {"M": (B * S, 1), "D": (D, F), "E": (3 * D, D, F)},
+    "classifier.py": {"B": (B,), "T": (S,), "D": (D,), "N": (3,), "C": (4,)},
+    "tagger.py": {"B": (B,), "T": (S,), "F": (4 * D,), "E": (M,), "M": (5,), "C": (3,)},
+    "answerer.py": {"B": (B,), "T": (S,), "N": (B,), "P": (3,)},
     "rules.py": {"R": (3, 6), "V": (11,), "L": (7,)},
 }
 

@@ -19,10 +19,12 @@ from heedful.config import _kinds, _members
 from heedful.errors import UserError
 from heedful.experiment import Finished, Happening, Started, train
 from heedful.jobs import JOBS, Evaluated, Job, job_class, job_of
-from heedful.loading import load
+from heedful.loading import load, read_recipe
 from heedful.models import MODELS
 from heedful.recipe import KINDS, load_recipe
 from heedful.scoring import results, scored
+from heedful.tasks.classification import Labeller
+from heedful.tasks.embedding import Reader
 from heedful.tasks.language_model import TextReader, Writer
 from heedful.tasks.translation import Translator
 from heedful.training.checkpoint import newest
@@ -89,7 +91,36 @@ def test_a_task_says_what_its_loss_means(shipped: str, loss: float, first: str) 
 
 # ------------------------------------------------------------------ whole runs
 Case = Callable[[list[str]], tuple[str, list[str], type]]
+LANGUAGES = [
+    *SMALL, "train.batch_examples=null", "train.budget.epochs=null", "data.train=200", "data.valid=8", "data.test=8",
+    "tokenizer.vocab=90", "model.encoder={width: 32, heads: 2, layers: 1, hidden: 64, context: 32}",
+    "train.optimizer.lr=2e-2", "train.schedule.warmup=0", "data.languages=[de, en]",
+]  # fmt: skip
+BERT = [
+    *SMALL, "train.batch_tokens=512", "tokenizer.vocab=80", "train.optimizer.lr=3e-2", "train.schedule.warmup=0",
+    "model={width: 16, heads: 2, layers: 1, hidden: 32, context: 24}",
+]  # fmt: skip
+
+
+def documents(text: list[str]) -> str:
+    """The same files as documents, with a blank line between."""
+    root = text[0].partition("root: ")[2].partition(",")[0]
+    made = "{{kind: text, files: [{0}.txt], between: blank_lines}}"
+    parts = ", ".join(f"{name}: [{made.format(name)}]" for name in ("train", "valid", "test"))
+    return f"data={{kind: documents, root: {root}, {parts}}}"
+
+
 CASES: dict[str, Case] = {
+    "bert": lambda text: ("bert-prose", [*BERT, documents(text)], Reader),
+    "bert packed": lambda text: ("bert-prose", [*BERT, documents(text), "train.batching=packed"], Reader),
+    "bert workers": lambda text: ("bert-prose", [*BERT, documents(text), "train.workers=2"], Reader),
+    "bert words": lambda text: (
+        "bert-prose",
+        [*BERT, documents(text), "task.whole_words=true", "model.next_sentence=false", "train.accumulate=2"],
+        Reader,
+    ),
+    "classifier": lambda text: ("number-languages", LANGUAGES, Labeller),
+    "by examples": lambda text: ("number-languages", [*LANGUAGES, "train.batch_examples=16"], Labeller),
     "seq2seq": lambda text: ("numbers", [*NUMBERS, f"model={{{SEQ2SEQ}}}"], Translator),
     "hard": lambda text: ("numbers", [*NUMBERS, f"model={{{SEQ2SEQ}, attention: {{choice: hard}}}}"], Translator),
     "rnn_lm": lambda text: ("language-model", [*TINY_LM, *text], Writer),
@@ -127,7 +158,7 @@ def test_a_run_of_any_task_goes_on_to_the_same_end_and_its_model_is_loaded(
     assert type(speaker) is kind
     stored = results(tmp_path / "whole")
     assert stored is not None
-    assert scored(speaker, recipe, "test", stored.step) == stored
+    assert scored(speaker, read_recipe(tmp_path / "whole"), "test", stored.step) == stored
     shutil.rmtree(tmp_path / "broken" / "model")  # a run that still trains
     assert type(load(tmp_path / "broken")) is kind
 

@@ -16,7 +16,8 @@ from heedful.errors import UserError
 from heedful.experiment import Started, train
 from heedful.jobs.trees import TreeJob
 from heedful.models import build
-from heedful.recipe import TreeRecipe, load_recipe
+from heedful.recipe import load_recipe
+from heedful.recipe.trees import TreeRecipe
 from heedful.scoring import Evaluated, results, scored
 from heedful.tasks.tree_classification import Judge
 from heedful.training.checkpoint import newest

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import json
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 
 from heedful.config import parse
+from heedful.data.tokenizers import WordPiece
+from heedful.data.wordpieces import WordPieces
 from heedful.errors import UserError
+from heedful.models import build
+from heedful.models.configs import BertConfig
 from heedful.studies import FIGURES, Found, Progress, Study, find
+from heedful.training.portable import write_model
 
 # The smallest settings of each, and how many rows its table then has.
 TINY: dict[str, tuple[list[str], int]] = {
@@ -20,8 +27,23 @@ TINY: dict[str, tuple[list[str], int]] = {
     "recall": (["distances=[1, 3]", "width=4", "steps=2"], 2),
     "length": (["longest=3", "beyond=4", "width=4", "steps=2"], 4),
     "alignment": (["longest=3", "shown=3", "width=4", "steps=2"], 3),
+    "contexts": (["model={model}", "word=cat", 'sentences=["a cat", "the old Cat"]'], 4),
+    "occurrences": (["model={model}", "word=cat", 'sentences=["a cat", "the Cat", "cat cat"]', "maps=2"], 3),
+    "cost": (["chips=4"], 5),
 }
 every_figure = pytest.mark.parametrize("name", TINY)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[str]]:
+    """The settings of each figure, with an encoder of chance for those that need one."""
+    folder = tmp_path_factory.mktemp("encoder") / "model"
+    tokenizer = WordPieces.train(WordPiece(vocab=60, lowercase=True), ["the old cat sat on a mat"] * 3)
+    config = BertConfig(vocab=tokenizer.vocab, width=8, heads=2, layers=2, hidden=12, context=16)
+    torch.manual_seed(0)
+    settings = {"task": "pretraining", "model": config.model_dump()}
+    write_model(folder, json.dumps(settings), build(config).state_dict(), tokenizer.json, {})
+    return lambda name: [text.replace("{model}", str(folder)) for text in TINY[name][0]]
 
 
 def run(study: Study, overrides: list[str]) -> tuple[list[Progress], Found]:
@@ -40,8 +62,8 @@ def test_every_figure_is_tried_here() -> None:
 
 
 @every_figure
-def test_progress_rises_from_nothing_to_the_whole(name: str) -> None:
-    told, _ = run(find(name), TINY[name][0])
+def test_progress_rises_from_nothing_to_the_whole(name: str, tiny: Callable[[str], list[str]]) -> None:
+    told, _ = run(find(name), tiny(name))
     shares = [now.share for now in told]
     assert shares == sorted(shares)
     assert 0 <= shares[0] < 0.5 <= shares[-1] <= 1 + 1e-9
@@ -49,9 +71,11 @@ def test_progress_rises_from_nothing_to_the_whole(name: str) -> None:
 
 
 @every_figure
-def test_numbers_have_names_and_the_picture_is_drawn(name: str, tmp_path: Path) -> None:
+def test_numbers_have_names_and_the_picture_is_drawn(
+    name: str, tmp_path: Path, tiny: Callable[[str], list[str]]
+) -> None:
     study = find(name)
-    _, found = run(study, TINY[name][0])
+    _, found = run(study, tiny(name))
     table = found.table()
     assert len(table.rows) == TINY[name][1]
     assert all(len(row) == len(table.columns) for row in table.rows)
@@ -61,8 +85,8 @@ def test_numbers_have_names_and_the_picture_is_drawn(name: str, tmp_path: Path) 
 
 
 @every_figure
-def test_the_seed_decides_everything(name: str) -> None:
-    first, again = (run(find(name), TINY[name][0])[1].table() for _ in range(2))
+def test_the_seed_decides_everything(name: str, tiny: Callable[[str], list[str]]) -> None:
+    first, again = (run(find(name), tiny(name))[1].table() for _ in range(2))
     assert first == again
 
 
@@ -71,3 +95,29 @@ def test_an_unknown_figure_is_answered_with_the_nearest(name: str, todo: str) ->
     with pytest.raises(UserError) as error:
         find(name)
     assert error.value.todo is not None and todo in error.value.todo
+
+
+@pytest.mark.parametrize("name", ["contexts", "occurrences"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("model=null", "needs a trained encoder"),
+        ("model=nowhere", "there is no such folder"),
+        ("word=dog", "the word is not in this sentence"),
+    ],
+)
+def test_figures_of_words_say_what_they_lack(
+    name: str, change: str, message: str, tiny: Callable[[str], list[str]]
+) -> None:
+    key = change.split("=")[0]
+    settings = [text for text in tiny(name) if not text.startswith(f"{key}=")]
+    with pytest.raises(UserError, match=message):
+        run(find(name), [*settings, change])
+
+
+def test_a_word_in_a_table_is_the_same_everywhere(tiny: Callable[[str], list[str]]) -> None:
+    _, found = run(find("contexts"), tiny("contexts"))
+    table, embedded, *blocks = found.table().rows
+    assert (table[0], embedded[0]) == ("table", "embedded")
+    assert table[1:] == pytest.approx((1.0, 1.0))
+    assert all(float(row[1]) == pytest.approx(1.0) and float(row[2]) < 0.9999 for row in blocks)

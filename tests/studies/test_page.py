@@ -1,4 +1,4 @@
-"""The page about the figures names each with its settings, and its snippet prints what stands below it."""
+"""The pages about the figures name each with its settings, and a snippet prints what stands below it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,22 @@ import pytest
 
 from heedful.studies import FIGURES, find
 
-PAGE = Path(__file__).parents[2] / "docs" / "recurrent.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "recurrent.md"
 TEXT = PAGE.read_text(encoding="utf-8")
+ENCODERS = {"contexts", "occurrences", "cost"}  # which have a page of their own
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_figure_has_its_command_its_picture_and_its_settings(name: str) -> None:
-    (section,) = (part for part in TEXT.split("\n## ") if f"```sh\nheedful figure {name}\n```" in part)
-    assert f"(images/recurrent/{name}.png)" in section
+    page = "encoders" if name in ENCODERS else "recurrent"
+    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    command = (
+        f"```sh\nheedful figure {name}{' model=FOLDER' if 'model' in find(name).Settings.model_fields else ''}\n```"
+    )
+    (section,) = (part for part in text.split("\n## ") if command in part)
+    assert f"(images/{page}/{name}.png)" in section
+    assert (DOCS / "images" / page / f"{name}.png").is_file()
     rows = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", section, re.MULTILINE))
     defaults = find(name).Settings().model_dump(mode="json")
     assert {key: json.loads(value) for key, value in rows.items()} == defaults

@@ -23,6 +23,7 @@ from heedful.data.batches import Batch, Batches, encode
 from heedful.data.embedded import NumberWords
 from heedful.data.tokenizers import Tokenizer, WordPiece
 from heedful.errors import UserError
+from heedful.jobs.translation import TranslationJob
 from heedful.models import build
 from heedful.models.configs import TransformerConfig
 from heedful.tasks.translation import translation_loss
@@ -287,7 +288,7 @@ def assert_skipped(folder: Path, bad: set[int]) -> None:
             assert event.skipped == len([step for step in bad if step <= event.step])
             assert (event.norm == 0) == (event.step in bad)
             assert (weights == former) == (event.step in bad and event.step > 1)
-            shown = facts(event)
+            shown = facts(event, TranslationJob.words)
             assert (f"{event.skipped:,} skipped" in shown) == (event.skipped > 0), shown
             former = weights
 

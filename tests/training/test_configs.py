@@ -25,7 +25,7 @@ def test_they_come_without_torch() -> None:
 
 
 def test_training_has_an_end() -> None:
-    with pytest.raises(UserError, match="training would never end; write at least one of steps, tokens, minutes"):
+    with pytest.raises(UserError, match="training would never end; write at least one of steps, tokens, epochs"):
         parse(TrainConfig, {"budget": {}})
     with pytest.raises(UserError, match="budget is missing"):
         parse(TrainConfig, {})

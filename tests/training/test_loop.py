@@ -27,7 +27,18 @@ from heedful.tasks.translation import translation_loss
 from heedful.training import loop
 from heedful.training.checkpoint import RunFolder, newest
 from heedful.training.configs import Budget, TrainConfig
-from heedful.training.loop import Counters, Due, Event, Saved, Step, choose_device, fit, half_precision
+from heedful.training.loop import (
+    Counters,
+    Due,
+    Event,
+    Saved,
+    Step,
+    choose_device,
+    first_of,
+    fit,
+    half_precision,
+    in_steps,
+)
 from heedful.training.optim import AdamW, Constant, Cosine, Linear, Noam
 from heedful.training.saving import Saver
 from heedful.training.seeds import reseed
@@ -482,3 +493,23 @@ def test_bfloat16_is_used_where_it_was_asked_for(tmp_path: Path) -> None:
     assert [step.loss for step in rough] == pytest.approx([step.loss for step in exact], rel=0.03)
     assert [step.loss for step in rough] != [step.loss for step in exact]
     assert {value.dtype for value in newest(tmp_path / "bf16", 1)[0][0].load("model").values()} == {torch.float32}
+
+
+# ------------------------------------------------------------------ a budget in epochs
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_first_batch_of_an_epoch_is_found(packed: bool) -> None:
+    batches = Batches(ENCODED, 1, 300, packed)
+    for epoch in range(1, 6):
+        position = first_of(epoch, batches)
+        assert (batches.epoch_of(position - 1), batches.epoch_of(position)) == (epoch - 1, epoch)
+
+
+@pytest.mark.parametrize(("accumulate", "epochs"), [(1, 1), (1, 3), (4, 2)])
+def test_a_budget_in_epochs_ends_with_the_step_that_has_seen_all(accumulate: int, epochs: int) -> None:
+    batches = Batches(ENCODED, 0, 512)
+    config = settings(budget=Budget(epochs=epochs), accumulate=accumulate)
+    steps = in_steps(config, batches).budget.steps
+    assert steps is not None
+    assert steps * accumulate >= first_of(epochs, batches) > (steps - 1) * accumulate
+    assert in_steps(settings(budget=Budget(epochs=epochs, steps=2)), batches).budget == Budget(steps=2)
+    assert in_steps(settings(budget=Budget(steps=7)), batches).budget == Budget(steps=7)

@@ -5,10 +5,23 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import numpy as np
 import pytest
 
-from heedful.training.metrics import Score, bleu, chrf, exact_match
+from heedful.training.metrics import (
+    Score,
+    accuracy,
+    bleu,
+    chrf,
+    exact_match,
+    f1,
+    matthews,
+    pearson,
+    ranks,
+    spearman,
+)
 
 METRICS = [bleu, chrf, exact_match]
 LINES = ["the cat sat on the mat .", "a dog ran in the park today ."]
@@ -62,3 +75,46 @@ def test_sacrebleu_is_imported_only_when_a_score_is_asked_for() -> None:
         subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": ":".join(sys.path)}, check=False).returncode
         == 0
     )
+
+
+# ------------------------------------------------------------------ classes and numbers
+@pytest.mark.parametrize("classes", [2, 3, 7])
+@pytest.mark.parametrize("seed", range(4))
+def test_scores_of_classes_are_those_of_scikit_learn(classes: int, seed: int) -> None:
+    import sklearn.metrics as theirs
+
+    random = np.random.default_rng(seed)
+    right = random.integers(0, classes - (seed % 2), 60)  # with an odd seed, a class that the data do not name
+    found = np.where(random.random(60) < 0.6, right, random.integers(0, classes, 60))
+    assert accuracy(found, right).value == pytest.approx(100 * theirs.accuracy_score(right, found))
+    assert matthews(found, right).value == pytest.approx(100 * theirs.matthews_corrcoef(right, found))
+    named = [f"class {number}" for number in range(classes)]
+    average: Any = "binary" if classes == 2 else "macro"
+    assert f1(found, right, named).value == pytest.approx(
+        100 * theirs.f1_score(right, found, average=average, zero_division=0)
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_correlations_are_those_of_scipy_with_ties_too(seed: int) -> None:
+    import scipy.stats as theirs
+
+    random = np.random.default_rng(seed)
+    right = random.integers(0, 6, 50) / 2
+    found = right + random.normal(0, 1, 50).round(seed % 3)
+    assert pearson(found, right).value == pytest.approx(100 * theirs.pearsonr(found, right).statistic)
+    assert spearman(found, right).value == pytest.approx(100 * theirs.spearmanr(found, right).statistic)
+    assert ranks(found).tolist() == theirs.rankdata(found).tolist()
+
+
+def test_what_never_changes_is_correlated_with_nothing() -> None:
+    assert matthews([1, 1, 1], [0, 1, 1]).value == matthews([0, 1], [1, 1]).value == 0
+    assert pearson([2.0, 2.0, 2.0], [1.0, 2.0, 3.0]).value == spearman([1.0, 2.0], [4.0, 4.0]).value == 0
+    assert f1([0, 0], [0, 0], ["no", "yes"]).value == 0
+
+
+def test_signatures_say_what_was_counted() -> None:
+    assert f1([0, 1], [1, 1], ["no", "yes"]) == Score("f1", pytest.approx(200 / 3), "class:yes|texts:2")
+    assert f1([0, 1], [1, 1], ["a", "b", "c"]).signature == "average:macro|classes:3|texts:2"
+    with pytest.raises(ValueError, match="3 hypotheses for 2 references"):
+        accuracy([0, 1, 1], [0, 1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from heedful.data.batches import Batch, Batches, encode
 from heedful.data.embedded import NumberWords
 from heedful.data.tokenizers import Tokenizer, WordPiece
 from heedful.models import build
-from heedful.models.configs import AttentionConfig, RecurrentEncoder, Seq2SeqConfig, TransformerConfig
+from heedful.models.bert import Bert
+from heedful.models.configs import AttentionConfig, BertConfig, RecurrentEncoder, Seq2SeqConfig, TransformerConfig
 from heedful.tasks.translation import translation_loss
 from heedful.training.configs import Budget, TrainConfig
 from heedful.training.distributed import Spread
@@ -129,7 +131,7 @@ def test_captured_steps_are_the_plain_ones(accumulate: int) -> None:
     for captured in (False, True):
         model, plain = made(0.5, device, accumulate)
         first: Any = batches.at(0)
-        step = GraphedStep(plain, first) if captured else plain
+        step = GraphedStep(plain, first, alike=True) if captured else plain
         told = []
         for number in range(4):
             micro = [batches.at(number * accumulate + index) for index in range(accumulate)]
@@ -198,7 +200,7 @@ def test_captured_steps_of_several_shapes_are_the_plain_ones(
     found = []
     for captured in (False, True):
         model, plain = recurrent(0.0, accumulate)
-        run = GraphedStep(plain, EVEN.at(0)) if captured else plain
+        run = GraphedStep(plain, EVEN.at(0), alike=False) if captured else plain
         told = stepped(run, range(8), accumulate)
         if isinstance(run, GraphedStep):
             assert len(run.shapes) == min(most, len(shapes(8 * accumulate)))
@@ -223,7 +225,7 @@ def test_a_shape_that_is_captured_late_draws_what_it_draws_ever_after() -> None:
     _, plain = recurrent(0.5)
     first: Any = EVEN.at(0)
     late: Any = next(batch for batch in map(EVEN.at, range(20)) if batch.source.shape != first.source.shape)
-    run, found = GraphedStep(plain, first), []
+    run, found = GraphedStep(plain, first, alike=False), []
     for seed in (7, 7, 8):
         reseed(GPU, seed, 0)
         loss = run.gradients(late, late.tokens).total.clone()
@@ -239,13 +241,48 @@ def test_a_shape_that_is_captured_late_draws_what_it_draws_ever_after() -> None:
 @pytest.mark.parametrize("broken_at", [1, 3, 5])
 def test_a_run_that_goes_on_captures_its_shapes_later_and_gives_the_same_bits(broken_at: int) -> None:
     whole, plain = recurrent(0.3, accumulate=2)
-    told = stepped(GraphedStep(plain, EVEN.at(0)), range(8), 2)
+    told = stepped(GraphedStep(plain, EVEN.at(0), alike=False), range(8), 2)
     model, plain = recurrent(0.3, accumulate=2)
-    stepped(GraphedStep(plain, EVEN.at(0)), range(broken_at), 2)
+    stepped(GraphedStep(plain, EVEN.at(0), alike=False), range(broken_at), 2)
     kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     moments = {name: tensor.clone() for name, tensor in optimizer_tensors(plain.optimizer, model).items()}
     again, plain = recurrent(0.3, accumulate=2)
     again.load_state_dict(kept)
     load_optimizer(plain.optimizer, again, moments)
-    assert stepped(GraphedStep(plain, EVEN.at(2 * broken_at)), range(broken_at, 8), 2) == told[3 * broken_at :]
+    assert (
+        stepped(GraphedStep(plain, EVEN.at(2 * broken_at), alike=False), range(broken_at, 8), 2)
+        == told[3 * broken_at :]
+    )
     assert weights_of(again).equal(weights_of(whole))
+
+
+@gpu
+def test_captured_steps_of_an_encoder_lose_what_plain_ones_lose_and_anew_each_time() -> None:
+    from heedful.data.pretraining import PretrainingBatch
+    from heedful.tasks.pretraining import pretraining_loss
+
+    luck, rows, length = torch.Generator().manual_seed(0), 6, 24
+    ids = torch.randint(5, 40, (1, rows * length), generator=luck)
+    places = torch.arange(0, rows * length, 5)
+    batch = PretrainingBatch(
+        ids, torch.zeros_like(ids), torch.full((rows,), length), places, ids[0, places], torch.arange(rows) % 2,
+        torch.tensor([rows * length, len(places), rows]), torch.arange(rows), length,
+    )  # fmt: skip
+    config, found = TrainConfig(budget=Budget(steps=1)), []
+    for captured in (False, True):
+        torch.manual_seed(0)
+        model = Bert(BertConfig(vocab=40, width=32, heads=2, layers=2, hidden=64, context=32)).to(GPU).train()
+        loss_of = partial(pretraining_loss, model)
+        optimizer = make_optimizer(config.optimizer, model, GPU)
+        plain = PlainStep(model, Spread(loss_of), optimizer, config, GPU, torch.bfloat16)
+        run: Any = GraphedStep(plain, batch, alike=True) if captured else plain
+        told = []
+        for seed in (1, 1, 2):
+            reseed(GPU, seed, 0)
+            told.append(float(run.gradients(batch, rows * length).plain))
+            run.skip()
+        found.append(told)
+    plain_told, graph_told = found
+    assert plain_told[0] == plain_told[1] != plain_told[2]
+    assert graph_told == pytest.approx(plain_told, rel=1e-3)
+    assert graph_told[0] == graph_told[1] != graph_told[2]

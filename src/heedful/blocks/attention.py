@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.blocks.linear import Linear
-from heedful.blocks.masks import Bias, Mask, Ranges, Visible, dense
+from heedful.blocks.masks import Bias, Mask, Ranges, Together, Visible, dense
 from heedful.blocks.positions import Rotary
 from heedful.blocks.scores import Score, scaled_dot
 from heedful.blocks.taps import Tap, heard
@@ -30,18 +30,20 @@ def softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
     return weights.masked_fill(nowhere, 0.0)
 
 
-def fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None, triangle: bool) -> Tensor:
+def fused(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None, triangle: bool, dropout: float
+) -> Tensor:
     """Scaled dot-product attention in one kernel; the same numbers as the sentence in `attend`."""
     if bias is None and (triangle or mask is None):
-        return F.scaled_dot_product_attention(q, k, v, is_causal=triangle)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=triangle, dropout_p=dropout)
     if bias is None:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
     bias = bias.to(q.dtype)
     if mask is None:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
     nowhere = ~mask.any(-1, keepdim=True)  # such rows look everywhere for the kernel's sake, and give zeros
     shift = bias.masked_fill(~(mask | nowhere), -math.inf)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=shift).masked_fill(nowhere, 0.0)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=shift, dropout_p=dropout).masked_fill(nowhere, 0.0)
 
 
 def in_ranges(q: Tensor, k: Tensor, v: Tensor, mask: Ranges) -> Tensor:
@@ -49,6 +51,13 @@ def in_ranges(q: Tensor, k: Tensor, v: Tensor, mask: Ranges) -> Tensor:
     from heedful.blocks.kernels import attention  # needs Triton, which comes with torch's GPU builds only
 
     return attention.packed(q, k, v, mask.lo, mask.hi, mask.first, mask.last)  # (B, H, T, E)
+
+
+def within(qkv: Tensor, mask: Together, dropout: float) -> Tensor:
+    """The same for sequences that each see themselves, of queries, keys and values (1, T, 3, H, K) from one product."""
+    from heedful.blocks.kernels import sequences  # needs Triton, which comes with torch's GPU builds only
+
+    return sequences.attend(qkv.flatten(0, 1), mask.begin, mask.end, mask.longest, dropout)[None]  # (1, T, H, K)
 
 
 def attend(
@@ -62,12 +71,14 @@ def attend(
     weights: Tap | None = None,
     products: Tap | None = None,
     choose: Callable[[Tensor], Tensor] | None = None,
+    dropout: float = 0.0,
 ) -> Tensor:
     """softmax(score(q, k) + bias, where mask) v, with q (B, H, T, K), k (B, H, S, K), v (B, H, S, E).
 
     Masks and biases are rules, or dense tensors of two to four dimensions that broadcast to (B, H, T, S). With the
     scaled dot product and nobody watching, the same sentence runs in a fused kernel. When q has W times the rows of k,
-    W hypotheses in a row read one memory, and stand as further queries. `choose` may make other weights of the weights.
+    W hypotheses in a row read one memory, and stand as further queries. `choose` may make other weights of the weights,
+    and `dropout` is the share of them set to zero.
     """
     rows, _, queries, _ = q.shape
     if rows != k.shape[0]:
@@ -77,22 +88,24 @@ def attend(
     triangle = isinstance(mask, Mask) and mask.diagonal == 0 and q.shape[2] == k.shape[2]
     fast = score is scaled_dot and choose is None and not heard(scores, weights, products)
     if isinstance(mask, Ranges):
-        if fast and bias is None and q.is_cuda:
+        if fast and bias is None and q.is_cuda and not dropout:
             return in_ranges(q, k, v, mask)
+        mask = mask.dense()
+    if isinstance(mask, Together):
         mask = mask.dense()
     if isinstance(mask, Mask) and not (triangle and fast and bias is None):
         mask = dense(mask, q, k)
     if isinstance(bias, Bias):
         bias = dense(bias, q, k)
     if fast:
-        o = fused(q, k, v, None if isinstance(mask, Mask) else mask, bias, triangle and bias is None)
+        o = fused(q, k, v, None if isinstance(mask, Mask) else mask, bias, triangle and bias is None, dropout)
     else:
         a = score(q, k)  # (B, H, T, S)
         a = a if bias is None else a + bias
         a = a if scores is None else scores(a)
         b = softmax(a, mask if isinstance(mask, Tensor) else None)
         b = b if weights is None else weights(b)
-        b = (b if choose is None else choose(b)).to(v.dtype)
+        b = F.dropout((b if choose is None else choose(b)).to(v.dtype), dropout)
         o = b @ v  # (B, H, T, E)
         if products is not None and heard(products):
             o = products(b[..., None] * v[:, :, None]).sum(-2)  # (B, H, T, E)
@@ -157,6 +170,10 @@ class MultiHead(nn.Module):
         self.out = Linear(width, width, bias=bias) if output else nn.Identity()
         self.scores, self.weights = Tap(), Tap()
 
+    def itself(self, x: Tensor, mask: Visible = None, bias: Bias | None = None, at: Tensor | None = None) -> Tensor:
+        """Attention to x (B, T, D) from each of its own places."""
+        return self(x, self.remember(x, at), mask, bias, at)
+
     def split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, H, T, K)
 
@@ -177,3 +194,28 @@ class MultiHead(nn.Module):
             k, v, *_ = memory.gathered()
             o = attend(q, k, v, mask, bias, self.score, self.scores, self.weights)  # (B, H, T, K)
         return self.out(o.transpose(1, 2).flatten(2))  # (B, T, D)
+
+
+class SelfAttention(nn.Module):
+    """The same of x to itself alone: queries, keys and values in one product, and dropout on the weights (BERT)."""
+
+    entrances = ("itself",)
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.qkv = Linear(width, 3 * width)
+        self.out = Linear(width, width)
+        self.scores, self.weights = Tap(), Tap()
+
+    def itself(self, x: Tensor, mask: Visible = None, bias: Bias | None = None, at: Tensor | None = None) -> Tensor:
+        """Attention to x (B, T, D) from each of its own places."""
+        qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # (B, T, 3, H, K)
+        dropout = self.dropout if self.training else 0.0
+        if isinstance(mask, Together) and qkv.is_cuda and bias is None and not heard(self.scores, self.weights):
+            return self.out(within(qkv, mask, dropout).flatten(2))
+        q, k, v = qkv.transpose(1, 3).unbind(2)  # (B, H, T, K)
+        o = attend(q, k, v, mask, bias, scores=self.scores, weights=self.weights, dropout=dropout)  # (B, H, T, K)
+        return self.out(o.transpose(1, 2).flatten(2))  # (B, T, D)
+
+    forward = itself

@@ -4,14 +4,21 @@ B batch, T positions, D width, F hidden width.
 """
 
 from collections.abc import Callable
+from functools import partial
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.blocks.linear import Linear
 
 Activation = Callable[[Tensor], Tensor]
-ACTIVATIONS: dict[str, Activation] = {"relu": F.relu, "gelu": F.gelu, "swish": F.silu}
+ACTIVATIONS: dict[str, Activation] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "swish": F.silu,
+}
 
 
 class FeedForward(nn.Module):
@@ -24,4 +31,10 @@ class FeedForward(nn.Module):
         self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
+        halved = torch.is_autocast_enabled(x.device.type) or x.dtype in (torch.bfloat16, torch.float16)
+        if self.training and x.is_cuda and halved and self.activation is F.gelu:
+            from heedful.blocks.kernels import gelu  # needs Triton, which comes with torch's GPU builds only
+
+            assert self.up.bias is not None
+            return self.down(gelu.gelu(F.linear(x, self.up.weight), self.up.bias))
         return self.down(self.activation(self.up(x)))

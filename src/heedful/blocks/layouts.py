@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from heedful.blocks.attention import KV
-from heedful.blocks.masks import Ranges, Visible
+from heedful.blocks.masks import Ranges, Together, Visible
 from heedful.blocks.state import Cache, Grown, Past, Slot
 
 
@@ -129,6 +129,21 @@ def ranges(queries: Rows, keys: Rows, causal: bool) -> Ranges:
         hi = torch.minimum(hi, torch.arange(1, len(hi) + 1, device=hi.device))
         first = torch.maximum(first, torch.arange(len(first), device=first.device))
     return Ranges(lo.int(), hi.int(), first.int(), last.int())
+
+
+@dataclass(frozen=True)
+class EndToEnd:
+    """Sequences end to end in one row, for models that only read."""
+
+    at: Tensor  # (S,)
+    mask: Together
+    longest: int
+
+    @classmethod
+    def of(cls, lengths: Tensor, room: int, longest: int) -> "EndToEnd":
+        """Sequences of these lengths (N,) in a row of `room` places."""
+        rows = Rows.of(lengths, room)
+        return cls(rows.at, Together(rows.begin.int(), rows.end.int(), longest, rows.number), longest)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+EVEN = 64  # a GPU multiplies matrices faster whose sides are multiples of this
+
 
 @dataclass(frozen=True)
 class Loss:
@@ -27,22 +29,28 @@ def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0, ignor
     """
     logs = _wide(logits).log_softmax(-1)  # (N, V)
     keep = targets != ignore
-    plain = -logs.gather(-1, targets.clamp(min=0)[:, None]).squeeze(-1)[keep].sum()
-    even = -logs.mean(-1)[keep].sum()
+    # Chosen by `where`, since a number of rows that only the device knows cannot be captured as a graph.
+    plain = -torch.where(keep, logs.gather(-1, targets.clamp(min=0)[:, None]).squeeze(-1), 0.0).sum()
+    even = -torch.where(keep, logs.mean(-1), 0.0).sum()
     return Loss((1 - smoothing) * plain + smoothing * even, plain.detach(), keep.sum())
 
 
 def projected_cross_entropy(
-    x: Tensor, weight: Tensor, targets: Tensor, smoothing: float = 0.0, ignore: int = -100
+    x: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    smoothing: float = 0.0,
+    ignore: int = -100,
+    bias: Tensor | None = None,
 ) -> Loss:
-    """`cross_entropy(x weight^T, targets)` for x (N, D) and weight (V, D), computed a slice of rows at a time.
+    """`cross_entropy(x weight^T + bias, targets)` for x (N, D) and weight (V, D), computed a slice of rows at a time.
 
     The gradients are made slice by slice along with the loss, so N x V logits never exist at once.
     """
     if torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
         x, weight = x.to(dtype), weight.to(dtype)
-    total, plain = _Projected.apply(x, weight, targets, smoothing, ignore)
+    total, plain = _Projected.apply(x, weight, bias, targets, smoothing, ignore)
     return Loss(total, plain, (targets != ignore).sum())
 
 
@@ -51,14 +59,16 @@ def _wide(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-def _slice_loss(logits: Tensor, targets: Tensor, smoothing: float, ignore: int) -> tuple[Tensor, Tensor, Tensor]:
+def _slice_loss(
+    logits: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float, ignore: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """Loss, plain loss and the loss's gradient in the logits, for one slice."""
     if logits.is_cuda:
         from heedful.blocks.kernels import losses  # needs Triton, which comes with torch's GPU builds only
 
-        total, plain = losses.cross_entropy_(logits, targets, smoothing, ignore)
+        total, plain = losses.cross_entropy_(logits, bias, targets, smoothing, ignore)
         return total, plain, logits
-    wide, vocab = _wide(logits), logits.shape[-1]
+    wide, vocab = _wide(logits if bias is None else logits + bias), logits.shape[-1]
     keep = (targets != ignore).to(wide.dtype)
     norm = wide.logsumexp(-1)  # (N,)
     hit = wide.gather(-1, targets.clamp(min=0)[:, None]).squeeze(-1)  # (N,)
@@ -69,6 +79,17 @@ def _slice_loss(logits: Tensor, targets: Tensor, smoothing: float, ignore: int) 
     return (1 - smoothing) * plain + smoothing * even, plain, grad.mul_(keep[:, None]).to(logits.dtype)
 
 
+def _even(weight: Tensor) -> Tensor:
+    """The same with rows of zeros at its end, as many as tensor cores like; their logits, and gradients, are zero."""
+    more = -len(weight) % EVEN if weight.is_cuda else 0
+    return torch.nn.functional.pad(weight, (0, 0, 0, more)) if more else weight
+
+
+def _added(sum: Tensor | None, more: Tensor) -> Tensor:
+    """A running sum, in float32 from its second part on."""
+    return more if sum is None else _wide(sum) + more
+
+
 class _Projected(torch.autograd.Function):
     """Forward makes loss and gradients slice by slice; backward only scales them."""
 
@@ -76,32 +97,37 @@ class _Projected(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, smoothing: float, ignore: int
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float, ignore: int
     ) -> tuple[Tensor, Tensor]:
-        rows = max(1, (1 << 28) // weight.shape[0])  # about 268 M logits at a time
-        wants = ctx.needs_input_grad
+        vocab = len(weight)
+        rows = max(1, (1 << 28) // vocab)  # about 268 M logits at a time
+        wants_x, wants_weight, wants_bias, *_ = ctx.needs_input_grad
         total = plain = _wide(x.new_zeros(()))
-        grad_x = torch.empty_like(x) if wants[0] else None
-        grad_weight = torch.zeros_like(_wide(weight)) if wants[1] else None
+        grad_x, grad_weight, grad_bias, even = torch.empty_like(x), None, None, _even(weight)
         for at in range(0, x.shape[0], rows):
             part = slice(at, at + rows)
-            more, more_plain, grad = _slice_loss(x[part] @ weight.mT, targets[part], smoothing, ignore)
+            logits = x[part] @ even.mT  # (N, V), and the columns that make it even
+            more, more_plain, grad = _slice_loss(logits[:, :vocab], bias, targets[part], smoothing, ignore)
             total, plain = total + more, plain + more_plain
-            if grad_x is not None:
-                grad_x[part] = grad @ weight
-            if grad_weight is not None:
-                grad_weight += grad.mT @ x[part]
-        ctx.save_for_backward(grad_x, grad_weight)
+            grad = logits if grad.data_ptr() == logits.data_ptr() else grad
+            if wants_x:
+                torch.mm(grad, even, out=grad_x[part])
+            if wants_weight:
+                grad_weight = _added(grad_weight, grad.mT @ x[part])
+            if wants_bias:
+                grad_bias = _added(grad_bias, grad.sum(0, dtype=_wide(x).dtype))
+        ctx.save_for_backward(grad_x, grad_weight, grad_bias)
         ctx.mark_non_differentiable(plain)
-        ctx.dtype = weight.dtype
+        ctx.vocab, ctx.dtype, ctx.wants_x = vocab, weight.dtype, wants_x
         return total, plain
 
     @staticmethod
-    def backward(ctx: Any, total: Tensor, plain: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
-        grad_x, grad_weight = ctx.saved_tensors
+    def backward(ctx: Any, total: Tensor, plain: Tensor) -> tuple[Tensor | None, ...]:
+        grad_x, grad_weight, grad_bias = ctx.saved_tensors
         return (
-            None if grad_x is None else grad_x * total.to(grad_x.dtype),
-            None if grad_weight is None else (grad_weight * total).to(ctx.dtype),
+            grad_x * total.to(grad_x.dtype) if ctx.wants_x else None,
+            None if grad_weight is None else (grad_weight[: ctx.vocab] * total).to(ctx.dtype),
+            None if grad_bias is None else grad_bias[: ctx.vocab] * total,
             None,
             None,
             None,

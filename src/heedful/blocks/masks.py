@@ -52,6 +52,23 @@ class Ranges:
 
 
 @dataclass(frozen=True, eq=False)
+class Together:
+    """Sequences end to end in one row, each of which sees itself: places begin[n] ... end[n] - 1, int32 (N + 1,).
+
+    None is longer than `longest`. The last one is empty: there begins what is left over.
+    """
+
+    begin: Tensor
+    end: Tensor
+    longest: int
+    number: Tensor  # (T,) which sequence each place belongs to, N where it is left over
+
+    def dense(self) -> Tensor:
+        same = self.number == self.number[:, None]  # (T, T)
+        return same & (self.number < len(self.begin) - 1)  # (T, T)
+
+
+@dataclass(frozen=True, eq=False)
 class Bias:
     """By how much a score is shifted: a rule over the same four indices -> float; rules add up with `+`."""
 
@@ -64,7 +81,7 @@ class Bias:
         return Bias(lambda b, h, q, k: self(b, h, q, k) + other(b, h, q, k))
 
 
-Visible = Mask | Ranges | Tensor | None  # None: everything
+Visible = Mask | Ranges | Together | Tensor | None  # None: everything
 
 
 def causal(offset: int | Tensor = 0) -> Mask:

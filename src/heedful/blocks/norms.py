@@ -15,9 +15,9 @@ class PostNorm(nn.Module):
     Sum and norm are taken in float32; the result has the sublayer's precision. Training on a GPU, they are one kernel.
     """
 
-    def __init__(self, width: int, dropout: float) -> None:
+    def __init__(self, width: int, dropout: float, eps: float = 1e-5) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(width)
+        self.norm = nn.LayerNorm(width, eps)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
@@ -32,9 +32,9 @@ class PostNorm(nn.Module):
 class PreNorm(nn.Module):
     """x + dropout(sublayer(norm(x))) (Xiong et al., 2020); the stack then needs one more norm at its end."""
 
-    def __init__(self, width: int, dropout: float) -> None:
+    def __init__(self, width: int, dropout: float, eps: float = 1e-5) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(width)
+        self.norm = nn.LayerNorm(width, eps)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:

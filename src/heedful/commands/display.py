@@ -66,7 +66,7 @@ class Lines(Display):
             due = event.step % self.log_every == 0 and now - self.last >= PAUSE
             if due or self.last < 0 or event.progress >= 1:
                 self.last = now
-                self.say(f"step {event.step:,}  {facts(event)}  {event.progress:.1%} done{left}")
+                self.say(f"step {event.step:,}  {facts(event, self.words)}  {event.progress:.1%} done{left}")
         else:
             for line in told(event, self.words):
                 self.say(line)
@@ -96,7 +96,7 @@ class Bar(Display):
         if isinstance(event, Stage):
             self.bar.update(self.task, description=event.name, total=None, facts="")
         elif isinstance(event, Step):
-            note = f"{event.progress:4.0%}  {facts(event)}{self.pace.left(event)}"
+            note = f"{event.progress:4.0%}  {facts(event, self.words)}{self.pace.left(event)}"
             self.bar.update(
                 self.task, description=f"step {event.step:,}", total=1.0, completed=event.progress, facts=note
             )
@@ -133,10 +133,10 @@ def json_line(record: object) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
-def facts(step: Step) -> str:
+def facts(step: Step, words: Names) -> str:
     """What a step has to tell."""
     skipped = f"  {step.skipped:,} skipped" if step.skipped else ""
-    return f"loss {step.loss:.4f}  {step.tokens_per_second:,.0f} tokens/s{skipped}"
+    return f"loss {step.loss:.4f}  {step.tokens_per_second:,.0f} {words.counted}/s{skipped}"
 
 
 def told(event: Happening, words: Names) -> Iterator[str]:

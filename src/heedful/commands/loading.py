@@ -10,7 +10,11 @@ import typer
 
 from heedful.errors import UserError, printable
 from heedful.loading import few_threads, load
+from heedful.tasks.answering import Responder
+from heedful.tasks.classification import Labeller, Rater
+from heedful.tasks.embedding import Reader
 from heedful.tasks.language_model import TextReader, Writer
+from heedful.tasks.tagging import Marker
 from heedful.tasks.translation import Translator
 from heedful.tasks.tree_classification import Judge
 
@@ -20,6 +24,11 @@ USES: dict[type, tuple[str, str]] = {
     Translator: ("translates", "`heedful translate`"),
     Writer: ("goes on with texts", "`heedful generate`"),
     Judge: ("judges trees", "`heedful judge`"),
+    Labeller: ("says the class of texts", "`heedful classify`"),
+    Rater: ("says a number of texts", "`heedful classify`"),
+    Marker: ("marks words of texts", "`heedful tag`"),
+    Responder: ("answers questions about a passage", "`heedful answer`"),
+    Reader: ("gives vectors of texts, and words for their gaps", "`heedful embed` or `heedful fill`"),
     TextReader: ("gives vectors of texts", "it from Python: heedful.load(RUN).layers([TEXT])"),
 }
 
@@ -37,6 +46,11 @@ def load_as(kind: type[Speaker], run: Path) -> Speaker:
     """The same, if it is of a kind that the verb can use."""
     speaker = load_run(run)
     if not isinstance(speaker, kind):
-        does, use = USES[type(speaker)]
-        raise UserError(f"this model {does}", where=str(run), todo=f"use {use}")
+        raise other_use(speaker, run)
     return speaker
+
+
+def other_use(speaker: Any, run: Path) -> UserError:
+    """The error of a verb that a model is not for."""
+    does, use = USES[type(speaker)]
+    return UserError(f"this model {does}", where=str(run), todo=f"use {use}")

@@ -241,6 +241,11 @@ class Batches:
         """Whether batches have so few shapes that a device can keep what to do with each."""
         return self.packed or self.even
 
+    @property
+    def alike(self) -> bool:
+        """Whether all of them have one shape."""
+        return self.packed
+
     def tokens(self, position: int) -> int:
         """How many target tokens are to be predicted in the whole batch at a position."""
         rows = self._rows(position)
@@ -310,13 +315,24 @@ def encode(
 
 
 def plan(lengths: NDArray[np.int64], seed: int, epoch: int, batch_tokens: int) -> list[NDArray[np.int64]]:
-    """The batches of an epoch as row numbers: shuffle, sort by length in pools, cut by budget, shuffle in each pool."""
-    order = permutation(seed, epoch, len(lengths))  # (N,)
+    """The batches of an epoch as row numbers: those of like lengths together, as many as the budget holds."""
     mean = float(rounded(lengths.max(axis=1)).mean())
     size = max(1, int(POOL * batch_tokens / mean))
+    return pooled(lengths, seed, epoch, size, lambda rows: cut(rows, lengths, batch_tokens))
+
+
+def pooled(
+    lengths: NDArray[np.int64],
+    seed: int,
+    epoch: int,
+    size: int,
+    cut: Callable[[NDArray[np.int64]], list[NDArray[np.int64]]],
+) -> list[NDArray[np.int64]]:
+    """The batches of an epoch: shuffle, sort by length in pools of a size, cut each, shuffle in each pool."""
+    order = permutation(seed, epoch, len(lengths))  # (N,)
     batches = []
     for number, start in enumerate(range(0, len(order), size)):
-        pool = cut(by_length(order[start : start + size], lengths), lengths, batch_tokens)
+        pool = cut(by_length(order[start : start + size], lengths))
         batches += [pool[place] for place in permutation(seed, epoch, len(pool), stream=1 + number)]
     return batches
 
@@ -359,9 +375,9 @@ def most_packed(room: int) -> int:
 
 
 def by_length(rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Rows by their longer side, then by source and target; equal ones stay in the order they came in."""
-    source, target = lengths[rows].T
-    return rows[np.lexsort((target, source, np.maximum(source, target)))]
+    """Rows by their longest side, then by each side; equal ones stay in the order they came in."""
+    sides = lengths[rows]
+    return rows[np.lexsort((*sides.T[::-1], sides.max(axis=1)))]
 
 
 def cut(rows: NDArray[np.int64], lengths: NDArray[np.int64], batch_tokens: int) -> list[NDArray[np.int64]]:

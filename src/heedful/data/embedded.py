@@ -14,6 +14,7 @@ from pydantic import Field, field_validator, model_validator
 
 from heedful.config import Config
 from heedful.data.sources import SPLITS, Examples, Pair, Split
+from heedful.data.tables import Item, Items
 from heedful.data.text import Text
 from heedful.errors import UserError
 
@@ -91,6 +92,46 @@ class NumberWords(Config):
         return drawn[begin : begin + sizes[split]]
 
 
+class NumberLanguages(Config):
+    """Numbers in words, each in one of several languages, which is what there is to tell; no number in two splits."""
+
+    kind: Literal["number_languages"] = "number_languages"
+    languages: tuple[str, ...] = Field(
+        ("de", "en", "es", "fr", "it", "nl", "pl", "sv"), min_length=2, max_length=100, description="language codes"
+    )
+    train: int = Field(8_000, ge=1, le=10_000_000, description="numbers to learn from")
+    valid: int = Field(500, ge=1, le=1_000_000, description="numbers to watch progress on")
+    test: int = Field(1_000, ge=1, le=1_000_000, description="numbers for the final figure")
+    below: int = Field(1_000_000, ge=3, le=10**12, description="numbers are smaller than this")
+    seed: int = Field(0, ge=0, lt=2**63, description="which numbers are drawn")
+
+    @field_validator("languages")
+    @classmethod
+    def _known(cls, codes: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(codes)) < len(codes):
+            raise ValueError("a language stands here more than once; write each once")
+        return tuple(NumberWords(source=code).source for code in codes)
+
+    @model_validator(mode="after")
+    def _enough(self) -> NumberLanguages:
+        self._numbers()
+        return self
+
+    def _numbers(self) -> NumberWords:
+        return NumberWords(train=self.train, valid=self.valid, test=self.test, below=self.below, seed=self.seed)
+
+    def read(self, split: Split) -> Items:
+        """The numbers of a split, the languages taking turns."""
+        numbers, many = self._numbers().numbers(split), len(self.languages)
+        spelled = {code: iter(spell(numbers[place::many], code)) for place, code in enumerate(self.languages)}
+        codes = [self.languages[place % many] for place in range(len(numbers))]
+        return Items([Item(next(spelled[code]), None, code, "data") for code in codes], 0)
+
+    def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
+        """Nothing: no file is needed."""
+        return []
+
+
 class LibraryProse(Config):
     """What the modules of Python's standard library say of themselves, read from the Python that runs."""
 
@@ -101,6 +142,10 @@ class LibraryProse(Config):
 
     def read(self, split: Split) -> Text:
         """The docstrings of a split's modules, line by line, with a blank line after each."""
+        return Text([line for module in self.modules(split) for text in module for line in (*text.splitlines(), "")])
+
+    def modules(self, split: Split) -> list[list[str]]:
+        """The docstrings of each module of a split."""
         from heedful.data.order import permutation
 
         modules = library()
@@ -115,8 +160,7 @@ class LibraryProse(Config):
             )
         order = permutation(self.seed, 0, len(modules)).tolist()
         cuts = {"valid": (0, self.valid), "test": (self.valid, needed - 1), "train": (needed - 1, len(order))}
-        chosen = sorted(order[slice(*cuts[split])])
-        return Text([line for number in chosen for text in modules[number] for line in (*text.splitlines(), "")])
+        return [modules[number] for number in sorted(order[slice(*cuts[split])])]
 
     def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
         """Nothing: no file is needed."""

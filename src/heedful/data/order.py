@@ -14,3 +14,12 @@ def draws(seed: int, counter: int, stream: int, count: int) -> NDArray[np.uint64
 def permutation(seed: int, epoch: int, n: int, stream: int = 0) -> NDArray[np.int64]:
     """The numbers 0..n-1 in the random order of one epoch."""
     return np.argsort(draws(seed, epoch, stream, n), kind="stable")
+
+
+def numbers(seed: int, counter: int, stream: int, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """A random 64-bit number for each index, whatever else is asked for: SplitMix64 (Steele et al., 2014) of a key."""
+    key = draws(seed, counter, stream, 1)
+    mixed = (indices.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + key
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))

@@ -49,7 +49,7 @@ class WordPiece(Config):
     """Words cut into the longest known pieces (Schuster and Nakajima, 2012), `##` where a piece continues a word."""
 
     kind: Literal["wordpiece"] = "wordpiece"
-    vocab: int = Field(8000, ge=32, le=MOST, description="pieces in all, the 4 special ones included")
+    vocab: int = Field(8000, ge=32, le=MOST, description="pieces in all, the special ones included")
     lowercase: bool = Field(False, description="make texts lower case first")
 
 
@@ -287,6 +287,8 @@ def trainer(config: Bpe | WordPiece | Unigram, engine: tokenizers.Tokenizer, cor
     """What learns the pieces of a kind, without drawing a progress bar."""
     from tokenizers import pre_tokenizers, trainers
 
+    if isinstance(config, WordPiece):
+        return piece_trainer(config, engine, corpus, SPECIAL)
     if isinstance(config, Bpe):
         return trainers.BpeTrainer(
             vocab_size=config.vocab,
@@ -294,21 +296,28 @@ def trainer(config: Bpe | WordPiece | Unigram, engine: tokenizers.Tokenizer, cor
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
-    if isinstance(config, Unigram):
-        return trainers.UnigramTrainer(
-            vocab_size=config.vocab, special_tokens=list(SPECIAL), unk_token=SPECIAL[Tokenizer.unk], show_progress=False
-        )
+    return trainers.UnigramTrainer(
+        vocab_size=config.vocab, special_tokens=list(SPECIAL), unk_token=SPECIAL[Tokenizer.unk], show_progress=False
+    )
+
+
+def piece_trainer(
+    config: WordPiece, engine: tokenizers.Tokenizer, corpus: list[str], special: Sequence[str]
+) -> tokenizers.trainers.WordPieceTrainer:
+    """What learns word pieces, the same ones each time; the special tokens come first."""
+    from tokenizers import trainers
+
     # Left alone, the trainer numbers letters in the order of a hash table, another one in each process, and breaks ties
     # by number. Given as special tokens (which `settled` makes ordinary again), they are numbered as listed.
     counts = Counter[str]()
     for text in corpus:
         counts.update(engine.normalizer.normalize_str(text))
     common = sorted((letter for letter in counts if not letter.isspace()), key=lambda letter: (-counts[letter], letter))
-    letters = sorted(common[: min(LETTERS, (config.vocab - len(SPECIAL)) // 2)])
+    letters = sorted(common[: min(LETTERS, (config.vocab - len(special)) // 2)])
     inner = [letter for letter in letters if len(engine.pre_tokenizer.pre_tokenize_str(f"a{letter}a")) == 1]
     return trainers.WordPieceTrainer(
         vocab_size=config.vocab,
-        special_tokens=[*SPECIAL, *(f"##{letter}" for letter in inner)],
+        special_tokens=[*special, *(f"##{letter}" for letter in inner)],
         initial_alphabet=letters,
         limit_alphabet=len(letters),
         show_progress=False,

@@ -156,6 +156,7 @@ class TreeBatches:
 
     kind: ClassVar = TreeBatch
     steady: ClassVar = False  # hardly two batches have the same shape
+    alike: ClassVar = False
 
     def __init__(self, encoded: EncodedTrees, seed: int, batch_nodes: int) -> None:
         self.encoded = encoded

@@ -108,6 +108,7 @@ class TextBatches:
 
     kind = TextBatch
     steady: ClassVar = True  # all batches have one shape, but for those at the end of an epoch
+    alike: ClassVar = False
 
     def __init__(self, encoded: EncodedText, seed: int, batch_tokens: int) -> None:
         self.encoded = encoded

@@ -49,6 +49,7 @@ class Names:
     encoding: str  # what is done to get what the model reads
     testing: str  # what is done with a split to judge the model, where {} is its name
     sample: tuple[str, str, str]  # what was given, what was right, what the model made of it
+    counted: str = "tokens"  # what the speed of training is told in
 
 
 class Vocabulary(Protocol):
@@ -175,6 +176,11 @@ JOBS = {  # where each is found, and the kinds of models that it trains
     "translation": ("heedful.jobs.translation", "TranslationJob", ("transformer", "seq2seq")),
     "language_model": ("heedful.jobs.language_model", "LanguageModelJob", ("rnn_lm", "elmo")),
     "tree_classification": ("heedful.jobs.trees", "TreeJob", ("tree_lstm",)),
+    "pretraining": ("heedful.jobs.pretraining", "PretrainingJob", ("bert",)),
+    "classification": ("heedful.jobs.classification", "ClassificationJob", ("classifier",)),
+    "regression": ("heedful.jobs.classification", "RegressionJob", ("regressor",)),
+    "tagging": ("heedful.jobs.tagging", "TaggingJob", ("tagger",)),
+    "answering": ("heedful.jobs.answering", "AnsweringJob", ("answerer",)),
 }
 
 

@@ -19,7 +19,7 @@ from heedful.data.tokenizers import Tokenizer
 from heedful.data.windows import EncodedText, TextBatches, encode_text
 from heedful.jobs import Evaluated, Job, Names, Progress
 from heedful.models.configs import ElmoConfig, RnnLMConfig
-from heedful.recipe import LanguageModelRecipe, WritingConfig
+from heedful.recipe.language_model import LanguageModelRecipe, WritingConfig
 from heedful.tasks.compiled import compiled
 from heedful.tasks.language_model import (
     TextReader,

@@ -18,7 +18,7 @@ from heedful.data.sources import Examples, Split
 from heedful.data.tokenizers import Tokenizer
 from heedful.jobs import Evaluated, Job, Names, Progress
 from heedful.models.configs import Seq2SeqConfig, TransformerConfig
-from heedful.recipe import DecodeConfig, TranslationRecipe
+from heedful.recipe.translation import DecodeConfig, TranslationRecipe
 from heedful.tasks.compiled import compiled
 from heedful.tasks.translation import Translator, perplexity_loss, reinforced_translation_loss, translation_loss
 from heedful.training.metrics import bleu, chrf, exact_match

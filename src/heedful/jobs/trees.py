@@ -19,7 +19,7 @@ from heedful.data.words import Vectors, Words, folded, read_vectors
 from heedful.errors import UserError
 from heedful.jobs import Evaluated, Job, Names, Progress
 from heedful.models.configs import TreeLSTMConfig
-from heedful.recipe import TreeRecipe
+from heedful.recipe.trees import TreeRecipe
 from heedful.tasks.tree_classification import Judge, class_name, mean_loss, require_narrow, tree_loss
 from heedful.training.metrics import Score
 

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from heedful.models.configs import ElmoConfig, RnnLMConfig, Seq2SeqConfig, TransformerConfig, TreeLSTMConfig
+from heedful.models.configs import (
+    AnswererConfig,
+    BertConfig,
+    ClassifierConfig,
+    ElmoConfig,
+    RegressorConfig,
+    RnnLMConfig,
+    Seq2SeqConfig,
+    TaggerConfig,
+    TransformerConfig,
+    TreeLSTMConfig,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -15,11 +26,16 @@ MODELS = {
     "seq2seq": ("heedful.models.seq2seq", "Seq2Seq", Seq2SeqConfig),
     "rnn_lm": ("heedful.models.rnn_lm", "RnnLM", RnnLMConfig),
     "elmo": ("heedful.models.elmo", "Elmo", ElmoConfig),
+    "bert": ("heedful.models.bert", "Bert", BertConfig),
+    "classifier": ("heedful.models.classifier", "Classifier", ClassifierConfig),
+    "regressor": ("heedful.models.classifier", "Regressor", RegressorConfig),
+    "tagger": ("heedful.models.tagger", "Tagger", TaggerConfig),
+    "answerer": ("heedful.models.answerer", "Answerer", AnswererConfig),
     "tree_lstm": ("heedful.models.tree_lstm", "TreeLSTM", TreeLSTMConfig),
 }
 
 
-def build(config: TransformerConfig | Seq2SeqConfig | RnnLMConfig | ElmoConfig | TreeLSTMConfig) -> nn.Module:
+def build(config: Any) -> nn.Module:
     """Make the model that a config describes, its weights freshly drawn."""
     module, name, _ = MODELS[config.kind]
     model: nn.Module = getattr(importlib.import_module(module), name)(config)

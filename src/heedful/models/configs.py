@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, Self
+from abc import abstractmethod
+from collections import Counter
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -19,6 +21,17 @@ def attention_parameters(width: int) -> int:
 def block_parameters(width: int, hidden: int) -> int:
     """How many numbers a block of the Transformer's encoder has: attention, feed-forward layer and two norms."""
     return attention_parameters(width) + 2 * width * hidden + hidden + width + 4 * width
+
+
+def _share_width(heads: int, info: ValidationInfo) -> int:
+    width = info.data.get("width")
+    if width is not None and width % heads:
+        fitting = min((n for n in range(1, width + 1) if width % n == 0), key=lambda n: (abs(n - heads), -n))
+        wider = width + heads - width % heads
+        raise ValueError(
+            f"a width of {width} cannot be shared by {heads} heads; write heads: {fitting} or width: {wider}"
+        )
+    return heads
 
 
 class TransformerConfig(Config):
@@ -41,17 +54,7 @@ class TransformerConfig(Config):
     )
     activation: Literal["relu", "gelu", "swish"] = Field("relu", description="between the two feed-forward matrices")
 
-    @field_validator("heads")
-    @classmethod
-    def _heads_share_width(cls, heads: int, info: ValidationInfo) -> int:
-        width = info.data.get("width")
-        if width is not None and width % heads:
-            fitting = min((n for n in range(1, width + 1) if width % n == 0), key=lambda n: (abs(n - heads), -n))
-            wider = width + heads - width % heads
-            raise ValueError(
-                f"a width of {width} cannot be shared by {heads} heads; write heads: {fitting} or width: {wider}"
-            )
-        return heads
+    _heads_share_width = field_validator("heads")(_share_width)
 
     @field_validator("positions")
     @classmethod
@@ -327,6 +330,252 @@ class TreeLSTMConfig(Config):
         return vocab * self.width + cell + self.classes * (self.hidden + 1)
 
 
+class BertConfig(Config):
+    """The encoder of Devlin et al. (2019), in its published base size, with the heads it is pre-trained with."""
+
+    packs: ClassVar = True
+
+    kind: Literal["bert"] = "bert"
+    vocab: int | None = Field(None, ge=5, le=10_000_000, description="token types; null: as many as the tokenizer has")
+    width: int = Field(768, ge=1, le=65_536, description="numbers that stand for one token between blocks")
+    heads: int = Field(12, ge=1, le=1024, description="attention heads in each block; they share the width evenly")
+    layers: int = Field(12, ge=1, le=1000, description="blocks on top of each other")
+    hidden: int = Field(3072, ge=1, le=1_048_576, description="inner width of the feed-forward layers")
+    context: int = Field(512, ge=4, le=1_048_576, description="longest sequence, in tokens, special ones included")
+    segments: int = Field(2, ge=1, le=1000, description="kinds of segments: a pair of texts has two")
+    dropout: float = Field(0.1, ge=0, lt=1, description="share of numbers set to zero while training")
+    attention_dropout: float = Field(0.1, ge=0, lt=1, description="share of attention weights set to zero")
+    activation: Literal["gelu", "gelu_tanh", "relu", "swish"] = Field(
+        "gelu", description="between the two feed-forward matrices"
+    )
+    norm_eps: float = Field(1e-12, gt=0, le=0.1, description="added to the variance in each layer norm")
+    pooler: bool = Field(True, description="whether there is a layer on the first token's vector")
+    masked_words: bool = Field(True, description="whether there is the head that tells hidden words")
+    next_sentence: bool = Field(
+        True, description="whether there is the head that tells whether sentences belong together"
+    )
+
+    _heads_share_width = field_validator("heads")(_share_width)
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        if self.next_sentence and not self.pooler:
+            raise FieldError("next_sentence reads what the pooler gives; write pooler: true", "pooler")
+        _refuse_too_large(self.parameters(self.vocab or 0))
+        return self
+
+    def parameters(self, vocab: int) -> int:
+        """How many numbers are trained, the embedding counted once, since input and output share it."""
+        dense = self.width * self.width + self.width
+        embeddings = (vocab + self.context + self.segments + 2) * self.width
+        words = dense + 2 * self.width + vocab if self.masked_words else 0
+        heads = dense * self.pooler + words + (2 * self.width + 2) * self.next_sentence
+        return embeddings + self.layers * block_parameters(self.width, self.hidden) + heads
+
+
+class HeadConfig(Config):
+    """What a model shares that is an encoder with one layer on top of it, whatever that layer tells."""
+
+    packs: ClassVar = True
+    pools: ClassVar[bool]  # whether it reads the pooled vector of a text, or those of its tokens
+
+    kind: str
+    encoder: BertConfig | None = Field(
+        None, description="what reads the texts, without heads of its own; null: that of the folder it starts from"
+    )
+    freeze: bool = Field(False, description="whether the encoder stays as it is, and only what is on top of it learns")
+
+    @field_validator("encoder")
+    @classmethod
+    def _has_no_heads(cls, encoder: BertConfig | None) -> BertConfig | None:
+        if encoder is None:
+            return None
+        bare = encoder_under(encoder, cls.pools)
+        for name in ("pooler", "masked_words", "next_sentence"):
+            if name in encoder.model_fields_set and getattr(encoder, name) != getattr(bare, name):
+                there = str(getattr(bare, name)).lower()
+                raise FieldError(f"under the head of another task it is not as written; write {name}: {there}", name)
+        return bare
+
+    @property
+    def vocab(self) -> int | None:
+        """Token types; None while there is no encoder, or while it follows the tokenizer."""
+        return None if self.encoder is None else self.encoder.vocab
+
+    @property
+    def context(self) -> int:
+        """Longest sequence, in tokens."""
+        assert self.encoder is not None, "the encoder comes from the folder that the run starts from"
+        return self.encoder.context
+
+    @property
+    def lacking(self) -> list[str]:
+        """The settings that are not known until a run begins, and a model cannot be without."""
+        return [name for name in type(self).model_fields if getattr(self, name) is None]
+
+    @abstractmethod
+    def parameters(self, vocab: int) -> int:
+        """How many numbers there are."""
+
+
+def encoder_under(encoder: BertConfig, pools: bool) -> BertConfig:
+    """An encoder as it is under the head of another task: without its own, and with a pooler only if that is read."""
+    return encoder.model_copy(update={"pooler": pools, "masked_words": False, "next_sentence": False})
+
+
+def with_vocab(config: Any, vocab: int) -> Any:
+    """The same model for so many tokens."""
+    if isinstance(config, HeadConfig):
+        return config.model_copy(update={"encoder": with_vocab(config.encoder, vocab)})
+    return config.model_copy(update={"vocab": vocab})
+
+
+Label = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+def different(labels: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """Names, if none stands twice."""
+    seen = Counter(labels or ())
+    twice = next((label for label, count in seen.items() if count > 1), None)
+    if twice is not None:
+        raise ValueError(f"the label {twice!r} stands here more than once; write each once")
+    return labels
+
+
+class ClassifierConfig(HeadConfig):
+    """One class of several for a text or a pair of texts (Devlin et al., 2019): a layer on the first token's vector."""
+
+    pools: ClassVar = True
+
+    kind: Literal["classifier"] = "classifier"
+    labels: tuple[Label, ...] | None = Field(
+        None, min_length=2, max_length=100_000, description="names of the classes; null: those of the training data"
+    )
+    dropout: float = Field(0.1, ge=0, lt=1, description="share of what the head reads that is set to zero")
+
+    _labels_differ = field_validator("labels")(different)
+
+    def parameters(self, vocab: int) -> int:
+        """How many numbers there are, of two classes where they are not known yet."""
+        assert self.encoder is not None
+        return self.encoder.parameters(vocab) + (self.encoder.width + 1) * len(self.labels or "ab")
+
+
+class RegressorConfig(HeadConfig):
+    """A number for a text or a pair of texts, such as how alike they are: the same layer with one output."""
+
+    pools: ClassVar = True
+
+    kind: Literal["regressor"] = "regressor"
+    dropout: float = Field(0.1, ge=0, lt=1, description="share of what the head reads that is set to zero")
+
+    def parameters(self, vocab: int) -> int:
+        """How many numbers there are."""
+        assert self.encoder is not None
+        return self.encoder.parameters(vocab) + self.encoder.width + 1
+
+
+Feature = Literal["first", "last", "second_to_last", "sum_last_four", "concat_last_four", "sum_all"]
+
+
+class DenseReader(Config):
+    """The one layer that is added when the encoder is tuned: each word's vector is looked at alone."""
+
+    kind: Literal["linear"] = "linear"
+
+    def width(self, features: int) -> int:
+        """The width of what the last layer reads."""
+        return features
+
+    def parameters(self, features: int) -> int:
+        """How many numbers there are, the last layer not counted."""
+        return 0
+
+
+class BiLSTMReader(Config):
+    """LSTM layers that read the whole sentence in both directions, before the last layer."""
+
+    kind: Literal["bilstm"] = "bilstm"
+    layers: int = Field(2, ge=1, le=100, description="layers on top of each other")
+    hidden: int = Field(
+        768, ge=2, le=65_536, multiple_of=2, description="width of the states, both directions together"
+    )
+
+    def width(self, features: int) -> int:
+        """The width of what the last layer reads."""
+        return self.hidden
+
+    def parameters(self, features: int) -> int:
+        """How many numbers there are, the last layer not counted."""
+        widths = [features] + [self.hidden] * (self.layers - 1)
+        return sum(2 * layer_parameters("lstm", width, self.hidden // 2) for width in widths)
+
+
+class TaggerConfig(HeadConfig):
+    """A tag for each word of a text (Devlin et al., 2019), such as whether it is in a name, and of what."""
+
+    pools: ClassVar = False
+
+    kind: Literal["tagger"] = "tagger"
+    labels: tuple[Label, ...] | None = Field(
+        None, min_length=2, max_length=100_000, description="the tags; null: those of the training data"
+    )
+    features: Feature = Field(
+        "last", description="what of the encoder's layers is read; first: the embeddings, below the first block"
+    )
+    reader: Annotated[DenseReader | BiLSTMReader, Field(discriminator="kind")] = Field(
+        DenseReader(), description="what reads them: one layer alone, or an LSTM before it"
+    )
+    dropout: float = Field(0.1, ge=0, lt=1, description="share of what each layer on top reads that is set to zero")
+
+    _labels_differ = field_validator("labels")(different)
+
+    @property
+    def packs(self) -> bool:  # type: ignore[override]
+        """Whether sentences may lie end to end in one row, which an LSTM would read as one."""
+        return self.reader.kind == "linear"
+
+    @model_validator(mode="after")
+    def _layers_are_there(self) -> Self:
+        if self.features in ("first", "second_to_last") and not self.freeze:
+            raise FieldError(
+                f"{self.features} leaves blocks of the encoder unread, which then cannot learn; write freeze: true",
+                "features",
+            )
+        if self.encoder is not None and self.encoder.layers < 4 and self.features.endswith("four"):
+            raise FieldError(
+                f"{self.features} needs four blocks, and the encoder has {self.encoder.layers}; write features: last",
+                "features",
+            )
+        return self
+
+    @property
+    def feature_width(self) -> int:
+        """How many numbers are read of each token."""
+        assert self.encoder is not None
+        return self.encoder.width * (4 if self.features == "concat_last_four" else 1)
+
+    def parameters(self, vocab: int) -> int:
+        """How many numbers there are, of three tags where they are not known yet."""
+        assert self.encoder is not None
+        width = self.feature_width
+        out = (self.reader.width(width) + 1) * len(self.labels or "BIO")
+        return self.encoder.parameters(vocab) + self.reader.parameters(width) + out
+
+
+class AnswererConfig(HeadConfig):
+    """The answer to a question as a part of a passage (Devlin et al., 2019): where it begins, and where it ends."""
+
+    pools: ClassVar = False
+
+    kind: Literal["answerer"] = "answerer"
+
+    def parameters(self, vocab: int) -> int:
+        """How many numbers there are."""
+        assert self.encoder is not None
+        return self.encoder.parameters(vocab) + 2 * (self.encoder.width + 1)
+
+
 def _refuse_too_large(count: int) -> None:
     if count > MOST_PARAMETERS:
         raise ValueError(
@@ -335,7 +584,12 @@ def _refuse_too_large(count: int) -> None:
         )
 
 
-SIZES: dict[str, TransformerConfig] = {
+def _bert(layers: int, width: int) -> BertConfig:
+    """One of the published sizes: heads of 64, and a feed-forward layer four times as wide."""
+    return BertConfig(width=width, heads=width // 64, layers=layers, hidden=4 * width)
+
+
+SIZES: dict[str, TransformerConfig | BertConfig] = {
     "transformer-base": TransformerConfig(),
     "transformer-big": TransformerConfig(width=1024, heads=16, hidden=4096, dropout=0.3),
     "transformer-tiny": TransformerConfig(
@@ -345,4 +599,11 @@ SIZES: dict[str, TransformerConfig] = {
     "multi30k": TransformerConfig(
         width=256, heads=4, encoder_layers=4, decoder_layers=4, hidden=512, context=256, dropout=0.3
     ),
+    "bert-tiny": _bert(2, 128),  # Turc et al., 2019, published all of 2 to 12 layers by 128 to 768 numbers
+    "bert-mini": _bert(4, 256),
+    "bert-small": _bert(4, 512),
+    "bert-medium": _bert(8, 512),
+    "bert-base": _bert(12, 768),
+    "bert-large": _bert(24, 1024),
+    **{f"bert-{layers}-{width}": _bert(layers, width) for layers in range(2, 13, 2) for width in (128, 256, 512, 768)},
 }

@@ -31,7 +31,7 @@ from heedful.models.configs import (
     TransformerConfig,
     TransformerEncoder,
 )
-from heedful.models.transformer import EncoderBlock
+from heedful.models.transformer import encoder_block
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class TransformerReader(nn.Module):
         super().__init__()
         like = TransformerConfig(width=c.width, heads=e.heads, hidden=e.hidden, norm=e.norm, dropout=c.dropout)
         self.positions = Fixed(sinusoids(c.context, c.width))
-        self.blocks = nn.ModuleList(EncoderBlock(like) for _ in range(e.layers))
+        self.blocks = nn.ModuleList(encoder_block(like) for _ in range(e.layers))
         self.norm = nn.LayerNorm(c.width) if e.norm == "pre" else nn.Identity()
         self.output = Tap()
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from heedful.blocks.attention import KV, MultiHead
 from heedful.blocks.embedding import Tied
+from heedful.blocks.encoder import EncoderBlock
 from heedful.blocks.feedforward import ACTIVATIONS, FeedForward
 from heedful.blocks.layouts import Layout, Whole
 from heedful.blocks.masks import Bias, Visible, alibi
@@ -40,19 +41,12 @@ def rotary(c: TransformerConfig) -> Rotary | None:
     return Rotary(c.context, c.width // c.heads) if c.positions == "rotary" else None
 
 
-class EncoderBlock(nn.Module):
-    """Self-attention, then a dense layer shared by all positions; add & norm around each."""
-
-    def __init__(self, c: TransformerConfig) -> None:
-        super().__init__()
-        self.attention = MultiHead(c.width, c.heads, rotary=rotary(c))
-        self.mlp = FeedForward(c.width, c.hidden, ACTIVATIONS[c.activation])
-        self.add1, self.add2 = add_norm(c), add_norm(c)
-        self.output = Tap()
-
-    def forward(self, x: Tensor, mask: Visible, bias: Bias | None, at: Tensor) -> Tensor:
-        x = self.add1(x, lambda x: self.attention(x, self.attention.remember(x, at), mask, bias, at))  # (B, S, D)
-        return self.output(self.add2(x, self.mlp))  # (B, S, D)
+def encoder_block(c: TransformerConfig) -> EncoderBlock:
+    attention, mlp = (
+        MultiHead(c.width, c.heads, rotary=rotary(c)),
+        FeedForward(c.width, c.hidden, ACTIVATIONS[c.activation]),
+    )
+    return EncoderBlock(attention, mlp, add_norm(c), add_norm(c))
 
 
 class DecoderBlock(nn.Module):
@@ -97,7 +91,7 @@ class Transformer(nn.Module):
         }
         self.positions = positions.get(c.positions, Absent)()
         self.dropout = nn.Dropout(c.dropout)
-        self.encoder = nn.ModuleList(EncoderBlock(c) for _ in range(c.encoder_layers))
+        self.encoder = nn.ModuleList(encoder_block(c) for _ in range(c.encoder_layers))
         self.decoder = nn.ModuleList(DecoderBlock(c) for _ in range(c.decoder_layers))
         self.norms = nn.ModuleList(nn.LayerNorm(c.width) if c.norm == "pre" else nn.Identity() for _ in range(2))
 

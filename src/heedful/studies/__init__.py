@@ -36,6 +36,18 @@ FIGURES: dict[str, tuple[str, str]] = {
         "heedful.studies.alignment",
         "where attention learns to look when it copies a string, and when it reverses it",
     ),
+    "contexts": (
+        "heedful.studies.contexts",
+        "the same word in several sentences, layer by layer; needs model=FOLDER",
+    ),
+    "occurrences": (
+        "heedful.studies.occurrences",
+        "a map of a word's occurrences for each layer; needs model=FOLDER",
+    ),
+    "cost": (
+        "heedful.studies.cost",
+        "what it costs to pre-train BERT, beside what was published",
+    ),
 }
 
 

@@ -17,14 +17,15 @@ class Budget(Config):
 
     steps: int | None = Field(None, ge=1, description="optimizer steps")
     tokens: int | None = Field(
-        None, ge=1, description="tokens to predict, padding not counted; of trees, labelled nodes"
+        None, ge=1, description="tokens to predict, padding not counted; of trees, labelled nodes; of texts, labels"
     )
+    epochs: int | None = Field(None, ge=1, le=100_000, description="times that all training data are gone through")
     minutes: float | None = Field(None, gt=0, description="minutes of training")
 
     @model_validator(mode="after")
     def _has_a_limit(self) -> Self:
-        if self.steps is None and self.tokens is None and self.minutes is None:
-            raise ValueError("training would never end; write at least one of steps, tokens, minutes")
+        if all(limit is None for limit in (self.steps, self.tokens, self.epochs, self.minutes)):
+            raise ValueError("training would never end; write at least one of steps, tokens, epochs, minutes")
         return self
 
 
@@ -35,6 +36,9 @@ class TrainConfig(Config):
     budget: Budget = Field(description="when training ends")
     batch_tokens: int = Field(
         4096, ge=1, description="tokens in a batch, padding included; of pairs, on the longer side; of trees, nodes"
+    )
+    batch_examples: int | None = Field(
+        None, ge=1, le=1_000_000, description="examples in a batch, whatever their lengths; null: as batch_tokens says"
     )
     batching: Literal["auto", "padded", "packed"] = Field(
         "auto", description="a row a sample; or all end to end in one row; auto: packed on a GPU, if the model can"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 
 from heedful.blocks.losses import Loss
 from heedful.data.batches import Batch, Batches
-from heedful.data.feed import Place, feed
+from heedful.data.feed import Place, Sequenced, feed
 from heedful.errors import UserError
 from heedful.training.configs import TrainConfig
 from heedful.training.distributed import LossOf, Team
@@ -119,7 +120,7 @@ def fit(
     micro = share.next()
     plain, first = PlainStep(model, spread, optimizer, config, device, half), micro[0]
     captures = device.type == "cuda" and not team.together
-    run = GraphedStep(plain, first) if captures and batches.steady else plain
+    run = GraphedStep(plain, first, batches.alike) if captures and batches.steady else plain
     if team.together:
         # Torch arranges what it sends after the first backward pass. It is made to do so before the first step, not
         # after it, so that a run that goes on adds up in the same order as one that was not broken off.
@@ -256,7 +257,7 @@ def rescaled(counters: Counters, finite: bool) -> bool:
 
 
 def spent(config: TrainConfig, counters: Counters) -> float:
-    """The share of the budget that is used up, by whichever limit is nearest."""
+    """The share of the budget that is used up, by whichever limit is nearest; epochs come as steps: see `in_steps`."""
     budget = config.budget
     shares = [
         (counters.step, budget.steps),
@@ -264,6 +265,24 @@ def spent(config: TrainConfig, counters: Counters) -> float:
         (counters.seconds / 60, budget.minutes),
     ]
     return min(1.0, max(used / limit for used, limit in shares if limit is not None))
+
+
+def in_steps(config: TrainConfig, batches: Sequenced) -> TrainConfig:
+    """The same settings with a budget in epochs as one in steps, which may take some of the next epoch's batches."""
+    budget = config.budget
+    if budget.epochs is None:
+        return config
+    steps = -(-first_of(budget.epochs, batches) // config.accumulate)
+    limit = min(steps, budget.steps or steps)
+    return config.model_copy(update={"budget": budget.model_copy(update={"epochs": None, "steps": limit})})
+
+
+def first_of(epoch: int, batches: Sequenced) -> int:
+    """The position of an epoch's first batch."""
+    beyond = 1
+    while batches.epoch_of(beyond) < epoch:
+        beyond *= 2
+    return bisect_left(range(beyond), epoch, key=batches.epoch_of)
 
 
 def choose_device(config: TrainConfig, local_rank: int = 0) -> torch.device:

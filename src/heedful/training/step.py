@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.blocks.losses import Loss
-from heedful.data.batches import Batch, PackedBatch
+from heedful.data.batches import Batch
 from heedful.training.configs import TrainConfig
 from heedful.training.distributed import Spread
 from heedful.training.optim import clip
@@ -90,14 +90,15 @@ class GraphedStep:
     """Each part captured once as a device graph and replayed, the gradients once for each shape that batches have.
 
     Captured work sees the same memory each time, so the gradients stay where they are: where each step is one batch of
-    one shape they are written over, else they are added up and set to zero by the update.
+    one shape they are written over, else they are added up and set to zero by the update. `alike` says whether all
+    batches have the shape of the first.
     """
 
-    def __init__(self, plain: PlainStep, like: Batch) -> None:
+    def __init__(self, plain: PlainStep, like: Batch, alike: bool) -> None:
         self.plain = plain
         self.tokens, self.rate = (torch.ones((), device=plain.device) for _ in range(2))
         self.copied = torch.cuda.Event()
-        self.adds = plain.config.accumulate > 1 or not isinstance(like, PackedBatch)
+        self.adds = plain.config.accumulate > 1 or not alike
         self.pool = torch.cuda.graph_pool_handle()  # the graphs run one after the other, and share their memory
         for group in plain.optimizer.param_groups:
             group["lr"], group["capturable"] = self.rate, True

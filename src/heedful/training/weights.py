@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
 from heedful.errors import UserError
@@ -25,6 +27,15 @@ def whole_of(tensors: Mapping[str, Tensor], team: Team) -> dict[str, Tensor]:
         if team.leads:
             found[name] = tensor.cpu() if is_sharded(value) else tensor
     return found
+
+
+def fingerprint(model: nn.Module) -> str:
+    """A name for exactly these weights."""
+    digest = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(f"{name} {_kind(value)}".encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def load_strictly(model: nn.Module, tensors: dict[str, Tensor], file: Path) -> None:

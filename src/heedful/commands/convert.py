@@ -1,0 +1,85 @@
+"""The verb `convert`: a trained BERT from one kind of folder to another, or to an ONNX file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Literal
+
+import typer
+
+from heedful.errors import UserError, printable
+from heedful.hf.convert import told
+from heedful.hf.loading import Pretrained, foreign, pretrained, whole
+from heedful.hf.onnx import require_packages, write_onnx
+from heedful.hf.unpickling import weights_of_any_age
+from heedful.hf.writing import require_new, write
+from heedful.jobs import job_class
+from heedful.training.portable import write_model
+
+Format = Literal["heedful", "hf", "onnx"]
+NAMES: dict[Format, str] = {"heedful": "a model of Heedful's", "hf": "a Hugging Face folder", "onnx": "an ONNX file"}
+
+
+def convert_verb(source: Path, target: Path, to: Format | None, ledger: bool, force: bool) -> None:
+    """Read one folder, account for every tensor, and write the other kind; nothing is written if anything is amiss."""
+    kind = to or guessed(source, target)
+    if target.resolve() == source.resolve() or source.resolve().is_relative_to(target.resolve()):
+        raise UserError("this would write over what is read", where=str(target), todo="name another place")
+    require_new(target, force)
+    if kind == "onnx":
+        require_packages()
+    typer.echo(f"reading {printable(str(source))} ...", err=True)
+    found = pretrained(source, weights_of_any_age)
+    typer.echo(f"read {described(found)}", err=True)
+    if kind == "heedful":
+        write_own(target, found, source)
+    elif kind == "hf":
+        write(target, found)
+    else:
+        typer.echo(f"outputs: {', '.join(write_onnx(target, found))}", err=True)
+    if ledger:
+        for line in told(found.ledger):
+            typer.echo(printable(line.replace("\t", "  ")))
+    typer.echo(f"wrote {printable(str(target))}, {NAMES[kind]}", err=True)
+
+
+def guessed(source: Path, target: Path) -> Format:
+    """The kind that is meant: by the target's name, else the one that the source is not."""
+    if target.suffix == ".onnx":
+        return "onnx"
+    return "heedful" if source.is_dir() and foreign(source) else "hf"
+
+
+def described(found: Pretrained) -> str:
+    """What was read, in words."""
+    config, unused = found.config, sum(line.name is None for line in found.ledger)
+    parts = [name for name in ("pooler", "masked_words", "next_sentence") if getattr(config, name)]
+    parts += [found.head.kind] if found.head else []
+    size = sum(tensor.numel() for tensor in found.tensors.values())
+    size += sum(tensor.numel() for tensor in found.head.tensors.values()) if found.head else 0
+    return (
+        f"{len(found.ledger)} tensors{f', {unused} of them left out' if unused else ''}: {size:,} numbers, "
+        f"{config.layers} blocks of width {config.width}, with {', '.join(parts) or 'no head'}"
+    )
+
+
+def write_own(target: Path, found: Pretrained, source: Path) -> None:
+    """Write a folder that `heedful.load` reads."""
+    if found.tokenizer is None:
+        raise UserError(
+            "there is no tokenizer in this folder", where=str(source), expected="tokenizer.json or vocab.txt",
+            todo="put the file there that the encoder was trained with",
+        )  # fmt: skip
+    task, config, tensors, unused = whole(found)
+    for name in unused:
+        typer.echo(f"note: {name} has no use under this head, and is left out", err=True)
+    settings = {"task": task, "model": config.model_dump(mode="json")}
+    decoding = job_class(task).decoding
+    settings |= {"decode": decoding().model_dump(mode="json")} if decoding else {}
+    if found.pooling is not None:
+        settings["sentences"] = {
+            "pooling": found.pooling, "normalize": found.normalize, "longest": found.longest,
+        }  # fmt: skip
+    about = {"from": str(source), "ledger": [line.source for line in found.ledger]}
+    write_model(target, json.dumps(settings, indent=2) + "\n", tensors, found.tokenizer.json, about)

@@ -1,0 +1,82 @@
+"""Sequences of ids for models that read: a row each, filled up to the longest, or all end to end in one row.
+
+Either way a token has a number: that of its place in the tensor, read row by row. Tasks that look at some tokens only,
+such as the first of each sequence, name them by these numbers, and need not know how the sequences lie.
+
+B rows, T places in a row, N sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Batch = TypeVar("Batch", bound=Any)
+Ids = Sequence[int] | NDArray[np.int32] | NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """Ids, and the segment that each belongs to; in a single row, sequences of no length stand after the last one."""
+
+    ids: Tensor  # (B, T) long
+    segments: Tensor  # (B, T) long
+    lengths: Tensor  # (N,) long
+    longest: int  # no sequence is longer
+
+    @property
+    def packed(self) -> bool:
+        """Whether all lie in one row."""
+        return len(self.ids) != len(self.lengths)
+
+    @property
+    def real(self) -> Tensor:
+        """Which places hold a token, where each sequence has its own row."""
+        return torch.arange(self.ids.shape[1], device=self.ids.device) < self.lengths[:, None]  # (B, T)
+
+    @property
+    def begins(self) -> Tensor:
+        """The number of each sequence's first token; of those of no length, a number that there is."""
+        if self.packed:
+            return (self.lengths.cumsum(0) - self.lengths).clamp(max=self.ids.shape[1] - 1)  # (N,)
+        return torch.arange(len(self.ids), device=self.ids.device) * self.ids.shape[1]  # (N,)
+
+    def to(self, device: torch.device | str, non_blocking: bool = True) -> Sequences:
+        """The same on a device."""
+        return moved(self, device, non_blocking)
+
+
+def moved(batch: Batch, device: torch.device | str, non_blocking: bool) -> Batch:
+    """A batch, which is a dataclass of tensors and numbers, on a device."""
+    parts = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    on = {name: part.to(device, non_blocking=non_blocking) for name, part in parts.items() if isinstance(part, Tensor)}
+    return replace(batch, **on)
+
+
+def padded(rows: Sequence[tuple[Ids, Ids]], pad: int, width: int | None = None) -> Sequences:
+    """Sequences of (ids, segments), a row each, as wide as the longest or as told."""
+    lengths = np.array([len(ids) for ids, _ in rows], dtype=np.int64)  # (N,)
+    longest = int(lengths.max(initial=1))
+    ids = np.full((len(rows), width or longest), pad, dtype=np.int64)  # (B, T)
+    segments = np.zeros_like(ids)  # (B, T)
+    for row, (some, kinds) in enumerate(rows):
+        ids[row, : len(some)], segments[row, : len(some)] = some, kinds
+    return Sequences(torch.from_numpy(ids), torch.from_numpy(segments), torch.from_numpy(lengths), width or longest)
+
+
+def packed(rows: Sequence[tuple[Ids, Ids]], pad: int, room: int, most: int, longest: int) -> Sequences:
+    """The same end to end in a row of `room` places, which `most` sequences may share, none longer than `longest`."""
+    lengths = np.zeros(max(most, 2), dtype=np.int64)  # (N,)
+    lengths[: len(rows)] = [len(ids) for ids, _ in rows]
+    ids, segments = np.full((1, room), pad, dtype=np.int64), np.zeros((1, room), dtype=np.int64)  # (1, T)
+    end = 0
+    for some, kinds in rows:
+        ids[0, end : end + len(some)], segments[0, end : end + len(some)] = some, kinds
+        end += len(some)
+    return Sequences(torch.from_numpy(ids), torch.from_numpy(segments), torch.from_numpy(lengths), longest)

@@ -1,0 +1,220 @@
+"""Settings of BERT as others write them, and as ours; readable without torch.
+
+Only the keys below are read. Those that would change what is computed are refused by name where they do; the rest,
+such as how a text is to be generated, say nothing about an encoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from pydantic import ValidationError
+
+from heedful.errors import UserError, shown
+from heedful.hf.files import AGAIN, has, read_settings
+from heedful.hf.sentences import sentences_in
+from heedful.models.configs import BertConfig
+from heedful.yamltext import load_yaml
+
+HeadKind = Literal["classifier", "regressor", "tagger", "answerer"]
+SIZES = {  # their key, ours, the least and the most
+    "vocab_size": ("vocab", 5, 10_000_000),
+    "hidden_size": ("width", 1, 65_536),
+    "num_hidden_layers": ("layers", 1, 1000),
+    "num_attention_heads": ("heads", 1, 1024),
+    "intermediate_size": ("hidden", 1, 1_048_576),
+    "max_position_embeddings": ("context", 4, 1_048_576),
+    "type_vocab_size": ("segments", 1, 1000),
+}
+SHARES = {"hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "attention_dropout"}
+ACTIVATIONS: dict[str, Literal["gelu", "gelu_tanh", "relu", "swish"]] = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "swish",
+    "swish": "swish",
+}
+THEIRS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu", "swish": "silu"}
+# What a model of each name has on top of its encoder: pooler, masked words, next sentence, and a head of its own.
+ARCHITECTURES: dict[str, tuple[bool, bool, bool, HeadKind | None]] = {
+    "BertModel": (True, False, False, None),
+    "BertForPreTraining": (True, True, True, None),
+    "BertForMaskedLM": (False, True, False, None),
+    "BertForNextSentencePrediction": (True, False, True, None),
+    "BertForSequenceClassification": (True, False, False, "classifier"),
+    "BertForTokenClassification": (False, False, False, "tagger"),
+    "BertForQuestionAnswering": (False, False, False, "answerer"),
+}
+# Settings that change what is computed, with the values under which they do not.
+HARMLESS: dict[str, tuple[Any, ...]] = {
+    "is_decoder": (False, None),
+    "add_cross_attention": (False, None),
+    "is_encoder_decoder": (False, None),
+    "position_embedding_type": ("absolute", None),
+    "pruned_heads": ({}, None),
+    "quantization_config": (None,),
+    "auto_map": (None,),
+    "embedding_size": (None,),
+}
+MOST_LABELS = 100_000
+
+
+class Described(NamedTuple):
+    """What a config file of others says: the encoder with its heads, what is on top, and the names of its outputs."""
+
+    config: BertConfig
+    head: HeadKind | None
+    labels: tuple[str, ...]
+    named: bool  # whether the file says which of the heads there are
+
+
+def config_of(folder: Path) -> BertConfig:
+    """The encoder in a folder, ours or of others, by its config files alone."""
+    if not folder.is_dir():
+        raise UserError("there is no such folder", where=str(folder), expected="a folder with a trained BERT in it")
+    own = home(folder)
+    if (sentences := sentences_in(own)) is not None:
+        own = sentences[0]
+    if has(own, "config.json"):
+        settings = read_settings(own, "config.json")
+        if "task" in settings:
+            return _ours(settings.get("model"), own / "config.json")
+        return described(settings, own / "config.json").config
+    if has(own, "recipe.yaml"):
+        return _ours(load_yaml(own / "recipe.yaml")[0].get("model"), own / "recipe.yaml")
+    if has(own, "bert_config.json"):
+        return original(read_settings(own, "bert_config.json"), own / "bert_config.json")
+    raise unknown(folder)
+
+
+def home(folder: Path) -> Path:
+    """Where the files of a model are: in the folder itself, or in `model` below it, as in a run."""
+    below = folder / "model"
+    return below if below.is_dir() and (has(folder, "recipe.yaml") or not has(folder, "config.json")) else folder
+
+
+def unknown(folder: Path) -> UserError:
+    """The error of a folder in which no model is found."""
+    return UserError(
+        "there is no model in this folder", where=str(folder),
+        expected="config.json and model.safetensors, or bert_config.json and bert_model.ckpt.*, or a run of ours",
+        todo="name the folder that holds these files",
+    )  # fmt: skip
+
+
+def _ours(model: Any, where: Path) -> BertConfig:
+    """The encoder among a model's settings, as a folder of ours has them."""
+    from heedful.config import parse
+
+    group = model.get("encoder", model) if isinstance(model, dict) else None
+    if not isinstance(group, dict) or group.get("kind", "bert") != "bert":
+        kind = group.get("kind") if isinstance(group, dict) else None
+        raise UserError(
+            "this model has no BERT in it", where=str(where), found=shown(kind), expected="a model of kind bert"
+        )
+    return parse(BertConfig, group, file=where)
+
+
+def original(settings: Mapping[str, Any], where: Path) -> BertConfig:
+    """The settings beside an original TensorFlow checkpoint, which has both heads of the pre-training."""
+    return described({**settings, "architectures": ["BertForPreTraining"]}, where).config
+
+
+def described(settings: Mapping[str, Any], where: Path) -> Described:
+    """The settings of a config file of others, each checked and named if it is not right."""
+    _refuse_others(settings, where)
+    found: dict[str, Any] = {
+        ours: _whole(settings, key, least, most, where) for key, (ours, least, most) in SIZES.items()
+    }
+    found |= {ours: _real(settings, key, 0.1, where) for key, ours in SHARES.items()}
+    act = settings.get("hidden_act", "gelu")
+    if not isinstance(act, str) or act not in ACTIVATIONS:
+        raise _wrong(where, "hidden_act", act, "one of " + ", ".join(ACTIVATIONS))
+    found["activation"] = ACTIVATIONS[act]
+    found["norm_eps"] = _real(settings, "layer_norm_eps", 1e-12, where)
+    if found["width"] % found["heads"]:
+        raise _wrong(where, "num_attention_heads", found["heads"], f"a divisor of hidden_size, {found['width']:,}")
+    named = _architecture(settings, where)
+    pooler, words, next_sentence, head = ARCHITECTURES[named or "BertModel"]
+    try:
+        config = BertConfig(**found, pooler=pooler, masked_words=words, next_sentence=next_sentence)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise UserError("these settings make no model", where=str(where), found=problem["msg"], todo=AGAIN) from error
+    if head == "classifier" and (settings.get("problem_type") == "regression" or _count(settings, where) == 1):
+        head = "regressor"
+    if head == "classifier" and settings.get("problem_type") == "multi_label_classification":
+        raise UserError(
+            "several classes at once are not supported", where=f"{where}: problem_type",
+            found=shown(settings["problem_type"]), expected="a head that tells one class, or a number",
+        )  # fmt: skip
+    return Described(config, head, _labels(settings, where), named is not None)
+
+
+def _refuse_others(settings: Mapping[str, Any], where: Path) -> None:
+    """Refuse models that are not BERT, and settings that would make it compute something else."""
+    kind = settings.get("model_type", "bert")
+    if kind != "bert":
+        raise UserError(
+            "models of this kind are not read", where=str(where), found=f"model_type {shown(kind)}",
+            expected="model_type 'bert'", todo="name the folder of a BERT",
+        )  # fmt: skip
+    for key, harmless in HARMLESS.items():
+        if settings.get(key) not in harmless:
+            code = key == "auto_map"
+            raise UserError(
+                "this model is computed by code of its own, which is never run" if code else f"{key} is not supported",
+                where=f"{where}: {key}", found=shown(settings[key]), expected=shown(harmless[0]),
+                todo="name the folder of a BERT as it was published",
+            )  # fmt: skip
+
+
+def _wrong(where: Path, key: str, found: object, expected: str) -> UserError:
+    return UserError(f"{key} is not right", where=f"{where}: {key}", found=shown(found), expected=expected, todo=AGAIN)
+
+
+def _whole(settings: Mapping[str, Any], key: str, least: int, most: int, where: Path) -> int:
+    found = settings.get(key)
+    if key not in settings:
+        raise _wrong(where, key, None, f"a whole number from {least:,} to {most:,}, but it is missing")
+    if not isinstance(found, int) or isinstance(found, bool) or not least <= found <= most:
+        raise _wrong(where, key, found, f"a whole number from {least:,} to {most:,}")
+    return found
+
+
+def _real(settings: Mapping[str, Any], key: str, usual: float, where: Path) -> float:
+    found = settings.get(key, usual)
+    if not isinstance(found, (int, float)) or isinstance(found, bool) or not 0 <= found < 1:
+        raise _wrong(where, key, found, "a number from 0 to 1")
+    return float(found)
+
+
+def _architecture(settings: Mapping[str, Any], where: Path) -> str | None:
+    """Which of the known models the file says it is, if it says."""
+    found = settings.get("architectures")
+    if found is None or found == []:
+        return None
+    if not isinstance(found, list) or len(found) != 1 or not isinstance(found[0], str) or found[0] not in ARCHITECTURES:
+        raise _wrong(where, "architectures", found, "one of " + ", ".join(ARCHITECTURES))
+    return found[0]
+
+
+def _count(settings: Mapping[str, Any], where: Path) -> int:
+    """How many outputs the file says there are."""
+    if "num_labels" in settings:
+        return _whole(settings, "num_labels", 1, MOST_LABELS, where)
+    return len(_labels(settings, where)) or 2
+
+
+def _labels(settings: Mapping[str, Any], where: Path) -> tuple[str, ...]:
+    """What the outputs are called, in their order; none where the file does not say."""
+    found = settings.get("id2label")
+    if found is None:
+        return ()
+    names = [found.get(str(index)) for index in range(len(found))] if isinstance(found, dict) else [None]
+    if len(names) > MOST_LABELS or not all(isinstance(name, str) for name in names) or len(set(names)) != len(names):
+        raise _wrong(where, "id2label", found, 'names by number, {"0": "no", "1": "yes"}, each once')
+    return tuple(map(str, names))

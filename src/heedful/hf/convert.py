@@ -1,0 +1,166 @@
+"""Tensors of others to ours and back: one table for both ways, and every tensor used exactly once.
+
+A rule says of which of their tensors one of ours is made. Whatever is missing, left over, misshapen or of another type
+is an error that names it; what may be left out is named by a table as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from heedful.errors import UserError
+
+SHOWN = 10  # names in an error
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+
+
+class Rule(NamedTuple):
+    """One tensor of ours: one of theirs, or several on top of each other; `turned` where theirs lies on its side."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    turned: bool = False
+
+    @property
+    def operation(self) -> str:
+        """What is done, in words."""
+        stacked = f"one of {len(self.theirs)} stacked" if len(self.theirs) > 1 else "as it is"
+        return f"turned, {stacked}" if self.turned and len(self.theirs) > 1 else "turned" if self.turned else stacked
+
+    def read(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Ours, of theirs."""
+        found = [tensors[name].T if self.turned else tensors[name] for name in self.theirs]
+        return torch.cat(found) if len(found) > 1 else found[0].contiguous()
+
+    def write(self, tensor: Tensor) -> dict[str, Tensor]:
+        """Theirs, of ours."""
+        parts = tensor.chunk(len(self.theirs)) if len(self.theirs) > 1 else (tensor,)
+        return {name: part.T if self.turned else part for name, part in zip(self.theirs, parts, strict=True)}
+
+    def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of each of theirs, given the shape of ours."""
+        one = (shape[0] // len(self.theirs), *shape[1:]) if len(self.theirs) > 1 else tuple(shape)
+        return one[::-1] if self.turned else one
+
+
+class Twin(NamedTuple):
+    """A tensor of theirs that must be the same as another one, and may be absent."""
+
+    name: str
+    of: str
+
+
+class Table(NamedTuple):
+    """All that is known of the tensors of one model."""
+
+    rules: tuple[Rule, ...]
+    twins: tuple[Twin, ...] = ()
+    spare: tuple[str, ...] = ()  # names that hold no weights, and may be there or not
+
+
+@dataclass(frozen=True)
+class Line:
+    """What became of one tensor: the ledger has a line for each that the files hold."""
+
+    source: str
+    name: str | None  # ours; none where it is left out
+    operation: str
+    tensor: Tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its sizes in the file."""
+        return tuple(self.tensor.shape)
+
+    @property
+    def sha256(self) -> str:
+        """The hash of its bytes as the file has them."""
+        return digest(self.tensor)
+
+
+def digest(tensor: Tensor) -> str:
+    """The SHA-256 of a tensor's bytes."""
+    return hashlib.sha256(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data).hexdigest()
+
+
+def read(
+    tensors: Mapping[str, Tensor],
+    called: Mapping[str, str],
+    table: Table,
+    shapes: Mapping[str, Sequence[int]],
+    where: Path,
+) -> tuple[dict[str, Tensor], tuple[Line, ...]]:
+    """Our tensors of theirs, and the ledger; `called` has the table's name of each tensor by its name in the file."""
+    sources = {name: source for source, name in called.items()}
+    wrong = [f"{name}: twice, as {sources[name]} too" for source, name in called.items() if sources[name] != source]
+    known = {name: rule for rule in table.rules for name in rule.theirs}
+    twins = {twin.name: twin.of for twin in table.twins}
+    wrong += [f"{name}: not in the file" for name in known if name not in sources]
+    wrong += [
+        f"{source}: left over, the model has no place for it"
+        for source, name in called.items()
+        if name not in known and name not in twins and name not in table.spare
+    ]
+    if not wrong:
+        expected = {name: rule.shape(shapes[rule.ours]) for name, rule in known.items()}
+        expected |= {name: expected[of] for name, of in twins.items()}
+        for name in (name for name in expected if name in sources):
+            tensor = tensors[sources[name]]
+            if tuple(tensor.shape) != tuple(expected[name]):
+                wrong.append(f"{sources[name]}: {tuple(tensor.shape)} in the file, {expected[name]} in the model")
+            elif tensor.dtype not in FLOATS:
+                wrong.append(f"{sources[name]}: {str(tensor.dtype).removeprefix('torch.')} is no type of weights here")
+        for name, of in (pair for pair in twins.items() if pair[0] in sources and not wrong):
+            if not torch.equal(tensors[sources[name]], tensors[sources[of]]):
+                wrong.append(f"{sources[name]}: not the same as {sources[of]}, which the model uses in its place")
+    if wrong:
+        raise misfit(wrong, len(known), where)
+    theirs = {name: tensors[source].float() for name, source in sources.items() if name in known}
+    found = {rule.ours: rule.read(theirs) for rule in table.rules}
+    lines = []
+    order = {name: place for place, name in enumerate([*known, *twins, *table.spare])}
+    for source, name in sorted(called.items(), key=lambda pair: order[pair[1]]):
+        rule = known.get(name)
+        if rule is not None:
+            wider = "" if tensors[source].dtype == torch.float32 else ", made float32"
+            lines.append(Line(source, rule.ours, rule.operation + wider, tensors[source]))
+        else:
+            said = f"left out, the same as {sources[twins[name]]}" if name in twins else "left out, it is no weight"
+            lines.append(Line(source, None, said, tensors[source]))
+    return found, tuple(lines)
+
+
+def misfit(wrong: Sequence[str], count: int, where: Path) -> UserError:
+    """The error of tensors that do not fit, the first of them by name."""
+    more = f"\nand {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
+    return UserError(
+        "the weights do not fit the model", where=str(where), found="\n".join(wrong[:SHOWN]) + more,
+        expected=f"{count} tensors, each of its shape and type",
+        todo="copy or download config and weights again: they must be of the same model",
+    )  # fmt: skip
+
+
+def write(tensors: Mapping[str, Tensor], table: Table) -> tuple[dict[str, Tensor], tuple[Line, ...]]:
+    """Their tensors of ours, by the same table, and the ledger; twins are not written."""
+    found: dict[str, Tensor] = {}
+    lines = []
+    for rule in table.rules:
+        parts = rule.write(tensors[rule.ours])
+        found |= {name: part.contiguous() for name, part in parts.items()}
+        lines += [Line(name, rule.ours, rule.operation, found[name]) for name in parts]
+    return found, tuple(lines)
+
+
+def told(lines: Iterable[Line]) -> list[str]:
+    """The ledger as text, a line each: source, name, operation, shape, hash."""
+    return [
+        f"{line.source}\t{line.name or '-'}\t{line.operation}\t{'x'.join(map(str, line.shape)) or '1'}\t{line.sha256}"
+        for line in lines
+    ]

@@ -1,0 +1,478 @@
+"""Weights out of a pickle, by a reader that can make tensors and nothing else. It is a program of its own.
+
+    python -I -S pickled.py < pytorch_model.bin > model.safetensors
+
+A pickle is a program for a small machine. This is such a machine with a part of its instructions: what a program calls
+is looked up in a table of four names, none of which runs code, and everything else is refused. It imports nothing but
+the standard library, limits its own memory and time, and can open neither a file nor a connection once it has begun.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import io
+import json
+import mmap
+import struct
+import sys
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+TYPES: dict[str, tuple[str, int, Any]] = {  # of storages: the format's name of the type, bytes and letter of one number
+    "FloatStorage": ("F32", 4, "f"),
+    "HalfStorage": ("F16", 2, "H"),
+    "BFloat16Storage": ("BF16", 2, "H"),
+    "DoubleStorage": ("F64", 8, "d"),
+    "LongStorage": ("I64", 8, "q"),
+    "IntStorage": ("I32", 4, "i"),
+    "ShortStorage": ("I16", 2, "h"),
+    "CharStorage": ("I8", 1, "b"),
+    "ByteStorage": ("U8", 1, "B"),
+    "BoolStorage": ("BOOL", 1, "B"),
+}
+MAGIC = 0x1950A86A20F9469CFC6C
+VERSION = 1001
+MOST_TENSORS = 100_000
+MOST_STEPS = 20_000_000
+DEEPEST = 8  # dimensions
+DAMAGE = (zipfile.BadZipFile, KeyError, ValueError, OSError, NotImplementedError, EOFError)  # what a bad file raises
+REFUSED = 3  # how this program ends when it gives a reason
+
+
+class RefusedError(Exception):
+    """Why a file is not read."""
+
+
+class Name(NamedTuple):
+    """Something of Python's that a program names, which is never looked up."""
+
+    module: str
+    name: str
+
+
+class Storage(NamedTuple):
+    """Numbers of one type that lie in a row in the file."""
+
+    kind: str
+    key: str
+    length: int
+
+
+class Tensor(NamedTuple):
+    """A part of a storage."""
+
+    storage: Storage
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+def storage_of(found: Any) -> Storage:
+    """The storage that a program speaks of."""
+    if not isinstance(found, tuple) or len(found) not in (5, 6) or found[0] != "storage":
+        raise RefusedError("it names a storage in an unknown way")
+    kind, key, count = found[1], found[2], found[4]
+    if not isinstance(kind, Name) or kind.module != "torch" or kind.name not in TYPES:
+        raise RefusedError(f"it holds numbers of an unknown type, {kind!r:.80}")
+    if (
+        not isinstance(key, str)
+        or not isinstance(count, int)
+        or count < 0
+        or (len(found) == 6 and found[5] is not None)
+    ):
+        raise RefusedError("it describes a storage in an unknown way")
+    return Storage(kind.name, key, count)
+
+
+def tensor_of(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> Tensor:
+    """A tensor as a program makes it; whether it is to be trained is not asked."""
+    sizes = (shape, strides)
+    if not isinstance(storage, Storage) or not all(isinstance(size, tuple) and len(size) <= DEEPEST for size in sizes):
+        raise RefusedError("it makes a tensor in an unknown way")
+    if len(shape) != len(strides) or not all(isinstance(n, int) and 0 <= n < 2**48 for n in (offset, *shape, *strides)):
+        raise RefusedError("it makes a tensor of impossible sizes")
+    last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    if 0 not in shape and last >= storage.length:
+        raise RefusedError("it makes a tensor that reaches beyond its numbers")
+    return Tensor(storage, offset, shape, strides)
+
+
+def parameter_of(tensor: Any, *_: Any) -> Tensor:
+    """A tensor that is to be trained, which is the tensor."""
+    if not isinstance(tensor, Tensor):
+        raise RefusedError("it makes a parameter of something else than a tensor")
+    return tensor
+
+
+def mapping_of(pairs: Any = ()) -> dict[Any, Any]:
+    """A mapping that keeps its order, as all do."""
+    if not isinstance(pairs, (list, tuple)) or not all(
+        isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in pairs
+    ):
+        raise RefusedError("it makes a mapping in an unknown way")
+    return {keyed(key): value for key, value in pairs}
+
+
+CALLS: dict[Name, Callable[..., Any]] = {
+    Name("collections", "OrderedDict"): mapping_of,
+    Name("torch._utils", "_rebuild_tensor"): tensor_of,
+    Name("torch._utils", "_rebuild_tensor_v2"): tensor_of,
+    Name("torch._utils", "_rebuild_parameter"): parameter_of,
+}
+
+
+def keyed(key: Any) -> str | int:
+    """A key of a mapping, which may be a word or a number."""
+    if not isinstance(key, (str, int)):
+        raise RefusedError("it has a mapping by other things than words")
+    return key
+
+
+class Machine:
+    """The machine that runs a pickle's program; `read` gives it the next bytes."""
+
+    def __init__(self, data: memoryview, at: int = 0) -> None:
+        self.data, self.at = data, at
+        self.stack: list[Any] = []
+        self.marks: list[int] = []
+        self.memo: dict[int, Any] = {}
+
+    def run(self) -> Any:
+        """The value that the program makes."""
+        for _ in range(MOST_STEPS):
+            code = self.take(1)[0]
+            if code == ord("."):
+                return self.pop()
+            step = STEPS.get(code)
+            if step is None:
+                raise RefusedError(f"it uses the instruction 0x{code:02x}, which no weights need")
+            step(self)
+        raise RefusedError("its program is too long")
+
+    def take(self, count: int) -> memoryview:
+        """The next bytes of the program."""
+        if count > len(self.data) - self.at:
+            raise RefusedError("it ends too early")
+        self.at += count
+        return self.data[self.at - count : self.at]
+
+    def number(self, size: int, signed: bool = False) -> int:
+        """The next number of so many bytes."""
+        return int.from_bytes(self.take(size), "little", signed=signed)
+
+    def line(self) -> str:
+        """The text up to the end of the line."""
+        for end in range(self.at, min(self.at + 1000, len(self.data))):
+            if self.data[end] == 10:
+                text = self.take(end - self.at)
+                self.take(1)
+                return str(text, "utf-8")
+        raise RefusedError("it names something very long")
+
+    def pop(self) -> Any:
+        """What lies on top of the stack."""
+        if len(self.stack) <= (self.marks[-1] if self.marks else 0):
+            raise RefusedError("its program takes what is not there")
+        return self.stack.pop()
+
+    def above(self) -> list[Any]:
+        """All that lies above the last mark."""
+        if not self.marks:
+            raise RefusedError("its program takes what is not there")
+        mark = self.marks.pop()
+        found = self.stack[mark:]
+        del self.stack[mark:]
+        return found
+
+    def top(self, kind: type) -> Any:
+        """What lies on top, which stays there and must be of some kind."""
+        if len(self.stack) <= (self.marks[-1] if self.marks else 0) or type(self.stack[-1]) is not kind:
+            raise RefusedError("its program adds to something that cannot be added to")
+        return self.stack[-1]
+
+    def text(self, size: int) -> None:
+        """Put the text of so many bytes on the stack."""
+        self.stack.append(str(self.take(size), "utf-8"))
+
+    def put(self, place: int) -> None:
+        """Remember what lies on top."""
+        value = self.pop()
+        self.memo[place] = value
+        self.stack.append(value)
+
+    def get(self, place: int) -> None:
+        """Put what is remembered on the stack."""
+        if place not in self.memo:
+            raise RefusedError("its program remembers what it never saw")
+        self.stack.append(self.memo[place])
+
+    def tuple_of(self, count: int) -> None:
+        """Make one of the last few."""
+        self.stack.append(tuple(self.pop() for _ in range(count))[::-1])
+
+    def call(self) -> None:
+        """Make what a program asks for, if the table has it."""
+        arguments, called = self.pop(), self.pop()
+        maker = CALLS.get(called) if isinstance(called, Name) else None
+        if maker is None:
+            raise RefusedError(f"it wants to call {'.'.join(called) if isinstance(called, Name) else 'something':.200}")
+        if not isinstance(arguments, tuple) or len(arguments) > 8:
+            raise RefusedError("it calls in an unknown way")
+        try:
+            self.stack.append(maker(*arguments))
+        except TypeError as error:
+            raise RefusedError("it calls in an unknown way") from error
+
+    def named(self) -> None:
+        """Put a name on the stack that the program spelled out before."""
+        name, module = self.pop(), self.pop()
+        if not isinstance(name, str) or not isinstance(module, str):
+            raise RefusedError("it names something in an unknown way")
+        self.stack.append(Name(module, name))
+
+    def set_items(self, pairs: Sequence[Any]) -> None:
+        """Add keys and values, in turn, to the mapping on top."""
+        found = self.top(dict)
+        if len(pairs) % 2:
+            raise RefusedError("it has a key without a value")
+        found.update(zip(map(keyed, pairs[::2]), pairs[1::2], strict=True))
+
+    def set_one(self) -> None:
+        """Add one key and value to the mapping below them."""
+        value, key = self.pop(), self.pop()
+        self.set_items([key, value])
+
+    def append(self) -> None:
+        """Add one thing to the list below it."""
+        value = self.pop()
+        self.top(list).append(value)
+
+    def extend(self) -> None:
+        """Add all above the mark to the list below it."""
+        values = self.above()
+        self.top(list).extend(values)
+
+    def forget_state(self) -> None:
+        """Pass over what a mapping says of itself besides its keys: versions, which say nothing about weights."""
+        self.pop()
+        self.top(dict)
+
+
+def _push(value: Any) -> Callable[[Machine], None]:
+    return lambda machine: machine.stack.append(value)
+
+
+STEPS: dict[int, Callable[[Machine], Any]] = {
+    0x80: lambda m: m.take(1),  # which protocol
+    0x95: lambda m: m.take(8),  # how long the next part is
+    ord("}"): lambda m: m.stack.append({}),
+    ord("]"): lambda m: m.stack.append([]),
+    ord(")"): _push(()),
+    ord("N"): _push(None),
+    0x88: _push(True),
+    0x89: _push(False),
+    ord("("): lambda m: m.marks.append(len(m.stack)),
+    ord("t"): lambda m: m.stack.append(tuple(m.above())),
+    0x85: lambda m: m.tuple_of(1),
+    0x86: lambda m: m.tuple_of(2),
+    0x87: lambda m: m.tuple_of(3),
+    ord("X"): lambda m: m.text(m.number(4)),
+    0x8C: lambda m: m.text(m.number(1)),
+    ord("U"): lambda m: m.text(m.number(1)),
+    ord("T"): lambda m: m.text(m.number(4)),
+    ord("J"): lambda m: m.stack.append(m.number(4, signed=True)),
+    ord("K"): lambda m: m.stack.append(m.number(1)),
+    ord("M"): lambda m: m.stack.append(m.number(2)),
+    0x8A: lambda m: m.stack.append(m.number(m.number(1), signed=True)),
+    ord("G"): lambda m: m.stack.append(struct.unpack(">d", m.take(8))[0]),
+    ord("q"): lambda m: m.put(m.number(1)),
+    ord("r"): lambda m: m.put(m.number(4)),
+    0x94: lambda m: m.put(len(m.memo)),
+    ord("h"): lambda m: m.get(m.number(1)),
+    ord("j"): lambda m: m.get(m.number(4)),
+    ord("c"): lambda m: m.stack.append(Name(m.line(), m.line())),
+    0x93: Machine.named,
+    ord("Q"): lambda m: m.stack.append(storage_of(m.pop())),
+    ord("R"): Machine.call,
+    ord("b"): Machine.forget_state,
+    ord("s"): Machine.set_one,
+    ord("u"): lambda m: m.set_items(m.above()),
+    ord("a"): Machine.append,
+    ord("e"): Machine.extend,
+}
+
+
+def weights_in(found: Any) -> dict[str, Tensor]:
+    """The tensors by name in what a program made, which may have put them below `state_dict`."""
+    if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
+        found = found["state_dict"]
+    if not isinstance(found, dict) or not found:
+        raise RefusedError("it holds no tensors by name")
+    if len(found) > MOST_TENSORS:
+        raise RefusedError(f"it holds more than {MOST_TENSORS:,} tensors")
+    for name, value in found.items():
+        if not isinstance(value, Tensor) or not isinstance(name, str):
+            raise RefusedError(f"it holds something else than a tensor, {name!r:.80}")
+    return found
+
+
+def from_zip(data: memoryview) -> tuple[dict[str, Tensor], dict[str, memoryview]]:
+    """The tensors and storages in the present form of the file: an archive that is not compressed."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        names = archive.namelist()
+        program = [name for name in names if name.count("/") == 1 and name.endswith("/data.pkl")]
+        if len(program) != 1:
+            raise RefusedError("it is an archive without weights, or with code in it")
+        root = program[0].removesuffix("data.pkl")
+
+        def member(name: str) -> memoryview:
+            info = archive.getinfo(name)
+            if info.compress_type != zipfile.ZIP_STORED or info.file_size > len(data) or names.count(name) > 1:
+                raise RefusedError("it is an archive of another kind")
+            return memoryview(archive.read(info))
+
+        if f"{root}byteorder" in names and bytes(member(f"{root}byteorder")) != b"little":
+            raise RefusedError("its numbers are written from right to left")
+        tensors = weights_in(Machine(member(program[0])).run())
+        storages: dict[str, memoryview] = {}
+        for storage in needed(tensors, len(data)):
+            storages[storage.key] = member(f"{root}data/{storage.key}")
+    return tensors, storages
+
+
+def from_stream(data: memoryview) -> tuple[dict[str, Tensor], dict[str, memoryview]]:
+    """The same in the former form: five programs in a row, then the storages."""
+    machine = Machine(data)
+    if machine.run() != MAGIC:
+        raise RefusedError("it is a pickle, but not of weights")
+    version, system, found, keys = (_next(machine) for _ in range(4))
+    if version != VERSION or not isinstance(system, dict) or system.get("little_endian") is not True:
+        raise RefusedError("it was written by an unknown version or machine")
+    tensors = weights_in(found)
+    by_key = {storage.key: storage for storage in needed(tensors, len(data))}
+    if not isinstance(keys, list) or sorted(map(str, keys)) != sorted(by_key):
+        raise RefusedError("its storages are not the ones that its tensors need")
+    storages: dict[str, memoryview] = {}
+    for key in keys:
+        if machine.number(8) != by_key[key].length:
+            raise RefusedError("a storage has another length than its tensors need")
+        storages[key] = machine.take(by_key[key].length * TYPES[by_key[key].kind][1])
+    if machine.at != len(data):
+        raise RefusedError("there is more behind its last storage")
+    return tensors, storages
+
+
+def _next(machine: Machine) -> Any:
+    """What the next program in a row makes, which remembers nothing of the one before."""
+    machine.stack, machine.marks, machine.memo = [], [], {}
+    return machine.run()
+
+
+def needed(tensors: dict[str, Tensor], room: int) -> list[Storage]:
+    """The storages that tensors need, each once and of one type, no more than a file of that size can hold."""
+    found: dict[str, Storage] = {}
+    for tensor in tensors.values():
+        if found.setdefault(tensor.storage.key, tensor.storage) != tensor.storage:
+            raise RefusedError("it describes one storage in two ways")
+    if sum(storage.length * TYPES[storage.kind][1] for storage in found.values()) > room:
+        raise RefusedError("its storages are larger than the file")
+    sizes = (_count(tensor.shape) * TYPES[tensor.storage.kind][1] for tensor in tensors.values())
+    if sum(sizes) > 4 * room:
+        raise RefusedError("its tensors are far larger than the file")
+    return list(found.values())
+
+
+def _count(shape: Sequence[int]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+def rows(tensor: Tensor, storage: memoryview) -> Iterator[memoryview | bytes]:
+    """The bytes of a tensor in the order of its places, in pieces."""
+    _, size, letter = TYPES[tensor.storage.kind]
+    if len(storage) != tensor.storage.length * size:
+        raise RefusedError("a storage has another length than its tensors need")
+    if 0 in tensor.shape:
+        return
+    step = 1
+    for length, stride in zip(reversed(tensor.shape), reversed(tensor.strides), strict=True):
+        if length > 1 and stride != step:
+            break
+        step *= length
+    else:
+        yield storage[tensor.offset * size : (tensor.offset + step) * size]
+        return
+    numbers = storage.cast(letter)
+    *outer, last = zip(tensor.shape, tensor.strides, strict=True)
+    for places in product(*(range(0, length * stride, stride) if stride else [0] * length for length, stride in outer)):
+        begin = tensor.offset + sum(places)
+        if last[1]:
+            yield bytes(numbers[begin : begin + (last[0] - 1) * last[1] + 1 : last[1]])
+        else:
+            yield bytes(numbers[begin : begin + 1]) * last[0]
+
+
+def limit(size: int) -> None:
+    """Take from this program what it does not need: memory beyond a few times the file, time, and further files."""
+    try:
+        import resource
+    except ImportError:  # there are no such limits on this system
+        return
+    codecs.lookup("cp437")  # in which archives may name their members: it is read from a file
+    memory = 300 * 2**20 + 6 * size
+    for what, most in (
+        (resource.RLIMIT_AS, memory),
+        (resource.RLIMIT_CPU, 60 + size // 2**23),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_NOFILE, 3),
+    ):
+        with contextlib.suppress(ValueError, OSError):  # a limit that is lower already
+            resource.setrlimit(what, (most, most))
+
+
+def converted(data: memoryview) -> Iterator[memoryview | bytes]:
+    """The bytes of a safetensors file with the tensors of a pickle, in pieces."""
+    if bytes(data[:2]) == b"PK":
+        tensors, storages = from_zip(data)
+    elif bytes(data[:1]) == b"\x80":
+        tensors, storages = from_stream(data)
+    else:
+        raise RefusedError("it is no file of weights that torch.save wrote in the last years")
+    header, end = {}, 0
+    for name, tensor in tensors.items():
+        kind, size, _ = TYPES[tensor.storage.kind]
+        begin, end = end, end + _count(tensor.shape) * size
+        header[name] = {"dtype": kind, "shape": tensor.shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for tensor in tensors.values():
+        yield from rows(tensor, storages[tensor.storage.key])
+
+
+def main() -> int:
+    """Read stdin, a plain file, and write stdout; a reason goes to stderr."""
+    try:
+        data = memoryview(mmap.mmap(0, 0, prot=mmap.PROT_READ))
+        limit(len(data))
+        for piece in converted(data):
+            sys.stdout.buffer.write(piece)
+        sys.stdout.buffer.flush()
+    except RefusedError as error:
+        sys.stderr.write(str(error))
+    except MemoryError:
+        sys.stderr.write("it needs far more memory than its size")
+    except DAMAGE as error:
+        sys.stderr.write(f"it is damaged: {type(error).__name__}: {error!s:.200}")
+    else:
+        return 0
+    return REFUSED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

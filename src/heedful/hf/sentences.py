@@ -1,0 +1,87 @@
+"""Folders of sentence-transformers: how the vectors of a text's tokens become one, read and written; needs no torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from heedful.config import Config
+from heedful.errors import UserError, shown
+from heedful.hf.files import AGAIN, has, inside, read_json, read_settings
+
+FLAGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+
+
+class SentenceConfig(Config):
+    """How one vector is made of a text, as a folder of ours says it too."""
+
+    pooling: Literal["mean", "first"] = Field(description="the mean of the tokens' vectors, or the first one's")
+    normalize: bool = Field(False, description="whether its length is made 1")
+    longest: int | None = Field(None, ge=3, le=1_048_576, description="tokens of a text that are read; null: all")
+
+
+def sentences_in(folder: Path) -> tuple[Path, SentenceConfig] | None:
+    """The folder of the encoder itself, and what is said of sentences, where anything is said."""
+    if not has(folder, "modules.json"):
+        return None
+    modules = read_json(folder, "modules.json")
+    where = str(folder / "modules.json")
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
+        raise UserError("this file holds no modules", where=where, found=shown(modules), todo=AGAIN)
+    kinds = [str(module.get("type")).rsplit(".", 1)[-1] for module in modules]
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        raise UserError(
+            "these modules are not supported", where=where, found=shown(kinds),
+            expected="Transformer and Pooling, and perhaps Normalize", todo="name the folder of the encoder itself",
+        )  # fmt: skip
+    paths = [str(module.get("path")) for module in modules]
+    encoder = inside(folder, paths[0]) if paths[0] else folder
+    settings = read_settings(inside(folder, paths[1]), "config.json")
+    longest = None
+    if has(encoder, "sentence_bert_config.json"):
+        longest = read_settings(encoder, "sentence_bert_config.json").get("max_seq_length")
+        if longest is not None and (type(longest) is not int or not 3 <= longest <= 1_048_576):
+            raise UserError(
+                "max_seq_length is not right", where=str(encoder / "sentence_bert_config.json"), found=shown(longest),
+                expected="a whole number from 3", todo=AGAIN,
+            )  # fmt: skip
+    pooling = _pooling(settings, folder / paths[1] / "config.json")
+    return encoder, SentenceConfig(pooling=pooling, normalize=len(kinds) == 3, longest=longest)
+
+
+def _pooling(settings: dict[str, Any], where: Path) -> Literal["mean", "first"]:
+    """How the tokens' vectors are made one: their mean, or the first."""
+    modes = [key for key, value in settings.items() if key.startswith("pooling_mode_") and value is True]
+    mode = settings.get("pooling_mode", FLAGS.get(modes[0], modes[0]) if len(modes) == 1 else modes)
+    if mode == "mean":
+        return "mean"
+    if mode == "cls":
+        return "first"
+    raise UserError(
+        "this pooling is not supported", where=str(where), found=shown(mode), expected="the mean, or the first token",
+        todo="name the folder of another encoder",
+    )  # fmt: skip
+
+
+def sentence_files(width: int, pooling: Literal["mean", "first"], normalize: bool, longest: int) -> dict[str, str]:
+    """The files that say the same of a folder, by name."""
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if normalize else [])]
+    modules = [
+        {"idx": index, "name": str(index), "path": f"{index}_{kind}" if index else "",
+         "type": f"sentence_transformers.models.{kind}"}
+        for index, kind in enumerate(kinds)
+    ]  # fmt: skip
+    flags = {"pooling_mode_cls_token": pooling == "first", "pooling_mode_mean_tokens": pooling == "mean"}
+    others = {"pooling_mode_max_tokens": False, "pooling_mode_mean_sqrt_len_tokens": False}
+    return {
+        "modules.json": _text(modules),
+        "1_Pooling/config.json": _text({"word_embedding_dimension": width, **flags, **others}),
+        "sentence_bert_config.json": _text({"max_seq_length": longest, "do_lower_case": False}),
+    }
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, indent=2) + "\n"

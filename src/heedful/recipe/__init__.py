@@ -1,0 +1,189 @@
+"""The recipe: everything that decides a run, as one typed, frozen value; readable without torch.
+
+There is a class of recipes for each task, in a file of its own, and `task.kind` says which one reads a file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import ConfigDict, Field
+from pydantic.json_schema import models_json_schema
+
+from heedful.config import Config, load_yaml, override, parse
+from heedful.data.sources import SPLITS, Split
+from heedful.errors import UserError
+from heedful.recipe.answering import AnsweringRecipe, AnsweringTask
+from heedful.recipe.classification import ClassificationRecipe, ClassificationTask, RegressionRecipe, RegressionTask
+from heedful.recipe.finetuning import Finetuning
+from heedful.recipe.language_model import LanguageModelRecipe, LanguageModelTask
+from heedful.recipe.pretraining import PretrainingRecipe, PretrainingTask
+from heedful.recipe.tagging import TaggingRecipe, TaggingTask
+from heedful.recipe.translation import TranslationRecipe, TranslationTask
+from heedful.recipe.trees import TreeRecipe, TreeTask
+from heedful.yamltext import Marks, read_yaml
+
+RECIPES = Path(__file__).parent.parent / "recipes"
+
+Recipe: TypeAlias = (
+    TranslationRecipe
+    | LanguageModelRecipe
+    | TreeRecipe
+    | PretrainingRecipe
+    | ClassificationRecipe
+    | RegressionRecipe
+    | TaggingRecipe
+    | AnsweringRecipe
+)
+KINDS: dict[str, type[Recipe]] = {
+    "translation": TranslationRecipe,
+    "language_model": LanguageModelRecipe,
+    "tree_classification": TreeRecipe,
+    "pretraining": PretrainingRecipe,
+    "classification": ClassificationRecipe,
+    "regression": RegressionRecipe,
+    "tagging": TaggingRecipe,
+    "answering": AnsweringRecipe,
+}
+USUAL = "translation"  # the task of a recipe that names none
+
+
+class _Tasked(Config):
+    """A recipe of which only the task is looked at."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    task: Annotated[
+        TranslationTask
+        | LanguageModelTask
+        | TreeTask
+        | PretrainingTask
+        | ClassificationTask
+        | RegressionTask
+        | TaggingTask
+        | AnsweringTask,
+        Field(discriminator="kind"),
+    ]
+
+
+def shipped() -> dict[str, Path]:
+    """The recipes that come with Heedful, by name."""
+    return {path.stem: path for path in sorted(RECIPES.glob("*.yaml"))}
+
+
+def find_recipe(name: str) -> Path:
+    """The file that a recipe's path or shipped name stands for, a file of that name coming first."""
+    if os.path.isfile(name):
+        return Path(name)
+    known = shipped()
+    if name in known:
+        return known[name]
+    if os.path.exists(name):
+        return Path(name)  # a directory, say: reading it gives the fitting message
+    nearby = [str(file) for pattern in ("*.yaml", "*.yml") for file in Path().glob(pattern)]
+    close = difflib.get_close_matches(name, [*known, *nearby], n=1, cutoff=0.6)
+    raise UserError(
+        "there is no such recipe",
+        where=name,
+        expected="the path of a YAML file, or one of " + ", ".join(known),
+        todo=f"did you mean {close[0]}?" if close else "`heedful init translate` writes one to start from",
+    )
+
+
+def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe by path or shipped name, with `key.path=value` overrides put in."""
+    return recipe_in(find_recipe(name), overrides)
+
+
+def recipe_in(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe's file by the class that its task asks for."""
+    return _parsed(*load_yaml(path), path, overrides)
+
+
+def recipe_of(text: str, where: str) -> Recipe:
+    """Read a recipe's text in the same way; `where` is what errors name."""
+    return _parsed(*read_yaml(text, where), where)
+
+
+def _parsed(data: dict[str, Any], marks: Marks, path: Path | str, overrides: Sequence[str] = ()) -> Recipe:
+    kind = _task_kind(data, overrides)
+    if kind not in KINDS:
+        parse(_Tasked, data, marks, overrides, path)  # which says what is wrong with it
+    recipe: Any = parse(KINDS[kind], data, marks, overrides, path)
+    return recipe
+
+
+def _task_kind(data: Mapping[str, Any], overrides: Sequence[str]) -> str:
+    """The task that a recipe names once the overrides are put in; overrides that cannot be are told of later."""
+    for text in overrides:
+        with suppress(UserError):
+            data = override(data, [text])
+    task = data.get("task")
+    return str(task.get("kind", USUAL)) if isinstance(task, dict) else USUAL
+
+
+def summary(path: Path) -> str:
+    """What a recipe says of itself in its first line."""
+    with path.open(encoding="utf-8") as lines:
+        return lines.readline().lstrip("# ").rstrip()
+
+
+def check_recipe(recipe: Recipe, splits: Sequence[Split] = SPLITS) -> None:
+    """Raise one error for all files that a recipe names for some splits and that are not there."""
+    problems = [*recipe.data.missing(splits), *(recipe.missing() if isinstance(recipe, Finetuning) else ())]
+    if problems:
+        count = "a data file is" if len(problems) == 1 else f"{len(problems)} data files are"
+        raise UserError(f"{count} not as the recipe says", problems=problems)
+
+
+def told_size(recipe: Recipe) -> str:
+    """How large the model is, as far as it can be known before the data are read."""
+    more = ""
+    if isinstance(recipe, TreeRecipe) and recipe.model.vocab is None:
+        more = f", and {recipe.model.width:,} for each word"
+    return f"about {recipe.size / 1e6:,.1f} million parameters{more}"
+
+
+def schema_text() -> str:
+    """The JSON Schema of recipes, as the text of a file: a class of recipes for each task."""
+    parts, together = models_json_schema([(cls, "validation") for cls in KINDS.values()])
+    whole: dict[str, Any] = parts[(KINDS[USUAL], "validation")]
+    for kind, cls in KINDS.items():
+        named = {"properties": {"kind": {"const": kind}}, "required": ["kind"]}
+        asks = {"properties": {"task": named}, "required": ["task"]}
+        whole = whole if kind == USUAL else {"if": asks, "then": parts[(cls, "validation")], "else": whole}
+    return json.dumps({**whole, "title": "Recipe", **together}, indent=2, ensure_ascii=False) + "\n"
+
+
+def init_recipe(template: str, path: Path, *, force: bool = False) -> tuple[Path, Path]:
+    """Write a commented recipe and the schema with which an editor completes it; return both paths."""
+    known = {file.stem: file for file in sorted((RECIPES / "templates").glob("*.yaml"))}
+    if template not in known:
+        close = difflib.get_close_matches(template, known, n=1, cutoff=0.5)
+        todo = f"did you mean {close[0]}?" if close else None
+        raise UserError(f"there is no template named {template}", expected="one of " + ", ".join(known), todo=todo)
+    recipe = path / f"{template}.yaml" if path.is_dir() else path
+    editor = recipe.with_suffix(".schema.json")
+    for file in (recipe, editor):
+        if file.exists() and not force:
+            raise UserError(
+                "a file is in the way", where=str(file), todo="name another path, or write over it with --force"
+            )
+    text = known[template].read_text(encoding="utf-8")
+    try:
+        editor.write_text(schema_text(), encoding="utf-8")
+        recipe.write_text(f"# yaml-language-server: $schema={editor.name}\n{text}", encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            "cannot write the file",
+            where=str(recipe),
+            found=error.strerror,
+            todo="name a path in a folder you can write",
+        ) from error
+    return recipe, editor

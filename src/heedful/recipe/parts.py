@@ -1,0 +1,49 @@
+"""What recipes of several tasks share."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Discriminator, Field
+
+from heedful.config import FieldError
+from heedful.data.tokenizers import Bpe, Characters, Unigram, WholeWords, WordPiece
+from heedful.training.configs import TrainConfig
+
+TokenizerConfig = Annotated[Bpe | WordPiece | Unigram | Characters | WholeWords, Field(discriminator="kind")]
+
+
+def by_kind(usual: str) -> Discriminator:
+    """What tells the members of a union apart: their `kind`, which may be left out where the usual one is meant."""
+
+    def choose(value: Any) -> str:
+        kind = value.get("kind", usual) if isinstance(value, dict) else getattr(value, "kind", usual)
+        return str(kind)
+
+    return Discriminator(choose)
+
+
+def packs(train: TrainConfig, model: Any) -> TrainConfig:
+    """Refuse packed batches for a model that cannot read them; there is none to ask where it has mistakes itself."""
+    if train.batch_examples is not None:
+        raise FieldError("in this task a batch is as large as batch_tokens says; leave this out", "batch_examples")
+    if train.batching == "packed" and model is not None and not model.packs:
+        raise FieldError(
+            f"{with_article(model.kind)} cannot read texts that lie end to end in one row; write batching: padded",
+            "batching",
+        )
+    return train
+
+
+def with_article(kind: str) -> str:
+    """A kind of model as a sentence names it, by how it is said aloud."""
+    return f"{'an' if kind.startswith(('a', 'e', 'i', 'o', 'rnn', 'x')) else 'a'} {kind}"
+
+
+def require_room(given: int | None, tokens: int) -> None:
+    """Refuse a vocabulary that the tokenizer may not fit into."""
+    if given is not None and given < tokens:
+        raise ValueError(
+            f"model.vocab is {given}, but the tokenizer may have {tokens} tokens; "
+            "leave model.vocab out to follow the tokenizer"
+        )

@@ -1,0 +1,349 @@
+"""What a pre-trained encoder gives of texts: vectors of texts and of tokens, words for gaps, and whether texts follow.
+
+N texts, T tokens of a text, D width, L layers, B texts of a batch, G gaps, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from heedful.blocks.features import FEATURES
+from heedful.blocks.int8 import int8
+from heedful.blocks.layouts import Padded
+from heedful.data.sequences import padded
+from heedful.data.tokenizers import several
+from heedful.data.wordpieces import WordPieces, cut_pair, joined
+from heedful.errors import UserError, shown
+
+MASK = "[MASK]"
+TOGETHER = {"cpu": 2048, "cuda": 65536}  # tokens that are read at a time; a CPU works best on what its caches hold
+LAYERS = tuple(FEATURES)
+SPECIAL = (0, 0)  # where a token stands that is not in the text
+
+Pooling = Literal["mean", "first"]
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts as ids, special tokens included, and how many were cut since they are longer than the model reads."""
+
+    rows: list[list[int]]
+    cut: int
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """The tokens of a text: how each reads, where it stands in the text, and its vector (T, D)."""
+
+    pieces: list[str]
+    offsets: list[tuple[int, int]]
+    values: Tensor
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A word for a gap, and how likely it is there."""
+
+    word: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Filling:
+    """Words for all gaps of a text at once, and the logarithm of their probability, in nats.
+
+    Alone: as the model says it, each word as if the other gaps stayed open. Together: one word after another, each
+    filled in before the next is asked for, ahead from the first gap or back from the last.
+    """
+
+    words: tuple[str, ...]
+    alone: float
+    ahead: float
+    back: float
+
+
+@dataclass(frozen=True)
+class Filled:
+    """The likeliest words for each gap; and of several gaps, the likeliest fillings, together and alone."""
+
+    text: str
+    guesses: list[list[Guess]]
+    fillings: list[Filling]
+
+    @property
+    def joint_gap(self) -> float | None:
+        """By how many nats the words depend on each other, as a mean over the fillings by their likelihood together.
+
+        None, where there is one gap only. Zero, if each gap could be filled without a look at the others.
+        """
+        if not self.fillings:
+            return None
+        weights = [math.exp(filling.ahead) for filling in self.fillings]
+        apart = [filling.ahead - filling.alone for filling in self.fillings]
+        return sum(w * a for w, a in zip(weights, apart, strict=True)) / sum(weights)
+
+
+@dataclass
+class Reader:
+    """A pre-trained encoder with its tokenizer.
+
+    What `pooling`, `normalize` and `longest` say is what `embed` does where it is not told otherwise.
+    """
+
+    model: Any  # a Bert
+    tokenizer: WordPieces
+    device: torch.device
+    notes: tuple[str, ...] = ()  # what whoever loads it should know
+    pooling: Pooling | None = None
+    normalize: bool = False
+    longest: int | None = None  # tokens of a text that are read
+
+    def __post_init__(self) -> None:
+        self.model.to(self.device).eval()
+
+    @property
+    def room(self) -> int:
+        """The tokens of a text that are read, special ones included."""
+        context: int = self.model.config.context
+        return min(self.longest or context, context)
+
+    def int8(self) -> Reader:
+        """The same in eight bits on the CPU: about twice as fast there, and a little less exact."""
+        return replace(self, model=int8(self.model.cpu()), device=torch.device("cpu"))
+
+    # -------------------------------------------------------------- vectors
+    def embed(
+        self,
+        texts: Sequence[str],
+        layers: str = "last",
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
+    ) -> Tensor:
+        """A vector for each text (N, D): the mean of its tokens' vectors, special ones included, or the first one's."""
+        given = self.encoded(texts)
+        self._warn(given.cut)
+        return self.embedded(given, layers, pooling, normalize)
+
+    def encoded(self, texts: Sequence[str]) -> Texts:
+        """The texts as the model reads them."""
+        rows, room = self.tokenizer.ids(several(texts)), self.room - 2
+        cut = sum(len(row) > room for row in rows)
+        return Texts([joined(self.tokenizer, row[:room])[0] for row in rows], cut)
+
+    def embedded(
+        self,
+        texts: Texts,
+        layers: str = "last",
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
+    ) -> Tensor:
+        """The same for texts that are encoded; what is cut is known then."""
+        how = pooling or self.pooling or "mean"
+        found: Tensor | None = None
+        for places, each, real in self._read(texts.rows):
+            x = feature(layers, each).float()  # (B, T, D)
+            x = x[:, 0] if how == "first" else mean(x, real)
+            if found is None:
+                found = x.new_empty(len(texts.rows), x.shape[1], device="cpu")
+            found[torch.tensor(places)] = x.cpu()
+        if found is None:
+            return torch.empty(0, self.width(layers))
+        return torch.nn.functional.normalize(found) if self._normalizes(normalize) else found
+
+    def width(self, layers: str = "last") -> int:
+        """How many numbers there are in a vector."""
+        width: int = self.model.config.width
+        return width * (4 if layers == "concat_last_four" else 1)
+
+    def vectors(self, texts: Sequence[str], layers: str = "last") -> list[Vectors]:
+        """A vector for each token of each text, special ones included."""
+        return [
+            Vectors(one.pieces, one.offsets, feature(layers, list(one.values)))
+            for one in self.layers(texts)
+        ]  # fmt: skip
+
+    def layers(self, texts: Sequence[str]) -> list[Vectors]:
+        """The embeddings and what every block leaves of each token, (L + 1, T, D) of each text."""
+        encodings, room = self.tokenizer.encode_batch(several(texts)), self.room - 2
+        self._warn(sum(len(one.ids) > room for one in encodings))
+        rows = [joined(self.tokenizer, one.ids[:room])[0] for one in encodings]
+        found: dict[int, Vectors] = {}
+        for places, each, real in self._read(rows):
+            lengths = [each[0].shape[1]] * len(places) if real is None else real.sum(1).tolist()
+            for row, (place, length) in enumerate(zip(places, lengths, strict=True)):
+                values = torch.stack([x[row, :length] for x in each]).float().cpu()  # (L + 1, T, D)
+                offsets = [SPECIAL, *encodings[place].offsets[:room], SPECIAL]
+                found[place] = Vectors(self.tokenizer.pieces(rows[place]), offsets, values)
+        return [found[place] for place in range(len(rows))]
+
+    @torch.inference_mode()
+    def _read(self, rows: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], list[Tensor], Tensor | None]]:
+        """The layers (B, T, D) of texts that are about as long: which ones, and which tokens are real if not all."""
+        for places in together([len(row) for row in rows], TOGETHER[self.device.type]):
+            some = padded([(rows[place], [0] * len(rows[place])) for place in places], self.tokenizer.pad)
+            some = some.to(self.device)
+            if len({len(rows[place]) for place in places}) == 1:
+                yield places, self.model.layers(some.ids), None
+            else:
+                yield places, self.model.layers(some.ids, None, Padded(some.real)), some.real
+
+    def _normalizes(self, asked: bool | None) -> bool:
+        return self.normalize if asked is None else asked
+
+    def _warn(self, cut: int) -> None:
+        if cut:
+            warnings.warn(cut_note(cut, self.room), stacklevel=3)
+
+    # -------------------------------------------------------------- gaps
+    @torch.inference_mode()
+    def fill(self, text: str, top: int = 5) -> Filled:
+        """The likeliest words for each `[MASK]` of a text; where there are several, how they depend on each other."""
+        if self.model.masked_words is None:
+            raise UserError(
+                "this model has no head that tells hidden words",
+                todo="name the folder of a model with its pre-training heads",
+            )
+        row = self._with_gaps(text)
+        gaps = [place for place, number in enumerate(row) if number == self.tokenizer.mask]
+        logs = self._logs([row], gaps)[0]  # (G, V)
+        top = min(top, logs.shape[1])
+        values, ids = logs.topk(top)  # (G, top)
+        guesses = [
+            [Guess(piece, math.exp(value)) for piece, value in zip(self.tokenizer.pieces(some), those, strict=True)]
+            for some, those in zip(ids.tolist(), values.tolist(), strict=True)
+        ]
+        return Filled(text, guesses, self._fillings(row, gaps, logs, top) if len(gaps) > 1 else [])
+
+    def _with_gaps(self, text: str) -> list[int]:
+        """The ids of a text in which `[MASK]` is a gap."""
+        first, *rest = self.tokenizer.ids(text.split(MASK))
+        row, _ = joined(self.tokenizer, [*first, *(number for part in rest for number in (self.tokenizer.mask, *part))])
+        if not rest:
+            raise UserError(
+                "there is no gap to fill", found=shown(text), expected="a text with [MASK] in it",
+                todo="write [MASK] where a word is to be told",
+            )  # fmt: skip
+        if len(row) > self.room:
+            raise UserError(
+                "this text is too long for the model", found=f"{len(row):,} tokens", expected=f"at most {self.room:,}",
+                todo="leave out what is far from the gap",
+            )  # fmt: skip
+        return row
+
+    def _logs(self, rows: Sequence[Sequence[int]], gaps: Sequence[int]) -> Tensor:
+        """The log-probability of every word (N, G, V) at some places of texts that are equally long."""
+        x = self.model(torch.tensor(rows, device=self.device))[:, list(gaps)]  # (N, G, D)
+        logs = self.model.words(x.flatten(0, 1)).float()[:, : self.tokenizer.vocab].log_softmax(-1)  # (N * G, V)
+        found: Tensor = logs.unflatten(0, (len(rows), len(gaps))).cpu()
+        return found  # (N, G, V)
+
+    def _fillings(self, row: list[int], gaps: list[int], logs: Tensor, top: int) -> list[Filling]:
+        """The likeliest fillings by each of the three counts, by their likelihood ahead."""
+        alone = best_alone(logs, top)
+        ahead, back = (self._chained(row, order, top) for order in (gaps, gaps[::-1]))
+        tried = dict.fromkeys([*alone, *ahead, *(words[::-1] for words in back)])
+        found = []
+        for words in tried:
+            spelled = tuple(self.tokenizer.pieces(words))
+            apart = sum(float(logs[gap, number]) for gap, number in enumerate(words))
+            there = [self._chain(row, gaps, words), self._chain(row, gaps[::-1], words[::-1])]
+            found.append(Filling(spelled, apart, *there))
+        return sorted(found, key=lambda filling: -filling.ahead)
+
+    def _chained(self, row: list[int], order: Sequence[int], top: int) -> list[tuple[int, ...]]:
+        """The likeliest fillings that are found gap after gap, the `top` best of which are gone on with."""
+        beams: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+        for place, gap in enumerate(order):
+            logs = self._logs([filled(row, order[:place], words) for _, words in beams], [gap])[:, 0]  # (N, V)
+            values, ids = logs.topk(top)  # (N, top)
+            longer = [
+                (score + value, (*words, number))
+                for (score, words), those, some in zip(beams, values.tolist(), ids.tolist(), strict=True)
+                for value, number in zip(those, some, strict=True)
+            ]
+            beams = sorted(longer, reverse=True)[:top]
+        return [words for _, words in beams]
+
+    def _chain(self, row: list[int], order: Sequence[int], words: Sequence[int]) -> float:
+        """The log-probability of words that are filled in one after another."""
+        rows = [filled(row, order[:place], words) for place in range(len(order))]
+        logs = self._logs(rows, order)  # (G, G, V)
+        return sum(float(logs[place, place, number]) for place, number in enumerate(words))
+
+    # -------------------------------------------------------------- sentences
+    @torch.inference_mode()
+    def follows(self, a: str, b: str) -> float:
+        """How likely the second text follows the first."""
+        if self.model.next_sentence is None:
+            raise UserError(
+                "this model has no head that tells whether texts follow each other",
+                todo="name the folder of a model with its pre-training heads",
+            )
+        first, second = self.tokenizer.ids([a, b])
+        kept = cut_pair(first, second, self.room - 3)
+        self._warn(sum(len(short) < len(whole) for short, whole in zip(kept, (first, second), strict=True)))
+        ids, segments = (torch.tensor([row], device=self.device) for row in joined(self.tokenizer, *kept))
+        return float(self.model.follows(self.model(ids, segments)[:, 0]).float().softmax(-1)[0, 0])
+
+
+def feature(name: str, layers: Sequence[Tensor]) -> Tensor:
+    """What a name stands for of the embeddings and of what each block leaves."""
+    if name not in FEATURES:
+        raise UserError("there are no such layers", where="layers", found=shown(name), expected=", ".join(FEATURES))
+    if name.endswith("last_four") and len(layers) < 5:
+        raise UserError(
+            "this model has no four blocks", where="layers", found=f"{name}, of {len(layers) - 1}",
+            expected="last, second_to_last, sum_all or first",
+        )  # fmt: skip
+    return FEATURES[name](layers)
+
+
+def mean(x: Tensor, real: Tensor | None) -> Tensor:
+    """The mean (B, D) of vectors (B, T, D) over those places that are real."""
+    if real is None:
+        return x.mean(1)
+    share = real / real.sum(1, keepdim=True)  # (B, T)
+    return torch.einsum("bt,btd->bd", share, x)
+
+
+def together(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+    """The places of texts that are read together: about as long, and no more tokens than this with their padding."""
+    batch: list[int] = []
+    for place in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if batch and (len(batch) + 1) * lengths[place] > budget:
+            yield batch
+            batch = []
+        batch.append(place)
+    if batch:
+        yield batch
+
+
+def filled(row: Sequence[int], gaps: Sequence[int], words: Sequence[int]) -> list[int]:
+    """A text with words in some of its gaps."""
+    found = list(row)
+    for gap, number in zip(gaps, words, strict=False):
+        found[gap] = number
+    return found
+
+
+def best_alone(logs: Tensor, top: int) -> list[tuple[int, ...]]:
+    """The likeliest words for all gaps, as if they did not depend on each other; logs (G, V)."""
+    beams: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+    for values, ids in zip(*(part.tolist() for part in logs.topk(top)), strict=True):
+        longer = product(beams, zip(values, ids, strict=True))
+        beams = sorted(((score + value, (*words, number)) for (score, words), (value, number) in longer), reverse=True)
+        beams = beams[:top]
+    return [words for _, words in beams]
+
+
+def cut_note(cut: int, room: int) -> str:
+    """What whoever gives texts that are too long should know."""
+    return f"{cut:,} {'text is' if cut == 1 else 'texts are'} longer than {room:,} tokens, and read up to there only"

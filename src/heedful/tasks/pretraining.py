@@ -1,0 +1,89 @@
+"""Pre-training of an encoder: hidden words from those on either side, and whether two texts belong together.
+
+N pairs, M hidden words, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heedful.blocks.losses import Loss, cross_entropy, projected_cross_entropy
+from heedful.data.pretraining import EncodedDocuments, PretrainingBatch
+from heedful.tasks.reading import vectors
+
+
+def pretraining_loss(model: Any, batch: PretrainingBatch, read: Callable[..., Tensor] | None = None) -> Loss:
+    """The mean loss of the hidden words plus the mean loss of the pairs, as published, times the tokens read.
+
+    Both means are over the whole batch that this one may be a part of, so that parts add up to it exactly; of several
+    batches in a step, each counts by its tokens. A model without a head for next sentences learns from words alone.
+    `read` is what reads instead of the model, such as the same one compiled.
+    """
+    x = vectors(model if read is None else read, batch.sequences)  # (B * T, D)
+    heads = model.masked_words
+    words = projected_cross_entropy(
+        heads(x[batch.places]), model.tokens.weight, batch.targets, bias=heads.bias, ignore=-100
+    )
+    tokens, hidden, pairs = batch.whole.clamp(min=1).to(words.total.dtype)
+    total, plain = words.total / hidden, words.plain / hidden
+    if model.next_sentence is not None:
+        related = cross_entropy(model.follows(x[batch.sequences.begins]), batch.follows)
+        total, plain = total + related.total / pairs, plain + related.plain / pairs
+    return Loss(total * tokens, plain * tokens, (batch.lengths * (batch.indices >= 0)).sum())
+
+
+@dataclass
+class Judged:
+    """What a model makes of hidden words and of pairs, as sums over a whole set."""
+
+    words: float = 0.0  # loss
+    hidden: int = 0
+    right: int = 0
+    related: float = 0.0  # loss
+    pairs: int = 0
+    right_pairs: int = 0
+
+    @property
+    def loss(self) -> float:
+        """The sum of the two mean losses."""
+        return self.words / max(1, self.hidden) + self.related / max(1, self.pairs)
+
+    @property
+    def perplexity(self) -> float:
+        """e to the mean loss of a hidden word."""
+        return math.exp(min(700.0, self.words / max(1, self.hidden)))
+
+
+@torch.inference_mode()
+def judged(model: Any, encoded: EncodedDocuments, device: torch.device, batch_tokens: int) -> Judged:
+    """What a model makes of held-out text, where the same words are hidden each time."""
+    found = Judged()
+    for batch in encoded.in_order(batch_tokens):
+        batch = batch.to(device)
+        x = vectors(model, batch.sequences)  # (B * T, D)
+        logits = model.words(x[batch.places]).float()  # (M, V)
+        loss = cross_entropy(logits, batch.targets)
+        found.words, found.hidden = found.words + loss.plain.item(), found.hidden + int(loss.count)
+        found.right += int((logits.argmax(-1) == batch.targets).sum())
+        if model.next_sentence is not None:
+            logits = model.follows(x[batch.sequences.begins]).float()  # (N, 2)
+            loss = cross_entropy(logits, batch.follows)
+            found.related, found.pairs = found.related + loss.plain.item(), found.pairs + int(loss.count)
+            found.right_pairs += int((logits.argmax(-1) == batch.follows).sum())
+    return found
+
+
+@torch.inference_mode()
+def guesses(model: Any, batch: PretrainingBatch) -> tuple[list[int], list[int] | None]:
+    """What the model says the hidden words are, in their order; and which pairs follow, if it has a head for that."""
+    x = vectors(model, batch.sequences)  # (B * T, D)
+    words = model.words(x[batch.places]).argmax(-1).tolist()
+    if model.next_sentence is None:
+        return words, None
+    return words, model.follows(x[batch.sequences.begins]).argmax(-1).tolist()

@@ -1,0 +1,90 @@
+"""Linear maps in eight bits: near the map they stand for, whatever a token holds, and one kernel as its definition."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from heedful.blocks import int8 as module
+from heedful.blocks.int8 import Int8Linear, int8
+from heedful.blocks.linear import Linear
+from heedful.models import build
+from heedful.models.configs import BertConfig
+
+
+def rows() -> Tensor:
+    """Tokens of many sizes: small and large, nothing at all, one value alone, one that is far from the others."""
+    x = torch.randn(9, 64) * torch.logspace(-4, 4, 9)[:, None]
+    x[0], x[1], x[2, 3], x[3] = 0.0, 5.0, 300.0, -x[3].abs()
+    return x
+
+
+def linear() -> Linear:
+    made = Linear(64, 40)
+    torch.nn.init.normal_(made.bias)
+    return made
+
+
+def far(found: Tensor, right: Tensor) -> Tensor:
+    """How far each row is from the right one, as a share of that."""
+    return (found - right).norm(dim=1) / right.norm(dim=1)
+
+
+@torch.no_grad()
+def test_it_is_near_the_map_for_every_token() -> None:
+    exact, x = linear(), rows()
+    assert float(far(Int8Linear(exact)(x), exact(x)).max()) < 0.03
+
+
+@torch.no_grad()
+def test_a_large_token_spoils_no_other() -> None:
+    small, x = Int8Linear(linear()), rows()
+    alone = torch.cat([small(row[None]) for row in x])
+    assert small(x).equal(alone)
+
+
+@torch.no_grad()
+def test_the_kernel_computes_its_definition() -> None:
+    small, x = Int8Linear(linear()), rows()
+    if small.quickly is None:
+        pytest.skip("this CPU has no such kernel")
+    whole = torch.randint(0, 256, (9, 64), dtype=torch.uint8)
+    torch.testing.assert_close(small.quickly(whole), small.product(whole), rtol=1e-6, atol=1e-6)
+    quick = small(x)
+    small.quickly = None
+    torch.testing.assert_close(small(x), quick, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_kernel_that_overflows_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older CPUs add pairs of products in 16 bits; then the definition runs."""
+    right = torch.ops.onednn.qlinear_pointwise
+    monkeypatch.setattr(module.torch.ops.onednn, "qlinear_pointwise", lambda *a: right(*a) * 0.9)
+    exact, x = linear(), rows()
+    small = Int8Linear(exact)
+    assert small.quickly is None
+    assert float(far(small(x), exact(x)).max()) < 0.03
+
+
+@torch.no_grad()
+def test_numbers_that_are_none_stay_none() -> None:
+    x = rows()
+    x[4, 5] = float("nan")
+    found = Int8Linear(linear())(x)
+    assert bool(found[4].isnan().all())
+    assert bool(found[[0, 1, 2, 3, 5, 6, 7, 8]].isfinite().all())
+
+
+@torch.no_grad()
+def test_an_encoder_in_eight_bits_stays_near_itself_and_is_a_copy() -> None:
+    torch.manual_seed(0)
+    model = build(BertConfig(vocab=50, width=32, heads=2, layers=3, hidden=64, context=20)).eval()
+    tokens = torch.randint(0, 50, (4, 11))
+    before = model(tokens)
+    small = int8(model)
+    found = small(tokens)
+    assert model(tokens).equal(before)
+    assert 0 < float((found - before).norm() / before.norm()) < 0.02
+    assert sum(isinstance(part, Int8Linear) for part in small.modules()) == 4 * 3
+    assert not any(isinstance(part, Linear) for part in small.blocks.modules())

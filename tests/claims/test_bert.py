@@ -1,0 +1,118 @@
+"""What the claim sheet says of BERT as an encoder: its vectors, what is wrong with its guesses, and its cost."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from heedful.data.tokenizers import WordPiece
+from heedful.data.wordpieces import WordPieces
+from heedful.models import build
+from heedful.models.configs import SIZES, BertConfig
+from heedful.studies.contexts import SENTENCES, WORD, word_vectors
+from heedful.studies.cost import CLAIMS, Claim, published_work, training_work
+from heedful.studies.occurrences import flat
+from heedful.tasks.embedding import Reader
+
+TOKENIZER = WordPieces.train(WordPiece(vocab=300, lowercase=True), SENTENCES * 3)
+
+
+def reader(layers: int = 3) -> Reader:
+    torch.manual_seed(0)
+    config = BertConfig(vocab=TOKENIZER.vocab, width=24, heads=2, layers=layers, hidden=32, context=40)
+    model = build(config)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.2 * torch.randn_like(weight))
+    return Reader(model, TOKENIZER, torch.device("cpu"))
+
+
+@pytest.mark.claim("F1")
+def test_every_place_sees_both_sides() -> None:
+    model, tokens = reader().model, torch.randint(5, TOKENIZER.vocab, (1, 9))
+    before = model(tokens)
+    for place in (0, 4, 8):
+        other = tokens.clone()
+        other[0, place] = 5 + (other[0, place] - 4) % (TOKENIZER.vocab - 5)
+        assert bool((model(other) != before).any(-1).all())  # to the left of what has changed, too
+    x = model.embed(tokens, None, torch.arange(9)).detach().requires_grad_()
+    y = x
+    for block in model.blocks:
+        y = block(y)
+    (gradient,) = torch.autograd.grad(y[0, 0].sum(), x)
+    assert bool(gradient[0].any(-1).all())  # the first place learns from all others
+
+
+@pytest.mark.claim("F18")
+@pytest.mark.claim("L3")
+def test_a_word_has_one_vector_in_a_table_and_another_in_each_sentence() -> None:
+    vectors = word_vectors(reader(), WORD, SENTENCES)  # (N, L + 2, D)
+    assert bool((vectors[:, 0] == vectors[0, 0]).all())
+    for layer in range(2, vectors.shape[1]):
+        apart = torch.cdist(vectors[:, layer], vectors[:, layer]) + torch.eye(len(SENTENCES))
+        assert float(apart.min()) > 1e-3
+
+
+@pytest.mark.claim("F18")
+def test_every_layer_is_a_feature() -> None:
+    one = reader()
+    (tokens,) = one.layers(["the cat caught a mouse"])
+    assert tokens.values.shape == (one.model.config.layers + 1, len(tokens.pieces), one.model.config.width)
+    assert torch.unique(tokens.values[:, 1], dim=0).shape[0] == one.model.config.layers + 1
+
+
+@pytest.mark.claim("F22")
+def test_two_gaps_are_filled_as_if_they_did_not_depend_on_each_other() -> None:
+    """What the model gives for two gaps is a product; asked one after the other, it says something else."""
+    one, text = reader(), "the cat caught a [MASK] in the [MASK]"
+    found = one.fill(text, top=3)
+    first, second = ({guess.word: guess.probability for guess in gap} for gap in found.guesses)
+    for filling in found.fillings:
+        a, b = filling.words
+        if a in first and b in second:
+            assert filling.alone == pytest.approx(math.log(first[a] * second[b]), abs=1e-5)
+        one_gap = one.fill(f"the cat caught a {a} in the [MASK]", top=TOKENIZER.vocab).guesses[0]
+        then = {guess.word: guess.probability for guess in one_gap}
+        alone = {guess.word: guess.probability for guess in one.fill(text, top=TOKENIZER.vocab).guesses[0]}
+        if not a.startswith(("##", "[")) and not b.startswith(("##", "[")):
+            assert filling.ahead == pytest.approx(math.log(alone[a] * then[b]), abs=1e-4)
+    assert any(abs(filling.ahead - filling.alone) > 0.01 for filling in found.fillings)
+    assert any(abs(filling.ahead - filling.back) > 1e-4 for filling in found.fillings)  # nor do both orders agree
+    assert found.joint_gap is not None and found.joint_gap != 0.0
+    assert one.fill("the cat caught a [MASK]").joint_gap is None
+
+
+@pytest.mark.claim("F23")
+def test_each_layer_has_a_map_of_a_words_occurrences() -> None:
+    vectors = word_vectors(reader(), WORD, SENTENCES)[:, 1:]
+    for layer in vectors.transpose(0, 1):
+        points, held = flat(layer)
+        assert points.shape == (len(SENTENCES), 2)
+        centred = layer - layer.mean(0)
+        assert held == pytest.approx(float(points.square().sum() / centred.square().sum()), rel=1e-3)
+        covariance = points.mT @ points
+        assert abs(float(covariance[0, 1])) < 1e-3 * float(covariance[0, 0])
+        assert float(covariance[0, 0]) >= float(covariance[1, 1])
+
+
+@pytest.mark.claim("F12")
+@pytest.mark.claim("X5")
+def test_what_was_published_of_the_cost_agrees_with_the_work() -> None:
+    base, large = published_work("bert-base"), published_work("bert-large")
+    config, tokens = SIZES["bert-base"], 1e9
+    assert isinstance(config, BertConfig)
+    # Near the rule of six a weight and token, of those weights that are multiplied at every place.
+    multiplied = config.layers * (4 * config.width**2 + 2 * config.width * config.hidden)
+    assert training_work(config, 30_522, tokens, 128) == pytest.approx(6 * multiplied * tokens, rel=0.1)
+    assert large / base == pytest.approx(3.4, abs=0.2)
+    work = {"bert-base": base, "bert-large": large}
+    for claim in CLAIMS:
+        assert 0.01 < work[claim.model] / claim.work < 0.5
+    # 16 and 64 are chips: both sizes then used the same share. 256 chips, 64 V100 and 4 RTX 2080 Ti are one estimate.
+    paper, other = CLAIMS[:2], CLAIMS[2:]
+    assert base / paper[0].work == pytest.approx(large / paper[1].work, rel=0.2)
+    assert max(claim.work for claim in other) / min(claim.work for claim in other) < 1.1
+    assert other[0].work / paper[1].work == 4
+    assert Claim("bert-large", 64, "TPU v2", 4) in paper

@@ -1,0 +1,183 @@
+"""What the claim sheet says of BERT's two tasks and of the text it learns from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from heedful.blocks.layouts import Padded
+from heedful.data.masking import Marks, corrupted
+from heedful.data.order import numbers
+from heedful.data.pretraining import FOLLOWS, NOTHING, UNRELATED, Rules, Written, encode_documents, written_batch
+from heedful.data.tokenizers import WordPiece
+from heedful.data.wordpieces import WordPieces, joined
+from heedful.models import build
+from heedful.models.configs import BertConfig
+from heedful.recipe import load_recipe, recipe_in, shipped
+from heedful.tasks.pretraining import pretraining_loss
+
+FIRST = "calculus is a branch of math"
+SECOND = "it was developed by newton and leibniz"
+PANDA = "panda is native to south central china"
+TOKENIZER = WordPieces.train(WordPiece(vocab=300, lowercase=True), [FIRST, SECOND, PANDA] * 9)
+TRUE, FALSE = Written(FIRST, SECOND, True, ["branch", "was"]), Written(FIRST, PANDA, False, ["south"])
+CONFIG = BertConfig(vocab=TOKENIZER.vocab, width=16, heads=2, layers=2, hidden=32, context=32, dropout=0.0,
+                    attention_dropout=0.0)  # fmt: skip
+RNG = np.random.default_rng(0)
+TEXT = "the a cat dog bird sat ran flew on under over mat log sky it was old new red"
+WORDS = TEXT.split()
+DOCUMENTS = [[" ".join(RNG.choice(WORDS, 9)) for _ in range(30)] for _ in range(60)]
+ENCODED = encode_documents(DOCUMENTS, WordPieces.train(WordPiece(vocab=90), map(" ".join, DOCUMENTS)), 100, Rules())
+
+
+def bert(**changes: Any) -> Any:
+    torch.manual_seed(0)
+    return build(CONFIG.model_copy(update=changes))
+
+
+def spelled(ids: torch.Tensor) -> str:
+    return " ".join(TOKENIZER.pieces([number for number in ids.tolist() if number != TOKENIZER.pad]))
+
+
+@pytest.mark.claim("F4")
+def test_fifteen_of_a_hundred_tokens_are_to_be_told_and_the_loss_is_theirs_alone() -> None:
+    found = ENCODED.build(0, 0, np.arange(ENCODED.cells))
+    assert found.hidden.sum() / found.lengths.sum() == pytest.approx(0.15, abs=0.003)
+    model, batch = bert(next_sentence=False), written_batch([FALSE], TOKENIZER)
+    p = model.words(model(batch.ids, batch.segments, Padded(batch.sequences.real))[0, batch.places]).softmax(-1)
+    e = F.one_hot(batch.targets, TOKENIZER.vocab)
+    loss = pretraining_loss(model, batch)
+    assert float(loss.total / loss.count) == pytest.approx(float(-(e * p.log()).sum()), rel=1e-5)
+
+
+@pytest.mark.claim("F5")
+def test_of_the_hidden_tokens_most_are_masked_some_exchanged_and_some_kept() -> None:
+    counts, tokens = np.zeros(3), 0
+    for epoch in range(10):
+        found = ENCODED.build(0, epoch, np.arange(ENCODED.cells))
+        shown, ids = found.shown[found.hidden], found.ids[found.hidden]
+        masked, kept = shown == ENCODED.marks.mask, shown == ids
+        counts += (masked.sum(), (~masked & ~kept).sum(), kept.sum())
+        tokens += int(found.lengths.sum())
+        assert not ENCODED.marks.special[ids].any()
+        assert not ENCODED.marks.special[shown[~masked]].any()
+    # Of the exchanged ones, one in so many tokens is by chance what it was.
+    assert counts / tokens == pytest.approx([0.12, 0.015, 0.015], abs=0.0015)
+
+
+@pytest.mark.claim("F6")
+def test_half_of_the_second_texts_are_those_that_follow_and_the_others_of_another_document() -> None:
+    cells = np.arange(ENCODED.cells)
+    spans = [ENCODED.spans(0, epoch, cells) for epoch in range(10)]
+    share = np.mean([one.unrelated.mean() for one in spans])
+    assert share == pytest.approx(0.5, abs=4 * 0.5 / np.sqrt(10 * len(cells)))
+    begins = ENCODED.sentences[ENCODED.documents]
+    for one in spans:
+        first, second = (np.searchsorted(begins, side[0], side="right") for side in (one.a, one.b))
+        assert ((first != second) == one.unrelated).all()
+    model, batch = bert(), written_batch([TRUE, FALSE], TOKENIZER)
+    x = model(batch.ids, batch.segments, Padded(batch.sequences.real))
+    f = model.follows(x[:, 0]).softmax(-1)[:, FOLLOWS]  # a binary classifier on the first token
+    assert ((f > 0) & (f < 1)).all()
+
+
+@pytest.mark.claim("F7")
+@pytest.mark.claim("X7")
+def test_a_pair_begins_with_cls_and_its_texts_end_with_sep_and_three_embeddings_are_added() -> None:
+    a, b = TOKENIZER.ids([FIRST, SECOND])
+    ids, segments = joined(TOKENIZER, a, b)
+    assert ids == [TOKENIZER.cls, *a, TOKENIZER.sep, *b, TOKENIZER.sep]
+    assert segments == [0] * (len(a) + 2) + [1] * (len(b) + 1)
+    assert joined(TOKENIZER, a) == (ids[: len(a) + 2], [0] * (len(a) + 2))
+    model = bert()
+    tokens, kinds = torch.tensor([ids]), torch.tensor([segments])
+    summed = model.tokens(tokens) + model.positions.table[: len(ids)] + model.segments[kinds]
+    torch.testing.assert_close(model.layers(tokens, kinds)[0], model.norm(summed))
+
+
+@pytest.mark.claim("F8")
+def test_the_targets_of_the_lectures_example() -> None:
+    batch = written_batch([TRUE, FALSE], TOKENIZER)
+    assert spelled(batch.ids[0]) == (
+        "[CLS] calculus is a [MASK] of math [SEP] it [MASK] developed by newton and leibniz [SEP]"
+    )
+    assert spelled(batch.ids[1]) == (
+        "[CLS] calculus is a branch of math [SEP] panda is native to [MASK] central china [SEP]"
+    )
+    assert batch.follows.tolist() == [FOLLOWS, UNRELATED]  # true, false
+    assert TOKENIZER.pieces(batch.targets.tolist()) == ["branch", "was", "south"]
+    places = batch.places // batch.ids.shape[1]
+    assert places.tolist() == [0, 0, 1]
+
+
+@pytest.mark.claim("F9")
+def test_the_objective_is_the_sum_of_both_losses_and_one_step_is_taken_on_it() -> None:
+    model = bert()
+    for pair in (TRUE, FALSE):
+        batch = written_batch([pair], TOKENIZER)
+        x = model(batch.ids, batch.segments)
+        one = F.cross_entropy(model.follows(x[:, 0]), batch.follows)  # loss 1
+        others = F.cross_entropy(model.words(x[0, batch.places]), batch.targets, reduction="none")  # losses 2 and 3
+        loss = pretraining_loss(model, batch)
+        # As published, the losses of the hidden words come in as their mean.
+        assert float(loss.total / loss.count) == pytest.approx(float(one + others.mean()), rel=1e-5)
+    before = float(loss.total)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    (loss.total / loss.count).backward()
+    assert all(weight.grad is not None for weight in model.parameters())
+    optimizer.step()
+    assert float(pretraining_loss(model, batch).total) < before
+
+
+@pytest.mark.claim("F10")
+def test_what_next_sentences_are_good_for_is_one_setting_away() -> None:
+    recipe: Any = load_recipe("bert-prose", ["model.next_sentence=false"])
+    whole: Any = load_recipe("bert-prose")
+    assert recipe.model_copy(update={"model": whole.model}) == whole  # nothing else differs
+    assert not recipe.model.next_sentence
+    # The task moves the embeddings and the self-attention layers.
+    model, batch = bert(masked_words=True), written_batch([TRUE, FALSE], TOKENIZER)
+    x = model(batch.ids, batch.segments, Padded(batch.sequences.real))
+    F.cross_entropy(model.follows(x[:, 0]), batch.follows).backward()
+    for weight in (model.tokens.weight, model.blocks[0].attention.qkv.weight, model.blocks[1].attention.qkv.weight):
+        assert weight.grad.norm() > 0
+
+
+@pytest.mark.claim("F11")
+def test_it_learns_from_text_without_labels() -> None:
+    base: Any = recipe_in(shipped()["bert-base"])
+    assert base.data.kind == "tokens"  # any number of words: read from the disk as they are needed
+    wiki: Any = recipe_in(shipped()["bert-wiki"])
+    assert {part.between for part in wiki.data.train} == {"headings", "files"}  # an encyclopedia, and books
+    batch = next(ENCODED.in_order(400))  # all targets come from the text itself
+    flat = batch.ids.flatten()
+    kept = flat[batch.places] == batch.targets
+    assert 0 < kept.float().mean() < 0.25
+    assert set(batch.follows.tolist()) <= {FOLLOWS, UNRELATED, NOTHING}
+
+
+@pytest.mark.claim("F17")
+def test_it_is_a_denoising_autoencoder() -> None:
+    """Corrupt, then reconstruct: the corruption is a plain function, and learning undoes it."""
+    batch = written_batch([TRUE, FALSE], TOKENIZER)
+    marks = Marks.of(TOKENIZER)
+    clean = batch.ids.flatten().index_put((batch.places,), batch.targets).view_as(batch.ids)
+    hidden = torch.zeros(clean.numel(), dtype=torch.bool).index_fill(0, batch.places, True).view_as(clean).numpy()
+    luck = np.zeros(len(batch.places), dtype=np.uint64)
+    noisy = corrupted(clean.numpy().astype(np.int32), hidden, luck, luck, marks)
+    assert np.array_equal(noisy, batch.ids.numpy())
+    again = corrupted(clean.numpy().astype(np.int32), hidden, numbers(0, 0, 0, batch.places.numpy()), luck, marks)
+    assert np.array_equal(again[~hidden], clean.numpy()[~hidden])
+    model = bert()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(30):
+        optimizer.zero_grad()
+        pretraining_loss(model, batch).total.backward()
+        optimizer.step()
+    x = model(batch.ids, batch.segments, Padded(batch.sequences.real)).flatten(0, 1)
+    rebuilt = batch.ids.flatten().index_put((batch.places,), model.words(x[batch.places]).argmax(-1))
+    assert torch.equal(rebuilt.view_as(clean), clean)

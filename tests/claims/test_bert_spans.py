@@ -1,0 +1,185 @@
+"""Tagging, question answering, and which layers of BERT tell most about names."""
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from heedful.data.conll import Sentence
+from heedful.data.passages import encode_questions
+from heedful.data.squad import Answer, Question, WindowsConfig
+from heedful.data.tagged import NOTHING, encode_tags
+from heedful.data.wordpieces import NAMES, WordPieces
+from heedful.models.answerer import Answerer
+from heedful.models.configs import SIZES, AnswererConfig, BertConfig, BiLSTMReader, TaggerConfig, encoder_under
+from heedful.models.tagger import Tagger
+from heedful.recipe import load_recipe
+from heedful.tasks.answering import answer_loss, best_spans, outputs
+from heedful.tasks.reading import layout_of
+from heedful.tasks.tagging import tag_loss
+
+LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
+TOKENIZER = WordPieces.of([*NAMES, "ann", "bob", "saw", "rome", "who", "##a", "##s", ".", "?"], True, "here")
+SENTENCES = [
+    Sentence(("Anns", "saw", "Romeas", "."), ("B-PER", "O", "B-LOC", "O"), "1"),
+    Sentence(("Bobasas", "Ann"), ("B-PER", "I-PER"), "2"),
+]
+SIX = (
+    "first",
+    "last",
+    "sum_all",
+    "second_to_last",
+    "sum_last_four",
+    "concat_last_four",
+)  # 91.0 94.9 95.5 95.6 95.9 96.1
+BASE = SIZES["bert-base"]
+assert isinstance(BASE, BertConfig)
+
+
+def encoder(layers: int = 2) -> BertConfig:
+    return BertConfig(vocab=TOKENIZER.vocab, width=16, heads=2, layers=layers, hidden=20, context=40, pooler=False,
+                      masked_words=False, next_sentence=False)  # fmt: skip
+
+
+class Seen:
+    """What an encoder gives, and the gradient that comes back to it."""
+
+    def __init__(self, model: Any) -> None:
+        self.output = torch.empty(0)
+        model.encoder.blocks[-1].register_forward_hook(self.keep)
+
+    def keep(self, module: Any, given: Any, output: Tensor) -> None:
+        output.retain_grad()
+        self.output = output
+
+    @property
+    def touched(self) -> Tensor:
+        """Which tokens the loss depends on directly."""
+        assert self.output.grad is not None
+        return self.output.grad.any(-1)  # (B, T)
+
+
+@pytest.mark.claim("F14")
+def test_each_word_is_tagged_by_one_added_layer_and_no_other_token_counts() -> None:
+    model = Tagger(TaggerConfig(encoder=encoder(), labels=LABELS)).eval()
+    added = {name: tuple(weight.shape) for name, weight in model.named_parameters() if not name.startswith("encoder.")}
+    assert added == {"head.weight": (5, 16), "head.bias": (5,)}
+
+    encoded = encode_tags(SENTENCES, TOKENIZER, LABELS, 40)
+    batch, seen = encoded.batch(np.arange(2)), Seen(model)
+    loss = tag_loss(model, batch)
+    loss.total.backward()
+    touched = seen.touched
+
+    # The same by hand: every token gets a label, any at all where it is special or the tail of a word.
+    starts = torch.zeros_like(batch.ids, dtype=torch.bool)
+    right = torch.randint(0, 5, batch.ids.shape)
+    for row, sentence in enumerate(SENTENCES):
+        place = 1
+        for word, tag in zip(sentence.words, sentence.tags, strict=True):
+            starts[row, place], right[row, place] = True, LABELS.index(tag)
+            place += len(TOKENIZER.words([word])[0])
+    assert int(starts.sum()) == 6 < int((batch.ids != TOKENIZER.pad).sum()) - 4  # of which some have tails
+    logits = model.head(model.encoder(batch.ids, batch.segments, layout_of(batch.sequences)))
+    masked = right.masked_fill(~starts, NOTHING)
+    by_hand = F.cross_entropy(logits.flatten(0, 1), masked.flatten(), ignore_index=NOTHING, reduction="sum")
+    torch.testing.assert_close(loss.total, by_hand)
+    assert int(loss.count) == 6
+
+    # No special token, tail or padding is looked at by the layer, so that no label of theirs could change the loss.
+    assert touched.equal(starts)
+
+
+@pytest.mark.claim("F15")
+def test_answers_begin_and_end_in_the_passage_alone_and_the_best_span_is_that_of_brute_force() -> None:
+    model = Answerer(AnswererConfig(encoder=encoder())).eval()
+    added = {name: tuple(weight.shape) for name, weight in model.named_parameters() if not name.startswith("encoder.")}
+    assert added == {"head.weight": (2, 16), "head.bias": (2,)}  # the start vector and the end vector
+
+    asked = [
+        Question("1", "Who saw Rome?", "Anns saw Rome.", (Answer("Anns", 0),)),
+        Question("2", "Who?", "Bob . Ann saw Bobas", (Answer("Ann saw", 6),)),
+    ]
+    encoded = encode_questions(asked, TOKENIZER, 40, WindowsConfig())
+    batch, seen = encoded.batch(np.arange(2)), Seen(model)
+    loss = answer_loss(model, batch)
+    loss.total.backward()
+    touched = seen.touched
+
+    # p_i = softmax_i <s, v_i> over the description only, and the same for the end.
+    v = model.encoder(batch.ids, batch.segments, layout_of(batch.sequences))
+    passage = (batch.segments == 1) & (batch.ids != TOKENIZER.sep)
+    total, found = 0.0, outputs(model, batch).softmax(1)
+    for row, question in enumerate(asked):
+        inside = v[row, passage[row]]
+        for side, (s, b) in enumerate(zip(model.head.weight, model.head.bias, strict=True)):  # type: ignore[arg-type]
+            p = (inside @ s + b).exp() / (inside @ s + b).exp().sum()
+            torch.testing.assert_close(found[row, : len(p), side], p)
+            assert not bool(found[row, len(p) :, side].any())
+            place = (batch.starts, batch.ends)[side][row]
+            total -= float(p[place].log().detach()) / 2
+        assert len(inside) == len(TOKENIZER.ids([question.passage])[0])
+    assert float(loss.plain) == pytest.approx(total, rel=1e-5)
+    assert touched.equal(passage)  # question, specials and padding are masked out
+
+    # The best span with start <= end, and no longer than may be, against every pair.
+    luck = np.random.default_rng(0)
+    for length, longest in product((1, 2, 7, 23), (1, 3, 30)):
+        for _ in range(20):
+            scores = luck.normal(size=(length, 2))
+            pairs = [(i, j) for i in range(length) for j in range(i, min(length, i + longest))]
+            brute = sorted(pairs, key=lambda pair: -(scores[pair[0], 0] + scores[pair[1], 1]))
+            mass = sum(float(np.exp(scores[i, 0] + scores[j, 1])) for i, j in pairs)
+            best = best_spans(scores, longest, 4)
+            assert [(span.start, span.end) for span in best] == brute[:4]
+            for start, end, probability in best:
+                assert probability == pytest.approx(float(np.exp(scores[start, 0] + scores[end, 1])) / mass)
+
+
+@pytest.mark.claim("F19")
+@pytest.mark.parametrize("features", SIX)
+def test_six_recipes_read_frozen_features_with_a_bilstm_and_each_one_learns(features: str) -> None:
+    # The recipe, as it is shipped: two layers, 768 wide, on an encoder that stays as it is.
+    recipe: Any = load_recipe("conll-features", [f"model.features={features}"])
+    assert (recipe.model.features, recipe.model.freeze) == (features, True)
+    assert recipe.model.reader == BiLSTMReader(layers=2, hidden=768)
+    config = recipe.model.model_copy(update={"encoder": encoder_under(BASE, False), "labels": LABELS})
+    assert config.feature_width == (4 * 768 if features == "concat_last_four" else 768)
+
+    # On a small one: the width that the LSTM reads, no gradient below it, and that it learns.
+    small = config.model_copy(update={"encoder": encoder(5), "dropout": 0.0, "reader": BiLSTMReader(hidden=24)})
+    model = Tagger(small).train()
+    read: Any = model.reader
+    assert read.layers[0].ahead.cell.x.weight.shape[1] == (64 if features == "concat_last_four" else 16)
+    before = {name: weight.clone() for name, weight in model.encoder.state_dict().items()}
+    batch = encode_tags(SENTENCES, TOKENIZER, LABELS, 40).batch(np.arange(2))
+    learning = [weight for weight in model.parameters() if weight.requires_grad]
+    optimizer = torch.optim.Adam(learning, 0.02)
+    losses = []
+    for _ in range(25):
+        loss = tag_loss(model, batch)
+        loss.total.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.plain))
+    assert losses[-1] < 0.2 * losses[0]
+    assert all(weight.grad is None for weight in model.encoder.parameters())
+    assert all(before[name].equal(weight) for name, weight in model.encoder.state_dict().items())
+
+
+@pytest.mark.claim("F19")
+@pytest.mark.claim("X11")
+def test_the_row_named_first_is_the_embedding_output() -> None:
+    model = Tagger(TaggerConfig(encoder=encoder(), labels=LABELS, features="first", freeze=True)).eval()
+    batch = encode_tags(SENTENCES, TOKENIZER, LABELS, 40).batch(np.arange(2))
+    layout = layout_of(batch.sequences)
+    read = model.encoder.embed(batch.ids, batch.segments, layout.at).flatten(0, 1)[batch.words]
+    found = model(batch.ids, batch.segments, layout, batch.words)
+    torch.testing.assert_close(found, model.head(read))
+    for block in model.encoder.blocks:
+        torch.nn.init.normal_(block.mlp.up.weight)  # no block has a part in it
+    assert model(batch.ids, batch.segments, layout, batch.words).equal(found)

@@ -1,0 +1,89 @@
+"""Checkpoints as the lectures load them, and the sizes of the published ones.
+
+`hf/checkpoint/` was written by TensorFlow 2.21 with the names of the original program: two blocks of width 8, both
+heads, some of what the optimizer remembers. `as_tensorflow_reads.safetensors` is what TensorFlow itself reads of it.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+import transformers
+
+from heedful.hf import pretrained
+from heedful.hf.bert import table
+from heedful.hf.configs import config_of
+from heedful.hf.tensorflow import read_checkpoint
+from heedful.models.bert import Bert
+from heedful.models.configs import SIZES, BertConfig
+
+FOLDER = Path(__file__).parents[1] / "hf" / "checkpoint"
+
+
+@pytest.mark.claim("M21")
+def test_every_tensor_is_read_as_tensorflow_reads_it() -> None:
+    found = read_checkpoint(FOLDER, "bert_model.ckpt")
+    expected = safetensors.torch.load_file(FOLDER / "as_tensorflow_reads.safetensors")
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], value) and found[name].dtype == value.dtype for name, value in expected.items())
+
+
+@pytest.mark.claim("M21")
+def test_the_original_checkpoint_makes_a_model_and_only_the_folder_changes() -> None:
+    expected = safetensors.torch.load_file(FOLDER / "as_tensorflow_reads.safetensors")
+    found = pretrained(FOLDER)
+    model = Bert(found.config)
+    model.load_state_dict(found.tensors)
+    block = "bert/encoder/layer_1"
+    assert torch.equal(model.tokens.weight, expected["bert/embeddings/word_embeddings"])
+    assert torch.equal(model.blocks[1].mlp.up.weight, expected[f"{block}/intermediate/dense/kernel"].T)
+    assert torch.equal(
+        model.blocks[1].attention.qkv.weight,
+        torch.cat([expected[f"{block}/attention/self/{name}/kernel"].T for name in ("query", "key", "value")]),
+    )
+    assert model.next_sentence is not None and model.masked_words is not None
+    assert torch.equal(model.next_sentence.weight, expected["cls/seq_relationship/output_weights"])
+    assert torch.equal(model.masked_words.bias, expected["cls/predictions/output_bias"])
+    assert {line.source for line in found.ledger} == expected.keys()
+    assert {line.source for line in found.ledger if line.name is None} == {
+        "global_step",
+        *(f"bert/pooler/dense/{part}/adam_{moment}" for part in ("kernel", "bias") for moment in "mv"),
+    }
+    assert found.tokenizer is not None and found.tokenizer.lowercase
+    assert config_of(FOLDER) == found.config
+    assert "tensorflow" not in sys.modules
+
+
+@pytest.mark.claim("F2")
+@pytest.mark.claim("F3")
+@pytest.mark.claim("X4")
+@pytest.mark.parametrize(
+    ("size", "encoder", "whole"),
+    [("bert-base", 109_482_240, 110_106_428), ("bert-large", 335_141_888, 336_226_108)],
+)
+def test_a_published_size_has_the_tensors_that_transformers_has_one_for_one(
+    size: str, encoder: int, whole: int
+) -> None:
+    config = SIZES[size]
+    assert isinstance(config, BertConfig)
+    config = config.model_copy(update={"vocab": 30_522})
+    with torch.device("meta"):
+        ours = {name: value.shape for name, value in Bert(config).state_dict().items()}
+        theirs = transformers.BertForPreTraining(
+            transformers.BertConfig(
+                hidden_size=config.width,
+                num_hidden_layers=config.layers,
+                num_attention_heads=config.heads,
+                intermediate_size=config.hidden,
+            )
+        )
+    expected = {name: tuple(value.shape) for name, value in theirs.named_parameters()}
+    rules = table(config).rules
+    assert {name: rule.shape(ours[rule.ours]) for rule in rules for name in rule.theirs} == expected
+    assert sum(shape.numel() for shape in ours.values()) == whole
+    heads = ("masked_words.", "next_sentence.")
+    assert sum(shape.numel() for name, shape in ours.items() if not name.startswith(heads)) == encoder

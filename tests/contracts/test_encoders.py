@@ -1,0 +1,316 @@
+"""What every model that only reads must pass; such a model is done when one line in `TABLE` makes all of it pass."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from heedful.blocks.layouts import EndToEnd, Padded
+from heedful.blocks.taps import taps, watch
+from heedful.models import MODELS, build
+from heedful.models.configs import (
+    AnswererConfig,
+    BertConfig,
+    BiLSTMReader,
+    ClassifierConfig,
+    RegressorConfig,
+    TaggerConfig,
+)
+from heedful.training.portable import read_model, write_model
+
+VOCAB, CONTEXT = 23, 16
+Side = Literal["left", "right", "packed"]
+
+
+@dataclass(frozen=True)
+class Given:
+    """Sequences however they lie: the numbers of their first tokens, and their lengths."""
+
+    ids: Tensor
+    segments: Tensor
+    layout: Any
+    begins: Tensor
+    lengths: Tensor
+
+    @property
+    def tokens(self) -> Tensor:
+        """The numbers of all tokens, one sequence after another."""
+        parts = zip(self.begins.tolist(), self.lengths.tolist(), strict=True)
+        return torch.cat([begin + torch.arange(length) for begin, length in parts])
+
+    def split(self, x: Tensor) -> list[Tensor]:
+        """What belongs to each sequence."""
+        return list(x.split(self.lengths.tolist()))
+
+
+Row = tuple[Tensor, Tensor]  # ids and segments
+
+
+def rows(*lengths: int) -> list[Row]:
+    return [(torch.randint(1, VOCAB, (n,)), (torch.arange(n) >= n // 2).long()) for n in lengths]
+
+
+def given(some: Sequence[Row], side: Side = "right", more: int = 0) -> Given:
+    """Sequences in a batch, padded to the longest and by `more`, or end to end with `more` left over."""
+    lengths = torch.tensor([len(ids) for ids, _ in some])
+    if side == "packed":
+        room = int(lengths.sum()) + more
+        ids, segments = (F.pad(torch.cat([row[part] for row in some]), (0, more), value=1)[None] for part in (0, 1))
+        layout = EndToEnd.of(lengths, room, CONTEXT)
+        return Given(ids, segments, layout, lengths.cumsum(0) - lengths, lengths)
+    wide = int(lengths.max()) + more
+    ids, segments = torch.full((len(some), wide), 7), torch.zeros(len(some), wide, dtype=torch.long)
+    starts = torch.full_like(lengths, 0) if side == "right" else wide - lengths
+    for row, ((one, kinds), start) in enumerate(zip(some, starts.tolist(), strict=True)):
+        ids[row, start : start + len(one)], segments[row, start : start + len(one)] = one, kinds
+    place = torch.arange(wide)
+    real = (place >= starts[:, None]) & (place < (starts + lengths)[:, None])
+    return Given(ids, segments, Padded(real), torch.arange(len(some)) * wide + starts, lengths)
+
+
+# ------------------------------------------------------------------ what each model says of every sequence
+def heads(model: Any, batch: Given) -> list[Tensor]:
+    """BERT: the words at every place, and in one more row whether the second text follows."""
+    x = model(batch.ids, batch.segments, batch.layout).flatten(0, 1)
+    words, follows = batch.split(model.words(x[batch.tokens])), model.follows(x[batch.begins])
+    return [torch.cat([one, F.pad(two[None], (0, VOCAB - 2))]) for one, two in zip(words, follows, strict=True)]
+
+
+def firsts(model: Any, batch: Given) -> list[Tensor]:
+    return list(model(batch.ids, batch.segments, batch.layout, batch.begins))
+
+
+def tags(model: Any, batch: Given) -> list[Tensor]:
+    return batch.split(model(batch.ids, batch.segments, batch.layout, batch.tokens))
+
+
+def spans(model: Any, batch: Given) -> list[Tensor]:
+    most = int(batch.lengths.max())
+    found = model(batch.ids, batch.segments, batch.layout, batch.begins, batch.lengths, most)
+    return [one[:length] for one, length in zip(found, batch.lengths.tolist(), strict=True)]
+
+
+def of_classes(found: Tensor, number: int) -> Tensor:
+    """The loss of some class for every row."""
+    logits = found.reshape(-1, found.shape[-1])
+    return F.cross_entropy(logits, (torch.arange(len(logits)) + number) % min(2, logits.shape[1]))
+
+
+def of_a_number(found: Tensor, number: int) -> Tensor:
+    return (found - (-1.0) ** number).square()
+
+
+def of_places(found: Tensor, number: int) -> Tensor:
+    """The loss of some start and end."""
+    return F.cross_entropy(found.mT, torch.tensor([number % len(found), len(found) - 1]))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A tiny config, what the model says of each sequence, its shape by the sequence's length, and a loss of it."""
+
+    config: Any
+    says: Callable[[Any, Given], list[Tensor]]
+    shape: Callable[[int], tuple[int, ...]]
+    loss: Callable[[Tensor, int], Tensor]
+
+    def build(self) -> Any:
+        return build(self.config)
+
+    @property
+    def plain(self) -> "Case":
+        """The same without dropout."""
+        none = {name: 0.0 for name in ("dropout", "attention_dropout") if name in type(self.config).model_fields}
+        if (encoder := getattr(self.config, "encoder", None)) is not None:
+            none["encoder"] = encoder.model_copy(update={"dropout": 0.0, "attention_dropout": 0.0})
+        return replace(self, config=self.config.model_copy(update=none))
+
+
+BERT = BertConfig(vocab=VOCAB, width=16, heads=2, layers=2, hidden=20, context=CONTEXT)
+UNDER = BertConfig.model_validate({**BERT.model_dump(exclude={"pooler", "masked_words", "next_sentence"})})
+TABLE = {
+    "bert": Case(BERT, heads, lambda n: (n + 1, VOCAB), of_classes),
+    "classifier": Case(ClassifierConfig(encoder=UNDER, labels=tuple("abc")), firsts, lambda n: (3,), of_classes),
+    "regressor": Case(RegressorConfig(encoder=UNDER), firsts, lambda n: (), of_a_number),
+    "tagger": Case(TaggerConfig(encoder=UNDER, labels=tuple("OBI")), tags, lambda n: (n, 3), of_classes),
+    "tagger-bilstm": Case(
+        TaggerConfig(encoder=UNDER, labels=tuple("OBI"), features="sum_all", reader=BiLSTMReader(hidden=10)),
+        tags,
+        lambda n: (n, 3),
+        of_classes,
+    ),
+    "answerer": Case(AnswererConfig(encoder=UNDER), spans, lambda n: (n, 2), of_places),
+}
+every_model = pytest.mark.parametrize("case", TABLE.values(), ids=list(TABLE))
+every_packer = pytest.mark.parametrize(
+    "case", [case for case in TABLE.values() if case.config.packs], ids=[n for n, c in TABLE.items() if c.config.packs]
+)
+
+
+def prepared(case: Case) -> Any:
+    """The model, its weights moved a little so that no bias is zero and no norm is plain."""
+    model = case.build().eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.1 * torch.randn_like(weight))
+    return model
+
+
+def close(some: Sequence[Tensor], others: Sequence[Tensor]) -> None:
+    assert len(some) == len(others)
+    for one, other in zip(some, others, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=2e-5)
+
+
+def test_the_table_has_every_model_that_only_reads() -> None:
+    assert {case.config.kind for case in TABLE.values()} == {
+        kind for kind in MODELS if kind in ("bert", "classifier", "regressor", "tagger", "answerer")
+    }
+
+
+@every_model
+def test_shapes(case: Case) -> None:
+    found = case.says(prepared(case), given(rows(5, 2, 7)))
+    assert [tuple(one.shape) for one in found] == [case.shape(5), case.shape(2), case.shape(7)]
+
+
+@every_model
+def test_the_config_counts_its_parameters(case: Case) -> None:
+    assert case.config.parameters(VOCAB) == sum(p.numel() for p in case.build().parameters())
+
+
+@every_model
+def test_every_parameter_gets_a_gradient(case: Case) -> None:
+    model = prepared(case)
+    # As long as the context, so that every row of the table of positions is used.
+    found = case.says(model, given(rows(CONTEXT, 3)))
+    torch.stack([(one.square() * torch.rand_like(one)).sum() for one in found]).sum().backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None or not bool(p.grad.any())] == []
+
+
+@every_model
+def test_eval_is_deterministic_and_dropout_is_not(case: Case) -> None:
+    model, batch = prepared(case), given(rows(5, 2))
+    close(case.says(model, batch), case.says(model, batch))
+    model.train()
+    one, other = (torch.cat([x.flatten() for x in case.says(model, batch)]) for _ in range(2))
+    assert not one.equal(other)
+
+
+@every_model
+def test_every_place_sees_all_others(case: Case) -> None:
+    model, (row,) = prepared(case), rows(6)
+    before = case.says(model, given([row]))[0]
+    for place in range(6):
+        other = row[0].clone()
+        other[place] = other[place] % (VOCAB - 1) + 1
+        after = case.says(model, given([(other, row[1])]))[0]
+        changed = (before != after).reshape(-1, before.shape[-1] if before.dim() else 1).any(1)
+        assert bool(changed.all())
+
+
+@every_model
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_changes_nothing(case: Case, side: Side) -> None:
+    model, some = prepared(case), rows(9, 1, 4, 6)
+    batch = case.says(model, given(some, side, 4))
+    close(batch, [case.says(model, given([row]))[0] for row in some])
+
+
+@every_model
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_every_length_gives_the_same_alone_and_in_a_batch(case: Case, side: Side) -> None:
+    model, some = prepared(case), rows(*range(1, CONTEXT + 1))
+    close(case.says(model, given(some, side)), [case.says(model, given([row]))[0] for row in some])
+
+
+@every_packer
+def test_packed_is_padded(case: Case) -> None:
+    model, some = prepared(case), rows(5, 1, 9, 3)
+    close(case.says(model, given(some, "packed", 6)), case.says(model, given(some)))
+
+
+@every_model
+def test_what_stands_in_the_padding_does_not_matter(case: Case) -> None:
+    model, batch = prepared(case), given(rows(3, 6))
+    other = torch.where(batch.layout.real, batch.ids, 11)
+    close(case.says(model, batch), case.says(model, replace(batch, ids=other)))
+
+
+@every_model
+def test_the_order_of_the_batch_does_not_matter(case: Case) -> None:
+    model, some = prepared(case), rows(4, 1, 6)
+    one, other = (case.says(model, given(these)) for these in (some, [some[2], some[0], some[1]]))
+    close([one[2], one[0], one[1]], other)
+
+
+@every_model
+def test_watched_is_fast(case: Case) -> None:
+    model, batch = prepared(case), given(rows(5, 3))
+    fast = case.says(model, batch)
+    with watch(model) as seen:
+        watched = case.says(model, batch)
+    close(watched, fast)
+    assert set(seen) == set(taps(model))
+    for name, weights in seen.items():
+        if name.endswith("weights"):
+            torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]), rtol=0, atol=1e-6)
+
+
+@every_model
+def test_saved_is_loaded(case: Case, tmp_path: Path) -> None:
+    model, batch = prepared(case), given(rows(5, 3))
+    write_model(tmp_path / "model", case.config.model_dump_json(), model.state_dict(), None, {})
+    found = read_model(tmp_path / "model")
+    again = build(type(case.config).model_validate_json(found.config_json)).eval()
+    again.load_state_dict(found.tensors)
+    for one, other in zip(case.says(model, batch), case.says(again, batch), strict=True):
+        assert one.equal(other)
+
+
+@every_model
+def test_half_precision_gives_finite_numbers_near_the_full(case: Case) -> None:
+    model, some = prepared(case), rows(5, 3)
+    full = torch.cat([one.flatten() for one in case.says(model, given(some))])
+    with torch.autocast("cpu", torch.bfloat16):
+        half = torch.cat([one.flatten().float() for one in case.says(model, given(some, "left", 2))])
+    assert bool(half.isfinite().all())
+    assert float((half - full).detach().abs().max()) < 0.05 * float(full.detach().abs().max())
+
+
+@every_model
+def test_a_sequence_beyond_the_context_is_refused(case: Case) -> None:
+    with pytest.raises(ValueError, match=f"{CONTEXT + 1} tokens, but the model's context is {CONTEXT}"):
+        case.says(prepared(case), given(rows(CONTEXT + 1)))
+
+
+@every_model
+def test_eight_examples_are_learned_by_heart(case: Case) -> None:
+    model, some = case.plain.build(), rows(*range(2, 10))
+    optimizer, batch = torch.optim.Adam(model.parameters(), lr=1e-2), given(some)
+    loss = torch.tensor(9.0)
+    for _ in range(400):
+        loss = torch.stack([case.loss(one, number) for number, one in enumerate(case.says(model, batch))]).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if loss.item() < 0.01:
+            break
+    assert loss.item() < 0.01
+    again = case.says(model.eval(), given(some, "left", 1))
+    assert float(torch.stack([case.loss(one, number) for number, one in enumerate(again)]).mean().detach()) < 0.1
+
+
+@every_model
+def test_a_compiled_model_has_no_break(case: Case) -> None:
+    model, batch = prepared(case), given(rows(5, 3))
+    torch._dynamo.reset()
+    encoder = getattr(model, "encoder", model)
+    compiled = torch.compile(lambda ids, real: encoder(ids, None, Padded(real)), backend="eager", fullgraph=True)
+    found = compiled(batch.ids, batch.layout.real)
+    torch.testing.assert_close(found, encoder(batch.ids, None, batch.layout), rtol=0, atol=1e-5)

@@ -1,0 +1,137 @@
+"""Token files: read without being in memory, and refused where they are not as they were written."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from heedful.data.corpora import TokenFiles, read_manifest, write_tokens
+from heedful.data.pretraining import Rules, encode_documents, tokenized
+from heedful.data.sources import Split
+from heedful.data.tokenizers import WordPiece
+from heedful.data.wordpieces import WordPieces
+from heedful.errors import UserError
+
+DOCUMENTS = [[f"the cat number {number} sat.", "\u200b", "it slept for a while", "漢字"] for number in range(20)]
+TOKENIZER = WordPieces.train(WordPiece(vocab=120), (text for document in DOCUMENTS[:15] for text in document[:3]))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of token files."""
+    splits: dict[Split, list[list[str]]] = {"train": DOCUMENTS[:15], "valid": DOCUMENTS[15:]}
+    write_tokens(tmp_path / "tokens", TOKENIZER, {split: tokenized(some, TOKENIZER) for split, some in splits.items()})
+    return tmp_path / "tokens"
+
+
+def test_token_files_hold_what_encoding_in_memory_gives(folder: Path) -> None:
+    read = TokenFiles(folder=str(folder)).read("train")
+    encoded = encode_documents(DOCUMENTS[:15], TOKENIZER, 32, Rules())
+    for one, other in (
+        (read.ids, encoded.ids),
+        (read.sentences, encoded.sentences),
+        (read.documents, encoded.documents),
+    ):
+        assert isinstance(one, np.memmap)
+        assert one.dtype == other.dtype
+        assert np.array_equal(one, other)
+    assert read.unknown == encoded.unknown > 0
+    assert read.tokenizer.sha256 == TOKENIZER.sha256
+    assert read.sha256 != TokenFiles(folder=str(folder)).read("valid").sha256
+    counts = read_manifest(folder).splits["train"]
+    assert (counts.documents, counts.sentences, counts.tokens) == (15, 45, len(encoded))
+    assert TokenFiles(folder=str(folder)).vocab == TOKENIZER.vocab
+    assert not TokenFiles(folder=str(folder)).missing()
+
+
+def test_a_split_that_is_not_there_is_told(folder: Path) -> None:
+    assert TokenFiles(folder=str(folder)).test is None
+    with pytest.raises(UserError, match="there is no test data"):
+        TokenFiles(folder=str(folder)).read("test")
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "train.ids", "train.sentences", "train.documents"])
+def test_one_changed_byte_is_found(folder: Path, name: str) -> None:
+    data = bytearray((folder / name).read_bytes())
+    data[len(data) // 2] ^= 1
+    (folder / name).write_bytes(bytes(data))
+    with pytest.raises(UserError, match=r"damaged.*") as error:
+        TokenFiles(folder=str(folder)).read("train")
+    assert name in str(error.value)
+
+
+def test_lost_and_short_files_are_told_at_once(folder: Path) -> None:
+    (folder / "train.ids").unlink()
+    (folder / "valid.ids").write_bytes(b"1234")
+    told = "\n".join(map(str, TokenFiles(folder=str(folder)).missing()))
+    assert "train.ids" in told
+    assert "no such file" in told
+    assert "4 bytes, not" in told
+    with pytest.raises(UserError, match=r"train.ids"):
+        TokenFiles(folder=str(folder)).read("train")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("{", "not JSON"),
+        ("[]", "no JSON object"),
+        ('{"format": 2}', "format"),
+        (json.dumps({"format": 1, "kind": "tokens", "vocab": 9, "splits": {}, "files": {}, "more": 1}), "more"),
+    ],
+)
+def test_a_foreign_manifest_is_refused(folder: Path, text: str, told: str) -> None:
+    (folder / "manifest.json").write_text(text)
+    with pytest.raises(UserError, match=r"manifest.json") as error:
+        TokenFiles(folder=str(folder)).read("train")
+    assert told in str(error.value)
+
+
+def test_files_that_do_not_fit_together_are_refused_even_where_the_manifest_says_so(folder: Path) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["splits"]["train"]["tokens"] += 1
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match="do not fit together"):
+        TokenFiles(folder=str(folder)).read("train")
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    def broken() -> object:
+        yield [[5, 6], [7]]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_tokens(tmp_path / "tokens", TOKENIZER, {"train": broken()})  # type: ignore[dict-item]
+    assert os.listdir(tmp_path) == []
+    with pytest.raises(UserError, match="there is no text for train"):
+        write_tokens(tmp_path / "tokens", TOKENIZER, {"train": []})
+    assert os.listdir(tmp_path) == []
+    (tmp_path / "tokens").mkdir()
+    with pytest.raises(UserError, match="there already"):
+        write_tokens(tmp_path / "tokens", TOKENIZER, {"train": [[[5]]]})
+    with pytest.raises(UserError, match="there is no such folder"):
+        TokenFiles(folder=str(tmp_path / "nothing")).read("train")
+    with pytest.raises(UserError, match=r"no manifest.json"):
+        TokenFiles(folder=str(tmp_path / "tokens")).read("train")
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "train.ids/../../outside", "more.ids"])
+def test_a_manifest_names_no_file_but_the_folders_own(folder: Path, name: str) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"][name] = {"size": 1, "sha256": "0" * 64}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (error,) = TokenFiles(folder=str(folder)).missing()
+    assert "a file named" in str(error)
+    with pytest.raises(UserError, match="a file named"):
+        TokenFiles(folder=str(folder)).read("train")
+
+
+def test_a_link_in_place_of_a_file_is_refused(folder: Path, tmp_path: Path) -> None:
+    (folder / "train.ids").rename(tmp_path / "elsewhere")
+    (folder / "train.ids").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match="a link"):
+        TokenFiles(folder=str(folder)).read("train")

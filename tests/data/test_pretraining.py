@@ -1,0 +1,303 @@
+"""Pairs with hidden words: rates on real counts, what never happens, and the same batch wherever it is made."""
+
+from __future__ import annotations
+
+import pydoc_data.topics
+from collections import Counter
+from dataclasses import fields, replace
+from itertools import count, islice
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from heedful.data.documents import sentences
+from heedful.data.feed import Place, feed
+from heedful.data.masking import Marks, chosen, chosen_words, corrupted, wanted
+from heedful.data.order import numbers
+from heedful.data.pretraining import (
+    FOLLOWS,
+    NOTHING,
+    UNRELATED,
+    Built,
+    EncodedDocuments,
+    PretrainingBatch,
+    PretrainingBatches,
+    Rules,
+    encode_documents,
+    lost,
+)
+from heedful.data.tokenizers import WordPiece
+from heedful.data.wordpieces import WordPieces, cut_pair
+from heedful.errors import UserError
+
+CONTEXT = 64
+TOPICS = [text for _, text in sorted(pydoc_data.topics.topics.items())][:50]
+DOCUMENTS = [[one for one in sentences(text) if len(one) < 200] for text in TOPICS]
+TOKENIZER = WordPieces.train(WordPiece(vocab=1200, lowercase=True), (text for one in DOCUMENTS for text in one))
+ENCODED = encode_documents(DOCUMENTS, TOKENIZER, CONTEXT, Rules())
+
+
+def built(encoded: EncodedDocuments = ENCODED, seed: int = 0, epoch: int = 0) -> Built:
+    """All examples of an epoch."""
+    return encoded.build(seed, epoch, np.arange(encoded.cells))
+
+
+def same(one: Any, other: Any) -> bool:
+    parts = [(getattr(one, field.name), getattr(other, field.name)) for field in fields(one)]
+    return all(torch.equal(torch.as_tensor(a), torch.as_tensor(b)) for a, b in parts)
+
+
+# ------------------------------------------------------------------ pairs
+def test_a_pair_is_laid_out_as_published_and_fills_the_context() -> None:
+    found = built()
+    for ids, length, segments in zip(found.ids, found.lengths, found.segments, strict=True):
+        seps = np.flatnonzero(ids == TOKENIZER.sep)
+        assert ids[0] == TOKENIZER.cls
+        assert len(seps) == 2
+        assert seps[1] == length - 1
+        assert 1 < seps[0] < seps[1] - 1  # both segments have a token at least
+        assert segments.tolist() == [0] * (seps[0] + 1) + [1] * (length - seps[0] - 1) + [0] * (len(ids) - length)
+        assert (ids[length:] == TOKENIZER.pad).all()
+    assert found.lengths.max() == CONTEXT
+    full = np.mean(found.lengths == CONTEXT)
+    assert 0.7 < full < 0.95  # most, but for a tenth that is short on purpose and the ends of documents
+
+
+def test_segments_are_text_as_it_stands_and_the_second_follows_or_is_of_another_document() -> None:
+    cells = np.arange(ENCODED.cells)
+    spans = ENCODED.spans(3, 1, cells)
+    documents = np.searchsorted(ENCODED.sentences[ENCODED.documents], np.stack([*spans.a, *spans.b]), side="right") - 1
+    first, last = documents[0], np.searchsorted(ENCODED.sentences[ENCODED.documents], spans.a[1] - 1, side="right") - 1
+    assert (first == last).all()  # a segment ends where its document does
+    second = np.searchsorted(ENCODED.sentences[ENCODED.documents], spans.b[1] - 1, side="right") - 1
+    assert (documents[2] == second).all()
+    assert (first[spans.unrelated] != second[spans.unrelated]).all()
+    assert (first[~spans.unrelated] == second[~spans.unrelated]).all()
+    gaps = (spans.b[0] - spans.a[1])[~spans.unrelated]
+    assert (gaps >= 0).all()
+    assert gaps.max() < np.diff(ENCODED.sentences).max()  # what is cut away between the two
+    assert np.median(gaps) < 10
+    assert ENCODED.room >= (spans.lengths - 3).max()
+
+
+def test_half_of_the_pairs_follow_in_every_epoch() -> None:
+    shares = [float(ENCODED.spans(0, epoch, np.arange(ENCODED.cells)).unrelated.mean()) for epoch in range(8)]
+    assert abs(np.mean(shares) - 0.5) < 4 * 0.5 / np.sqrt(8 * ENCODED.cells)
+    assert len(set(shares)) > 4
+
+
+def test_every_token_of_the_text_is_reached_about_as_often_as_any() -> None:
+    seen = np.zeros(len(ENCODED) + 1, dtype=np.int64)
+    for epoch in range(60):
+        spans = ENCODED.spans(0, epoch, np.arange(ENCODED.cells))
+        for begin, end in (spans.a, spans.b):
+            np.add.at(seen, begin, 1)
+            np.add.at(seen, end, -1)
+    times = seen.cumsum()[:-1]
+    assert np.mean(times == 0) < 0.001  # the ends of sentences that are longer than the context
+    assert np.mean(times) == pytest.approx(60, rel=0.1)
+    low, high = np.percentile(times, [5, 95])
+    assert 15 < low < high < 150
+    short = encode_documents([[" ".join("abcdefg")] * 9] * 5, TOKENIZER, 16, Rules())
+    spans = [short.spans(0, epoch, np.arange(short.cells)) for epoch in range(60)]
+    ranges = [bounds for one in spans for side in (one.a, one.b) for bounds in zip(*side, strict=True)]
+    assert {place for begin, end in ranges for place in range(begin, end)} == set(range(len(short)))
+
+
+def test_pairs_are_cut_as_published() -> None:
+    for a in range(1, 12):
+        for b in range(1, 12):
+            for room in range(2, 24):
+                from_a, from_b = lost(np.array([a]), np.array([b]), room)
+                first, second = cut_pair(list(range(a)), list(range(b)), room)
+                assert (a - int(from_a[0]), b - int(from_b[0])) == (len(first), len(second))
+
+
+def test_a_document_of_one_sentence_is_followed_by_another_one() -> None:
+    encoded = encode_documents([["the first one"], ["the second"], ["a third"]], TOKENIZER, 16, Rules(unrelated=0.0))
+    assert built(encoded).unrelated.all()
+
+
+@pytest.mark.parametrize("documents", [[], [["only one document"] * 5], [["one"]]])
+def test_text_that_no_pair_can_be_made_of_is_refused(documents: list[list[str]]) -> None:
+    with pytest.raises(UserError, match="too little text"):
+        encode_documents(documents, TOKENIZER, 16, Rules())
+
+
+# ------------------------------------------------------------------ masks
+def test_fifteen_of_a_hundred_tokens_are_hidden_and_most_of_them_masked() -> None:
+    tokens, kinds = 0, Counter[str]()
+    for epoch in range(12):
+        found = built(replace(ENCODED, context=100), epoch=epoch)
+        tokens += int(found.lengths.sum())
+        shown, ids = found.shown[found.hidden], found.ids[found.hidden]
+        kinds["masked"] += int((shown == TOKENIZER.mask).sum())
+        kinds["kept"] += int((shown == ids).sum())
+        kinds["swapped"] += int(((shown != TOKENIZER.mask) & (shown != ids)).sum())
+        assert (found.shown[~found.hidden] == found.ids[~found.hidden]).all()
+        assert not np.isin(ids, list(TOKENIZER.special)).any()
+        assert not np.isin(shown[(shown != TOKENIZER.mask)], list(TOKENIZER.special)).any()
+    hidden = sum(kinds.values())
+    assert hidden / tokens == pytest.approx(0.15, abs=0.002)
+    assert kinds["masked"] / tokens == pytest.approx(0.12, abs=0.002)
+    assert kinds["swapped"] / tokens == pytest.approx(0.015, abs=0.001)
+    assert kinds["kept"] / tokens == pytest.approx(0.015, abs=0.001)
+
+
+def test_every_place_of_the_context_is_hidden_now_and_then_and_masks_change_with_the_epoch() -> None:
+    places = sum(np.bincount(np.nonzero(built(epoch=epoch).hidden)[1], minlength=CONTEXT) for epoch in range(8))
+    assert places[0] == 0  # [CLS]
+    assert (places[1 : CONTEXT - 1] > 0).all()
+    assert same(*(torch_of(built(epoch=2)) for _ in range(2)))
+    one, other = (ENCODED.build(0, epoch, np.arange(8)) for epoch in (0, 1))
+    assert one.ids.shape != other.ids.shape or (one.hidden != other.hidden).any()
+
+
+def torch_of(found: Built) -> PretrainingBatch:
+    from heedful.data.pretraining import padded_batch
+
+    every = np.arange(len(found.ids))
+    return padded_batch(found, every, every, ENCODED.marks)
+
+
+@pytest.mark.parametrize("length", [1, 3, 4, 9, 10, 11, 64, 512])
+def test_the_number_of_hidden_tokens_is_a_rounded_share_and_never_none(length: int) -> None:
+    assert wanted(np.array([length]), 0.15)[0] == max(1, round(0.15 * length))
+
+
+def test_as_many_places_are_chosen_as_asked_for_and_only_of_text() -> None:
+    rng = np.random.default_rng(0)
+    text, counts = rng.random((50, 20)) < 0.5, rng.integers(1, 20, 50)
+    text[3] = False
+    found = chosen(text, counts, rng.integers(0, 2**63, (50, 20)).astype(np.uint64))
+    assert (found.sum(1) == np.minimum(counts, text.sum(1))).all()
+    assert not (found & ~text).any()
+
+
+def test_whole_words_are_hidden_whole_and_as_many_tokens_as_without() -> None:
+    whole = replace(ENCODED, rules=Rules(whole_words=True))
+    found, marks = built(whole), ENCODED.marks
+    plain = built()
+    broken = 0
+    for ids, hidden in zip(found.ids, found.hidden, strict=True):
+        inner = marks.inner[ids] & ~marks.special[ids]
+        joins = inner[1:] & ~marks.special[ids[:-1]]  # where a piece goes on with the one before it
+        assert (hidden[1:][joins] == hidden[:-1][joins]).all()
+    for ids, hidden in zip(plain.ids, plain.hidden, strict=True):
+        joins = marks.inner[ids][1:] & ~marks.special[ids[:-1]]
+        broken += int((hidden[1:][joins] != hidden[:-1][joins]).sum())
+    assert broken > 100  # which the plain way does not look at
+    assert 0.97 * plain.hidden.sum() < found.hidden.sum() <= plain.hidden.sum()
+
+
+def test_a_word_too_long_for_what_is_left_is_passed_over() -> None:
+    text = np.array([[False, True, True, True, True, False]])
+    inner = np.array([[False, False, True, True, False, False]])
+    luck = np.array([[0, 1, 9, 9, 5, 0]], dtype=np.uint64)  # the long word comes first
+    assert chosen_words(text, inner, np.array([1]), luck).tolist() == [[False] * 4 + [True, False]]
+    assert chosen_words(text, inner, np.array([4]), luck).sum() == 4
+
+
+def test_what_stands_in_place_of_hidden_tokens_is_a_function_of_the_numbers() -> None:
+    marks = Marks.of(TOKENIZER)
+    ids, hidden = np.array([[10, 11, 12, 13]], dtype=np.int32), np.array([[True, True, False, True]])
+    luck = (np.array([0.79, 0.85, 0.95]) * 2.0**64).astype(np.uint64)
+    other = np.array([0, 7, 0], dtype=np.uint64)
+    assert corrupted(ids, hidden, luck, other, marks).tolist() == [[TOKENIZER.mask, int(marks.ordinary[7]), 12, 13]]
+
+
+def test_numbers_belong_to_their_index_whatever_else_is_asked_for_and_are_even() -> None:
+    every = numbers(1, 2, 3, np.arange(100_000))
+    assert (numbers(1, 2, 3, np.array([70_000, 5])) == every[[70_000, 5]]).all()
+    assert len(set(every.tolist())) == 100_000
+    shares = np.bincount((every >> np.uint64(60)).astype(np.int64), minlength=16) / 100_000
+    assert np.abs(shares - 1 / 16).max() < 0.004
+    assert np.abs(np.bincount((every % np.uint64(16)).astype(np.int64)) / 100_000 - 1 / 16).max() < 0.004
+    assert not np.array_equal(every, numbers(1, 2, 4, np.arange(100_000)))
+    assert not np.array_equal(every, numbers(1, 3, 3, np.arange(100_000)))
+
+
+# ------------------------------------------------------------------ batches
+def unpacked(batch: PretrainingBatch) -> list[tuple[object, ...]]:
+    """Each pair of a batch with its hidden words, whatever way it lies."""
+    flat, segments, width = batch.ids.flatten(), batch.segments.flatten(), batch.ids.shape[1]
+    begins = batch.sequences.begins.tolist()
+    told = dict(zip(batch.places.tolist(), batch.targets.tolist(), strict=True)) | {}
+    real = {place: target for place, target in told.items() if target != NOTHING}
+    found = []
+    for begin, length, follows, index in zip(
+        begins, batch.lengths.tolist(), batch.follows.tolist(), batch.indices.tolist(), strict=True
+    ):
+        if index >= 0:
+            hidden = tuple((place - begin, real[place]) for place in sorted(real) if begin <= place < begin + length)
+            pieces = (tuple(some[begin : begin + length].tolist()) for some in (flat, segments))
+            found.append((index, *pieces, follows, hidden))
+    assert sum(len(one[4]) for one in found) == len(real)  # type: ignore[arg-type]
+    assert width >= 1
+    return found
+
+
+@pytest.mark.parametrize("how", ["padded", "even", "packed"])
+def test_an_epoch_has_every_cell_once_and_its_batches_fit(how: str) -> None:
+    batches = PretrainingBatches(ENCODED, 5, 1024, packed=how == "packed", even=how == "even")
+    plain = {row[0]: row for row in unpacked(torch_of(ENCODED.build(5, 0, np.arange(ENCODED.cells))))}
+    seen = Counter[object]()
+    shapes = set()
+    for position in range(batches.count):
+        batch = batches.at(position)
+        shapes.add((batch.ids.shape, batch.lengths.shape, batch.places.shape))
+        assert batch.tokens == batches.tokens(position) == int(batch.whole[0])
+        assert int(batch.whole[1]) == int((batch.targets != NOTHING).sum())
+        assert int(batch.whole[2]) == int((batch.indices >= 0).sum())
+        assert batches.epoch_of(position) == 0
+        for row in unpacked(batch):
+            assert row == plain[row[0]]  # the same pair, the same hidden words, wherever it lies
+            assert row[3] in (FOLLOWS, UNRELATED)
+            seen[row[0]] += 1
+    assert seen == Counter(range(ENCODED.cells))
+    assert batches.steady == batches.alike == (how != "padded")
+    assert len(shapes) == 1 or how == "padded"
+    assert batches.epoch_of(batches.count) == 1
+    if how == "packed":
+        filled = np.mean([batches.tokens(position) for position in range(batches.count - 1)]) / 1024
+        assert filled > 0.94
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("parts", [2, 3, 40])
+def test_the_parts_of_a_batch_are_the_batch(packed: bool, parts: int) -> None:
+    batches = PretrainingBatches(ENCODED, 0, 512, packed=packed)
+    for position in (0, batches.count + 3):
+        whole = batches.at(position)
+        pieces = [batches.at(position, part, parts) for part in range(parts)]
+        assert sorted(row for piece in pieces for row in unpacked(piece)) == sorted(unpacked(whole))
+        assert sum(piece.tokens for piece in pieces) == whole.tokens
+        assert all(torch.equal(piece.whole, whole.whole) for piece in pieces)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_batch_is_the_same_from_a_fresh_start_and_from_workers(packed: bool) -> None:
+    batches = PretrainingBatches(ENCODED, 1, 512, packed=packed)
+    far = 3 * batches.count + 2
+    fresh = PretrainingBatches(ENCODED, 1, 512, packed=packed)
+    assert same(batches.at(far), fresh.at(far))
+    first = [batches.at(position) for position in range(4)]
+    places = lambda: (Place(position) for position in count())  # noqa: E731
+    for workers in (0, 2):
+        source = feed(PretrainingBatches(ENCODED, 1, 512, packed=packed), places, workers)
+        assert all(same(one, other) for one, other in zip(first, islice(source, 4), strict=True))
+        source.close()
+    assert not same(batches.at(0), PretrainingBatches(ENCODED, 2, 512, packed=packed).at(0))
+
+
+def test_a_batch_that_no_pair_fits_into_is_refused() -> None:
+    with pytest.raises(UserError, match=r"train.batch_tokens"):
+        PretrainingBatches(ENCODED, 0, CONTEXT - 1, packed=True)
+
+
+def test_evaluation_sees_every_cell_once_and_the_same_words_each_time() -> None:
+    once, again = (list(ENCODED.in_order(512)) for _ in range(2))
+    assert [index for batch in once for index in batch.indices.tolist()] == list(range(ENCODED.cells))
+    assert all(same(one, other) for one, other in zip(once, again, strict=True))

@@ -1,0 +1,184 @@
+"""BERT's tokenizer: ids as `transformers` gives them on any text, and no file that could do anything else."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heedful.data import wordpieces
+from heedful.data.tokenizers import WordPiece
+from heedful.data.wordpieces import NAMES, PieceFile, WordPieces, cut_pair, joined, pieces_of, read_vocab
+from heedful.errors import UserError
+
+WEIGHTS = Path(os.environ.get("HEEDFUL_WEIGHTS", "../shared/weights"))
+PUBLISHED = WEIGHTS / "vocab-bert-base-uncased" / "vocab.txt"
+TEXTS = [
+    "The quick brown fox jumps over the lazy dog.", "Über naïve Cafés in Zürich!", "can't won't don't", "漢字 and kana",
+    "unaffable understanding unbelievable", "3.14 is pi, roughly", "[MASK] [CLS] [unused0]",
+]  # fmt: skip
+ALPHABETS = [
+    "abc éàüñ", "漢字かな한국", "\x00\x01\x1f\x7f\x85\u200b\u200d\ufeff\u00ad\ufffd",
+    "😀👨\u200d👩\u200d👧🏽🇩🇪", " \t\n\u00a0\u2003\u3000",
+    "İıſﬁ½ÅǅẞσςΣe\u0301", "[]{}()#@!?.,;:'\"-–—…`~$^", "שלום مرحبا नमस्ते ไทย", "##ing ##s the unaffable",
+]  # fmt: skip
+TRAINED = {lower: WordPieces.train(WordPiece(vocab=200, lowercase=lower), TEXTS * 3) for lower in (False, True)}
+
+
+def odd_strings(count: int) -> list[str]:
+    rng = random.Random(0)
+    return ["".join(rng.choice(rng.choice(ALPHABETS)) for _ in range(rng.randrange(40))) for _ in range(count)]
+
+
+def changed(**parts: Any) -> str:
+    """The text of a good file with parts of it put in."""
+    return json.dumps(json.loads(TRAINED[True].json) | parts)
+
+
+@pytest.mark.parametrize("lower", [False, True])
+def test_ids_are_those_of_transformers_on_odd_texts(lower: bool, tmp_path: Path) -> None:
+    from transformers import BertTokenizer
+
+    ours = TRAINED[lower]
+    (tmp_path / "vocab.txt").write_text("\n".join(ours.pieces(range(ours.vocab))) + "\n", encoding="utf-8")
+    theirs = BertTokenizer(vocab=str(tmp_path / "vocab.txt"), do_lower_case=lower)
+    texts = [text for text in [*TEXTS, *odd_strings(400)] if "[MASK]" not in text]
+    for text, ids in zip(texts, ours.ids(texts), strict=True):
+        assert ids == theirs(text, add_special_tokens=False)["input_ids"], repr(text)
+    a, b = ours.ids(["a lazy fox", "the dog"])
+    ids, segments = joined(ours, a, b)
+    both = theirs("a lazy fox", "the dog", return_token_type_ids=True)
+    assert (ids, segments) == (both["input_ids"], both["token_type_ids"])
+    read = WordPieces.of(read_vocab(tmp_path / "vocab.txt"), lower, "vocab.txt")
+    assert read.json == ours.json
+    assert pieces_of(PieceFile(file=str(tmp_path / "vocab.txt"), lowercase=lower), []).json == ours.json
+
+
+@pytest.mark.skipif(not PUBLISHED.is_file(), reason=f"no vocabulary in {PUBLISHED}; set HEEDFUL_WEIGHTS")
+def test_the_published_vocabulary_is_read_and_cuts_texts_as_transformers_does() -> None:
+    from transformers import BertTokenizer
+
+    ours = WordPieces.of(read_vocab(PUBLISHED), True, str(PUBLISHED))
+    assert (ours.vocab, ours.pad, ours.unk, ours.cls, ours.sep, ours.mask) == (30522, 0, 100, 101, 102, 103)
+    theirs = BertTokenizer(vocab=str(PUBLISHED), do_lower_case=True)
+    texts = [*TEXTS[:-1], *odd_strings(300)]
+    assert ours.ids(texts) == [theirs(text, add_special_tokens=False)["input_ids"] for text in texts]
+    assert ours.pieces(ours.ids(["unaffable"])[0]) == ["una", "##ffa", "##ble"]
+
+
+def test_a_file_written_here_is_read_by_transformers_layout_included(tmp_path: Path) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    (tmp_path / "tokenizer.json").write_text(TRAINED[True].json)
+    theirs = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
+    ours = TRAINED[True]
+    a, b = ours.ids(["the quick fox", "a dog"])
+    assert theirs("the quick fox", "a dog")["input_ids"] == joined(ours, a, b)[0]
+    assert theirs("the quick fox")["input_ids"] == joined(ours, a)[0]
+
+
+def test_special_tokens_are_ordinary_text_where_a_user_writes_them() -> None:
+    for tokenizer in TRAINED.values():
+        for name in NAMES:
+            assert not (tokenizer.special - {tokenizer.unk}) & set(tokenizer.ids([f"a {name} b{name}c"])[0])
+        encoding = tokenizer.encode("The [MASK] dog")
+        assert encoding.offsets[0] == (0, 3)
+        assert encoding.offsets[-1][1] == len("The [MASK] dog")
+
+
+def test_lone_surrogates_are_counted_and_do_no_harm() -> None:
+    encoding = TRAINED[True].encode("the \ud800 dog\udfff")
+    assert encoding.replaced == 2
+    assert encoding.ids == TRAINED[True].ids(["the  dog"])[0]
+
+
+def test_words_have_at_least_one_piece_each_and_pieces_read_back() -> None:
+    tokenizer = TRAINED[True]
+    words = ["quick", "\x00\u200b", "漢字", "", "unaffable"]
+    found = tokenizer.words(words)
+    assert [len(ids) >= 1 for ids in found] == [True] * 5
+    assert found[1] == found[3] == [tokenizer.unk]
+    assert tokenizer.decode([tokenizer.cls, *tokenizer.ids(["The lazy dog"])[0], tokenizer.sep]) == "the lazy dog"
+
+
+def test_training_gives_the_same_pieces_each_time_the_special_ones_first() -> None:
+    again = WordPieces.train(WordPiece(vocab=200, lowercase=True), iter(TEXTS * 3))
+    assert again.sha256 == TRAINED[True].sha256 != TRAINED[False].sha256
+    assert again.pieces(range(5)) == list(NAMES)
+    assert WordPieces(again.json, "x").json == again.json
+
+
+@pytest.mark.parametrize("over", range(14))
+def test_a_pair_is_cut_as_published_one_token_at_a_time_from_the_longer(over: int) -> None:
+    for a, b in ((8, 5), (5, 8), (6, 6), (1, 12), (12, 1)):
+        first, second = list(range(a)), list(range(b))
+        room = max(2, a + b - over)
+        found = cut_pair(first, second, room)
+        while len(first) + len(second) > room:
+            (first if len(first) > len(second) else second).pop()
+        assert found == (first, second)
+
+
+def test_settings_of_a_foreign_file_are_passed_over_where_they_would_act_unasked() -> None:
+    padding = {"strategy": {"Fixed": 128}, "direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}
+    read = WordPieces(
+        changed(truncation={"max_length": 2, "strategy": "LongestFirst", "stride": 0}, padding=padding), "x"
+    )
+    assert read.json == TRAINED[True].json
+    added = json.loads(TRAINED[True].json)["added_tokens"]
+    more = {**added[0], "id": TRAINED[True].vocab, "content": "[E1]", "special": True}
+    assert WordPieces(changed(added_tokens=[*added, more]), "x").vocab == TRAINED[True].vocab + 1
+
+
+GOOD = json.loads(TRAINED[True].json)
+VOCAB = GOOD["model"]["vocab"]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "no object"),
+        ("[" * 100_000, "JSON that cannot be read"),
+        (changed(model=GOOD["model"] | {"type": "BPE"}), "model of type 'BPE'"),
+        (changed(pre_tokenizer={"type": "Split", "pattern": {"Regex": "(a+)+b"}}), "pre_tokenizer of type 'Split'"),
+        (changed(normalizer={"type": "Replace", "pattern": {"Regex": "(a+)+b"}, "content": ""}), "type 'Replace'"),
+        (changed(added_tokens=[], model=GOOD["model"] | {"vocab": {k: v for k, v in VOCAB.items() if v != 9}}), "gaps"),
+        (changed(model=GOOD["model"] | {"vocab": {"[CLS]": 0}}), "added token"),
+        (changed(added_tokens=[], model=GOOD["model"] | {"vocab": {"a": 0, "[UNK]": 1}}), "none is [PAD] or [CLS]"),
+        (changed(model=GOOD["model"] | {"vocab": VOCAB | {"x": True}}), "gaps"),
+        (changed(model=GOOD["model"] | {"max_input_chars_per_word": 10**9}), "max_input_chars_per_word"),
+        (changed(model=GOOD["model"] | {"continuing_subword_prefix": "@@"}), "continuing_subword_prefix"),
+        (changed(normalizer=GOOD["normalizer"] | {"lowercase": 3}), "a normalizer"),
+        (changed(added_tokens=[{"id": 5, "content": "dog", "special": False}]), "an added token"),
+    ],
+)  # fmt: skip
+def test_a_damaged_or_foreign_file_is_refused(text: str, found: str) -> None:
+    with pytest.raises(UserError) as error:
+        WordPieces(text, "tokenizer.json")
+    assert found in str(error.value)
+    assert str(error.value).startswith("tokenizer.json")
+
+
+def test_a_bad_vocabulary_is_told_by_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "vocab.txt"
+    file.write_text("\n".join([*NAMES, "dog", "cat", "dog"]))
+    with pytest.raises(UserError, match=r"vocab.txt:8") as error:
+        WordPieces.of(read_vocab(file), True, str(file))
+    assert "'dog' for the second time" in str(error.value)
+    file.write_bytes(b"[PAD]\n\xff\n")
+    with pytest.raises(UserError, match="not UTF-8"):
+        read_vocab(file)
+    with pytest.raises(UserError, match="No such file"):
+        WordPieces.load(tmp_path / "nothing.json")
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wordpieces, "LARGEST", 100)
+    (tmp_path / "tokenizer.json").write_text(TRAINED[True].json)
+    with pytest.raises(UserError, match="over 100 bytes"):
+        WordPieces.load(tmp_path / "tokenizer.json")

@@ -1,0 +1,238 @@
+"""Settings that lie, names that lead astray, and files of other kinds: refused by name, at once, and never run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from made import change, folder_of, made
+
+from heedful.errors import UserError
+from heedful.hf import pretrained
+from heedful.hf.configs import config_of
+from heedful.hf.files import inside
+from heedful.hf.loading import foreign
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    return folder_of(made(), tmp_path_factory.mktemp("sound") / "model")
+
+
+@pytest.fixture
+def folder(sound: Path, tmp_path: Path) -> Path:
+    copy = tmp_path / "model"
+    copy.mkdir()
+    for file in sound.iterdir():
+        (copy / file.name).write_bytes(file.read_bytes())
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("num_hidden_layers", 10**6),
+        ("num_hidden_layers", 0),
+        ("num_hidden_layers", "2"),
+        ("num_hidden_layers", 2.0),
+        ("num_hidden_layers", True),
+        ("vocab_size", 10**12),
+        ("vocab_size", -1),
+        ("hidden_size", 10**9),
+        ("hidden_size", [24]),
+        ("intermediate_size", 10**15),
+        ("max_position_embeddings", 10**10),
+        ("type_vocab_size", 10**10),
+        ("num_attention_heads", 0),
+        ("num_attention_heads", 5),
+        ("hidden_dropout_prob", 7),
+        ("layer_norm_eps", -1.0),
+        ("hidden_act", "__import__('os')"),
+        ("hidden_act", ["gelu"]),
+        ("architectures", ["LlamaForCausalLM"]),
+        ("architectures", ["BertForMultipleChoice"]),
+        ("architectures", "BertModel"),
+        ("architectures", [["BertModel"]]),
+        ("is_decoder", True),
+        ("add_cross_attention", True),
+        ("position_embedding_type", "relative_key"),
+        ("pruned_heads", {"0": [1]}),
+        ("quantization_config", {"bits": 4}),
+        ("auto_map", {"AutoModel": "code.Model"}),
+        ("id2label", {"0": "a", "2": "b"}),
+        ("id2label", {"0": "a", "1": "a"}),
+        ("id2label", ["a"]),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_by_its_name_at_once(folder: Path, key: str, value: Any) -> None:
+    change(folder, **{key: value})
+    for read in (config_of, pretrained):
+        begin = time.perf_counter()
+        with pytest.raises(UserError, match=key):
+            read(folder)
+        assert time.perf_counter() - begin < 1
+
+
+def test_many_layers_are_refused_before_any_is_made(folder: Path) -> None:
+    change(folder, num_hidden_layers=1000)
+    begin = time.perf_counter()
+    with pytest.raises(UserError, match=r"layer.2.* and .* more|not in the file"):
+        pretrained(folder)
+    assert time.perf_counter() - begin < 1
+
+
+def test_a_model_of_impossible_size_is_refused(folder: Path) -> None:
+    change(folder, hidden_size=65_536, intermediate_size=1_048_576, num_hidden_layers=1000, num_attention_heads=64)
+    with pytest.raises(UserError, match="billion"):
+        config_of(folder)
+
+
+@pytest.mark.parametrize("key", ["vocab_size", "hidden_size", "num_attention_heads"])
+def test_a_setting_that_is_missing_is_named(folder: Path, key: str) -> None:
+    change(folder, **{key: None})
+    with pytest.raises(UserError, match=key):
+        config_of(folder)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "albert", "roberta", 7])
+def test_models_of_other_kinds_are_named(folder: Path, kind: Any) -> None:
+    change(folder, model_type=kind)
+    with pytest.raises(UserError, match=f"model_type {kind!r}"):
+        pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[1, 2]",
+        '{"hidden_size": NaN}',
+        "[" * 100_000,
+        '{"a":' * 60 + "1" + "}" * 60,
+        '{"hidden_size": ' + "9" * 10_000 + "}",
+        "\ud800".encode("utf-8", "surrogatepass"),
+        b"\xff\xfe{}",
+    ],
+)
+def test_settings_that_are_no_settings_are_refused(folder: Path, text: str | bytes) -> None:
+    (folder / "config.json").write_bytes(text if isinstance(text, bytes) else text.encode())
+    begin = time.perf_counter()
+    with pytest.raises(UserError) as raised:
+        pretrained(folder)
+    assert "config.json" in str(raised.value.where)
+    assert time.perf_counter() - begin < 1
+
+
+def test_unknown_settings_say_nothing_and_do_nothing(folder: Path) -> None:
+    before = config_of(folder)
+    change(folder, strange="x", trust_remote_code=True, top_k=50, classifier_dropout=0.5)
+    assert config_of(folder) == before
+
+
+ASTRAY = ["", ".", "..", "../secret", "/etc/passwd", "a/../../b", "a//b", "./a", "a\\b", "c:x", "a\0b", "a/", "/"]
+
+
+@pytest.mark.parametrize("name", ASTRAY)
+def test_names_that_lead_out_of_the_folder_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match="leads out"):
+        inside(tmp_path, name)
+
+
+def test_a_link_out_of_the_folder_is_refused_and_one_within_is_not(folder: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    (folder / "model.safetensors").rename(secret)
+    (folder / "model.safetensors").symlink_to(secret)
+    with pytest.raises(UserError, match="leads out"):
+        pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    secret.rename(folder / "weights")
+    (folder / "model.safetensors").symlink_to("weights")
+    pretrained(folder)
+
+
+def test_a_snapshot_of_a_hub_is_read_through_its_links(folder: Path, tmp_path: Path) -> None:
+    blobs, snapshot = tmp_path / "models--x" / "blobs", tmp_path / "models--x" / "snapshots" / "1a2b"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    for file in folder.iterdir():
+        file.rename(blobs / file.name)
+        (snapshot / file.name).symlink_to(f"../../blobs/{file.name}")
+    assert pretrained(snapshot).config == config_of(snapshot)
+
+
+def sharded(folder: Path, index: Any) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+@pytest.mark.parametrize("name", [name for name in ASTRAY if name] + ["model.bin", "config.json"])
+def test_an_index_cannot_name_other_files(folder: Path, name: str) -> None:
+    (folder.parent / "secret").write_bytes(safetensors.torch.save({"a": torch.ones(1)}))
+    sharded(folder, {"weight_map": {"a": name}})
+    with pytest.raises(UserError, match=r"leads out|another kind"):
+        pretrained(folder)
+
+
+@pytest.mark.parametrize("index", [[], {}, {"weight_map": []}, {"weight_map": {"a": 1}}, {"weight_map": {}}])
+def test_an_index_of_nothing_is_refused(folder: Path, index: Any) -> None:
+    sharded(folder, index)
+    with pytest.raises(UserError, match="index"):
+        pretrained(folder)
+
+
+def test_a_shard_that_holds_other_tensors_than_the_index_says_is_named(folder: Path) -> None:
+    (folder / "a.safetensors").write_bytes(safetensors.torch.save({"x": torch.ones(1), "y": torch.ones(1)}))
+    for index in ({"x": "a.safetensors"}, dict.fromkeys(("x", "y", "z"), "a.safetensors")):
+        (folder / "model.safetensors").touch()
+        sharded(folder, {"weight_map": index})
+        with pytest.raises(UserError, match=r"1 that differ: [yz]"):
+            pretrained(folder)
+
+
+def test_a_pickle_is_refused_by_load_with_the_command_that_reads_it(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save({}, folder / "pytorch_model.bin")
+    with pytest.raises(UserError, match=f"heedful convert {folder} NEW_FOLDER") as raised:
+        pretrained(folder)
+    assert "weights_only" not in str(raised.value)
+
+
+def test_a_model_in_a_folder_of_that_name_below_is_found(folder: Path) -> None:
+    assert foreign(folder.parent)
+    assert pretrained(folder.parent).config == config_of(folder.parent) == config_of(folder)
+
+
+def test_a_head_for_several_classes_at_once_is_refused(folder: Path) -> None:
+    change(folder, architectures=["BertForSequenceClassification"], problem_type="multi_label_classification")
+    with pytest.raises(UserError, match="problem_type"):
+        pretrained(folder)
+
+
+def test_a_folder_of_nothing_is_told_what_would_be_something(tmp_path: Path) -> None:
+    assert not foreign(tmp_path)
+    for read in (config_of, pretrained):
+        with pytest.raises(UserError, match=r"bert_model\.ckpt"):
+            read(tmp_path)
+        with pytest.raises(UserError, match="no such folder"):
+            read(tmp_path / "none")
+
+
+def test_settings_are_read_without_torch(folder: Path) -> None:
+    script = f"""
+import sys
+from pathlib import Path
+from heedful.hf.configs import config_of
+heavy = [name for name in ("torch", "tokenizers") if name in sys.modules]
+sys.stdout.write(f"{{config_of(Path({str(folder)!r})).width}} {{heavy}}")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "24 []", done.stderr

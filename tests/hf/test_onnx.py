@@ -1,0 +1,69 @@
+"""Models as ONNX files: the same numbers in onnxruntime, at lengths and numbers of texts that were not exported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from made import batch, folder_of, made
+
+from heedful.errors import UserError
+from heedful.hf import onnx, pretrained
+from heedful.hf.loading import Pretrained
+from heedful.hf.onnx import Exported, write_onnx
+
+ort = pytest.importorskip("onnxruntime", reason="ONNX files need `pip install 'heedful[onnx]'`")
+pytest.importorskip("onnxscript", reason="ONNX files need `pip install 'heedful[onnx]'`")
+
+
+def exported(found: Pretrained, file: Path) -> Any:
+    outputs = write_onnx(file, found)
+    session = ort.InferenceSession(str(file))
+    assert [output.name for output in session.get_outputs()] == outputs
+    assert list(file.parent.glob("*.tmp-*")) == []
+    return session
+
+
+def test_all_that_a_model_tells_is_the_same_at_any_size(tmp_path: Path) -> None:
+    model = made("BertForPreTraining")
+    found = pretrained(folder_of(model, tmp_path / "theirs"))._replace(pooling="mean", normalize=True)
+    session = exported(found, tmp_path / "model.onnx")
+    for rows, length in ((1, 1), (2, 7), (3, 32), (5, 10)):
+        given = batch(rows, length) | ({"attention_mask": torch.ones(1, 1, dtype=torch.long)} if length == 1 else {})
+        told = session.run(None, {name: value.numpy() for name, value in given.items()})
+        names = [output.name for output in session.get_outputs()]
+        with torch.no_grad():
+            theirs = dict(model(**given, output_hidden_states=True))
+            theirs["last_hidden_state"] = theirs.pop("hidden_states")[-1]
+        real = given["attention_mask"].bool()
+        for name, value in theirs.items():
+            ours = torch.from_numpy(told[names.index(name)])
+            ours, value = (ours[real], value[real]) if value.dim() == 3 else (ours, value)
+            assert (ours - value).abs().max() <= 1e-5, (name, rows, length)
+        x, weight = theirs["last_hidden_state"], given["attention_mask"][:, :, None]
+        mean = torch.nn.functional.normalize((x * weight).sum(1) / weight.sum(1), dim=-1)
+        assert (torch.from_numpy(told[names.index("sentence_embedding")]) - mean).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize(
+    "kind", ["BertModel", "BertForSequenceClassification", "BertForTokenClassification", "BertForQuestionAnswering"]
+)
+def test_what_is_exported_of_the_other_heads_is_what_transformers_tells(kind: str, tmp_path: Path) -> None:
+    model, given = made(kind), batch()
+    module = Exported(pretrained(folder_of(model, tmp_path / "theirs"))._replace(pooling="first")).eval()
+    with torch.no_grad():
+        told = dict(zip(module.outputs, module(*given.values()), strict=True))
+        theirs = dict(model(**given))
+    real = given["attention_mask"].bool()
+    for name, value in theirs.items():
+        each = value.shape[:2] == real.shape
+        assert (told[name][real] - value[real] if each else told[name] - value).abs().max() <= 1e-5
+    assert torch.equal(told["sentence_embedding"], told["last_hidden_state"][:, 0])
+
+
+def test_packages_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(onnx, "NEEDED", ("onnx", "no_such_package"))
+    with pytest.raises(UserError, match=r"no_such_package[^$]*heedful\[onnx\]"):
+        write_onnx(tmp_path / "x.onnx", pretrained(folder_of(made(), tmp_path / "theirs")))

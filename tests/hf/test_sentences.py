@@ -1,0 +1,82 @@
+"""Folders of sentence-transformers: pooling, normalisation and length, there and back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made import folder_of, made
+
+from heedful.errors import UserError
+from heedful.hf import pretrained, write
+from heedful.hf.configs import config_of
+from heedful.hf.sentences import sentence_files
+
+
+def told(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize("pooling", ["mean", "first"])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_what_is_said_of_sentences_is_read_and_written_back(pooling: Any, normalize: bool, tmp_path: Path) -> None:
+    folder = told(folder_of(made(), tmp_path / "theirs"), sentence_files(24, pooling, normalize, 16))
+    found = pretrained(folder)
+    assert (found.pooling, found.normalize, found.longest) == (pooling, normalize, 16)
+    write(tmp_path / "back", found)
+    again = pretrained(tmp_path / "back")
+    assert (again.pooling, again.normalize, again.longest) == (pooling, normalize, 16)
+
+
+def test_an_encoder_that_says_nothing_of_sentences_has_no_pooling(tmp_path: Path) -> None:
+    found = pretrained(folder_of(made(), tmp_path / "theirs"))
+    assert (found.pooling, found.normalize, found.longest) == (None, False, None)
+
+
+def test_an_encoder_in_a_folder_below_is_found(tmp_path: Path) -> None:
+    (tmp_path / "whole").mkdir()
+    files = sentence_files(24, "mean", False, 16)
+    modules = json.loads(files["modules.json"])
+    modules[0]["path"] = "0_Transformer"
+    told(tmp_path / "whole", {**files, "modules.json": json.dumps(modules)})
+    folder_of(made(), tmp_path / "whole" / "0_Transformer")
+    (tmp_path / "whole" / "sentence_bert_config.json").rename(
+        tmp_path / "whole" / "0_Transformer" / "sentence_bert_config.json"
+    )
+    found = pretrained(tmp_path / "whole")
+    assert (found.pooling, found.longest, found.config.width) == ("mean", 16, 24)
+    assert config_of(tmp_path / "whole") == found.config
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("modules.json", "{}", "no modules"),
+        ("modules.json", '[{"type": "sentence_transformers.models.Transformer", "path": ""}]', "not supported"),
+        ("1_Pooling/config.json", '{"pooling_mode_max_tokens": true}', "pooling_mode_max_tokens"),
+        ("1_Pooling/config.json", '{"pooling_mode": "lasttoken"}', "lasttoken"),
+        ("1_Pooling/config.json", "{}", "not supported"),
+        ("sentence_bert_config.json", '{"max_seq_length": "16"}', "max_seq_length"),
+        ("sentence_bert_config.json", '{"max_seq_length": -1}', "max_seq_length"),
+    ],
+)
+def test_what_is_not_known_is_refused_by_name(name: str, text: str, words: str, tmp_path: Path) -> None:
+    folder = told(folder_of(made(), tmp_path / "theirs"), {**sentence_files(24, "mean", True, 16), name: text})
+    with pytest.raises(UserError, match=words):
+        pretrained(folder)
+
+
+@pytest.mark.parametrize("path", ["../other", "/etc"])
+def test_a_module_cannot_be_elsewhere(path: str, tmp_path: Path) -> None:
+    folder = told(folder_of(made(), tmp_path / "theirs"), sentence_files(24, "mean", True, 16))
+    modules = json.loads((folder / "modules.json").read_text())
+    for which in (0, 1):
+        modules[which]["path"] = path
+        (folder / "modules.json").write_text(json.dumps(modules))
+        with pytest.raises(UserError, match="leads out"):
+            pretrained(folder)

@@ -1,0 +1,195 @@
+"""`heedful convert` and `heedful.load` on folders of others, sound and broken: a result or one clear error."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+import transformers
+from made import HEADS, batch, folder_of, made
+
+import heedful
+from heedful.cli import main
+from heedful.errors import UserError
+from heedful.hf import pretrained
+from heedful.hf.sentences import sentence_files
+from heedful.hf.unpickling import weights_of_any_age
+
+CHECKPOINT = Path(__file__).parent / "checkpoint"
+
+
+def convert(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
+    """The exit code of the command line."""
+    monkeypatch.setattr(sys, "argv", ["heedful", "convert", *map(str, words)])
+    try:
+        main()
+    except SystemExit as left:
+        return int(left.code or 0)
+    return 0
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_a_folder_goes_to_ours_and_back_and_is_loaded_at_each_stop(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs = folder_of(made(kind), tmp_path / "theirs")
+    assert convert(monkeypatch, theirs, tmp_path / "ours", "--ledger") == 0
+    told = capsys.readouterr()
+    names = safetensors.torch.load_file(theirs / "model.safetensors").keys()
+    assert {line.split("  ")[0] for line in told.out.splitlines()} == names
+    assert f"read {len(names)} tensors" in told.err
+    assert convert(monkeypatch, tmp_path / "ours", tmp_path / "back") == 0
+    before, after = (
+        safetensors.torch.load_file(folder / "model.safetensors") for folder in (theirs, tmp_path / "back")
+    )
+    assert all(torch.equal(before[name], value) for name, value in after.items())
+    assert before.keys() - after.keys() <= {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
+    speakers = [type(heedful.load(folder, "cpu")) for folder in (theirs, tmp_path / "ours", tmp_path / "back")]
+    assert len(set(speakers)) == 1
+
+
+def test_nothing_is_written_over_unless_it_is_a_model_and_one_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs, target = folder_of(made(), tmp_path / "theirs"), tmp_path / "ours"
+    target.mkdir()
+    (target / "diary.txt").write_text("mine")
+    for words in ((), ("--force",)):
+        assert convert(monkeypatch, theirs, target, *words) == 2
+    assert (target / "diary.txt").read_text() == "mine"
+    assert convert(monkeypatch, theirs, tmp_path / "model") == 0
+    assert convert(monkeypatch, theirs, tmp_path / "model") == 2
+    assert "--force" in capsys.readouterr().err
+    assert convert(monkeypatch, theirs, tmp_path / "model", "--force", "--to", "hf") == 0
+    assert (tmp_path / "model" / "vocab.txt").exists()
+    for place in (theirs, tmp_path):
+        assert convert(monkeypatch, theirs, place, "--force") == 2
+    assert convert(monkeypatch, theirs, tmp_path / "no" / "such") == 2
+    assert {path.name for path in tmp_path.iterdir()} == {"theirs", "ours", "model"}
+
+
+def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from heedful.training import files
+
+    theirs = folder_of(made(), tmp_path / "theirs")
+    assert convert(monkeypatch, theirs, tmp_path / "model", "--to", "hf") == 0
+    before = (tmp_path / "model" / "model.safetensors").read_bytes()
+
+    def full(descriptor: int, data: bytes | memoryview) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "write", full)
+    for target in ("model", "other"):
+        assert convert(monkeypatch, theirs, tmp_path / target, "--to", "hf", "--force") == 74
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == before
+    assert {path.name for path in tmp_path.iterdir()} == {"theirs", "model"}
+
+
+def test_what_is_said_of_sentences_goes_through_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = folder_of(made(), tmp_path / "theirs")
+    for name, text in sentence_files(24, "mean", True, 16).items():
+        (theirs / name).parent.mkdir(exist_ok=True)
+        (theirs / name).write_text(text)
+    assert convert(monkeypatch, theirs, tmp_path / "ours") == 0
+    assert convert(monkeypatch, tmp_path / "ours", tmp_path / "back") == 0
+    for folder in (tmp_path / "ours", tmp_path / "back"):
+        found = pretrained(folder)
+        assert (found.pooling, found.normalize, found.longest) == ("mean", True, 16)
+
+
+def test_a_pickle_and_a_tensorflow_checkpoint_are_converted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = made("BertForMaskedLM")
+    theirs = folder_of(model, tmp_path / "theirs")
+    (theirs / "model.safetensors").unlink()
+    torch.save(model.state_dict(), theirs / "pytorch_model.bin")
+    with pytest.raises(UserError, match="heedful convert"):
+        heedful.load(theirs)
+    for source, name in ((theirs, "new"), (CHECKPOINT, "tf")):
+        assert convert(monkeypatch, source, tmp_path / name) == 0
+        assert convert(monkeypatch, source, tmp_path / f"{name}-hf", "--to", "hf") == 0
+        heedful.load(tmp_path / name, "cpu")
+    again = transformers.BertForMaskedLM.from_pretrained(tmp_path / "new-hf").eval()
+    given = batch()
+    with torch.no_grad():
+        assert torch.equal(again(**given).logits, model(**given).logits)
+
+
+def test_without_a_tokenizer_a_folder_can_only_go_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs = folder_of(made(), tmp_path / "theirs")
+    (theirs / "vocab.txt").unlink()
+    assert convert(monkeypatch, theirs, tmp_path / "ours") == 2
+    assert "vocab.txt" in capsys.readouterr().err
+    assert convert(monkeypatch, theirs, tmp_path / "copy", "--to", "hf") == 0
+
+
+def broken(rng: random.Random, folder: Path) -> str:
+    """Break something in a folder, and say what."""
+    file = rng.choice(sorted(path for path in folder.rglob("*") if path.is_file()))
+    data, way = bytearray(file.read_bytes()), rng.choice(["flip", "cut", "swap", "edit", "remove", "grow"])
+    if way == "remove":
+        file.unlink()
+        return f"{file.name} removed"
+    if way == "edit" and file.suffix == ".json":
+        settings = json.loads(data)
+        if isinstance(settings, dict) and settings:
+            value = rng.choice([None, -1, 0, 10**12, "x", [], {}, True, 1.5, "../../etc/passwd", [[[]]], {"a": 1}])
+            settings[rng.choice(sorted(settings))] = value
+        file.write_text(json.dumps(settings))
+        return f"{file.name} edited"
+    if not data:
+        return "nothing"
+    for _ in range(rng.randint(1, 8)):
+        place = rng.randrange(min(len(data), 4000) if rng.random() < 0.7 else len(data))
+        if way == "swap":
+            data[place] = rng.randrange(256)
+        else:
+            data[place] ^= 1 << rng.randrange(8)
+    if way == "cut":
+        data = data[: rng.randrange(len(data))]
+    if way == "grow":
+        data += bytes(rng.randrange(256) for _ in range(rng.randint(1, 100)))
+    file.write_bytes(data)
+    return f"{file.name}, {way}"
+
+
+def test_300_broken_folders_give_a_model_or_a_clear_error(tmp_path: Path) -> None:
+    rng = random.Random(0)
+    sources = [
+        folder_of(made(kind), tmp_path / f"sound-{kind}")
+        for kind in ("BertForPreTraining", "BertForTokenClassification")
+    ]
+    sources.append(folder_of(made(), tmp_path / "shards", max_shard_size="10KB"))
+    sentences = folder_of(made(), tmp_path / "sentences")
+    for name, text in sentence_files(24, "mean", True, 16).items():
+        (sentences / name).parent.mkdir(exist_ok=True)
+        (sentences / name).write_text(text)
+    pickled = folder_of(made("BertForMaskedLM"), tmp_path / "pickled")
+    torch.save(made("BertForMaskedLM").state_dict(), pickled / "pytorch_model.bin")
+    (pickled / "model.safetensors").unlink()
+    sources += [sentences, CHECKPOINT, pickled]
+    errors = 0
+    for number in range(300):
+        folder = tmp_path / "broken"
+        shutil.copytree(rng.choice(sources), folder)
+        what = broken(rng, folder)
+        begin = time.perf_counter()
+        try:
+            pretrained(folder, weights_of_any_age)
+        except UserError:
+            errors += 1
+        except BaseException as error:
+            raise AssertionError(f"{number}: {what}") from error
+        assert time.perf_counter() - begin < 5, what
+        shutil.rmtree(folder)
+    assert errors > 150

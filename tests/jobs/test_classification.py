@@ -1,0 +1,264 @@
+"""Fine-tuning as an experiment sees it: where a run starts from, what is filled in, what may go missing later."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from heedful.config import render
+from heedful.data.tokenizers import WordPiece
+from heedful.data.wordpieces import WordPieces
+from heedful.errors import UserError
+from heedful.experiment import Finished, Started, train
+from heedful.jobs import Evaluated, job_of
+from heedful.loading import load, read_recipe
+from heedful.models import build
+from heedful.models.configs import SIZES, BertConfig
+from heedful.recipe import check_recipe, load_recipe, recipe_of
+from heedful.tasks.classification import Labeller, Rater
+from heedful.training.loop import Step
+from heedful.training.portable import write_model
+
+ENCODER = BertConfig(width=16, heads=2, layers=2, hidden=24, context=24)
+SMALL = [
+    "train.batch_examples=8", "train.budget={steps: 6}", "train.evaluate_every=3", "train.save_every=3",
+    "train.log_every=1", "train.samples=2", "train.device=cpu",
+]  # fmt: skip
+WORDS = ["good", "bad", "film", "book", "very", "not", "fine", "poor", "plot", "story"]
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> list[str]:
+    """Overrides for labelled texts of the test's own, good or bad."""
+    for name, size in (("train", 48), ("valid", 12), ("test", 12)):
+        rows = [f"the {WORDS[row % 10]} {WORDS[row % 7]} was {WORDS[row % 2]}\t{'yn'[row % 2]}" for row in range(size)]
+        (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n")
+    files = "train: train.tsv, valid: valid.tsv, test: test.tsv, text: text, label: label"
+    return [*SMALL, f"data={{kind: tsv, root: {tmp_path}, {files}}}"]
+
+
+def write_encoder(folder: Path, **changes: Any) -> Path:
+    """A trained encoder, as far as anybody can tell, with its tokenizer and its heads."""
+    tokenizer = WordPieces.train(WordPiece(vocab=80), [" ".join(WORDS), "the was", "a b c d e f g h"])
+    config = ENCODER.model_copy(update={"vocab": tokenizer.vocab, **changes})
+    torch.manual_seed(7)
+    settings = json.dumps({"task": "pretraining", "model": config.model_dump()})
+    write_model(folder, settings, build(config).state_dict(), tokenizer.json, {})
+    return folder
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Path:
+    return write_encoder(tmp_path / "start")
+
+
+def recipe(start: Path | None, texts: list[str], *more: str, name: str = "sst2") -> Any:
+    return load_recipe(name, [*texts, f"start={{folder: {start}}}", *more])
+
+
+def started(events: Iterator[Any]) -> Started:
+    return next(event for event in events if isinstance(event, Started))
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "model" / "model.safetensors")
+
+
+# ------------------------------------------------------------------ where a run starts from
+def test_encoder_tokenizer_and_labels_come_from_the_folder_and_the_data(
+    start: Path, texts: list[str], tmp_path: Path
+) -> None:
+    given = recipe(start, texts)
+    check_recipe(given)
+    assert given.model.encoder is None and given.model.labels is None
+    notes = started(train(given, tmp_path / "run")).notes
+    assert any("not needed" in note and "masked_words." in note for note in notes)
+    run = read_recipe(tmp_path / "run")
+    assert run.model.labels == ("n", "y")
+    assert run.model.encoder == ENCODER.model_copy(
+        update={
+            "vocab": run.model.vocab,
+            "masked_words": False,
+            "next_sentence": False,
+        }
+    )
+    assert recipe_of(render(run), "here") == run
+    assert (tmp_path / "run" / "tokenizer.json").read_text() == (start / "tokenizer.json").read_text()
+
+
+def test_weights_begin_as_the_folder_has_them(start: Path, texts: list[str], tmp_path: Path) -> None:
+    list(train(recipe(start, texts, "train.optimizer.lr=1e-30", "train.optimizer.weight_decay=0"), tmp_path / "run"))
+    there, now = load_file(start / "model.safetensors"), weights(tmp_path / "run")
+    names = {name.removeprefix("encoder.") for name in now if name.startswith("encoder.")}
+    assert names == {name for name in there if not name.startswith(("masked_words.", "next_sentence."))}
+    assert all(torch.allclose(now[f"encoder.{name}"], there[name], atol=1e-20, rtol=0) for name in names)
+
+
+def test_a_missing_pooler_is_drawn_by_chance_and_told(texts: list[str], tmp_path: Path) -> None:
+    bare = write_encoder(tmp_path / "bare", pooler=False, next_sentence=False)
+    notes = started(train(recipe(bare, texts), tmp_path / "run")).notes
+    assert any("has no pooler: pooler.dense.weight, pooler.dense.bias are drawn by chance" in note for note in notes)
+
+
+def test_dropout_may_be_other_than_in_the_folder(start: Path, texts: list[str]) -> None:
+    filled = recipe(start, texts, "start.dropout=0.3").filled()
+    assert (filled.model.encoder.dropout, filled.model.encoder.attention_dropout) == (0.3, 0.3)
+    assert recipe(start, texts).filled().model.encoder.dropout == ENCODER.dropout
+
+
+def test_an_encoder_of_another_size_than_written_is_refused(start: Path, texts: list[str], tmp_path: Path) -> None:
+    encoder = "{width: 32, heads: 2, layers: 2, hidden: 24, context: 24}"
+    given = recipe(start, texts, f"model.encoder={encoder}")
+    with pytest.raises(UserError, match="not the one that the recipe describes") as error:
+        list(train(given, tmp_path / "run"))
+    assert "blocks.0.add1.norm.bias: (16,) in the folder, (32,) in the model" in str(error.value.found)
+    assert "leave model.encoder out" in str(error.value.todo)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["start=null"], "a tokenizer is needed"),
+        (["start=null", "tokenizer={kind: wordpiece, vocab: 90}"], "model.encoder is needed"),
+        (["tokenizer={kind: wordpiece, vocab: 90}"], "leave this out"),
+        (["train.compile=true"], "write false"),
+    ],
+)
+def test_a_recipe_says_where_it_begins(more: list[str], message: str, start: Path, texts: list[str]) -> None:
+    with pytest.raises(UserError, match=message):
+        recipe(start, texts, *more)
+
+
+def test_folders_that_hold_no_encoder_are_named(texts: list[str], tmp_path: Path) -> None:
+    with pytest.raises(UserError) as error:
+        check_recipe(recipe(tmp_path / "nowhere", texts))
+    assert error.value.problems[0].where == "start.folder"
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError) as error:
+        check_recipe(recipe(tmp_path / "empty", texts))
+    assert "no model in this folder" in str(error.value)
+
+
+def test_other_tasks_have_no_number_of_examples() -> None:
+    with pytest.raises(UserError, match="as large as batch_tokens says"):
+        load_recipe("numbers", ["train.batch_examples=8"])
+
+
+# ------------------------------------------------------------------ going on
+def test_a_run_goes_on_though_the_folder_it_started_from_is_gone(start: Path, texts: list[str], tmp_path: Path) -> None:
+    given = recipe(start, texts)
+    whole = list(train(given, tmp_path / "whole"))
+    asked = count()
+    list(train(given, tmp_path / "broken", lambda: next(asked) >= 4))
+    shutil.rmtree(start)
+    again = list(train(given, tmp_path / "broken"))
+    assert started(iter(again)).step == 4
+    assert isinstance(again[-1], Finished) and isinstance(whole[-1], Finished)
+    both = [weights(tmp_path / name) for name in ("whole", "broken")]
+    assert all(torch.equal(both[0][name], both[1][name]) for name in both[0])
+    with pytest.raises(UserError):  # a new run needs it
+        list(train(given, tmp_path / "new"))
+
+
+def test_a_run_that_saved_nothing_reads_its_labels_anew(start: Path, texts: list[str], tmp_path: Path) -> None:
+    given = recipe(start, texts)
+    next(event for event in train(given, tmp_path / "run") if isinstance(event, Step))
+    for name in ("train", "valid", "test"):
+        file = tmp_path / f"{name}.tsv"
+        file.write_text(file.read_text().replace("\ty", "\tyes"))
+    list(train(given, tmp_path / "run"))
+    assert load(tmp_path / "run").labels == ("n", "yes")
+
+
+def test_a_label_that_only_the_held_out_texts_have_is_refused_by_its_place(
+    start: Path, texts: list[str], tmp_path: Path
+) -> None:
+    with (tmp_path / "valid.tsv").open("a") as file:
+        file.write("a strange one\tmaybe\n")
+    with pytest.raises(UserError, match="not known") as error:
+        list(train(recipe(start, texts), tmp_path / "run"))
+    assert error.value.where == f"{tmp_path}/valid.tsv:14:15"
+    assert error.value.expected == "one of 'n', 'y'"
+    named = recipe(start, texts, "model.labels=[y, maybe, n]")
+    assert isinstance(list(train(named, tmp_path / "named"))[-1], Finished)
+    assert load(tmp_path / "named").labels == ("y", "maybe", "n")
+
+
+def test_texts_that_are_cut_are_counted(start: Path, texts: list[str], tmp_path: Path) -> None:
+    with (tmp_path / "train.tsv").open("a") as file:
+        file.write("good " * 40 + "\ty\n")
+    notes = started(train(recipe(start, texts), tmp_path / "run")).notes
+    assert "1 of 49 texts are longer than 24 tokens: their ends are cut" in notes
+
+
+# ------------------------------------------------------------------ what comes of it
+def test_a_trained_classifier_speaks_and_its_scores_are_stored(start: Path, texts: list[str], tmp_path: Path) -> None:
+    given = recipe(start, texts, "task.metric=matthews", "train.budget.steps=60", "train.optimizer.lr=5e-3",
+                   "train.evaluate_every=60", "train.schedule.warmup=5")  # fmt: skip
+    events = list(train(given, tmp_path / "run"))
+    test = next(event for event in events if isinstance(event, Evaluated) and event.split == "test")
+    assert {score.name: score.value for score in test.scores} == {"accuracy": 100, "f1": 100, "matthews": 100}
+    assert job_of(given).merit(test) == 100
+    assert all(found.startswith(f"{right} (") for _, right, found in test.samples)
+    speaker = load(tmp_path / "run")
+    assert type(speaker) is Labeller
+    asked = ["the film was good", ("the book was bad", "so it is"), "", "the plot was bad " * 30]
+    found = speaker.classify(asked)
+    assert [one.label for one in found[:2]] == ["y", "n"]
+    assert all(sum(one.probabilities.values()) == pytest.approx(1) for one in found)
+    assert all(one.probability == one.probabilities[one.label] for one in found)
+    assert [one.cut > 0 for one in found] == [False, False, False, True]
+    alone = [speaker.classify([text])[0] for text in asked]
+    assert [one.probability for one in alone] == pytest.approx([one.probability for one in found], abs=1e-6)
+    assert speaker.classify([]) == []
+    with pytest.raises(TypeError, match="give a list"):
+        speaker.classify("one text")
+
+
+def test_numbers_are_learned_and_said(start: Path, texts: list[str], tmp_path: Path) -> None:
+    for name in ("train", "valid", "test"):
+        file = tmp_path / f"{name}.tsv"
+        file.write_text(file.read_text().replace("\ty", "\t4.5").replace("\tn", "\t1.25"))
+    given = recipe(start, [], *texts, "train.budget.steps=150", "train.optimizer.lr=5e-3", "train.schedule.warmup=5",
+                   "train.evaluate_every=200", name="stsb")  # fmt: skip
+    events = list(train(given, tmp_path / "run"))
+    test = next(event for event in events if isinstance(event, Evaluated) and event.split == "test")
+    assert [score.name for score in test.scores] == ["pearson", "spearman"]
+    assert test.scores[0].value > 95
+    speaker = load(tmp_path / "run")
+    assert type(speaker) is Rater
+    high, low = speaker.rate(["the film film was good", "the book book was bad"])
+    assert high.number - low.number > 1.5
+    with (tmp_path / "valid.tsv").open("a") as file:
+        file.write("a strange one\tmuch\n")
+    with pytest.raises(UserError, match="this is no number"):
+        list(train(given, tmp_path / "other"))
+
+
+def test_a_folder_whose_config_lacks_a_part_is_refused(start: Path, texts: list[str], tmp_path: Path) -> None:
+    list(train(recipe(start, texts), tmp_path / "run"))
+    config = tmp_path / "run" / "model" / "config.json"
+    (config.parent / "manifest.json").unlink()
+    told = json.loads(config.read_text())
+    for part in ("encoder", "labels"):
+        config.write_text(json.dumps({**told, "model": {**told["model"], part: None}}))
+        with pytest.raises(UserError, match=r"part of the model is missing") as error:
+            load(tmp_path / "run")
+        assert "model." in str(error.value.where)
+
+
+def test_published_sizes_take_a_head() -> None:
+    base = SIZES["bert-base"]
+    assert isinstance(base, BertConfig)
+    given = load_recipe(
+        "number-languages", [f"model.encoder={{width: {base.width}, heads: {base.heads}, layers: {base.layers}}}"]
+    )
+    assert given.size == given.model.parameters(400) > 86_000_000

@@ -1,0 +1,128 @@
+"""Pre-training as a whole: token files give the run that text gives, and what a recipe may not say is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heedful.commands.tokenize import tokenize_verb
+from heedful.config import render
+from heedful.data.wordpieces import WordPieces
+from heedful.errors import UserError
+from heedful.experiment import Started, train
+from heedful.jobs import Evaluated, job_of
+from heedful.loading import load
+from heedful.recipe import load_recipe, recipe_in
+from heedful.training.loop import Step
+
+SMALL = [
+    "train.batch_tokens=512", "train.budget.steps=6", "train.evaluate_every=6", "train.save_every=6",
+    "train.log_every=1", "train.samples=2", "train.device=cpu", "train.optimizer.lr=3e-2", "train.schedule.warmup=0",
+    "model={width: 16, heads: 2, layers: 1, hidden: 32, context: 24}",
+]  # fmt: skip
+LINES = [
+    "The cat sat on the mat. It was old.",
+    "A dog ran. The cat slept.",
+    "",
+    "Birds fly over the log.",
+    "They sing.",
+]
+
+
+@pytest.fixture
+def documents(tmp_path: Path) -> str:
+    (tmp_path / "text.txt").write_text("\n".join([*LINES, ""] * 30))
+    part = "{kind: text, files: [text.txt], between: blank_lines}"
+    return f"data={{kind: documents, root: {tmp_path}, train: [{part}], test: [{part}], held_out: 0.1}}"
+
+
+def test_token_files_train_the_same_model_as_the_text_they_were_made_of(
+    documents: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vocab = "tokenizer={kind: wordpiece, vocab: 80, lowercase: true}"
+    text = load_recipe("bert-prose", [*SMALL, documents, vocab])
+    first = list(train(text, tmp_path / "text"))
+    tokenize_verb("bert-prose", [*SMALL, documents, vocab], tmp_path / "tokens")
+    told = capsys.readouterr().out
+    assert "54 documents" in told
+    assert f"data={{kind: tokens, folder: {tmp_path / 'tokens'}}} tokenizer=null" in told
+    files: Any = load_recipe(
+        "bert-prose", [*SMALL, f"data={{kind: tokens, folder: {tmp_path / 'tokens'}}}", "tokenizer=null"]
+    )
+    second = list(train(files, tmp_path / "files"))
+    losses = [[event.loss for event in events if isinstance(event, Step | Evaluated)] for events in (first, second)]
+    assert losses[0] == losses[1]
+    assert files.size == text.size
+    weights = [(tmp_path / run / "model" / "model.safetensors").read_bytes() for run in ("text", "files")]
+    assert weights[0] == weights[1]
+    assert isinstance(load(tmp_path / "files").tokenizer, WordPieces)
+
+
+def test_an_evaluation_says_how_many_words_and_pairs_are_told_and_shows_some(documents: str, tmp_path: Path) -> None:
+    recipe = load_recipe("bert-prose", [*SMALL, documents, "tokenizer.vocab=80"])
+    events = list(train(recipe, tmp_path / "run"))
+    last = next(event for event in reversed(events) if isinstance(event, Evaluated))
+    assert [score.name for score in last.scores] == ["masked_accuracy", "next_sentence_accuracy", "masked_perplexity"]
+    assert all(0 <= score.value <= 100 for score in last.scores[:2])
+    assert len(last.samples) == 2
+    for given, hidden, said in last.samples:
+        assert given.startswith("[CLS] ")
+        assert len(hidden.split()) == len(said.split()) >= 1
+    started = next(event for event in events if isinstance(event, Started))
+    assert started.examples > 500
+    assert job_of(recipe).next(tmp_path / "run", last)[0].startswith("heedful fill ")
+
+
+def test_a_small_bert_learns_to_tell_words(documents: str, tmp_path: Path) -> None:
+    recipe = load_recipe(
+        "bert-prose",
+        [*SMALL, documents, "tokenizer.vocab=80", "train.budget.steps=120", "train.evaluate_every=120",
+         "train.optimizer.lr=5e-3", "train.save_every=120", "model.width=48", "model.dropout=0.0",
+         "model.attention_dropout=0.0"],
+    )  # fmt: skip
+    events = list(train(recipe, tmp_path / "run"))
+    test = next(event for event in events if isinstance(event, Evaluated) and event.split == "test")
+    losses = [event.loss for event in events if isinstance(event, Step)]
+    assert losses[-1] < 0.6 * losses[0]
+    assert test.scores[0].value > 50
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["tokenizer=null"], "text needs a tokenizer"),
+        (["data={kind: tokens, folder: x}"], "token files bring their tokenizer"),
+        (["model.masked_words=false"], "write true"),
+        (["model.context=7"], "needs 8 tokens"),
+        (["model.segments=1"], "two segments"),
+        (["model.vocab=100"], "leave model.vocab out"),
+        (["task.hidden=0"], "task.hidden"),
+        (["data={kind: documents, train: []}"], "data.train"),
+        (["data={kind: documents, train: [{kind: text, files: [a], between: chapters}]}"], "between"),
+        (["tokenizer.kind=bpe"], "tokenizer"),
+    ],
+)
+def test_what_a_recipe_may_not_say_is_told(overrides: list[str], told: str) -> None:
+    with pytest.raises(UserError) as error:
+        load_recipe("bert-prose", overrides)
+    assert told in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["bert-prose", "bert-wiki", "bert-base"])
+def test_shipped_recipes_show_in_full_and_read_back(name: str, tmp_path: Path) -> None:
+    recipe: Any = load_recipe(name)
+    (tmp_path / "again.yaml").write_text(render(recipe))
+    assert recipe_in(tmp_path / "again.yaml") == recipe
+    assert recipe.task.hidden == 0.15
+    if name == "bert-base":
+        assert recipe.size == 109_482_240 + 768 * 768 + 768 + 2 * 768 + 30_522 + 2 * 768 + 2
+        train = recipe.train
+        assert train.batch_tokens // recipe.model.context * train.accumulate == 256
+        assert (train.budget.steps, train.schedule.warmup, train.optimizer.lr) == (1_000_000, 10_000, 1e-4)
+
+
+def test_only_documents_can_be_tokenized(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nothing to tokenize"):
+        tokenize_verb("numbers", [], tmp_path / "tokens")

@@ -1,0 +1,135 @@
+"""One added layer on an encoder: what it reads, what it may learn, and that other heads fit on the same encoder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from heedful.config import parse
+from heedful.data.labelled import LabelledBatch, encode_texts
+from heedful.data.tokenizers import WordPiece
+from heedful.data.wordpieces import WordPieces
+from heedful.errors import UserError
+from heedful.models import build
+from heedful.models.configs import BertConfig, ClassifierConfig, RegressorConfig
+from heedful.tasks.classification import class_loss, number_loss, outputs
+from heedful.training.optim import AdamW, make_optimizer
+
+TEXTS = [
+    ("a cat sat", None),
+    ("the dog ran off", "it never came back"),
+    ("no", None),
+    ("so long a text as this one", "ok"),
+]
+TOKENIZER = WordPieces.train(WordPiece(vocab=60), [text for pair in TEXTS for text in pair if text])
+ENCODER = BertConfig(vocab=TOKENIZER.vocab, width=8, heads=2, layers=2, hidden=12, context=40)
+CLASSIFIER = ClassifierConfig(encoder=ENCODER, labels=("no", "perhaps", "yes"))
+REGRESSOR = RegressorConfig(encoder=ENCODER)
+CONFIGS = [pytest.param(CLASSIFIER, id="classifier"), pytest.param(REGRESSOR, id="regressor")]
+
+
+def batches(targets: np.ndarray[Any, Any]) -> tuple[LabelledBatch, LabelledBatch]:
+    """The texts a row each, and end to end with room to spare."""
+    encoded = encode_texts(TEXTS, targets, TOKENIZER, ENCODER.context)
+    rows = np.arange(len(TEXTS))
+    return encoded.batch(rows), encoded.pack(rows, 128, 7, 40)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_it_says_the_same_of_texts_in_rows_and_end_to_end(config: Any) -> None:
+    model = build(config).eval()
+    padded, packed = batches(np.arange(4))
+    alone = torch.cat([outputs(model, part) for part in map(one, range(4))])
+    assert outputs(model, padded).shape == ((4, 3) if config is CLASSIFIER else (4,))
+    torch.testing.assert_close(outputs(model, padded), alone, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(outputs(model, packed)[:4], alone, atol=1e-6, rtol=1e-5)
+
+
+def one(row: int) -> LabelledBatch:
+    return encode_texts(TEXTS, np.arange(4), TOKENIZER, ENCODER.context).batch(np.array([row]))
+
+
+def test_the_losses_of_rows_and_of_packed_texts_are_equal_with_their_gradients() -> None:
+    numbers = np.array([0.5, 2.25, -1.0, 4.75])
+    for config, loss, targets in (
+        (CLASSIFIER, class_loss, np.array([0, 2, 1, 2])),
+        (REGRESSOR, number_loss, numbers.view(np.int64)),
+    ):
+        model = build(config).eval()
+        found = []
+        for batch in batches(targets):
+            model.zero_grad()
+            told = loss(model, batch)
+            told.total.backward()
+            assert told.count == 4 and told.plain == told.total
+            found.append(
+                (told.total.detach(), [weight.grad.clone() for weight in model.parameters() if weight.grad is not None])
+            )
+        torch.testing.assert_close(found[0], found[1], atol=1e-5, rtol=1e-4)
+        said = outputs(model, batches(targets)[0])
+        if config is REGRESSOR:
+            by_hand = (said - torch.from_numpy(numbers).float()).square().sum()
+        else:
+            by_hand = torch.nn.functional.cross_entropy(said, torch.from_numpy(targets), reduction="sum")
+        torch.testing.assert_close(found[0][0], by_hand.detach(), atol=1e-5, rtol=1e-5)
+
+
+def test_numbers_come_through_the_bits_exactly() -> None:
+    numbers = np.array([3.8, -0.1, 1e-7, 5.0])
+    for batch in batches(numbers.view(np.int64)):
+        assert batch.numbers[:4].tolist() == torch.from_numpy(numbers).float().tolist()
+        assert batch.numbers[4:].tolist() == [0.0] * (len(batch.indices) - 4)
+
+
+def test_no_text_at_all_gives_no_loss_and_no_gradient() -> None:
+    encoded = encode_texts(TEXTS, np.zeros(4, dtype=np.int64), TOKENIZER, ENCODER.context)
+    none = np.zeros(0, dtype=np.int64)
+    for config, loss in ((CLASSIFIER, class_loss), (REGRESSOR, number_loss)):
+        model = build(config).eval()
+        for batch in (encoded.batch(none), encoded.pack(none, 64, 4, 40)):
+            told = loss(model, batch)
+            told.total.backward()
+            assert (told.total, told.count, batch.tokens) == (0, 0, 0)
+            assert all(not weight.grad.any() for weight in model.parameters() if weight.grad is not None)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_every_parameter_learns_unless_the_encoder_is_frozen(config: Any) -> None:
+    padded, _ = batches(np.array([0, 2, 1, 2]))
+    loss = class_loss if config is CLASSIFIER else number_loss
+    for freeze in (False, True):
+        model = build(config.model_copy(update={"freeze": freeze}))
+        loss(model.train(), padded).total.backward()
+        learns = {name for name, weight in model.named_parameters() if weight.grad is not None and weight.grad.any()}
+        whole = {name for name, _ in model.named_parameters()}
+        assert learns == ({"head.weight", "head.bias"} if freeze else whole)
+        groups = make_optimizer(AdamW(), model, torch.device("cpu")).param_groups
+        assert sum(len(group["params"]) for group in groups) == len(learns)
+
+
+def test_a_frozen_encoder_drops_nothing_while_the_head_trains() -> None:
+    model: Any = build(CLASSIFIER.model_copy(update={"freeze": True})).train()
+    assert model.dropout.training and not model.encoder.training and not model.encoder.dropout.training
+    assert build(CLASSIFIER).train().encoder.dropout.training  # type: ignore[union-attr]
+
+
+def test_the_count_of_parameters_is_told_before_there_is_a_model() -> None:
+    for config in (CLASSIFIER, REGRESSOR):
+        assert config.parameters(TOKENIZER.vocab) == sum(weight.numel() for weight in build(config).parameters())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"encoder": {"masked_words": True}}, "write masked_words: false"),
+        ({"encoder": {"pooler": False, "next_sentence": False}}, "write pooler: true"),
+        ({"labels": ["a", "b", "a"]}, "'a' stands here more than once"),
+        ({"labels": ["a"]}, "at least 2 items"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        parse(ClassifierConfig, settings)

@@ -1,0 +1,144 @@
+"""The tagger and the answerer: an encoder with one layer on top, however sequences lie in a batch."""
+
+from itertools import product
+from typing import Any, get_args
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from heedful.blocks.features import FEATURES
+from heedful.blocks.taps import taps, watch
+from heedful.data.sequences import Sequences, packed, padded
+from heedful.models import build
+from heedful.models.answerer import Answerer
+from heedful.models.configs import AnswererConfig, BertConfig, BiLSTMReader, DenseReader, Feature, TaggerConfig
+from heedful.models.tagger import Tagger
+from heedful.tasks.reading import layout_of
+
+VOCAB, LABELS = 31, ("O", "B-A", "I-A")
+ENCODER = BertConfig(vocab=VOCAB, width=24, heads=2, layers=5, hidden=20, context=16, pooler=False,
+                     masked_words=False, next_sentence=False)  # fmt: skip
+FROZEN = ("first", "second_to_last")
+READERS = {"linear": DenseReader(), "bilstm": BiLSTMReader(hidden=10)}
+
+
+def tagger(features: Feature = "last", reader: str = "linear", **settings: Any) -> TaggerConfig:
+    frozen = {"freeze": True} if features in FROZEN else {}
+    return TaggerConfig(encoder=ENCODER, labels=LABELS, features=features, reader=READERS[reader], **frozen | settings)
+
+
+CONFIGS = [tagger(features, reader) for features, reader in product(get_args(Feature), READERS)]
+every_tagger = pytest.mark.parametrize("config", CONFIGS, ids=lambda c: f"{c.features}-{c.reader.kind}")
+every_model = pytest.mark.parametrize("config", [*CONFIGS, AnswererConfig(encoder=ENCODER)],
+                                      ids=lambda c: f"{c.kind}-{getattr(c, 'features', '')}")  # fmt: skip
+
+
+def rows(*lengths: int) -> list[tuple[list[int], list[int]]]:
+    return [(torch.randint(5, VOCAB, (n,)).tolist(), [0] * (n // 2) + [1] * (n - n // 2)) for n in lengths]
+
+
+def outputs(model: Any, some: Sequences) -> Tensor:
+    """What a model says of all tokens but the first two of each sequence, one sequence after the other."""
+    begins, sizes = some.begins, some.lengths - 2
+    if isinstance(model, Answerer):
+        found = model(some.ids, some.segments, layout_of(some), begins + 2, sizes, int(sizes.max()))
+        return torch.cat([each[:size] for each, size in zip(found, sizes.tolist(), strict=True)])
+    words = torch.cat([begin + 2 + torch.arange(size) for begin, size in zip(begins, sizes.tolist(), strict=True)])
+    logits: Tensor = model(some.ids, some.segments, layout_of(some), words)
+    return logits
+
+
+def prepared(config: Any) -> Any:
+    model = build(config).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.1 * torch.randn_like(weight))
+    return model
+
+
+@every_model
+def test_the_config_counts_its_parameters(config: Any) -> None:
+    assert config.parameters(VOCAB) == sum(weight.numel() for weight in build(config).parameters())
+
+
+@every_model
+def test_padding_and_neighbours_change_nothing(config: Any) -> None:
+    model, some = prepared(config), rows(9, 4, 12)
+    together = outputs(model, padded(some, 0, 16))
+    alone = torch.cat([outputs(model, padded([one], 0)) for one in some])
+    torch.testing.assert_close(together, alone, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("config", [tagger(), AnswererConfig(encoder=ENCODER)], ids=lambda c: c.kind)
+def test_packed_in_one_row_is_padded_in_many(config: Any) -> None:
+    model, some = prepared(config), rows(9, 4, 12)
+    found = packed(some, 0, 40, 3, 16)
+    torch.testing.assert_close(outputs(model, found), outputs(model, padded(some, 0)), rtol=0, atol=1e-5)
+
+
+@every_model
+def test_watched_is_fast(config: Any) -> None:
+    model, some = prepared(config), padded(rows(9, 4), 0)
+    fast = outputs(model, some)
+    with watch(model) as seen:
+        torch.testing.assert_close(outputs(model, some), fast, rtol=0, atol=1e-5)
+    assert set(seen) == set(taps(model))
+
+
+@every_model
+def test_every_parameter_that_learns_gets_a_gradient(config: Any) -> None:
+    model = prepared(config).train()
+    some = padded(rows(16, 16, 9), 0)
+    (outputs(model, some).square()).sum().backward()
+    frozen = config.freeze
+    for name, weight in model.named_parameters():
+        learns = not (frozen and name.startswith("encoder."))
+        assert weight.requires_grad is learns
+        assert (weight.grad is not None and bool(weight.grad.any())) is learns, name
+
+
+def test_a_frozen_encoder_gives_the_same_features_each_time_and_a_tuned_one_does_not() -> None:
+    some = padded(rows(9, 4), 0)
+    for freeze in (True, False):
+        model = Tagger(tagger(freeze=freeze, dropout=0.0)).train()
+        one, two = outputs(model, some), outputs(model, some)
+        assert one.equal(two) is freeze
+        assert model.encoder.training is not freeze and model.training
+        assert Answerer(AnswererConfig(encoder=ENCODER, freeze=freeze)).train().encoder.training is not freeze
+
+
+def test_features_are_what_their_names_say() -> None:
+    layers = [torch.randn(2, 3, 4) for _ in range(6)]  # the embeddings, and five blocks
+    found = {name: make(layers) for name, make in FEATURES.items()}
+    assert set(found) == set(get_args(Feature))
+    assert found["first"].equal(layers[0]) and found["last"].equal(layers[5])
+    assert found["second_to_last"].equal(layers[4])
+    torch.testing.assert_close(found["sum_last_four"], layers[2] + layers[3] + layers[4] + layers[5])
+    assert found["concat_last_four"].equal(torch.cat(layers[2:], -1))
+    torch.testing.assert_close(found["sum_all"], layers[1] + layers[2] + layers[3] + layers[4] + layers[5])
+
+
+def test_layers_that_are_not_there_and_blocks_that_cannot_learn_are_refused() -> None:
+    small = ENCODER.model_copy(update={"layers": 3})
+    for features in ("sum_last_four", "concat_last_four"):
+        with pytest.raises(ValidationError, match="needs four blocks, and the encoder has 3"):
+            TaggerConfig(encoder=small, features=features)
+    for features in FROZEN:
+        with pytest.raises(ValidationError, match="write freeze: true"):
+            TaggerConfig(encoder=ENCODER, features=features)
+    with pytest.raises(ValidationError, match="more than once"):
+        TaggerConfig(encoder=ENCODER, labels=("O", "O"))
+
+
+def test_only_the_linear_reader_packs() -> None:
+    assert [config.packs for config in CONFIGS] == [config.reader.kind == "linear" for config in CONFIGS]
+
+
+def test_a_passage_without_tokens_spoils_nothing() -> None:
+    model, some = Answerer(AnswererConfig(encoder=ENCODER)), padded(rows(9, 4), 0)
+    found = model(some.ids, some.segments, layout_of(some), some.begins, torch.tensor([5, 0]), 5)
+    assert bool(found.softmax(1).isfinite().all())
+    found[0].sum().backward()
+    assert all(bool(weight.grad.isfinite().all()) for weight in model.parameters() if weight.grad is not None)

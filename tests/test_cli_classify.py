@@ -1,0 +1,92 @@
+"""The verb `classify`, and what others say of models that classify."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+
+import pytest
+
+from heedful import cli
+from heedful.experiment import train
+from heedful.recipe import load_recipe
+
+TINY = [
+    "data.train=400", "data.valid=10", "data.test=10", "data.languages=[de, en]", "tokenizer.vocab=90",
+    "model.encoder={width: 16, heads: 2, layers: 1, hidden: 24, context: 16}", "train.device=cpu",
+    "train.budget.epochs=3", "train.optimizer.lr=1e-2", "train.schedule.warmup=5",
+]  # fmt: skip
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("languages") / "run"
+    list(train(load_recipe("number-languages", TINY), folder))
+    return folder
+
+
+@pytest.fixture
+def heedful(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*words: object, stdin: bytes = b"") -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["heedful", *map(str, words)])
+        monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(stdin)))
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as left:
+            code = int(left.code or 0)
+        told = capsys.readouterr()
+        return code, told.out, told.err
+
+    return call
+
+
+def test_lines_out_are_lines_in_and_arguments_are_read_alike(run: Path, heedful: Run) -> None:
+    texts = ["vierhundertzwölf", "", "ninety-nine thousand four hundred", "  ", "drei"]
+    code, out, _ = heedful("classify", run, "-", stdin="\n".join(texts).encode())
+    assert code == 0
+    lines = out.split("\n")[:-1]
+    assert [line.split()[:1] for line in lines] == [["de"], [], ["en"], [], ["de"]]
+    assert heedful("classify", run, *texts)[1] == out
+    assert lines[0].endswith("%  vierhundertzwölf")
+
+
+def test_json_has_every_label_with_its_probability(run: Path, heedful: Run) -> None:
+    code, out, err = heedful("classify", run, "four", "neun " * 40, "--json")
+    short, long = map(json.loads, out.splitlines())
+    assert (code, short["text"], short["label"]) == (0, "four", "en")
+    assert set(short["probabilities"]) == {"de", "en"}
+    assert short["probability"] == short["probabilities"]["en"] > 0.5
+    assert short["cut"] == 0 < long["cut"]
+    assert err == "note: 1 of the texts have more than 16 tokens; their ends were not read\n"
+
+
+def test_pairs_come_two_and_two_or_with_a_tab_between(run: Path, heedful: Run) -> None:
+    given = heedful("classify", run, "--pair", "four", "five", "six", "one", "--json")[1]
+    assert [(told["text"], told["pair"]) for told in map(json.loads, given.splitlines())] == [
+        ("four", "five"), ("six", "one"),
+    ]  # fmt: skip
+    assert heedful("classify", run, "-", "--pair", "--json", stdin=b"four\tfive\nsix\tone\n")[1] == given
+    code, _, err = heedful("classify", run, "--pair", "four")
+    assert code == 2 and "a pair has two texts" in err
+    code, _, err = heedful("classify", run, "-", "--pair", stdin=b"four\tfive\nsix\n")
+    assert code == 2 and "stdin:2: this is no pair of texts" in err
+
+
+def test_mistakes_are_told_with_what_to_do(run: Path, heedful: Run, tmp_path: Path) -> None:
+    code, _, err = heedful("classify", run)
+    assert code == 2 and "there is no text to read" in err
+    code, _, err = heedful("translate", run, "one")
+    assert code == 2 and "this model says the class of texts" in err and "`heedful classify`" in err
+    code, _, err = heedful("classify", tmp_path / "none", "one")
+    assert code == 2 and "there is no such folder" in err
+
+
+def test_a_run_is_scored_on_its_data(run: Path, heedful: Run) -> None:
+    code, out, _ = heedful("eval", run)
+    assert code == 0 and out.startswith("test: loss ") and "matthews" in out
+    stored = json.loads((run / "results.json").read_text())["scores"]
+    assert json.loads(heedful("eval", run, "--json")[1])["scores"] == stored

@@ -1,0 +1,181 @@
+"""The verbs `embed` and `fill`: what they print, write and refuse."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from heedful import cli, load
+from heedful.commands import embed
+from heedful.data.tokenizers import WordPiece
+from heedful.data.wordpieces import WordPieces
+from heedful.models import build
+from heedful.models.configs import BertConfig
+from heedful.training.portable import write_model
+
+TEXTS = ["the cat sat", "a dog", "", "the old cat sat on a mat", "[MASK]"]
+Run = Callable[..., tuple[int, str, str]]
+
+
+def folder(path: Path, **settings: object) -> Path:
+    """A model folder of chance."""
+    tokenizer = WordPieces.train(WordPiece(vocab=60, lowercase=True), ["the old cat sat on a mat, a dog ran"] * 3)
+    config = BertConfig(vocab=tokenizer.vocab, width=8, heads=2, layers=4, hidden=12, context=16)
+    config = config.model_copy(update=settings)
+    torch.manual_seed(0)
+    written = {"task": "pretraining", "model": config.model_dump(), "sentences": {"pooling": "mean", "normalize": True}}
+    write_model(path, json.dumps(written), build(config).state_dict(), tokenizer.json, {})
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return folder(tmp_path_factory.mktemp("encoder") / "model")
+
+
+@pytest.fixture
+def heedful(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Run the command line in an empty folder, with lines of stdin: exit code, what it wrote, and what it told."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: object, lines: list[str] | None = None) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["heedful", *map(str, words)])
+        text = "".join(f"{line}\n" for line in lines or [])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        told = capsys.readouterr()
+        assert "Traceback" not in told.err
+        code = left.value.code
+        return (code if isinstance(code, int) else 0), told.out, told.err
+
+    return call
+
+
+def test_without_a_file_every_text_is_a_json_line(heedful: Run, run: Path) -> None:
+    code, out, _ = heedful("embed", run, *TEXTS[:2])
+    found = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [row["text"] for row in found] == TEXTS[:2]
+    right = load(run).embed(TEXTS[:2])
+    np.testing.assert_allclose([row["vector"] for row in found], right.numpy(), atol=1e-6)
+    np.testing.assert_allclose(right.norm(dim=1), 1.0, rtol=1e-5)  # as the folder says
+
+
+@pytest.mark.parametrize("kind", ["npy", "safetensors", "jsonl"])
+def test_vectors_of_all_lines_are_written_in_order(
+    heedful: Run, run: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embed, "TOGETHER", 2)  # in three parts
+    monkeypatch.setattr(embed.embedded, "__defaults__", (2,))
+    settings = ("--layers", "concat_last_four", "--pooling", "first")
+    code, out, err = heedful("embed", run, "-", "--out", f"a.{kind}", *settings, lines=TEXTS)
+    assert (code, out) == (0, "")
+    assert f"wrote 5 vectors of 32 numbers to a.{kind}" in err
+    path = Path(f"a.{kind}")
+    if kind == "npy":
+        found = np.load(path)
+    elif kind == "safetensors":
+        found = load_file(path)["vectors"]
+    else:
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        assert [row["text"] for row in rows] == TEXTS
+        found = np.array([row["vector"] for row in rows])
+    right = load(run).embed(TEXTS, "concat_last_four", "first")
+    np.testing.assert_allclose(found, right.numpy(), atol=1e-6)
+    assert list(Path().iterdir()) == [path]
+
+
+def test_no_lines_make_a_file_without_rows(heedful: Run, run: Path) -> None:
+    assert heedful("embed", run, "-", "--out", "a.npy")[0] == 0
+    assert np.load("a.npy").shape == (0, 8)
+
+
+def test_a_few_texts_are_compared(heedful: Run, run: Path) -> None:
+    code, out, _ = heedful("embed", run, *TEXTS[:2], "--similar")
+    assert code == 0
+    first, second = (line.split() for line in out.splitlines())
+    unit = load(run).embed(TEXTS[:2])
+    cosine = float(unit[0] @ unit[1])
+    assert first[:3] == ["1", "1.000", f"{cosine:.3f}"] and second[:3] == ["2", f"{cosine:.3f}", "1.000"]
+    assert out.splitlines()[0].endswith("the cat sat")
+
+
+def test_eight_bits_give_about_the_same(heedful: Run, run: Path) -> None:
+    vectors = [
+        json.loads(heedful("embed", run, "the cat sat", *flags)[1])["vector"] for flags in ((), ("--int8",))
+    ]  # fmt: skip
+    assert vectors[0] != vectors[1]
+    np.testing.assert_allclose(vectors[0], vectors[1], atol=0.05)
+
+
+def test_texts_that_are_cut_are_counted(heedful: Run, run: Path) -> None:
+    _, _, err = heedful("embed", run, "-", "--out", "a.npy", lines=["cat " * 40, "cat", "dog " * 15])
+    assert "note: 2 texts are longer than 16 tokens, and read up to there only" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("embed", "{run}", "a", "--out", "a.txt"), "ends in .npy or .safetensors or .jsonl"),
+        (("embed", "{run}", "a", "--out", "nowhere/a.npy"), "there is no such folder"),
+        (("embed", "{run}", "a", "--out", "a.npy", "--similar"), "either written or compared"),
+        (("embed", "{run}", "a", "--similar"), "2 to 20"),
+        (("embed", "nowhere", "a"), "there is no such folder"),
+        (("fill", "{run}", "the cat"), "write [MASK] where a word is to be told"),
+        (("fill", "{run}", "[MASK] " * 20), "too long for the model"),
+    ],
+)
+def test_mistakes_are_told(heedful: Run, run: Path, words: tuple[str, ...], message: str) -> None:
+    code, out, err = heedful(*(word.replace("{run}", str(run)) for word in words))
+    assert (code, out) == (2, "")
+    assert message in err
+    assert not list(Path().iterdir())
+
+
+def test_a_model_for_something_else_is_pointed_to_its_verb(heedful: Run, run: Path) -> None:
+    code, _, err = heedful("translate", run, "a")
+    assert code == 2
+    assert "use `heedful embed` or `heedful fill`" in err
+
+
+def test_an_encoder_without_its_head_cannot_fill(heedful: Run, tmp_path: Path) -> None:
+    bare = folder(tmp_path / "bare", masked_words=False)
+    assert "no head that tells hidden words" in heedful("fill", bare, "a [MASK]")[2]
+
+
+def test_a_gap_is_filled_with_the_likeliest_words(heedful: Run, run: Path) -> None:
+    code, out, _ = heedful("fill", run, "the [MASK] sat", "--top", 3)
+    head, *words = out.splitlines()
+    (right,) = load(run).fill("the [MASK] sat", 3).guesses
+    assert (code, head) == (0, "the [MASK] sat")
+    assert [line.split() for line in words] == [[guess.word, f"{guess.probability:.1%}"] for guess in right]
+
+
+def test_several_gaps_show_how_they_depend_on_each_other(heedful: Run, run: Path) -> None:
+    text = "the [MASK] sat on a [MASK]"
+    out = heedful("fill", run, text, "--top", 2)[1]
+    right = load(run).fill(text, 2)
+    assert "gap 1" in out and "gap 2" in out
+    best = right.fillings[0]
+    (line,) = (line for line in out.splitlines() if line.strip().startswith(" ... ".join(best.words)))
+    shares = [f"{math.exp(log):.2%}" for log in (best.alone, best.ahead, best.back)]
+    assert line.split()[-4:] == [*shares, f"{best.ahead - best.alone:+.2f}"]
+    assert f"lose {right.joint_gap:.3f} nats" in out
+
+
+def test_lines_are_filled_as_json_and_blank_ones_stay(heedful: Run, run: Path) -> None:
+    code, out, _ = heedful("fill", run, "-", "--json", "--top", 2, lines=["a [MASK]", "", "[MASK] [MASK]"])
+    one, none, two = map(json.loads, out.splitlines())
+    assert code == 0 and none is None
+    assert one["joint_gap"] is None and len(one["gaps"]) == 1 and len(one["gaps"][0]) == 2
+    assert two["joint_gap"] is not None and {len(filling["words"]) for filling in two["fillings"]} == {2}
