@@ -191,8 +191,6 @@ def train_ours() -> dict[str, Any]:
     loss_of = partial(translation_loss, compiled(model, dynamic=False), label_smoothing=0.1)
     plain = PlainStep(model, Spread(loss_of), optimizer, config, device, torch.bfloat16)
     step = GraphedStep(plain, batches[0], alike=True)
-        PlainStep(model, Spread(loss_of), optimizer, config, device, torch.bfloat16), batches[0], alike=True
-    )
 
     def cycle() -> None:
         for batch in batches:
