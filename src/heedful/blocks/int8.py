@@ -79,7 +79,7 @@ def packed(weight: Tensor, step: Tensor) -> Product | None:
 
 def int8(model: nn.Module) -> nn.Module:
     """A copy of a model that has blocks, with all linear maps in these in eight bits."""
-    copied = deepcopy(model).eval().requires_grad_(False)
+    copied = deepcopy(model).cpu().eval().requires_grad_(False)
     for module in copied.get_submodule("blocks").modules():
         for name, part in list(module.named_children()):
             if isinstance(part, Linear):
