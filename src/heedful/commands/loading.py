@@ -28,7 +28,7 @@ USES: dict[type, tuple[str, str]] = {
     Rater: ("says a number of texts", "`heedful classify`"),
     Marker: ("marks words of texts", "`heedful tag`"),
     Responder: ("answers questions about a passage", "`heedful answer`"),
-    Reader: ("gives vectors of texts, and words for their gaps", "`heedful embed` or `heedful fill`"),
+    Reader: ("gives vectors of texts", "`heedful embed`, and where it has a head for hidden words, `heedful fill`"),
     TextReader: ("gives vectors of texts", "it from Python: heedful.load(RUN).layers([TEXT])"),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -41,7 +42,8 @@ def tokenize_verb(name: str, overrides: Sequence[str], folder: Path) -> None:
         typer.echo(
             f"{split:<6} {counts.tokens:>14,} tokens, {counts.sentences:,} sentences, {counts.documents:,} documents"
         )
-    typer.echo(f"wrote {folder}; train on it with data={{kind: tokens, folder: {folder}}} tokenizer=null")
+    told = shlex.quote(f"data={{kind: tokens, folder: {folder}}}")
+    typer.echo(f"wrote {folder}; train on it with {told} tokenizer=null")
 
 
 def some(data: Documents | LibraryProse) -> Iterator[str]:

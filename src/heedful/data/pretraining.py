@@ -421,10 +421,11 @@ def ready(encoded: EncodedDocuments) -> EncodedDocuments:
         raise UserError(
             "there is too little text to make pairs of",
             where="data",
-            found=f"{count:,} documents with {len(encoded.sentences) - 1:,} sentences",
-            expected="at least two documents, since half of the pairs take their second part from another one",
-            todo="name more files; if the documents of a file were not told apart, say where they end: between: "
-            "blank_lines or headings",
+            found=f"in one of the splits, documents: {count:,}, sentences: {len(encoded.sentences) - 1:,}",
+            expected="at least two documents to learn from and two that are held out, since half of the pairs take "
+            "their second part from another one",
+            todo="name more files, or raise data.held_out; if the documents of a file were not told apart, say where "
+            "they end: between: blank_lines or headings",
         )
     return encoded
 

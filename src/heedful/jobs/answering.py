@@ -36,6 +36,7 @@ class AnsweringJob(FinetuningJob):
         encoding="turning questions and passages into tokens",
         testing="answering the {} set",
         sample=("question", "answer", "found"),
+        counted="questions",
     )
     decoding: ClassVar = WindowsConfig
     searches: ClassVar = False

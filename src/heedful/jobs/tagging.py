@@ -35,6 +35,7 @@ class TaggingJob(FinetuningJob):
         encoding="turning words into tokens",
         testing="tagging the {} set",
         sample=("sentence", "marked", "found"),
+        counted="words",
     )
     decoding: ClassVar = None
     searches: ClassVar = False

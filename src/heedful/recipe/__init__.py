@@ -138,7 +138,7 @@ def check_recipe(recipe: Recipe, splits: Sequence[Split] = SPLITS) -> None:
     """Raise one error for all files that a recipe names for some splits and that are not there."""
     problems = [*recipe.data.missing(splits), *(recipe.missing() if isinstance(recipe, Finetuning) else ())]
     if problems:
-        count = "a data file is" if len(problems) == 1 else f"{len(problems)} data files are"
+        count = "a file is" if len(problems) == 1 else f"{len(problems)} files are"
         raise UserError(f"{count} not as the recipe says", problems=problems)
 
 
