@@ -183,7 +183,7 @@ CLAIMS = (
         "F19",
         "Which layers serve a tagger best, six rows: from the embeddings to the last four joined.",
         SPANS,
-        "As recipes, with a frozen encoder and an LSTM; figures with the encoder at hand are in docs/results.md. X11",
+        "Six recipes in one, with a frozen encoder and an LSTM as published; the figures themselves are not repeated here.",
     ),
     Claim("F20", "The table of GLUE: each average is the mean of nine numbers.", FINETUNING, "X12"),
     Claim("F21", "BERT was tried on twelve tasks.", FINETUNING),
