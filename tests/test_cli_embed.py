@@ -145,7 +145,7 @@ def test_mistakes_are_told(heedful: Run, run: Path, words: tuple[str, ...], mess
 def test_a_model_for_something_else_is_pointed_to_its_verb(heedful: Run, run: Path) -> None:
     code, _, err = heedful("translate", run, "a")
     assert code == 2
-    assert "use `heedful embed` or `heedful fill`" in err
+    assert "use `heedful embed`, and where it has a head" in err
 
 
 def test_an_encoder_without_its_head_cannot_fill(heedful: Run, tmp_path: Path) -> None:

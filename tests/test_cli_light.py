@@ -69,7 +69,7 @@ def test_init_then_check(tmp_path: Path) -> None:
     assert heedful("init", "translate", cwd=tmp_path).returncode == 0
     done = heedful("check", "translate.yaml", cwd=tmp_path)
     assert done.returncode == 2  # the recipe is right, the files that it names are yet to come
-    assert "4 data files" in done.stderr
+    assert "4 files" in done.stderr
     assert heedful("init", "translate", cwd=tmp_path).returncode == 2
 
 

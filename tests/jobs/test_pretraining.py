@@ -47,7 +47,7 @@ def test_token_files_train_the_same_model_as_the_text_they_were_made_of(
     tokenize_verb("bert-prose", [*SMALL, documents, vocab], tmp_path / "tokens")
     told = capsys.readouterr().out
     assert "54 documents" in told
-    assert f"data={{kind: tokens, folder: {tmp_path / 'tokens'}}} tokenizer=null" in told
+    assert f"'data={{kind: tokens, folder: {tmp_path / 'tokens'}}}' tokenizer=null" in told
     files: Any = load_recipe(
         "bert-prose", [*SMALL, f"data={{kind: tokens, folder: {tmp_path / 'tokens'}}}", "tokenizer=null"]
     )
