@@ -183,7 +183,7 @@ CLAIMS = (
         "F19",
         "Which layers serve a tagger best, six rows: from the embeddings to the last four joined.",
         SPANS,
-        "Six recipes in one, with a frozen encoder and an LSTM as published; the figures themselves are not repeated here.",
+        "Six recipes in one, with a frozen encoder and an LSTM as published; the figures are not repeated here.",
     ),
     Claim("F20", "The table of GLUE: each average is the mean of nine numbers.", FINETUNING, "X12"),
     Claim("F21", "BERT was tried on twelve tasks.", FINETUNING),
