@@ -109,7 +109,7 @@ class _Projected(torch.autograd.Function):
             logits = x[part] @ even.mT  # (N, V), and the columns that make it even
             more, more_plain, grad = _slice_loss(logits[:, :vocab], bias, targets[part], smoothing, ignore)
             total, plain = total + more, plain + more_plain
-            grad = logits if grad.data_ptr() == logits.data_ptr() else grad
+            grad = logits if grad.is_cuda else grad  # there it is written over the logits, and all columns are meant
             if wants_x:
                 torch.mm(grad, even, out=grad_x[part])
             if wants_weight:

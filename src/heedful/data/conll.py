@@ -15,8 +15,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from heedful.config import Config
-from heedful.data.sources import SPLITS, Name, Split, lines, missing_files, no_data, parsed
+from heedful.data.sources import FilePerSplit, Name, Split, lines, parsed
 from heedful.errors import UserError, shown
 
 TAG = re.compile(r"O|[BIESLU]-(.+)")
@@ -47,20 +46,10 @@ class Sentences(NamedTuple):
     skipped: int
 
 
-class Tagged(Config):
+class Tagged(FilePerSplit):
     """What files of tagged words share: where they are, and how long a line may be."""
 
-    kind: str
-    root: Name = Field(".", description="folder that the files are in, seen from the current one")
     longest: int = Field(100_000, ge=1, le=100_000_000, description="characters that a line may have")
-    train: Name = Field(description="file to learn from")
-    valid: Name = Field(description="file to watch progress on")
-    test: Name | None = Field(None, description="file for the final figure")
-
-    def file(self, split: Split) -> Path | None:
-        """The file of a split, if it is given."""
-        name = {"train": self.train, "valid": self.valid, "test": self.test}[split]
-        return None if name is None else Path(self.root, name)
 
     @abstractmethod
     def rows(self, path: Path) -> Iterator[Sentence]:
@@ -68,18 +57,12 @@ class Tagged(Config):
 
     def read(self, split: Split) -> Sentences:
         """The sentences of a split, with a count of those without words."""
-        path = self.file(split)
-        if path is None:
-            raise no_data(split)
+        path = self.path(split)
         every = list(self.rows(path))
         found = [sentence for sentence in every if sentence.words]
         if not found:
             raise UserError("there is no sentence to read", where=str(path), expected="words with their tags")
         return Sentences(found, len(every) - len(found))
-
-    def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
-        """What a look at the files of some splits, without reading, already shows to be wrong."""
-        return missing_files(self.root, map(self.file, splits))
 
 
 class Conll(Tagged):

@@ -95,6 +95,32 @@ class Source(Config):
         return missing_files(self.root, (path for split in splits for path in self.files(split)))
 
 
+class FilePerSplit(Config):
+    """What all data share that have one file for each split."""
+
+    kind: str
+    root: Name = Field(".", description="folder that the files are in, seen from the current one")
+    train: Name = Field(description="file to learn from")
+    valid: Name = Field(description="file to watch progress on")
+    test: Name | None = Field(None, description="file for the final figure")
+
+    def file(self, split: Split) -> Path | None:
+        """The file of a split, if it is given."""
+        name = {"train": self.train, "valid": self.valid, "test": self.test}[split]
+        return None if name is None else Path(self.root, name)
+
+    def path(self, split: Split) -> Path:
+        """The file of a split that is to be read."""
+        file = self.file(split)
+        if file is None:
+            raise no_data(split)
+        return file
+
+    def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
+        """What a look at the files of some splits, without reading, already shows to be wrong."""
+        return missing_files(self.root, map(self.file, splits))
+
+
 class ParallelFiles(Source):
     """A file of source lines and a file of target lines for each split."""
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
 from heedful.config import Config
-from heedful.data.sources import SPLITS, Name, Split, lines, missing_files, no_data, parsed, text_under
+from heedful.data.sources import FilePerSplit, Split, lines, parsed, text_under
 from heedful.errors import UserError, shown
 
 LONGEST = 1_000_000_000  # characters of a whole file
@@ -49,19 +49,8 @@ class WindowsConfig(Config):
     longest: int = Field(30, ge=1, le=1_000_000, description="tokens that an answer may have")
 
 
-class Asked(Config):
+class Asked(FilePerSplit):
     """What files of questions share: where they are."""
-
-    kind: str
-    root: Name = Field(".", description="folder that the files are in, seen from the current one")
-    train: Name = Field(description="file to learn from")
-    valid: Name = Field(description="file to watch progress on")
-    test: Name | None = Field(None, description="file for the final figure")
-
-    def file(self, split: Split) -> Path | None:
-        """The file of a split, if it is given."""
-        name = {"train": self.train, "valid": self.valid, "test": self.test}[split]
-        return None if name is None else Path(self.root, name)
 
     @abstractmethod
     def rows(self, path: Path) -> Iterator[Question]:
@@ -69,18 +58,12 @@ class Asked(Config):
 
     def read(self, split: Split) -> Questions:
         """The questions of a split, with a count of those that ask nothing or about nothing."""
-        path = self.file(split)
-        if path is None:
-            raise no_data(split)
+        path = self.path(split)
         every = list(self.rows(path))
         found = [one for one in every if one.question.strip() and one.passage.strip()]
         if not found:
             raise UserError("there is no question to read", where=str(path), expected="questions about passages")
         return Questions(found, len(every) - len(found))
-
-    def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
-        """What a look at the files of some splits, without reading, already shows to be wrong."""
-        return missing_files(self.root, map(self.file, splits))
 
 
 class Squad(Asked):

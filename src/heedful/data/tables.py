@@ -10,8 +10,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from heedful.config import Config
-from heedful.data.sources import SPLITS, Column, Name, Split, lines, missing_files, no_data, parsed, text_under
+from heedful.data.sources import Column, FilePerSplit, Name, Split, lines, parsed, text_under
 from heedful.errors import UserError, shown
 
 MOST_NAMED = 20  # labels or columns that a message lists
@@ -46,30 +45,18 @@ class Cell(NamedTuple):
     where: str
 
 
-class Labelled(Config):
+class Labelled(FilePerSplit):
     """What all kinds of files with labels share."""
 
-    kind: str
-    root: Name = Field(".", description="folder that the files are in, seen from the current one")
     longest: int = Field(1_000_000, ge=1, le=WIDEST, description="characters that a line may have")
-    train: Name = Field(description="file to learn from, plain or gzip")
-    valid: Name = Field(description="file to watch progress on")
-    test: Name | None = Field(None, description="file for the final figure, with labels too")
 
     @abstractmethod
     def rows(self, path: Path) -> Iterator[tuple[Cell, Cell | None, Cell]]:
         """The text, the second text if there are pairs, and the label of every row."""
 
-    def file(self, split: Split) -> Path | None:
-        """The file of a split, if it is given."""
-        name = {"train": self.train, "valid": self.valid, "test": self.test}[split]
-        return None if name is None else Path(self.root, name)
-
     def read(self, split: Split) -> Items:
         """The items of a split, with a count of those that were blank."""
-        path = self.file(split)
-        if path is None:
-            raise no_data(split)
+        path = self.path(split)
         found = [
             Item(text.text, pair.text if pair else None, label.text.strip(), label.where)
             for text, pair, label in self.rows(path)
@@ -81,10 +68,6 @@ class Labelled(Config):
                 expected="at least one text with a label",
             )  # fmt: skip
         return Items(items, len(found) - len(items))
-
-    def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
-        """What a look at the files of some splits, without reading, already shows to be wrong."""
-        return missing_files(self.root, map(self.file, splits))
 
 
 ByName = Column | Name

@@ -20,6 +20,7 @@ from heedful.errors import UserError
 from heedful.jobs import Evaluated, Names, Progress
 from heedful.jobs.finetuning import FinetuningJob
 from heedful.models.configs import AnswererConfig
+from heedful.recipe.answering import AnsweringRecipe
 from heedful.tasks.answering import Responder, answer_loss, mean_loss
 from heedful.training.spans import answer_scores
 
@@ -40,6 +41,10 @@ class AnsweringJob(FinetuningJob):
     )
     decoding: ClassVar = WindowsConfig
     searches: ClassVar = False
+
+    def __init__(self, recipe: AnsweringRecipe) -> None:
+        super().__init__(recipe)
+        self.decode = recipe.decode
 
     def read(self, split: Split) -> Questions:
         """The questions of a split."""

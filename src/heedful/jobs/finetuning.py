@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,14 @@ class FinetuningJob(Job):
     """A task of one added layer. Each one has its own job, and is one of these."""
 
     def __init__(self, recipe: Any) -> None:
-        self.recipe, self.decode = recipe, getattr(recipe, "decode", None)
+        self.recipe = recipe
+        self.decode: Any = None
         self.began: list[str] = []  # what whoever starts the run should know of its beginning
         self._found: Pretrained | None = None
 
+    @abstractmethod
     def texts(self, read: Any) -> Sequence[str]:
         """All texts of a split, which a tokenizer is learned from."""
-        raise NotImplementedError
 
     def learn(self, read: Any) -> WordPieces:
         """The tokenizer of the folder that the run starts from, else one that is learned from the texts."""
