@@ -167,7 +167,7 @@ def train_ours(size: str, length: int) -> dict[str, Any]:
     return measured(work, first, length)
 
 
-GROUPS = [[("base", 128), ("large", 128)], [("base", 512), ("large", 512)]]  # cases that a large GPU holds at once
+GROUPS = {length: [("base", length), ("large", length)] for length in CASES}  # cases that a large GPU holds at once
 
 
 def contenders(size: str, length: int) -> dict[str, Any]:
@@ -199,23 +199,24 @@ def group(cases: list[tuple[str, int]]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--lengths", nargs="+", type=int, default=list(CASES), choices=list(CASES))
     parser.add_argument("--out", type=Path, help="write all numbers here as JSON")
     parser.add_argument("--contender", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.contender:
-        every = {name: run for some in GROUPS for case in some for name, run in contenders(*case).items()}
+        every = {name: run for some in GROUPS.values() for case in some for name, run in contenders(*case).items()}
         print("RESULT " + json.dumps(every[options.contender]()))
         return
     import torch
 
     found: dict[str, Any] = {"torch": torch.__version__, "device": torch.cuda.get_device_name()}
     print(f"{'BERT, a training step':<28} {'ms':>8} {'seq/s':>8} {'GiB':>6} {'first loss':>11}", flush=True)
-    for cases in GROUPS:
-        found |= group(cases)
+    for length in options.lengths:
+        found |= group(GROUPS[length])
         if options.out:
             options.out.write_text(json.dumps(found, indent=1) + "\n")
     for (size, length), goal in GOALS.items():
-        theirs, mine = (found[name] for name in contenders(size, length))
+        theirs, mine = (found.get(name) for name in contenders(size, length))
         if theirs and mine:
             memory = f"{mine['gib']:.1f} against {theirs['gib']:.1f} GiB"
             print(f"{size} {length}: {theirs['ms'] / mine['ms']:.2f}x transformers (goal {goal}), {memory}")
