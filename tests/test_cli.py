@@ -78,13 +78,14 @@ def numbers_of(lines: str, word: str) -> list[float]:
 def test_train_tells_its_way_and_its_end(run: Path) -> None:
     log = (run.parent.parent / "log").read_text()
     for expected in (
-        " pairs, 90 tokens, 0.01 million parameters, on cpu with 1 thread",
+        " pairs, 90 tokens, 7,072 parameters, on cpu with 1 thread",
         "step 1  loss ",
         "step 10  valid: loss ",
         "step 20  valid: loss ",
         "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:",
         "run folder  runs/numbers",
         "loss curve  runs/numbers/loss.png",
+        "report      runs/numbers/report.html",
         "heedful translate runs/numbers '",
     ):
         assert expected in log
@@ -534,7 +535,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_training_a_language_model_speaks_of_texts(written: Path) -> None:
     log = (written.parent.parent / "log").read_text()
     for expected in (
-        " tokens of text, 25 different ones, 0.00 million parameters",
+        " tokens of text, 25 different ones, ",
         "step 20  valid: loss ",
         "reading the test set",
         "  perplexity          ",

@@ -9,6 +9,7 @@ import pytest
 
 from heedful import __version__, cli
 from heedful.errors import UserError
+from heedful.recipe import load_recipe
 
 
 def heedful(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -98,3 +99,27 @@ def test_idle_threads_are_told_to_sleep_unless_the_user_chose(monkeypatch: pytes
     monkeypatch.delenv("OMP_WAIT_POLICY")
     main(monkeypatch, "--version")
     assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
+
+
+@pytest.mark.parametrize("name", ["mnist-dense", "digits-denoising"])
+def test_show_ends_with_the_layers_of_an_autoencoder_and_is_still_the_recipe(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(monkeypatch, "show", name) == 0
+    out = capsys.readouterr().out
+    path = tmp_path / "shown.yaml"
+    path.write_text(out)
+    recipe = load_recipe(name)
+    assert load_recipe(str(path)) == recipe
+    table = [line.removeprefix("# ") for line in out.splitlines() if line.startswith("#")]
+    assert "\n".join(table) == str(recipe.model.summary())
+    assert out.splitlines()[-1] == "# Non-trainable parameters: 0"
+    assert main(monkeypatch, "show", str(path)) == 0
+    assert capsys.readouterr().out == out
+
+
+def test_only_autoencoders_are_shown_with_a_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(monkeypatch, "show", "numbers") == 0
+    assert "#" not in capsys.readouterr().out

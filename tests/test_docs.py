@@ -21,7 +21,8 @@ from heedful.config import Config
 from heedful.data.conll import Conll, JsonTags
 from heedful.data.corpora import TokenFiles
 from heedful.data.documents import Documents, JsonDocuments, TextDocuments
-from heedful.data.embedded import LibraryProse, NumberLanguages, NumberWords
+from heedful.data.embedded import Digits, LibraryProse, NumberLanguages, NumberWords
+from heedful.data.images import ArrayFile, ArrayImages, CsvImages, IdxImages, ImageFiles, ImageFolders
 from heedful.data.sources import Files, Jsonl, ParallelFiles, Tsv
 from heedful.data.squad import JsonQuestions, Squad, WindowsConfig
 from heedful.data.tables import CsvTable, JsonlTable, TsvTable
@@ -50,23 +51,29 @@ from heedful.models.configs import (
     TransformerEncoder,
     TreeLSTMConfig,
 )
+from heedful.models.configs.autoencoder import SIZES as LECTURE
+from heedful.models.configs.autoencoder import AutoencoderConfig
+from heedful.models.configs.layers import Conv, Dense, Flatten, MaxPool, Reshape, Upsample
 from heedful.recipe import KINDS, shipped
 from heedful.recipe.answering import AnsweringTask
 from heedful.recipe.classification import ClassificationTask, RegressionTask
 from heedful.recipe.finetuning import Start
 from heedful.recipe.language_model import LanguageModelTask, WritingConfig
 from heedful.recipe.pretraining import PretrainingTask
+from heedful.recipe.reconstruction import ReconstructionTask
 from heedful.recipe.tagging import TaggingTask
 from heedful.recipe.translation import DecodeConfig, TranslationTask
 from heedful.recipe.trees import TreeTask
 from heedful.training.configs import Budget, TrainConfig
-from heedful.training.optim import AdamW, Constant, Cosine, Linear, Noam
+from heedful.training.optim import AdamW, Constant, Cosine, Linear, Noam, RMSprop
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 SEQ2SEQ = ROOT / "docs" / "models" / "seq2seq.md"
 BERT = ROOT / "docs" / "models" / "bert.md"
-SESSIONS = [ROOT / "README.md", ROOT / "docs" / "python.md", ROOT / "docs" / "distributed.md", SEQ2SEQ, BERT]
+AUTOENCODER = ROOT / "docs" / "models" / "autoencoder.md"
+DOCS = [ROOT / "docs" / name for name in ("python.md", "distributed.md", "autoencoders.md")]
+SESSIONS = [ROOT / "README.md", *DOCS, SEQ2SEQ, BERT, AUTOENCODER]
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 
 # The smallest run of the demo's recipe, for snippets that are marked as needing a trained model.
@@ -231,6 +238,22 @@ SETTINGS: dict[str, type[Config]] = {
     "model.reader, `kind: bilstm`": BiLSTMReader,
     "model, `kind: answerer`": AnswererConfig,
     "decode, of questions": WindowsConfig,
+    "task, `kind: reconstruction`": ReconstructionTask,
+    "data, `kind: idx`": IdxImages,
+    "data.train, of `kind: idx`": ImageFiles,
+    "data, `kind: image_folder`": ImageFolders,
+    "data, `kind: array`": ArrayImages,
+    "data.train, of `kind: array`": ArrayFile,
+    "data, `kind: csv`, of images": CsvImages,
+    "data, `kind: digits`": Digits,
+    "model, `kind: autoencoder`": AutoencoderConfig,
+    "a layer, `kind: dense`": Dense,
+    "a layer, `kind: conv`": Conv,
+    "a layer, `kind: max_pool`": MaxPool,
+    "a layer, `kind: upsample`": Upsample,
+    "a layer, `kind: flatten`": Flatten,
+    "a layer, `kind: reshape`": Reshape,
+    "train.optimizer, `kind: rmsprop`": RMSprop,
 }
 
 
@@ -276,6 +299,13 @@ def test_the_page_of_bert_counts_its_published_sizes_right() -> None:
         if isinstance(c, BertConfig)
     }
     assert told_sizes == expected
+
+
+def test_the_page_of_autoencoders_counts_those_of_the_lecture_right() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| ([\dx ]+) \| ([\dx ]+) \| ([\d,]+) \|$", AUTOENCODER.read_text(), re.MULTILINE)
+    shapes = {name: (" x ".join(map(str, net.input)), " x ".join(map(str, net.code))) for name, net in LECTURE.items()}
+    expected = [(name, *shapes[name], f"{net.parameters():,}") for name, net in LECTURE.items()]
+    assert rows == expected
 
 
 @pytest.mark.parametrize("title", SEQ2SEQ_SETTINGS)

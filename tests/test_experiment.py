@@ -31,7 +31,7 @@ from heedful.recipe import Recipe, load_recipe
 from heedful.scoring import Evaluated, results, scored
 from heedful.training import files
 from heedful.training.checkpoint import newest
-from heedful.training.loop import Saved, Step
+from heedful.training.loop import Epoch, Saved, Step
 from heedful.training.metrics import Score
 from heedful.training.optim import Cosine
 
@@ -201,12 +201,12 @@ def test_the_events_come_in_order(whole: tuple[Path, list[Happening]]) -> None:
     told = [
         f"{type(event).__name__} {event.name if isinstance(event, Stage) else event.step}"
         for event in whole[1]
-        if not isinstance(event, Step)
+        if not isinstance(event, Step | Epoch)
     ]
     assert told == [
         "Stage reading the data", "Stage training the tokenizer", "Stage turning text into tokens", "Started 0",
         "Evaluated 10", "Saved 10", "Evaluated 20", "Saved 20", "Evaluated 30", "Saved 30", "Evaluated 40", "Saved 40",
-        "Stage translating the test set", "Evaluated 40", "Finished 40",
+        "Stage translating the test set", "Evaluated 40", "Stage drawing pictures", "Finished 40",
     ]  # fmt: skip
 
 
@@ -279,8 +279,8 @@ def test_the_final_model_is_the_mean_of_the_last_checkpoints(whole: tuple[Path, 
 def test_the_folder_is_complete(whole: tuple[Path, list[Happening]]) -> None:
     run, events = whole
     assert sorted(path.name for path in run.iterdir()) == [
-        "checkpoints", "env.json", "lock", "loss.png", "metrics.jsonl", "model", "recipe.yaml", "results.json",
-        "tokenizer.json",
+        "checkpoints", "env.json", "lock", "loss.png", "metrics.jsonl", "model", "recipe.yaml", "report.html",
+        "results.json", "tokenizer.json",
     ]  # fmt: skip
     assert sorted(path.name for path in (run / "model").iterdir()) == [
         "config.json", "manifest.json", "model.safetensors", "tokenizer.json",
@@ -306,7 +306,7 @@ def test_strange_lines_in_the_metrics_are_no_matter(copied: Path) -> None:
     with (copied / "metrics.jsonl").open("a") as file:
         file.write('{"step": 3}\n{"step": 3, "kind": "step", "loss": "low"}\n{"step": 3, "kind": "step"}\n')
     list(train(recipe(), copied))
-    assert curve(copied) == copied / "loss.png"
+    assert curve(copied, "nats a token") == copied / "loss.png"
 
 
 def test_an_old_checkpoint_that_a_crash_kept_goes_when_the_run_is_looked_at_again(copied: Path) -> None:
@@ -321,13 +321,13 @@ def test_the_curve_shows_training_and_validation_alone(
 ) -> None:
     drawn: list[dict[str, tuple[list[int], list[float]]]] = []
     monkeypatch.setattr("heedful.figures.curves", lambda series, *rest: drawn.append(series))
-    assert curve(copied) == copied / "loss.png"
+    assert curve(copied, "nats a token") == copied / "loss.png"
     assert drawn[0]["train"][0] == list(range(1, 41))
     assert drawn[0]["valid"][0] == [10, 20, 30, 40]  # the loss on the test set is not one of them
     (copied / "metrics.jsonl").write_text("")
-    assert curve(copied) is None
+    assert curve(copied, "nats a token") is None
     (copied / "metrics.jsonl").unlink()
-    assert curve(copied) is None
+    assert curve(copied, "nats a token") is None
 
 
 def test_budgets_of_tokens_and_minutes_end_a_run(tmp_path: Path) -> None:
@@ -535,7 +535,7 @@ def lie(folder: Path) -> None:
 GARBAGE: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "no config": (lambda folder: (folder / "config.json").unlink(), "config.json", "cannot be read"),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors", "cannot be read"),
-    "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer.json", "tokenizer is missing"),
+    "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer.json", "this file is missing"),
     "bad JSON": (put("config.json", '{"task": "translation", '), "config.json", "not JSON"),
     "deep JSON": (put("config.json", '{"a":' * 100_000), "config.json", "nested too deeply"),
     "a list": (put("config.json", "[1, 2]"), "config.json", "holds no settings"),

@@ -34,6 +34,7 @@ LAYERS: dict[str, set[str]] = {
         "blocks.int8",
         "blocks.layouts",
         "blocks.losses",
+        "blocks.noise",
         "blocks.taps",
         "decode",
         "data",
@@ -53,6 +54,8 @@ LAYERS: dict[str, set[str]] = {
     "hf": {"models", "blocks.layouts", "blocks.linear", "data", "training", "config", "errors", "yamltext"},
     "letters": set(),
     "figures": {"errors", "letters"},
+    "scatters": {"errors", "figures", "letters"},
+    "galleries": {"errors", "figures", "letters"},
     "shapes": set(),
     "claims": set(),
 }
@@ -63,6 +66,21 @@ LAYERS["experiment"] = {*LAYERS}
 # Small experiments that stand for themselves: no recipe, no run folder.
 LAYERS["studies"] = {"blocks", "config", "decode", "errors", "figures", "models", "training.optim"}
 LAYERS["studies"] |= {"loading", "tasks.embedding"}  # of those that look into a trained encoder
+LAYERS["studies"] |= {"scatters", "tasks.reconstruction", "data.images"}  # of those that look into an autoencoder
+LAYERS["studies"] |= {"data.embedded"}  # of those that show a digit
+# Estimators by the conventions of scikit-learn.
+LAYERS["estimators"] = {*LAYERS} - {"studies", "claims"}
+# Pictures and pages of a run that is complete.
+LAYERS["paintings"] = {
+    "data.images",
+    "estimators.pca",
+    "galleries",
+    "scatters",
+    "tasks.reconstruction",
+    "training.files",
+}
+LAYERS["report"] = {*LAYERS} - {"experiment", "studies", "claims"}
+LAYERS["experiment"] |= {"report"}
 # The packages of others that each part may import.
 FOREIGN: dict[str, set[str]] = {
     "errors": set(),
@@ -70,7 +88,7 @@ FOREIGN: dict[str, set[str]] = {
     "config": {"pydantic"},
     "blocks": {"torch"},
     "blocks.kernels": {"torch", "triton"},
-    "data": {"numpy", "torch", "pydantic", "tokenizers", "unicode_rbnf"},
+    "data": {"numpy", "torch", "pydantic", "tokenizers", "unicode_rbnf", "PIL", "sklearn"},
     "models": {"torch", "pydantic"},
     "decode": {"torch"},
     "tasks": {"torch", "numpy", "pydantic"},
@@ -81,9 +99,14 @@ FOREIGN: dict[str, set[str]] = {
     "loading": {"torch"},
     "scoring": set(),
     "experiment": {"torch"},
-    "studies": {"torch", "pydantic"},
+    "studies": {"torch", "numpy", "pydantic", "sklearn"},
+    "estimators": {"torch", "numpy", "pydantic", "sklearn"},
     "letters": {"PIL"},
     "figures": {"numpy", "PIL"},
+    "scatters": {"numpy"},
+    "galleries": {"numpy", "PIL"},
+    "paintings": {"numpy"},
+    "report": set(),
     "shapes": {"torch"},
     "claims": set(),
 }

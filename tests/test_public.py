@@ -8,7 +8,10 @@ import pytest
 
 import heedful
 
-NAMES = ["Reader", "UserError", "__version__", "load", "load_recipe", "train", "watch"]
+NAMES = [
+    "PCA", "Autoencoder", "ConvAutoencoder", "DenoisingAutoencoder", "Reader", "UserError", "__version__", "load",
+    "load_recipe", "train", "watch",
+]  # fmt: skip
 TINY = [
     "data.train=200", "data.valid=10", "data.test=10", "tokenizer.vocab=90", "model.width=16", "model.heads=2",
     "model.hidden=32", "train.budget.steps=3",

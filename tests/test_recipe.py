@@ -264,3 +264,66 @@ def test_the_parts_of_a_recipe_say_how_to_be_chosen() -> None:
             load_recipe("numbers-rnn", [text])
         assert (caught.value.todo, caught.value.problems) == (todo, ())
     load_recipe("numbers-rnn", ["model.encoder={kind: transformer, layers: 1, hidden: 128}"])
+
+
+# ------------------------------------------------------------------ autoencoders
+@pytest.mark.parametrize(
+    ("overrides", "where", "told"),
+    [
+        (["model.decoder.1={kind: conv, filters: 3}"], "override model.decoder.1", "put `kind: reshape` before it"),
+        (
+            ["model.decoder.1.width=63"],
+            "digits.yaml:10:",
+            "model.decoder: the decoder ends with a vector of 63, and the input is a vector",
+        ),
+        (["train.batch_examples=null"], "override train.batch_examples", "say how many images a batch has; 128, say"),
+        (
+            ["model.input=[2, 2]"],
+            "override model.input",
+            "[784], or a picture of channels, rows and columns, [1, 28, 28]",
+        ),
+        (
+            ["model.input=[1, 8, 8]"],
+            "digits.yaml:8:",
+            "model.encoder.0: a dense layer takes a vector",
+        ),
+        (["model.encoder.0.kind=dens"], "override model.encoder.0.kind", "did you mean dense"),
+        (["model.encoder.0.width=0"], "override model.encoder.0.width", "greater than or equal to 1"),
+        (["task.clip=[1.0, 0.0]"], "override task.clip", "write clip: [0.0, 1.0]"),
+        (["task.clip=[0.5, 0.5]"], "override task.clip", "write clip: [0.0, 1.0]"),
+        (["task.noise=-1"], "override task.noise", "greater than or equal to 0"),
+        (["train.optimizer.kind=rmsprob"], "override train.optimizer.kind", "did you mean rmsprop"),
+        (["train.optimizer.rho=1.0"], "override train.optimizer.rho", "less than 1"),
+        (["train.optimizer.eps_place=before_root"], "override train.optimizer.eps_place", "did you mean"),
+        (["train.optimizer.betas=[0.9, 0.9]"], "override train.optimizer.betas", "betas"),
+        (["model.kind=bert"], "override model.kind", "autoencoder"),
+        (["train.batching=packed"], "override train.batching", "write batching: padded"),
+    ],
+)
+def test_mistakes_in_an_autoencoder_are_told_at_their_field(overrides: list[str], where: str, told: str) -> None:
+    with pytest.raises(UserError) as caught:
+        load_recipe("digits", overrides)
+    assert told in str(caught.value)
+    assert where in str(caught.value.where)
+
+
+def test_an_even_square_that_keeps_the_size_is_refused_with_both_ways_out() -> None:
+    with pytest.raises(UserError, match=r"model\.encoder\.2: .* write an odd size, or padding: valid") as caught:
+        load_recipe("digits-denoising", ["model.encoder.2.size=4"])
+    assert "digits-denoising.yaml:10:" in str(caught.value.where)
+
+
+def test_an_optimizer_without_a_kind_is_adamw() -> None:
+    recipe = load_recipe("numbers", ["train.optimizer={lr: 0.01}"])
+    assert (recipe.train.optimizer.kind, recipe.train.optimizer.lr) == ("adamw", 0.01)
+    assert load_recipe("digits", ["train.optimizer={kind: adamw}"]).train.optimizer.kind == "adamw"
+    assert load_recipe("digits").train.optimizer.eps_place == "after_root"
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("mnist-dense", 161_804), ("mnist-conv", 1_185), ("mnist-denoising", 28_353)]
+)
+def test_the_lectures_autoencoders_are_told_by_their_parameters(name: str, size: int) -> None:
+    recipe = load_recipe(name)
+    assert recipe.size == size
+    assert f"{size:,} parameters" in summary(shipped()[name])

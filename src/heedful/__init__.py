@@ -6,17 +6,35 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
-__all__ = ["Reader", "UserError", "__version__", "load", "load_recipe", "train", "watch"]
+__all__ = [
+    "PCA",
+    "Autoencoder",
+    "ConvAutoencoder",
+    "DenoisingAutoencoder",
+    "Reader",
+    "UserError",
+    "__version__",
+    "load",
+    "load_recipe",
+    "train",
+    "watch",
+]
 
 if TYPE_CHECKING:
     from heedful.blocks.taps import watch
     from heedful.errors import UserError
+    from heedful.estimators.autoencoder import Autoencoder, ConvAutoencoder, DenoisingAutoencoder
+    from heedful.estimators.pca import PCA
     from heedful.experiment import train
     from heedful.loading import load
     from heedful.recipe import load_recipe
     from heedful.tasks.embedding import Reader
 
 _PLACES = {
+    "Autoencoder": "heedful.estimators.autoencoder",
+    "ConvAutoencoder": "heedful.estimators.autoencoder",
+    "DenoisingAutoencoder": "heedful.estimators.autoencoder",
+    "PCA": "heedful.estimators.pca",
     "Reader": "heedful.tasks.embedding",
     "UserError": "heedful.errors",
     "load": "heedful.loading",

@@ -64,7 +64,10 @@ def _options(
 @app.command()
 def init(
     template: Annotated[
-        str, typer.Argument(metavar="TASK", help="translate, language-model, trees, pretrain, classify, tag or answer.")
+        str,
+        typer.Argument(
+            metavar="TASK", help="translate, language-model, trees, pretrain, classify, tag, answer or autoencode."
+        ),
     ],
     path: Annotated[Path | None, typer.Argument(metavar="PATH", help="The file to write; else TASK.yaml.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Write even where a file is in the way.")] = False,
@@ -79,11 +82,15 @@ def init(
 
 @app.command()
 def show(recipe: RecipeName, overrides: Overrides = None) -> None:
-    """Print a recipe in full, defaults and overrides included."""
+    """Print a recipe in full, defaults and overrides included. Of an autoencoder, also a table of its layers."""
     from heedful.config import render
     from heedful.recipe import load_recipe
+    from heedful.recipe.reconstruction import ReconstructionRecipe
 
-    typer.echo(render(load_recipe(recipe, overrides or [])), nl=False)
+    shown = load_recipe(recipe, overrides or [])
+    typer.echo(render(shown), nl=False)
+    if isinstance(shown, ReconstructionRecipe):
+        typer.echo("".join(f"# {line}\n" for line in str(shown.model.summary()).splitlines()), nl=False)
 
 
 @app.command()
@@ -297,6 +304,69 @@ def fill(
     from heedful.commands.fill import fill_verb
 
     fill_verb(run, texts or [], top, as_json)
+
+
+Pictured = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="IMAGE", help="Pictures, folders, .npy or .npz arrays, idx files; else the run's own test images."
+    ),
+]
+Drawn = Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The picture to draw: .png or .svg.")]
+Shown = Annotated[int | None, typer.Option("--count", min=1, max=1000, help="How many images to show; else 10.")]
+NoiseSeed = Annotated[int, typer.Option(min=0, max=2**62, help="Which noise.")]
+
+
+@app.command()
+def reconstruct(
+    run: RunFolder,
+    out: Drawn,
+    images: Pictured = None,
+    beside: Annotated[
+        list[Path] | None, typer.Option(metavar="RUN", help="Another run, in columns of its own; may be repeated.")
+    ] = None,
+    pca: Annotated[bool, typer.Option("--pca", help="Show what PCA leaves with as many numbers as a code.")] = False,
+    walk: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="A B", help="Walk from one image's code to another's: numbers of test images, or files."),
+    ] = None,
+    count: Shown = None,
+    seed: NoiseSeed = 0,
+    as_json: Json = False,
+) -> None:
+    """Draw images beside what an autoencoder makes of them. Their errors stand beneath."""
+    from heedful.commands.reconstruct import reconstruct_verb
+
+    reconstruct_verb(run, images or [], out, beside or [], pca, walk, count, seed, as_json)
+
+
+@app.command()
+def denoise(
+    run: RunFolder,
+    out: Drawn,
+    images: Pictured = None,
+    noise: Annotated[float | None, typer.Option(min=0, max=100, help="Deviation of noise; else as trained.")] = None,
+    noisy_already: Annotated[bool, typer.Option("--given", help="The images are noisy already: add none.")] = False,
+    count: Shown = None,
+    seed: NoiseSeed = 0,
+    as_json: Json = False,
+) -> None:
+    """Draw images, what noise leaves of them, and what an autoencoder restores."""
+    from heedful.commands.reconstruct import denoise_verb
+
+    denoise_verb(run, images or [], out, noise, noisy_already, count, seed, as_json)
+
+
+@app.command()
+def encode(
+    run: RunFolder,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write: .npy, .npz or .csv.")],
+    images: Pictured = None,
+) -> None:
+    """Write the codes that an autoencoder makes of images. With their labels, where these are known."""
+    from heedful.commands.reconstruct import encode_verb
+
+    encode_verb(run, images or [], out)
 
 
 @app.command()

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Discriminator, ValidationError
 
 from heedful.errors import UserError, shown
 from heedful.yamltext import DEEPEST, Key, Keys, Marks, halved, load_yaml, read_yaml, scalar, write_yaml
 
-__all__ = ["Config", "FieldError", "load_yaml", "override", "parse", "render"]
+__all__ = ["Config", "FieldError", "by_kind", "load_yaml", "override", "parse", "render"]
 
 MOST_PROBLEMS = 30  # shown at once
 LONGEST_NAME = 120  # characters of a key that a message repeats
@@ -37,6 +37,16 @@ class FieldError(ValueError):
     def __init__(self, message: str, *keys: Key) -> None:
         super().__init__(message)
         self.keys = keys
+
+
+def by_kind(usual: str) -> Discriminator:
+    """What tells the members of a union apart: their `kind`, which may be left out where the usual one is meant."""
+
+    def choose(value: Any) -> str:
+        kind = value.get("kind", usual) if isinstance(value, dict) else getattr(value, "kind", usual)
+        return str(kind)
+
+    return Discriminator(choose)
 
 
 def override(data: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:

@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from heedful.config import render
 from heedful.errors import UserError
 from heedful.jobs import Encoded, Evaluated, Job, Read, Vocabulary, job_of
-from heedful.loading import few_threads, read_recipe, write_portable
+from heedful.loading import cores, read_recipe, write_portable
 from heedful.models import build
-from heedful.models.configs import with_vocab
 from heedful.recipe import Recipe, check_recipe, recipe_of
 from heedful.recipe.finetuning import Finetuning
 from heedful.scoring import plain, results, scored
@@ -28,7 +27,7 @@ from heedful.training.checkpoint import Checkpoint, RunFolder, is_saved, newest
 from heedful.training.distributed import Parallel, Team
 from heedful.training.environment import environment, memory
 from heedful.training.files import append_jsonl, disk_errors, trim_jsonl, write_text_atomic
-from heedful.training.loop import Counters, Due, Saved, Step, choose_device, fit, in_steps, repeat_exactly, spent
+from heedful.training.loop import Counters, Due, Epoch, Saved, Step, choose_device, fit, in_steps, repeat_exactly, spent
 from heedful.training.ownership import make_parents
 from heedful.training.saving import Saver
 from heedful.training.tensors import EXIT_NOT_FINITE
@@ -43,6 +42,13 @@ class Stage:
     """What is being done apart from training itself."""
 
     name: str
+
+
+@dataclass(frozen=True)
+class Noted:
+    """What whoever trains should know, and what stops nothing."""
+
+    text: str
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,7 @@ class Finished:
     folder: str
 
 
-Happening = Stage | Started | Step | Evaluated | Saved | Finished
+Happening = Stage | Noted | Started | Step | Epoch | Evaluated | Saved | Finished
 
 
 def train(
@@ -120,23 +126,22 @@ def _train(
     valid: Read = job.read("valid")
     yield Stage(job.words.learning)
     text = team.word(_vocabulary(job, path, read).json if folder else "")
-    vocabulary = job.open(text, str(path / "tokenizer.json"))
+    vocabulary = job.open(text, str(path / job.file))
     yield Stage(job.words.encoding)
     encoded: Encoded = job.encode(read, vocabulary)
     team.require_same("training set", encoded.sha256, "give every machine the same data files")
     held_out: Encoded = job.encode(valid, vocabulary)
 
     torch.manual_seed(recipe.train.seed)
-    vocab = recipe.model.vocab or vocabulary.vocab
-    _require_room(vocab, vocabulary.vocab)
-    config = with_vocab(recipe.model, vocab)
-    if (told := config.parameters(vocab)) > recipe.size:  # the words of trees are counted only now
+    config = job.fitted(recipe.model, vocabulary, "model")
+    if (told := config.parameters(vocabulary.vocab)) > recipe.size:  # the words of trees are counted only now
         _require_memory(told, device, team, recipe.train.parallel)
         if folder:
             folder.preflight(model=4 * told, checkpoint=4 * told * 3)
     model: Any = build(config)
     size = sum(weight.numel() for weight in model.parameters())
-    threads = recipe.train.threads or few_threads(model, device, team.local_world)
+    there = cores(team.local_world)
+    threads = recipe.train.threads or (job.threads(model, there) if device.type == "cpu" else there)
     torch.set_num_threads(threads)
     model.to(device)
 
@@ -155,7 +160,7 @@ def _train(
     batching = {"packed": packed, "batch_tokens": recipe.train.batch_tokens, "accumulate": recipe.train.accumulate}
     about = {**setting, **data, **batching, "seed": recipe.train.seed, "deterministic": recipe.train.deterministic}
     if checkpoint:
-        _require_same_samples(checkpoint, path, data, packed)
+        _require_same_samples(checkpoint, path, job.file, data, packed)
         require_fit(model, checkpoint.load("model"), checkpoint.path / "model.safetensors")
     saved = {
         stem: team.tensors(checkpoint.load(stem) if checkpoint else None)
@@ -178,7 +183,9 @@ def _train(
     shown: Any = build(config) if sharded and team.leads else model
     speaker = job.speaker(shown, config, vocabulary, job.decode, device)
     with Saver(folder, recipe.train.save_behind) if folder else nullcontext() as saver:
-        for event in fit(model, loss_of, batches, settings, device, saver, about, counters, saved, stop, team):
+        for event in fit(
+            model, loss_of, batches, settings, device, saver, about, counters, saved, stop, team, job.records
+        ):
             if isinstance(event, Due):
                 weights = weights_of(model, team) if sharded else {}
                 if not team.leads:
@@ -198,20 +205,8 @@ def _train(
                 yield event
     stopped = spent(settings, counters) < 1
     if folder and not stopped:
-        yield from _finish(job, folder, config, shown, speaker, counters)
+        yield from _finish(job, folder, config, shown, speaker, counters, len(encoded))
     yield Finished(counters.step, stopped, str(path))
-
-
-def _require_room(given: int, known: int) -> None:
-    """Refuse a model with fewer rows in its embedding than there are things to embed."""
-    if given < known:
-        raise UserError(
-            "the model's vocabulary is too small",
-            where="model.vocab",
-            found=f"{given:,}",
-            expected=f"at least {known:,}, as many as the training data have",
-            todo="leave model.vocab out",
-        )
 
 
 def _require_memory(size: int, device: torch.device, team: Team, parallel: Parallel) -> None:
@@ -269,7 +264,7 @@ def _notes(
         )
 
 
-def _require_same_samples(checkpoint: Checkpoint, run: Path, data: dict[str, str], packed: bool) -> None:
+def _require_same_samples(checkpoint: Checkpoint, run: Path, file: str, data: dict[str, str], packed: bool) -> None:
     """Refuse to go on with other samples, or in another order, than the run began with."""
     about = checkpoint.manifest.about
     if about["packed"] != packed:
@@ -280,7 +275,7 @@ def _require_same_samples(checkpoint: Checkpoint, run: Path, data: dict[str, str
             found=f"{now} batches on this device, {before} ones when the run began",
             todo=f"go on on the device it began on, or begin anew elsewhere with train.batching={before}",
         )
-    for name, where in (("tokenizer", str(run / "tokenizer.json")), ("data", "the training data")):
+    for name, where in (("tokenizer", str(run / file)), ("data", "the training data")):
         if about.get(name, data[name]) != data[name]:  # a run of an older version may not have noted it
             raise UserError(
                 "this is not what the run began with",
@@ -292,9 +287,9 @@ def _require_same_samples(checkpoint: Checkpoint, run: Path, data: dict[str, str
 
 
 def _finish(
-    job: Job, folder: RunFolder, config: Any, model: nn.Module, speaker: Any, counters: Counters
+    job: Job, folder: RunFolder, config: Any, model: nn.Module, speaker: Any, counters: Counters, examples: int
 ) -> Iterator[Happening]:
-    """Average the last checkpoints, write the portable model, and score it on the test set."""
+    """Average the last checkpoints, write the portable model, score it on the test set, and report on all that."""
     recipe = job.recipe
     # A stop between two saves leaves a checkpoint too, which is not averaged: the model does not depend on stops.
     regular = (
@@ -306,17 +301,30 @@ def _finish(
     load_strictly(model, average([checkpoint.load("model") for checkpoint in checkpoints]), checkpoints[0].path)
     model.eval()
     write_portable(folder.path / "model", job, config, model, speaker.tokenizer)
-    curve(folder.path)
-    if not _has_test(recipe):
-        return
-    result = results(folder.path)
-    if result is None:
+    curve(folder.path, job.words.loss)
+    result = results(folder.path) if _has_test(recipe) else None
+    if result is None and _has_test(recipe):
         yield Stage(job.words.testing.format("test"))
         result = scored(speaker, recipe, "test", counters.step)
         write_text_atomic(folder.path / "results.json", json.dumps(plain(result), indent=2, ensure_ascii=False) + "\n")
-    if not any(line.get("split") == "test" for line in recorded(folder.path)):  # a crash may have come before this
-        _record(folder.path, result)
-    yield result
+    if result is not None:
+        if not any(line.get("split") == "test" for line in recorded(folder.path)):  # a crash may have come before this
+            _record(folder.path, result)
+        yield result
+    yield from _report(job, folder.path, config, speaker, result, examples)
+
+
+def _report(
+    job: Job, run: Path, config: Any, speaker: Any, result: Evaluated | None, examples: int
+) -> Iterator[Happening]:
+    """Draw the run's pictures and write its report; a run that cannot draw is complete all the same."""
+    from heedful.report import write_report
+
+    yield Stage("drawing pictures")
+    try:
+        write_report(run, job, config, speaker, result, examples)
+    except Exception as error:
+        yield Noted(f"there is no report of this run, which is complete all the same: {error}")
 
 
 def average(states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -334,8 +342,8 @@ def recorded(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def curve(run: Path) -> Path | None:
-    """Draw the losses recorded so far into loss.png."""
+def curve(run: Path, unit: str) -> Path | None:
+    """Draw the losses recorded so far into loss.png, in the unit that they are measured in."""
     from heedful.figures import curves
 
     lines = [line for line in recorded(run) if isinstance(line.get("loss"), int | float)]
@@ -352,7 +360,7 @@ def curve(run: Path) -> Path | None:
         return None
     path = run / "loss.png"
     with disk_errors(run, "draw the loss"):
-        curves(series, path, "Loss", "step", "nats a token")
+        curves(series, path, "Loss", "step", unit)
     return path
 
 
@@ -362,7 +370,7 @@ def _has_test(recipe: Recipe) -> bool:
 
 def _vocabulary(job: Job, folder: Path, read: Read) -> Vocabulary:
     """The run's vocabulary, learned once and kept."""
-    path = folder / "tokenizer.json"
+    path = folder / job.file
     if path.exists():
         return job.load(path)
     vocabulary = job.learn(read)
@@ -370,11 +378,13 @@ def _vocabulary(job: Job, folder: Path, read: Read) -> Vocabulary:
     return vocabulary
 
 
-def _record(run: Path, event: Step | Saved | Evaluated, every: int = 1) -> None:
+def _record(run: Path, event: Step | Epoch | Saved | Evaluated, every: int = 1) -> None:
     """Add an event to the run's metrics; steps only now and then."""
     if isinstance(event, Step):
         if event.step % every and event.step != 1 and event.progress < 1:
             return
         append_jsonl(run / "metrics.jsonl", {"kind": "step", **asdict(event)})
+    elif isinstance(event, Epoch):
+        append_jsonl(run / "metrics.jsonl", {"kind": "epoch", **asdict(event)})
     elif isinstance(event, Evaluated):
         append_jsonl(run / "metrics.jsonl", plain(event))

@@ -16,15 +16,13 @@ from heedful.config import Config, parse
 from heedful.errors import UserError, shown
 from heedful.hf.loading import foreign, pretrained, whole
 from heedful.hf.sentences import SentenceConfig
-from heedful.jobs import JOBS, Job, Vocabulary, job_class, job_of
+from heedful.jobs import JOBS, TINY, Job, Vocabulary, job_class, job_of
 from heedful.models import MODELS, build
-from heedful.models.configs import HeadConfig, with_vocab
+from heedful.models.configs import HeadConfig
 from heedful.recipe import Recipe, recipe_in
 from heedful.training.checkpoint import is_saved, newest
 from heedful.training.portable import read_model, write_model
 from heedful.training.weights import require_fit
-
-TINY = 1_000_000  # parameters under which a second thread costs more than it brings
 
 
 def load(path: str | Path, device: str | None = None) -> Any:
@@ -49,15 +47,14 @@ def load(path: str | Path, device: str | None = None) -> Any:
     else:
         described = job_of(read_recipe(folder))
         if not is_saved(folder):
-            begun = (folder / "tokenizer.json").exists()
+            begun = (folder / described.file).exists()
             raise UserError(
                 "this run has no checkpoint yet" if begun else "this run has not begun",
                 where=str(folder),
                 todo="train on with the same command, then try again",
             )
-        job, vocabulary, decode = type(described), described.load(folder / "tokenizer.json"), described.decode
-        model_config = described.recipe.model
-        config = with_vocab(model_config, model_config.vocab or vocabulary.vocab)
+        job, vocabulary, decode = type(described), described.load(folder / described.file), described.decode
+        config = job.fitted(described.recipe.model, vocabulary, f"{folder / 'recipe.yaml'}: model")
         checkpoints, damaged = newest(folder, 1)
         notes = tuple(f"passed over a damaged checkpoint: {broken.reason}" for broken in damaged)
         tensors, weights = checkpoints[0].load("model"), checkpoints[0].path / "model.safetensors"
@@ -92,10 +89,15 @@ def _foreign(folder: Path, place: torch.device) -> Any:
 
 def _portable(folder: Path) -> tuple[type[Job], Any, Any, Vocabulary, dict[str, Tensor]]:
     """What a model folder holds, each part checked: its task, model, decoding, vocabulary and weights."""
-    found, where = read_model(folder), folder / "config.json"
-    settings = _json(found.config_json, where)
-    task = _known(settings, "task", JOBS, where)
-    job, model = job_class(task), _group(settings, "model", where)
+    where = folder / "config.json"
+
+    def job_in(text: str) -> tuple[str, type[Job]]:
+        task = _known(_json(text, where), "task", JOBS, where)
+        return task, job_class(task)
+
+    found = read_model(folder, lambda text: job_in(text)[1].file)
+    settings, (task, job) = _json(found.config_json, where), job_in(found.config_json)
+    model = _group(settings, "model", where)
     kind: Any = MODELS[_known(model, "kind", JOBS[task][2], where)][2]
     config: Any = parse(kind, model, file=where)
     if isinstance(config, HeadConfig) and (lacking := config.lacking):
@@ -107,14 +109,16 @@ def _portable(folder: Path) -> tuple[type[Job], Any, Any, Vocabulary, dict[str, 
     if settings.get("sentences") is not None:
         decode = parse(SentenceConfig, _group(settings, "sentences", where), file=where)
     if found.tokenizer_json is None:
-        raise UserError("the tokenizer is missing", where=str(folder / "tokenizer.json"), todo="copy the whole folder")
-    vocabulary = job.open(found.tokenizer_json, str(folder / "tokenizer.json"))
-    if config.vocab is None or config.vocab < vocabulary.vocab:
+        raise UserError("this file is missing", where=str(folder / job.file), todo="copy the whole folder")
+    vocabulary = job.open(found.tokenizer_json, str(folder / job.file))
+    try:
+        fits = job.fitted(config, vocabulary, "") == config
+    except UserError:
+        fits = False
+    if not fits:
         raise UserError(
-            "the model and its tokenizer do not belong together",
-            where=f"{where}: model.vocab",
-            found=str(config.vocab),
-            expected=f"at least {vocabulary.vocab:,}, the tokens in tokenizer.json",
+            f"the model and its {job.file} do not belong together",
+            where=f"{where}: model",
             todo="copy the whole folder again",
         )
     return job, config, decode, vocabulary, found.tensors
@@ -179,18 +183,21 @@ def _group(settings: dict[str, Any], name: str, where: Path) -> dict[str, Any]:
     return found
 
 
-def few_threads(model: nn.Module, device: torch.device, processes: int = 1) -> int:
-    """How many CPU threads a model is worth, where so many processes share the machine."""
+def few_threads(model: nn.Module, device: torch.device) -> int:
+    """How many CPU threads a model is worth that is used."""
     size = sum(weight.numel() for weight in model.parameters())
-    if size < TINY and device.type == "cpu":
-        return 1
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    return max(1, cores // processes)
+    return 1 if size < TINY and device.type == "cpu" else cores()
+
+
+def cores(processes: int = 1) -> int:
+    """How many CPU cores there are for each of so many processes that share the machine."""
+    found = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return max(1, found // processes)
 
 
 def write_portable(folder: Path, job: Job, config: Config, model: nn.Module, vocabulary: Vocabulary) -> None:
-    """The folder that `load` reads: config.json, model.safetensors, tokenizer.json."""
+    """The folder that `load` reads: config.json, model.safetensors, and the vocabulary's file."""
     settings = {"task": job.recipe.task.kind, "model": config.model_dump()}
     settings |= {"decode": job.decode.model_dump()} if job.decoding else {}
     about = {"recipe": job.recipe.model_dump(mode="json")}
-    write_model(folder, json.dumps(settings, indent=2) + "\n", model.state_dict(), vocabulary.json, about)
+    write_model(folder, json.dumps(settings, indent=2) + "\n", model.state_dict(), vocabulary.json, about, job.file)

@@ -13,7 +13,7 @@ from heedful.jobs import Evaluated, Progress, job_of
 from heedful.recipe import Recipe
 from heedful.training.metrics import Score
 
-__all__ = ["Evaluated", "plain", "results", "scored"]
+__all__ = ["Evaluated", "plain", "read_back", "results", "scored"]
 
 
 def scored(
@@ -38,14 +38,19 @@ def results(run: Path) -> Evaluated | None:
         return None
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        scores = tuple(Score(name, score["value"], score["signature"]) for name, score in data["scores"].items())
-        samples = tuple((given, right, found) for given, right, found in data["samples"])
-        return Evaluated(data["step"], data["split"], data["loss"], scores, samples, data["unread"])
+        return read_back(data)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(
             "the test scores cannot be read", where=str(path), found=repr(error),
             todo="delete the file, and train again with the same command: the model is scored anew",
         ) from error  # fmt: skip
+
+
+def read_back(data: dict[str, Any]) -> Evaluated:
+    """An evaluation from its JSON."""
+    scores = tuple(Score(name, score["value"], score["signature"]) for name, score in data["scores"].items())
+    samples = tuple((given, right, found) for given, right, found in data["samples"])
+    return Evaluated(data["step"], data["split"], data["loss"], scores, samples, data["unread"])
 
 
 def plain(event: Evaluated) -> dict[str, Any]:

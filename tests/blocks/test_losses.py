@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.blocks import losses
-from heedful.blocks.losses import Loss, cross_entropy, projected_cross_entropy
+from heedful.blocks.losses import Loss, cross_entropy, projected_cross_entropy, squared_error
 
 N, D, V = 7, 6, 11
 
@@ -99,3 +99,33 @@ def test_a_bias_is_added_to_the_logits_and_learns() -> None:
     assert mine.total.item() == pytest.approx(right.total.item(), rel=1e-12)
     for a, b in zip(torch.autograd.grad(mine.total, inputs), torch.autograd.grad(right.total, inputs), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+# ------------------------------------------------------------------ squares
+def test_squared_error_is_the_sum_of_squares_with_its_gradient() -> None:
+    made = torch.randn(3, 2, 4, 5, dtype=torch.float64, requires_grad=True)
+    wanted = torch.rand(3, 2, 4, 5, dtype=torch.float64)
+    assert float(squared_error(made, wanted).detach()) == pytest.approx(float((made - wanted).square().sum().detach()))
+    assert torch.autograd.gradcheck(lambda x: 0.3 * squared_error(x, wanted), made)
+    turned = made.transpose(1, 3)  # does not lie in one piece
+    assert torch.autograd.gradcheck(lambda x: squared_error(x, wanted.transpose(1, 3)), turned)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_what_was_made_in_half_precision_is_compared_in_full(dtype: torch.dtype) -> None:
+    made, wanted = torch.rand(40_000, dtype=dtype, requires_grad=True), torch.rand(40_000)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = squared_error(made, wanted)
+    loss.backward()
+    expected = (made.detach().double() - wanted.double()).square().sum()
+    assert loss.dtype == torch.float32
+    assert float(loss.detach()) == pytest.approx(float(expected), rel=1e-5)
+    assert made.grad is not None and made.grad.dtype == dtype
+    assert torch.equal(made.grad, (2 * (made.detach().float() - wanted)).to(dtype))
+
+
+def test_of_nothing_the_squared_error_is_zero() -> None:
+    made = torch.zeros(0, 5, requires_grad=True)
+    loss = squared_error(made, torch.zeros(0, 5))
+    loss.backward()
+    assert float(loss.detach()) == 0 and made.grad is not None

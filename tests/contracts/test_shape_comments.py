@@ -15,6 +15,7 @@ from heedful.blocks.int8 import Int8Linear, int8
 from heedful.blocks.layouts import EndToEnd, Packed, Padded, Whole
 from heedful.blocks.losses import cross_entropy, projected_cross_entropy
 from heedful.blocks.masks import causal
+from heedful.blocks.noise import gaussian
 from heedful.blocks.recurrent import Both, unrolled
 from heedful.blocks.scores import Additive, General, Location, cosine, dot, scaled_dot
 from heedful.blocks.state import ahead, regroup, reserve
@@ -177,6 +178,10 @@ def reading() -> None:
             part.product(torch.zeros(B * S, part.weight.shape[1], dtype=torch.uint8))
 
 
+def noise() -> None:
+    gaussian(1, torch.tensor(0), torch.arange(B), (3, T, S))
+
+
 def losses() -> None:
     x, weight = torch.randn(B * T, D, requires_grad=True), torch.randn(V, D, requires_grad=True)
     targets = torch.randint(0, V, (B * T,))
@@ -206,6 +211,7 @@ RUNS: dict[str, list[Callable[[], None]]] = {
     "memory.py": [with_attention],
     "seq2seq.py": [with_attention],
     "losses.py": [losses],
+    "noise.py": [noise],
     "recurrent.py": [recurrent],
     "rnn_lm.py": [recurrent],
     "mix.py": [recurrent],
@@ -226,6 +232,7 @@ SIZES: dict[str, dict[str, tuple[int, ...]]] = {
     "transformer.py": {"B": (B, 1), "S": (S,), "T": (T, S, 1), "D": (D,), "V": (V,)},
     "embedding.py": {"B": (B, 1), "T": (T, S, 1), "D": (D,), "V": (V,)},
     "losses.py": {"N": (B * T,), "D": (D,), "V": (V,)},
+    "noise.py": {"B": (B,), "N": (3 * T * S,)},
     "recurrent.py": {"B": (B,), "T": (T, 1), "H": (F,)},
     "rnn_lm.py": {"B": (B,), "T": (T, 1), "D": (D,), "H": (F,), "V": (V,)},
     "memory.py": {"B": (B,), "R": (B, 3 * B), "T": (T, 1, 3), "S": (S,), "H": (F,), "M": (M, D)},

@@ -268,7 +268,8 @@ def test_it_asks_to_be_looked_at_and_saves_when_it_should(tmp_path: Path) -> Non
         if isinstance(event, Saved):
             assert Path(event.path).is_dir()
     assert [one for one in told if one[0] != "Step"] == [
-        ("Saved", 3), ("Due", 4), ("Saved", 6), ("Due", 8), ("Saved", 9), ("Due", 11), ("Saved", 11),
+        ("Saved", 3), ("Epoch", 4), ("Due", 4), ("Saved", 6), ("Epoch", 8), ("Due", 8), ("Saved", 9), ("Due", 11),
+        ("Saved", 11),
     ]  # fmt: skip
     assert list(saved(tmp_path / "run")) == [11, 9, 6]
 
@@ -284,7 +285,7 @@ def test_a_wish_to_stop_is_heeded_after_the_step_and_saved_once(tmp_path: Path) 
     kinds = [type(event).__name__ for event in Trial(tmp_path / "run", settings()).until(3)]
     assert kinds == ["Step"] * 3 + ["Saved"]
     between = [type(event).__name__ for event in Trial(tmp_path / "run", settings()).until(5)]
-    assert between == ["Step", "Step", "Due", "Saved"]
+    assert between == ["Step", "Epoch", "Step", "Due", "Saved"]
     assert list(saved(tmp_path / "run")) == [5, 3]
 
 

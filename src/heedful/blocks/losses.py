@@ -35,6 +35,29 @@ def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0, ignor
     return Loss((1 - smoothing) * plain + smoothing * even, plain.detach(), keep.sum())
 
 
+def squared_error(made: Tensor, wanted: Tensor) -> Tensor:
+    """sum (made - wanted)^2 over all places; the difference is kept for the gradient, and nothing else is made."""
+    total: Tensor = _SquaredError.apply(made, wanted)  # type: ignore[no-untyped-call]
+    return total
+
+
+class _SquaredError(torch.autograd.Function):
+    """The sum of squares; its gradient is twice the difference."""
+
+    @staticmethod
+    def forward(ctx: Any, made: Tensor, wanted: Tensor) -> Tensor:
+        apart = made.to(wanted.dtype) - wanted
+        ctx.save_for_backward(apart)
+        ctx.dtype = made.dtype
+        flat = apart.flatten()
+        return flat.dot(flat)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (apart,) = ctx.saved_tensors
+        return (apart * (2 * grads[0])).to(ctx.dtype), None
+
+
 def projected_cross_entropy(
     x: Tensor,
     weight: Tensor,

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from heedful.errors import printable
-from heedful.experiment import Finished, Happening, Stage, Started
+from heedful.experiment import Finished, Happening, Noted, Stage, Started
 from heedful.jobs import Evaluated, Job, Names
-from heedful.training.loop import Step
+from heedful.training.loop import Epoch, Step
 
 PAUSE = 5.0  # seconds between two lines about steps in a log
 
@@ -143,11 +143,13 @@ def told(event: Happening, words: Names) -> Iterator[str]:
     """The lines that are worth keeping of an event other than a step."""
     if isinstance(event, Stage):
         yield event.name
+    elif isinstance(event, Noted):
+        yield f"note: {event.text}"
     elif isinstance(event, Started):
         threads = f" with {event.threads} thread{'s' * (event.threads > 1)}" if event.device == "cpu" else ""
         yield (
             f"{event.examples:,} {words.examples}, {event.vocab:,} {words.tokens}, "
-            f"{event.parameters / 1e6:,.2f} million parameters, "
+            f"{millions(event.parameters)} parameters, "
             f"on {event.device}{threads}{f', {event.processes} processes' * (event.processes > 1)}"
         )
         if event.dropped:
@@ -157,12 +159,19 @@ def told(event: Happening, words: Names) -> Iterator[str]:
         yield from (f"note: {note}" for note in event.notes)
         if event.step:
             yield f"resuming at step {event.step:,}"
+    elif isinstance(event, Epoch):
+        yield f"step {event.step:,}  epoch {event.epoch:,}: loss {event.loss:.4f}"
     elif isinstance(event, Evaluated):
         if event.split == "valid":
             yield f"step {event.step:,}  valid: loss {event.loss:.4f}  {scores(event)}"
             yield from (f"    {cut(given)} -> {cut(found)}" for given, _, found in event.samples[:1])
     elif isinstance(event, Finished) and event.stopped:
         yield f"stopped at step {event.step:,}"
+
+
+def millions(count: int) -> str:
+    """A number of parameters as people say it."""
+    return f"{count / 1e6:,.2f} million" if count >= 100_000 else f"{count:,}"
 
 
 def cut(text: str, longest: int = 60) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import time
@@ -16,7 +17,7 @@ from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn, TextColu
 from rich.progress import Progress as Bar
 
 from heedful.commands.display import PAUSE, json_line, say
-from heedful.config import parse
+from heedful.config import Config, parse
 from heedful.figures import require_png
 from heedful.studies import Progress, Table, find
 from heedful.training import files
@@ -29,7 +30,7 @@ Found = TypeVar("Found")
 def figure_verb(name: str, overrides: Sequence[str], out: Path | None, as_json: bool) -> None:
     """Run a study to its end; what cannot work is said before it begins."""
     one = find(name)
-    settings = parse(one.Settings, {}, overrides=overrides)
+    settings = parse(one.Settings, {}, overrides=_named(overrides, one.Settings))
     path = out or Path(f"{name}.png")
     files.require_place(path, "--out")
     require_png(path, "--out")
@@ -47,6 +48,14 @@ def figure_verb(name: str, overrides: Sequence[str], out: Path | None, as_json: 
         say(line)
     say("")
     say(f"picture  {path}")
+
+
+def _named(words: Sequence[str], settings: type[Config]) -> list[str]:
+    """What is to be set; where a figure looks into a model, the first word may be its folder alone."""
+    first, rest = words[:1], words[1:]
+    if "model" in settings.model_fields:
+        first = [word if "=" in word else f"model={json.dumps(word)}" for word in first]
+    return [*first, *rest]
 
 
 def watched(study: Generator[Progress, None, Found]) -> Found:

@@ -14,6 +14,7 @@ from heedful.tasks.answering import Responder
 from heedful.tasks.classification import Labeller, Rater
 from heedful.tasks.embedding import Reader
 from heedful.tasks.language_model import TextReader, Writer
+from heedful.tasks.reconstruction import Painter
 from heedful.tasks.tagging import Marker
 from heedful.tasks.translation import Translator
 from heedful.tasks.tree_classification import Judge
@@ -28,6 +29,7 @@ USES: dict[type, tuple[str, str]] = {
     Rater: ("says a number of texts", "`heedful classify`"),
     Marker: ("marks words of texts", "`heedful tag`"),
     Responder: ("answers questions about a passage", "`heedful answer`"),
+    Painter: ("makes images from their codes", "`heedful reconstruct`, `heedful denoise` or `heedful encode`"),
     Reader: ("gives vectors of texts", "`heedful embed`, and where it has a head for hidden words, `heedful fill`"),
     TextReader: ("gives vectors of texts", "it from Python: heedful.load(RUN).layers([TEXT])"),
 }

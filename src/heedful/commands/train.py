@@ -74,6 +74,7 @@ def train_verb(name: str, overrides: Sequence[str], run: Path | None) -> None:
         job = job_of(recipe)
         lines = ["", *scoreboard(test, job)] if test else []
         lines += ["", f"run folder  {folder}", f"loss curve  {folder / 'loss.png'}"]
+        lines += [f"report      {folder / 'report.html'}"] * (folder / "report.html").is_file()
         lines += ["", "next:", *(f"  {command}" for command in job.next(folder, test))]
         say("\n".join(lines))
 

@@ -1,4 +1,4 @@
-"""Data that needs no download: numbers in words, and the prose that Python's standard library carries with it."""
+"""Data that needs no download: numbers in words, the prose of Python's standard library, and scikit-learn's digits."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from heedful.config import Config
+from heedful.data.images import Images
 from heedful.data.sources import SPLITS, Examples, Pair, Split
 from heedful.data.tables import Item, Items
 from heedful.data.text import Text
 from heedful.errors import UserError
 
 NO_PROSE = {"site-packages", "dist-packages", "test", "tests", "__pycache__"}  # folders that are not the library's own
+
+DIGITS = 1_797  # images that scikit-learn has
 
 SHORT, OFTEN = 100, 20  # numbers below a hundred are few, the stuff of all others, and what people try first
 
@@ -161,6 +164,41 @@ class LibraryProse(Config):
         order = permutation(self.seed, 0, len(modules)).tolist()
         cuts = {"valid": (0, self.valid), "test": (self.valid, needed - 1), "train": (needed - 1, len(order))}
         return [modules[number] for number in sorted(order[slice(*cuts[split])])]
+
+    def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
+        """Nothing: no file is needed."""
+        return []
+
+
+class Digits(Config):
+    """Handwritten digits of 8 x 8 pixels, numbers from 0 to 1, which come with scikit-learn; none in two splits."""
+
+    kind: Literal["digits"] = "digits"
+    train: int = Field(1_437, ge=1, description="images to learn from")
+    valid: int = Field(180, ge=1, description="images to watch progress on")
+    test: int = Field(180, ge=1, description="images for the final figure")
+    seed: int = Field(0, ge=0, lt=2**63, description="which images these are")
+
+    @model_validator(mode="after")
+    def _enough(self) -> Digits:
+        wanted = self.train + self.valid + self.test
+        if wanted > DIGITS:
+            raise ValueError(f"train + valid + test = {wanted:,}, but there are only {DIGITS:,} digits; ask for fewer")
+        return self
+
+    def read(self, split: Split) -> Images:
+        """The images of a split, with the digits that they show."""
+        import numpy as np
+        from sklearn.datasets import load_digits
+
+        from heedful.data.order import permutation
+
+        every = load_digits()
+        sizes = {"train": self.train, "valid": self.valid, "test": self.test}
+        begin = sum(sizes[name] for name in SPLITS[: SPLITS.index(split)])
+        rows = permutation(self.seed, 0, DIGITS)[begin : begin + sizes[split]]
+        pixels = (every.images[rows, None] / 16).astype(np.float32)  # shades are whole numbers from 0 to 16
+        return Images(pixels, every.target[rows].astype(np.int64), tuple(map(str, every.target_names)))
 
     def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
         """Nothing: no file is needed."""

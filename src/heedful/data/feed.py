@@ -26,6 +26,7 @@ import torch
 
 from heedful.errors import EXIT_GONE, UserError
 
+ALIGNED = 8  # bytes of the longest number, at whose multiples every tensor begins
 PATIENCE = 45.0  # seconds after which a worker that sends nothing is given up
 GLANCE = 0.2  # seconds between two looks at whether all are well
 
@@ -42,7 +43,7 @@ Places = Callable[[], Iterator[Place]]
 
 
 class Sequenced(Protocol):
-    """Batches by their position: dataclasses of long tensors, numbers and tuples of numbers."""
+    """Batches by their position: dataclasses of tensors, numbers and tuples of numbers."""
 
     @property
     def kind(self) -> type:
@@ -127,15 +128,19 @@ def _work(batches: Sequenced, places: Places, pipe: int, strangers: list[int]) -
 
 
 def _plain(batch: Any) -> tuple[list[Any], list[np.ndarray[Any, Any]]]:
-    """A batch as a list that JSON can hold, with the shape of each tensor, and the tensors' contents."""
+    """A batch as a list that JSON can hold, with the shape and type of each tensor, and the tensors' contents."""
     values = [getattr(batch, field.name) for field in fields(batch)]
-    told = [{"shape": list(value.shape)} if isinstance(value, torch.Tensor) else value for value in values]
-    return told, [value.numpy() for value in values if isinstance(value, torch.Tensor)]
+    values = [value.numpy() if isinstance(value, torch.Tensor) else value for value in values]
+    arrays = [value for value in values if isinstance(value, np.ndarray)]
+    told = [
+        {"shape": value.shape, "type": value.dtype.name} if isinstance(value, np.ndarray) else value for value in values
+    ]
+    return told, arrays
 
 
 def _send(pipe: int, about: object, arrays: list[np.ndarray[Any, Any]]) -> None:
     header = json.dumps(about).encode()
-    body = b"".join(array.tobytes() for array in arrays)
+    body = b"".join(array.tobytes() + bytes(-array.nbytes % ALIGNED) for array in arrays)
     rest = memoryview(np.array([len(header), len(body)], dtype=np.int64).tobytes() + header + body)
     while rest:
         rest = rest[os.write(pipe, rest) :]
@@ -146,15 +151,16 @@ def _read(worker: Worker, crew: list[Worker], kind: Any) -> Any:
     given_up = time.monotonic() + PATIENCE
     read = partial(_bytes, worker, crew, given_up)
     header, body = np.frombuffer(read(16), dtype=np.int64).tolist()
-    about, contents = json.loads(read(header)), torch.from_numpy(np.frombuffer(read(body), dtype=np.int64))
+    about, contents = json.loads(read(header)), read(body)
     if isinstance(about, str):
         raise RuntimeError(f"a worker failed to make a batch\n{about}")
     values: list[Any] = []
+    begin = 0
     for told in about:
         if isinstance(told, dict):
-            size = int(np.prod(told["shape"]))
-            values.append(contents[:size].view(told["shape"]))
-            contents = contents[size:]
+            array: np.ndarray[Any, Any] = np.ndarray(told["shape"], told["type"], contents, begin)
+            values.append(torch.from_numpy(array))
+            begin += array.nbytes + -array.nbytes % ALIGNED
         else:
             values.append(tuple(told) if isinstance(told, list) else told)
     return kind(*values)

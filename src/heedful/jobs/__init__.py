@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from heedful.config import Config
 from heedful.data.sources import Split
+from heedful.errors import UserError
+from heedful.models.configs import with_vocab
 from heedful.recipe import Recipe
 from heedful.training.metrics import Score
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from heedful.blocks.losses import Loss
 
 Progress = Callable[[int], None]
+TINY = 1_000_000  # parameters under which a second thread costs more than it brings
 
 
 @dataclass(frozen=True)
@@ -50,10 +53,11 @@ class Names:
     testing: str  # what is done with a split to judge the model, where {} is its name
     sample: tuple[str, str, str]  # what was given, what was right, what the model made of it
     counted: str = "tokens"  # what the speed of training is told in
+    loss: str = "nats a token"  # what a loss is measured in
 
 
 class Vocabulary(Protocol):
-    """What turns texts into numbers, as it is kept in a run's folder."""
+    """What turns texts into numbers, or tells what images are like, as it is kept in a run's folder."""
 
     @property
     def json(self) -> str: ...
@@ -92,6 +96,8 @@ class Job(Protocol):
     words: ClassVar[Names]
     decoding: ClassVar[type[Config] | None]  # the class of `decode`, the settings of its speaker, if it has any
     searches: ClassVar[bool]  # whether its speaker can be told a number of beams
+    file: ClassVar[str] = "tokenizer.json"  # where a folder keeps the vocabulary
+    records: ClassVar[bool] = False  # whether a step on a CPU is so short that it is worth being recorded
     recipe: Any
     decode: Any
 
@@ -110,6 +116,20 @@ class Job(Protocol):
     @staticmethod
     def open(text: str, where: str) -> Vocabulary:
         """The same from its JSON; `where` is what errors name."""
+
+    @staticmethod
+    def fitted(config: Any, vocabulary: Any, where: str) -> Any:
+        """The settings of a model with what its vocabulary tells, if the two fit; `where` is what errors name."""
+        known, room = vocabulary.vocab, config.vocab
+        if room is not None and room < known:
+            raise UserError(
+                "the model's vocabulary is too small",
+                where=f"{where}.vocab",
+                found=f"{room:,}",
+                expected=f"at least {known:,}, as many as the training data have",
+                todo="leave model.vocab out",
+            )
+        return with_vocab(config, room or known)
 
     def begin(self, model: Any, vocabulary: Any) -> None:
         """Give a new model what it need not learn: nothing, where all weights are drawn by chance."""
@@ -130,6 +150,10 @@ class Job(Protocol):
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
         """The loss of a batch, compiled if the recipe asks for it."""
+
+    def threads(self, model: Any, cores: int) -> int:
+        """How many CPU threads of so many training is worth."""
+        return 1 if sum(weight.numel() for weight in model.parameters()) < TINY else cores
 
     @staticmethod
     def speaker(
@@ -180,6 +204,7 @@ JOBS = {  # where each is found, and the kinds of models that it trains
     "classification": ("heedful.jobs.classification", "ClassificationJob", ("classifier",)),
     "regression": ("heedful.jobs.classification", "RegressionJob", ("regressor",)),
     "tagging": ("heedful.jobs.tagging", "TaggingJob", ("tagger",)),
+    "reconstruction": ("heedful.jobs.reconstruction", "ReconstructionJob", ("autoencoder",)),
     "answering": ("heedful.jobs.answering", "AnsweringJob", ("answerer",)),
 }
 

@@ -17,6 +17,7 @@ from heedful.models.configs import (
     TransformerConfig,
     TreeLSTMConfig,
 )
+from heedful.models.configs.autoencoder import AutoencoderConfig
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,6 +32,7 @@ MODELS = {
     "regressor": ("heedful.models.classifier", "Regressor", RegressorConfig),
     "tagger": ("heedful.models.tagger", "Tagger", TaggerConfig),
     "answerer": ("heedful.models.answerer", "Answerer", AnswererConfig),
+    "autoencoder": ("heedful.models.autoencoder", "Autoencoder", AutoencoderConfig),
     "tree_lstm": ("heedful.models.tree_lstm", "TreeLSTM", TreeLSTMConfig),
 }
 

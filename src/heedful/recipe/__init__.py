@@ -24,6 +24,7 @@ from heedful.recipe.classification import ClassificationRecipe, ClassificationTa
 from heedful.recipe.finetuning import Finetuning
 from heedful.recipe.language_model import LanguageModelRecipe, LanguageModelTask
 from heedful.recipe.pretraining import PretrainingRecipe, PretrainingTask
+from heedful.recipe.reconstruction import ReconstructionRecipe, ReconstructionTask
 from heedful.recipe.tagging import TaggingRecipe, TaggingTask
 from heedful.recipe.translation import TranslationRecipe, TranslationTask
 from heedful.recipe.trees import TreeRecipe, TreeTask
@@ -40,6 +41,7 @@ Recipe: TypeAlias = (
     | RegressionRecipe
     | TaggingRecipe
     | AnsweringRecipe
+    | ReconstructionRecipe
 )
 KINDS: dict[str, type[Recipe]] = {
     "translation": TranslationRecipe,
@@ -50,6 +52,7 @@ KINDS: dict[str, type[Recipe]] = {
     "regression": RegressionRecipe,
     "tagging": TaggingRecipe,
     "answering": AnsweringRecipe,
+    "reconstruction": ReconstructionRecipe,
 }
 USUAL = "translation"  # the task of a recipe that names none
 
@@ -67,7 +70,8 @@ class _Tasked(Config):
         | ClassificationTask
         | RegressionTask
         | TaggingTask
-        | AnsweringTask,
+        | AnsweringTask
+        | ReconstructionTask,
         Field(discriminator="kind"),
     ]
 
@@ -147,7 +151,8 @@ def told_size(recipe: Recipe) -> str:
     more = ""
     if isinstance(recipe, TreeRecipe) and recipe.model.vocab is None:
         more = f", and {recipe.model.width:,} for each word"
-    return f"about {recipe.size / 1e6:,.1f} million parameters{more}"
+    about = f"about {recipe.size / 1e6:,.1f} million" if recipe.size >= 100_000 else f"{recipe.size:,}"
+    return f"{about} parameters{more}"
 
 
 def schema_text() -> str:

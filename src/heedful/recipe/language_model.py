@@ -6,11 +6,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, Tag, ValidationInfo, field_validator, model_validator
 
-from heedful.config import Config
+from heedful.config import Config, by_kind
 from heedful.data.embedded import LibraryProse
 from heedful.data.text import TextFiles
 from heedful.models.configs import ElmoConfig, RnnLMConfig
-from heedful.recipe.parts import TokenizerConfig, by_kind, packs, require_room
+from heedful.recipe.parts import TokenizerConfig, packs, require_room
 from heedful.training.configs import TrainConfig
 
 TextConfig = Annotated[TextFiles | LibraryProse, Field(discriminator="kind")]

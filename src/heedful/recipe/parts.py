@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Discriminator, Field
+from pydantic import Field
 
 from heedful.config import FieldError
 from heedful.data.tokenizers import Bpe, Characters, Unigram, WholeWords, WordPiece
 from heedful.training.configs import TrainConfig
 
 TokenizerConfig = Annotated[Bpe | WordPiece | Unigram | Characters | WholeWords, Field(discriminator="kind")]
-
-
-def by_kind(usual: str) -> Discriminator:
-    """What tells the members of a union apart: their `kind`, which may be left out where the usual one is meant."""
-
-    def choose(value: Any) -> str:
-        kind = value.get("kind", usual) if isinstance(value, dict) else getattr(value, "kind", usual)
-        return str(kind)
-
-    return Discriminator(choose)
 
 
 def packs(train: TrainConfig, model: Any) -> TrainConfig:

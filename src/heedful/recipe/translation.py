@@ -6,11 +6,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, Tag, ValidationInfo, field_validator, model_validator
 
-from heedful.config import Config, FieldError
+from heedful.config import Config, FieldError, by_kind
 from heedful.data.embedded import NumberWords
 from heedful.data.sources import Jsonl, ParallelFiles, Tsv
 from heedful.models.configs import Seq2SeqConfig, TransformerConfig
-from heedful.recipe.parts import TokenizerConfig, by_kind, packs, require_room
+from heedful.recipe.parts import TokenizerConfig, packs, require_room
 from heedful.training.configs import TrainConfig
 
 PairsConfig = Annotated[ParallelFiles | Tsv | Jsonl | NumberWords, Field(discriminator="kind")]

@@ -48,6 +48,14 @@ FIGURES: dict[str, tuple[str, str]] = {
         "heedful.studies.cost",
         "what it costs to pre-train BERT, beside what was published",
     ),
+    "maps": (
+        "heedful.studies.maps",
+        "images on a map: t-SNE of their codes, codes of two numbers, t-SNE of the pixels; needs model=RUN",
+    ),
+    "pooling": (
+        "heedful.studies.pooling",
+        "what pooling keeps of a picture, and what upsampling makes of that",
+    ),
 }
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, Tag, ValidationInfo, field_validator, model_validator
 
-from heedful.config import Config
-from heedful.training.optim import AdamW, Constant, Cosine, Linear, Noam
+from heedful.config import Config, by_kind
+from heedful.training.optim import AdamW, Constant, Cosine, Linear, Noam, RMSprop
 
+OptimizerConfig = Annotated[Annotated[AdamW, Tag("adamw")] | Annotated[RMSprop, Tag("rmsprop")], by_kind("adamw")]
 ScheduleConfig = Annotated[Noam | Cosine | Linear | Constant, Field(discriminator="kind")]
 
 
@@ -44,7 +45,7 @@ class TrainConfig(Config):
         "auto", description="a row a sample; or all end to end in one row; auto: packed on a GPU, if the model can"
     )
     accumulate: int = Field(1, ge=1, description="batches whose gradients make one step")
-    optimizer: AdamW = AdamW()
+    optimizer: OptimizerConfig = Field(AdamW(), description="how gradients move the weights")
     schedule: ScheduleConfig = Field(Cosine(), description="how the learning rate changes")
     clip: float | None = Field(1.0, gt=0, description="largest gradient norm; null: any")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(

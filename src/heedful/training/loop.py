@@ -10,6 +10,7 @@ import os
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -26,9 +27,10 @@ from heedful.training.configs import TrainConfig
 from heedful.training.distributed import LossOf, Team
 from heedful.training.finite import not_finite, require_sound
 from heedful.training.optim import load_optimizer, make_optimizer, optimizer_tensors
+from heedful.training.replay import CannotRecordError
 from heedful.training.saving import Saver
 from heedful.training.seeds import reseed
-from heedful.training.step import GraphedStep, PlainStep
+from heedful.training.step import AnyStep, GraphedStep, PlainStep, RecordedStep
 from heedful.training.tensors import EXIT_NOT_FINITE
 from heedful.training.weights import weights_of, whole_of
 
@@ -53,6 +55,15 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Epoch:
+    """All training data were gone through once more; the loss is the mean over the epoch, as the model went along."""
+
+    step: int
+    epoch: int  # counted from 1
+    loss: float
+
+
+@dataclass(frozen=True)
 class Saved:
     """A checkpoint that is now on the disk."""
 
@@ -68,7 +79,7 @@ class Due:
     saved: bool  # whether a checkpoint of this very step follows
 
 
-Event = Step | Saved | Due
+Event = Step | Epoch | Saved | Due
 
 
 @dataclass
@@ -85,6 +96,8 @@ class Counters:
     steady: int = 0  # good steps since the scale last changed
     skipped: int = 0  # steps whose gradients were too large for fp16
     skipped_in_a_row: int = 0
+    epoch_loss: float = 0.0  # summed since the epoch began
+    epoch_tokens: int = 0
 
 
 def fit(
@@ -99,11 +112,12 @@ def fit(
     saved: dict[str, dict[str, Tensor]] | None = None,
     stop: Callable[[], bool] = lambda: False,
     team: Team | None = None,
+    records: bool = False,
 ) -> Iterator[Event]:
     """Train until the budget is spent or `stop` says so; `counters` is kept up to date for the caller.
 
     `saved` holds the tensors of a checkpoint, under `model` and `optimizer`, and is emptied. Of a team, every process
-    calls this, and the leader alone has a saver.
+    calls this, and the leader alone has a saver. `records` says that steps on a CPU are worth being recorded.
     """
     team = team or Team()
     half = half_precision(config, device)
@@ -120,7 +134,12 @@ def fit(
     micro = share.next()
     plain, first = PlainStep(model, spread, optimizer, config, device, half), micro[0]
     captures = device.type == "cuda" and not team.together
-    run = GraphedStep(plain, first, batches.alike) if captures and batches.steady else plain
+    run: AnyStep = plain
+    if captures and batches.steady:
+        run = GraphedStep(plain, first, batches.alike)
+    elif records and device.type == "cpu" and not (team.together or half or config.compile or config.accumulate > 1):
+        with suppress(CannotRecordError):
+            run = RecordedStep(plain, first)
     if team.together:
         # Torch arranges what it sends after the first backward pass. It is made to do so before the first step, not
         # after it, so that a run that goes on adds up in the same order as one that was not broken off.
@@ -145,7 +164,7 @@ def fit(
             wish = stop()
             if wish and not team.together:
                 break
-            step = counters.step + 1
+            step, began_in = counters.step + 1, batches.epoch_of(counters.position)
             team.at_step(step)
             tokens = share.tokens(counters.position)
             rate = config.optimizer.lr * config.schedule.factor(step, progress)
@@ -171,16 +190,23 @@ def fit(
 
             counters.step, counters.position = step, counters.position + config.accumulate
             counters.tokens, counters.seconds = counters.tokens + tokens, seconds
+            counters.epoch_loss, counters.epoch_tokens = counters.epoch_loss + total, counters.epoch_tokens + tokens
             now = time.monotonic()
             speed = (counters.tokens - last_tokens) / max(now - last_time, 1e-9)
             ends = spent(config, counters) >= 1
             if step % config.log_every == 0 or ends or step == 1:
                 last_time, last_tokens = now, counters.tokens
             epoch = batches.epoch_of(counters.position - 1)
+            if not ends:
+                micro = share.next()
+                run.begin(micro[0], share.tokens(counters.position))
             yield Step(
                 step, epoch, loss_value, rate, norm_value if moved else 0.0, counters.tokens, speed,
                 spent(config, counters), counters.skipped,
             )  # fmt: skip
+            if (epochs := batches.epoch_of(counters.position)) > began_in:
+                yield Epoch(step, epochs, counters.epoch_loss / counters.epoch_tokens)
+                counters.epoch_loss, counters.epoch_tokens = 0.0, 0
             yield from done()
             saves, paused = step % config.save_every == 0 or ends, time.monotonic()
             if step % config.evaluate_every == 0 or ends:
@@ -193,14 +219,13 @@ def fit(
                 save()
                 yield from done()
             last_time += time.monotonic() - paused  # looking at the model and saving it are not its speed
-            if not ends:
-                micro = share.next()
         if counters.step and counters.step % config.save_every and spent(config, counters) < 1:
             save()  # stopped between two saves: nothing is lost
         if saver:
             saver.wait()
         yield from done()
     finally:
+        run.close()
         share.close()
 
 

@@ -1,4 +1,4 @@
-"""AdamW, the learning-rate schedules and gradient clipping; torch is imported only by the functions that need it."""
+"""Optimizers, learning-rate schedules and gradient clipping; torch is imported only by the functions that need it."""
 
 from __future__ import annotations
 
@@ -87,11 +87,34 @@ class AdamW(Config):
     weight_decay: float = Field(0.01, ge=0, description="decay of weight matrices; biases and norms have none")
 
 
-def make_optimizer(config: AdamW, model: nn.Module, device: torch.device) -> torch.optim.AdamW:
-    """AdamW over the trainable parameters in name order, in two groups: matrices decay, biases and norms do not."""
+class RMSprop(Config):
+    """Steps by the gradient over the root of a running average of its square (Tieleman and Hinton, 2012)."""
+
+    kind: Literal["rmsprop"] = "rmsprop"
+    lr: float = Field(1e-3, gt=0, description="learning rate, multiplied by the schedule")
+    rho: Decay = Field(0.9, description="decay of the running average, in [0, 1)")
+    eps: float = Field(1e-7, gt=0, description="keeps the step finite where gradients vanish")
+    eps_place: Literal["after_root", "under_root"] = Field(
+        "after_root", description="sqrt(average) + eps, as torch and Keras up to 2.10 have it; or sqrt(average + eps)"
+    )
+
+
+def make_optimizer(config: AdamW | RMSprop, model: nn.Module, device: torch.device) -> torch.optim.Optimizer:
+    """The optimizer of the trainable parameters, in name order."""
+    named = sorted((name, weight) for name, weight in model.named_parameters() if weight.requires_grad)
+    if isinstance(config, RMSprop):
+        from heedful.training.rmsprop import RootMeanSquare
+
+        # The root of nothing takes a CPU six times as long, and what is under it here is lost beside eps.
+        under, after = (config.eps, 0.0) if config.eps_place == "under_root" else ((1e-8 * config.eps) ** 2, config.eps)
+        return RootMeanSquare(named, config.lr, config.rho, under, after)
+    return _adamw(config, named, device)
+
+
+def _adamw(config: AdamW, named: list[tuple[str, nn.Parameter]], device: torch.device) -> torch.optim.AdamW:
+    """AdamW in two groups: matrices decay, biases and norms do not."""
     import torch
 
-    named = sorted((name, weight) for name, weight in model.named_parameters() if weight.requires_grad)
     matrices = [(name, weight) for name, weight in named if weight.dim() >= 2]
     vectors = [(name, weight) for name, weight in named if weight.dim() < 2]
     decays = ((matrices, config.weight_decay), (vectors, 0.0))
@@ -125,20 +148,24 @@ def clip(parameters: Iterable[Tensor], limit: float | None, rule: Literal["norm"
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """The optimizer's state as flat names, `exp_avg.<parameter>`, `exp_avg_sq.<parameter>`, `step.<parameter>`."""
+    """The optimizer's state as flat names, such as `exp_avg.<parameter>` and `step.<parameter>` of AdamW."""
     states = ((name, optimizer.state.get(weight, {})) for name, weight in model.named_parameters())
     return {f"{key}.{name}": value for name, state in states for key, value in state.items()}
 
 
-def load_optimizer(optimizer: torch.optim.AdamW, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+def load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Put back what `optimizer_tensors` gave, for the same model, or refuse naming what does not fit."""
+    import torch
+
+    adam = isinstance(optimizer, torch.optim.AdamW)
     names = {weight: name for name, weight in model.named_parameters()}
     ordered = [weight for group in optimizer.param_groups for weight in group["params"]]
     states: dict[int, dict[str, Tensor]] = {}
     unused = dict(tensors)
     for index, weight in enumerate(ordered):
-        expected = {f"{key}.{names[weight]}": weight.shape for key in ("exp_avg", "exp_avg_sq")}
-        expected[f"step.{names[weight]}"] = weight.new_empty(()).shape
+        kept = ("exp_avg", "exp_avg_sq") if adam else ("square",)
+        expected = {f"{key}.{names[weight]}": weight.shape for key in kept}
+        expected |= {f"step.{names[weight]}": weight.new_empty(()).shape} if adam else {}
         given = {name: unused.pop(name) for name in expected if name in unused}
         if not given:
             continue  # a parameter that never had a gradient has no state

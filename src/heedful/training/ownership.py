@@ -14,7 +14,7 @@ from heedful.training import files
 from heedful.yamltext import load_yaml, read_yaml
 
 # All that a run writes before its first checkpoint; the metrics are there from the beginning.
-FIRST = frozenset({"recipe.yaml", "metrics.jsonl", "lock", "checkpoints", "tokenizer.json", "env.json"})
+FIRST = frozenset({"recipe.yaml", "metrics.jsonl", "lock", "checkpoints", "tokenizer.json", "images.json", "env.json"})
 
 
 def make_parents(folder: Path) -> None:
@@ -111,7 +111,7 @@ def has_saved_nothing(folder: Path) -> bool:
 
 def clear(folder: Path) -> None:
     """Remove, all but the recipe, what a run that has saved nothing left; the recipe may be replaced only then."""
-    for name in ("tokenizer.json", "env.json"):
+    for name in ("tokenizer.json", "images.json", "env.json"):
         if os.path.lexists(folder / name):
             files.discard(folder / name)
     # Emptied, not removed: it shows that the recipe in the folder is one that a run wrote.

@@ -1,8 +1,8 @@
-"""The portable model folder: config.json, model.safetensors, tokenizer.json, and the manifest that seals them."""
+"""The portable model folder: config.json, model.safetensors, the vocabulary's file, and the manifest that seals it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,12 +20,13 @@ def write_model(
     tensors: Mapping[str, Tensor],
     tokenizer_json: str | None,
     about: Mapping[str, Any],
+    file: str = "tokenizer.json",
 ) -> None:
     """Write the portable model folder, which replaces a former one whole."""
     require_finite(tensors, "model", "go back to an earlier checkpoint")
     contents: dict[str, Pieces] = {"config.json": [config_json.encode()], "model.safetensors": pack(tensors)}
     if tokenizer_json is not None:
-        contents["tokenizer.json"] = [tokenizer_json.encode()]
+        contents[file] = [tokenizer_json.encode()]
     needed = sum(len(piece) for pieces in contents.values() for piece in pieces)
     with files.disk_errors(folder.parent, "write the model", needed):
         commit(folder, contents, None, about)
@@ -39,8 +40,11 @@ class ModelFiles(NamedTuple):
     tokenizer_json: str | None
 
 
-def read_model(folder: Path) -> ModelFiles:
-    """Read a portable model folder; where it has a manifest, every byte is checked against it."""
+def read_model(folder: Path, file: Callable[[str], str] = lambda config: "tokenizer.json") -> ModelFiles:
+    """Read a portable model folder; where it has a manifest, every byte is checked against it.
+
+    `file` says by the text of config.json what the vocabulary's file is called.
+    """
     try:
         manifest = read_manifest(folder) if (folder / "manifest.json").exists() else None
 
@@ -49,8 +53,9 @@ def read_model(folder: Path) -> ModelFiles:
 
         tensors = unpack(read("model.safetensors"), folder / "model.safetensors")
         config = _text(folder / "config.json", read("config.json"))
-        has_tokenizer = "tokenizer.json" in manifest.files if manifest else (folder / "tokenizer.json").exists()
-        tokenizer = _text(folder / "tokenizer.json", read("tokenizer.json")) if has_tokenizer else None
+        name = file(config)
+        has_tokenizer = name in manifest.files if manifest else (folder / name).exists()
+        tokenizer = _text(folder / name, read(name)) if has_tokenizer else None
     except DamageError as damage:
         raise UserError(
             "this model cannot be read",

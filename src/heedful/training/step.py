@@ -1,4 +1,4 @@
-"""An optimizer step in three parts: gradients of a micro-batch, their norm, the update; plain, or as device graphs."""
+"""An optimizer step in three parts: gradients of a micro-batch, their norm, the update; plain, recorded or captured."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from torch import Tensor, nn
 from heedful.blocks.losses import Loss
 from heedful.data.batches import Batch
 from heedful.training.configs import TrainConfig
+from heedful.training.crew import Crew
 from heedful.training.distributed import Spread
 from heedful.training.optim import clip
+from heedful.training.replay import Recording
+from heedful.training.rmsprop import RootMeanSquare, laid_out
 from heedful.training.shards import local
 
 Result = TypeVar("Result")
+FIRST_SHARE = 0.87  # of an even part of the samples, which the calling thread takes
 MOST_SHAPES = 64  # that are captured; batches of rarer ones run plainly
 
 
@@ -65,6 +69,12 @@ class PlainStep:
     def skip(self) -> None:
         """Forget the gradients."""
         self.optimizer.zero_grad()
+
+    def begin(self, batch: Batch, tokens: int) -> None:
+        """Where other threads help, let them begin with a micro-batch whose gradients are asked for next."""
+
+    def close(self) -> None:
+        """Let go of what is held."""
 
 
 class Shape:
@@ -141,9 +151,129 @@ class GraphedStep:
         if self.adds:
             torch._foreach_zero_([weight.grad for weight in self.plain.weights if weight.grad is not None])
 
+    def begin(self, batch: Batch, tokens: int) -> None:
+        """The device does one step after the other."""
+
+    def close(self) -> None:
+        """The graphs go with their owner."""
+
     def _move(self) -> None:
         self.plain.optimizer.step()
         self.skip()
+
+
+class RecordedStep:
+    """The gradients of each shape of batches recorded once and run again, each thread taking some of the samples.
+
+    Threads that share the samples of a batch meet twice a step; those that share every matrix meet at each operation,
+    where a second one costs a small model more than it brings. The other threads begin with a batch while the calling
+    one still tells of the step before, so it takes fewer samples. What cannot be recorded is a `CannotRecordError`.
+    """
+
+    def __init__(self, plain: PlainStep, like: Batch) -> None:
+        self.plain = plain
+        self.threads = torch.get_num_threads()
+        self.share = torch.ones(())  # of the loss's gradient that a token has
+        self.results = [self.share, *plain.weights]  # the loss and the gradients are like these
+        size = sum(map(Tensor.numel, self.results))
+        self.sums = [torch.zeros(size) for _ in range(self.threads)]  # those of each thread, one after the other
+        self.loss, *gradients = laid_out(self.results, self.sums[0])
+        for weight, gradient in zip(plain.weights, gradients, strict=True):
+            weight.grad = gradient
+        self.begun: tuple[Batch, list[Recording]] | None = None
+        self.shapes = {_shape(like): self._recorded(like)}
+        self.move: Callable[[float], None] = self._plain_move
+        if isinstance(plain.optimizer, RootMeanSquare):
+            self.move = plain.optimizer.flat(plain.weights, self.sums[0][1:])
+        self.crew = Crew(self.threads)  # last, so that what cannot be recorded leaves no threads behind
+        torch.set_num_threads(1)  # of each operation, since the threads share the samples
+        # Averages of gradients that vanish fade through numbers below 1e-38, which take the CPU 100 times as long.
+        torch.set_flush_denormal(True)
+
+    def begin(self, batch: Batch, tokens: int) -> None:
+        """Let the other threads begin with a batch."""
+        name = _shape(batch)
+        if name not in self.shapes:
+            self.shapes[name] = self._recorded(batch)
+        recordings = self.shapes[name]
+        self.share.fill_(1 / tokens)
+        for recording, part in zip(recordings, self._parts(batch), strict=True):
+            for room, given in zip(recording.inputs, (*part, self.share), strict=True):
+                room.copy_(given)
+        self.crew.start([recording.run for recording in recordings[1:]])
+        self.begun = (batch, recordings)
+
+    def gradients(self, batch: Batch, tokens: int, last: bool = True) -> Loss:
+        if self.begun is None or self.begun[0] is not batch:
+            self.crew.finish()
+            self.begin(batch, tokens)
+        assert self.begun is not None
+        recordings, self.begun = self.begun[1], None
+        recordings[0].run()
+        self.crew.finish()
+        for other in self.sums[1 : len(recordings)]:
+            self.sums[0].add_(other)
+        return Loss(self.loss, self.loss, self.share)
+
+    def close(self) -> None:
+        """Let the threads go; what they have begun is of no use any more."""
+        self.crew.close()
+        torch.set_num_threads(self.threads)
+        torch.set_flush_denormal(False)
+
+    def norm(self) -> Tensor:
+        gradients = self.sums[0][1:]
+        return gradients.dot(gradients).sqrt() if self.plain.config.clip is None else self.plain.norm()
+
+    def update(self, rate: float) -> None:
+        self.move(rate)
+
+    def skip(self) -> None:
+        """The next gradients are written over these."""
+
+    def _plain_move(self, rate: float) -> None:
+        for group in self.plain.optimizer.param_groups:
+            group["lr"] = rate
+        self.plain.optimizer.step()
+
+    def _parts(self, batch: Batch) -> list[tuple[Tensor, ...]]:
+        """The tensors of each thread's samples; what has no rows is given to all."""
+        tensors = _tensors(batch).values()
+        sizes = shared(max(len(part) for part in tensors if part.dim()), self.threads)
+        split = [part.split(sizes) if part.dim() else [part] * len(sizes) for part in tensors]
+        return list(zip(*split, strict=True))
+
+    def _recorded(self, batch: Batch) -> list[Recording]:
+        names = [*_tensors(batch)]
+
+        def step(*given: Tensor) -> tuple[Tensor, ...]:
+            *tensors, share = given
+            part: Any = dict(zip(names, tensors, strict=True))
+            loss = self.plain.loss(replace(batch, **part))
+            return loss.plain, *torch.autograd.grad(loss.total, self.plain.weights, grad_outputs=share)
+
+        return [
+            Recording(step, [*part, self.share], laid_out(self.results, flat))
+            for part, flat in zip(self._parts(batch), self.sums, strict=False)
+        ]
+
+
+def shared(rows: int, threads: int) -> list[int]:
+    """How many of so many samples each thread takes: the first fewer, and no thread none."""
+    if min(rows, threads) == 1:
+        return [rows]
+    first = max(1, round(FIRST_SHARE * rows / threads))
+    each, more = divmod(rows - first, threads - 1)
+    return [first, *(size for number in range(threads - 1) if (size := each + (number < more)))]
+
+
+AnyStep = PlainStep | GraphedStep | RecordedStep
+
+
+def _tensors(batch: Batch) -> dict[str, Tensor]:
+    """The tensors of a batch by name."""
+    parts = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    return {name: part for name, part in parts.items() if isinstance(part, Tensor)}
 
 
 def _shape(batch: Batch) -> tuple[object, ...]:
@@ -154,8 +284,7 @@ def _shape(batch: Batch) -> tuple[object, ...]:
 
 def _pinned(batch: Batch) -> dict[str, Tensor]:
     """Room on the host for each tensor of a batch, from which a device copies by itself."""
-    parts = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    return {name: part.pin_memory() for name, part in parts.items() if isinstance(part, Tensor)}
+    return {name: part.pin_memory() for name, part in _tensors(batch).items()}
 
 
 def _warmed(run: Callable[[], object], times: int) -> None:

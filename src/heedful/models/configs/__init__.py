@@ -9,8 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from heedful.config import Config, FieldError
-
-MOST_PARAMETERS = 200_000_000_000  # beyond it, a typing error is likelier than a plan
+from heedful.models.configs.limits import refuse_too_large
 
 
 def attention_parameters(width: int) -> int:
@@ -71,7 +70,7 @@ class TransformerConfig(Config):
 
     @model_validator(mode="after")
     def _size_is_plausible(self) -> Self:
-        _refuse_too_large(self.parameters(self.vocab or 0))
+        refuse_too_large(self.parameters(self.vocab or 0))
         return self
 
     def parameters(self, vocab: int) -> int:
@@ -227,7 +226,7 @@ class Seq2SeqConfig(Config):
                 "attention",
                 "score",
             )
-        _refuse_too_large(self.parameters(self.vocab or 0))
+        refuse_too_large(self.parameters(self.vocab or 0))
         return self
 
     def parameters(self, vocab: int) -> int:
@@ -266,7 +265,7 @@ class RnnLMConfig(Config):
 
     @model_validator(mode="after")
     def _size_is_plausible(self) -> Self:
-        _refuse_too_large(self.parameters(self.vocab or 0))
+        refuse_too_large(self.parameters(self.vocab or 0))
         return self
 
     def parameters(self, vocab: int) -> int:
@@ -292,7 +291,7 @@ class ElmoConfig(Config):
 
     @model_validator(mode="after")
     def _size_is_plausible(self) -> Self:
-        _refuse_too_large(self.parameters(self.vocab or 0))
+        refuse_too_large(self.parameters(self.vocab or 0))
         return self
 
     def parameters(self, vocab: int) -> int:
@@ -320,7 +319,7 @@ class TreeLSTMConfig(Config):
 
     @model_validator(mode="after")
     def _size_is_plausible(self) -> Self:
-        _refuse_too_large(self.parameters(self.vocab or 0))
+        refuse_too_large(self.parameters(self.vocab or 0))
         return self
 
     def parameters(self, vocab: int) -> int:
@@ -361,7 +360,7 @@ class BertConfig(Config):
     def _parts_fit(self) -> Self:
         if self.next_sentence and not self.pooler:
             raise FieldError("next_sentence reads what the pooler gives; write pooler: true", "pooler")
-        _refuse_too_large(self.parameters(self.vocab or 0))
+        refuse_too_large(self.parameters(self.vocab or 0))
         return self
 
     def parameters(self, vocab: int) -> int:
@@ -574,14 +573,6 @@ class AnswererConfig(HeadConfig):
         """How many numbers there are."""
         assert self.encoder is not None
         return self.encoder.parameters(vocab) + 2 * (self.encoder.width + 1)
-
-
-def _refuse_too_large(count: int) -> None:
-    if count > MOST_PARAMETERS:
-        raise ValueError(
-            f"this model would have about {count / 1e9:,.0f} billion parameters, more than "
-            f"{MOST_PARAMETERS / 1e9:,.0f} billion; lower width, hidden, vocab or the number of layers"
-        )
 
 
 def _bert(layers: int, width: int) -> BertConfig:

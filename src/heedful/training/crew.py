@@ -1,0 +1,55 @@
+"""A few threads that share a piece of work again and again, each a part of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+
+import torch
+
+
+class Crew:
+    """So many threads, the calling one among them; they end with the program, or when `close` is called."""
+
+    def __init__(self, size: int) -> None:
+        self.tasks: list[SimpleQueue[Callable[[], object] | None]] = [SimpleQueue() for _ in range(size - 1)]
+        self.done: SimpleQueue[BaseException | None] = SimpleQueue()
+        self.begun = 0  # parts that were not waited for yet
+        self.threads = [threading.Thread(target=self._work, args=(tasks,), daemon=True) for tasks in self.tasks]
+        for thread in self.threads:
+            thread.start()
+
+    def __len__(self) -> int:
+        return len(self.tasks) + 1
+
+    def start(self, parts: Sequence[Callable[[], object]]) -> None:
+        """Begin to do each part in a thread of its own; there is one part fewer than threads at most."""
+        for tasks, part in zip(self.tasks, parts, strict=False):
+            tasks.put(part)
+            self.begun += 1
+
+    def finish(self) -> None:
+        """Wait for all that was begun."""
+        while self.begun:
+            self.begun -= 1
+            if (error := self.done.get()) is not None:
+                raise error
+
+    def close(self) -> None:
+        """Let the threads go, once they have done what was begun."""
+        for tasks in self.tasks:
+            tasks.put(None)
+        for thread in self.threads:
+            thread.join()
+
+    def _work(self, tasks: SimpleQueue[Callable[[], object] | None]) -> None:
+        torch.set_num_threads(1)  # of what is called in this thread
+        torch.set_flush_denormal(True)
+        while (part := tasks.get()) is not None:
+            error: BaseException | None = None
+            try:
+                part()
+            except BaseException as raised:
+                error = raised
+            self.done.put(error)

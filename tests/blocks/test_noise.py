@@ -1,0 +1,93 @@
+"""Noise from counters: the hash as integers have it, numbers that are normal, and none that tells another."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from heedful.blocks.noise import gaussian, mixed
+
+MASK = 2**64 - 1
+
+
+def split_mix(x: int) -> int:
+    """The number of a place, as Steele et al. (2014) write it, in whole numbers of 64 bits."""
+    z = (x + 1) * 0x9E3779B97F4A7C15 & MASK
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & MASK
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB & MASK
+    return z ^ (z >> 31)
+
+
+def drawn(seed: int = 0, epoch: int = 0, start: int = 0, count: int = 500, size: int = 400) -> np.ndarray:  # type: ignore[type-arg]
+    return gaussian(seed, torch.tensor(epoch), torch.arange(start, start + count), (size,)).double().numpy()
+
+
+@pytest.mark.parametrize("x", [0, 1, 2, 783, 2**31, 2**62 + 12345, -1, -(2**63), 2**63 - 1])
+def test_the_hash_is_that_of_whole_numbers_of_64_bits(x: int) -> None:
+    found = int(mixed(torch.tensor([x]))) & MASK
+    assert found == split_mix(x & MASK)
+
+
+def test_the_first_numbers_are_the_published_ones() -> None:
+    # SplitMix64 from 0: 0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F
+    found = [int(one) & MASK for one in mixed(torch.arange(3))]
+    assert found == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+
+
+@pytest.mark.parametrize(
+    ("seed", "epoch", "index", "place"), [(0, 0, 0, 0), (7, 3, 59_999, 783), (2**63 - 1, -1, 5, 2)]
+)
+def test_each_number_is_the_formula_written_out(seed: int, epoch: int, index: int, place: int) -> None:
+    key = split_mix(split_mix(seed) + epoch & MASK)
+    bits = split_mix(index * 784 + place + key & MASK)
+    radius = math.sqrt(-2 * math.log(((bits >> 40) + 1) / 2**24))
+    angle = 2 * math.pi * ((bits >> 16) & 0xFFFFFF) / 2**24
+    found = gaussian(seed, torch.tensor(epoch), torch.tensor([index]), (1, 28, 28))
+    assert float(found.view(-1)[place]) == pytest.approx(radius * math.cos(angle), abs=2e-6)
+
+
+def test_they_are_normal() -> None:
+    x = drawn()
+    n = x.size
+    assert abs(x.mean()) <= 4 / math.sqrt(n)
+    assert abs(x.var() - 1) <= 4 * math.sqrt(2 / n)
+    assert abs((x**3).mean()) <= 4 * math.sqrt(15 / n)
+    assert abs((x**4).mean() - 3) <= 4 * math.sqrt(96 / n)
+    shares = [(np.abs(x) > bound).mean() for bound in (1, 2, 3)]
+    assert shares == pytest.approx([0.3173, 0.0455, 0.0027], abs=0.002)
+    assert np.isfinite(x).all() and 4 < np.abs(x).max() < 5.8
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        drawn(epoch=1),
+        drawn(seed=1),
+        drawn(seed=2**40),
+        drawn(start=500),
+        np.roll(drawn(), 1, 1),
+        np.roll(drawn(), 1, 0),
+    ],
+    ids=["epoch", "seed", "far seed", "images", "neighbour", "image above"],
+)
+def test_none_tells_another(other: np.ndarray) -> None:  # type: ignore[type-arg]
+    x = drawn()
+    assert not np.array_equal(x, other)
+    limit = 4 / math.sqrt(x.size)
+    assert abs((x * other).mean()) <= limit
+    assert abs((x**2 * other**2).mean() - 1) <= 3 * limit
+    assert abs((x * np.abs(other)).mean()) <= limit
+
+
+def test_what_an_image_gets_does_not_depend_on_those_beside_it() -> None:
+    def of(indices: list[int]) -> Tensor:
+        return gaussian(4, torch.tensor(2), torch.tensor(indices, dtype=torch.long), (3, 2, 2))
+
+    together = of([5, 9, 2])
+    assert together.shape == (3, 3, 2, 2)
+    assert torch.equal(of([2, 5]), together[[2, 0]])
+    assert of([]).shape == (0, 3, 2, 2)

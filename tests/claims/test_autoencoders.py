@@ -1,0 +1,412 @@
+"""The autoencoders of the lecture: every table, shape and count, the noise, and what they have in common with BERT."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from heedful.blocks.noise import gaussian
+from heedful.data.embedded import Digits
+from heedful.data.image_batches import EncodedImages, ImageBatch, ImageBatches, encode_images
+from heedful.data.pretraining import PretrainingBatches, Rules, encode_documents
+from heedful.data.tokenizers import WordPiece
+from heedful.data.wordpieces import WordPieces
+from heedful.models import build
+from heedful.models.autoencoder import Autoencoder
+from heedful.models.configs import BertConfig
+from heedful.models.configs.autoencoder import SIZES
+from heedful.models.configs.layers import Conv, Dense, MaxPool, Upsample
+from heedful.models.network import Input, Network
+from heedful.recipe import load_recipe
+from heedful.tasks.pretraining import pretraining_loss
+from heedful.tasks.reconstruction import Noise, reconstruction_loss
+from heedful.training.configs import Budget, TrainConfig
+from heedful.training.loop import Counters, Epoch, Step, fit, in_steps
+from heedful.training.optim import AdamW, Constant, RMSprop
+
+CPU = torch.device("cpu")
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "reconstruction.json"
+NONE = Noise(0.0, None)
+
+# As printed: what comes out of each layer, rows x columns x channels, and its parameters.
+Printed = Sequence[tuple[tuple[int, ...], int]]
+DENSE: Printed = [((784,), 0), ((100,), 78_500), ((20,), 2_020), ((100,), 2_100), ((784,), 79_184)]
+CONV: Printed = [
+    ((28, 28, 1), 0),
+    ((28, 28, 8), 80), ((14, 14, 8), 0), ((14, 14, 4), 292), ((7, 7, 4), 0), ((7, 7, 4), 148), ((4, 4, 4), 0),
+    ((4, 4, 4), 148), ((8, 8, 4), 0), ((8, 8, 4), 148), ((16, 16, 4), 0), ((14, 14, 8), 296), ((28, 28, 8), 0),
+    ((28, 28, 1), 73),
+]  # fmt: skip
+ENCODER: Printed = DENSE[:3]
+TABLES: dict[str, tuple[Printed, int]] = {"dense": (DENSE, 161_804), "conv": (CONV, 1_185)}
+
+
+def made(name: str) -> Autoencoder:
+    torch.manual_seed(0)
+    return Autoencoder(SIZES[name])
+
+
+def seen(network: Any, x: Tensor) -> list[tuple[int, ...]]:
+    """The shape of every layer's output for a batch of one, rows x columns x channels, as tensors have it."""
+    shapes = [tuple(x.shape[1:])]
+    for part in (network.encoder, network.decoder) if isinstance(network, Autoencoder) else (network,):
+        for layer, activation in zip(part.layers, part.activations, strict=True):
+            x = activation(layer(x))
+            shapes.append(tuple(x.shape[1:]))
+    return [(*shape[1:], shape[0]) for shape in shapes]
+
+
+def counted(module: torch.nn.Module) -> int:
+    return sum(weight.numel() for weight in module.parameters())
+
+
+# ------------------------------------------------------------------ the nets
+@pytest.mark.claim("K4")
+def test_the_dense_net_has_161804_parameters_layer_by_layer() -> None:
+    model = made("dense")
+    layers = [*model.encoder.layers, *model.decoder.layers]
+    assert [counted(layer) for layer in layers] == [78_500, 2_020, 2_100, 79_184]
+    assert counted(model) == 161_804
+    assert seen(model, torch.rand(1, 784)) == [(784,), (100,), (20,), (100,), (784,)]
+    assert {activation for part in (model.encoder, model.decoder) for activation in part.activations} == {torch.relu}
+    assert load_recipe("mnist-dense").model == SIZES["dense"]
+
+
+def by_hand(name: str) -> Network:
+    """The lecture's net, wired place by place as it prints it."""
+    if name == "dense":
+        image = Input(784)
+        layer1 = Dense(width=100)(image)
+        layer2 = Dense(width=20)(layer1)
+        layer3 = Dense(width=100)(layer2)
+        return Network(image, Dense(width=784)(layer3))
+    image = Input(1, 28, 28)
+    if name == "conv":
+        encode1 = Conv(filters=8)(image)
+        encode3 = Conv(filters=4)(MaxPool()(encode1))
+        encode5 = Conv(filters=4)(MaxPool()(encode3))
+        decode1 = Conv(filters=4)(MaxPool()(encode5))
+        decode3 = Conv(filters=4)(Upsample()(decode1))
+        decode5 = Conv(filters=8, padding="valid")(Upsample()(decode3))
+        return Network(image, Conv(filters=1)(Upsample()(decode5)))
+    encode1 = Conv(filters=32)(image)
+    encode3 = Conv(filters=32)(MaxPool()(encode1))
+    decode1 = Conv(filters=32)(MaxPool()(encode3))
+    decode3 = Conv(filters=32)(Upsample()(decode1))
+    return Network(image, Conv(filters=1)(Upsample()(decode3)))
+
+
+@pytest.mark.claim("K5")
+@pytest.mark.parametrize("name", SIZES)
+def test_both_ways_to_build_a_net_give_the_same_one(name: str) -> None:
+    config = SIZES[name]
+    torch.manual_seed(7)
+    functional = by_hand(name)
+    torch.manual_seed(7)
+    sequential = Network.of(config.input, [*config.encoder, *config.decoder])
+    torch.manual_seed(7)
+    model = Autoencoder(config)
+    x = torch.rand(3, *config.input)
+    expected = functional(x)
+    assert expected.shape == x.shape and expected.std() > 1e-3
+    assert torch.equal(sequential(x), expected)
+    assert torch.equal(model(x), expected)
+    assert functional.summary() == sequential.summary() == model.summary()
+
+
+@pytest.mark.claim("K7")
+def test_the_encoder_alone_has_80520_parameters_gives_20_numbers_and_shares_its_weights() -> None:
+    image = Input(784)
+    code = Dense(width=20)(Dense(width=100)(image))
+    model = Network(image, Dense(width=784)(Dense(width=100)(code)))
+    encoder = Network(image, code)
+    assert counted(encoder) == 80_520 and counted(model) == 161_804
+    whole = {id(weight) for weight in model.parameters()}
+    assert all(id(weight) in whole for weight in encoder.parameters())
+    x = torch.rand(10_000, 784)
+    with torch.no_grad():
+        before = encoder(x)
+        assert before.shape == (10_000, 20)
+        next(model.parameters()).mul_(0.5)
+        assert not torch.equal(encoder(x), before)  # what the whole net learns, the encoder has learned
+
+    trained = made("dense")
+    assert counted(trained.encoder) == 80_520
+    assert trained.encoder(x).shape == (10_000, 20)
+    assert torch.equal(trained.decoder(trained.encoder(x)), trained(x))
+
+
+@pytest.mark.claim("K9")
+def test_the_convolutional_net_has_1185_parameters_and_every_shape_of_the_lecture() -> None:
+    model = made("conv")
+    layers = [*model.encoder.layers, *model.decoder.layers]
+    assert [counted(layer) for layer in layers if counted(layer)] == [80, 292, 148, 148, 148, 296, 73]
+    assert counted(model) == 1_185
+    shapes = seen(model, torch.rand(1, 1, 28, 28))
+    assert shapes == [shape for shape, _ in CONV]
+    sides = [shape[0] for number, shape in enumerate(shapes) if number == 0 or shape[0] != shapes[number - 1][0]]
+    assert sides == [28, 14, 7, 4, 8, 16, 14, 28]
+    assert model.encoder(torch.rand(5, 1, 28, 28)).shape == (5, 4, 4, 4)
+
+
+@pytest.mark.claim("K9")
+def test_pooling_7_to_4_is_that_of_keras_where_a_padded_row_never_wins() -> None:
+    pool = Network.of((4, 7, 7), [MaxPool()])
+    x = torch.randn(2, 4, 7, 7) - 5  # mostly negative: a zero in the padding would win
+    found = pool(x)
+    # Keras' "same" pads (4 - 1) * 2 + 2 - 7 = 1 row, half of it rounded down before: none above, one below.
+    padded = np.pad(x.numpy(), ((0, 0), (0, 0), (0, 1), (0, 1)), constant_values=-np.inf)
+    expected = padded.reshape(2, 4, 4, 2, 4, 2).max((3, 5))
+    assert np.array_equal(found.numpy(), expected)
+    assert (found[:, :, 3, 3] == x[:, :, 6, 6]).all()
+
+
+@pytest.mark.claim("K9")
+def test_the_valid_convolution_reads_no_padding_and_the_others_read_zeros() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(1, 2, 5, 4)
+    for padding, edge in (("valid", 0), ("same", 1)):
+        network = Network.of((2, 5, 4), [Conv(filters=3, padding=padding, activation="linear")])
+        weight, bias = (one.detach().numpy() for one in network.parameters())
+        wide = np.pad(x.numpy()[0], ((0, 0), (edge, edge), (edge, edge)))
+        rows, columns = wide.shape[1] - 2, wide.shape[2] - 2
+        expected = np.array(
+            [
+                [
+                    [(wide[:, y : y + 3, z : z + 3] * weight[f]).sum() + bias[f] for z in range(columns)]
+                    for y in range(rows)
+                ]
+                for f in range(3)
+            ]
+        )
+        np.testing.assert_allclose(network(x).detach().numpy()[0], expected, rtol=1e-5, atol=1e-6)
+
+
+# ------------------------------------------------------------------ tables
+@pytest.mark.claim("K13")
+@pytest.mark.parametrize("name", TABLES)
+def test_the_tables_of_the_lecture_come_out_row_by_row(name: str) -> None:
+    printed, total = TABLES[name]
+    table = made(name).summary()
+    assert [(*row.shape[1:], row.shape[0]) for row in table] == [shape for shape, _ in printed]
+    assert [row.parameters for row in table] == [count for _, count in printed]
+    assert seen(made(name), torch.rand(1, *SIZES[name].input)) == [shape for shape, _ in printed]
+    assert_told(str(table), printed, total)
+
+
+@pytest.mark.claim("K13")
+def test_so_does_the_table_of_the_encoder_alone() -> None:
+    table = made("dense").encoder.summary()
+    assert_told(str(table), ENCODER, 80_520)
+
+
+def assert_told(text: str, printed: Printed, total: int) -> None:
+    """That a printed table has every layer's shape and parameters, and the totals."""
+    lines = text.splitlines()
+    rows = [line for line in lines if "(None" in line]
+    assert len(rows) == len(printed)
+    for row, (shape, count) in zip(rows, printed, strict=True):
+        assert f"(None, {', '.join(map(str, shape))})" in row
+        assert row.split()[-1] == f"{count:,}"
+    assert lines[-3:] == [
+        f"Total parameters: {total:,}",
+        f"Trainable parameters: {total:,}",
+        "Non-trainable parameters: 0",
+    ]
+
+
+# ------------------------------------------------------------------ noise
+@pytest.mark.claim("K10")
+def test_the_denoising_net_has_28353_parameters() -> None:
+    model = made("denoising")
+    counts = [counted(layer) for layer in (*model.encoder.layers, *model.decoder.layers) if counted(layer)]
+    assert counts == [320, 9_248, 9_248, 9_248, 289]
+    assert counted(model) == 28_353
+    assert model.encoder(torch.rand(2, 1, 28, 28)).shape == (2, 32, 7, 7)
+    recipe = load_recipe("mnist-denoising")
+    assert (recipe.task.noise, recipe.task.clip, recipe.model) == (0.5, (0.0, 1.0), SIZES["denoising"])
+
+
+@pytest.mark.claim("K10")
+def test_noise_is_half_of_a_normal_number_on_every_pixel_clipped_to_0_and_1() -> None:
+    x, epoch, indices = torch.rand(400, 1, 28, 28), torch.tensor(3), torch.arange(400)
+    before = Noise(0.5, None, seed=1)(x, epoch, indices) - x
+    assert float(before.mean()) == pytest.approx(0, abs=4 * 0.5 / math.sqrt(x.numel()))
+    assert float(before.std()) == pytest.approx(0.5, rel=4 / math.sqrt(2 * x.numel()))
+    clipped = Noise(0.5, (0.0, 1.0), seed=1)(x, epoch, indices)
+    assert torch.allclose(clipped, (x + before).clamp(0, 1), atol=1e-6)
+    assert (float(clipped.min()), float(clipped.max())) == (0, 1)
+
+
+@pytest.mark.claim("K10")
+def test_noise_is_fresh_each_epoch_and_the_same_for_any_batch_any_processes_and_after_a_resume() -> None:
+    encoded = EncodedImages(torch.rand(60, 1, 4, 4))
+    noise = Noise(0.5, (0.0, 1.0), seed=5)
+
+    def given(size: int, epoch: int, parts: int = 1, start: int = 0) -> dict[int, Tensor]:
+        """What each image of an epoch looks like to the model."""
+        batches, found = ImageBatches(encoded, 2, size), dict[int, Tensor]()
+        for position in range(epoch * batches.count + start, (epoch + 1) * batches.count):
+            for part in range(parts):
+                batch = batches.at(position, part, parts)
+                noisy = noise(batch.pixels, batch.epoch, batch.indices)
+                found |= dict(zip(batch.indices.tolist(), noisy, strict=True))
+        return found
+
+    first = given(60, 0)
+    assert len(first) == 60
+    for others in (given(7, 0), given(1, 0), given(8, 0, parts=3), given(2, 0, parts=3)):
+        assert others.keys() == first.keys()
+        assert all(torch.equal(others[index], first[index]) for index in first)
+    rest = given(7, 0, start=4)  # as of a run that goes on in the middle of an epoch
+    assert len(rest) == 60 - 28 and all(torch.equal(rest[index], first[index]) for index in rest)
+    assert not any(torch.equal(later, first[index]) for index, later in given(60, 1).items())
+    assert not torch.equal(Noise(0.5, None, 6)(encoded.pixels, torch.tensor(0), torch.arange(60)), first[0])
+
+
+@pytest.mark.claim("K10")
+def test_what_is_to_be_made_is_the_image_without_its_noise() -> None:
+    model = made("denoising")
+    x = torch.rand(5, 1, 28, 28)
+    batch, noise = ImageBatch(x, torch.tensor(2), torch.arange(5)), Noise(0.5, (0.0, 1.0), 3)
+    loss = reconstruction_loss(model, batch, noise)
+    noisy = noise(x, batch.epoch, batch.indices)
+    assert not torch.equal(noisy, x)
+    assert float(loss.plain / loss.count) == pytest.approx(float((model(noisy) - x).square().mean().detach()), rel=1e-5)
+
+
+# ------------------------------------------------------------------ training
+def losses_of(config: Any, encoded: EncodedImages, noise: Noise, train: TrainConfig) -> list[float]:
+    """The mean loss of each epoch."""
+    torch.manual_seed(train.seed)
+    model: Any = build(config)
+    batches: Any = ImageBatches(encoded, train.seed, train.batch_examples or 1)
+    loss_of: Any = partial(reconstruction_loss, model, noise=noise)
+    settings = in_steps(train, batches)
+    events = fit(model, loss_of, batches, settings, CPU, None, {}, Counters(), records=True)
+    return [event.loss for event in events if isinstance(event, Epoch)]
+
+
+@pytest.mark.claim("K6")
+def test_the_loss_falls_from_epoch_to_epoch_with_the_lectures_settings() -> None:
+    recipe = load_recipe("mnist-dense")
+    train = recipe.train
+    assert (train.optimizer, train.batch_examples, train.budget.epochs) == (RMSprop(lr=1e-3, eps=1e-7), 128, 50)
+    assert (train.schedule, train.clip, train.optimizer.rho) == (Constant(), None, 0.9)
+    assert (recipe.task.noise, recipe.model) == (0.0, SIZES["dense"])
+    encoded = encode_images(Digits().read("train"))
+    digits = load_recipe("digits", ["train.budget.epochs=20", "train.schedule={kind: constant}"])
+    found = losses_of(digits.model, encoded, NONE, digits.train)
+    assert len(found) == 20
+    assert found[0] > found[1] > found[4] > found[19]
+    black = float(encoded.pixels.square().mean())
+    assert found[19] < 0.25 * black
+
+
+@pytest.mark.claim("K6")
+@pytest.mark.skipif(not RESULTS.exists(), reason=f"{RESULTS.name} was not recorded yet")
+def test_the_recorded_curves_are_those_of_the_lecture_for_three_seeds() -> None:
+    recorded = json.loads(RESULTS.read_text(encoding="utf-8"))
+    alive = [
+        run["losses"] for name, run in recorded.items()
+        if name.startswith("dense/ours/128/after_root/none/50/") and run["losses"]["50"] < 0.1
+    ]  # fmt: skip
+    if len(alive) < 3:
+        pytest.skip(f"{len(alive)} of 3 seeds were recorded yet")
+    for losses in alive:
+        assert losses["1"] == pytest.approx(0.0390, rel=0.1)
+        assert losses["2"] == pytest.approx(0.0281, rel=0.1)
+        assert losses["50"] <= 0.0145
+
+
+@pytest.mark.claim("K10")
+@pytest.mark.skipif(not RESULTS.exists(), reason=f"{RESULTS.name} was not recorded yet")
+def test_the_recorded_losses_of_the_denoising_net_come_to_those_of_the_lecture() -> None:
+    recorded = json.loads(RESULTS.read_text(encoding="utf-8"))
+    alive = [
+        run["losses"]["50"] for name, run in recorded.items()
+        if name.startswith("denoising/ours/128/after_root/fresh/50/") and run["losses"]["50"] < 0.1
+    ]  # fmt: skip
+    if len(alive) < 3:
+        pytest.skip(f"{len(alive)} of 3 seeds were recorded yet")
+    assert max(alive) <= 0.0111
+
+
+# ------------------------------------------------------------------ what BERT has in common with it
+DOCUMENTS = [
+    [" ".join(np.random.default_rng(d * 99 + s).choice(list("abcdefgh"), 6)) for s in range(12)] for d in range(8)
+]
+WORDS = WordPieces.train(WordPiece(vocab=60), map(" ".join, DOCUMENTS))
+
+
+@pytest.mark.claim("F17")
+def test_bert_and_the_denoising_autoencoder_learn_by_the_same_loop_to_undo_what_counters_spoilt() -> None:
+    text = encode_documents(DOCUMENTS, WORDS, 24, Rules())
+    bert: Any = build(
+        BertConfig(vocab=WORDS.vocab, width=16, heads=2, layers=1, hidden=32, context=24, dropout=0.0,
+                   attention_dropout=0.0)
+    )  # fmt: skip
+    images = EncodedImages(torch.rand(32, 1, 4, 4))
+    config = SIZES["denoising"].model_copy(update={"input": (1, 4, 4)})
+    painter: Any = build(config)
+    noise = Noise(0.5, (0.0, 1.0), seed=0)
+
+    sides: list[tuple[Any, Any, Any]] = [
+        (bert, PretrainingBatches(text, 0, 200, False), partial(pretraining_loss, bert)),
+        (painter, ImageBatches(images, 0, 16), partial(reconstruction_loss, painter, noise=noise)),
+    ]
+    train = TrainConfig(budget=Budget(steps=40), optimizer=AdamW(lr=3e-3), schedule=Constant(), evaluate_every=1000)
+    for model, batches, loss_of in sides:
+        told = [event.loss for event in fit(model, loss_of, batches, train, CPU, None, {}, Counters())
+                if isinstance(event, Step)]  # fmt: skip
+        assert len(told) == 40
+        assert np.mean(told[-5:]) < 0.95 * np.mean(told[:5])
+
+
+@pytest.mark.claim("F17")
+def test_on_both_sides_what_is_spoilt_follows_from_seed_epoch_and_sample_and_what_is_wanted_is_whole() -> None:
+    text = encode_documents(DOCUMENTS, WORDS, 24, Rules())
+    cells = np.arange(text.cells)
+    whole = text.build(3, 1, cells)
+    assert (whole.shown != whole.ids).any() and (whole.shown == whole.ids)[~whole.hidden].all()
+    alone = [text.build(3, 1, cells[number : number + 1]) for number in cells]
+    for number, one in enumerate(alone):
+        length = int(one.lengths[0])
+        assert (one.shown[0, :length] == whole.shown[number, :length]).all()
+    assert (text.build(3, 2, cells).hidden.shape != whole.hidden.shape) or (
+        text.build(3, 2, cells).hidden != whole.hidden
+    ).any()
+
+    epoch, indices = torch.tensor(1), torch.arange(6)
+    spoilt = gaussian(3, epoch, indices, (1, 4, 4))
+    for number in range(6):
+        assert torch.equal(gaussian(3, epoch, indices[number : number + 1], (1, 4, 4))[0], spoilt[number])
+    assert not torch.equal(gaussian(3, torch.tensor(2), indices, (1, 4, 4)), spoilt)
+    assert not torch.equal(gaussian(4, epoch, indices, (1, 4, 4)), spoilt)
+
+    batch = next(iter(text.in_order(200)))
+    assert batch.targets.numel() == batch.places.numel()  # BERT's targets are the words that were hidden, as they were
+    read = Silent()
+    half = ImageBatch(torch.full((2, 1, 4, 4), 0.5), epoch, indices[:2])
+    loss = reconstruction_loss(read, half, Noise(0.5, None, 3))
+    assert not torch.equal(read.given, half.pixels)
+    assert float(loss.total / loss.count) == pytest.approx(0.25)  # of zeros from 0.5: nothing of the noise is wanted
+
+
+class Silent:
+    """A model that puts out zeros, so that its loss tells what was wanted of it."""
+
+    config = SIZES["denoising"].model_copy(update={"input": (1, 4, 4)})
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.given = x
+        return torch.zeros_like(x)

@@ -1,0 +1,84 @@
+"""The pictures of the lecture on autoencoders: images made again and restored, pooling and upsampling."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from heedful import cli
+from heedful.commands.figure import watched
+from heedful.config import parse
+from heedful.data.embedded import Digits
+from heedful.experiment import train
+from heedful.models.configs.autoencoder import SIZES
+from heedful.models.configs.layers import MaxPool, Upsample
+from heedful.models.network import Network
+from heedful.recipe.reconstruction import ReconstructionRecipe
+from heedful.studies import pooling
+
+MODELS = {"dense": 161_804, "conv": 1_185, "denoising": 28_353}
+
+
+def enlarged(path: Path, count: int) -> None:
+    """Digits of 28 x 28: each pixel as nine, within a frame."""
+    pixels = np.kron(Digits().read("train").pixels[:count, 0], np.ones((1, 3, 3), np.float32))
+    np.save(path, np.pad(pixels, ((0, 0), (2, 2), (2, 2))))
+
+
+@pytest.mark.claim("K11")
+def test_one_command_draws_input_pca_dense_conv_noisy_and_restored_side_by_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    enlarged(tmp_path / "digits.npy", 64)
+    data = {"kind": "array", "root": str(tmp_path), "train": {"file": "digits.npy"}, "test": {"file": "digits.npy"}}
+    for name, size in MODELS.items():
+        settings = {
+            "task": {"kind": "reconstruction", "noise": 0.5 if name == "denoising" else 0.0},
+            "data": data,
+            "model": SIZES[name].model_dump(),
+            "train": {"budget": {"steps": 3}, "batch_examples": 32, "evaluate_every": 10},
+        }
+        recipe = parse(ReconstructionRecipe, settings)
+        assert recipe.size == size
+        list(train(recipe, tmp_path / name))
+    words = ["reconstruct", "dense", "--pca", "--beside", "conv", "--beside", "denoising", "--count", "5"]
+    monkeypatch.setattr(sys, "argv", ["heedful", *words, "-o", "grid.png", "--json"])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code in (0, None)
+    told = json.loads(capsys.readouterr().out)
+    assert list(told["mse"]) == ["PCA-20", "dense", "conv", "denoising noisy", "denoising restored"]
+    assert told["mse"]["denoising noisy"] == pytest.approx(0.5**2 / 2, rel=0.25)  # about half is cut at 0 or at 1
+    with Image.open("grid.png") as picture:
+        assert picture.width > 2 * 6 * 84 and picture.height > 2 * 5 * 84  # six columns and five rows of 28 x 28
+
+
+@pytest.mark.claim("K12")
+def test_pooling_keeps_the_largest_of_each_square_and_upsampling_repeats_the_nearest() -> None:
+    x = torch.randn(2, 3, 8, 6)
+    pooled = Network.of((3, 8, 6), [MaxPool()])(x)
+    assert torch.equal(pooled, x.reshape(2, 3, 4, 2, 3, 2).amax((3, 5)))
+    raised = Network.of((3, 4, 3), [Upsample()])(pooled)
+    assert torch.equal(raised, torch.kron(pooled, torch.ones(2, 2)))
+    for row, column in np.ndindex(8, 6):
+        assert torch.equal(raised[..., row, column], pooled[..., row // 2, column // 2])
+    assert torch.equal(Network.of((3, 8, 6), [MaxPool()])(raised), pooled)  # what was kept stays
+
+
+@pytest.mark.claim("K12")
+def test_the_figure_shows_what_is_lost_and_how_seven_become_four_and_then_eight() -> None:
+    numbers, digit, odd = watched(pooling.study(pooling.Settings())).grids.values()
+    assert numbers.pooled.tolist() == [[6, 7], [2, 9]]
+    assert numbers.again.tolist() == [[6, 6, 7, 7], [6, 6, 7, 7], [2, 2, 9, 9], [2, 2, 9, 9]]
+    assert numbers.lost.sum() == 11
+    assert (digit.given.shape, digit.pooled.shape, digit.given.max()) == ((8, 8), (4, 4), 16)
+    assert (odd.given.shape, odd.pooled.shape, odd.again.shape) == ((7, 7), (4, 4), (8, 8))
+    assert odd.pooled[3, 3] == odd.given[6, 6]  # the last square is cut to one number
+    assert odd.pooled[0, 3] == odd.given[:2, 6].max()

@@ -1,0 +1,98 @@
+"""What every autoencoder must pass; one more line in `TABLE` makes all of it pass for one more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from heedful.models import build
+from heedful.models.configs.autoencoder import SIZES, AutoencoderConfig
+from heedful.models.configs.layers import Conv, Dense, Flatten, MaxPool, Reshape, Upsample
+from heedful.training.portable import read_model, write_model
+
+TABLE = {
+    **SIZES,
+    "small": AutoencoderConfig(
+        input=(30,),
+        encoder=(Dense(width=40, activation="tanh"), Dense(width=8, activation="linear")),
+        decoder=(Dense(width=40, activation="tanh"), Dense(width=30, activation="linear")),
+    ),
+    "mixed": AutoencoderConfig(
+        input=(2, 6, 6),
+        encoder=(Conv(filters=4), MaxPool(), Flatten(), Dense(width=12, activation="tanh")),
+        decoder=(
+            Dense(width=64, activation="tanh"),
+            Reshape(shape=(4, 4, 4)),
+            Upsample(),
+            Conv(filters=8, padding="valid", activation="tanh"),
+            Conv(filters=2, activation="linear"),
+        ),
+    ),
+}
+
+
+@pytest.fixture(params=TABLE)
+def config(request: pytest.FixtureRequest) -> AutoencoderConfig:
+    return TABLE[request.param]
+
+
+def made(config: AutoencoderConfig, seed: int = 0) -> Any:
+    torch.manual_seed(seed)
+    return build(config).eval()
+
+
+def test_every_weight_gets_a_gradient(config: AutoencoderConfig) -> None:
+    model, x = made(config), torch.rand(16, *config.input)
+    (model(x) - x).square().sum().backward()
+    assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in model.parameters())
+
+
+def test_it_gives_the_same_twice_and_in_training_too(config: AutoencoderConfig) -> None:
+    model, x = made(config), torch.rand(4, *config.input)
+    first = model(x)
+    assert torch.equal(model(x), first)
+    assert torch.equal(model.train()(x), first)
+    assert not torch.equal(made(config, 1)(x), first)
+
+
+def test_what_an_image_gives_does_not_depend_on_its_batch(config: AutoencoderConfig) -> None:
+    model, x = made(config), torch.rand(9, *config.input)
+    whole, order = model(x), torch.randperm(9)
+    torch.testing.assert_close(model(x[order]), whole[order], rtol=1e-5, atol=1e-6)
+    for row in range(9):
+        torch.testing.assert_close(model(x[row : row + 1])[0], whole[row], rtol=1e-5, atol=1e-6)
+    assert model(x[:0]).shape == (0, *config.input)
+
+
+def test_saved_it_is_loaded_as_it_was(config: AutoencoderConfig, tmp_path: Path) -> None:
+    model, other = made(config), made(config, 1)
+    write_model(tmp_path / "model", "{}", model.state_dict(), "{}", {}, "images.json")
+    other.load_state_dict(read_model(tmp_path / "model", lambda text: "images.json").tensors)
+    x = torch.rand(3, *config.input)
+    assert torch.equal(model(x), other(x))
+
+
+@pytest.mark.parametrize(("name", "steps"), [("small", 300), ("mixed", 500)])
+def test_it_learns_eight_images_by_heart(name: str, steps: int) -> None:
+    config = TABLE[name]
+    model = made(config, 2).train()
+    x = torch.rand(8, *config.input)
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    for _ in range(steps):
+        loss = (model(x) - x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert float(loss.detach()) < 0.2 * float(x.var())
+
+
+def test_watched_by_hooks_it_gives_the_same(config: AutoencoderConfig) -> None:
+    model, x = made(config), torch.rand(2, *config.input)
+    plain, seen = model(x), list[torch.Tensor]()
+    for layer in (*model.encoder.layers, *model.decoder.layers):
+        layer.register_forward_hook(lambda module, given, out: seen.append(out))
+    assert torch.equal(model(x), plain)
+    assert len(seen) == len(config.encoder) + len(config.decoder)

@@ -1,0 +1,160 @@
+"""Maps of images: their points, how well neighbours tell the classes, and the picture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
+from sklearn.model_selection import LeaveOneOut, cross_val_score
+from sklearn.neighbors import KNeighborsClassifier
+
+from heedful import load, load_recipe, train
+from heedful.commands.figure import figure_verb
+from heedful.data.embedded import Digits
+from heedful.errors import UserError
+from heedful.scatters import COLOURS, scatter
+from heedful.studies import Progress
+from heedful.studies.maps import Maps, Settings, images_of, maps, neighbour_accuracy, study, tsne
+
+DENSE = "{kind: dense, width: 4, activation: linear}"
+
+
+def run(going: Generator[Progress, None, Maps]) -> Maps:
+    """What is returned at the end."""
+    while True:
+        try:
+            next(going)
+        except StopIteration as end:
+            found: Maps = end.value
+            return found
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Autoencoders that have hardly learned, to four numbers and to two; and a run that is none."""
+    root, steps = tmp_path_factory.mktemp("runs"), "train.budget={steps: 3}"
+    for width in (4, 2):
+        layers = f"model.encoder=[{DENSE.replace('4', str(width))}]"
+        list(train(load_recipe("digits", [layers, steps, "data.test=60"]), root / str(width)))
+    small = ["data.train=40", "data.valid=5", "data.test=5", "tokenizer.vocab=90", "model.width=16", "model.heads=2"]
+    list(train(load_recipe("numbers", [*small, "model.hidden=32", steps]), root / "numbers"))
+    return {path.name: str(path) for path in root.iterdir()}
+
+
+@pytest.mark.parametrize(("k", "points"), [(1, 90), (10, 90), (10, 8)])
+def test_neighbours_are_right_as_often_as_scikit_learn_says(k: int, points: int) -> None:
+    r = np.random.default_rng(0)
+    labels = r.integers(0, 3, points)
+    places = r.normal(size=(points, 2)) + labels[:, None]
+    judge = KNeighborsClassifier(min(k, points - 1))
+    expected = cross_val_score(judge, places, labels, cv=LeaveOneOut()).mean()
+    assert neighbour_accuracy(places, labels, k) == pytest.approx(expected)
+    assert 0.2 < expected < 1
+
+
+def test_points_at_one_place_are_no_trouble() -> None:
+    assert 0 <= neighbour_accuracy(np.zeros((20, 2)), np.arange(20) % 2, 10) <= 1
+
+
+def test_a_map_repeats_and_takes_few_points() -> None:
+    X = load_digits().data[:60]
+    assert (tsne(X, 30.0, 0) == tsne(X, 30.0, 0)).all()
+    assert tsne(X[:3], 30.0, 0).shape == (3, 2)
+
+
+def test_a_run_has_its_maps(runs: dict[str, str], tmp_path: Path) -> None:
+    found = run(study(Settings(model=runs["4"], beside=runs["2"], points=50, neighbours=5)))
+    assert [(one.name, one.numbers) for one in found.maps] == [
+        ("t-SNE of the codes", 4),
+        ("codes of two numbers", 2),
+        ("t-SNE of the pixels", 64),
+    ]
+    images = Digits(test=60).read("test")
+    assert images.labels is not None
+    assert found.labels.tolist() == images.labels[:50].tolist()
+    assert found.names == images.names
+    assert (found.maps[1].points == load(runs["2"]).encode(images.pixels[:50])).all()
+    for one in found.maps:
+        assert one.points.shape == (50, 2)
+        assert one.right == neighbour_accuracy(one.points, found.labels, 5)
+        assert one.seconds > 0
+    assert found.table().columns == ("map", "numbers", "right by 5 neighbours", "seconds")
+    alone = run(study(Settings(model=runs["4"], points=50)))
+    assert [one.name for one in alone.maps] == ["t-SNE of the codes", "t-SNE of the pixels"]
+
+
+def test_the_verb_takes_a_run_alone(runs: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    figure_verb("maps", [runs["4"], "points=20"], tmp_path / "a.png", True)
+    told = json.loads(capsys.readouterr().out)
+    assert told["settings"]["model"] == runs["4"]
+    assert [row[1] for row in told["rows"]] == [4, 64]
+    assert (tmp_path / "a.png").is_file()
+    with pytest.raises(UserError):
+        figure_verb("maps", ["points=20", runs["4"]], tmp_path / "b.png", True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "needs a trained autoencoder"),
+        ({"model": "numbers"}, "is no autoencoder"),
+        ({"model": "4", "beside": "numbers"}, "is no autoencoder"),
+        ({"model": "4", "beside": "4"}, "the codes of this run are not of two numbers"),
+        ({"model": "/nowhere"}, "there is no such folder"),
+    ],
+)
+def test_a_map_says_what_it_lacks(runs: dict[str, str], settings: dict[str, str], message: str) -> None:
+    named = {key: runs.get(value, value) for key, value in settings.items()}
+    with pytest.raises(UserError, match=message):
+        run(study(Settings(**named)))
+
+
+def test_images_without_labels_have_no_maps(runs: dict[str, str], tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((5, 8, 8), np.uint8))
+    recipe = Path(runs["4"], "recipe.yaml").read_text(encoding="utf-8").splitlines()
+    begin = next(n for n, line in enumerate(recipe) if line.startswith("data:"))
+    end = next(n for n in range(begin + 1, len(recipe)) if not recipe[n].startswith(" "))
+    data = [f"data: {{kind: array, root: {tmp_path}, train: {{file: a.npy}}, test: {{file: a.npy}}}}"]
+    (tmp_path / "recipe.yaml").write_text("\n".join([*recipe[:begin], *data, *recipe[end:]]), encoding="utf-8")
+    with pytest.raises(UserError, match="have no labels"):
+        images_of(str(tmp_path), 100)
+
+
+def colours_in(path: Path) -> set[Any]:
+    """The colours of a picture below its legend."""
+    with Image.open(path) as picture:
+        assert picture.format == "PNG"
+        pixels = np.asarray(picture.convert("RGB"))[240:].reshape(-1, 3)
+    return set(map(tuple, np.unique(pixels, axis=0).tolist()))
+
+
+def test_every_class_has_its_colour_and_no_other(tmp_path: Path) -> None:
+    r = np.random.default_rng(0)
+    points, labels = r.normal(size=(2000, 2)), r.integers(0, 10, 2000)
+    scatter({"a": points, "b": -points}, labels, list("0123456789"), tmp_path / "a.png", "ten")
+    assert set(COLOURS) <= colours_in(tmp_path / "a.png")
+    scatter({"a": points}, np.minimum(labels, 2), list("0123456789"), tmp_path / "b.png", "three")
+    assert set(COLOURS) & colours_in(tmp_path / "b.png") == set(COLOURS[:3])
+    scatter({"a": points}, None, (), tmp_path / "c.png", "no classes")
+    assert not set(COLOURS) & colours_in(tmp_path / "c.png")
+
+
+def test_odd_maps_are_drawn_too(tmp_path: Path) -> None:
+    names = [f"class {number} with a long name\n" for number in range(100)]
+    scatter({"one place": np.zeros((5, 2))}, [0] * 5, ["ü"], tmp_path / "a.png", "")
+    scatter({"many": np.eye(100)[:, :2]}, np.arange(100), names, tmp_path / "b.png", "many")
+    scatter({"some": np.eye(30)[:, :2]}, np.arange(30), names, tmp_path / "c.png", "long names " * 20)
+    assert all(colours_in(tmp_path / name) for name in ("a.png", "b.png", "c.png"))
+
+
+def test_maps_of_arrays_need_no_run() -> None:
+    X, y = load_digits(return_X_y=True)
+    X, y = X[:60], y[:60]
+    found = run(maps(lambda: X[:, :5], lambda: X[:, 10:12], X, y, "0123456789", Settings()))
+    assert [one.numbers for one in found.maps] == [5, 2, 64]

@@ -1,0 +1,137 @@
+"""Images made again: the loss is a mean over pixels whatever the batch, and the speaker reads any number of images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from heedful.data.canvas import Canvas
+from heedful.data.image_batches import EncodedImages, ImageBatch
+from heedful.errors import UserError
+from heedful.models import build
+from heedful.models.configs.autoencoder import AutoencoderConfig, dense
+from heedful.models.configs.layers import Conv, MaxPool, Upsample
+from heedful.tasks import reconstruction
+from heedful.tasks.reconstruction import Noise, Painter, mean_loss, pixels_of, reconstruction_loss
+
+CPU = torch.device("cpu")
+NONE = Noise(0.0, None)
+CONV = AutoencoderConfig(
+    input=(2, 6, 4), encoder=(Conv(filters=3), MaxPool()), decoder=(Upsample(), Conv(filters=2, activation="sigmoid"))
+)
+CONFIGS = {"dense": dense(48, 20, 5), "conv": CONV}
+RNG = np.random.default_rng(0)
+IMAGES = RNG.integers(0, 256, (23, 2, 6, 4), dtype=np.uint8)
+
+
+def painter(name: str = "dense", noise: Noise = NONE) -> Painter:
+    torch.manual_seed(0)
+    return Painter(build(CONFIGS[name]), Canvas((2, 6, 4)), noise, CPU)
+
+
+def batch_of(pixels: Any, start: int = 0) -> ImageBatch:
+    x = torch.as_tensor(pixels)
+    return ImageBatch(x, torch.tensor(0), torch.arange(start, start + len(x)))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_loss_is_the_mean_square_over_pixels_and_parts_add_up(name: str) -> None:
+    model: Any = build(CONFIGS[name])
+    noise = Noise(0.3, (0.0, 1.0), 4)
+    whole = reconstruction_loss(model, batch_of(IMAGES), noise)
+    x = torch.from_numpy(IMAGES) / 255
+    given = noise(x, torch.tensor(0), torch.arange(23))
+    made = model(given.view(-1, *CONFIGS[name].input)).view_as(x)
+    assert float(whole.plain / whole.count) == pytest.approx(float((made - x).square().mean().detach()), rel=1e-5)
+    cuts = [(0, 10), (10, 10), (10, 23)]  # one of them without an image, as a process may have it
+    parts = [reconstruction_loss(model, batch_of(IMAGES[a:b], a), noise) for a, b in cuts]
+    assert sum(float(part.plain) for part in parts) == pytest.approx(float(whole.plain), rel=1e-6)
+    assert [int(part.count) for part in parts] == [10, 0, 13]
+    assert not whole.plain.requires_grad and whole.total.requires_grad
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_part_without_images_moves_nothing(name: str) -> None:
+    model: Any = build(CONFIGS[name])
+    reconstruction_loss(model, batch_of(IMAGES[:0]), NONE).total.backward()
+    assert all(weight.grad is not None and not weight.grad.any() for weight in model.parameters())
+
+
+def test_bytes_are_shares_of_255_and_other_numbers_as_they_are() -> None:
+    assert pixels_of(batch_of(np.array([[[[0, 51, 255]]]], np.uint8))).flatten().tolist() == pytest.approx([0, 0.2, 1])
+    floats = torch.tensor([[[[-3.0, 0.5]]]])
+    assert torch.equal(pixels_of(batch_of(floats)), floats)
+
+
+def test_without_deviation_there_is_no_noise_and_without_bounds_none_is_cut() -> None:
+    x = torch.rand(5, 1, 4, 4)
+    assert Noise(0.0, (0.2, 0.4))(x, torch.tensor(0), torch.arange(5)) is x
+    free = Noise(3.0, None)(x, torch.tensor(0), torch.arange(5))
+    assert free.min() < -1 and free.max() > 2
+    cut = Noise(3.0, (-0.5, 0.5))(x, torch.tensor(0), torch.arange(5))
+    assert (float(cut.min()), float(cut.max())) == (-0.5, 0.5)
+
+
+def test_the_mean_loss_of_a_split_does_not_depend_on_how_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    model: Any = build(CONFIGS["conv"])
+    encoded, noise = EncodedImages(torch.from_numpy(IMAGES)), Noise(0.5, (0.0, 1.0), 1)
+    expected = mean_loss(model, encoded, noise, CPU)
+    monkeypatch.setattr(reconstruction, "AT_ONCE", 4)
+    assert mean_loss(model, encoded, noise, CPU) == pytest.approx(expected, rel=1e-6)
+    assert mean_loss(model, encoded, Noise(0.5, (0.0, 1.0), 2), CPU) != expected
+
+
+# ------------------------------------------------------------------ the speaker
+@pytest.mark.parametrize("name", CONFIGS)
+def test_it_encodes_decodes_and_reconstructs_any_number_of_images(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    speaker = painter(name)
+    codes, made = speaker.encode(IMAGES), speaker.reconstruct(IMAGES)
+    assert codes.shape == (23, int(np.prod(CONFIGS[name].code))) and made.shape == IMAGES.shape
+    assert codes.dtype == made.dtype == np.float32
+    np.testing.assert_allclose(speaker.decode(codes), made, rtol=1e-5, atol=1e-6)
+    monkeypatch.setattr(reconstruction, "AT_ONCE", 4)
+    np.testing.assert_allclose(speaker.encode(IMAGES), codes, rtol=1e-5, atol=1e-6)
+    assert speaker.encode(IMAGES[:0]).shape == (0, codes.shape[1])
+    assert speaker.reconstruct(IMAGES[:0]).shape == (0, 2, 6, 4)
+    assert not speaker.model.training
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+def test_bytes_and_any_floats_are_read_alike(dtype: Any) -> None:
+    speaker = painter("conv")
+    shares = (IMAGES / 255).astype(dtype)
+    np.testing.assert_allclose(speaker.encode(shares), speaker.encode(IMAGES), rtol=1e-2, atol=2e-3)
+    assert speaker.noisy(shares).dtype == np.float32
+
+
+def test_images_and_codes_that_do_not_fit_are_refused() -> None:
+    speaker = painter()
+    with pytest.raises(UserError, match="not of the size"):
+        speaker.encode(IMAGES[:, :1])
+    with pytest.raises(UserError, match="not of the size"):
+        speaker.reconstruct(IMAGES.reshape(23, 48))
+    for codes in (np.zeros((3, 6)), np.zeros(5), np.zeros((2, 5, 1))):
+        with pytest.raises(UserError, match="no codes of this model") as raised:
+            speaker.decode(codes)
+        assert "(N, 5)" in str(raised.value.expected)
+
+
+def test_noise_for_looking_is_repeated_by_its_seed() -> None:
+    speaker = painter(noise=Noise(0.5, (0.0, 1.0)))
+    first = speaker.noisy(IMAGES, seed=3)
+    assert np.array_equal(speaker.noisy(IMAGES, seed=3), first)
+    assert not np.array_equal(speaker.noisy(IMAGES, seed=4), first)
+    assert (first.min(), first.max()) == (0, 1)
+    assert np.array_equal(painter().noisy(IMAGES), (IMAGES / np.float32(255)).astype(np.float32))
+
+
+def test_a_walk_goes_in_even_steps_from_one_code_to_the_other() -> None:
+    speaker = painter()
+    images = speaker.walk(IMAGES[:1], IMAGES[1:2], 5)
+    assert images.shape == (5, 2, 6, 4)
+    codes = speaker.encode(IMAGES[:2])
+    np.testing.assert_allclose(images[[0, 4]], speaker.decode(codes), atol=1e-6)
+    np.testing.assert_allclose(images[2], speaker.decode(codes.mean(0, keepdims=True))[0], atol=1e-6)

@@ -1,0 +1,178 @@
+"""A recording gives what the function gives, on other inputs too, and says what it cannot record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from heedful.training import replay
+from heedful.training.replay import CannotRecordError, Recording
+
+F = nn.functional
+WEIGHT = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
+SQUARE = torch.ones(6, 6)
+LEARNED = WEIGHT.clone().requires_grad_()
+Function = Callable[..., tuple[Tensor, ...]]
+
+
+def drawn(seed: int, *shapes: tuple[int, ...]) -> list[Tensor]:
+    chance = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=chance) for shape in shapes]
+
+
+def turned(x: Tensor) -> tuple[Tensor, ...]:
+    return ((x @ WEIGHT).t(),)
+
+
+def written_over(x: Tensor) -> tuple[Tensor, ...]:
+    y = x * 2
+    y.mul_(3).add_(x)
+    y[1].zero_()
+    y[:, 2:4].relu_()
+    return y.sum(), y
+
+
+def views(x: Tensor) -> tuple[Tensor, ...]:
+    left, right = x[:, :2], x[:, 2:]
+    return torch.cat([right, left], 1).view(2, -1).t().contiguous(), x[:, ::2] + left[:, :1].expand(-1, 3)
+
+
+def alike(x: Tensor) -> tuple[Tensor, ...]:
+    y = x.exp()
+    return y + y.sum(), y.detach(), y  # three results, two of them in one place
+
+
+def given_back(x: Tensor) -> tuple[Tensor, ...]:
+    return x, x.view(-1), WEIGHT
+
+
+def two_ways(x: Tensor) -> tuple[Tensor, ...]:
+    square = x[:4, :4] * 1.0
+    return square + square.t(), square.t() * square.sigmoid(), (square.double() * 2).float()
+
+
+def gradient(x: Tensor) -> tuple[Tensor, ...]:
+    total = (torch.relu(x @ LEARNED) - 0.3).square().sum()
+    return total.detach(), *torch.autograd.grad(total, [LEARNED], grad_outputs=x[0, 0])
+
+
+FUNCTIONS: dict[str, Function] = {
+    one.__name__: one for one in (turned, written_over, views, alike, given_back, two_ways, gradient)
+}
+
+
+def checked(function: Function, *shapes: tuple[int, ...]) -> Recording:
+    """A recording that gave what the function gives, for inputs that it was not made with."""
+    outputs = [torch.full_like(one, 7.0).contiguous() for one in function(*drawn(0, *shapes))]
+    recording = Recording(function, drawn(0, *shapes), outputs)
+    for seed in (1, 2, 3, 4):
+        inputs = drawn(seed, *shapes)
+        for room, x in zip(recording.inputs, inputs, strict=True):
+            room.copy_(x)
+        recording.run()
+        for output, expected in zip(outputs, function(*inputs), strict=True):
+            assert torch.equal(output, expected)
+    return recording
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_recording_gives_what_the_function_gives(name: str) -> None:
+    checked(FUNCTIONS[name], (4, 6))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_without_the_script_interpreter_it_gives_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(text: str) -> None:
+        raise RuntimeError("no interpreter")
+
+    monkeypatch.setattr(torch.jit, "CompilationUnit", missing)
+    run: Any = checked(FUNCTIONS[name], (4, 6)).run
+    assert run.func is replay._one_by_one
+
+
+def test_the_interpreter_is_used_where_there_is_one() -> None:
+    run: Any = checked(gradient, (4, 6)).run
+    assert run.func is not replay._one_by_one
+
+
+STEPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "add": lambda x, y: x + y,
+    "mul": lambda x, y: x * y,
+    "product": lambda x, y: x @ y.t() @ x,
+    "relu": lambda x, y: torch.relu(x - y),
+    "tanh in place": lambda x, y: (x + 0).tanh_(),
+    "mean": lambda x, y: x - y.mean(0),
+    "row": lambda x, y: x + y[1:2],
+    "turned": lambda x, y: (x.t() + y.t()).t(),
+    "clamped": lambda x, y: x.clamp(-1, 1),
+    "into a part": lambda x, y: torch.cat([x[:2], y[2:]]).mul_(0.5),
+}
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.integers(0, 30), st.integers(0, 30)), max_size=12))
+def test_whatever_is_wired_together_is_what_it_was(wiring: list[tuple[str, int, int]]) -> None:
+    def function(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        values = [x, y]
+        for name, one, other in wiring:
+            values.append(STEPS[name](values[one % len(values)], values[other % len(values)]))
+        return values[-1], values[len(values) // 2] * 1.0, values[-1].sum()
+
+    outputs = [torch.zeros_like(one).contiguous() for one in function(*drawn(0, (3, 3), (3, 3)))]
+    recording = Recording(function, drawn(0, (3, 3), (3, 3)), outputs)
+    for seed in (1, 2):
+        inputs = drawn(seed, (3, 3), (3, 3))
+        for room, x in zip(recording.inputs, inputs, strict=True):
+            room.copy_(x)
+        recording.run()
+        for output, expected in zip(outputs, function(*inputs), strict=True):
+            torch.testing.assert_close(output, expected, rtol=1e-6, atol=0, equal_nan=True)
+
+
+def test_weights_are_read_where_they_are_when_it_runs() -> None:
+    weight = torch.ones(3)
+    output = torch.zeros(3)
+    recording = Recording(lambda x: (x * weight,), [torch.arange(3.0)], [output])
+    weight.fill_(5)
+    recording.run()
+    assert output.tolist() == [0, 5, 10]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.dropout(x, 0.5),
+        lambda x: torch.rand_like(x) * x,
+        lambda x: F.max_pool2d(x[None], 2),
+        lambda x: x.topk(2).values,
+    ],
+    ids=["dropout", "random numbers", "pooling, which gives two", "the largest, which are two"],
+)
+def test_what_cannot_be_run_again_into_a_buffer_is_refused(function: Callable[[Tensor], Tensor]) -> None:
+    inputs = drawn(0, (4, 6))
+    with pytest.raises(CannotRecordError, match="aten"):
+        Recording(lambda x: (function(x),), inputs, [torch.zeros_like(function(inputs[0]))])
+
+
+def test_buffers_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def long(x: Tensor) -> tuple[Tensor, ...]:
+        for _ in range(40):
+            x = (x @ SQUARE).tanh()
+        return (x,)
+
+    made, room_of = list[Tensor](), replay.Planner._room
+
+    def noted(planner: replay.Planner, example: Tensor) -> Tensor:
+        made.append(room_of(planner, example))
+        return made[-1]
+
+    monkeypatch.setattr(replay.Planner, "_room", noted)
+    checked(long, (4, 6))
+    assert len(made) >= 40
+    assert len({room.data_ptr() for room in made}) <= 4
