@@ -9,6 +9,7 @@ import torch
 
 import heedful
 from heedful.blocks.attention import KV, MultiHead, attend
+from heedful.blocks.convolution import Convolution
 from heedful.blocks.graphs import GraphLSTM, Order
 from heedful.blocks.grids import GridLSTM
 from heedful.blocks.int8 import Int8Linear, int8
@@ -182,6 +183,10 @@ def noise() -> None:
     gaussian(1, torch.tensor(0), torch.arange(B), (3, T, S))
 
 
+def convolving() -> None:
+    Convolution(3, F, 3, padding=1)(torch.zeros(B, 3, T, S))
+
+
 def losses() -> None:
     x, weight = torch.randn(B * T, D, requires_grad=True), torch.randn(V, D, requires_grad=True)
     targets = torch.randint(0, V, (B * T,))
@@ -212,6 +217,7 @@ RUNS: dict[str, list[Callable[[], None]]] = {
     "seq2seq.py": [with_attention],
     "losses.py": [losses],
     "noise.py": [noise],
+    "convolution.py": [convolving],
     "recurrent.py": [recurrent],
     "rnn_lm.py": [recurrent],
     "mix.py": [recurrent],
@@ -233,6 +239,7 @@ SIZES: dict[str, dict[str, tuple[int, ...]]] = {
     "embedding.py": {"B": (B, 1), "T": (T, S, 1), "D": (D,), "V": (V,)},
     "losses.py": {"N": (B * T,), "D": (D,), "V": (V,)},
     "noise.py": {"B": (B,), "N": (3 * T * S,)},
+    "convolution.py": {"B": (B,), "F": (F,), "Y": (T,), "X": (S,)},
     "recurrent.py": {"B": (B,), "T": (T, 1), "H": (F,)},
     "rnn_lm.py": {"B": (B,), "T": (T, 1), "D": (D,), "H": (F,), "V": (V,)},
     "memory.py": {"B": (B,), "R": (B, 3 * B), "T": (T, 1, 3), "S": (S,), "H": (F,), "M": (M, D)},

@@ -102,7 +102,7 @@ def test_the_run_its_model_folder_and_its_checkpoint_load_as_the_same(
 
 @pytest.mark.parametrize("name", ["digits", "digits-denoising"])
 def test_a_run_told_to_stop_twice_is_the_unbroken_run(name: str, tmp_path: Path) -> None:
-    changes = ["train.threads=2", "train.budget.epochs=3", "model.encoder.0.filters=4"][: 3 if name != "digits" else 2]
+    changes = ["train.budget.epochs=3", "train.threads=2" if name == "digits" else "model.encoder.0.filters=4"]
     told, broken = list[float](), list[float]()
     for event in train(recipe(name, *changes), tmp_path / "whole"):
         told += [event.loss] if isinstance(event, Step) else []

@@ -30,7 +30,7 @@ from heedful.training.finite import NotFiniteError
 from heedful.training.loop import Counters, Due, Epoch, Event, Step, fit
 from heedful.training.optim import AdamW, Constant, RMSprop, make_optimizer, optimizer_tensors
 from heedful.training.saving import Saver
-from heedful.training.step import AnyStep, PlainStep, RecordedStep, shared
+from heedful.training.step import AnyStep, PlainStep, RecordedStep, evenly
 
 CPU = torch.device("cpu")
 MODEL = dense(12, 9, 4)
@@ -82,7 +82,7 @@ def apart(one: list[Tensor], other: list[Tensor]) -> float:
     return max(float((a - b).norm() / b.norm().clamp(min=1e-3)) for a, b in zip(one, other, strict=True))
 
 
-@pytest.mark.parametrize("size", [20, 2, 1], ids=["20 with a last 10", "2", "1"])
+@pytest.mark.parametrize("size", [20, 11, 1], ids=["20 with a last 10", "11 with a last 2", "1"])
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize(
     "changes", [{}, {"optimizer": AdamW(lr=2e-3)}, {"clip": 0.05}], ids=["rmsprop", "adamw", "clipped"]
@@ -100,15 +100,15 @@ def test_thirty_recorded_steps_are_thirty_plain_ones(size: int, threads: int, ch
     assert apart(found[1], [weight.detach() for weight in begun.parameters()]) > 1e-2
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 5, 20, 127, 128])
-@pytest.mark.parametrize("threads", [1, 2, 3, 4, 16])
-def test_every_sample_is_some_threads_and_no_thread_has_none(rows: int, threads: int) -> None:
-    sizes = shared(rows, threads)
-    assert sum(sizes) == rows
-    assert min(sizes) >= 1
-    assert len(sizes) == min(rows, threads)
-    assert max(sizes[1:], default=rows) - min(sizes[1:], default=rows) <= 1
-    assert sizes[0] <= max(sizes)
+@pytest.mark.parametrize("sizes", [[1], [5, 5], [100, 3, 2, 1], [7, 7, 7, 7, 7], [1, 1000]])
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+def test_every_weight_is_some_threads_and_no_thread_has_none(sizes: list[int], threads: int) -> None:
+    tensors = [torch.full((size,), float(number)) for number, size in enumerate(sizes)]
+    shares = evenly(tensors, threads)
+    assert sorted(float(tensor[0]) for share in shares for tensor in share) == list(map(float, range(len(sizes))))
+    assert len(shares) == min(threads, len(sizes))
+    largest = max(sum(map(len, share)) for share in shares)
+    assert largest <= max(max(sizes), sum(sizes) / threads + max(sizes))
 
 
 def test_gradients_stay_until_the_next_batch_is_asked_for() -> None:

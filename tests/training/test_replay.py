@@ -129,7 +129,8 @@ def test_whatever_is_wired_together_is_what_it_was(wiring: list[tuple[str, int, 
     for seed in (1, 2):
         inputs = drawn(seed, (3, 3), (3, 3))
         for room, x in zip(recording.inputs, inputs, strict=True):
-            room.copy_(x)
+            if room is not None:
+                room.copy_(x)
         recording.run()
         for output, expected in zip(outputs, function(*inputs), strict=True):
             torch.testing.assert_close(output, expected, rtol=1e-6, atol=0, equal_nan=True)
@@ -148,7 +149,7 @@ def test_weights_are_read_where_they_are_when_it_runs() -> None:
     "function",
     [
         lambda x: F.dropout(x, 0.5),
-        lambda x: torch.rand_like(x) * x,
+        lambda x: torch.bernoulli(x.sigmoid()) * x,
         lambda x: F.max_pool2d(x[None], 2),
         lambda x: x.topk(2).values,
     ],

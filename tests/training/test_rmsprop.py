@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from heedful.errors import UserError
 from heedful.training.optim import AdamW, RMSprop, load_optimizer, make_optimizer, optimizer_tensors
-from heedful.training.rmsprop import RootMeanSquare, laid_out
+from heedful.training.rmsprop import RootMeanSquare
 
 CPU = torch.device("cpu")
 EpsPlace = Literal["after_root", "under_root"]
@@ -110,36 +110,17 @@ def test_a_state_that_was_saved_goes_on_bit_for_bit(place: EpsPlace) -> None:
     assert not forgot.state
 
 
-def flat_step(model: nn.Module, optimizer: RootMeanSquare) -> Callable[[], None]:
-    """A step by the flat form, from the gradients that the weights have."""
-    weights = list(model.parameters())
-    room = torch.zeros(sum(map(Tensor.numel, weights)))
-    move = optimizer.flat(weights, room)
+@pytest.mark.parametrize("place", PLACES)
+def test_weights_moved_one_by_one_are_those_moved_together(place: EpsPlace) -> None:
+    model, other = net(torch.float32), net(torch.float32)
+    whole = trained(model, optimizer_of(model, place).step)
+    optimizer = optimizer_of(other, place)
 
     def step() -> None:
-        for weight, place in zip(weights, laid_out(weights, room), strict=True):
-            assert weight.grad is not None
-            place.copy_(weight.grad)
-        move(2e-3)
+        for weight in reversed(list(other.parameters())):
+            optimizer.move([weight], 2e-3)
 
-    return step
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_the_flat_form_gives_the_same_bits_and_keeps_the_same_state(place: EpsPlace) -> None:
-    model = net(torch.float32)
-    plain = optimizer_of(model, place)
-    whole = trained(model, plain.step)
-
-    broken = net(torch.float32)
-    first = optimizer_of(broken, place)
-    trained(broken, flat_step(broken, first), steps=20)
-    second = optimizer_of(broken, place)
-    load_optimizer(second, broken, optimizer_tensors(first, broken))
-    after = trained(broken, flat_step(broken, second), start=20, steps=STEPS - 20)
-    assert all(torch.equal(a, b) for a, b in zip(after, whole, strict=True))
-    kept, expected = optimizer_tensors(second, broken), optimizer_tensors(plain, model)
-    assert all(torch.equal(kept[name], expected[name]) for name in expected)
+    assert all(torch.equal(a, b) for a, b in zip(trained(other, step), whole, strict=True))
 
 
 def test_a_weight_without_a_gradient_stays_and_has_no_state() -> None:

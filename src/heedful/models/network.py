@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
+from heedful.blocks.convolution import Convolution
 from heedful.models.configs.layers import (
     Activation,
     Conv,
@@ -109,7 +110,7 @@ def made(layer: Layer, shape: Shape) -> nn.Module:
             return _drawn(nn.Linear(shape[0], layer.width))
         case Conv():
             padding = layer.size // 2 if layer.padding == "same" else 0
-            return _drawn(nn.Conv2d(shape[0], layer.filters, layer.size, padding=padding))
+            return _drawn(Convolution(shape[0], layer.filters, layer.size, padding))
         case MaxPool():
             return nn.MaxPool2d(layer.size, ceil_mode=True)
         case Upsample():
@@ -121,9 +122,8 @@ def made(layer: Layer, shape: Shape) -> nn.Module:
     raise TypeError(f"{layer!r} is no layer of a network")
 
 
-def _drawn(weights: nn.Linear | nn.Conv2d) -> nn.Module:
+def _drawn(layer: nn.Linear | Convolution) -> nn.Module:
     """A layer whose weights are uniform by fan in and fan out (Glorot and Bengio, 2010), and its biases zero."""
-    nn.init.xavier_uniform_(weights.weight)
-    if weights.bias is not None:
-        nn.init.zeros_(weights.bias)
-    return weights
+    nn.init.xavier_uniform_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer

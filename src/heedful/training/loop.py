@@ -25,6 +25,7 @@ from heedful.data.feed import Place, Sequenced, feed
 from heedful.errors import UserError
 from heedful.training.configs import TrainConfig
 from heedful.training.distributed import LossOf, Team
+from heedful.training.environment import keep_memory
 from heedful.training.finite import not_finite, require_sound
 from heedful.training.optim import load_optimizer, make_optimizer, optimizer_tensors
 from heedful.training.replay import CannotRecordError
@@ -129,6 +130,8 @@ def fit(
         load_optimizer(optimizer, model, saved.pop("optimizer"))
     if spent(config, counters) >= 1:
         return
+    if device.type == "cpu":
+        keep_memory()
     model.train()
     share = Share(team, batches, config, counters.position)
     micro = share.next()
@@ -200,6 +203,8 @@ def fit(
             if not ends:
                 micro = share.next()
                 run.begin(micro[0], share.tokens(counters.position))
+            else:
+                run.settle()
             yield Step(
                 step, epoch, loss_value, rate, norm_value if moved else 0.0, counters.tokens, speed,
                 spent(config, counters), counters.skipped,

@@ -92,7 +92,7 @@ class RMSprop(Config):
 
     kind: Literal["rmsprop"] = "rmsprop"
     lr: float = Field(1e-3, gt=0, description="learning rate, multiplied by the schedule")
-    rho: Decay = Field(0.9, description="decay of the running average, in [0, 1)")
+    rho: float = Field(0.9, gt=0, lt=1, description="decay of the running average")
     eps: float = Field(1e-7, gt=0, description="keeps the step finite where gradients vanish")
     eps_place: Literal["after_root", "under_root"] = Field(
         "after_root", description="sqrt(average) + eps, as torch and Keras up to 2.10 have it; or sqrt(average + eps)"
@@ -105,8 +105,7 @@ def make_optimizer(config: AdamW | RMSprop, model: nn.Module, device: torch.devi
     if isinstance(config, RMSprop):
         from heedful.training.rmsprop import RootMeanSquare
 
-        # The root of nothing takes a CPU six times as long, and what is under it here is lost beside eps.
-        under, after = (config.eps, 0.0) if config.eps_place == "under_root" else ((1e-8 * config.eps) ** 2, config.eps)
+        under, after = (config.eps, 0.0) if config.eps_place == "under_root" else (0.0, config.eps)
         return RootMeanSquare(named, config.lr, config.rho, under, after)
     return _adamw(config, named, device)
 

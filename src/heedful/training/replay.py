@@ -28,20 +28,21 @@ class CannotRecordError(Exception):
 
 
 class Recording:
-    """`function(*inputs)`, a tuple of tensors, as calls on buffers: fill `inputs`, `run()`, read `outputs`.
+    """`function(*inputs)`, a tuple of tensors, as calls on buffers: fill `inputs`, `run()`, read the outputs.
 
-    The outputs are the caller's: contiguous tensors that what the function gives is written into.
+    The outputs are the caller's: contiguous tensors that what the function gives is written into. Of the inputs there
+    are those that it looks at, and None for others.
     """
 
     def __init__(
         self, function: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor], outputs: Sequence[Tensor]
     ) -> None:
-        self.inputs = [x.clone() for x in inputs]
-        traced: Any = make_fx(function)(*self.inputs)
+        rooms = [x.clone() for x in inputs]
+        traced: Any = make_fx(function)(*rooms)
         traced.graph.eliminate_dead_code()
         nodes = list(traced.graph.nodes)
         results: Sequence[Node] = nodes[-1].args[0]
-        given, planner = iter(self.inputs), Planner(nodes, dict(zip(results, outputs, strict=True)))
+        given, planner = iter(rooms), Planner(nodes, dict(zip(results, outputs, strict=True)))
         for node in nodes:
             if node.op == "placeholder":
                 planner.give(node, next(given))
@@ -49,6 +50,8 @@ class Recording:
                 planner.give(node, getattr(traced, node.target).detach())
             elif node.op == "call_function":
                 planner.call(node)
+        asked = (bool(node.users) for node in nodes if node.op == "placeholder")
+        self.inputs = [room if used else None for room, used in zip(rooms, asked, strict=True)]
         for result, output in zip(results, outputs, strict=True):
             if planner.values[result].data_ptr() != output.data_ptr():
                 planner.calls.append(Call(aten.copy_.default, (output, planner.values[result]), {}))
@@ -174,12 +177,15 @@ class Call:
 def _scripted(calls: Sequence[Call]) -> Callable[[], object]:
     """What makes the calls one after the other, in one breath where torch can."""
     buffers: list[Tensor] = []
+    places: dict[int, int] = {}
 
     def written(value: Any) -> str:
-        if isinstance(value, Tensor):
+        if not isinstance(value, Tensor):
+            return repr(value)
+        if id(value) not in places:
+            places[id(value)] = len(buffers)
             buffers.append(value)
-            return f"b[{len(buffers) - 1}]"
-        return repr(value)
+        return f"b[{places[id(value)]}]"
 
     lines = []
     for call in calls:

@@ -5,8 +5,7 @@ Where gradients are near 1e-4, an epsilon of 1e-7 under the root makes steps thr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -14,71 +13,48 @@ from torch import Tensor, nn
 
 from heedful.training.shards import local
 
-
-def moved(
-    weights: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    rooms: Sequence[Tensor],
-    gradient: Tensor,
-    square: Tensor,
-    room: Tensor,
-    rho: float,
-    under: float,
-    after: float,
-    rate: float,
-) -> None:
-    """square = rho square + (1 - rho) g^2; weight -= rate g / (sqrt(square + under) + after).
-
-    `gradient` holds all of the gradients, and `room` all of the rooms.
-    """
-    square.mul_(rho).addcmul_(gradient, gradient, value=1.0 - rho)
-    torch.add(square, under, out=room).sqrt_().add_(after)
-    for weight, its, root in zip(weights, gradients, rooms, strict=True):
-        weight.addcdiv_(its, root, value=-rate)
+LATE = 1e6  # a step so late that Adam corrects nothing any more
 
 
 class RootMeanSquare(torch.optim.Optimizer):
-    """Steps by the gradient over the root of a running average of its square."""
+    """square = rho square + (1 - rho) g^2; weight -= lr g / (sqrt(square + under) + after).
+
+    It is Adam without its average of gradients and without its corrections, so Adam's kernel does it in one go. What is
+    kept as `square` has `under / rho` added to it: the step makes that `under`, and what it lacks then is put back.
+    """
 
     def __init__(
         self, named: Iterable[tuple[str, nn.Parameter]], lr: float, rho: float, under: float, after: float
     ) -> None:
         super().__init__(list(named), {"lr": lr})
-        self.settings = (rho, under, after)
-        self.room: dict[Tensor, Tensor] = {}  # for the denominators
+        self.rho, self.under, self.after = rho, under, after
+        self.rooms: dict[Tensor, tuple[Tensor, Tensor]] = {}  # where the kernel writes Adam's average, and the step
 
-    @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Move every weight that has a gradient."""
         for group in self.param_groups:
-            for weight in group["params"]:
-                if weight.grad is not None:
-                    self._move(weight, group["lr"])
+            self.move([weight for weight in group["params"] if weight.grad is not None], group["lr"])
 
-    def _move(self, weight: Tensor, rate: float | Tensor) -> None:
-        if weight not in self.room:
-            self.room[weight] = torch.empty_like(local(weight))
-            self.state[weight].setdefault("square", torch.zeros_like(weight))
-        assert weight.grad is not None
-        gradient, room, square = local(weight.grad), self.room[weight], local(self.state[weight]["square"])
-        if isinstance(rate, Tensor):  # a captured step reads it from the device
-            moved([], [], [], gradient, square, room, *self.settings, 0.0)
-            local(weight).sub_(rate * gradient / room)
-        else:
-            moved([local(weight)], [gradient], [room], gradient, square, room, *self.settings, rate)
+    @torch.no_grad()
+    def move(self, weights: Sequence[Tensor], rate: float | Tensor) -> None:
+        """Move some weights, each of which has a gradient."""
+        squares = [local(self._square(weight)) for weight in weights]
+        torch._fused_adam_(
+            [local(weight) for weight in weights],
+            [local(weight.grad) for weight in weights if weight.grad is not None],
+            [self.rooms[weight][0] for weight in weights],
+            squares,
+            [],
+            [self.rooms[weight][1] for weight in weights],
+            lr=rate, beta1=0.0, beta2=self.rho, weight_decay=0.0, eps=self.after, amsgrad=False, maximize=False,
+        )  # fmt: skip
+        if self.under:
+            torch._foreach_add_(squares, self.under / self.rho - self.under)
 
-    def flat(self, weights: Sequence[Tensor], gradients: Tensor) -> Callable[[float], None]:
-        """A step for weights whose gradients lie one after the other, by far fewer operations."""
-        square, room = torch.zeros_like(gradients), torch.empty_like(gradients)
-        for weight, place in zip(weights, laid_out(weights, square), strict=True):
-            place.copy_(self.state[weight].get("square", place))
-            self.state[weight]["square"] = place
-        own = [weight.detach() for weight in weights]
-        parts = (laid_out(weights, gradients), laid_out(weights, room))
-        return partial(moved, own, *parts, gradients, square, room, *self.settings)
-
-
-def laid_out(like: Sequence[Tensor], flat: Tensor) -> list[Tensor]:
-    """Places for tensors of these shapes, one after the other."""
-    parts = flat.split([tensor.numel() for tensor in like])
-    return [part.view(tensor.shape) for part, tensor in zip(parts, like, strict=True)]
+    def _square(self, weight: Tensor) -> Tensor:
+        if weight not in self.rooms:
+            own = local(weight)
+            self.rooms[weight] = torch.zeros_like(own), torch.full((), LATE, device=own.device)
+            self.state[weight].setdefault("square", torch.full_like(weight, self.under / self.rho))
+        square: Tensor = self.state[weight]["square"]
+        return square

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -17,11 +18,10 @@ from heedful.training.crew import Crew
 from heedful.training.distributed import Spread
 from heedful.training.optim import clip
 from heedful.training.replay import Recording
-from heedful.training.rmsprop import RootMeanSquare, laid_out
+from heedful.training.rmsprop import RootMeanSquare
 from heedful.training.shards import local
 
 Result = TypeVar("Result")
-FIRST_SHARE = 0.87  # of an even part of the samples, which the calling thread takes
 MOST_SHAPES = 64  # that are captured; batches of rarer ones run plainly
 
 
@@ -72,6 +72,9 @@ class PlainStep:
 
     def begin(self, batch: Batch, tokens: int) -> None:
         """Where other threads help, let them begin with a micro-batch whose gradients are asked for next."""
+
+    def settle(self) -> None:
+        """Wait until the update is done, where other threads do it."""
 
     def close(self) -> None:
         """Let go of what is held."""
@@ -154,6 +157,9 @@ class GraphedStep:
     def begin(self, batch: Batch, tokens: int) -> None:
         """The device does one step after the other."""
 
+    def settle(self) -> None:
+        """What looks at the weights waits for the device."""
+
     def close(self) -> None:
         """The graphs go with their owner."""
 
@@ -167,7 +173,7 @@ class RecordedStep:
 
     Threads that share the samples of a batch meet twice a step; those that share every matrix meet at each operation,
     where a second one costs a small model more than it brings. The other threads begin with a batch while the calling
-    one still tells of the step before, so it takes fewer samples. What cannot be recorded is a `CannotRecordError`.
+    one still tells of the step before. What cannot be recorded is a `CannotRecordError`.
     """
 
     def __init__(self, plain: PlainStep, like: Batch) -> None:
@@ -181,36 +187,37 @@ class RecordedStep:
         for weight, gradient in zip(plain.weights, gradients, strict=True):
             weight.grad = gradient
         self.begun: tuple[Batch, list[Recording]] | None = None
-        self.shapes = {_shape(like): self._recorded(like)}
-        self.move: Callable[[float], None] = self._plain_move
-        if isinstance(plain.optimizer, RootMeanSquare):
-            self.move = plain.optimizer.flat(plain.weights, self.sums[0][1:])
-        self.crew = Crew(self.threads)  # last, so that what cannot be recorded leaves no threads behind
+        self.shares = evenly(plain.weights, self.threads)
+        self.names = [*_tensors(like)]
+        self.shapes = {tuple(tensor.shape for tensor in self._tensors(like)): self._recorded(like)}
+        self.crew = Crew(self.threads)  # so late that what cannot be recorded leaves no threads behind
         torch.set_num_threads(1)  # of each operation, since the threads share the samples
         # Averages of gradients that vanish fade through numbers below 1e-38, which take the CPU 100 times as long.
         torch.set_flush_denormal(True)
 
     def begin(self, batch: Batch, tokens: int) -> None:
         """Let the other threads begin with a batch."""
-        name = _shape(batch)
+        tensors = self._tensors(batch)
+        name = tuple(tensor.shape for tensor in tensors)
         if name not in self.shapes:
             self.shapes[name] = self._recorded(batch)
         recordings = self.shapes[name]
         self.share.fill_(1 / tokens)
-        for recording, part in zip(recordings, self._parts(batch), strict=True):
-            for room, given in zip(recording.inputs, (*part, self.share), strict=True):
-                room.copy_(given)
+        for recording, part in zip(recordings, self._parts(tensors), strict=True):
+            for room, given in zip(recording.inputs, part, strict=True):
+                if room is not None:
+                    room.copy_(given)
+        self.settle()
         self.crew.start([recording.run for recording in recordings[1:]])
         self.begun = (batch, recordings)
 
     def gradients(self, batch: Batch, tokens: int, last: bool = True) -> Loss:
         if self.begun is None or self.begun[0] is not batch:
-            self.crew.finish()
             self.begin(batch, tokens)
         assert self.begun is not None
         recordings, self.begun = self.begun[1], None
         recordings[0].run()
-        self.crew.finish()
+        self.settle()
         for other in self.sums[1 : len(recordings)]:
             self.sums[0].add_(other)
         return Loss(self.loss, self.loss, self.share)
@@ -225,46 +232,59 @@ class RecordedStep:
         gradients = self.sums[0][1:]
         return gradients.dot(gradients).sqrt() if self.plain.config.clip is None else self.plain.norm()
 
+    @torch.no_grad()
     def update(self, rate: float) -> None:
-        self.move(rate)
+        optimizer = self.plain.optimizer
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        if isinstance(optimizer, RootMeanSquare):
+            first, *others = (partial(optimizer.move, some, rate) for some in self.shares)
+            self.crew.start(others)
+            first()
+        else:
+            optimizer.step()
+
+    def settle(self) -> None:
+        self.crew.finish()
 
     def skip(self) -> None:
         """The next gradients are written over these."""
 
-    def _plain_move(self, rate: float) -> None:
-        for group in self.plain.optimizer.param_groups:
-            group["lr"] = rate
-        self.plain.optimizer.step()
+    def _tensors(self, batch: Batch) -> list[Tensor]:
+        """What a recording is given of a batch."""
+        return [*(getattr(batch, name) for name in self.names), self.share]
 
-    def _parts(self, batch: Batch) -> list[tuple[Tensor, ...]]:
+    def _parts(self, tensors: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
         """The tensors of each thread's samples; what has no rows is given to all."""
-        tensors = _tensors(batch).values()
-        sizes = shared(max(len(part) for part in tensors if part.dim()), self.threads)
-        split = [part.split(sizes) if part.dim() else [part] * len(sizes) for part in tensors]
+        count = min(self.threads, max(len(part) for part in tensors if part.dim()))
+        split = [part.tensor_split(count) if part.dim() else [part] * count for part in tensors]
         return list(zip(*split, strict=True))
 
     def _recorded(self, batch: Batch) -> list[Recording]:
-        names = [*_tensors(batch)]
-
         def step(*given: Tensor) -> tuple[Tensor, ...]:
             *tensors, share = given
-            part: Any = dict(zip(names, tensors, strict=True))
+            part: Any = dict(zip(self.names, tensors, strict=True))
             loss = self.plain.loss(replace(batch, **part))
             return loss.plain, *torch.autograd.grad(loss.total, self.plain.weights, grad_outputs=share)
 
         return [
-            Recording(step, [*part, self.share], laid_out(self.results, flat))
-            for part, flat in zip(self._parts(batch), self.sums, strict=False)
+            Recording(step, part, laid_out(self.results, flat))
+            for part, flat in zip(self._parts(self._tensors(batch)), self.sums, strict=False)
         ]
 
 
-def shared(rows: int, threads: int) -> list[int]:
-    """How many of so many samples each thread takes: the first fewer, and no thread none."""
-    if min(rows, threads) == 1:
-        return [rows]
-    first = max(1, round(FIRST_SHARE * rows / threads))
-    each, more = divmod(rows - first, threads - 1)
-    return [first, *(size for number in range(threads - 1) if (size := each + (number < more)))]
+def laid_out(like: Sequence[Tensor], flat: Tensor) -> list[Tensor]:
+    """Places for tensors of these shapes, one after the other."""
+    parts = flat.split([tensor.numel() for tensor in like])
+    return [part.view(tensor.shape) for part, tensor in zip(parts, like, strict=True)]
+
+
+def evenly(tensors: Sequence[Tensor], parts: int) -> list[list[Tensor]]:
+    """Tensors in so many parts of about as many numbers, or in fewer, so that none is empty."""
+    shares: list[list[Tensor]] = [[] for _ in range(parts)]
+    for tensor in sorted(tensors, key=Tensor.numel, reverse=True):
+        min(shares, key=lambda share: sum(map(Tensor.numel, share))).append(tensor)
+    return [share for share in shares if share]
 
 
 AnyStep = PlainStep | GraphedStep | RecordedStep
