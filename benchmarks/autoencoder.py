@@ -9,8 +9,9 @@ FOLDER holds the files of MNIST; without it the images are made up. Keras is not
 Dense 784-100-20-100-784 on 60,000 images, and the convolutional denoising net on 2,560 (noise of 0.5, clipped); ReLU,
 mean squared error, RMSprop, shuffled batches of 128. Heedful goes through the loop that `heedful train` runs, its data
 bytes, its noise drawn in every step and its loss and gradients looked at; the others have their images and their noise
-ready as floats. Every contender has a process of its own. Heedful's has the variables that `heedful train` sets; each
-peer is run without them and with them, and the better counts. All get ready, then they are timed in turn, one at a
+ready as floats. Every contender has a process of its own. Heedful's has the variables that `heedful train` sets, and its
+loop tells glibc to keep its memory; each peer is run as it is, with glibc told the same, and with the variables too,
+and the best counts. All get ready, then they are timed in turn, one at a
 time, round after round; rates are medians, with the lowest and the highest beside. The loss is the mean over the last
 epoch: Keras puts epsilon under the root, the others after it, which makes the dense net learn faster.
 """
@@ -226,9 +227,10 @@ def told(child: Any, name: str, epochs: int) -> dict[str, Any]:
 
 
 def compared(net: str, file: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """The rates of all contenders on one net, each with both sets of variables but Heedful's, which has its own."""
-    ways: dict[str, dict[str, str]] = {"defaults": {}, "variables": SET}
-    keys = [(name, way) for name in NETS[net] for way in ways if (name, way) != ("heedful", "defaults")]
+    """The rates of all contenders on one net, each with every set of variables but Heedful's, which has its own."""
+    ways: dict[str, dict[str, str]] = {"defaults": {}, "memory": KEEP, "all": SET | KEEP}
+    keys = [(name, way) for name in NETS[net] for way in ways if name != "heedful"] + [("heedful", "own")]
+    ways["own"] = SET
     children = {key: started(key[0], ways[key[1]], net, file, options) for key in keys}
     for name, way in keys:
         if missing := result(children[name, way], name).get("missing"):

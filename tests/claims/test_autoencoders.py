@@ -341,6 +341,22 @@ def test_the_recorded_losses_of_the_denoising_net_come_to_those_of_the_lecture()
     assert max(alive) <= 0.0111
 
 
+@pytest.mark.claim("X13")
+def test_the_printed_curve_is_that_of_epsilon_after_the_root_and_todays_that_of_epsilon_under_it() -> None:
+    recorded = json.loads(RESULTS.read_text(encoding="utf-8"))
+
+    def first(side: str, place: str, epoch: str = "1") -> list[float]:
+        begins = f"dense/{side}/128/{place}/none/50/"
+        return [run["losses"][epoch] for name, run in recorded.items() if name.startswith(begins)]
+
+    for side in ("ours", "keras"):
+        for epoch, printed in (("1", 0.0390), ("2", 0.0281), ("50", 0.0145)):
+            after, under = (first(side, place, epoch) for place in ("after_root", "under_root"))
+            assert min(map(len, (after, under))) >= 3
+            assert all(loss == pytest.approx(printed, rel=0.1) for loss in after)
+            assert all(loss > 1.15 * printed for loss in under)
+
+
 # ------------------------------------------------------------------ what BERT has in common with it
 DOCUMENTS = [
     [" ".join(np.random.default_rng(d * 99 + s).choice(list("abcdefgh"), 6)) for s in range(12)] for d in range(8)

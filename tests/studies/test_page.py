@@ -15,12 +15,14 @@ from heedful.studies import FIGURES, find
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "recurrent.md"
 TEXT = PAGE.read_text(encoding="utf-8")
-ENCODERS = {"contexts", "occurrences", "cost"}  # which have a page of their own
+PAGES = dict.fromkeys(("contexts", "occurrences", "cost"), "encoders") | dict.fromkeys(
+    ("maps", "pooling"), "autoencoders"
+)
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_figure_has_its_command_its_picture_and_its_settings(name: str) -> None:
-    page = "encoders" if name in ENCODERS else "recurrent"
+    page = PAGES.get(name, "recurrent")
     text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
     command = (
         f"```sh\nheedful figure {name}{' model=FOLDER' if 'model' in find(name).Settings.model_fields else ''}\n```"
