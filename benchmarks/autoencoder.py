@@ -9,9 +9,9 @@ FOLDER holds the files of MNIST; without it the images are made up. Keras is not
 Dense 784-100-20-100-784 on 60,000 images, and the convolutional denoising net on 2,560 (noise of 0.5, clipped); ReLU,
 mean squared error, RMSprop, shuffled batches of 128. Heedful goes through the loop that `heedful train` runs, its data
 bytes, its noise drawn in every step and its loss and gradients looked at; the others have their images and their noise
-ready as floats. Every contender has a process of its own. Heedful's has the variables that `heedful train` sets, and its
-loop tells glibc to keep its memory; each peer is run as it is, with glibc told the same, and with the variables too,
-and the best counts. All get ready, then they are timed in turn, one at a
+ready as floats. Every contender has a process of its own. Heedful's has the variables that `heedful train` sets, and
+its loop tells glibc to keep its memory; each peer is run as it is, with glibc told the same, and with the variables
+too, and the best counts. All get ready, then they are timed in turn, one at a
 time, round after round; rates are medians, with the lowest and the highest beside. The loss is the mean over the last
 epoch: Keras puts epsilon under the root, the others after it, which makes the dense net learn faster.
 """

@@ -327,8 +327,8 @@ CLAIMS = (
         "X13",
         "The losses of the autoencoders do not come from the settings printed with them, in today's Keras.",
         AUTOENCODERS,
-        "They do in the Keras of that time: until 2.10 RMSprop added epsilon to the root, since then under it. Both can "
-        "be set here (eps_place), and both give what Keras gives.",
+        "They do in the Keras of that time: until 2.10 RMSprop added epsilon to the root, since then under it. Both "
+        "can be set here (eps_place), and both give what Keras gives.",
     ),
 )
 

@@ -30,7 +30,7 @@ from heedful.training.finite import NotFiniteError
 from heedful.training.loop import Counters, Due, Epoch, Event, Step, fit
 from heedful.training.optim import AdamW, Constant, RMSprop, make_optimizer, optimizer_tensors
 from heedful.training.saving import Saver
-from heedful.training.step import AnyStep, PlainStep, RecordedStep, evenly
+from heedful.training.step import AnyStep, PlainStep, RecordedStep, evenly, shared
 
 CPU = torch.device("cpu")
 MODEL = dense(12, 9, 4)
@@ -98,6 +98,17 @@ def test_thirty_recorded_steps_are_thirty_plain_ones(size: int, threads: int, ch
     assert apart(found[1], expected[1]) <= 1e-6
     begun, _ = made(config)
     assert apart(found[1], [weight.detach() for weight in begun.parameters()]) > 1e-2
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 20, 127, 128])
+@pytest.mark.parametrize("threads", [1, 2, 3, 4, 16])
+def test_every_sample_is_some_threads_and_no_thread_has_none(rows: int, threads: int) -> None:
+    sizes = shared(rows, threads)
+    assert sum(sizes) == rows
+    assert min(sizes) >= 1
+    assert len(sizes) == min(rows, threads)
+    assert max(sizes[1:], default=rows) - min(sizes[1:], default=rows) <= 1
+    assert sizes[0] <= max(sizes)
 
 
 @pytest.mark.parametrize("sizes", [[1], [5, 5], [100, 3, 2, 1], [7, 7, 7, 7, 7], [1, 1000]])

@@ -175,7 +175,8 @@ def fit(
                 plain.scale.fill_(counters.scale)
             losses = []
             for index, batch in enumerate(micro):
-                share.seed(device, step, index)
+                if not run.helped:  # what is recorded leaves nothing to chance
+                    share.seed(device, step, index)
                 losses.append(run.gradients(batch, tokens, last=index == len(micro) - 1).plain.clone())
             *own, norm_value = torch.stack([*losses, run.norm()]).tolist()
             total, wishes, seconds = team.sums([sum(own), float(wish), time.monotonic() - began if team.leads else 0.0])
@@ -203,6 +204,8 @@ def fit(
             if not ends:
                 micro = share.next()
                 run.begin(micro[0], share.tokens(counters.position))
+                if run.helped:
+                    share.ahead()
             else:
                 run.settle()
             yield Step(
@@ -241,10 +244,19 @@ class Share:
         self.batches, self.config = batches, config
         self.turns = list(team.places(0, config.accumulate))
         self.source = feed(batches, partial(_places, team, position, config.accumulate), config.workers)
+        self.waiting: list[Batch] | None = None
 
     def next(self) -> list[Batch]:
         """The batches of the next step."""
-        return [next(self.source) for _ in self.turns]
+        self.ahead()
+        assert self.waiting is not None
+        micro, self.waiting = self.waiting, None
+        return micro
+
+    def ahead(self) -> None:
+        """Get them ready before they are asked for."""
+        if self.waiting is None:
+            self.waiting = [next(self.source) for _ in self.turns]
 
     def close(self) -> None:
         """Let the workers go."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from heedful.training.rmsprop import RootMeanSquare
 from heedful.training.shards import local
 
 Result = TypeVar("Result")
+FIRST_SHARE = 0.95  # of an even part of the samples, which the calling thread takes
 MOST_SHAPES = 64  # that are captured; batches of rarer ones run plainly
 
 
@@ -32,6 +33,8 @@ def mixed(device: torch.device, half: torch.dtype | None) -> AbstractContextMana
 
 class PlainStep:
     """Each part as it is."""
+
+    helped: ClassVar = False  # whether other threads work while the calling one goes on
 
     def __init__(
         self, model: nn.Module, spread: Spread, optimizer: torch.optim.Optimizer, config: TrainConfig,
@@ -107,6 +110,8 @@ class GraphedStep:
     batches have the shape of the first.
     """
 
+    helped: ClassVar = False
+
     def __init__(self, plain: PlainStep, like: Batch, alike: bool) -> None:
         self.plain = plain
         self.tokens, self.rate = (torch.ones((), device=plain.device) for _ in range(2))
@@ -173,8 +178,10 @@ class RecordedStep:
 
     Threads that share the samples of a batch meet twice a step; those that share every matrix meet at each operation,
     where a second one costs a small model more than it brings. The other threads begin with a batch while the calling
-    one still tells of the step before. What cannot be recorded is a `CannotRecordError`.
+    one still tells of the step before, so it takes fewer. What cannot be recorded is a `CannotRecordError`.
     """
+
+    helped: ClassVar = True
 
     def __init__(self, plain: PlainStep, like: Batch) -> None:
         self.plain = plain
@@ -256,8 +263,8 @@ class RecordedStep:
 
     def _parts(self, tensors: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
         """The tensors of each thread's samples; what has no rows is given to all."""
-        count = min(self.threads, max(len(part) for part in tensors if part.dim()))
-        split = [part.tensor_split(count) if part.dim() else [part] * count for part in tensors]
+        sizes = shared(max(len(part) for part in tensors if part.dim()), self.threads)
+        split = [part.split(sizes) if part.dim() else [part] * len(sizes) for part in tensors]
         return list(zip(*split, strict=True))
 
     def _recorded(self, batch: Batch) -> list[Recording]:
@@ -285,6 +292,15 @@ def evenly(tensors: Sequence[Tensor], parts: int) -> list[list[Tensor]]:
     for tensor in sorted(tensors, key=Tensor.numel, reverse=True):
         min(shares, key=lambda share: sum(map(Tensor.numel, share))).append(tensor)
     return [share for share in shares if share]
+
+
+def shared(rows: int, threads: int) -> list[int]:
+    """How many of so many samples each thread takes: the first fewer, and no thread none."""
+    if min(rows, threads) == 1:
+        return [rows]
+    first = max(1, round(FIRST_SHARE * rows / threads))
+    each, more = divmod(rows - first, threads - 1)
+    return [first, *(size for number in range(threads - 1) if (size := each + (number < more)))]
 
 
 AnyStep = PlainStep | GraphedStep | RecordedStep
