@@ -160,7 +160,6 @@ def test_it_learns_from_text_without_labels() -> None:
     assert set(batch.follows.tolist()) <= {FOLLOWS, UNRELATED, NOTHING}
 
 
-@pytest.mark.claim("F17")
 def test_it_is_a_denoising_autoencoder() -> None:
     """Corrupt, then reconstruct: the corruption is a plain function, and learning undoes it."""
     batch = written_batch([TRUE, FALSE], TOKENIZER)
