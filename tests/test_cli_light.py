@@ -123,3 +123,10 @@ def test_only_autoencoders_are_shown_with_a_table(
 ) -> None:
     assert main(monkeypatch, "show", "numbers") == 0
     assert "#" not in capsys.readouterr().out
+
+
+def test_ever_fewer_epochs_get_a_line() -> None:
+    from heedful.commands.display import is_round
+
+    told = [epoch for epoch in range(1, 1001) if is_round(epoch)]
+    assert told == [*range(1, 10), *range(10, 100, 10), *range(100, 1001, 100)]

@@ -159,7 +159,7 @@ def told(event: Happening, words: Names) -> Iterator[str]:
         yield from (f"note: {note}" for note in event.notes)
         if event.step:
             yield f"resuming at step {event.step:,}"
-    elif isinstance(event, Epoch):
+    elif isinstance(event, Epoch) and is_round(event.epoch):
         yield f"step {event.step:,}  epoch {event.epoch:,}: loss {event.loss:.4f}"
     elif isinstance(event, Evaluated):
         if event.split == "valid":
@@ -167,6 +167,11 @@ def told(event: Happening, words: Names) -> Iterator[str]:
             yield from (f"    {cut(given)} -> {cut(found)}" for given, _, found in event.samples[:1])
     elif isinstance(event, Finished) and event.stopped:
         yield f"stopped at step {event.step:,}"
+
+
+def is_round(epoch: int) -> bool:
+    """Whether an epoch gets a line: 1 to 9, then every tenth, then every hundredth; all are in metrics.jsonl."""
+    return epoch % 10 ** (len(str(epoch)) - 1) == 0
 
 
 def millions(count: int) -> str:

@@ -32,8 +32,8 @@ from heedful.data.image_batches import EncodedImages, ImageBatches
 from heedful.errors import UserError
 from heedful.jobs.reconstruction import WORTH_A_THREAD, ReconstructionJob
 from heedful.models import build
-from heedful.models.configs.autoencoder import AutoencoderConfig
-from heedful.models.configs.layers import Activation, AnyLayer, Conv, Dense, MaxPool, Upsample
+from heedful.models.configs.autoencoder import AutoencoderConfig, dense
+from heedful.models.configs.layers import Activation, AnyLayer, Conv, MaxPool, Upsample
 from heedful.models.network import ACTIVATIONS, Network
 from heedful.recipe.reconstruction import ReconstructionTask
 from heedful.tasks.reconstruction import AT_ONCE, Noise, reconstruction_loss
@@ -47,7 +47,7 @@ Image = tuple[int, int, int]  # channels, rows, columns
 
 SOLVERS = ("rmsprop", "adam")
 DEVICES = ("auto", "cpu", "cuda")
-WORTH_RECORDING = 200  # steps from which on a recording saves more time than it takes, and the bits are the same
+WORTH_RECORDING = 200  # steps from which on a recording saves more time than it takes
 
 
 class Autoencoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]
@@ -300,13 +300,8 @@ class Autoencoder(Autoencoding):
         return square(d) or (1, 1, d)
 
     def _config(self, image: Image) -> AutoencoderConfig:
-        d = math.prod(image)
-        encoder = tuple(
-            Dense(width=int(width), activation=self.activation)
-            for width in (*self.hidden_layer_sizes, self.n_components)
-        )
-        decoder = (*reversed(encoder[:-1]), Dense(width=d, activation=self.output_activation))
-        return AutoencoderConfig(input=(d,), encoder=encoder, decoder=decoder)
+        widths = map(int, (*self.hidden_layer_sizes, self.n_components))
+        return dense(math.prod(image), *widths, activation=self.activation, output=self.output_activation)
 
     def _task(self) -> ReconstructionTask:
         return ReconstructionTask()

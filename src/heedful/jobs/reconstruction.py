@@ -34,7 +34,7 @@ class ReconstructionJob(Job):
         examples="images",
         tokens="numbers in each",
         too_long="images are too large",
-        blank="images are blank",
+        blank="files beside the images are no pictures, and were left out",
         learning="measuring the images",
         encoding="laying out the pixels",
         testing="making the {} set again",

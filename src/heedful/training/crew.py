@@ -34,9 +34,6 @@ class Crew:
         for thread in self.threads:
             thread.start()
 
-    def __len__(self) -> int:
-        return len(self.tasks) + 1
-
     def start(self, parts: Sequence[Callable[[], object]]) -> None:
         """Begin to do each part in a thread of its own; there is one part fewer than threads at most."""
         for tasks, part in zip(self.tasks, parts, strict=False):

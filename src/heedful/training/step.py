@@ -227,7 +227,7 @@ class RecordedStep:
         self.settle()
         for other in self.sums[1 : len(recordings)]:
             self.sums[0].add_(other)
-        return Loss(self.loss, self.loss, self.share)
+        return Loss(self.loss, self.loss, torch.tensor(tokens))
 
     def close(self) -> None:
         """Let the threads go; what they have begun is of no use any more."""

@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from heedful.config import Config, FieldError
 from heedful.models.configs.layers import (
+    Activation,
     AnyLayer,
     Conv,
     Dense,
@@ -84,10 +85,12 @@ def _through(shape: Shape, layers: tuple[Any, ...], name: str) -> Shape:
     return shape
 
 
-def dense(size: int, *widths: int) -> AutoencoderConfig:
-    """Dense layers of these widths down to the code, and back by the same widths; ReLU everywhere."""
-    encoder = tuple(Dense(width=width) for width in widths)
-    return AutoencoderConfig(input=(size,), encoder=encoder, decoder=(*reversed(encoder[:-1]), Dense(width=size)))
+def dense(size: int, *widths: int, activation: Activation = "relu", output: Activation = "relu") -> AutoencoderConfig:
+    """Dense layers of these widths down to the code, and back by the same widths; `output` is for the last one."""
+    encoder = tuple(Dense(width=width, activation=activation) for width in widths)
+    return AutoencoderConfig(
+        input=(size,), encoder=encoder, decoder=(*reversed(encoder[:-1]), Dense(width=size, activation=output))
+    )
 
 
 SIZES = {  # as the lecture has them, for images of 28 x 28
