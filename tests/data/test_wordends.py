@@ -1,0 +1,153 @@
+"""The first GPT's tokenizer: ids and text as `transformers` gives them on the same files."""
+
+from __future__ import annotations
+
+import json
+import pydoc_data.topics
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers, trainers
+
+from heedful.data import bytepairs
+from heedful.data.tokenizers import clean
+from heedful.data.wordends import WordEndFiles, WordEnds
+from heedful.errors import UserError
+
+TEXTS = [pydoc_data.topics.topics[topic] for topic in sorted(pydoc_data.topics.topics)[:30]]
+ALPHABETS = [
+    "abc DEF éàüñ", "漢字かな", "\x00\x01\x1c\x7f\x85\u200b\ufeff\ufffd", "0123456789²½", "😀👨\u200d👩🏽",
+    " \t\n\r\u00a0\u3000", "İıſﬁÅẞσςΣe\u0301a\u0308", "<unk></w>", "[]{}()#@!?.,;:'\"-–—…", "\ud800\udfff",
+]  # fmt: skip
+
+
+def made() -> WordEnds:
+    """One that is learned from a little text."""
+    engine = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
+    engine.normalizer = normalizers.BertNormalizer(lowercase=True)
+    engine.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.BpeTrainer(
+        vocab_size=500, special_tokens=["<unk>"], end_of_word_suffix="</w>", show_progress=False
+    )
+    engine.train_from_iterator([*TEXTS, "Grüße, naïve Σίσυφος"], trainer)
+    model = json.loads(engine.to_str())["model"]
+    return WordEnds.of(model["vocab"], [(a, b) for a, b in model["merges"]], "made")
+
+
+MADE = made()
+
+
+def odd_strings(count: int) -> list[str]:
+    rng = random.Random(0)
+    return ["".join(rng.choice(rng.choice(ALPHABETS)) for _ in range(rng.randrange(40))) for _ in range(count)]
+
+
+def theirs_of(folder: Path) -> Any:
+    """The same tokenizer as `transformers` makes it of the pieces and merges."""
+    from transformers import OpenAIGPTTokenizerFast
+
+    for name in ("vocab.json", "merges.txt"):
+        (folder / name).write_text(MADE.files()[name], encoding="utf-8")
+    return OpenAIGPTTokenizerFast(vocab=str(folder / "vocab.json"), merges=str(folder / "merges.txt"))
+
+
+def plain(theirs: Any, text: str) -> list[int]:
+    found: list[int] = theirs(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    return found
+
+
+def test_ids_are_those_of_transformers_on_odd_texts_and_decode_as_theirs_do(tmp_path: Path) -> None:
+    theirs = theirs_of(tmp_path)
+    texts = [*TEXTS, *odd_strings(2000)]
+    for text, ids in zip(texts, MADE.ids(texts), strict=True):
+        assert ids == plain(theirs, clean(text)[0]), repr(text)
+        assert MADE.decode(ids) == theirs.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    assert MADE.ids([TEXTS[0]])[0] == MADE.encode(TEXTS[0]).ids == MADE.ids_of(TEXTS[0]).tolist()
+
+
+def test_words_are_in_lower_case_and_end_in_a_mark() -> None:
+    found = MADE.encode("The\n Statement")
+    assert "".join(found.pieces) == "the</w>statement</w>"
+    assert found.offsets[0][0] == 0 and found.offsets[-1][1] == 14
+    assert MADE.decode(found.ids) == "the statement"
+    assert MADE.bytes(found.ids) == b"the statement "
+    assert MADE.ids(["\u2603"])[0] == [MADE.unk]
+    assert MADE.end is None
+
+
+def test_text_that_spells_the_unknown_token_is_ordinary_text() -> None:
+    assert MADE.unk not in MADE.ids(["a <unk> b<unk>"])[0]
+    assert MADE.unk not in MADE.allowing("<unk>")
+    assert MADE.encode("a \ud800").replaced == 1
+
+
+def test_a_long_text_that_is_cut_has_the_ids_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = odd_strings(300)
+    wanted = [MADE.encode(text).ids for text in texts]
+    monkeypatch.setattr(bytepairs, "PART", 2)
+    assert MADE.ids(texts) == wanted
+    assert [MADE.ids_of(text).tolist() for text in texts] == wanted
+
+
+@pytest.mark.parametrize("text", ["!", " ", "a", "ab ", "é"])
+def test_a_line_of_a_megabyte_is_read_in_three_seconds(text: str) -> None:
+    line = text * (2**20 // len(text.encode()))
+    begun = time.process_time()
+    MADE.ids([line])
+    assert time.process_time() - begun < 3
+
+
+def test_files_go_to_transformers_and_come_back(tmp_path: Path) -> None:
+    from transformers import OpenAIGPTTokenizerFast
+
+    for name, text in MADE.files(context=64).items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    theirs = OpenAIGPTTokenizerFast.from_pretrained(tmp_path)
+    assert plain(theirs, TEXTS[0]) == MADE.ids([TEXTS[0]])[0]
+    assert (len(theirs), theirs.unk_token_id, theirs.model_max_length) == (MADE.vocab, MADE.unk, 64)
+    theirs.save_pretrained(tmp_path / "saved")
+    assert WordEnds.read(tmp_path / "saved").json == MADE.json
+    assert WordEndFiles(file=str(tmp_path / "vocab.json")).read().sha256 == MADE.sha256
+    assert WordEndFiles(file=str(tmp_path)).vocab == MADE.vocab
+    MADE.save(tmp_path / "again.json")
+    assert WordEnds.load(tmp_path / "again.json").files() == MADE.files()
+
+
+GOOD = json.loads(MADE.json)
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "found"),
+    [
+        ("model", {"end_of_word_suffix": None}, "model with end_of_word_suffix None"),
+        ("model", {"unk_token": None}, "model with unk_token None"),
+        ("model", {"fuse_unk": True}, "model with fuse_unk True"),
+        ("model", {"merges": [["!", "z"]]}, "as merge 1 of 1, a merge into no known piece"),
+        ("model", {"vocab": {"a": 0}, "merges": []}, "none is <unk>"),
+        ("normalizer", {"lowercase": False}, "normalizer with lowercase False"),
+        ("normalizer", {"type": "Replace"}, "normalizer of type 'Replace'"),
+        ("pre_tokenizer", {"type": "ByteLevel"}, "pre_tokenizer of type 'ByteLevel'"),
+        ("decoder", {"suffix": "@@"}, "decoder with suffix '@@'"),
+    ],
+)
+def test_a_damaged_or_foreign_file_is_refused(part: str, change: dict[str, Any], found: str) -> None:
+    with pytest.raises(UserError) as error:
+        WordEnds(json.dumps(GOOD | {part: GOOD[part] | change, "added_tokens": []}), "tokenizer.json")
+    assert found in str(error.value)
+    assert str(error.value).startswith("tokenizer.json")
+
+
+def test_a_bad_merge_is_told_by_its_line_and_a_missing_unknown_token_by_its_name() -> None:
+    files = MADE.files()
+    lines = files["merges.txt"].split("\n")
+    with pytest.raises(UserError, match=r"merges\.txt:3: "):
+        WordEnds.of_texts(
+            files["vocab.json"], "\n".join([*lines[:2], "x </w>", *lines[2:]]), "vocab.json", "merges.txt"
+        )
+    with pytest.raises(UserError) as error:
+        WordEnds.of({"a": 0, "a</w>": 1}, [], "vocab.json")
+    assert "none is <unk>" in str(error.value)
