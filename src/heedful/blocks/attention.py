@@ -119,19 +119,21 @@ def look_back(q: Tensor, memory: "KV") -> Tensor:
     from heedful.blocks.kernels import attention
 
     assert memory.rows is not None and memory.length is not None
-    return attention.look_back(q, memory.k, memory.v, memory.rows, memory.length)  # (B, H, T, K)
+    return attention.look_back(q, memory.k, memory.v, memory.rows, memory.length, memory.skip)  # (B, H, T, K)
 
 
 class KV(NamedTuple):
     """Keys and values, split into heads: (B, H, S, K) each.
 
-    With `rows` (B, S), key s of row b stands in row rows[b, s], and only the first `length` count.
+    With `rows` (B, S), key s of row b stands in row rows[b, s], and only the first `length` count; with `skip` (B,),
+    not the first of these.
     """
 
     k: Tensor
     v: Tensor
     rows: Tensor | None = None
     length: Tensor | None = None
+    skip: Tensor | None = None
 
     def gathered(self) -> "KV":
         if self.rows is None:
@@ -197,25 +199,45 @@ class MultiHead(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """The same of x to itself alone: queries, keys and values in one product, and dropout on the weights (BERT)."""
+    """The same of x to itself alone: queries, keys and values in one product, and dropout on the weights."""
 
-    entrances = ("itself",)
+    entrances = ("itself", "onward")
 
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
+    def __init__(self, width: int, heads: int, dropout: float, rotary: Rotary | None = None) -> None:
         super().__init__()
-        self.heads, self.dropout = heads, dropout
+        self.heads, self.dropout, self.rotary = heads, dropout, rotary
         self.qkv = Linear(width, 3 * width)
         self.out = Linear(width, width)
         self.scores, self.weights = Tap(), Tap()
 
     def itself(self, x: Tensor, mask: Visible = None, bias: Bias | None = None, at: Tensor | None = None) -> Tensor:
-        """Attention to x (B, T, D) from each of its own places."""
+        """Attention to x (B, T, D) from each of its own places, which matter to rotary positions only."""
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # (B, T, 3, H, K)
-        dropout = self.dropout if self.training else 0.0
         if isinstance(mask, Together) and qkv.is_cuda and bias is None and not heard(self.scores, self.weights):
-            return self.out(within(qkv, mask, dropout).flatten(2))
+            return self.out(within(qkv, mask, self.dropout if self.training else 0.0).flatten(2))
+        q, kv = self.parted(qkv, at)
+        return self.looked(q, kv, mask, bias)  # (B, T, D)
+
+    def onward(
+        self, x: Tensor, past: Callable[[KV], KV], mask: Visible, bias: Bias | None, at: Tensor
+    ) -> tuple[Tensor, KV]:
+        """The same where x (B, T, D) goes on after a past, which is given x's keys and values and gives all of them."""
+        q, kv = self.parted(self.qkv(x).unflatten(-1, (3, self.heads, -1)), at)
+        kv = past(kv)
+        return self.looked(q, kv, mask, bias), kv  # (B, T, D)
+
+    def parted(self, qkv: Tensor, at: Tensor | None) -> tuple[Tensor, KV]:
         q, k, v = qkv.transpose(1, 3).unbind(2)  # (B, H, T, K)
-        o = attend(q, k, v, mask, bias, scores=self.scores, weights=self.weights, dropout=dropout)  # (B, H, T, K)
+        return (q, KV(k, v)) if self.rotary is None or at is None else (self.rotary(q, at), KV(self.rotary(k, at), v))
+
+    def looked(self, q: Tensor, memory: KV, mask: Visible, bias: Bias | None) -> Tensor:
+        dropout = self.dropout if self.training else 0.0
+        quiet = not heard(self.scores, self.weights)
+        if memory.rows is not None and q.is_cuda and q.shape[2] == 1 and bias is None and quiet:
+            o = look_back(q, memory)  # (B, H, T, K)
+        else:
+            k, v, *_ = memory.gathered()
+            o = attend(q, k, v, mask, bias, scores=self.scores, weights=self.weights, dropout=dropout)  # (B, H, T, K)
         return self.out(o.transpose(1, 2).flatten(2))  # (B, T, D)
 
     forward = itself

@@ -13,16 +13,20 @@ FEW = 512  # rows of a decoding step
 
 
 class Tied(nn.Module):
-    """x = E[tokens] sqrt(D) coming in, logits = x E^T going out (Press and Wolf, 2017; Vaswani et al., 2017)."""
+    """x = E[tokens] s coming in, logits = x E^T going out (Press and Wolf, 2017).
 
-    def __init__(self, vocab: int, width: int) -> None:
+    s is sqrt(D), and E drawn that much smaller, where nothing else is said (Vaswani et al., 2017).
+    """
+
+    def __init__(self, vocab: int, width: int, scale: float | None = None) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.randn(vocab, width) * width**-0.5)
-        self.scale = math.sqrt(width)
+        self.scale = math.sqrt(width) if scale is None else scale
         self.packed: tuple[object, Tensor] | None = None
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return F.embedding(tokens, self.weight) * self.scale  # (B, T, D)
+        x = F.embedding(tokens, self.weight)  # (B, T, D)
+        return x if self.scale == 1 else x * self.scale
 
     def logits(self, x: Tensor) -> Tensor:
         few = x.dim() > 1 and 0 < x.numel() <= FEW * x.shape[-1]

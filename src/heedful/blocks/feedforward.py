@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from heedful.blocks.linear import Linear
 
 Activation = Callable[[Tensor], Tensor]
+GELU_TANH = partial(F.gelu, approximate="tanh")
 ACTIVATIONS: dict[str, Activation] = {
     "relu": F.relu,
     "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "gelu_tanh": GELU_TANH,
     "swish": F.silu,
 }
 
@@ -29,12 +30,13 @@ class FeedForward(nn.Module):
         self.up = Linear(width, hidden)
         self.down = Linear(hidden, width)
         self.activation = activation
+        self.gelu = {F.gelu: "exact", GELU_TANH: "tanh"}.get(activation)
 
     def forward(self, x: Tensor) -> Tensor:
         halved = torch.is_autocast_enabled(x.device.type) or x.dtype in (torch.bfloat16, torch.float16)
-        if self.training and x.is_cuda and halved and self.activation is F.gelu:
+        if self.training and x.is_cuda and halved and self.gelu:
             from heedful.blocks.kernels import gelu  # needs Triton, which comes with torch's GPU builds only
 
             assert self.up.bias is not None
-            return self.down(gelu.gelu(F.linear(x, self.up.weight), self.up.bias))
+            return self.down(gelu.gelu(F.linear(x, self.up.weight), self.up.bias, self.gelu == "tanh"))
         return self.down(self.activation(self.up(x)))

@@ -7,14 +7,14 @@ B batch, S source positions, T target positions, N sequences.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from heedful.blocks.attention import KV
-from heedful.blocks.masks import Ranges, Together, Visible
+from heedful.blocks.masks import Ranges, Together, Visible, causal, same
 from heedful.blocks.state import Cache, Grown, Past, Slot
 
 
@@ -144,6 +144,51 @@ class EndToEnd:
         """Sequences of these lengths (N,) in a row of `room` places."""
         rows = Rows.of(lengths, room)
         return cls(rows.at, Together(rows.begin.int(), rows.end.int(), longest, rows.number), longest)
+
+
+@dataclass(frozen=True)
+class OneByOne:
+    """One row a sequence, all of one length, each token seeing those before it."""
+
+    tokens: Tensor  # (B, T)
+    mask: Visible = field(default_factory=causal)
+
+    @property
+    def at(self) -> Tensor:
+        return torch.arange(self.tokens.shape[1], device=self.tokens.device)  # (T,)
+
+    def laid(self, x: Tensor) -> Tensor:
+        return x
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Rows in which documents follow each other, each token seeing those before it in its own document alone.
+
+    A document that began in another row stands as if it began in this one. Rows may stand end to end in a single one.
+    """
+
+    shape: tuple[int, int]
+    at: Tensor  # (B, T), or (B * T,) in one row
+    mask: Visible
+
+    @classmethod
+    def of(cls, documents: Tensor, in_one_row: bool) -> "Documents":
+        """Of which document (B, T) of its row each token is, counted up."""
+        rows, width = documents.shape
+        place = torch.arange(width, device=documents.device).expand(rows, -1)  # (B, T)
+        new = documents[:, 1:] != documents[:, :-1]  # (B, T - 1)
+        opens, closes = (torch.nn.functional.pad(new, side, value=True) for side in ((1, 0), (0, 1)))  # (B, T)
+        begin = torch.where(opens, place, 0).cummax(1).values  # (B, T)
+        if not in_one_row:
+            return cls((rows, width), place - begin, causal() & same(documents))
+        row = torch.arange(rows, device=documents.device)[:, None] * width  # (B, 1)
+        end = torch.where(closes, place + 1, width).flip(1).cummin(1).values.flip(1)  # (B, T)
+        lo, own, last = ((row + x).flatten().int() for x in (begin, place, end))
+        return cls((1, rows * width), (place - begin).flatten(), Ranges(lo, own + 1, own, last))
+
+    def laid(self, x: Tensor) -> Tensor:
+        return x.reshape(self.shape)
 
 
 @dataclass(frozen=True)

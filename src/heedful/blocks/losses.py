@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+MOST_LOGITS = 1 << 29  # that exist at a time
 EVEN = 64  # a GPU multiplies matrices faster whose sides are multiples of this
 
 
@@ -108,9 +109,24 @@ def _even(weight: Tensor) -> Tensor:
     return torch.nn.functional.pad(weight, (0, 0, 0, more)) if more else weight
 
 
+def _slice(rows: int, vocab: int, even: int) -> int:
+    """How many rows to take at a time: slices of one size, of about half a billion logits at the most."""
+    slices = max(1, -(-rows * vocab // MOST_LOGITS))
+    return max(1, -(-rows // (slices * even)) * even)
+
+
 def _added(sum: Tensor | None, more: Tensor) -> Tensor:
     """A running sum, in float32 from its second part on."""
     return more if sum is None else _wide(sum) + more
+
+
+def _with_product(sum: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
+    """A running sum of products; on a GPU, halves are summed in float32 as they are multiplied."""
+    if not a.is_cuda or a.dtype not in (torch.bfloat16, torch.float16):
+        return _added(sum, a @ b)
+    if sum is None:
+        return torch.mm(a, b, out_dtype=torch.float32)
+    return torch.addmm(sum, a, b, out_dtype=torch.float32, out=sum)
 
 
 class _Projected(torch.autograd.Function):
@@ -123,7 +139,7 @@ class _Projected(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float, ignore: int
     ) -> tuple[Tensor, Tensor]:
         vocab = len(weight)
-        rows = max(1, (1 << 28) // vocab)  # about 268 M logits at a time
+        rows = _slice(len(x), vocab, EVEN if x.is_cuda else 1)
         wants_x, wants_weight, wants_bias, *_ = ctx.needs_input_grad
         total = plain = _wide(x.new_zeros(()))
         grad_x, grad_weight, grad_bias, even = torch.empty_like(x), None, None, _even(weight)
@@ -136,7 +152,7 @@ class _Projected(torch.autograd.Function):
             if wants_x:
                 torch.mm(grad, even, out=grad_x[part])
             if wants_weight:
-                grad_weight = _added(grad_weight, grad.mT @ x[part])
+                grad_weight = _with_product(grad_weight, grad.mT, x[part])
             if wants_bias:
                 grad_bias = _added(grad_bias, grad.sum(0, dtype=_wide(x).dtype))
         ctx.save_for_backward(grad_x, grad_weight, grad_bias)

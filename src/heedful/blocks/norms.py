@@ -30,7 +30,10 @@ class PostNorm(nn.Module):
 
 
 class PreNorm(nn.Module):
-    """x + dropout(sublayer(norm(x))) (Xiong et al., 2020); the stack then needs one more norm at its end."""
+    """x + dropout(sublayer(norm(x))) (Xiong et al., 2020); the stack then needs one more norm at its end.
+
+    The sum is taken in float32, and has the sublayer's precision.
+    """
 
     def __init__(self, width: int, dropout: float, eps: float = 1e-5) -> None:
         super().__init__()
@@ -38,4 +41,5 @@ class PreNorm(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        return x + self.dropout(sublayer(self.norm(x)))
+        y = sublayer(self.norm(x))
+        return (x + self.dropout(y)).to(y.dtype)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from heedful.blocks.attention import KV
-from heedful.blocks.masks import Visible, causal
+from heedful.blocks.masks import Mask, Visible, causal
 
 Value = TypeVar("Value")
 
@@ -53,6 +53,42 @@ class Past(Protocol):
 
 
 @dataclass(frozen=True)
+class Ragged:
+    """Texts of different lengths that end together: the first `skip` (R,) keys of each row hold nothing.
+
+    A row ends before it has more than `most` places of its own; what is read there while others go on does not matter.
+    """
+
+    skip: Tensor
+    most: int
+
+    def places(self, columns: Tensor) -> Tensor:
+        """Where queries in some columns stand in their own texts."""
+        return (columns - self.skip[:, None]).clamp(0, self.most - 1)  # (R, T)
+
+    @property
+    def begun(self) -> Mask:
+        """Keys that hold something."""
+        return Mask(lambda b, h, q, k: k >= self.skip[b])
+
+
+def _columns(length: int | Tensor, queries: int, device: torch.device) -> Tensor:
+    """Where keys and values of the next queries are put."""
+    return length + torch.arange(queries, device=device)  # (T,)
+
+
+def _placed(length: int | Tensor, queries: int, device: torch.device, ragged: Ragged | None) -> Tensor:
+    """Where the next queries stand, (T,) or (R, T)."""
+    columns = _columns(length, queries, device)  # (T,)
+    return columns if ragged is None else ragged.places(columns)
+
+
+def _reached(length: int, ragged: Ragged | None) -> int:
+    """How many places may be needed: those of the longest row that goes on."""
+    return length if ragged is None else min(length, ragged.most)
+
+
+@dataclass(frozen=True)
 class Grown:
     """A slot that grows by copying."""
 
@@ -69,6 +105,7 @@ class Cache:
     """Keys and values so far, two (R, H, S, K) a layer, or None before the first token; never written in place."""
 
     layers: tuple[KV | None, ...]
+    ragged: Ragged | None = None
 
     @property
     def length(self) -> int:
@@ -76,19 +113,19 @@ class Cache:
         return 0 if first is None else first.k.shape[2]
 
     def reach(self, queries: int) -> int:
-        return self.length + queries
+        return _reached(self.length + queries, self.ragged)
 
     def places(self, queries: int, device: torch.device) -> Tensor:
-        return self.length + torch.arange(queries, device=device)  # (T,)
+        return _placed(self.length, queries, device, self.ragged)
 
     def visible(self, queries: int) -> Visible:
-        return causal(self.length)
+        return causal(self.length) if self.ragged is None else causal(self.length) & self.ragged.begun
 
     def slots(self, queries: int) -> Sequence[Slot]:
         return [Grown(layer) for layer in self.layers]
 
     def after(self, layers: Sequence[KV]) -> "Cache":
-        return Cache(tuple(layers))
+        return Cache(tuple(layers), self.ragged)
 
 
 @dataclass(frozen=True)
@@ -115,15 +152,16 @@ class RoomyCache:
     layers: tuple[KV, ...]
     spare: tuple[KV, ...]
     length: int
+    ragged: Ragged | None = None
 
     def reach(self, queries: int) -> int:
-        return self.length + queries
+        return _reached(self.length + queries, self.ragged)
 
     def places(self, queries: int, device: torch.device) -> Tensor:
-        return self.length + torch.arange(queries, device=device)  # (T,)
+        return _placed(self.length, queries, device, self.ragged)
 
     def visible(self, queries: int) -> Visible:
-        return causal(self.length)
+        return causal(self.length) if self.ragged is None else causal(self.length) & self.ragged.begun
 
     def slots(self, queries: int) -> Sequence[Slot]:
         return [Ahead(layer, self.length) for layer in self.layers]
@@ -135,10 +173,10 @@ class RoomyCache:
         for before, after in zip(self.layers, self.spare, strict=True):
             torch.index_select(before.k[:, : self.length], 0, rows, out=after.k[:, : self.length])
             torch.index_select(before.v[:, : self.length], 0, rows, out=after.v[:, : self.length])
-        return RoomyCache(self.spare, self.layers, self.length)
+        return RoomyCache(self.spare, self.layers, self.length, regroup(self.ragged, rows))
 
     @classmethod
-    def of(cls, layers: Sequence[KV], room: int) -> "RoomyCache":
+    def of(cls, layers: Sequence[KV], room: int, ragged: Ragged | None = None) -> "RoomyCache":
         """Keys and values (R, H, S, K) a layer, with room for so many."""
         length = layers[0].k.shape[2]
 
@@ -148,20 +186,20 @@ class RoomyCache:
             return grown
 
         first, second = (tuple(KV(roomy(kv.k), roomy(kv.v)) for kv in layers) for _ in range(2))
-        return cls(first, second, length)
+        return cls(first, second, length, ragged)
 
 
 def ahead(state: Any, count: int) -> Any:
     """The same state with room in every cache for `count` more keys, and plenty where it had to be made."""
     if isinstance(state, Cache) and all(state.layers):
-        return RoomyCache.of([kv for kv in state.layers if kv], 2 * max(state.length + count, 16))
+        return RoomyCache.of([kv for kv in state.layers if kv], 2 * max(state.length + count, 16), state.ragged)
     if isinstance(state, RoomyCache):
         if state.length + count <= state.layers[0].k.shape[1]:
             return state
         used = [
             KV(kv.k[:, : state.length].transpose(1, 2), kv.v[:, : state.length].transpose(1, 2)) for kv in state.layers
         ]
-        return RoomyCache.of(used, 2 * (state.length + count))
+        return RoomyCache.of(used, 2 * (state.length + count), state.ragged)
     return _map(state, lambda part: ahead(part, count))
 
 
@@ -189,28 +227,32 @@ class StaticCache:
     layers: Shared[tuple[KV, ...]]
     rows: Tensor
     length: Tensor
+    ragged: Ragged | None = None
 
     def reach(self, queries: int) -> int:
         return queries  # unknown here: whoever reserves the room sees to it
 
     def places(self, queries: int, device: torch.device) -> Tensor:
-        return self.length + torch.arange(queries, device=device)  # (T,)
+        return _placed(self.length, queries, device, self.ragged)
 
     def visible(self, queries: int) -> Visible:
-        return (
-            torch.arange(self.rows.shape[1], device=self.rows.device) <= self.places(queries, self.rows.device)[:, None]
-        )  # (T, S)
+        keys = torch.arange(self.rows.shape[1], device=self.rows.device)  # (S,)
+        seen = keys <= _columns(self.length, queries, self.rows.device)[:, None]  # (T, S)
+        return seen if self.ragged is None else seen & (keys >= self.ragged.skip[:, None, None, None])
 
     def slots(self, queries: int) -> Sequence[Slot]:
-        at, own = self.places(queries, self.rows.device), torch.arange(len(self.rows), device=self.rows.device)
+        at, own = (
+            _columns(self.length, queries, self.rows.device),
+            torch.arange(len(self.rows), device=self.rows.device),
+        )
         rows = self.rows.index_copy(1, at, own[:, None].expand(-1, queries))  # (R, S)
-        length = self.length + queries
-        return [Fixed(KV(layer.k, layer.v, rows, length), at) for layer in self.layers.value]
+        length, skip = self.length + queries, None if self.ragged is None else self.ragged.skip
+        return [Fixed(KV(layer.k, layer.v, rows, length, skip), at) for layer in self.layers.value]
 
     def after(self, layers: Sequence[KV]) -> "StaticCache":
         rows, length = layers[0].rows, layers[0].length
         assert rows is not None and length is not None
-        return StaticCache(self.layers, rows, length)
+        return StaticCache(self.layers, rows, length, self.ragged)
 
 
 def reserve(state: Any, room: int) -> Any:
@@ -220,12 +262,21 @@ def reserve(state: Any, room: int) -> Any:
         assert first is not None, "shapes are known after the first token"
         rows = torch.arange(len(first.k), device=first.k.device)[:, None].expand(-1, room).contiguous()  # (R, S)
         length = torch.tensor(state.length, device=first.k.device)
-        return StaticCache(Shared(tuple(_roomy(kv, room) for kv in state.layers if kv)), rows, length)
+        return StaticCache(Shared(tuple(_roomy(kv, room) for kv in state.layers if kv)), rows, length, state.ragged)
     if isinstance(state, StaticCache):
         more = state.rows.new_zeros(len(state.rows), room - state.rows.shape[1])
         layers = tuple(_roomy(kv, room) for kv in state.layers.value)
-        return StaticCache(Shared(layers), torch.cat([state.rows, more], 1), state.length)
+        return StaticCache(Shared(layers), torch.cat([state.rows, more], 1), state.length, state.ragged)
     return _map(state, lambda part: reserve(part, room))
+
+
+def held(state: Any) -> int:
+    """How many keys each row of the longest cache of a state has."""
+    if isinstance(state, Cache | RoomyCache | StaticCache):
+        return int(state.length)
+    if is_dataclass(state) and not isinstance(state, type):
+        return max((held(getattr(state, field.name)) for field in fields(state)), default=0)
+    return max(map(held, state), default=0) if isinstance(state, tuple) else 0
 
 
 def _roomy(kv: KV, room: int) -> KV:

@@ -207,16 +207,19 @@ def packed(q: Tensor, k: Tensor, v: Tensor, lo: Tensor, hi: Tensor, first: Tenso
 
 # ------------------------------------------------------------------ beam search: keys that stand in other rows
 @triton.jit
-def _look_back(q, k, v, rows, length, o, heads, room, scale, K: tl.constexpr, C: tl.constexpr, N: tl.constexpr):
-    """One row and head: softmax(q . k / sqrt(K)) v over the keys 0 ... length - 1, key s taken from row rows[r, s]."""
+def _look_back(q, k, v, rows, length, skip, o, heads, room, scale,
+               K: tl.constexpr, C: tl.constexpr, N: tl.constexpr):  # fmt: skip
+    """One row and head: softmax(q . k / sqrt(K)) v over keys skip ... length - 1, key s taken from row rows[r, s]."""
     row, head, column = tl.program_id(0), tl.program_id(1), tl.arange(0, C)
     wide = column < K
     query = tl.load(q + (row * heads + head) * K + column, mask=wide, other=0.0).to(tl.float32) * scale
-    used = tl.load(length)
+    used, begin = tl.load(length), 0
+    if skip is not None:
+        begin = tl.load(skip + row)
     top = tl.full([1], float("-inf"), tl.float32)
     total = tl.zeros([1], tl.float32)
     mixed = tl.zeros([C], tl.float32)
-    for start in range(0, used, N):
+    for start in range(begin, used, N):
         place = start + tl.arange(0, N)
         inside = place < used
         owner = tl.load(rows + row * room + place, mask=inside, other=0)
@@ -233,12 +236,15 @@ def _look_back(q, k, v, rows, length, o, heads, room, scale, K: tl.constexpr, C:
     tl.store(o + (row * heads + head) * K + column, (mixed / total).to(o.dtype.element_ty), mask=wide)
 
 
-def look_back(q: Tensor, k: Tensor, v: Tensor, rows: Tensor, length: Tensor) -> Tensor:
-    """q (R, H, 1, K) sees the first `length` keys of k (R, H, S, K), key s of row r standing in row rows[r, s]."""
+def look_back(q: Tensor, k: Tensor, v: Tensor, rows: Tensor, length: Tensor, skip: Tensor | None = None) -> Tensor:
+    """q (R, H, 1, K) sees the first `length` keys of k (R, H, S, K), key s of row r standing in row rows[r, s].
+
+    With skip (R,), the first of these hold nothing and are not seen.
+    """
     count, heads, _, width = q.shape
     q, wide = q.contiguous(), triton.next_power_of_2(width)
     o = torch.empty_like(q)
     _look_back[(count, heads)](
-        q, k, v, rows, length, o, heads, k.shape[2], width**-0.5 * LOG2E, K=width, C=wide, N=32, num_warps=2
+        q, k, v, rows, length, skip, o, heads, k.shape[2], width**-0.5 * LOG2E, K=width, C=wide, N=32, num_warps=2
     )
     return o  # (R, H, 1, K)

@@ -39,27 +39,28 @@ def _row(logits, bias, targets, total, plain, V, room, stride, smoothing, ignore
 
 
 @triton.jit
-def _rows(logits, bias, targets, total, plain, V, stride, smoothing, ignore, C: tl.constexpr, BIAS: tl.constexpr):
+def _rows(logits, bias, targets, total, plain, V, room, stride, smoothing, ignore, C: tl.constexpr, BIAS: tl.constexpr):
     """The same for a row that is read piece by piece, twice."""
     row = tl.program_id(0).to(tl.int64)
     here = logits + row * stride
     target = tl.load(targets + row)
     column = tl.arange(0, C)
     if target == ignore:
-        for start in range(0, V, C):
-            tl.store(here + start + column, tl.zeros([C], logits.dtype.element_ty), mask=start + column < V)
+        for start in range(0, room, C):
+            tl.store(here + start + column, tl.zeros([C], logits.dtype.element_ty), mask=start + column < room)
         tl.store(total + row, 0.0)
         tl.store(plain + row, 0.0)
     else:
         peak, mass, mean = -float("inf"), 0.0, 0.0
-        for start in range(0, V, C):
-            inside = start + column < V
-            value = tl.load(here + start + column, mask=inside, other=-float("inf")).to(tl.float32)
+        for start in tl.range(0, room, C, num_stages=3):
+            value = tl.load(here + start + column, mask=start + column < room, other=0.0).to(tl.float32)
             if BIAS:
-                value += tl.load(bias + start + column, mask=inside, other=0.0).to(tl.float32)
+                value += tl.load(bias + start + column, mask=start + column < room, other=0.0).to(tl.float32)
+            inside = start + column < V
+            mean += tl.sum(tl.where(inside, value, 0.0), 0)
+            value = tl.where(inside, value, -float("inf"))
             higher = tl.maximum(peak, tl.max(value, 0))
             mass = mass * tl.exp(peak - higher) + tl.sum(tl.exp(value - higher), 0)
-            mean += tl.sum(tl.where(inside, value, 0.0), 0)
             peak = higher
         norm = peak + tl.log(mass)
         hit = tl.load(here + target).to(tl.float32)
@@ -68,14 +69,13 @@ def _rows(logits, bias, targets, total, plain, V, stride, smoothing, ignore, C: 
         tl.store(plain + row, norm - hit)
         tl.store(total + row, (1 - smoothing) * (norm - hit) + smoothing * (norm - mean / V))
         tl.debug_barrier()  # the target's logit is read before it is overwritten
-        for start in range(0, V, C):
-            inside = start + column < V
-            value = tl.load(here + start + column, mask=inside, other=-float("inf")).to(tl.float32)
+        for start in tl.range(0, room, C, num_stages=3):
+            value = tl.load(here + start + column, mask=start + column < room, other=0.0).to(tl.float32)
             if BIAS:
-                value += tl.load(bias + start + column, mask=inside, other=0.0).to(tl.float32)
+                value += tl.load(bias + start + column, mask=start + column < room, other=0.0).to(tl.float32)
             goal = tl.where(start + column == target, 1 - smoothing, 0.0)
-            grad = tl.exp(value - norm) - smoothing / V - goal
-            tl.store(here + start + column, grad.to(logits.dtype.element_ty), mask=inside)
+            grad = tl.where(start + column < V, tl.exp(value - norm) - smoothing / V - goal, 0.0)
+            tl.store(here + start + column, grad.to(logits.dtype.element_ty), mask=start + column < room)
 
 
 def cross_entropy_(
@@ -91,5 +91,5 @@ def cross_entropy_(
     if vocab <= WHOLE:
         _row[(rows,)](*given, room, stride, smoothing, ignore, C=wide, BIAS=has_bias, num_warps=max(1, wide // 1024))
     else:
-        _rows[(rows,)](*given, stride, smoothing, ignore, C=8192, BIAS=has_bias, num_warps=8)
+        _rows[(rows,)](*given, room, stride, smoothing, ignore, C=4096, BIAS=has_bias, num_warps=8)
     return total.sum(), plain.sum()

@@ -22,7 +22,8 @@ def block_parameters(width: int, hidden: int) -> int:
     return attention_parameters(width) + 2 * width * hidden + hidden + width + 4 * width
 
 
-def _share_width(heads: int, info: ValidationInfo) -> int:
+def share_width(heads: int, info: ValidationInfo) -> int:
+    """The heads, if they can share the width evenly."""
     width = info.data.get("width")
     if width is not None and width % heads:
         fitting = min((n for n in range(1, width + 1) if width % n == 0), key=lambda n: (abs(n - heads), -n))
@@ -31,6 +32,19 @@ def _share_width(heads: int, info: ValidationInfo) -> int:
             f"a width of {width} cannot be shared by {heads} heads; write heads: {fitting} or width: {wider}"
         )
     return heads
+
+
+def check_positions(positions: str, info: ValidationInfo) -> str:
+    """The way that places are told, if the width allows it."""
+    width, heads = info.data.get("width"), info.data.get("heads")
+    if positions in ("sinusoid", "sinusoid_halves") and width is not None and width % 2:
+        raise ValueError(f"sinusoids need an even width; write width: {width + 1} or positions: learned")
+    if positions == "rotary" and width is not None and heads is not None and width // heads % 2:
+        raise ValueError(
+            f"rotary positions need an even width for each head, and {width} / {heads} is odd; "
+            f"write width: {width + heads}"
+        )
+    return positions
 
 
 class TransformerConfig(Config):
@@ -53,20 +67,12 @@ class TransformerConfig(Config):
     )
     activation: Literal["relu", "gelu", "swish"] = Field("relu", description="between the two feed-forward matrices")
 
-    _heads_share_width = field_validator("heads")(_share_width)
+    _heads_share_width = field_validator("heads")(share_width)
 
     @field_validator("positions")
     @classmethod
     def _positions_come_in_pairs(cls, positions: str, info: ValidationInfo) -> str:
-        width, heads = info.data.get("width"), info.data.get("heads")
-        if positions in ("sinusoid", "sinusoid_halves") and width is not None and width % 2:
-            raise ValueError(f"sinusoids need an even width; write width: {width + 1} or positions: learned")
-        if positions == "rotary" and width is not None and heads is not None and width // heads % 2:
-            raise ValueError(
-                f"rotary positions need an even width for each head, and {width} / {heads} is odd; "
-                f"write width: {width + heads}"
-            )
-        return positions
+        return check_positions(positions, info)
 
     @model_validator(mode="after")
     def _size_is_plausible(self) -> Self:
@@ -354,7 +360,7 @@ class BertConfig(Config):
         True, description="whether there is the head that tells whether sentences belong together"
     )
 
-    _heads_share_width = field_validator("heads")(_share_width)
+    _heads_share_width = field_validator("heads")(share_width)
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
