@@ -50,6 +50,25 @@ def test_look_back(length: int, dtype: torch.dtype) -> None:
 
 
 @each_precision
+@pytest.mark.parametrize("length", [33, 50])
+def test_look_back_past_keys_that_hold_nothing(length: int, dtype: torch.dtype) -> None:
+    block = MultiHead(64, 4).cuda().to(dtype).eval()
+    k, v = (torch.randn(6, 4, 64, 16, dtype=dtype, device="cuda") for _ in range(2))
+    rows, skip = torch.randint(0, 6, (6, 64), device="cuda"), torch.tensor([0, 1, 31, 32, 5, 0], device="cuda")
+    memory, x = (
+        KV(k, v, rows, torch.tensor(length, device="cuda"), skip),
+        torch.randn(6, 1, 64, device="cuda").to(dtype),
+    )
+    whole = memory.gathered()
+    with torch.inference_mode():
+        mine = block(x, memory)
+        for row, begin in enumerate(skip.tolist()):
+            part = KV(*(t[row : row + 1, :, begin:length] for t in (whole.k, whole.v)))
+            truth = block(x[row : row + 1], part)
+            assert float((mine[row] - truth[0]).float().abs().max()) <= ERROR[dtype] * float(truth.abs().max())
+
+
+@each_precision
 def test_add_and_norm(dtype: torch.dtype) -> None:
     block = PostNorm(96, 0.0).cuda()
     x, y = (torch.randn(50, 96, dtype=dtype, device="cuda", requires_grad=True) for _ in range(2))
@@ -138,13 +157,15 @@ def test_gradients_of_dropped_weights_are_those_of_the_weights_that_were_dropped
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_gelu_with_its_bias(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("tanh", [False, True])
+def test_gelu_with_its_bias(dtype: torch.dtype, tanh: bool) -> None:
     from heedful.blocks.kernels.gelu import gelu
 
     x = (3 * torch.randn(300, 1100, device="cuda")).to(dtype).requires_grad_()
     bias = torch.randn(1100, device="cuda", requires_grad=True)
     exact = [t.detach().double().requires_grad_() for t in (x, bias)]
-    o, truth = gelu(x, bias), torch.nn.functional.gelu(exact[0] + exact[1])
+    kind = "tanh" if tanh else "none"
+    o, truth = gelu(x, bias, tanh), torch.nn.functional.gelu(exact[0] + exact[1], approximate=kind)
     probe = torch.randn_like(truth)
     grads = torch.autograd.grad((o * probe.to(o)).sum(), (x, bias))
     truths = torch.autograd.grad((truth * probe).sum(), exact)

@@ -1,7 +1,7 @@
 """Caches: all at once, in chunks and one by one give the same; rows can be kept, repeated and reordered."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -13,11 +13,13 @@ from heedful.blocks.positions import Rotary
 from heedful.blocks.state import (
     Cache,
     Past,
+    Ragged,
     RoomyCache,
     Shared,
     StaticCache,
     ahead,
     changed,
+    held,
     regroup,
     reserve,
     select,
@@ -59,6 +61,36 @@ def test_chunks_do_not_matter(block: MultiHead, chunks: list[int], kind: str) ->
         parts.append(o)
     torch.testing.assert_close(torch.cat(parts, 1), full, rtol=0, atol=1e-6)
     assert int(past.length) == T
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.inference_mode()
+def test_rows_that_begin_later_stand_and_see_as_if_they_were_alone(block: MultiHead, kind: str) -> None:
+    x, skip, rows = torch.randn(R, T, D), torch.tensor([0, 3, 1]), torch.tensor([1, 0, 1])
+    past: Any = Cache((None,), Ragged(skip, 16))
+    _, past = run(block, x[:, :4], past)
+    o, past = run(block, x[:, 4:5], KINDS[kind](past, 1))
+    for row, begin in enumerate(skip.tolist()):
+        alone, _ = run(block, x[row : row + 1, begin:5], Cache((None,)))
+        torch.testing.assert_close(o[row], alone[0, -1:], rtol=0, atol=1e-6)
+    assert held((past, None, "x", Shared(past))) == 5
+    o, past = run(block, x[:, 5:], KINDS[kind](regroup(past, rows), 1))
+    for row, other in enumerate(rows.tolist()):
+        whole = torch.cat([x[other : other + 1, skip[other] : 5], x[row : row + 1, 5:]], 1)
+        alone, _ = run(block, whole, Cache((None,)))
+        torch.testing.assert_close(o[row], alone[0, -1:], rtol=0, atol=1e-6)
+
+
+@torch.inference_mode()
+def test_a_row_that_has_ended_stands_at_the_last_place_while_others_go_on() -> None:
+    for past in (Cache((None,)), reserve(run(MultiHead(D, 2), torch.randn(R, 9, D), Cache((None,)))[1], 12)):
+        ragged = replace(past, ragged=Ragged(torch.tensor([0, 5, 9]), 8))  # type: ignore[type-var]
+        begun = int(past.length)
+        assert ragged.places(3, torch.device("cpu")).tolist() == [
+            [min(max(begun + t - skip, 0), 7) for t in range(3)] for skip in (0, 5, 9)
+        ]
+    assert Cache((None,), Ragged(torch.tensor([0]), 8)).reach(9) == 8
+    assert Cache((None,)).reach(9) == 9
 
 
 def test_a_cache_is_never_written_in_place(block: MultiHead) -> None:
