@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from heedful.data.feed import Place, feed
+from heedful.data.scripts import script_of
 from heedful.data.text import Text, TextFiles
 from heedful.data.tokenizers import Bpe, Characters, Tokenizer, WholeWords
-from heedful.data.windows import TextBatches, encode_text, ids_text, text_ids
+from heedful.data.windows import TextBatches, encode_text
 from heedful.errors import UserError
 
 LINES = ["To be, or not to be:", "", "  that is the question", "Whether 'tis nobler", "in the mind to suffer"] * 7
@@ -66,12 +67,13 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("config", [Characters(vocab=60), Bpe(vocab=300)])
 def test_ids_of_a_text_read_back_as_the_text(config: Characters | Bpe) -> None:
     tokenizer = Tokenizer.train(config, LINES)
+    script = script_of(tokenizer)
     for text in ("\n".join(LINES), "a\n", "\n\n", "", "to <eos> be"):
         known = text.replace("<eos>", "eos") if isinstance(config, Characters) else text
-        assert ids_text(text_ids(known, tokenizer), tokenizer) == known
+        assert script.ids_text(script.text_ids(known)) == known
     encoded = encode_text(Text(LINES), tokenizer, 8)
-    assert ids_text(encoded.ids.tolist(), tokenizer) == "\n" + "\n".join(LINES) + "\n"
-    assert encoded.characters == len("\n".join(LINES) + "\n")
+    assert script.ids_text(encoded.ids.tolist()) == "\n" + "\n".join(LINES) + "\n"
+    assert encoded.amounts.characters == len("\n".join(LINES) + "\n")
     assert encoded.unknown == 0
 
 
@@ -86,7 +88,7 @@ def test_lines_of_words_end_with_a_token_each() -> None:
 def test_other_texts_have_other_names() -> None:
     names = {encode_text(Text(lines), LETTERS, 8).sha256 for lines in (LINES, LINES[:-1], LINES[::-1])}
     assert len(names) == 3
-    assert encode_text(Text(["a\ud800b"]), LETTERS, 8).replaced == 1
+    assert encode_text(Text(["a\ud800b"]), LETTERS, 8).amounts.replaced == 1
 
 
 # ------------------------------------------------------------------ windows
@@ -94,19 +96,26 @@ def test_other_texts_have_other_names() -> None:
 def test_every_token_is_predicted_once_an_epoch_from_those_before_it(context: int, batch_tokens: int) -> None:
     encoded = encode_text(Text(LINES), LETTERS, context)
     batches = TextBatches(encoded, 3, batch_tokens)
-    for epoch in range(2):
+    cuts = set()
+    for epoch in range(6):
         times = np.zeros(len(encoded), dtype=int)
+        first = min(batches._epoch(epoch)[0], len(encoded))
+        cuts.add(first)
+        starts = [0, *range(first, len(encoded), context)]
         for position in range(epoch * batches.count, (epoch + 1) * batches.count):
             batch = batches.at(position)
             assert batches.epoch_of(position) == epoch
             assert batches.tokens(position) == batch.tokens == int(batch.real[:, 1:].sum())
             assert batch.ids.shape[0] <= max(1, batch_tokens // context)
             for row, length, window in zip(batch.ids, batch.lengths.tolist(), batch.indices.tolist(), strict=True):
-                start = window * context
+                start = starts[window]
                 assert row[:length].tolist() == encoded.ids[start : start + length].tolist()
                 assert (row[length:] == Tokenizer.pad).all()
                 times[start : start + length - 1] += 1
         assert (times == 1).all()
+    # Windows are cut elsewhere each time, unless every batch is full of full ones, or one window holds all.
+    full = len(encoded) % context == 0 and encoded.windows % batches.size == 0
+    assert (len(cuts) > 1) == (not full and context < len(encoded))
 
 
 def test_the_order_depends_on_the_seed_and_the_position_alone() -> None:

@@ -11,14 +11,15 @@ from heedful.data.sources import Split
 from heedful.errors import UserError
 from heedful.jobs import job_of
 from heedful.loading import read_recipe
-from heedful.recipe import check_recipe
+from heedful.recipe import Recipe, check_recipe
+from heedful.recipe.language_model import LanguageModelRecipe
 from heedful.scoring import plain, scored
 
 
-def eval_verb(run: Path, split: Split, beams: int | None, as_json: bool) -> None:
+def eval_verb(run: Path, split: Split, beams: int | None, as_json: bool, stride: int | None = None) -> None:
     """Print the scores with their signatures, and some samples."""
     speaker = load_run(run)
-    recipe = read_recipe(run)
+    recipe = read_recipe(run) if stride is None else with_stride(read_recipe(run), stride)
     job = job_of(recipe)
     if beams is not None and not job.searches:
         raise UserError("this model is judged without a search", where="--beams", todo="leave it out")
@@ -36,3 +37,15 @@ def eval_verb(run: Path, split: Split, beams: int | None, as_json: bool) -> None
         say(json_line({**plain(result), **searched}))
     else:
         say("\n".join(scoreboard(result, job, recipe.train.samples)))
+
+
+def with_stride(recipe: Recipe, stride: int) -> Recipe:
+    """The same recipe, judged in windows that are so far apart."""
+    if not isinstance(recipe, LanguageModelRecipe) or recipe.model.kind != "gpt":
+        raise UserError("only a gpt is judged in windows that overlap", where="--stride", todo="leave it out")
+    if stride > recipe.model.context:
+        raise UserError(
+            "the windows would leave tokens out between them", where="--stride", found=f"{stride:,}",
+            expected=f"at most {recipe.model.context:,}, the model's context",
+        )  # fmt: skip
+    return recipe.model_copy(update={"task": recipe.task.model_copy(update={"stride": stride})})

@@ -12,10 +12,10 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, TypeVar
 
 from pydantic import Field
 
@@ -60,6 +60,16 @@ class Manifest(Config):
     files: dict[str, File]
 
 
+class Listed(Protocol):
+    """What every manifest has."""
+
+    @property
+    def files(self) -> dict[str, File]: ...
+
+
+Told = TypeVar("Told", bound=Config)
+
+
 class TokenFiles(Config):
     """A folder that `heedful tokenize` wrote; it brings its tokenizer with it."""
 
@@ -78,13 +88,7 @@ class TokenFiles(Config):
 
     def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
         """What a look at the folder, without reading its files, already shows to be wrong."""
-        folder = Path(self.folder)
-        try:
-            manifest = read_manifest(folder)
-        except UserError as error:
-            return [error]
-        sizes = ((folder / name, file.size) for name, file in manifest.files.items())
-        return [found for path, size in sizes if (found := _wrong_size(path, size)) is not None]
+        return missing_in(Path(self.folder), read_manifest)
 
     def read(self, split: Split) -> Tokens:
         """The tokens of a split, none of which is in memory yet, after a look at all of them."""
@@ -92,11 +96,7 @@ class TokenFiles(Config):
         manifest = read_manifest(folder)
         if split not in manifest.splits:
             raise no_data(split)
-        names = {part: f"{split}.{part}" for part in PARTS}
-        for name in ("tokenizer.json", *names.values()):
-            if name not in manifest.files:
-                raise _damaged(folder / "manifest.json", f"nothing of {name}")
-            _require_same(folder / name, manifest.files[name])
+        require_same(folder, manifest.files, ["tokenizer.json", *(f"{split}.{part}" for part in PARTS)])
         return Tokens.opened(folder, split, manifest)
 
 
@@ -125,7 +125,7 @@ class Tokens:
         fits = all(len(found[part]) == size for part, size in sizes.items()) and tokenizer.vocab == manifest.vocab
         ends = (int(sentences[0]), int(sentences[-1]), int(documents[0]), int(documents[-1]))
         if not fits or ends != (0, len(ids), 0, len(sentences) - 1) or not 0 <= ids.min() <= ids.max() < manifest.vocab:
-            raise _damaged(folder, f"files of {split} that do not fit together")
+            raise damaged(folder, f"files of {split} that do not fit together")
         name = hashlib.sha256("".join(manifest.files[f"{split}.{part}"].sha256 for part in PARTS).encode()).hexdigest()
         return cls(tokenizer, ids, sentences, documents, counts.unknown, name)
 
@@ -187,7 +187,7 @@ def write_tokens(
     try:
         temporary.mkdir(parents=True)
         text = tokenizer.json.encode()
-        _write_new(temporary / "tokenizer.json", text)
+        write_new(temporary / "tokenizer.json", text)
         files = {"tokenizer.json": File(size=len(text), sha256=hashlib.sha256(text).hexdigest())}
         counts: dict[Split, Counts] = {}
         for split, documents in splits.items():
@@ -202,10 +202,10 @@ def write_tokens(
                 tokens=writer.tokens, sentences=writer.sentences, documents=writer.documents, unknown=writer.unknown
             )
         manifest = Manifest(format=1, kind="tokens", vocab=tokenizer.vocab, splits=counts, files=files)
-        _write_new(temporary / "manifest.json", (json.dumps(manifest.model_dump(), indent=2) + "\n").encode())
-        _sync_folder(temporary)
+        write_new(temporary / "manifest.json", (json.dumps(manifest.model_dump(), indent=2) + "\n").encode())
+        sync_folder(temporary)
         os.rename(temporary, folder)
-        _sync_folder(folder.parent)
+        sync_folder(folder.parent)
     except OSError as error:
         raise UserError(
             f"the token files cannot be written: {error.strerror}", where=str(folder), todo="free some space, or name "
@@ -216,7 +216,7 @@ def write_tokens(
     return manifest
 
 
-def _write_new(path: Path, data: bytes) -> None:
+def write_new(path: Path, data: bytes) -> None:
     """Make a file, and see it onto the disk."""
     with path.open("xb") as file:
         file.write(data)
@@ -224,7 +224,7 @@ def _write_new(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _sync_folder(path: Path) -> None:
+def sync_folder(path: Path) -> None:
     """See the names in a folder onto the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -234,7 +234,12 @@ def _sync_folder(path: Path) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """What a folder says that it holds."""
+    """What a folder of documents in sentences says that it holds."""
+    return manifest_in(folder, Manifest, NAMES)
+
+
+def manifest_in(folder: Path, kind: type[Told], names: Set[str]) -> Told:
+    """What a folder says that it holds, which may be files of these names alone."""
     path = folder / "manifest.json"
     if not folder.is_dir():
         raise UserError(
@@ -246,40 +251,60 @@ def read_manifest(folder: Path) -> Manifest:
             text = file.read(LARGEST_MANIFEST + 1)
         data: Any = json.loads(text.decode()) if len(text) <= LARGEST_MANIFEST else None
     except FileNotFoundError:
-        raise _damaged(folder, "no manifest.json") from None
+        raise damaged(folder, "no manifest.json") from None
     except OSError as error:
         raise UserError(f"this file cannot be read: {error.strerror}", where=str(path)) from None
     except (ValueError, RecursionError) as error:
-        raise _damaged(path, f"text that is not JSON: {error}") from None
+        raise damaged(path, f"text that is not JSON: {error}") from None
     if not isinstance(data, dict):
-        raise _damaged(path, "no JSON object")
-    manifest = parse(Manifest, data, file=path)
+        raise damaged(path, "no JSON object")
     # A manifest comes with the folder, from whoever made it: it may name the folder's own files and no others.
-    if strange := next((name for name in manifest.files if name not in NAMES), None):
-        raise _damaged(path, f"a file named {shown(strange)}")
-    return manifest
+    listed = data.get("files")
+    if strange := next((name for name in listed if name not in names), None) if isinstance(listed, dict) else None:
+        raise damaged(path, f"a file named {shown(strange)}")
+    return parse(kind, data, file=path)
 
 
-def _require_same(path: Path, told: File) -> None:
-    """Refuse a file that is not as the manifest says, byte by byte."""
-    if (found := _wrong_size(path, told.size)) is not None:
-        raise found
-    digest = hashlib.sha256()
+def missing_in(folder: Path, read: Callable[[Path], Listed]) -> list[UserError]:
+    """What a look at a folder, without reading its files, already shows to be wrong."""
+    try:
+        files = read(folder).files
+    except UserError as error:
+        return [error]
+    sizes = ((folder / name, file.size) for name, file in files.items())
+    return [found for path, size in sizes if (found := wrong_size(path, size)) is not None]
+
+
+def require_same(folder: Path, told: Mapping[str, File], names: Iterable[str]) -> None:
+    """Refuse files that are not as the manifest says, byte by byte."""
+    for name in names:
+        if name not in told:
+            raise damaged(folder / "manifest.json", f"nothing of {name}")
+        path = folder / name
+        if (problem := wrong_size(path, told[name].size)) is not None:
+            raise problem
+        if (found := file_of(path).sha256) != told[name].sha256:
+            raise damaged(path, f"contents of SHA-256 {found[:16]}..., not {told[name].sha256[:16]}...")
+
+
+def file_of(path: Path) -> File:
+    """What there is to say of a file."""
+    digest, size = hashlib.sha256(), 0
     with path.open("rb") as file:
         while piece := file.read(PIECE):
             digest.update(piece)
-    if digest.hexdigest() != told.sha256:
-        raise _damaged(path, f"contents of SHA-256 {digest.hexdigest()[:16]}..., not {told.sha256[:16]}...")
+            size += len(piece)
+    return File(size=size, sha256=digest.hexdigest())
 
 
-def _wrong_size(path: Path, size: int) -> UserError | None:
+def wrong_size(path: Path, size: int) -> UserError | None:
     if path.is_symlink() or not path.is_file():
-        return _damaged(path, "a link" if path.is_symlink() else "no such file")
+        return damaged(path, "a link" if path.is_symlink() else "no such file")
     there = path.stat().st_size
-    return _damaged(path, f"{there:,} bytes, not {size:,}") if there != size else None
+    return damaged(path, f"{there:,} bytes, not {size:,}") if there != size else None
 
 
-def _damaged(path: Path, found: str) -> UserError:
+def damaged(path: Path, found: str) -> UserError:
     return UserError(
         "these token files are damaged or of another make",
         where=str(path),

@@ -1,6 +1,6 @@
-"""Text as documents, and documents as sentences: what a model learns from that is to tell which sentences follow.
+"""Text as documents: as sentences, for models that learn which of them follow each other, or as running text.
 
-A document is a list of sentences. Files hold a paragraph a line, or a sentence a line.
+Files hold a paragraph a line, or a sentence a line.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, TypeVar
 
 from pydantic import Field, field_validator
 
 from heedful.config import Config
 from heedful.data.embedded import LibraryProse
-from heedful.data.sources import SPLITS, Name, Split, lines, missing_files, no_data, parsed, text_under
+from heedful.data.sources import SPLITS, Name, Split, lines, no_data, parsed, text_under
+from heedful.data.text import Running, found_files, missing_texts, told
 from heedful.errors import UserError
 
 HEADING = re.compile(r"\s*= .* =\s*")  # of any depth: ` = Title = `, ` = = Section = = `
 TITLE = re.compile(r"\s*= [^=].*[^=] =\s*|\s*= [^=\s] =\s*")
-SUFFIXES = (".txt", ".tokens", ".raw", ".md", ".rst", ".json", ".jsonl")  # of files that a folder is read for
 CODE = re.compile(r"^\s*(>>>|\.\.\.|\$ )", re.MULTILINE)
 
 # A sentence ends with . ! ? or an ellipsis, and marks that close after it, where a capital, a digit or something that
@@ -52,15 +52,22 @@ class TextDocuments(Config):
         "files", description="where documents end: with each file, at a blank line, before a line such as = Title ="
     )
     sentences: Literal["split", "lines"] = Field(
-        "split", description="split each line, a paragraph, into its sentences; or take a line as a sentence"
+        "split",
+        description="split each line, a paragraph, into its sentences; or take a line as a sentence; no matter for "
+        "running text",
     )
 
     def documents(self, root: str, longest: int) -> Iterator[list[str]]:
         """Each document's sentences; documents without any are passed over."""
         for path in found_files(root, self.files):
             for document in _cut(lines(path, longest), self.between):
-                if told := [one for line in document for one in self._sentences(line)]:
-                    yield told
+                if found := [one for line in document for one in self._sentences(line)]:
+                    yield found
+
+    def running(self, root: str, longest: int) -> Running:
+        """Each document's lines as they stand, headings included; blank documents are passed over."""
+        files = (lines(path, longest) for path in found_files(root, self.files))
+        return told(document for file in files for document in _parts(file, self.between))
 
     def _sentences(self, line: str) -> list[str]:
         return sentences(line) if self.sentences == "split" else [line.strip()] * bool(line.strip())
@@ -75,15 +82,23 @@ class JsonDocuments(Config):
 
     def documents(self, root: str, longest: int) -> Iterator[list[str]]:
         """Each text's sentences; texts without any are passed over."""
+        for text in self._texts(root, longest):
+            if found := [one for part in re.split(r"\n|<br */?>", text) for one in sentences(part)]:
+                yield found
+
+    def running(self, root: str, longest: int) -> Running:
+        """Each text's lines; blank texts are passed over."""
+        return told(text.split("\n") for text in self._texts(root, longest))
+
+    def _texts(self, root: str, longest: int) -> Iterator[str]:
         for path in found_files(root, self.files):
             for number, line in enumerate(lines(path, longest), start=1):
                 if line.strip():
                     where = f"{path}:{number}"
-                    text = text_under(parsed(line, where), self.field, where)
-                    if told := [one for part in re.split(r"\n|<br */?>", text) for one in sentences(part)]:
-                        yield told
+                    yield text_under(parsed(line, where), self.field, where)
 
 
+Document = TypeVar("Document")
 DocumentsConfig = Annotated[TextDocuments | JsonDocuments, Field(discriminator="kind")]
 
 
@@ -120,26 +135,41 @@ class Documents(Config):
         return parts
 
     def documents(self, split: Split) -> Iterator[list[str]]:
-        """The documents of a split, one after the other, none of them held in memory."""
-        parts = {"train": self.train, "valid": self.valid or self.train, "test": self.test}[split]
+        """The sentences of each document of a split, one after the other, none of them held in memory."""
+        found = (one for part in self._parts(split) for one in part.documents(self.root, self.longest))
+        return self._held(split, found)
+
+    def running(self, split: Split) -> Running:
+        """The lines of each document of a split, none of them held in memory."""
+        found = (one for part in self._parts(split) for one in part.running(self.root, self.longest))
+        return self._held(split, found)
+
+    def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
+        """What a look at the files of some splits, without reading, already shows to be wrong."""
+        return missing_texts(self.root, (name for split in splits for name in self._names(split)))
+
+    def paths(self, split: Split) -> list[Path]:
+        """The files of a split, none where it is not given."""
+        return list(found_files(self.root, self._names(split)))
+
+    def _names(self, split: Split) -> list[str]:
+        return [name for part in self._given(split) or () for name in part.files]
+
+    def _parts(self, split: Split) -> list[DocumentsConfig]:
+        parts = self._given(split)
         if parts is None:
             raise no_data(split)
-        found = (one for part in parts for one in part.documents(self.root, self.longest))
+        return parts
+
+    def _given(self, split: Split) -> list[DocumentsConfig] | None:
+        return {"train": self.train, "valid": self.valid or self.train, "test": self.test}[split]
+
+    def _held(self, split: Split, found: Iterator[Document]) -> Iterator[Document]:
+        """Those of all documents that a split is given."""
         if split == "test" or self.valid is not None:
             return found
         every = round(1 / self.held_out)
         return (one for number, one in enumerate(found, start=1) if (number % every == 0) == (split == "valid"))
-
-    def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
-        """What a look at the files of some splits, without reading, already shows to be wrong."""
-        parts = (
-            part
-            for split in splits
-            for part in {"train": self.train, "valid": self.valid, "test": self.test}[split] or ()
-        )
-        names = dict.fromkeys(Path(self.root, name) for part in parts for name in part.files)
-        empty = [_no_files(path) for path in names if path.is_dir() and not _in_folder(path)]
-        return [*missing_files(self.root, (path for path in names if not path.is_dir())), *empty]
 
 
 def read_documents(data: Documents | LibraryProse, split: Split) -> Prose:
@@ -168,30 +198,6 @@ def library_documents(config: LibraryProse, split: Split) -> Iterator[list[str]]
             yield told
 
 
-def found_files(root: str, names: Sequence[str]) -> Iterator[Path]:
-    """Some files, and those of folders, in the order of their names."""
-    for name in names:
-        path = Path(root, name)
-        if not path.is_dir():
-            yield path
-        elif files := _in_folder(path):
-            yield from files
-        else:
-            raise _no_files(path)
-
-
-def _in_folder(folder: Path) -> list[Path]:
-    """The files of text in a folder and those below it."""
-    return [path for path in sorted(folder.rglob("*")) if path.name.removesuffix(".gz").endswith(SUFFIXES)]
-
-
-def _no_files(folder: Path) -> UserError:
-    return UserError(
-        "there is no text in this folder", where=str(folder), expected="files that end in " + ", ".join(SUFFIXES),
-        todo="name the files themselves",
-    )  # fmt: skip
-
-
 def _cut(file: Iterable[str], between: str) -> Iterator[list[str]]:
     """The lines of each document of a file, headings left out."""
     if between == "files":
@@ -207,6 +213,28 @@ def _cut(file: Iterable[str], between: str) -> Iterator[list[str]]:
             elif not HEADING.fullmatch(line):
                 document.append(line)
         yield document
+
+
+def _parts(file: Iterable[str], between: str) -> Running:
+    """The lines of each document of a file, nothing left out but the blank lines that lie between two."""
+    if between == "files":
+        yield file
+    elif between == "blank_lines":
+        yield from (some for blank, some in groupby(file, lambda line: not line.strip()) if not blank)
+    else:
+        yield from (some for _, some in groupby(file, _Titles()))
+
+
+class _Titles:
+    """Which document of a file a line belongs to: each begins with its title, and the first with what is before it."""
+
+    def __init__(self) -> None:
+        self.number, self.told = 0, False
+
+    def __call__(self, line: str) -> int:
+        self.number += self.told and TITLE.fullmatch(line) is not None
+        self.told = self.told or bool(line.strip())
+        return self.number
 
 
 def sentences(paragraph: str) -> list[str]:

@@ -16,7 +16,7 @@ from heedful.config import Config
 from heedful.data.images import Images
 from heedful.data.sources import SPLITS, Examples, Pair, Split
 from heedful.data.tables import Item, Items
-from heedful.data.text import Text
+from heedful.data.text import Running, Text, gathered
 from heedful.errors import UserError
 
 NO_PROSE = {"site-packages", "dist-packages", "test", "tests", "__pycache__"}  # folders that are not the library's own
@@ -145,7 +145,11 @@ class LibraryProse(Config):
 
     def read(self, split: Split) -> Text:
         """The docstrings of a split's modules, line by line, with a blank line after each."""
-        return Text([line for module in self.modules(split) for text in module for line in (*text.splitlines(), "")])
+        return gathered(self.running(split))
+
+    def running(self, split: Split) -> Running:
+        """The same, a module a document."""
+        return ([line for text in module for line in (*text.splitlines(), "")] for module in self.modules(split))
 
     def modules(self, split: Split) -> list[list[str]]:
         """The docstrings of each module of a split."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -18,9 +18,17 @@ from torch import Tensor
 from heedful.data.batches import CHUNK, Ragged, rounded
 from heedful.data.rows import Ints, Rows, in_order
 from heedful.data.sequences import Sequences, moved, packed, padded
-from heedful.data.wordpieces import WordPieces, cut_pair, joined
+from heedful.data.wordpieces import Marks, cut_pair, joined
 
 NOTHING = -100  # the target where there is none
+
+
+class Cutter(Marks, Protocol):
+    """What turns texts into ids."""
+
+    pad: int
+
+    def ids(self, texts: Sequence[str]) -> list[list[int]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +133,7 @@ class EncodedTexts:
 
 
 def encode_texts(
-    texts: Sequence[tuple[str, str | None]], targets: Ints, tokenizer: WordPieces, context: int
+    texts: Sequence[tuple[str, str | None]], targets: Ints, tokenizer: Cutter, context: int
 ) -> EncodedTexts:
     """The ids of texts and pairs, each cut where the model's context ends; of a pair, the longer text is cut first."""
     parts: list[NDArray[np.int32]] = []

@@ -1,7 +1,8 @@
 """A text as one long row of ids, and windows of it as batches.
 
-The end of a line is a token, `eos`, and a text begins as if a line had just ended. Every token is to be predicted once:
-a window begins with the last token of the window before it, and sees nothing else of what came before.
+Documents stand end to end, each after the token that a text begins with. Every token is to be predicted once: a window
+begins with the last token of the window before it, and sees nothing else of what came before. The token that ends a
+document is predicted from that document, and is then the first one that the next document sees.
 
 B batch, T tokens to be predicted in a window, N tokens of the text.
 """
@@ -11,18 +12,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heedful.data.order import permutation
+from heedful.data.order import draws, permutation
+from heedful.data.running import Amounts, Shard, encode_passages, passages, shards
+from heedful.data.scripts import LanguageTokenizer, script_of
 from heedful.data.text import Text
-from heedful.data.tokenizers import Tokenizer, clean
 
-CHUNK = 1024  # lines that are tokenized at a time
+FILL = 0  # the token that stands where there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,7 @@ class TextBatch:
     ids: Tensor  # (B, T + 1) long
     lengths: Tensor  # (B,) long, the token that is given counted
     indices: Tensor  # (B,) long, which window of the text each is, -1 for none
+    documents: Tensor | None = None  # (B, T) long, which document of its row a token sees; None: there is only one
 
     @property
     def real(self) -> Tensor:
@@ -49,6 +52,7 @@ class TextBatch:
             self.ids.to(device, non_blocking=non_blocking),
             self.lengths.to(device, non_blocking=non_blocking),
             self.indices.to(device, non_blocking=non_blocking),
+            None if self.documents is None else self.documents.to(device, non_blocking=non_blocking),
         )
 
 
@@ -56,10 +60,11 @@ class TextBatch:
 class EncodedText:
     """A text as ids, in windows of so many tokens."""
 
-    ids: NDArray[np.int32]  # (N + 1,) the end of a line, then the text
+    ids: NDArray[Any]  # (N + 1,) in memory, or as they lie on the disk
+    starts: NDArray[np.int64]  # where each document begins, the first at 0
     context: int
-    characters: int
-    replaced: int  # lone surrogates in the text, read as U+FFFD
+    amounts: Amounts
+    file: str | None = None  # what the files are called that the ids lie in
     dropped: int = 0  # windows are cut, not left out
 
     def __len__(self) -> int:
@@ -73,12 +78,16 @@ class EncodedText:
     @property
     def unknown(self) -> int:
         """How many tokens the tokenizer does not know."""
-        return int((self.ids == Tokenizer.unk).sum())
+        return self.amounts.unknown
 
     @property
     def sha256(self) -> str:
-        """A name for exactly these ids in this order."""
-        return hashlib.sha256(self.ids.tobytes()).hexdigest()
+        """A name for exactly these ids in this order, and these documents."""
+        if self.file is not None:
+            return self.file
+        found = hashlib.sha256(self.ids.tobytes())
+        found.update(self.starts.tobytes() if len(self.starts) > 1 else b"")
+        return found.hexdigest()
 
     def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """How many tokens some windows have, the one that is given counted."""
@@ -88,13 +97,21 @@ class EncodedText:
         """Some windows as one batch; of no windows, one row from which there is nothing to learn."""
         if not len(rows):
             one = torch.ones(1, dtype=torch.long)
-            return TextBatch(torch.full((1, self.context + 1), Tokenizer.pad), one, -one)
-        lengths = self.lengths(rows)  # (B,)
+            same = None if len(self.starts) == 1 else torch.zeros(1, self.context, dtype=torch.long)
+            return TextBatch(torch.full((1, self.context + 1), FILL), one, -one, same)
+        return self.window(rows * self.context, self.lengths(rows), rows)
+
+    def window(self, begins: NDArray[np.int64], lengths: NDArray[np.int64], numbers: NDArray[np.int64]) -> TextBatch:
+        """Stretches of the text, by where they begin and how long they are, as one batch."""
         places = np.arange(int(lengths.max()))  # (T + 1,)
         real = places < lengths[:, None]  # (B, T + 1)
-        ids = np.full(real.shape, Tokenizer.pad, dtype=np.int64)  # (B, T + 1)
-        ids[real] = self.ids[(rows[:, None] * self.context + places)[real]]
-        return TextBatch(torch.from_numpy(ids), torch.from_numpy(lengths), torch.from_numpy(rows))
+        at = np.minimum(begins[:, None] + places, len(self))  # (B, T + 1)
+        ids = np.where(real, self.ids[at].astype(np.int64), FILL)  # (B, T + 1)
+        documents = None
+        if len(self.starts) > 1:
+            number = np.searchsorted(self.starts, at[:, :-1], side="right")  # (B, T)
+            documents = torch.from_numpy(number - number[:, :1])  # (B, T)
+        return TextBatch(torch.from_numpy(ids), torch.from_numpy(lengths), torch.from_numpy(numbers), documents)
 
     def in_order(self, batch_tokens: int) -> Iterator[TextBatch]:
         """Every window once, from the first to the last."""
@@ -102,9 +119,27 @@ class EncodedText:
         for start in range(0, self.windows, size):
             yield self.batch(np.arange(start, min(start + size, self.windows)))
 
+    def sliding(self, stride: int, batch_tokens: int) -> Iterator[tuple[TextBatch, Tensor]]:
+        """Windows that overlap, and which tokens (B, T) of each are predicted there: every token once.
+
+        Each has at least `context - stride` tokens before it, as far as its document has them.
+        """
+        behind = self.context - stride  # of a window, that an earlier one has predicted
+        begins = np.arange(max(1, -(-(len(self) - behind) // stride))) * stride
+        size = rows_in(batch_tokens, self.context)
+        for first in range(0, len(begins), size):
+            some = begins[first : first + size]
+            batch = self.window(some, np.minimum(self.context, len(self) - some) + 1, first + np.arange(len(some)))
+            known = torch.from_numpy(np.where(some == 0, 0, behind))  # (B,)
+            yield batch, batch.real[:, 1:] & (torch.arange(batch.ids.shape[1] - 1) >= known[:, None])  # (B, T)
+
 
 class TextBatches:
-    """The endless sequence of training batches; which one comes at a position depends on the seed alone."""
+    """The endless sequence of training batches; which one comes at a position depends on the seed alone.
+
+    From the second epoch on windows are cut elsewhere each time, so that the same tokens see others before them: how
+    much the first window has is drawn, and each epoch has as many batches as the first.
+    """
 
     kind = TextBatch
     steady: ClassVar = True  # all batches have one shape, but for those at the end of an epoch
@@ -115,27 +150,41 @@ class TextBatches:
         self.seed = seed
         self.size = rows_in(batch_tokens, encoded.context)
         self.count = -(-encoded.windows // self.size)  # batches of an epoch
-        self._orders: dict[int, NDArray[np.int64]] = {}  # of the two epochs that were last looked at
+        self._epochs: dict[int, tuple[int, NDArray[np.int64]]] = {}  # the two that were last looked at
 
     def at(self, position: int, part: int = 0, parts: int = 1) -> TextBatch:
         """The batch at a position, counted from 0 over all epochs, or one part of it, which may hold no window."""
-        return self.encoded.batch(self._rows(position)[part::parts])
+        begins, lengths, rows = (one[part::parts] for one in self._windows(position))
+        return self.encoded.window(begins, lengths, rows) if len(rows) else self.encoded.batch(rows)
 
     def tokens(self, position: int) -> int:
         """How many tokens are to be predicted in the whole batch at a position."""
-        rows = self._rows(position)
-        return int(self.encoded.lengths(rows).sum()) - len(rows)
+        _, lengths, rows = self._windows(position)
+        return int(lengths.sum()) - len(rows)
 
     def epoch_of(self, position: int) -> int:
         """The epoch, counted from 0, that the batch at a position belongs to."""
         return position // self.count
 
-    def _rows(self, position: int) -> NDArray[np.int64]:
+    def _windows(self, position: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Where the windows of a batch begin, how long each is, and which of its epoch it is."""
         epoch, number = divmod(position, self.count)
-        if epoch not in self._orders:
-            latest = list(self._orders.items())[-1:]
-            self._orders = dict([*latest, (epoch, permutation(self.seed, epoch, self.encoded.windows))])
-        return self._orders[epoch][number * self.size : (number + 1) * self.size]
+        if epoch not in self._epochs:
+            latest = list(self._epochs.items())[-1:]
+            self._epochs = dict([*latest, (epoch, self._epoch(epoch))])
+        first, order = self._epochs[epoch]
+        rows, context = order[number * self.size : (number + 1) * self.size], self.encoded.context
+        begins = np.maximum(0, first + (rows - 1) * context)
+        return begins, np.minimum(first + rows * context, len(self.encoded)) - begins + 1, rows
+
+    def _epoch(self, epoch: int) -> tuple[int, NDArray[np.int64]]:
+        """How many tokens the first window of an epoch has, and the order of the windows."""
+        whole, context = len(self.encoded), self.encoded.context
+        left = whole - (self.encoded.windows - 1) * context  # with a first window that is shorter there is one more
+        least = 1 if self.encoded.windows % self.size else left
+        drawn = least + int(draws(self.seed, epoch, 1, 1)[0] % np.uint64(context - least + 1))
+        first = min(whole, drawn if epoch else context)
+        return first, permutation(self.seed, epoch, 1 - (first - whole) // context)
 
 
 def rows_in(batch_tokens: int, context: int) -> int:
@@ -143,31 +192,24 @@ def rows_in(batch_tokens: int, context: int) -> int:
     return max(1, batch_tokens // context)
 
 
-def encode_text(text: Text, tokenizer: Tokenizer, context: int) -> EncodedText:
-    """The ids of a text, line ends included."""
-    parts = [np.array([Tokenizer.eos], dtype=np.int32)]
-    for start in range(0, len(text.lines), CHUNK):
-        parts.append(np.array(line_ids(text.lines[start : start + CHUNK], tokenizer), dtype=np.int32))
-    replaced = sum(clean(line)[1] for line in text.lines)
-    return EncodedText(np.concatenate(parts), context, text.characters, replaced)
+def encode_text(text: Text, tokenizer: LanguageTokenizer, context: int) -> EncodedText:
+    """The ids of a text, the ends of its lines and documents included."""
+    script = script_of(tokenizer)
+    found = [encode_passages(some, script) for some in shards(passages(text.documents, script.cut))]
+    return joined(found, script.begins, context)
 
 
-def line_ids(lines: Sequence[str], tokenizer: Tokenizer) -> list[int]:
-    """The ids of some lines, each with its end."""
-    return [number for ids in tokenizer.ids(lines) for number in (*ids, Tokenizer.eos)]
+def joined(found: Sequence[Shard], begins: int, context: int) -> EncodedText:
+    """All of a text, in order; the token that a text begins with ends it."""
+    ids = np.concatenate([*(shard.ids for shard in found), np.array([begins], dtype=np.int32)])
+    offsets = np.cumsum([0, *(len(shard.ids) for shard in found)])
+    starts = [shard.starts + offset for shard, offset in zip(found, offsets, strict=False)]
+    return EncodedText(
+        ids, np.concatenate(starts or [np.zeros(1, np.int64)]), context,
+        sum((shard.amounts for shard in found), Amounts()),
+    )  # fmt: skip
 
 
-def text_ids(text: str, tokenizer: Tokenizer) -> list[int]:
-    """The ids of a text whose last line may go on."""
-    return line_ids(text.split("\n"), tokenizer)[:-1]
-
-
-def ids_text(ids: Sequence[int], tokenizer: Tokenizer) -> str:
-    """The text that ids stand for, line ends included."""
-    lines: list[list[int]] = [[]]
-    for number in ids:
-        if number == Tokenizer.eos:
-            lines.append([])
-        else:
-            lines[-1].append(number)
-    return "\n".join(tokenizer.decode(line) for line in lines)
+def text_ids(text: str, tokenizer: LanguageTokenizer) -> list[int]:
+    """The ids of a text that may go on."""
+    return script_of(tokenizer).text_ids(text)

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pydantic import Field
 
@@ -151,7 +151,14 @@ def pieces_of(config: WordPiece | PieceFile, texts: Iterable[str]) -> WordPieces
     return config.read() if isinstance(config, PieceFile) else WordPieces.train(config, texts)
 
 
-def joined(tokenizer: WordPieces, a: Sequence[int], b: Sequence[int] | None = None) -> tuple[list[int], list[int]]:
+class Marks(Protocol):
+    """What stands before a text, and after each."""
+
+    cls: int
+    sep: int
+
+
+def joined(tokenizer: Marks, a: Sequence[int], b: Sequence[int] | None = None) -> tuple[list[int], list[int]]:
     """`[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, and the segment of each token: 0, from B on 1."""
     first = [tokenizer.cls, *a, tokenizer.sep]
     second = [] if b is None else [*b, tokenizer.sep]

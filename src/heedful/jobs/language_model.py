@@ -2,38 +2,55 @@
 
 from __future__ import annotations
 
-import math
 import random
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from heedful.blocks.losses import Loss
+from heedful.data.bytepairs import BytePair, BytePairFiles, pairs_of
+from heedful.data.running import passages
+from heedful.data.scripts import Bytes, LanguageTokenizer, open_tokenizer, script_of
 from heedful.data.sources import Split
-from heedful.data.text import Text
+from heedful.data.text import Text, gathered
+from heedful.data.token_text import TextTokens, TokenizedText
 from heedful.data.tokenizers import Tokenizer
 from heedful.data.windows import EncodedText, TextBatches, encode_text
+from heedful.errors import UserError
+from heedful.hf.causal import Causal, no_tokenizer, pretrained_causal
 from heedful.jobs import Evaluated, Job, Names, Progress
 from heedful.models.configs import ElmoConfig, RnnLMConfig
+from heedful.models.configs.gpt import GptConfig
 from heedful.recipe.language_model import LanguageModelRecipe, WritingConfig
 from heedful.tasks.compiled import compiled
-from heedful.tasks.language_model import (
-    TextReader,
-    Writer,
+from heedful.tasks.language_model import TextReader, Writer
+from heedful.tasks.perplexity import (
+    LossOf,
     ahead_loss,
+    bits_per_byte,
     bits_per_character,
     both_ways_loss,
+    document_loss,
+    exp,
+    sliding_loss,
     text_loss,
     windows_loss,
+    word_perplexity,
 )
 from heedful.training.metrics import Score
+from heedful.training.weights import load_strictly
 
 MUCH_UNKNOWN = 0.01  # of the tokens of a text, from where on it is told
 MOST_SHOWN = 100  # tokens that are written for a sample
+SHARED = 100_000  # parameters of a gpt from which on threads share its work
+GIVEN = 32  # tokens that a sample begins with, where there are no lines
+LOSSES: dict[str, LossOf] = {"rnn_lm": ahead_loss, "elmo": both_ways_loss, "gpt": document_loss}
 
 
 class LanguageModelJob(Job):
@@ -54,35 +71,91 @@ class LanguageModelJob(Job):
 
     def __init__(self, recipe: LanguageModelRecipe) -> None:
         self.recipe, self.decode = recipe, recipe.decode
-        self.task_loss: Callable[..., Loss] = both_ways_loss if recipe.model.kind == "elmo" else ahead_loss
+        self.task_loss = LOSSES[recipe.model.kind]
+        self._found: Causal | None = None
 
-    def read(self, split: Split) -> Text:
-        """The text of a split."""
-        return self.recipe.data.read(split)
+    def read(self, split: Split) -> Text | TextTokens:
+        """The text of a split, or its tokens."""
+        data = self.recipe.data
+        if isinstance(data, TokenizedText):
+            return data.read(split)
+        text = gathered(data.running(split))
+        if not text.lines:
+            raise UserError(
+                f"there is no text for {split}", where="data", found="blank lines, or too few documents",
+                todo="name more files, or files of their own under data.valid",
+            )  # fmt: skip
+        return text
 
-    def learn(self, read: Text) -> Tokenizer:
-        """The tokenizer of the text."""
-        return Tokenizer.train(self.recipe.tokenizer, read.lines)
+    def learn(self, read: Text | TextTokens) -> LanguageTokenizer:
+        """The tokenizer of the text, or the one that token files or the folder to start from bring with them."""
+        if self.recipe.start is not None:
+            found = self._pretrained()
+            if found.tokenizer is None:
+                raise no_tokenizer(found, Path(self.recipe.start.folder))
+            return found.tokenizer
+        if isinstance(read, TextTokens):
+            return read.tokenizer
+        config = self.recipe.tokenizer
+        assert config is not None, "text needs one"
+        if isinstance(config, BytePair | BytePairFiles):
+            return pairs_of(config, (passage.text for passage in passages(read.documents, Bytes.cut)))
+        return Tokenizer.train(config, read.lines)
 
     @staticmethod
-    def load(path: Path) -> Tokenizer:
+    def load(path: Path) -> LanguageTokenizer:
         """The tokenizer of a file."""
-        return Tokenizer.load(path)
+        return open_tokenizer(path.read_text(encoding="utf-8"), str(path))
 
     @staticmethod
-    def open(text: str, where: str) -> Tokenizer:
+    def open(text: str, where: str) -> LanguageTokenizer:
         """The tokenizer of a file's text."""
-        return Tokenizer(text, where)
+        return open_tokenizer(text, where)
 
-    def encode(self, read: Text, vocabulary: Tokenizer) -> EncodedText:
-        """The text as ids, in windows as long as the model's context."""
-        return encode_text(read, vocabulary, self.recipe.model.context)
+    def begin(self, model: Any, vocabulary: LanguageTokenizer) -> None:
+        """Put in the weights of the folder that the run starts from."""
+        if self.recipe.start is not None:
+            load_strictly(model, self._pretrained().tensors, Path(self.recipe.start.folder))
+            self._found = None  # its weights are in the model now
+
+    def _pretrained(self) -> Causal:
+        assert self.recipe.start is not None
+        self._found = self._found or pretrained_causal(Path(self.recipe.start.folder))
+        return self._found
+
+    def encode(self, read: Text | TextTokens, vocabulary: LanguageTokenizer) -> EncodedText:
+        """The text as ids, in windows as long as the model's context.
+
+        Only a gpt tells documents apart: to the others a text is one.
+        """
+        context = self.recipe.model.context
+        if isinstance(read, Text):
+            found = encode_text(read, vocabulary, context)
+        elif read.tokenizer.sha256 == vocabulary.sha256:
+            found = EncodedText(read.ids, read.starts, context, read.amounts, read.sha256)
+        else:
+            raise UserError(
+                "these token files were made with another tokenizer",
+                where="data.folder",
+                found=f"{read.tokenizer.vocab:,} tokens of SHA-256 {read.tokenizer.sha256[:16]}...",
+                expected=f"the model's own {vocabulary.vocab:,}, of SHA-256 {vocabulary.sha256[:16]}...",
+            )
+        one = replace(found, starts=np.zeros(1, np.int64))
+        return found if self.recipe.model.kind == "gpt" else one
 
     def notes(self, encoded: EncodedText) -> list[str]:
-        """How much of the text the tokenizer does not know, where that is much."""
-        share = encoded.unknown / len(encoded)
-        told = f"{share:.1%} of the tokens of the training text are unknown: a larger tokenizer.vocab may know them"
-        return [told] if share > MUCH_UNKNOWN else []
+        """How much of the text the tokenizer does not know, where that is much, and whether it fills a window."""
+        share, found = encoded.unknown / len(encoded), []
+        if share > MUCH_UNKNOWN:
+            found.append(
+                f"{share:.1%} of the tokens of the training text are unknown: a larger tokenizer.vocab may know them"
+            )
+        if len(encoded) < encoded.context:
+            found.append(
+                f"the training text has {len(encoded):,} tokens, fewer than a window of {encoded.context:,}: "
+                "what model.context has beyond that is never trained"
+            )
+        return found
 
     def batches(self, encoded: EncodedText, packed: bool, even: bool) -> TextBatches:
         """Windows from all over the text side by side."""
@@ -93,26 +166,44 @@ class LanguageModelJob(Job):
         learner: Any = compiled(model, dynamic=False) if self.recipe.train.compile else model
         return partial(self.task_loss, learner)
 
+    @property
+    def records(self) -> bool:
+        """Whether a step on a CPU is worth being recorded: that of a gpt is."""
+        return bool(self.recipe.model.kind == "gpt")
+
+    def threads(self, model: Any, cores: int) -> int:
+        """How many CPU threads of so many training is worth: a gpt has large products, even where it is small."""
+        size = sum(weight.numel() for weight in model.parameters())
+        return cores if self.recipe.model.kind == "gpt" and size >= SHARED else super().threads(model, cores)
+
     @staticmethod
     def speaker(
         model: Any,
-        config: RnnLMConfig | ElmoConfig,
-        vocabulary: Tokenizer,
+        config: RnnLMConfig | ElmoConfig | GptConfig,
+        vocabulary: LanguageTokenizer,
         decode: WritingConfig,
         device: torch.device,
         notes: tuple[str, ...] = (),
     ) -> Writer | TextReader:
         """The model with its tokenizer, ready to write; or to give vectors, if it reads in both directions."""
         if config.kind == "elmo":
+            assert isinstance(vocabulary, Tokenizer), "the recipe asks for it"
             return TextReader(model, vocabulary, device, config.context, notes)
         settings = (decode.length, decode.temperature, decode.top_k, decode.top_p)
         return Writer(model, vocabulary, device, *settings, notes=notes)
 
     def loss(self, speaker: Writer | TextReader, encoded: EncodedText) -> float:
         """The mean loss a token of the whole text; of both directions there are only windows."""
+        if self.recipe.model.kind == "gpt":
+            return sliding_loss(speaker.model, encoded, speaker.device, self.stride, self.recipe.train.batch_tokens)
         if isinstance(speaker, Writer):
             return text_loss(speaker.model, encoded, speaker.device)
         return self.quick_loss(speaker, encoded)
+
+    @property
+    def stride(self) -> int:
+        """How many tokens a gpt predicts in each window when it is judged."""
+        return self.recipe.task.stride or -(-self.recipe.model.context // 2)
 
     def quick_loss(self, speaker: Writer | TextReader, encoded: EncodedText) -> float:
         """The mean loss a token in windows, as in training."""
@@ -129,21 +220,31 @@ class LanguageModelJob(Job):
         beams: int | None = None,
         progress: Progress | None = None,
     ) -> Evaluated:
-        """Perplexity and bits a character, and what the model writes after some lines of the text."""
-        counts = f"tokens:{len(encoded)}|unknown:{encoded.unknown}|characters:{encoded.characters}"
-        perplexity = Score("perplexity", math.exp(min(loss, 700)), counts)
-        bits = Score("bits_per_character", bits_per_character(loss, encoded), counts)
-        shown = self._samples(speaker, read, step) if isinstance(speaker, Writer) else ()
-        return Evaluated(step, split, loss, (perplexity, bits), shown, 0)
+        """Perplexity a token and a word, bits a byte and a character, and what the model goes on with some lines."""
+        told, windows = encoded.amounts, ""
+        if self.recipe.model.kind == "gpt":  # which is judged by the quick loss in training, where beams are counted
+            windows = f"|context:{encoded.context}|stride:{self.stride if beams is None else encoded.context}"
 
-    def _samples(self, writer: Writer, text: Text, step: int) -> tuple[tuple[str, str, str], ...]:
-        """Lines of a text, what follows them there, and what the model goes on with."""
-        places = [place for place, line in enumerate(text.lines[:-1]) if line.strip()]
-        rows = random.Random(step).sample(places, min(self.recipe.train.samples, len(places)))
-        found = writer.write([text.lines[row] + "\n" for row in rows], min(writer.length, MOST_SHOWN), seed=step)
+        def score(name: str, value: float, counted: str = "") -> Score:
+            return Score(name, value, f"tokens:{len(encoded)}|unknown:{told.unknown}{counted}{windows}")
+
+        scores = (
+            score("perplexity", exp(loss)),
+            score("word_perplexity", word_perplexity(loss, encoded), f"|words:{told.words}|lines:{told.lines}"),
+            score("bits_per_byte", bits_per_byte(loss, encoded), f"|bytes:{told.bytes}"),
+            score("bits_per_character", bits_per_character(loss, encoded), f"|characters:{told.characters}"),
+        )
+        shown = self._samples(speaker, read, step) if isinstance(speaker, Writer) else ()
+        return Evaluated(step, split, loss, scores, shown, 0)
+
+    def _samples(self, writer: Writer, read: Text | TextTokens, step: int) -> tuple[tuple[str, str, str], ...]:
+        """Places in a text, what follows them there, and what the model goes on with."""
+        chance, count = random.Random(step), self.recipe.train.samples
+        rows = list(_after_lines(read, chance, count) if isinstance(read, Text) else _after_tokens(read, chance, count))
+        found = writer.generate([given for given, _ in rows], length=min(writer.length, MOST_SHOWN), seed=step)
         return tuple(
-            (text.lines[row], "\n".join(text.lines[row + 1 : row + 9])[: len(one.added)], one.added)
-            for row, one in zip(rows, found, strict=True)
+            (given.removesuffix("\n"), right[: len(one.added)], one.added)
+            for (given, right), one in zip(rows, found, strict=True)
         )
 
     def merit(self, result: Evaluated) -> float:
@@ -157,3 +258,20 @@ class LanguageModelJob(Job):
             return [f'in Python: heedful.load("{folder}").layers(["..."])']
         sample = test.samples[0][0] if test and test.samples else "Once upon a time"
         return [f"heedful generate {run} {shlex.quote(sample)} --temperature 0.8", f"heedful eval {run} --split valid"]
+
+
+def _after_lines(text: Text, chance: random.Random, count: int) -> Iterator[tuple[str, str]]:
+    """Some lines of a text, and those that follow."""
+    places = [place for place, line in enumerate(text.lines[:-1]) if line.strip()]
+    for row in chance.sample(places, min(count, len(places))):
+        yield text.lines[row] + "\n", "\n".join(text.lines[row + 1 : row + 9])
+
+
+def _after_tokens(read: TextTokens, chance: random.Random, count: int) -> Iterator[tuple[str, str]]:
+    """The beginnings of some documents, and what follows."""
+    script, starts = script_of(read.tokenizer), read.starts
+    for row in chance.sample(range(len(starts)), min(count, len(starts))):
+        begin, end = int(starts[row]) + 1, int(starts[row + 1]) if row + 1 < len(starts) else len(read.ids) - 1
+        middle = min(begin + GIVEN, end)
+        given, right = read.ids[begin:middle], read.ids[middle : min(middle + MOST_SHOWN, end)]
+        yield script.ids_text(given.tolist()), script.ids_text(right.tolist())

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, Tag, ValidationInfo, field_validator, model_validator
 
-from heedful.config import Config, by_kind
+from heedful.config import Config, FieldError, by_kind
+from heedful.data.bytepairs import BytePair, BytePairFiles
+from heedful.data.documents import Documents
 from heedful.data.embedded import LibraryProse
+from heedful.data.sources import Name
 from heedful.data.text import TextFiles
+from heedful.data.token_text import TokenizedText
+from heedful.data.tokenizers import Bpe, Characters, Unigram, WholeWords, WordPiece
 from heedful.models.configs import ElmoConfig, RnnLMConfig
-from heedful.recipe.parts import TokenizerConfig, packs, require_room
+from heedful.models.configs.gpt import GptConfig
+from heedful.recipe.parts import packs, require_room
 from heedful.training.configs import TrainConfig
 
-TextConfig = Annotated[TextFiles | LibraryProse, Field(discriminator="kind")]
+TextConfig = Annotated[TextFiles | Documents | LibraryProse | TokenizedText, Field(discriminator="kind")]
+LanguageTokenizerConfig = Annotated[
+    Bpe | WordPiece | Unigram | Characters | WholeWords | BytePair | BytePairFiles, Field(discriminator="kind")
+]
 LanguageModelConfig = Annotated[
-    Annotated[RnnLMConfig, Tag("rnn_lm")] | Annotated[ElmoConfig, Tag("elmo")], by_kind("rnn_lm")
+    Annotated[RnnLMConfig, Tag("rnn_lm")] | Annotated[ElmoConfig, Tag("elmo")] | Annotated[GptConfig, Tag("gpt")],
+    by_kind("rnn_lm"),
 ]
 
 
@@ -23,6 +34,18 @@ class LanguageModelTask(Config):
     """What is learned: each token of a text from those before it, or from those around it."""
 
     kind: Literal["language_model"] = "language_model"
+    stride: int | None = Field(
+        None,
+        ge=1,
+        description="tokens that a gpt predicts in each window when it is judged, after those of the window that came "
+        "before; as many as the context: windows as in training; null: half the context",
+    )
+
+
+class CausalStart(Config):
+    """A trained GPT to begin from, with its tokenizer."""
+
+    folder: Name = Field(description="a run or a model of Heedful's, a folder of Hugging Face's, or published files")
 
 
 class WritingConfig(Config):
@@ -35,14 +58,31 @@ class WritingConfig(Config):
 
 
 class LanguageModelRecipe(Config):
-    """A whole experiment with a language model: a text, and writing."""
+    """A whole experiment with a language model: a text, and writing.
+
+    Where it starts from a folder, what the model's settings leave out is filled in from there at once.
+    """
 
     task: LanguageModelTask = LanguageModelTask()
+    start: CausalStart | None = Field(None, description="the gpt to begin from; null: weights are drawn by chance")
     data: TextConfig = Field(description="running text")
-    tokenizer: TokenizerConfig = Field(description="how texts are cut into tokens")
+    tokenizer: LanguageTokenizerConfig | None = Field(
+        None, description="how texts are cut into tokens; null: as token files or `start` say"
+    )
     model: LanguageModelConfig = Field(RnnLMConfig(), description="what is trained")
     train: TrainConfig = Field(description="how it is trained")
     decode: WritingConfig = WritingConfig()
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _filled(cls, model: Any, info: ValidationInfo) -> Any:
+        start = info.data.get("start")
+        given = model if isinstance(model, dict) else {}  # what is not given is the usual model by now
+        if start is None or given.keys() >= GptConfig.model_fields.keys():  # as in a run's own recipe
+            return model
+        from heedful.hf.causal_configs import config_in
+
+        return {**config_in(Path(start.folder)).model_dump(), **given}
 
     @field_validator("train")
     @classmethod
@@ -51,10 +91,33 @@ class LanguageModelRecipe(Config):
 
     @model_validator(mode="after")
     def _parts_fit_together(self) -> Self:
-        require_room(self.model.vocab, self.tokenizer.vocab)
+        brought = isinstance(self.data, TokenizedText) or self.start is not None
+        if brought and self.tokenizer is not None:
+            raise FieldError(
+                "token files, or a trained model, bring their tokenizer with them; leave this out", "tokenizer"
+            )
+        if not brought and self.tokenizer is None:
+            raise FieldError("text needs a tokenizer; write {kind: characters, vocab: ...}, say", "tokenizer")
+        if self.start is not None and self.model.kind != "gpt":
+            raise FieldError("the folder to start from holds a gpt; leave this out", "model", "kind")
+        if self.model.kind == "elmo" and isinstance(self.tokenizer, BytePair | BytePairFiles):
+            raise FieldError("an elmo reads lines; write {kind: words, vocab: ...}, say", "tokenizer")
+        if self.task.stride is not None and self.model.kind != "gpt":
+            raise FieldError("only a gpt is judged in windows that overlap; leave this out", "task", "stride")
+        if self.task.stride is not None and self.task.stride > self.model.context:
+            raise FieldError(
+                f"a window has {self.model.context} tokens, as model.context says; write no more", "task", "stride"
+            )
+        if self.tokenizer is not None and not isinstance(self.tokenizer, BytePairFiles):
+            require_room(self.model.vocab, self.tokenizer.vocab)
         return self
 
     @property
     def size(self) -> int:
         """How many numbers are trained, as far as it can be known before the data are read."""
-        return self.model.parameters(self.model.vocab or self.tokenizer.vocab)
+        if self.model.vocab is not None:
+            return self.model.parameters(self.model.vocab)
+        known = (
+            self.data.vocab if isinstance(self.data, TokenizedText) else self.tokenizer.vocab if self.tokenizer else 0
+        )
+        return self.model.parameters(known)

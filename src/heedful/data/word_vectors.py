@@ -1,0 +1,452 @@
+"""A vector for each word: files of word2vec (Mikolov et al., 2013) and GloVe (Pennington et al., 2014), both ways.
+
+word2vec's files begin with a line of two numbers, words and width, and go on in text or in bytes; GloVe's are text and
+have no such line. Lines end at a line feed alone, and words are bytes that are kept as they are: real files hold words
+with spaces, with control signs, and words that were cut in the middle of a letter.
+
+N words, D numbers of each.
+"""
+
+from __future__ import annotations
+
+import difflib
+import gzip
+import io
+import os
+import zlib
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, NamedTuple, TypeAlias, cast, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heedful.data.sources import FREE, GZIP, RATIO, unfit
+from heedful.errors import UserError, shown
+
+Format = Literal["word2vec", "word2vec-binary", "glove"]
+Stream: TypeAlias = "io.BufferedReader[Any]"
+FORMATS: tuple[Format, ...] = get_args(Format)
+HEAD = 2**16  # bytes that a format is recognised from
+LOOKED_AT = 100  # lines that tell the width of a file without a header
+WIDEST = 65_536  # numbers of a vector
+LONGEST_LINE = 2**22  # bytes
+LONGEST_WORD = 10_000  # bytes
+NEAR = 50_000  # words, from the top of a file, among which a likeness is looked for
+ODD = "surrogateescape"  # how bytes that are no UTF-8 are kept
+
+
+class Neighbour(NamedTuple):
+    """A word, and the cosine of the angle between its vector and the one that was asked about."""
+
+    word: str
+    cosine: float
+
+
+@dataclass(frozen=True)
+class WordVectors:
+    """Words, the most frequent first where the file has them so, and a vector of each."""
+
+    words: list[str]
+    matrix: NDArray[np.float32]  # (N, D)
+    notes: tuple[str, ...] = ()  # what whoever reads the file should know
+
+    def __post_init__(self) -> None:
+        if self.matrix.ndim != 2 or len(self.matrix) != len(self.words):
+            raise ValueError(f"{len(self.words)} words cannot have a matrix of shape {self.matrix.shape}")
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __contains__(self, word: object) -> bool:
+        return word in self.rows
+
+    def __getitem__(self, word: str) -> NDArray[np.float32]:
+        return self.matrix[self.row(word)]
+
+    @property
+    def width(self) -> int:
+        """The numbers of each vector."""
+        return int(self.matrix.shape[1])
+
+    @cached_property
+    def rows(self) -> dict[str, int]:
+        """The row of each word."""
+        return {word: row for row, word in enumerate(self.words)}
+
+    @cached_property
+    def _lengths(self) -> NDArray[np.float32]:
+        lengths = np.sqrt(np.einsum("nd,nd->n", self.matrix, self.matrix))  # (N,)
+        return np.where(lengths > 0, lengths, 1).astype(np.float32)
+
+    def row(self, word: str) -> int:
+        """The row of a word that must be there."""
+        if word in self.rows:
+            return self.rows[word]
+        near = [word.lower()] if word.lower() in self.rows else difflib.get_close_matches(word, self.words[:NEAR], n=1)
+        raise UserError(
+            "this word has no vector", where="word", found=shown(word), expected=f"one of {len(self):,} words",
+            todo=f"did you mean {near[0]}?" if near else None,
+        )  # fmt: skip
+
+    def unit(self, word: str) -> NDArray[np.float32]:
+        """A word's vector, made one long."""
+        row = self.row(word)
+        found: NDArray[np.float32] = self.matrix[row] / self._lengths[row]
+        return found
+
+    def neighbours(self, of: str | NDArray[np.float32], count: int = 10, but: Collection[str] = ()) -> list[Neighbour]:
+        """The words whose vectors point most nearly the same way as a word's, itself left out, or as a vector."""
+        given = self.unit(of) if isinstance(of, str) else np.asarray(of, np.float32)
+        if given.shape != (self.width,):
+            raise ValueError(f"a vector of {self.width} numbers is needed, and this has shape {given.shape}")
+        cosines = (self.matrix @ given) / (self._lengths * max(float(np.linalg.norm(given)), 1e-30))  # (N,)
+        cosines[[self.row(word) for word in {*but, *([of] if isinstance(of, str) else ())}]] = -np.inf
+        most = min(count, int(np.isfinite(cosines).sum()))
+        best = np.argpartition(-cosines, most - 1)[:most] if most else np.arange(0)
+        best = best[np.lexsort((best, -cosines[best]))]
+        return [Neighbour(self.words[row], float(cosines[row])) for row in best]
+
+    def analogy(self, a: str, b: str, c: str, count: int = 10) -> list[Neighbour]:
+        """What is to c as b is to a: neighbours of b - a + c, each made one long first, and the three left out."""
+        return self.neighbours(self.unit(b) - self.unit(a) + self.unit(c), count, but=(a, b, c))
+
+    def save(self, path: str | Path, format: Format | None = None) -> None:
+        """Write a file that `load_vectors` reads, with the same bits; whole or not at all.
+
+        Without a format, .bin is word2vec's bytes and all else its text; .gz packs either.
+        """
+        path = Path(path)
+        binary = path.name.removesuffix(".gz").endswith(".bin")
+        kind = format or ("word2vec-binary" if binary else "word2vec")
+        self._require_writable(path, kind)
+        with _fresh(path) as file:
+            if kind != "glove":
+                file.write(f"{len(self)} {self.width}\n".encode())
+            for word, row in zip(self.words, self.matrix, strict=True):
+                numbers = (
+                    row.astype("<f4").tobytes() if kind == "word2vec-binary" else " ".join(row.astype(str)).encode()
+                )
+                file.write(word.encode(errors=ODD) + b" " + numbers + b"\n")
+
+    def _require_writable(self, path: Path, kind: Format) -> None:
+        """Refuse words that could not be told from what stands around them, and numbers that are none."""
+        forbidden = " \n" if kind == "word2vec-binary" else "\n"
+        for word, finite in zip(self.words, np.isfinite(self.matrix.sum(1, np.float64)).tolist(), strict=True):
+            if not word or any(sign in word for sign in forbidden):
+                raise UserError(
+                    "this word cannot be written", where=str(path), found=shown(word),
+                    expected=f"words without a {'space or ' * (kind == 'word2vec-binary')}line end",
+                    todo="write GloVe's text, where a word may hold spaces: format='glove'" if " " in word else None,
+                )  # fmt: skip
+            if not finite:
+                raise UserError("these numbers are not finite", where=str(path), found=f"the vector of {shown(word)}")
+
+
+@contextmanager
+def _fresh(path: Path) -> Iterator[BinaryIO]:
+    """A file to write, which takes its name only once it is whole."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with fresh.open("wb") as file:
+            if path.suffix == ".gz":
+                with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
+                    yield cast(BinaryIO, packed)
+            else:
+                yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, path)
+    except OSError as error:
+        raise UserError(f"this file cannot be written: {error.strerror}", where=str(path)) from None
+    finally:
+        with suppress(OSError):
+            fresh.unlink()
+
+
+def load_vectors(
+    path: str | Path, format: Format | None = None, *, only: Collection[str] | None = None, most: int | None = None
+) -> WordVectors:
+    """Read a file of word vectors, plain or gzip, in one pass; its format is told by its contents, if not given.
+
+    Kept are the first `most` words, or those of `only`, or both where both are given; else all.
+    """
+    path = Path(path)
+    if format is not None and format not in FORMATS:
+        raise UserError("there is no such format", where="format", found=shown(format), expected=", ".join(FORMATS))
+    with _opened(path) as stream:
+        head = stream.read(HEAD)
+    kind = format or recognised(head)
+    with _opened(path) as stream:
+        found = _binary(stream, path) if kind == "word2vec-binary" else _lines(stream, path, kind, head)
+        return _gathered(found, path, None if only is None else frozenset(only), most)
+
+
+def load_word2vec(
+    filename: str | Path, vocab: Mapping[str, int], word_vecs: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Put the vectors of a word2vec file, text or bytes, into the rows that a vocabulary gives its words."""
+    vectors = load_vectors(filename, require_header(filename), only=vocab.keys())
+    return _filled(vectors, filename, vocab, word_vecs)
+
+
+def require_header(path: str | Path) -> Format:
+    """Which of word2vec's two formats a file has, if it has one of them."""
+    with _opened(Path(path)) as stream:
+        kind = recognised(stream.read(HEAD))
+    if kind == "glove":
+        raise UserError(
+            "this file does not begin with its numbers of words and of columns", where=f"{path}:1",
+            expected="a file of word2vec's", todo="read it with load_glove",
+        )  # fmt: skip
+    return kind
+
+
+def load_glove(filename: str | Path, vocab: Mapping[str, int], word_vecs: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Put the vectors of a GloVe file into the rows that a vocabulary gives its words."""
+    return _filled(load_vectors(filename, "glove", only=vocab.keys()), filename, vocab, word_vecs)
+
+
+def _filled(
+    vectors: WordVectors, filename: str | Path, vocab: Mapping[str, int], word_vecs: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    if word_vecs.ndim != 2 or word_vecs.shape[1] != vectors.width:
+        raise UserError(
+            "the vectors do not fit into the matrix", where=str(filename), found=f"{vectors.width} numbers a word",
+            expected=f"rows of a matrix of shape {word_vecs.shape}",
+        )  # fmt: skip
+    for word, row in zip(vectors.words, vectors.matrix, strict=True):
+        word_vecs[vocab[word]] = row
+    return word_vecs
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Stream]:
+    """The bytes of a file, unpacked where it is gzip."""
+    if (problem := unfit(path)) is not None:
+        raise UserError(problem.message, where=str(path), expected="a file of word vectors, plain or gzip")
+    try:
+        with path.open("rb") as file:
+            if file.peek(2)[:2] == GZIP:
+                with io.BufferedReader(_Unpacking(path, file), 2**20) as stream:
+                    yield stream
+            else:
+                yield file
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(
+            f"this gzip file is damaged: {error}", where=str(path), expected="a whole gzip file",
+            todo="fetch it again; `gzip -t` tests a file",
+        ) from None  # fmt: skip
+    except OSError as error:
+        raise UserError(f"this file cannot be read: {error.strerror}", where=str(path)) from None
+
+
+class _Unpacking(io.RawIOBase):
+    """A gzip file that may not unpack to suspiciously much."""
+
+    def __init__(self, path: Path, file: io.BufferedReader) -> None:
+        self._path, self._file, self._inner, self._done = path, file, gzip.GzipFile(fileobj=file), 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = self._inner.readinto(buffer)
+        self._done += count
+        if self._done > max(FREE, RATIO * self._file.tell()):
+            raise UserError(
+                "this gzip file unpacks to suspiciously much", where=str(self._path),
+                found=f"over {self._done:,} bytes from {self._file.tell():,}",
+                expected=f"at most {RATIO} times as many", todo="unpack it yourself if you trust it",
+            )  # fmt: skip
+        return count
+
+
+def recognised(head: bytes) -> Format:
+    """The format of a file that begins so."""
+    first, _, rest = head.partition(b"\n")
+    shape = _shape(first)
+    if shape is None:
+        return "glove"
+    line, end, _ = rest.partition(b"\n")
+    fields = line.rstrip(b" \r").split(b" ")
+    if not end and len(head) >= HEAD:
+        fields = fields[:-1]  # which may be cut
+    numbers = fields[max(1, len(fields) - shape[1]) :]
+    return "word2vec" if not line or (numbers and all(map(_is_number, numbers))) else "word2vec-binary"
+
+
+def _shape(line: bytes) -> tuple[int, int] | None:
+    """The numbers of words and of columns, if a line says them and nothing else."""
+    fields = line.split()
+    if len(fields) != 2 or not all(field.isdigit() and len(field) < 16 for field in fields):
+        return None
+    return int(fields[0]), int(fields[1])
+
+
+def _is_number(field: bytes) -> bool:
+    try:
+        float(field)
+    except ValueError:
+        return False
+    return True
+
+
+class _Entry(NamedTuple):
+    """A word of a file, its numbers as they stand there, and where."""
+
+    word: bytes
+    numbers: list[bytes] | bytes
+    where: str
+
+
+def _header(stream: Stream, path: Path) -> tuple[int, int]:
+    """The first line of a word2vec file."""
+    line = stream.readline(100)
+    shape = _shape(line)
+    if shape is None or not 1 <= shape[1] <= WIDEST:
+        raise UserError(
+            "this is not how a word2vec file begins", where=f"{path}:1", found=shown(line.decode(errors=ODD).rstrip()),
+            expected=f"a number of words and a number of columns, which is at most {WIDEST:,}",
+            todo="GloVe's files have no such line: format='glove'",
+        )  # fmt: skip
+    return shape
+
+
+def _lines(stream: Stream, path: Path, kind: Format, head: bytes) -> Iterator[_Entry]:
+    """The words of a text file."""
+    told, width = _header(stream, path) if kind == "word2vec" else (None, _usual_width(head, path))
+    number = begin = 1 if told is not None else 0
+    while line := stream.readline(LONGEST_LINE):
+        number += 1
+        where = f"{path}:{number}"
+        if len(line) == LONGEST_LINE and not line.endswith(b"\n"):
+            raise UserError("this line is too long", where=where, expected=f"at most {LONGEST_LINE:,} bytes")
+        word, *numbers = line.rstrip(b" \r\n").rsplit(b" ", width)  # a word may itself hold spaces
+        if len(numbers) != width or not word:
+            raise UserError(
+                "this line has another number of columns", where=where,
+                found=f"{_counted(len(line.split()) - 1)} in {shown(line.decode(errors=ODD).rstrip())}",
+                expected=f"a word and {_counted(width)}",
+            )  # fmt: skip
+        yield _Entry(word, numbers, where)
+    if told is not None and number - begin != told:
+        raise _miscounted(path, told, number - begin)
+
+
+def _usual_width(head: bytes, path: Path) -> int:
+    """The columns that most of a file's first lines have, since a word may itself hold spaces."""
+    some = head.split(b"\n")
+    some = [line.rstrip(b" \r") for line in (some[:-1] or some)[:LOOKED_AT]]
+    width = Counter(line.count(b" ") for line in some).most_common(1)[0][0]
+    if not 1 <= width <= WIDEST:
+        raise UserError(
+            "this is no word with its vector", where=f"{path}:1",
+            found=f"{_counted(width)} in {shown(some[0].decode(errors=ODD))}", expected="word 0.1 -0.2 ...",
+        )  # fmt: skip
+    return width
+
+
+def _binary(stream: Stream, path: Path) -> Iterator[_Entry]:
+    """The words of a file of bytes, which may or may not have a line end after each vector."""
+    told, width = _header(stream, path)
+    for number in range(1, told + 1):
+        where = f"{path}, word {number:,} of {told:,}"
+        word = _word(stream, where).lstrip(b"\n")
+        numbers = stream.read(4 * width)
+        if len(numbers) < 4 * width:
+            raise UserError(
+                "this file ends in the middle of a vector", where=where,
+                found=f"{len(numbers):,} bytes after {shown(word.decode(errors=ODD))}",
+                expected=f"{4 * width:,} bytes: {_counted(width)}", todo="fetch it again: it is cut short",
+            )  # fmt: skip
+        yield _Entry(word, numbers, where)
+    if stream.read(2).strip(b"\r\n"):
+        raise UserError(
+            "there is more in this file than its first line says", where=str(path), found="bytes after the last vector",
+            expected=f"{told:,} words", todo="fetch it again, or correct the first line",
+        )  # fmt: skip
+
+
+def _word(stream: Stream, where: str) -> bytes:
+    """All up to the next space."""
+    word = b""
+    while (ahead := stream.peek(1)) and len(word) <= LONGEST_WORD:
+        end = ahead.find(b" ")
+        word += stream.read(end if end >= 0 else len(ahead))
+        if end >= 0:
+            stream.read(1)
+            return word
+    raise UserError(
+        "this file ends where a word should be" if not ahead else "there is no word here", where=where,
+        found=f"{len(word):,} bytes without a space", expected="a word, a space, and the bytes of its numbers",
+        todo="fetch it again: it is cut short, or not of word2vec's make",
+    )  # fmt: skip
+
+
+def _gathered(entries: Iterator[_Entry], path: Path, only: frozenset[str] | None, most: int | None) -> WordVectors:
+    """Those entries that are wanted; where a word stands twice, its first vector."""
+    rows: dict[str, int] = {}
+    kept = bytearray()  # which grows in place, so that all vectors are held once
+    width, again, example = 0, 0, ""
+    for number, entry in enumerate(entries):
+        if most is not None and number >= most and only is None:
+            break
+        word = entry.word.decode(errors=ODD)
+        wanted = (only is None and most is None) or (most is not None and number < most)
+        if not (wanted or (only is not None and word in only)):
+            continue
+        if word in rows:
+            again, example = again + 1, example or f"{shown(word)} at {entry.where}"
+            continue
+        row = _numbers(entry)
+        width = len(row)
+        rows[word] = len(rows)
+        kept += row.tobytes()
+    if not rows:
+        raise UserError(
+            "none of the words has a vector here", where=str(path),
+            found=f"{len(only):,} words wanted" if only is not None else "no word",
+        )  # fmt: skip
+    note = f"{again:,} words stand more than once in {path}, and their first vectors count: {example}"
+    matrix = np.frombuffer(kept, np.float32).reshape(len(rows), width)  # (N, D)
+    return WordVectors(list(rows), matrix, (note,) if again else ())
+
+
+def _numbers(entry: _Entry) -> NDArray[np.float32]:
+    """The numbers of one word, as they stand in the file."""
+    if isinstance(entry.numbers, bytes):
+        row = np.frombuffer(entry.numbers, "<f4").astype(np.float32)
+    else:
+        try:
+            with np.errstate(over="ignore"):
+                row = np.array([float(number) for number in entry.numbers], np.float32)
+        except ValueError:
+            bad = next(number for number in entry.numbers if not _is_number(number))
+            raise UserError(
+                "this is no number", where=entry.where, found=shown(bad.decode(errors=ODD)),
+                expected="finite numbers after the word",
+            ) from None  # fmt: skip
+    if not np.isfinite(row).all():
+        place = int(np.flatnonzero(~np.isfinite(row))[0])
+        raise UserError(
+            "this number is not finite", where=entry.where,
+            found=f"{row[place]} as number {place + 1} of {shown(entry.word.decode(errors=ODD))}",
+            expected="finite numbers of 32 bits",
+        )  # fmt: skip
+    return row
+
+
+def _miscounted(path: Path, told: int, found: int) -> UserError:
+    return UserError(
+        "the first line tells another number of words", where=f"{path}:1", found=f"{found:,} words in the file",
+        expected=f"{told:,}", todo="fetch it again, or correct the first line",
+    )  # fmt: skip
+
+
+def _counted(count: int) -> str:
+    return f"{count:,} number{'s' * (count != 1)}"

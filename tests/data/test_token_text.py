@@ -1,0 +1,252 @@
+"""Token files of running text: made by many as by one, after a stop as without, and refused where they are damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from heedful.data import token_building
+from heedful.data.bytepairs import BytePair, BytePairs
+from heedful.data.running import passages, shards
+from heedful.data.scripts import Bytes, LanguageTokenizer, Lines
+from heedful.data.sources import Split
+from heedful.data.text import Running, TextFiles, gathered
+from heedful.data.token_building import build_tokens
+from heedful.data.token_text import TokenizedText, read_text_manifest
+from heedful.data.tokenizers import Characters, Tokenizer
+from heedful.data.windows import EncodedText, TextBatches, encode_text
+from heedful.errors import UserError
+
+DOCUMENTS = [[f"document {number} !", "", *["some words, and more"] * (number % 7)] for number in range(60)]
+PAIRS = BytePairs.train(BytePair(vocab=300), ["\n".join(document) for document in DOCUMENTS])
+LETTERS = Tokenizer.train(Characters(vocab=60), ["some words, and more dcut 01234", "!"])
+PLAN = {"tokenizer": "pairs"}
+
+
+def some(begin: int, end: int) -> Callable[[], Running]:
+    return lambda: iter(DOCUMENTS[begin:end])
+
+
+def built(
+    folder: Path, tokenizer: LanguageTokenizer = PAIRS, plan: dict[str, Any] = PLAN, jobs: int = 1, **more: Any
+) -> list[str]:
+    """Make token files; what was said of it."""
+    said: list[str] = []
+    splits: dict[Split, Callable[[], Running]] = {"train": some(0, 50), "valid": some(50, 60)}
+    build_tokens(folder, plan, lambda: tokenizer, splits | more, jobs, say=said.append)
+    return said
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shards of a few documents, so that there are many."""
+    monkeypatch.setattr(token_building, "shards", partial(shards, most=500))
+    monkeypatch.setattr(token_building, "passages", partial(passages, most=40))
+
+
+# ------------------------------------------------------------------ what is written
+@pytest.mark.parametrize("tokenizer", [PAIRS, LETTERS], ids=["bytes", "lines"])
+def test_token_files_hold_what_encoding_in_memory_gives(tmp_path: Path, tokenizer: LanguageTokenizer) -> None:
+    built(tmp_path / "tokens", tokenizer)
+    data = TokenizedText(folder=str(tmp_path / "tokens"))
+    read, encoded = data.read("train"), encode_text(gathered(iter(DOCUMENTS[:50])), tokenizer, 16)
+    assert isinstance(read.ids, np.memmap)
+    assert read.ids.dtype == np.uint16
+    assert read.ids.tolist() == encoded.ids.tolist()
+    assert read.starts.tolist() == encoded.starts.tolist()
+    assert read.amounts == encoded.amounts
+    assert (read.tokenizer.sha256, data.vocab) == (tokenizer.sha256, tokenizer.vocab)
+    assert data.test is None
+    assert not data.missing()
+    assert os.listdir(tmp_path) == ["tokens"]
+    same = TextBatches(EncodedText(read.ids, read.starts, 16, read.amounts, read.sha256), 0, 64).at(3)
+    other = TextBatches(encoded, 0, 64).at(3)
+    assert (same.ids.tolist(), same.ids.dtype) == (other.ids.tolist(), other.ids.dtype)
+    with pytest.raises(UserError, match="there is no test data"):
+        data.read("test")
+
+
+def test_a_large_vocabulary_takes_more_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_building, "SMALL", 256)
+    built(tmp_path / "tokens")
+    read = TokenizedText(folder=str(tmp_path / "tokens")).read("train")
+    assert read.ids.dtype == np.uint32
+    assert read.ids.tolist() == encode_text(gathered(iter(DOCUMENTS[:50])), PAIRS, 16).ids.tolist()
+
+
+def test_two_processes_write_what_one_writes(tmp_path: Path) -> None:
+    built(tmp_path / "one")
+    built(tmp_path / "two", jobs=2)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+# ------------------------------------------------------------------ going on
+class StopError(Exception):
+    """What ends a making in the middle."""
+
+
+def stopped(folder: Path, after: int, split: Split = "train", **more: Any) -> None:
+    """Begin to make token files, and be stopped after so many documents of a split."""
+
+    def documents() -> Running:
+        yield from DOCUMENTS[:after]
+        raise StopError
+
+    with pytest.raises(StopError):
+        built(folder, **{split: documents}, **more)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(("split", "after"), [("train", 1), ("train", 30), ("train", 50), ("valid", 5)])
+def test_a_making_that_was_stopped_goes_on_to_the_same_files(tmp_path: Path, split: Split, after: int) -> None:
+    built(tmp_path / "whole")
+    begin = 0 if split == "train" else 50
+
+    def cut() -> Running:
+        yield from DOCUMENTS[begin : begin + after]
+        raise StopError
+
+    with pytest.raises(StopError):
+        built(tmp_path / "tokens", **{split: cut})
+    work = tmp_path / "tokens.unfinished"
+    with open(work / "journal.jsonl", "ab") as journal:
+        journal.write(b'{"split": "train", "te')  # as a loss of power may leave it
+    for name in ("train.ids", "train.documents"):
+        with open(work / "tokens" / name, "ab") as file:
+            file.write(b"half a shard")
+    said = built(tmp_path / "tokens")
+    assert contents(tmp_path / "tokens") == contents(tmp_path / "whole")
+    assert [line.startswith("goes on after") for line in said] == ([True] if after > 1 else [])
+    assert not work.exists()
+
+
+def test_what_was_begun_with_another_text_or_recipe_begins_anew(tmp_path: Path) -> None:
+    built(tmp_path / "whole")
+    stopped(tmp_path / "a", 40)
+    assert "the recipe or the files" in built(tmp_path / "a", plan={"tokenizer": "other"})[0]
+    for changed in (["something else"], None):
+        name = f"b-{changed is None}"
+        with pytest.raises(StopError):
+            built(tmp_path / name, train=lambda changed=changed: changing(changed))
+        said = built(tmp_path / name)
+        assert said[1].startswith("begins anew: the text has")
+        assert contents(tmp_path / name) == contents(tmp_path / "whole")
+    stopped(tmp_path / "c", 40)
+    (tmp_path / "c.unfinished" / "tokens" / "train.ids").write_bytes(b"")
+    assert "shorter than its journal says" in built(tmp_path / "c")[1]
+    for name in "ac":
+        assert contents(tmp_path / name) == contents(tmp_path / "whole")
+
+
+def changing(changed: list[str] | None) -> Running:
+    """The text with another line in its first document, or with more of them than there will be."""
+    yield from [changed, *DOCUMENTS[1:40]] if changed is not None else DOCUMENTS * 2
+    raise StopError
+
+
+def test_a_killed_command_goes_on(tmp_path: Path) -> None:
+    text = "".join(f"line {number} of a text that is long enough to be cut\n" for number in range(90_000))
+    (tmp_path / "text.txt").write_text(text)
+    words = ["tokenize", "gpt-prose", "-o", "tokens", "data={kind: text, train: text.txt}", "tokenizer.vocab=300"]
+    command = [sys.executable, "-m", "heedful", *words, "--jobs", "2"]
+    begun = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    journal = tmp_path / "tokens.unfinished" / "journal.jsonl"
+    until = time.monotonic() + 60
+    while not (journal.is_file() and journal.stat().st_size) and begun.poll() is None and time.monotonic() < until:
+        time.sleep(0.01)
+    begun.send_signal(signal.SIGKILL)
+    begun.wait()
+    assert not (tmp_path / "tokens").exists()
+    done = subprocess.run([*command[:-1], "1"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "goes on after" in done.stderr
+    assert "training the tokenizer" not in done.stderr
+    read = TokenizedText(folder=str(tmp_path / "tokens")).read("train")
+    kept = TextFiles(root=str(tmp_path), train="text.txt").read("train")
+    assert np.array_equal(read.ids, encode_text(kept, read.tokenizer, 16).ids)
+    assert "data={kind: tokens, folder: tokens}" in done.stdout
+
+
+def test_nothing_is_written_over_and_no_two_write_at_once(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    with pytest.raises(UserError, match="there already"):
+        built(tmp_path / "there")
+    (tmp_path / "mine.unfinished").mkdir()
+    (tmp_path / "mine.unfinished" / "diary.txt").write_text("dear diary")
+    with pytest.raises(UserError, match=r"something else.*"):
+        built(tmp_path / "mine")
+    assert (tmp_path / "mine.unfinished" / "diary.txt").read_text() == "dear diary"
+
+    def meanwhile() -> Running:
+        with pytest.raises(UserError, match="another process"):
+            built(tmp_path / "tokens")
+        yield from DOCUMENTS
+
+    built(tmp_path / "tokens", train=meanwhile)
+    with pytest.raises(UserError, match="there is no text for valid"):
+        built(tmp_path / "none", valid=lambda: iter([]))
+
+
+@pytest.mark.parametrize("cut", [Bytes.cut, Lines.cut])
+def test_a_text_is_never_in_memory_as_a_whole(tmp_path: Path, cut: Callable[[str], int]) -> None:
+    path = tmp_path / "text.txt"
+    with path.open("w") as file:
+        for number in range(100_000):
+            file.write(f"{number} " + "all work and no play makes jack a dull boy " * 2 + "\n")
+    source = TextFiles(root=str(tmp_path), train="text.txt", held_out=0.01)
+    tracemalloc.start()
+    found = passages(source.running("train"), cut, 1 << 17)
+    size = sum(len(passage.text) for some in shards(found, 1 << 19) for passage in some)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert size > 9_000_000
+    assert peak < 4_000_000
+
+
+# ------------------------------------------------------------------ what is refused
+@pytest.mark.parametrize("name", ["tokenizer.json", "train.ids", "train.documents"])
+def test_one_changed_byte_is_found(tmp_path: Path, name: str) -> None:
+    built(tmp_path / "tokens")
+    path = tmp_path / "tokens" / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+    with pytest.raises(UserError, match=r"damaged.*") as error:
+        TokenizedText(folder=str(tmp_path / "tokens")).read("train")
+    assert name in str(error.value)
+    path.write_bytes(bytes(data[:-1]))
+    (problem,) = TokenizedText(folder=str(tmp_path / "tokens")).missing()
+    assert name in str(problem)
+
+
+def test_files_that_do_not_fit_together_are_refused_even_where_the_manifest_says_so(tmp_path: Path) -> None:
+    built(tmp_path / "tokens")
+    path = tmp_path / "tokens" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["splits"]["train"]["tokens"] += 1
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match="do not fit together"):
+        TokenizedText(folder=str(tmp_path / "tokens")).read("train")
+    manifest["files"]["../outside"] = manifest["files"]["train.ids"]
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match="a file named"):
+        read_text_manifest(tmp_path / "tokens")
+    path.write_text(json.dumps({"format": 1, "kind": "tokens", "vocab": 9, "splits": {}, "files": {}}))
+    with pytest.raises(UserError, match="kind"):
+        read_text_manifest(tmp_path / "tokens")

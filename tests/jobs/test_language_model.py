@@ -1,0 +1,152 @@
+"""Language models as a job: token files for text, runs that begin from a trained model, and how they are judged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from heedful.cli import app
+from heedful.data.text import gathered
+from heedful.data.windows import encode_text
+from heedful.errors import UserError
+from heedful.experiment import Evaluated, Finished, Started, Step, train
+from heedful.jobs import job_of
+from heedful.jobs.language_model import LanguageModelJob
+from heedful.loading import load, read_recipe
+from heedful.models import build
+from heedful.recipe import load_recipe
+from heedful.scoring import scored
+from heedful.tasks.perplexity import document_loss, sliding_loss, windows_loss
+
+TEXTS = [f"Once upon a time {number} mice were there.\nThey ate all {number} cheeses!" for number in range(40)]
+TINY = [
+    "tokenizer.vocab=290", "model={kind: gpt, width: 16, heads: 2, layers: 1, context: 24, dropout: 0.1}",
+    "train.batch_tokens=120", "train.budget.steps=12", "train.save_every=6", "train.evaluate_every=6",
+    "train.samples=2", "train.device=cpu", "decode.length=8",
+]  # fmt: skip
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    """The override that names some documents."""
+    (tmp_path / "some.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    parts = f"train: [{{kind: jsonl, files: [{tmp_path}/some.jsonl]}}]"
+    return f"data={{kind: documents, {parts}, test: [{{kind: jsonl, files: [{tmp_path}/some.jsonl]}}], held_out: 0.1}}"
+
+
+def run(overrides: list[str], folder: Path) -> list[Any]:
+    return list(train(load_recipe("gpt-prose", overrides), folder))
+
+
+def weights(folder: Path) -> bytes:
+    return (folder / "model" / "model.safetensors").read_bytes()
+
+
+def test_token_files_train_to_the_same_weights_as_the_text(data: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(
+        app, ["tokenize", "gpt-prose", "-o", str(tmp_path / "tokens"), "--jobs", "1", *TINY, data]
+    )
+    assert done.exit_code == 0, done.output
+    events = run([*TINY, data], tmp_path / "text")
+    tokens = [f"data={{kind: tokens, folder: {tmp_path}/tokens}}", "tokenizer=null"]
+    others = run([*TINY[1:], *tokens], tmp_path / "files")
+    assert weights(tmp_path / "text") == weights(tmp_path / "files")
+    assert isinstance(others[-1], Finished)
+    one, other = ([event for event in some if isinstance(event, Evaluated)] for some in (events, others))
+    assert [event.loss for event in one] == [event.loss for event in other]
+    assert [event.scores for event in one] == [event.scores for event in other]
+    given, right, made = other[0].samples[0]
+    assert any(text.startswith(given) and right in text for text in TEXTS)
+    assert made
+    (tmp_path / "tokens" / "train.ids").write_bytes(b"")
+    with pytest.raises(UserError, match="not as the recipe says") as error:
+        run([*TINY[1:], *tokens], tmp_path / "again")
+    assert any(problem.where.endswith("train.ids") for problem in error.value.problems)  # type: ignore[union-attr]
+
+
+def test_a_gpt_is_judged_in_windows_that_overlap(data: str, tmp_path: Path) -> None:
+    events = run([*TINY, data], tmp_path / "run")
+    speaker, recipe = load(tmp_path / "run"), read_recipe(tmp_path / "run")
+    job: Any = job_of(recipe)
+    encoded = job.encode(job.read("test"), speaker.tokenizer)
+    assert len(encoded.starts) == 40
+    told = [event for event in events if isinstance(event, Evaluated)]
+    cpu = torch.device("cpu")
+    assert told[-1].split == "test"
+    assert told[-1].loss == sliding_loss(speaker.model, encoded, cpu, 12, 120)
+    assert told[-1].scores[0].signature.endswith("|context:24|stride:12")
+    assert told[0].scores[0].signature.endswith("|context:24|stride:24")
+    found = CliRunner().invoke(app, ["eval", str(tmp_path / "run"), "--stride", "24", "--json"])
+    assert found.exit_code == 0, found.output
+    plain = json.loads(found.output)
+    assert plain["loss"] == pytest.approx(windows_loss(document_loss, speaker.model, encoded, cpu, 120), rel=1e-6)
+    assert plain["scores"]["perplexity"]["signature"].endswith("|context:24|stride:24")
+    assert CliRunner().invoke(app, ["eval", str(tmp_path / "run"), "--stride", "25"]).exit_code != 0
+    once = load_recipe("gpt-prose", [*TINY, data, "task.stride=1"])
+    assert scored(speaker, once, "test").loss == sliding_loss(speaker.model, encoded, cpu, 1, 120)
+
+
+def test_a_run_begins_from_a_trained_model_with_its_tokenizer(data: str, tmp_path: Path) -> None:
+    run([*TINY, data], tmp_path / "first")
+    start = [*TINY[2:], data, "tokenizer=null", f"start.folder={tmp_path}/first"]
+    recipe = load_recipe("gpt-prose", [*start, "model={dropout: 0.0, attention_dropout: 0.0}"])
+    assert recipe.model == read_recipe(tmp_path / "first").model.model_copy(  # type: ignore[union-attr]
+        update={"dropout": 0.0, "attention_dropout": 0.0, "vocab": 290}
+    )
+    events = list(train(recipe, tmp_path / "second"))
+    step = next(event for event in events if isinstance(event, Step))
+    trained, job = load(tmp_path / "first"), job_of(recipe)
+    batch = job.batches(job.encode(job.read("train"), trained.tokenizer), False, False).at(0)
+    loss = document_loss(trained.model, batch)  # where the first one ended
+    assert step.loss == pytest.approx(float(loss.plain / loss.count), rel=1e-5)
+    assert (tmp_path / "first/tokenizer.json").read_bytes() == (tmp_path / "second/tokenizer.json").read_bytes()
+    shutil.rmtree(tmp_path / "first")  # the run knows all by now
+    again = list(train(read_recipe(tmp_path / "second"), tmp_path / "second"))
+    assert isinstance(again[-1], Finished)
+    with pytest.raises(UserError, match="there is no such folder"):
+        load_recipe("gpt-prose", start)
+
+
+def test_weights_that_do_not_fit_the_model_are_named(data: str, tmp_path: Path) -> None:
+    run([*TINY, data], tmp_path / "first")
+    start = [*TINY[2:], data, "tokenizer=null", f"start.folder={tmp_path}/first"]
+    with pytest.raises(UserError, match="the weights do not fit the model") as error:
+        run([*start, "model={context: 12}"], tmp_path / "second")
+    assert "positions" in str(error.value)
+
+
+def test_other_models_read_over_the_ends_of_documents(data: str) -> None:
+    recipe = load_recipe("gpt-prose", [*TINY, "model={kind: rnn_lm}", data, "tokenizer={kind: words, vocab: 60}"])
+    job = LanguageModelJob(recipe)  # type: ignore[arg-type]
+    read = job.read("train")
+    encoded = job.encode(read, job.learn(read))
+    assert encoded.starts.tolist() == [0]
+    assert encoded.ids.tolist() == encode_text(gathered(read.documents), job.learn(read), 24).ids.tolist()  # type: ignore[union-attr]
+
+
+def test_a_text_shorter_than_a_window_trains_and_is_told_of(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("ab\ncd\n")
+    text = [f"data={{kind: text, root: {tmp_path}, train: a.txt}}", "tokenizer={kind: characters, vocab: 20}"]
+    events = run([*TINY, *text, "train.budget.steps=2"], tmp_path / "run")
+    (started,) = (event for event in events if isinstance(event, Started))
+    assert any("fewer than a window of 24" in note for note in started.notes)
+    assert isinstance(events[-1], Finished)
+
+
+def test_documents_too_few_to_hold_one_out_are_told(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("only one\n")
+    data = f"data={{kind: documents, root: {tmp_path}, train: [{{kind: text, files: [a.txt]}}]}}"
+    with pytest.raises(UserError, match="there is no text for valid"):
+        run([*TINY, data], tmp_path / "run")
+
+
+def test_threads_share_the_work_of_a_small_gpt_and_not_of_a_tiny_one() -> None:
+    for width, threads in ((8, 1), (128, 6)):
+        recipe = load_recipe("gpt-prose", [f"model.width={width}", "model.vocab=1024"])
+        assert job_of(recipe).threads(build(recipe.model), 6) == threads
