@@ -1,7 +1,8 @@
 """Rows E of the claim sheet: from a source sentence to a translation, token by token."""
 
 import math
-from itertools import product
+from itertools import pairwise, product
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,9 @@ from torch import Tensor
 from heedful.blocks.losses import cross_entropy
 from heedful.blocks.taps import watch
 from heedful.decode.search import Decoder, beam, drain, greedy
-from heedful.models.configs import TransformerConfig
+from heedful.models import build
+from heedful.models.configs import RnnLMConfig, TransformerConfig
+from heedful.models.configs.gpt import GptConfig
 from heedful.models.transformer import Transformer
 
 EOS, BOS, VOCAB = 0, 1, 13
@@ -86,6 +89,60 @@ def test_predicting_with_a_cache_is_predicting_from_scratch() -> None:
         torch.testing.assert_close(logits[:, 0], full[:, -1], rtol=0, atol=1e-5)
         assert logits[:, 0].argmax(-1).equal(full[:, -1].argmax(-1))
     assert state.past.length == 6
+
+
+POSITIONS = ("learned", "none", "sinusoid", "rotary", "alibi")
+
+
+def language_model(kind: str) -> Any:
+    """A language model with positions of some kind, or a recurrent one, its numbers drawn by chance."""
+    if kind == "recurrent":
+        model = build(RnnLMConfig(vocab=VOCAB, width=16, hidden=20, context=20))
+    else:
+        settings = {"vocab": VOCAB, "width": 16, "heads": 2, "layers": 2, "context": 20, "positions": kind}
+        model = build(GptConfig.model_validate(settings))
+    for weight in model.parameters():
+        weight.data += 0.2 * torch.randn_like(weight)
+    return model.eval()
+
+
+@pytest.mark.claim("E2")
+@pytest.mark.parametrize("kind", [*POSITIONS, "recurrent"])
+@torch.no_grad()
+def test_a_text_is_as_likely_as_the_product_of_its_steps(kind: str) -> None:
+    model, text = language_model(kind), torch.randint(0, VOCAB, (3, 12))
+    state, steps = model.start(3, text.device), torch.zeros(3)
+    for t in range(11):
+        logits, state = model(text[:, t : t + 1], state)
+        steps += logits[:, 0].log_softmax(-1).gather(1, text[:, t + 1 : t + 2])[:, 0]
+    x = model.read(text[:, :-1])
+    forced = model.tokens.logits(x).log_softmax(-1).gather(2, text[:, 1:, None]).sum((1, 2))
+    torch.testing.assert_close(steps, forced, rtol=0, atol=1e-4)
+    for search in (greedy, beam):
+        start = text[:, :1], torch.full((3,), 9), EOS
+        paths = drain(search(model, model.start(3, text.device), *start))  # type: ignore[operator]
+        for row in range(3):
+            path = paths.tokens[row, 0, : int(paths.lengths[row, 0])]
+            logs = model.tokens.logits(model.read(torch.cat([text[row, :1], path[:-1]])[None]))[0].log_softmax(-1)
+            assert float(paths.logs[row, 0]) == pytest.approx(float(logs.gather(1, path[:, None]).sum()), abs=1e-4)
+
+
+@pytest.mark.claim("E3")
+@pytest.mark.parametrize("kind", [*POSITIONS, "recurrent"])
+@torch.no_grad()
+def test_a_text_can_be_read_in_any_chunks(kind: str) -> None:
+    model, text = language_model(kind), torch.randint(0, VOCAB, (2, 7))
+    full = model.tokens.logits(model.read(text))
+    for cuts in product((False, True), repeat=6):  # every way to cut 7 tokens into chunks
+        begins = [0, *(place for place, cut in enumerate(cuts, 1) if cut), 7]
+        state, parts = model.start(2, text.device), []
+        for begin, end in pairwise(begins):
+            logits, state = model(text[:, begin:end], state)
+            parts.append(logits)
+        torch.testing.assert_close(torch.cat(parts, 1), full, rtol=0, atol=1e-5)
+    other = text.clone()
+    other[:, 4:] = (other[:, 4:] + 1) % VOCAB
+    assert model.tokens.logits(model.read(other))[:, :4].equal(full[:, :4])  # what follows changes nothing
 
 
 @pytest.mark.claim("E4")

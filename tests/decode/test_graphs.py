@@ -1,17 +1,22 @@
 """Searches whose steps are captured as device graphs find what the plain ones find."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from functools import partial
 
 import pytest
 import torch
 
 from heedful.blocks.layouts import Padded
+from heedful.data.bytepairs import BytePair, BytePairs
 from heedful.decode.graphs import Graphs
 from heedful.decode.rules import NoRepeat, TopK
 from heedful.decode.search import Paths, Search, beam, drain, greedy, sample
+from heedful.models import build
 from heedful.models.configs import TransformerConfig
+from heedful.models.configs.gpt import GptConfig
 from heedful.models.transformer import Transformer
+from heedful.tasks.language_model import Writer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs are captured on a GPU")
 
@@ -47,6 +52,28 @@ def test_captured_steps_find_the_same(model: Transformer, name: str, limit: int)
             length = int(plain.lengths[row, 0])
             assert captured.tokens[row, 0, :length].tolist() == plain.tokens[row, 0, :length].tolist()
         torch.testing.assert_close(captured.scores[:, 0], plain.scores[:, 0], rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary", "alibi", "none"])
+def test_texts_of_different_lengths_are_gone_on_with_alike_alone_and_together(positions: str) -> None:
+    torch.manual_seed(0)
+    pairs = BytePairs.train(BytePair(vocab=280), ["a rose is a rose"] * 5)
+    settings = {"width": 64, "heads": 4, "layers": 2, "context": 90, "positions": positions, "vocab": pairs.vocab}
+    model = build(GptConfig.model_validate(settings))
+    for weight in model.parameters():
+        weight.data += 0.15 * torch.randn_like(weight)
+    here, there = (Writer(deepcopy(model), pairs, torch.device(name), length=120) for name in ("cpu", "cuda"))
+    prompts = ["", "a rose", "a rose is a rose is a rose is a rose is a", "is"]
+    for manner in ({"temperature": 0}, {}, {"no_repeat": 2, "repetition_penalty": 1.2}, {"beams": 3, "length": 40}):
+        for _ in range(2):  # the second time, the graphs are there
+            together = there.generate(prompts, seed=3, **manner)
+            alone = [there.generate([p], seed=3, first=n, **manner)[0] for n, p in enumerate(prompts)]
+            plain = here.generate(prompts, seed=3, **manner)
+            assert [found.ids for found in together] == [found.ids for found in alone]
+            assert [found.ids for found in together] == [found.ids for found in plain]
+            for one, other in zip(together, plain, strict=True):
+                assert one.log_probability == pytest.approx(other.log_probability, abs=1e-2)
+    assert "".join(there.stream("a rose", seed=3)) == there.generate(["a rose"], seed=3)[0].added
 
 
 def test_graphs_are_reused_and_the_oldest_dropped(model: Transformer) -> None:

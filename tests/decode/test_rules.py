@@ -6,13 +6,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from heedful.decode.rules import AtLeast, Never, NoRepeat, Rule, Temperature, TopK, TopP
+from heedful.decode.rules import AtLeast, Below, Never, NoRepeat, Penalty, Rule, Temperature, TopK, TopP, Written
 
 R, V, L = 40, 5, 9
 
 
+def so_far(tokens: Tensor, chosen: int) -> Written:
+    """Rows to which nothing was given."""
+    none = torch.zeros(len(tokens), 1, dtype=torch.long)
+    return Written(tokens, none, torch.tensor(chosen), none + chosen)
+
+
 def allowed(rule: Rule, logits: Tensor, tokens: Tensor, chosen: int) -> list[list[bool]]:
-    out = rule(logits, tokens, torch.tensor(chosen))
+    out = rule(logits.clone(), so_far(tokens, chosen))
     assert out[out > -math.inf].equal(logits[out > -math.inf])
     return (out > -math.inf).tolist()
 
@@ -33,7 +39,7 @@ def test_no_repeat(size: int, chosen: int) -> None:
 def test_no_repeat_looks_only_at_what_was_chosen() -> None:
     tokens = torch.tensor([[1, 2, 9, 9, 1, 2]])
     logits = torch.zeros(1, 10)
-    assert NoRepeat(2)(logits, tokens, torch.tensor(1)).isfinite().all()
+    assert NoRepeat(2)(logits, so_far(tokens, 1)).isfinite().all()
 
 
 @pytest.mark.parametrize("chosen", range(5))
@@ -74,7 +80,7 @@ def test_top_p(mass: float) -> None:
 
 def test_temperature() -> None:
     logits = torch.randn(R, V)
-    assert Temperature(2.0)(logits, torch.zeros(R, L), torch.tensor(0)).equal(logits / 2)
+    assert Temperature(2.0)(logits, so_far(torch.zeros(R, L), 0)).equal(logits / 2)
     with pytest.raises(ValueError, match="must be above 0, got 0"):
         Temperature(0)
 
@@ -83,3 +89,42 @@ def test_equal_rules_are_equal_so_that_captured_steps_can_be_shared() -> None:
     assert NoRepeat(2) == NoRepeat(2)
     assert hash(AtLeast(1, 2)) == hash(AtLeast(1, 2))
     assert TopK(2) != TopK(3)
+
+
+def test_tokens_beyond_the_vocabulary_are_never_chosen() -> None:
+    got = allowed(Below(3), torch.randn(R, V), torch.zeros(R, L, dtype=torch.long), 1)
+    assert got == [[token < 3 for token in range(V)]] * R
+
+
+@pytest.mark.parametrize("penalty", [1.5, 0.5])
+@pytest.mark.parametrize("end", [0, 3, L])
+def test_tokens_that_occurred_are_penalised_as_often_as_once(penalty: float, end: int) -> None:
+    logits, tokens, begin = 3 * torch.randn(R, V), torch.randint(0, V, (R, L)), torch.randint(0, 5, (R, 1))
+    got = Penalty(penalty)(logits, Written(tokens, begin, torch.tensor(end), begin))
+    for row in range(R):
+        past = tokens[row, int(begin[row, 0]) : end].tolist()
+        for token in range(V):
+            value = float(logits[row, token])
+            wanted = value if token not in past else value / penalty if value > 0 else value * penalty
+            assert float(got[row, token]) == pytest.approx(wanted, rel=1e-6)
+    with pytest.raises(ValueError, match="above 0"):
+        Penalty(0.0)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("end", [0, 2, 6, L])
+def test_runs_that_were_given_do_not_repeat_and_what_stands_before_them_does_not_count(size: int, end: int) -> None:
+    logits, tokens, begin = torch.randn(R, V), torch.randint(0, 3, (R, L)), torch.randint(0, 5, (R, 1))
+    got = NoRepeat(size)(logits, Written(tokens, begin.clamp(max=end), torch.tensor(end), begin))
+    for row in range(R):
+        past = tokens[row, int(begin[row, 0]) : end].tolist()
+        runs = {tuple(past[i : i + size]) for i in range(len(past) - size + 1)}
+        for token in range(V):
+            run = tuple([*past, token][-size:])
+            assert bool(got[row, token] > -math.inf) == (len(run) < size or run not in runs)
+
+
+def test_an_end_is_due_by_what_each_row_has_chosen() -> None:
+    chosen = torch.tensor([[1], [3], [5]])
+    so_far = Written(torch.zeros(3, L, dtype=torch.long), 0 * chosen, torch.tensor(2), chosen)
+    assert AtLeast(3, eos=1)(torch.zeros(3, V), so_far)[:, 1].isfinite().tolist() == [False, True, True]

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from heedful.blocks.state import Shared
-from heedful.decode.rules import AtLeast, Never, NoRepeat, Rule, Temperature, TopK, TopP
-from heedful.decode.search import Paths, Search, Step, beam, drain, greedy, largest, sample
+from heedful.decode.rules import AtLeast, Never, NoRepeat, Rule, Temperature, TopK, TopP, Written
+from heedful.decode.search import Given, Paths, Search, Step, beam, drain, greedy, largest, sample
 
 EOS, BOS, V = 0, 1, 4
 
@@ -68,6 +68,12 @@ def words(paths: Paths, row: int = 0, rank: int = 0) -> list[int]:
     return paths.tokens[row, rank, : int(paths.lengths[row, rank])].tolist()
 
 
+def so_far(tokens: Tensor, chosen: int) -> Written:
+    """Rows to which nothing was given."""
+    none = torch.zeros(len(tokens), 1, dtype=torch.long)
+    return Written(tokens, none, torch.tensor(chosen), none + chosen)
+
+
 def every_path(limit: int, vocab: int = V) -> list[tuple[int, ...]]:
     """All strings that end with eos, and those that the limit cuts."""
     inner = [t for t in range(vocab) if t != EOS]
@@ -98,6 +104,52 @@ def test_one_beam_is_greedy_and_greedy_takes_the_likeliest(sentence: int) -> Non
         expected.append(int(toy.after(sentence, past).argmax()))
         past.append(expected[-1])
     assert words(one) == expected
+
+
+@pytest.mark.parametrize("rules", [(), (Never((2, 3)),), (AtLeast(3, EOS),), (NoRepeat(1),)], ids=str)
+@pytest.mark.parametrize("vocab", [4, 9])
+def test_a_single_hypothesis_takes_the_steps_of_one_beam(rules: tuple[Rule, ...], vocab: int) -> None:
+    toy, limits, rows = Toy(vocab=vocab), (7, 1, 4, 6, 2, 7), range(6)
+    one, lean = steps(greedy(toy, toy.start(*rows), **begin(*limits), rules=rules))
+    two, wide = steps(beam(toy, toy.start(*rows), **begin(*limits), beams=1, rules=rules))
+    finite = wide.scores.isfinite()
+    for name in ("tokens", "lengths", "logs", "scores"):
+        mine, its = getattr(lean, name), getattr(wide, name)
+        torch.testing.assert_close(mine[finite], its[finite], rtol=1e-5, atol=1e-5)
+    assert lean.scores.isfinite().equal(finite)
+    assert len(one) == len(two)
+    for mine_, its_ in zip(one, two, strict=True):
+        assert mine_.done.equal(its_.done)
+        for row in (~its_.done).nonzero()[:, 0].tolist():
+            best = its_.logs[row, :1] > -math.inf  # the beam looks at a second candidate, too
+            assert mine_.kept[row].equal(its_.kept[row, :1]) or not bool(best) or bool(its_.tokens[row, 0] == EOS)
+            assert mine_.tokens[row].equal(its_.tokens[row, :1])
+            assert mine_.ended[row].equal(its_.ended[row, :1])
+            assert mine_.parents[row].tolist() == [0]
+            torch.testing.assert_close(mine_.logs[row], its_.logs[row, :1], rtol=0, atol=1e-5)
+
+
+def test_rules_know_what_was_given_and_chance_goes_on() -> None:
+    toy, rules = Toy(vocab=9), [NoRepeat(1), Never((EOS,))]
+    whole = drain(sample(toy, toy.start(0), **begin(8), seeds=[4], rules=rules))
+    first = drain(sample(toy, toy.start(0), **begin(3), seeds=[4], rules=rules))
+    assert words(first) == words(whole)[:3]
+    given = Given(torch.tensor([[7, 7, *words(first)]]), torch.tensor([3]), torch.tensor([3]))
+    start = torch.tensor([[BOS, *words(first)]]), torch.tensor([5]), EOS
+    rest = drain(sample(toy, toy.start(0), *start, seeds=[4], rules=rules, given=given))
+    assert words(first) + words(rest) == words(whole)
+    for search in (greedy, beam):
+        found = words(drain(search(toy, toy.start(0), *start, rules=[NoRepeat(1)], given=given)))  # type: ignore[operator]
+        assert not set(found) & set(words(first))
+        late = words(drain(search(toy, toy.start(0), *start, rules=[AtLeast(5, EOS)], given=given)))  # type: ignore[operator]
+        assert EOS not in late[:2]
+
+
+def test_where_the_rules_leave_nothing_nothing_is_found() -> None:
+    toy = Toy(vocab=3)
+    for search in (greedy, beam):
+        paths = drain(search(toy, toy.start(0, 1), **begin(4, 4), rules=[Never((0, 1, 2))]))  # type: ignore[operator]
+        assert paths.scores.tolist() == [[-math.inf]] * 2
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1.0, 0.6])
@@ -233,7 +285,7 @@ def test_rules_hold_in_every_search(rules: list[Rule]) -> None:
                     history = torch.tensor([[*path[:at], *[0] * (6 - at)]])
                     logits = torch.zeros(1, 7)
                     for rule in rules:
-                        logits = rule(logits, history, torch.tensor(at))
+                        logits = rule(logits, so_far(history, at))
                     assert logits[0, token] == 0
 
 
@@ -255,7 +307,7 @@ def test_tokens_come_as_often_as_they_should(rules: tuple[Rule, ...]) -> None:
     counts, logits = frequencies(rules)
     ruled = logits[None]
     for rule in rules:
-        ruled = rule(ruled, torch.zeros(1, 1, dtype=torch.long), torch.tensor(0))
+        ruled = rule(ruled.clone(), so_far(torch.zeros(1, 1, dtype=torch.long), 0))
     p = ruled[0].double().softmax(-1).tolist()
     assert all(count == 0 for count, share in zip(counts, p, strict=True) if share == 0)
     chi = sum((count - 4000 * share) ** 2 / (4000 * share) for count, share in zip(counts, p, strict=True) if share)

@@ -14,15 +14,8 @@ from heedful.data.windows import TextBatches, encode_text, text_ids
 from heedful.models import build
 from heedful.models.configs import ElmoConfig, RnnLMConfig
 from heedful.tasks import language_model
-from heedful.tasks.language_model import (
-    TextReader,
-    Writer,
-    ahead_loss,
-    bits_per_character,
-    both_ways_loss,
-    text_loss,
-    windows_loss,
-)
+from heedful.tasks.language_model import TextReader, Writer
+from heedful.tasks.perplexity import ahead_loss, bits_per_character, both_ways_loss, text_loss, windows_loss
 
 CPU = torch.device("cpu")
 LINES = ["a rose is a rose", "", "is a rose, is a rose", "  as a nose is a nose"] * 5
@@ -117,7 +110,7 @@ def test_windows_do_not_see_what_came_before_them() -> None:
 def test_bits_a_character_are_the_loss_of_all_tokens_over_all_characters() -> None:
     assert bits_per_character(math.log(2), TEXT) == pytest.approx(1.0)  # a token a character
     words = encode_text(Text(LINES), Tokenizer.train(WholeWords(vocab=50), LINES), 8)
-    assert bits_per_character(3.0, words) == pytest.approx(3.0 * len(words) / math.log(2) / TEXT.characters)
+    assert bits_per_character(3.0, words) == pytest.approx(3.0 * len(words) / math.log(2) / TEXT.amounts.characters)
 
 
 # ------------------------------------------------------------------ the writer
@@ -133,7 +126,7 @@ def test_perplexity_is_that_of_the_whole_text(writer: Writer) -> None:
 
 def test_greedy_writing_is_the_likeliest_token_each_time(writer: Writer) -> None:
     prompt = "a rose\nis"
-    (found,) = writer.search([prompt], length=10)[0]
+    (found,) = writer.generate([prompt], length=10, temperature=0)
     ids = [Tokenizer.eos, *(number for line in LETTERS.ids(["a rose"]) for number in line), Tokenizer.eos]
     ids += LETTERS.ids(["is"])[0]
     log = 0.0
@@ -151,7 +144,7 @@ def test_greedy_writing_is_the_likeliest_token_each_time(writer: Writer) -> None
 
 
 def test_what_is_written_goes_on_over_the_ends_of_lines(writer: Writer) -> None:
-    found = writer.write([""], length=200, seed=1)[0]
+    found = writer.generate([""], length=200, seed=1)[0]
     assert len(found.ids) == 200
     assert found.added.count("\n") == found.ids.count(Tokenizer.eos) > 3
     assert set(found.added) <= set("".join(LINES) + "\n")
@@ -161,35 +154,35 @@ def test_chance_depends_on_the_seed_and_the_number_not_on_the_batch(
     writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prompts = ["", "a", "a rose is", "is a rose, is", "\n", "as"] * 3
-    whole = [found.added for found in writer.write(prompts, seed=4)]
-    assert [found.added for found in writer.write(prompts, seed=4)] == whole
-    assert [writer.write([prompt], seed=4, first=row)[0].added for row, prompt in enumerate(prompts)] == whole
+    whole = [found.added for found in writer.generate(prompts, seed=4)]
+    assert [found.added for found in writer.generate(prompts, seed=4)] == whole
+    assert [writer.generate([prompt], seed=4, first=row)[0].added for row, prompt in enumerate(prompts)] == whole
     monkeypatch.setattr(language_model, "TOGETHER", 4)
-    assert [found.added for found in writer.write(prompts, seed=4)] == whole
-    assert [found.added for found in writer.write(prompts, seed=5)] != whole
-    assert len({found.added for found in writer.write(["a"] * 20)}) > 3
+    assert [found.added for found in writer.generate(prompts, seed=4)] == whole
+    assert [found.added for found in writer.generate(prompts, seed=5)] != whole
+    assert len({found.added for found in writer.generate(["a"] * 20)}) > 3
 
 
 def test_little_chance_is_greedy_and_beams_find_likelier_texts(writer: Writer) -> None:
-    best = [paths[0].added for paths in writer.search(["a", "is a"])]
+    best = [found.added for found in writer.generate(["a", "is a"], temperature=0)]
     for rules in ({"temperature": 1e-4}, {"top_k": 1}, {"top_p": 1e-9}):
-        assert [found.added for found in writer.write(["a", "is a"], **rules)] == best  # type: ignore[arg-type]
-    wide = writer.search(["a"], beams=8, top=3)[0]
+        assert [found.added for found in writer.generate(["a", "is a"], **rules)] == best  # type: ignore[arg-type]
+    wide = writer.generate(["a"], beams=8, samples=3)
     assert [one.log_probability for one in wide] == sorted((one.log_probability for one in wide), reverse=True)
-    assert wide[0].log_probability >= writer.search(["a"])[0][0].log_probability - 1e-5
+    assert wide[0].log_probability >= writer.generate(["a"], temperature=0)[0].log_probability - 1e-5
     with pytest.raises(ValueError, match="2 beams cannot give 3 texts"):
-        writer.search(["a"], beams=2, top=3)
+        writer.generate(["a"], beams=2, samples=3)
     with pytest.raises(ValueError, match="at least one token"):
-        writer.write(["a"], length=0)
+        writer.generate(["a"], length=0)
     with pytest.raises(ValueError, match="top-k"):
-        writer.write(["a"], top_k=0)
-    assert writer.write([]) == []
+        writer.generate(["a"], top_k=0)
+    assert writer.generate([]) == []
 
 
 def test_its_settings_are_its_defaults(writer: Writer) -> None:
     bold = Writer(writer.model, LETTERS, CPU, length=5, temperature=3.0, top_k=4, top_p=0.9)
-    assert bold.write(["a"]) == writer.write(["a"], 5, 3.0, 4, 0.9)
-    assert len(bold.write(["a"])[0].ids) == 5
+    assert bold.generate(["a"]) == writer.generate(["a"], length=5, temperature=3.0, top_k=4, top_p=0.9)
+    assert len(bold.generate(["a"])[0].ids) == 5
 
 
 @pytest.mark.parametrize("config", [WordPiece(vocab=60), WholeWords(vocab=20), Bpe(vocab=270), Characters(vocab=9)])
@@ -197,7 +190,7 @@ def test_any_prompt_is_kept_as_it_is_and_any_tokenizer_goes_on_with_it(config: A
     tokenizer = Tokenizer.train(config, LINES)
     model = Writer(ahead(vocab=tokenizer.vocab), tokenizer, CPU, length=6)
     for prompt in ("", "a ro", "\n\n", "Ω é <eos> \ud800", "  a  rose "):
-        (found,) = model.write([prompt])
+        (found,) = model.generate([prompt])
         assert found.text == prompt + found.added
         assert len(found.ids) == 6
 

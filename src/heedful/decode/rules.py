@@ -1,8 +1,7 @@
 """Rules that change the logits before a token is chosen.
 
-A rule takes the logits (R, V), the tokens chosen so far (R, L) and how many of those are valid (a 0-d tensor), and
-gives the logits to choose by, which may be the same tensor written over. It must not ask for values in Python, so that
-a search step can be captured as a device graph.
+A rule takes the logits (R, V) and what each row has so far, and gives the logits to choose by, which may be the same
+tensor written over. It must not ask for values in Python, so that a search step can be captured as a device graph.
 
 R rows, V vocabulary, L room for tokens.
 """
@@ -15,21 +14,40 @@ import torch
 from torch import Tensor
 
 
-class Rule(Protocol):
-    """logits (R, V), tokens (R, L), chosen () -> logits (R, V); equal rules compare equal."""
+@dataclass(frozen=True)
+class Written:
+    """What each row has so far: of its tokens (R, L), those in the columns begin ... end - 1, and how many are chosen.
 
-    def __call__(self, logits: Tensor, tokens: Tensor, chosen: Tensor, /) -> Tensor: ...
+    The others were given: a text to go on with.
+    """
+
+    tokens: Tensor
+    begin: Tensor  # (R, 1)
+    end: Tensor  # ()
+    chosen: Tensor  # (R, 1)
+
+    @property
+    def there(self) -> Tensor:
+        """Which columns hold something."""
+        column = torch.arange(self.tokens.shape[1], device=self.tokens.device)  # (L,)
+        return (column >= self.begin) & (column < self.end)  # (R, L)
+
+
+class Rule(Protocol):
+    """logits (R, V) and what was written -> logits (R, V); equal rules compare equal."""
+
+    def __call__(self, logits: Tensor, so_far: Written, /) -> Tensor: ...
 
 
 @dataclass(frozen=True)
 class AtLeast:
-    """No end before `length` tokens."""
+    """No end before `length` tokens are chosen."""
 
     length: int
     eos: int
 
-    def __call__(self, logits: Tensor, tokens: Tensor, chosen: Tensor) -> Tensor:
-        logits[:, self.eos].masked_fill_(chosen < self.length, -math.inf)
+    def __call__(self, logits: Tensor, so_far: Written) -> Tensor:
+        logits[:, self.eos].masked_fill_((so_far.chosen < self.length)[:, 0], -math.inf)
         return logits
 
 
@@ -39,9 +57,20 @@ class Never:
 
     banned: tuple[int, ...]
 
-    def __call__(self, logits: Tensor, tokens: Tensor, chosen: Tensor) -> Tensor:
+    def __call__(self, logits: Tensor, so_far: Written) -> Tensor:
         for token in self.banned:
             logits[:, token] = -math.inf
+        return logits
+
+
+@dataclass(frozen=True)
+class Below:
+    """Only the first `count` numbers are tokens: some models have more rows than their tokenizer has pieces."""
+
+    count: int
+
+    def __call__(self, logits: Tensor, so_far: Written) -> Tensor:
+        logits[:, self.count :] = -math.inf
         return logits
 
 
@@ -51,17 +80,42 @@ class NoRepeat:
 
     size: int
 
-    def __call__(self, logits: Tensor, tokens: Tensor, chosen: Tensor) -> Tensor:
-        size, room = self.size, tokens.shape[1]
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ValueError(f"a run that does not repeat has at least one token, got {self.size}")
+
+    def __call__(self, logits: Tensor, so_far: Written) -> Tensor:
+        tokens, size, room = so_far.tokens, self.size, so_far.tokens.shape[1]
         if room < size:
             return logits
         runs = tokens.unfold(1, size, 1)  # (R, L - size + 1, size)
-        ends = torch.arange(size - 1, room, device=tokens.device)  # (L - size + 1,)
-        last = (chosen - size + 1 + torch.arange(size - 1, device=tokens.device)).clamp(min=0)  # (size - 1,)
+        first = torch.arange(room - size + 1, device=tokens.device)  # (L - size + 1,)
+        last = (so_far.end - size + 1 + torch.arange(size - 1, device=tokens.device)).clamp(min=0)  # (size - 1,)
         recent = tokens.index_select(1, last)  # (R, size - 1)
-        again = (runs[:, :, :-1] == recent[:, None]).all(-1) & (ends < chosen) & (chosen >= size - 1)
+        whole = (first >= so_far.begin) & (first + size <= so_far.end)  # (R, L - size + 1)
+        enough = so_far.end - so_far.begin >= size - 1  # (R, 1)
+        again = (runs[:, :, :-1] == recent[:, None]).all(-1) & whole & enough  # (R, L - size + 1)
         seen = torch.zeros_like(logits, dtype=torch.int32).scatter_add_(1, runs[:, :, -1], again.int())  # (R, V)
         return logits.masked_fill(seen > 0, -math.inf)
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """Tokens that occurred already are made less likely (Keskar et al., 2019): a positive logit is divided by the
+    penalty, and a negative one multiplied with it.
+    """
+
+    value: float
+
+    def __post_init__(self) -> None:
+        if self.value <= 0:
+            raise ValueError(f"the repetition penalty must be above 0, got {self.value}; 1 changes nothing")
+
+    def __call__(self, logits: Tensor, so_far: Written) -> Tensor:
+        there = so_far.there.int()  # (R, L)
+        seen = torch.zeros_like(logits, dtype=torch.int32).scatter_add_(1, so_far.tokens, there)  # (R, V)
+        less = torch.where(logits < 0, logits * self.value, logits / self.value)  # (R, V)
+        return torch.where(seen > 0, less, logits)
 
 
 @dataclass(frozen=True)
@@ -74,7 +128,7 @@ class Temperature:
         if self.value <= 0:
             raise ValueError(f"the temperature must be above 0, got {self.value}; decode greedily for no chance at all")
 
-    def __call__(self, logits: Tensor, tokens: Tensor, chosen: Tensor) -> Tensor:
+    def __call__(self, logits: Tensor, so_far: Written) -> Tensor:
         return logits / self.value
 
 
@@ -88,7 +142,7 @@ class TopK:
         if self.count < 1:
             raise ValueError(f"top-k keeps at least one token, got {self.count}")
 
-    def __call__(self, logits: Tensor, tokens: Tensor, chosen: Tensor) -> Tensor:
+    def __call__(self, logits: Tensor, so_far: Written) -> Tensor:
         least = logits.topk(min(self.count, logits.shape[1]), -1).values[:, -1:]  # (R, 1)
         return logits.masked_fill(logits < least, -math.inf)
 
@@ -103,7 +157,7 @@ class TopP:
         if not 0 < self.mass <= 1:
             raise ValueError(f"top-p takes a mass above 0 and up to 1, got {self.mass}")
 
-    def __call__(self, logits: Tensor, tokens: Tensor, chosen: Tensor) -> Tensor:
+    def __call__(self, logits: Tensor, so_far: Written) -> Tensor:
         ordered, places = logits.sort(-1, descending=True)
         p = ordered.float().softmax(-1)
         late = p.cumsum(-1) - p >= self.mass  # the mass before such a token is enough already

@@ -8,16 +8,16 @@ B sentences, W hypotheses of one, R = B * W rows, C candidates of one, L longest
 """
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from heedful.blocks.state import ahead, regroup, reserve
+from heedful.blocks.state import ahead, changed, held, regroup, reserve
 from heedful.decode.graphs import Graphs
-from heedful.decode.rules import Rule
+from heedful.decode.rules import Rule, Written
 
 
 class Decoder(Protocol):
@@ -52,16 +52,20 @@ class Paths:
 
 
 @dataclass(frozen=True)
-class Frontier:
-    """Where a search stands."""
+class Given:
+    """What stood before the first choice, for the rules: of tokens (B, P), the last `known` (B,) of each row.
 
-    tokens: Tensor  # (B, W, L) of the open hypotheses
-    logs: Tensor  # (B, W)
-    pool: Paths  # the best finished paths, (B, W, L)
-    done: Tensor  # (B,)
-    limit: Tensor  # (B,) tokens allowed
-    luck: Tensor  # (B, L) one number in [0, 1) for every choice by chance
-    chosen: Tensor  # () tokens chosen so far
+    The last `chosen` (B,) of these were chosen by searches before this one.
+    """
+
+    tokens: Tensor
+    known: Tensor
+    chosen: Tensor
+
+    @classmethod
+    def nothing(cls, rows: int) -> "Given":
+        none = torch.zeros(rows, dtype=torch.long)
+        return cls(torch.zeros(rows, 0, dtype=torch.long), none, none)
 
 
 @dataclass(frozen=True)
@@ -69,14 +73,25 @@ class Settings:
     """How a search chooses and stops."""
 
     eos: int
-    width: int = 1
-    penalty: float = 1.0
-    exact: bool = False
     rules: tuple[Rule, ...] = ()
 
 
-Choice = Callable[[Tensor, Frontier, Settings], tuple[Tensor, Tensor, Tensor]]
 Search = Generator[Step, None, Paths]
+
+
+class Way(Hashable, Protocol):
+    """One way to search: where it begins, how it goes on by one token, and what it has found."""
+
+    def begin(self, limit: Tensor, luck: Tensor, given: Given) -> Any: ...
+
+    def settle(self, logits: Tensor, frontier: Any) -> tuple[Any, Tensor | None, Tensor, Step]:
+        """Where the search stands then, whose rows of the state it goes on with if not each with its own, the tokens
+        (R, 1) to go on with, and the step.
+        """
+
+    def done(self, frontier: Any) -> Tensor: ...
+
+    def paths(self, frontier: Any) -> Paths: ...
 
 
 def greedy(
@@ -87,9 +102,10 @@ def greedy(
     eos: int,
     rules: Sequence[Rule] = (),
     graphs: Graphs | None = None,
+    given: Given | None = None,
 ) -> Search:
     """The most likely token, each time."""
-    return _search(decoder, state, prefix, limit, None, _likeliest, Settings(eos, rules=tuple(rules)), 1, graphs)
+    return _search(decoder, state, prefix, limit, None, One(Settings(eos, tuple(rules)), likeliest), graphs, given)
 
 
 def sample(
@@ -101,11 +117,20 @@ def sample(
     seeds: Sequence[int],
     rules: Sequence[Rule] = (),
     graphs: Graphs | None = None,
+    given: Given | None = None,
 ) -> Search:
-    """A token drawn from the model's distribution after the rules; a seed a row, so that the batch does not matter."""
+    """A token drawn from the model's distribution after the rules; a seed a row, so that the batch does not matter.
+
+    The chance of a row goes on where the searches before this one left it.
+    """
+    given = given or Given.nothing(len(seeds))
     room = int(limit.max())
-    luck = torch.stack([torch.rand(room, generator=torch.Generator().manual_seed(seed)) for seed in seeds])  # (B, L)
-    return _search(decoder, state, prefix, limit, luck, _by_luck, Settings(eos, rules=tuple(rules)), 1, graphs)
+    rows = [
+        torch.rand(used + room, generator=torch.Generator().manual_seed(seed))[used:]
+        for seed, used in zip(seeds, given.chosen.tolist(), strict=True)
+    ]
+    way = One(Settings(eos, tuple(rules)), by_luck)
+    return _search(decoder, state, prefix, limit, torch.stack(rows), way, graphs, given)
 
 
 def beam(
@@ -120,17 +145,18 @@ def beam(
     exact: bool = False,
     rules: Sequence[Rule] = (),
     graphs: Graphs | None = None,
+    given: Given | None = None,
 ) -> Search:
     """Beam search: `beams` hypotheses at a time, the `top` best paths returned.
 
-    A path's score is log p / length^penalty. A sentence is done when as many paths as beams are finished and no open
-    hypothesis beats the worst of them at its present length; with `exact`, at any length it could still reach.
+    A path's score is log p / length^penalty, its log-probability as the rules leave it. A sentence is done when as many
+    paths as beams are finished and no open hypothesis beats the worst of them at its present length; with `exact`, at
+    any length it could still reach.
     """
     if not 1 <= top <= beams:
         raise ValueError(f"top must lie between 1 and the number of beams, {beams}; got {top}")
-    return _search(
-        decoder, state, prefix, limit, None, _best, Settings(eos, beams, penalty, exact, tuple(rules)), top, graphs
-    )
+    way = Many(Settings(eos, tuple(rules)), beams, top, penalty, exact)
+    return _search(decoder, state, prefix, limit, None, way, graphs, given)
 
 
 def drain(search: Search) -> Paths:
@@ -151,131 +177,245 @@ def _search(
     prefix: Tensor,
     limit: Tensor,
     luck: Tensor | None,
-    choose: Choice,
-    settings: Settings,
-    top: int,
+    way: Way,
     graphs: Graphs | None,
+    given: Given | None,
 ) -> Search:
     device, room = prefix.device, int(limit.max())
-    frontier = _begin(limit.to(device), luck, settings.width, room)
+    luck = torch.zeros(len(limit), 1) if luck is None else luck
+    given = changed(given or Given.nothing(len(limit)), lambda x: x.to(device))
+    frontier = way.begin(limit.to(device), luck.to(device), given)
 
-    def advance(tokens: Tensor, state: Any, frontier: Frontier) -> tuple[Tensor, Any, Frontier, Step]:
+    def advance(tokens: Tensor, state: Any, frontier: Any) -> tuple[Tensor, Any, Any, Step]:
         logits, state = decoder(tokens, state)
-        frontier, rows, tokens, step = _settle(logits[:, -1], frontier, choose, settings)
-        return tokens, regroup(state, rows), frontier, step
+        frontier, rows, tokens, step = way.settle(logits[:, -1], frontier)
+        return tokens, state if rows is None else regroup(state, rows), frontier, step
 
-    name = (choose, settings)
-    first = (prefix, state, frontier)
-    tokens, state, frontier, step = advance(*first) if graphs is None else graphs.run(name, advance, first)
+    first, past = (prefix, state, frontier), held(state)
+    if graphs is None or past:  # what goes on after a past comes in too many shapes to capture its first step
+        tokens, state, frontier, step = advance(*first)
+    else:
+        tokens, state, frontier, step = graphs.run(way, advance, first)
     yield step
-    done, have = 1, 0
+    done, have, begun = 1, 0, past + prefix.shape[1]
     while done < room:
-        if graphs is not None and (used := prefix.shape[1] + done) > have:
-            have = max(2 * have, min(-(-(prefix.shape[1] + room) // 32) * 32, 128), -(-used // 32) * 32)
+        if graphs is not None and (used := begun + done) > have:
+            have = max(2 * have, min(-(-(begun + room) // 32) * 32, 128), -(-used // 32) * 32)
             state = reserve(state, have)
-            tokens, state, frontier = graphs.load(name, advance, (tokens, state, frontier))
+            tokens, state, frontier = graphs.load(way, advance, (tokens, state, frontier))
         if graphs is None:
-            if bool(frontier.done.all()):
+            if bool(way.done(frontier).all()):
                 break
             tokens, state, frontier, step = advance(tokens, ahead(state, 1), frontier)
         else:
-            if done % 8 == 0 and bool(frontier.done.all()):  # asking stops the device, so ask seldom
+            if done % 8 == 0 and bool(way.done(frontier).all()):  # asking stops the device, so ask seldom
                 break
             step = graphs.replay()
         done += 1
         yield step
-    pool = frontier.pool
-    return Paths(*(x[:, :top].clone() for x in (pool.tokens, pool.lengths, pool.logs, pool.scores)))
+    return way.paths(frontier)
 
 
-def _begin(limit: Tensor, luck: Tensor | None, width: int, room: int) -> Frontier:
-    batch, device = limit.shape[0], limit.device
-    tokens = torch.zeros(batch, width, room, dtype=torch.long, device=device)  # (B, W, L)
-    logs = torch.full((batch, width), -math.inf, device=device)  # (B, W)
-    pool = Paths(tokens.clone(), torch.zeros_like(logs, dtype=torch.long), logs.clone(), logs.clone())
-    logs = logs.clone()
-    logs[:, 0] = 0.0
-    luck = torch.zeros(batch, 1, device=device) if luck is None else luck.to(device)
-    done, chosen = torch.zeros(batch, dtype=torch.bool, device=device), torch.zeros((), dtype=torch.long, device=device)
-    return Frontier(tokens, logs, pool, done, limit, luck, chosen)
-
-
-def _settle(logits: Tensor, f: Frontier, choose: Choice, s: Settings) -> tuple[Frontier, Tensor, Tensor, Step]:
-    """Choose candidates, move finished ones to the pool and go on with the best others."""
-    batch, width, room = f.tokens.shape
-    tokens, parents, logs = choose(logits, f, s)  # (B, C)
-    length = f.chosen + 1
-    paths = f.tokens.gather(1, parents[:, :, None].expand(-1, -1, room))  # (B, C, L)
-    paths = torch.where(torch.arange(room, device=logits.device) == f.chosen, tokens[:, :, None], paths)
-
-    eos = tokens == s.eos
-    rank = torch.arange(tokens.shape[1], device=logits.device)
-    open_logs = logs.masked_fill(eos, -math.inf)  # (B, C)
-    if open_logs.shape[1] < width:
-        open_logs = torch.cat([open_logs, open_logs.new_full((batch, width - open_logs.shape[1]), -math.inf)], 1)
-    next_logs, place = (x[:, :width] for x in open_logs.sort(dim=1, descending=True, stable=True))  # (B, W)
-    place = place.clamp(max=tokens.shape[1] - 1)
-    kept = torch.zeros_like(eos).scatter(1, place, next_logs > -math.inf)  # (B, C)
-
-    over = length >= f.limit  # (B,)
-    ended = (eos & (rank < width) & (logs > -math.inf)) | (over[:, None] & kept)
-    scores = (logs / length.float() ** s.penalty).masked_fill(~ended | f.done[:, None], -math.inf)  # (B, C)
-    scores, best = torch.cat([f.pool.scores, scores], 1).topk(width, 1)  # (B, W)
-    pool = Paths(
-        torch.cat([f.pool.tokens, paths], 1).gather(1, best[:, :, None].expand(-1, -1, room)),
-        torch.cat([f.pool.lengths, length.expand_as(tokens)], 1).gather(1, best),
-        torch.cat([f.pool.logs, logs], 1).gather(1, best),
-        scores,
+def _so_far(tokens: Tensor, chosen: Tensor, given: Given) -> Written:
+    """What the rules see of rows with chosen tokens (R, L), a row of what was given for each or for some together."""
+    rows, count = len(tokens), given.tokens.shape[1]
+    each = rows // len(given.tokens)
+    before, known, earlier = (
+        x if each == 1 else x.repeat_interleave(each, 0) for x in (given.tokens, given.known, given.chosen)
     )
-    reach = f.limit if s.exact else length  # the length at which an open hypothesis is compared
-    hope = next_logs[:, 0] / reach.float() ** s.penalty  # (B,)
-    done = f.done | over | (scores[:, -1] >= hope)
-
-    step = Step(tokens, parents, logs, kept & ~over[:, None], ended & ~f.done[:, None], f.done)
-    next_tokens = tokens.gather(1, place)  # (B, W)
-    before = f.logs.shape[1] if logits.shape[0] == batch * width else 1
-    rows = (torch.arange(batch, device=logits.device)[:, None] * before + parents.gather(1, place)).flatten()  # (R,)
-    frontier = Frontier(
-        paths.gather(1, place[:, :, None].expand(-1, -1, room)), next_logs, pool, done, f.limit, f.luck, length
-    )
-    return frontier, rows, next_tokens.flatten()[:, None], step
+    whole = torch.cat([before, tokens], 1) if count else tokens  # (R, P + L)
+    return Written(whole, (count - known)[:, None], count + chosen, (earlier + chosen)[:, None])
 
 
-# ------------------------------------------------------------------ choices: (R, V) logits -> (B, C) candidates
-def _ruled(logits: Tensor, f: Frontier, s: Settings) -> tuple[Tensor, Tensor]:
-    """The model's log-probabilities, and what the rules make of them; these may write -inf into both."""
-    logs = ruled = logits.float().log_softmax(-1)  # (R, V)
-    history = f.tokens.flatten(0, 1) if logs.shape[0] == f.tokens.shape[0] * f.tokens.shape[1] else f.tokens[:, 0]
-    for rule in s.rules:
-        ruled = rule(ruled, history, f.chosen)
-    return logs, ruled
+# ------------------------------------------------------------------ one hypothesis
+@dataclass(frozen=True)
+class Line:
+    """Where a search of one hypothesis stands."""
+
+    tokens: Tensor  # (B, L) written in place
+    logs: Tensor  # (B, 1)
+    lengths: Tensor  # (B, 1)
+    open: Tensor  # (B, 1)
+    limit: Tensor  # (B, 1) tokens allowed
+    luck: Tensor  # (B, L) one number in [0, 1) for every choice by chance
+    chosen: Tensor  # () tokens chosen so far
+    given: Given
+    parents: Tensor  # (B, 1) zeros
+
+    def ruled(self, logits: Tensor, rules: Sequence[Rule]) -> Tensor:
+        """What the rules make of the logits (B, V), which stay as they are."""
+        if not rules:
+            return logits.float()
+        ruled, so_far = logits.to(torch.float32, copy=True), _so_far(self.tokens, self.chosen, self.given)
+        for rule in rules:
+            ruled = rule(ruled, so_far)
+        return ruled
 
 
-def _likeliest(logits: Tensor, f: Frontier, s: Settings) -> tuple[Tensor, Tensor, Tensor]:
-    logs, ruled = _ruled(logits, f, s)
-    token = ruled.argmax(-1, keepdim=True)  # (B, 1)
-    return token, torch.zeros_like(token), f.logs + logs.gather(-1, token)
+Choice = Callable[[Tensor, Line], Tensor]
 
 
-def _by_luck(logits: Tensor, f: Frontier, s: Settings) -> tuple[Tensor, Tensor, Tensor]:
-    logs, ruled = _ruled(logits, f, s)
+def likeliest_at_once(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The token (B, 1) with the largest logit and its log-probability, in one pass over them."""
+    from heedful.blocks.kernels import choices  # needs Triton, which comes with torch's GPU builds only
+
+    return choices.likeliest(logits.float())  # (B, 1)
+
+
+def likeliest(ruled: Tensor, line: Line) -> Tensor:
+    """The token (B, 1) with the largest logit."""
+    return ruled.argmax(-1, keepdim=True)
+
+
+def by_luck(ruled: Tensor, line: Line) -> Tensor:
+    """The token (B, 1) that the row's number for this choice falls on."""
     mass = ruled.double().softmax(-1).cumsum(-1)  # (B, V)
-    point = f.luck.index_select(1, f.chosen[None]).double() * mass[:, -1:]  # (B, 1)
-    token = torch.searchsorted(mass, point, right=True).clamp(max=logits.shape[1] - 1)  # (B, 1)
-    return token, torch.zeros_like(token), f.logs + logs.gather(-1, token)
+    point = line.luck.index_select(1, line.chosen[None]).double() * mass[:, -1:]  # (B, 1)
+    return torch.searchsorted(mass, point, right=True).clamp(max=ruled.shape[1] - 1)
 
 
-def _best(logits: Tensor, f: Frontier, s: Settings) -> tuple[Tensor, Tensor, Tensor]:
-    """The 2 W best continuations of all hypotheses together: W of them are sure not to end."""
-    batch, vocab = f.tokens.shape[0], logits.shape[1]
-    count = min(2 * s.width, vocab)
-    own, ruled = _ruled(logits, f, s)
-    values, tokens = largest(ruled, count)  # (R, C)
-    values = own.gather(1, tokens).masked_fill(values == -math.inf, -math.inf)  # rules choose; the model scores
-    before = f.logs[:, : logits.shape[0] // batch]  # only one hypothesis at the first step
-    logs = (values.unflatten(0, (batch, -1)) + before[:, :, None]).flatten(1)  # (B, W * C)
-    logs, place = logs.topk(min(2 * s.width, logs.shape[1]), 1)  # (B, C)
-    return tokens.unflatten(0, (batch, -1)).flatten(1).gather(1, place), place // count, logs
+@dataclass(frozen=True)
+class One:
+    """A single hypothesis, in few operations: what `Many` with one beam does."""
+
+    settings: Settings
+    choose: Choice
+
+    def begin(self, limit: Tensor, luck: Tensor, given: Given) -> Line:
+        batch, room = len(limit), int(limit.max())
+        tokens = torch.zeros(batch, room, dtype=torch.long, device=limit.device)  # (B, L)
+        none, logs = tokens.new_zeros(batch, 1), torch.zeros(batch, 1, device=limit.device)
+        start = torch.zeros((), dtype=torch.long, device=limit.device)
+        return Line(tokens, logs, none, none == 0, limit[:, None], luck, start, given, none.clone())
+
+    def settle(self, logits: Tensor, line: Line) -> tuple[Line, None, Tensor, Step]:
+        token, gain = self.chosen(logits, line)  # (B, 1)
+        log, length = line.logs + gain, line.chosen + 1
+        alive = line.open & (log > -math.inf)  # (B, 1)
+        last = (token == self.settings.eos) | (length >= line.limit)  # (B, 1)
+        ended, kept = alive & last, alive & ~last  # (B, 1)
+        line.tokens.index_copy_(1, line.chosen[None], token * alive)
+        step = Step(token, line.parents, log, kept, ended, ~line.open[:, 0])
+        logs, lengths = torch.where(line.open, log, line.logs), line.lengths + alive  # (B, 1)
+        after = Line(
+            line.tokens, logs, lengths, kept, line.limit, line.luck, length, line.given, line.parents
+        )  # fmt: skip
+        return after, None, token, step
+
+    def chosen(self, logits: Tensor, line: Line) -> tuple[Tensor, Tensor]:
+        """The token (B, 1) that comes next, and its log-probability; where rules leave nothing, nothing is chosen."""
+        rules = self.settings.rules
+        if logits.is_cuda and self.choose is likeliest and not rules:
+            return likeliest_at_once(logits)
+        ruled = line.ruled(logits, rules)  # (B, V)
+        token = self.choose(ruled, line)  # (B, 1)
+        wide = logits.float()  # (B, V)
+        gain = wide.gather(-1, token) - wide.logsumexp(-1, keepdim=True)  # (B, 1)
+        if rules:
+            gain = gain.masked_fill(ruled.gather(-1, token) == -math.inf, -math.inf)
+        return token, gain
+
+    def done(self, line: Line) -> Tensor:
+        return ~line.open
+
+    def paths(self, line: Line) -> Paths:
+        return Paths(line.tokens[:, None].clone(), line.lengths.clone(), line.logs.clone(), line.logs / line.lengths)
+
+
+# ------------------------------------------------------------------ many hypotheses
+@dataclass(frozen=True)
+class Frontier:
+    """Where a search of many hypotheses stands."""
+
+    tokens: Tensor  # (B, W, L) of the open hypotheses
+    logs: Tensor  # (B, W)
+    pool: Paths  # the best finished paths, (B, W, L)
+    over: Tensor  # (B,)
+    limit: Tensor  # (B,) tokens allowed
+    chosen: Tensor  # () tokens chosen so far
+    given: Given
+
+
+@dataclass(frozen=True)
+class Many:
+    """Beam search."""
+
+    settings: Settings
+    width: int
+    top: int
+    penalty: float
+    exact: bool
+
+    def begin(self, limit: Tensor, luck: Tensor, given: Given) -> Frontier:
+        batch, device = len(limit), limit.device
+        tokens = torch.zeros(batch, self.width, int(limit.max()), dtype=torch.long, device=device)  # (B, W, L)
+        logs = torch.full((batch, self.width), -math.inf, device=device)  # (B, W)
+        pool = Paths(tokens.clone(), torch.zeros_like(logs, dtype=torch.long), logs.clone(), logs.clone())
+        logs = logs.clone()
+        logs[:, 0] = 0.0
+        over, start = torch.zeros_like(limit, dtype=torch.bool), torch.zeros((), dtype=torch.long, device=device)
+        return Frontier(tokens, logs, pool, over, limit, start, given)
+
+    def settle(self, logits: Tensor, f: Frontier) -> tuple[Frontier, Tensor, Tensor, Step]:
+        """Choose candidates, move finished ones to the pool and go on with the best others."""
+        batch, width, room = f.tokens.shape
+        tokens, parents, logs = self.candidates(logits, f)  # (B, C)
+        length = f.chosen + 1
+        paths = f.tokens.gather(1, parents[:, :, None].expand(-1, -1, room))  # (B, C, L)
+        paths = torch.where(torch.arange(room, device=logits.device) == f.chosen, tokens[:, :, None], paths)
+
+        eos = tokens == self.settings.eos
+        rank = torch.arange(tokens.shape[1], device=logits.device)
+        open_logs = logs.masked_fill(eos, -math.inf)  # (B, C)
+        if open_logs.shape[1] < width:
+            open_logs = torch.cat([open_logs, open_logs.new_full((batch, width - open_logs.shape[1]), -math.inf)], 1)
+        next_logs, place = (x[:, :width] for x in open_logs.sort(dim=1, descending=True, stable=True))  # (B, W)
+        place = place.clamp(max=tokens.shape[1] - 1)
+        kept = torch.zeros_like(eos).scatter(1, place, next_logs > -math.inf)  # (B, C)
+
+        over = length >= f.limit  # (B,)
+        ended = (eos & (rank < width) & (logs > -math.inf)) | (over[:, None] & kept)
+        scores = (logs / length.float() ** self.penalty).masked_fill(~ended | f.over[:, None], -math.inf)  # (B, C)
+        scores, best = torch.cat([f.pool.scores, scores], 1).topk(width, 1)  # (B, W)
+        pool = Paths(
+            torch.cat([f.pool.tokens, paths], 1).gather(1, best[:, :, None].expand(-1, -1, room)),
+            torch.cat([f.pool.lengths, length.expand_as(tokens)], 1).gather(1, best),
+            torch.cat([f.pool.logs, logs], 1).gather(1, best),
+            scores,
+        )
+        reach = f.limit if self.exact else length  # the length at which an open hypothesis is compared
+        hope = next_logs[:, 0] / reach.float() ** self.penalty  # (B,)
+        done = f.over | over | (scores[:, -1] >= hope)
+
+        step = Step(tokens, parents, logs, kept & ~over[:, None], ended & ~f.over[:, None], f.over)
+        next_tokens = tokens.gather(1, place)  # (B, W)
+        before = f.logs.shape[1] if logits.shape[0] == batch * width else 1
+        rows = torch.arange(batch, device=logits.device)[:, None] * before + parents.gather(1, place)  # (B, W)
+        frontier = Frontier(
+            paths.gather(1, place[:, :, None].expand(-1, -1, room)), next_logs, pool, done, f.limit, length, f.given
+        )
+        return frontier, rows.flatten(), next_tokens.flatten()[:, None], step
+
+    def candidates(self, logits: Tensor, f: Frontier) -> tuple[Tensor, Tensor, Tensor]:
+        """The 2 W best continuations of all hypotheses together: W of them are sure not to end."""
+        batch, vocab = f.tokens.shape[0], logits.shape[1]
+        count, rules = min(2 * self.width, vocab), self.settings.rules
+        ruled = logits.float().log_softmax(-1)  # (R, V)
+        if rules:
+            so_far = _so_far(f.tokens.flatten(0, 1)[:: f.tokens.shape[1] * batch // len(logits)], f.chosen, f.given)
+            for rule in rules:
+                ruled = rule(ruled, so_far)
+        values, tokens = largest(ruled, count)  # (R, C)
+        before = f.logs[:, : logits.shape[0] // batch]  # only one hypothesis at the first step
+        logs = (values.unflatten(0, (batch, -1)) + before[:, :, None]).flatten(1)  # (B, W * C)
+        logs, place = logs.topk(min(2 * self.width, logs.shape[1]), 1)  # (B, C)
+        return tokens.unflatten(0, (batch, -1)).flatten(1).gather(1, place), place // count, logs
+
+    def done(self, f: Frontier) -> Tensor:
+        return f.over
+
+    def paths(self, f: Frontier) -> Paths:
+        return Paths(*(x[:, : self.top].clone() for x in (f.pool.tokens, f.pool.lengths, f.pool.logs, f.pool.scores)))
 
 
 def largest(x: Tensor, count: int, group: int = 128) -> tuple[Tensor, Tensor]:

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from heedful.blocks.losses import Loss, cross_entropy
-from heedful.data.labelled import NOTHING, EncodedTexts, LabelledBatch, encode_texts
-from heedful.data.wordpieces import WordPieces
+from heedful.data.labelled import NOTHING, Cutter, EncodedTexts, LabelledBatch, encode_texts
 from heedful.tasks.reading import layout_of
 
 BATCH_TOKENS = 16384  # tokens that are read together
@@ -83,7 +82,7 @@ class Labeller:
     """A model with its tokenizer, ready to say the class of texts."""
 
     model: Any
-    tokenizer: WordPieces
+    tokenizer: Cutter
     device: torch.device
     labels: tuple[str, ...]
     context: int
@@ -111,7 +110,7 @@ class Rater:
     """A model with its tokenizer, ready to say a number of texts."""
 
     model: Any
-    tokenizer: WordPieces
+    tokenizer: Cutter
     device: torch.device
     context: int
     notes: tuple[str, ...] = ()  # what whoever loads it should know
@@ -128,7 +127,7 @@ class Rater:
         ]
 
 
-def encodings(texts: Sequence[Given], tokenizer: WordPieces, context: int) -> Iterator[EncodedTexts]:
+def encodings(texts: Sequence[Given], tokenizer: Cutter, context: int) -> Iterator[EncodedTexts]:
     """Texts as a model reads them, some thousands at a time."""
     if isinstance(texts, str):
         raise TypeError("give a list of texts, as [text]")

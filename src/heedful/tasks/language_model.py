@@ -1,98 +1,36 @@
 """Language models: each token of a text from those before it, or from those on either side.
 
-B batch, T tokens, D width, V vocabulary, L layers, N tokens of a text.
+B batch, T tokens, D width, V vocabulary, L layers, N tokens of a text, P tokens given.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from heedful.blocks.losses import Loss, projected_cross_entropy
+from heedful.blocks.state import Cache, Ragged
 from heedful.blocks.taps import watched
-from heedful.data.text import Text
+from heedful.data.bytepairs import BytePairs
+from heedful.data.scripts import LanguageTokenizer, Script, script_of
+from heedful.data.text import Text as Lines
 from heedful.data.tokenizers import SPECIAL, Tokenizer, several
-from heedful.data.windows import EncodedText, TextBatch, encode_text, ids_text, text_ids
+from heedful.data.windows import EncodedText, encode_text, text_ids
 from heedful.decode.graphs import Graphs
-from heedful.decode.rules import Never, Rule, Temperature, TopK, TopP
-from heedful.decode.search import Paths, Search, beam, drain, greedy, sample
+from heedful.decode.rules import AtLeast, Below, Never, NoRepeat, Penalty, Rule, Temperature, TopK, TopP
+from heedful.decode.search import Decoder, Given, Paths, Step, beam, drain, greedy, sample
+from heedful.errors import UserError
+from heedful.tasks.perplexity import STRIDE, bits_per_character, both_ways_loss, sliding_loss, text_loss, windows_loss
 
-STRIDE = 2048  # tokens of a whole text that are read at a time
-TOGETHER = 64  # prompts that are gone on from at a time
+TOGETHER = 64  # texts that are gone on with at a time
 ENDLESS = -1  # an end that no token is: what is written goes on over the ends of lines
-
-
-class Ahead(Protocol):
-    """What a language model that reads ahead offers; see `models/rnn_lm.py`."""
-
-    tokens: Any
-
-    def read(self, tokens: Tensor, /) -> Tensor: ...
-
-
-class BothWays(Protocol):
-    """What a language model that reads in both directions offers; see `models/elmo.py`."""
-
-    tokens: Any
-
-    def read(self, tokens: Tensor, real: Tensor | None = None, /) -> tuple[Tensor, Tensor]: ...
-
-
-LossOf = Callable[[Any, TextBatch], Loss]
-
-
-def ahead_loss(model: Ahead, batch: TextBatch) -> Loss:
-    """Cross-entropy of every token given those before it in its window."""
-    x = model.read(batch.ids[:, :-1])  # (B, T, D)
-    return projected_cross_entropy(
-        x.flatten(0, 1), model.tokens.weight, batch.ids[:, 1:].flatten(), ignore=Tokenizer.pad
-    )
-
-
-def both_ways_loss(model: BothWays, batch: TextBatch) -> Loss:
-    """Cross-entropy of every token given those before it, plus that of every token given those after it.
-
-    What is reported is the mean of the two directions.
-    """
-    real = batch.real
-    ahead, back = model.read(batch.ids, real)  # (B, T + 1, D)
-    before = batch.ids[:, :-1].masked_fill(~real[:, 1:], Tokenizer.pad)  # (B, T)
-    one, other = (
-        projected_cross_entropy(x.flatten(0, 1), model.tokens.weight, wanted.flatten(), ignore=Tokenizer.pad)
-        for x, wanted in ((ahead[:, :-1], batch.ids[:, 1:]), (back[:, 1:], before))
-    )
-    return Loss(one.total + other.total, (one.plain + other.plain) / 2, one.count)
-
-
-@torch.inference_mode()
-def windows_loss(loss_of: LossOf, model: Any, text: EncodedText, device: torch.device, batch_tokens: int) -> float:
-    """The mean loss a token over a text in windows, none of which sees the one before it."""
-    total = 0.0
-    for batch in text.in_order(batch_tokens):
-        total += loss_of(model, batch.to(device)).plain.item()
-    return total / len(text)
-
-
-@torch.inference_mode()
-def text_loss(model: Any, text: EncodedText, device: torch.device, stride: int = STRIDE) -> float:
-    """The mean loss a token over a whole text, each given all before it, whatever the stride it is read in."""
-    ids = torch.from_numpy(text.ids).long().to(device)[None]  # (1, N + 1)
-    state, total = model.start(1, device), 0.0
-    for at in range(0, len(text), stride):
-        end = min(at + stride, len(text))
-        x, state = model.features(ids[:, at:end], state)  # (1, T, D)
-        total += projected_cross_entropy(x[0], model.tokens.weight, ids[0, at + 1 : end + 1]).plain.item()
-    return total / len(text)
-
-
-def bits_per_character(loss: float, text: EncodedText) -> float:
-    """The same loss spread over characters instead of tokens, in bits."""
-    return loss * len(text) / text.characters / math.log(2)
+MULTIPLE = 64  # what rules see of prompts is padded to it, so that few shapes occur
+LATE = 12  # characters at the end of a line that further word pieces may change
+NEAR = 16  # ids that tell how the next one is spelled
 
 
 @dataclass(frozen=True)
@@ -103,6 +41,7 @@ class Writing:
     added: str
     log_probability: float
     ids: list[int]
+    ended: bool = False  # whether the model ended the text, not the length
 
     @property
     def text(self) -> str:
@@ -110,12 +49,78 @@ class Writing:
         return self.prompt + self.added
 
 
+@dataclass(frozen=True)
+class Manner:
+    """How texts are gone on with."""
+
+    length: int = 200  # tokens that are written at the most
+    temperature: float = 1.0  # 0: the likeliest token, each time
+    top_k: int | None = None
+    top_p: float | None = None
+    repetition_penalty: float = 1.0  # over 1, tokens of the text so far are less likely
+    no_repeat: int | None = None  # so many tokens in a row do not occur a second time
+    at_least: int = 0  # tokens that are written before the text may end
+    beams: int = 1  # over 1, the likeliest texts are searched for instead of drawn
+    length_penalty: float = 1.0  # beams compare log p / length^penalty
+
+    def __post_init__(self) -> None:
+        if self.length < 1:
+            raise ValueError(f"at least one token is written, got {self.length}")
+        if self.beams < 1:
+            raise ValueError(f"at least one beam is searched, got {self.beams}")
+        if not 0 <= self.temperature < math.inf:
+            raise ValueError(f"the temperature is 0 or above, got {self.temperature}")
+
+    @property
+    def drawn(self) -> bool:
+        """Whether chance has part in it."""
+        return self.beams == 1 and self.temperature > 0
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether it matters what stands in the text already."""
+        return self.repetition_penalty != 1 or self.no_repeat is not None
+
+    def rules(self, ends: int | None) -> list[Rule]:
+        """The rules of this manner, in the order that is usual elsewhere too."""
+        found: list[Rule] = []
+        found += [] if self.repetition_penalty == 1 else [Penalty(self.repetition_penalty)]
+        found += [] if self.no_repeat is None else [NoRepeat(self.no_repeat)]
+        found += [] if ends is None or not self.at_least else [AtLeast(self.at_least, ends)]
+        if self.drawn:
+            found += [] if self.temperature == 1 else [Temperature(self.temperature)]
+            found += [] if self.top_k is None else [TopK(self.top_k)]
+            found += [] if self.top_p is None else [TopP(self.top_p)]
+        return found
+
+
+@dataclass
+class Text:
+    """A text that is being gone on with: the tokens that are given, the seed of its chance, and what was written."""
+
+    given: list[int]
+    seed: int = 0
+    written: list[int] = field(default_factory=list)
+    log: float = 0.0
+    over: bool = False
+
+    @property
+    def ids(self) -> list[int]:
+        """All tokens so far."""
+        return [*self.given, *self.written]
+
+
 @dataclass
 class Writer:
-    """A language model with its tokenizer, ready to go on with texts."""
+    """A language model with its tokenizer, ready to go on with texts.
+
+    What `length`, `temperature`, `top_k` and `top_p` say is what `generate` does where it is not told otherwise. A text
+    may be longer than the model's context: when that is full, the model forgets the older half, and reads the newer
+    one again as if the text began there. What it sees depends on the text's length alone.
+    """
 
     model: Any  # a module that is Ahead
-    tokenizer: Tokenizer
+    tokenizer: LanguageTokenizer
     device: torch.device
     length: int = 200  # tokens that are written
     temperature: float = 1.0
@@ -123,56 +128,81 @@ class Writer:
     top_p: float | None = None
     notes: tuple[str, ...] = ()  # what whoever loads it should know
     graphs: Graphs | None = field(init=False)
+    script: Script = field(init=False)
 
     def __post_init__(self) -> None:
         self.model.to(self.device).eval()
         self.graphs = Graphs() if self.device.type == "cuda" else None
+        self.script = script_of(self.tokenizer)
 
-    def write(
+    @property
+    def context(self) -> int | None:
+        """How many tokens the model sees at once; None, where there is no limit."""
+        context: int = self.model.config.context
+        return context if hasattr(self.model, "fits") else None
+
+    def generate(
         self,
         prompts: Sequence[str],
-        length: int | None = None,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
+        *,
+        samples: int = 1,
         seed: int = 0,
         first: int = 0,
+        special: bool = False,
+        **manner: Any,
     ) -> list[Writing]:
-        """Go on with each prompt by chance; prompt n of a seed gives the same, whatever else is in the batch.
+        """Go on with each prompt, `samples` times, in a `Manner` whose settings are given by their names.
 
-        `first` is the number of the first prompt, for prompts that come in parts.
+        A token is drawn by chance each time, or with temperature 0 the likeliest taken; with beams, the `samples`
+        likeliest texts that are found come best first. Prompt n of a seed gives the same, whatever else is in the
+        batch; `first` is the number of the first prompt, for prompts that come in parts. Text that spells a special
+        token is ordinary text, unless `special` is said.
         """
-        heat = self.temperature if temperature is None else temperature
-        count, share = self.top_k if top_k is None else top_k, self.top_p if top_p is None else top_p
-        rules: list[Rule] = [*self._rules(), Temperature(heat)]
-        rules += [] if count is None else [TopK(count)]
-        rules += [] if share is None else [TopP(share)]
-
-        def begin(state: Any, prefix: Tensor, limit: Tensor, rows: range) -> Search:
-            seeds = [(seed * 1_000_003 + first + row) % 2**63 for row in rows]
-            return sample(self.model, state, prefix, limit, ENDLESS, seeds, rules, self._graphs())
-
-        return [found[0] for found in self._run(prompts, length, begin)]
-
-    def search(
-        self, prompts: Sequence[str], beams: int = 1, top: int = 1, length: int | None = None
-    ) -> list[list[Writing]]:
-        """The `top` likeliest ways to go on that beam search finds, best first; with one beam, greedily."""
-        if not 1 <= top <= beams:
-            raise ValueError(f"{beams} beams cannot give {top} texts")
-
-        def begin(state: Any, prefix: Tensor, limit: Tensor, rows: range) -> Search:
-            if beams == 1:
-                return greedy(self.model, state, prefix, limit, ENDLESS, self._rules(), self._graphs())
-            return beam(
-                self.model, state, prefix, limit, ENDLESS, beams, top, rules=self._rules(), graphs=self._graphs()
+        how, rows = self._manner(**manner), list(enumerate(several(prompts), first))
+        if samples < 1 or (how.beams > 1 and samples > how.beams):
+            raise ValueError(
+                f"{how.beams} beams cannot give {samples} texts" if samples > 1 else "no text is asked for"
             )
+        each, texts = (1 if how.beams > 1 else samples), list[tuple[str, Text]]()
+        for number, prompt in rows:
+            given = [self.script.begins, *self._ids(prompt, special)]
+            texts += [(prompt, Text(given, seed_of(seed, number, sample))) for sample in range(each)]
+        found: list[Writing] = []
+        size = max(1, TOGETHER // how.beams)
+        for start in range(0, len(texts), size):
+            some = texts[start : start + size]
+            if how.beams > 1:
+                found += self._searched(some, how, samples)
+            else:
+                for _ in self._drawn([text for _, text in some], how):
+                    pass
+                found += [self._writing(prompt, text) for prompt, text in some]
+        return found
 
-        return self._run(prompts, length, begin)
+    def stream(self, prompt: str, *, seed: int = 0, special: bool = False, **manner: Any) -> Iterator[str]:
+        """What `generate` adds to a prompt, as soon as it is sure: a piece of whole characters a token, and the rest.
+
+        A piece is empty where the next tokens may still change it.
+        """
+        how = self._manner(**manner)
+        if how.beams > 1:
+            yield self.generate([prompt], seed=seed, special=special, **manner)[0].added
+            return
+        text = Text([self.script.begins, *self._ids(prompt, special)], seed_of(seed, 0))
+        spelling = Spelling(self, text.given[1:])
+        for step in self._drawn([text], how):
+            token = int(step.tokens[0, 0])
+            if not bool(step.done[0]) and token != self.script.ends:
+                yield spelling.add(token)
+        if piece := spelling.rest():
+            yield piece
 
     def loss(self, text: str) -> float:
-        """The mean loss a token, in nats, of a whole text."""
-        return text_loss(self.model, _encoded(text, self.tokenizer), self.device)
+        """The mean loss a token, in nats, of a whole text, each given all before it or at least half a context."""
+        if self.context is None:
+            return text_loss(self.model, _encoded(text, self.tokenizer), self.device)
+        encoded, stride = _encoded(text, self.tokenizer, self.context), -(-self.context // 2)
+        return sliding_loss(self.model, encoded, self.device, stride, STRIDE)
 
     def perplexity(self, text: str) -> float:
         """e to that loss: as if the model had so many tokens to choose from at each place."""
@@ -182,63 +212,202 @@ class Writer:
         """The loss of a whole text over its characters, in bits."""
         return bits_per_character(self.loss(text), _encoded(text, self.tokenizer))
 
-    def _rules(self) -> tuple[Rule, ...]:
-        return (Never((Tokenizer.pad, Tokenizer.unk, Tokenizer.bos)),)
+    def forgotten(self, count: int) -> int:
+        """How many tokens at the beginning of a text of so many the model has forgotten."""
+        if self.context is None or count <= self.context:
+            return 0
+        step = self.context + 1 - max(1, self.context // 2)
+        return step * -(-(count - self.context) // step)
+
+    def tokens_of(self, prompt: str, special: bool = False) -> int:
+        """How many tokens the model reads of a prompt, the one that it begins with counted."""
+        return 1 + len(self._ids(prompt, special))
+
+    def completed(self, given: list[int], tokens: Sequence[int], length: int) -> list[str]:
+        """What each of some tokens adds to a text, with the likeliest tokens that follow it."""
+        texts = [Text([*given, token]) for token in tokens]
+        for _ in self._drawn(texts, Manner(length, temperature=0.0)):
+            pass
+        return [self._added(given[1:], [*text.given[len(given) :], *text.written]) for text in texts]
+
+    # -------------------------------------------------------------- from texts to searches
+    def _manner(self, **changes: Any) -> Manner:
+        usual = Manner(self.length, self.temperature, self.top_k, self.top_p)
+        return replace(usual, **{name: value for name, value in changes.items() if value is not None})
+
+    def _ids(self, prompt: str, special: bool) -> list[int]:
+        if not special:
+            return self.script.text_ids(prompt)
+        if not isinstance(self.tokenizer, BytePairs):
+            raise UserError(
+                "no text spells a special token of this model", where="special", todo="leave it out",
+                expected="a model with byte pairs, as GPT-2",
+            )  # fmt: skip
+        return self.tokenizer.allowing(prompt)
+
+    def _rules(self, how: Manner) -> list[Rule]:
+        banned, rows = self.script.unwritten, self.model.tokens.weight.shape[0]
+        always: list[Rule] = [Never(banned)] if banned else []
+        always += [Below(self.tokenizer.vocab)] if rows > self.tokenizer.vocab else []
+        return [*always, *how.rules(self.script.ends)]
 
     def _graphs(self) -> Graphs | None:
         """Captured steps, unless somebody watches: a graph neither hears taps nor forgets what an edit did."""
         return None if watched(self.model) else self.graphs
 
+    @property
+    def _end(self) -> int:
+        return ENDLESS if self.script.ends is None else self.script.ends
+
     @torch.inference_mode()
-    def _run(
-        self, prompts: Sequence[str], length: int | None, begin: Callable[[Any, Tensor, Tensor, range], Search]
-    ) -> list[list[Writing]]:
-        wanted = self.length if length is None else length
-        if wanted < 1:
-            raise ValueError(f"at least one token is written, got {wanted}")
-        found: list[list[Writing]] = []
-        prompts = several(prompts)
-        for start in range(0, len(prompts), TOGETHER):
-            rows = range(start, min(start + TOGETHER, len(prompts)))
-            ids = [text_ids(prompts[row], self.tokenizer) for row in rows]
-            state, prefix = self._start(ids)
-            limit = torch.full((len(rows),), wanted)  # (B,)
-            paths = drain(begin(state, prefix, limit, rows))
-            found += self._read([prompts[row] for row in rows], ids, paths)
+    def _drawn(self, texts: Sequence[Text], how: Manner) -> Iterator[Step]:
+        """Write one token after another to each text, in as many searches as the context asks for."""
+        going, rules = list(texts), self._rules(how)
+        while going:
+            seen = [text.ids[self.forgotten(len(text.ids)) :] for text in going]
+            left = [how.length - len(text.written) for text in going]
+            if self.context is not None:
+                left = [min(one, self.context + 1 - len(ids)) for one, ids in zip(left, seen, strict=True)]
+            limit, given = torch.tensor(left), self._given(going, how)  # (B,)
+            start = (*self._begun(seen, max(left)), limit, self._end)
+            if how.drawn:
+                seeds = [text.seed for text in going]
+                paths = yield from sample(*start, seeds, rules, self._graphs(), given)
+            else:
+                paths = yield from greedy(*start, rules, self._graphs(), given)
+            parts = (going, seen, _ids_of(paths), paths.logs[:, 0].tolist(), left)
+            for text, before, (ids,), log, most in zip(*parts, strict=True):
+                # Where the rules leave nothing to write, what there is stays.
+                text.log += log if math.isfinite(log) else self._log(before, ids)
+                text.written += ids
+                text.over = len(text.written) >= how.length or len(ids) < most or ids[-1] == self._end
+            going = [text for text in going if not text.over]
+
+    @torch.inference_mode()
+    def _searched(self, texts: Sequence[tuple[str, Text]], how: Manner, top: int) -> list[Writing]:
+        """The `top` likeliest ways to go on with each text that beams find."""
+        given = [text.given for _, text in texts]
+        longest = max(map(len, given))
+        if self.context is not None and longest + how.length - 1 > self.context:
+            raise UserError(
+                "beams compare whole texts, and these do not fit into the model's context", where="length",
+                found=f"a prompt of {longest:,} tokens and {how.length:,} to write",
+                expected=f"at most {self.context + 1:,} together",
+                todo="ask for a shorter length, cut the prompt, or leave the beams out",
+            )  # fmt: skip
+        limit = torch.full((len(texts),), how.length)  # (B,)
+        paths = drain(
+            beam(
+                *self._begun(given, how.length, how.beams), limit, self._end, how.beams, top, how.length_penalty,
+                rules=self._rules(how), graphs=self._graphs(), given=self._given([text for _, text in texts], how),
+            )
+        )  # fmt: skip
+        found: list[Writing] = []
+        for (prompt, text), ids, logs in zip(texts, _ids_of(paths), paths.logs.tolist(), strict=True):
+            for one, log in zip(ids, logs, strict=True):
+                # A penalty changes what beams compare; what is told is the model's own probability.
+                own = log if how.repetition_penalty == 1 else self._log(text.given, one)
+                found += [self._writing(prompt, Text(text.given, 0, one, own))] if math.isfinite(log) else []
         return found
 
-    def _start(self, ids: list[list[int]]) -> tuple[Any, Tensor]:
-        """The state before the last token of each prompt, and these tokens; a prompt begins like a new line."""
-        given = [[Tokenizer.eos, *row] for row in ids]
-        prefix = torch.tensor([row[-1:] for row in given], device=self.device)  # (B, 1)
-        longest = max(map(len, given)) - 1
-        if not longest:
-            return self.model.start(len(given), self.device), prefix
-        before = torch.full((len(given), longest), Tokenizer.pad)  # (B, T)
-        for place, row in enumerate(given):
-            before[place, : len(row) - 1] = torch.tensor(row[:-1], dtype=torch.long)
-        lengths = torch.tensor([len(row) - 1 for row in given])  # (B,)
-        real = torch.arange(longest) < lengths[:, None]  # (B, T)
-        return self.model.features(before.to(self.device), None, real.to(self.device))[1], prefix
+    def _begun(self, ids: list[list[int]], room: int, beams: int = 1) -> tuple[Decoder, Any, Tensor]:
+        """What every search starts from: a decoder, its state before the last token of each text, and these tokens.
 
-    def _read(self, prompts: list[str], given: list[list[int]], paths: Paths) -> list[list[Writing]]:
-        parts = (paths.tokens.tolist(), paths.lengths.tolist(), paths.logs.tolist())
-        return [
-            [
-                Writing(prompt, self._added(before, ids[:length]), log, ids[:length])
-                for ids, length, log in zip(tokens, lengths, logs, strict=True)
-            ]
-            for prompt, before, tokens, lengths, logs in zip(prompts, given, *parts, strict=True)
-        ]
+        At most `room` tokens are going to follow.
+        """
+        graphs, row_by_row = self._graphs(), getattr(self.model, "row_by_row", None)
+        if graphs is not None and row_by_row is not None and (decoder := row_by_row()) is not None:
+            return decoder, *decoder.begin(ids, max(map(len, ids)) + room, beams, graphs.run)
+        rows, lengths = len(ids), [len(row) - 1 for row in ids]
+        prefix = torch.tensor([row[-1:] for row in ids], device=self.device)  # (B, 1)
+        longest, state = max(lengths), self.model.start(rows, self.device)
+        if not longest:
+            return self.model, state, prefix
+        before = torch.tensor(
+            [[row[0]] * (longest - length) + row[:-1] for row, length in zip(ids, lengths, strict=True)]
+        )
+        before, skip = before.to(self.device), longest - torch.tensor(lengths, device=self.device)  # (B, T), (B,)
+        if min(lengths) == longest:
+            return self.model, self.model.features(before, state)[1], prefix
+        if isinstance(state, Cache):
+            assert self.context is not None
+            return self.model, self.model.features(before, replace(state, ragged=Ragged(skip, self.context)))[1], prefix
+        real = torch.arange(longest, device=self.device) >= skip[:, None]  # (B, T)
+        return self.model, self.model.features(before, state, real)[1], prefix
+
+    def _given(self, texts: Sequence[Text], how: Manner) -> Given:
+        """What the rules know of texts so far: their tokens, but for the one that they begin with."""
+        chosen = torch.tensor([len(text.written) for text in texts])  # (B,)
+        if not how.looks_back:
+            return Given(torch.zeros(len(texts), 0, dtype=torch.long), torch.zeros_like(chosen), chosen)
+        rows = [text.ids[1:] for text in texts]
+        longest = -(-max(map(len, rows)) // MULTIPLE) * MULTIPLE
+        tokens = torch.tensor([[self.script.begins] * (longest - len(row)) + row for row in rows])  # (B, P)
+        return Given(tokens.long(), torch.tensor([len(row) for row in rows]), chosen)
+
+    def _log(self, given: list[int], ids: list[int]) -> float:
+        """The log-probability of ids after those that are given."""
+        tokens = torch.tensor([[*given, *ids[:-1]]], device=self.device)  # (1, T)
+        logits, _ = self.model(tokens, self.model.start(1, self.device))
+        logs = logits[0, len(given) - 1 :].float().log_softmax(-1)  # (L, V)
+        return float(logs.gather(1, torch.tensor(ids, device=self.device)[:, None]).sum())
+
+    # -------------------------------------------------------------- from ids to texts
+    def _writing(self, prompt: str, text: Text) -> Writing:
+        ended = text.written[-1:] == [self._end]
+        return Writing(prompt, self._added(text.given[1:], text.written), text.log, text.written, ended)
 
     def _added(self, before: list[int], ids: list[int]) -> str:
         """What some ids add to a text: pieces read differently inside a word than at its beginning.
 
         What follows an unknown word joins on to it as to any other, but only known ones can be read.
         """
+        if isinstance(self.tokenizer, BytePairs):
+            return self.script.ids_text(ids)
         before = [number if number != Tokenizer.unk else len(SPECIAL) for number in before]
-        head, whole = ids_text(before, self.tokenizer), ids_text([*before, *ids], self.tokenizer)
-        return whole[len(head) :] if whole.startswith(head) else ids_text(ids, self.tokenizer)
+        head, whole = self.script.ids_text(before), self.script.ids_text([*before, *ids])
+        return whole[len(head) :] if whole.startswith(head) else self.script.ids_text(ids)
+
+
+def seed_of(seed: int, number: int, sample: int = 0) -> int:
+    """The seed of the chance of one text: a sample of a prompt. Generators look at the last 32 bits alone."""
+    return (seed * 1_000_003 + number + sample * 2_654_435_761) % 2**63
+
+
+def _ids_of(paths: Paths) -> list[list[list[int]]]:
+    """The ids of each path of each text."""
+    return [
+        [ids[:length] for ids, length in zip(some, lengths, strict=True)]
+        for some, lengths in zip(paths.tokens.tolist(), paths.lengths.tolist(), strict=True)
+    ]
+
+
+class Spelling:
+    """The text of ids that come one by one, as soon as it is sure.
+
+    What may be part of a character is held back, and of word pieces the end of a line: those that follow may join on.
+    """
+
+    def __init__(self, writer: Writer, before: Sequence[int]) -> None:
+        self.writer, self.before, self.ids, self.told = writer, list(before), list[int](), 0
+        pieces = (
+            () if isinstance(writer.tokenizer, BytePairs) else writer.tokenizer.pieces(range(writer.tokenizer.vocab))
+        )
+        self.late = LATE if any(piece.startswith("##") for piece in pieces) else 0
+
+    def add(self, number: int) -> str:
+        """What is sure now, after one more id, and was not before."""
+        self.ids.append(number)
+        text = self.writer._added(self.before, self.ids)
+        sure = text if text.endswith("\n") else text[: max(0, len(text) - self.late)].rstrip("\ufffd")
+        piece, self.told = sure[self.told :], max(self.told, len(sure))
+        if sure == text:  # all is told: what follows needs to know the last ids alone
+            self.before, self.ids, self.told = [*self.before, *self.ids][-NEAR:], [], 0
+        return piece
+
+    def rest(self) -> str:
+        """What was held back."""
+        return self.writer._added(self.before, self.ids)[self.told :]
 
 
 @dataclass
@@ -277,8 +446,8 @@ class TextReader:
         return math.exp(self.loss(text))
 
 
-def _encoded(text: str, tokenizer: Tokenizer, context: int = STRIDE) -> EncodedText:
+def _encoded(text: str, tokenizer: LanguageTokenizer, context: int = STRIDE) -> EncodedText:
     """A text, its last line given an end where it has none."""
     if not text:
         raise ValueError("an empty text has no perplexity")
-    return encode_text(Text(text.removesuffix("\n").split("\n")), tokenizer, context)
+    return encode_text(Lines(text.removesuffix("\n").split("\n")), tokenizer, context)

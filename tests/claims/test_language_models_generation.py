@@ -1,0 +1,139 @@
+"""Row G8 of the claim sheet: to predict the next word is to look in one direction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+
+from heedful.bars import bars
+from heedful.data.bytepairs import BytePair, BytePairs
+from heedful.data.tokenizers import Characters, Tokenizer, WordPiece
+from heedful.data.wordpieces import WordPieces
+from heedful.errors import UserError
+from heedful.models import build
+from heedful.models.configs import BertConfig
+from heedful.models.configs.gpt import GptConfig
+from heedful.tasks.embedding import Reader
+from heedful.tasks.language_model import Writer
+from heedful.tasks.next_word import hidden_words, next_words, sides, word_of
+
+CPU = torch.device("cpu")
+PLACES = {"school": "with a book", "work": "with a bag", "the lake": "with a fish", "church": "with a song"}
+TEXTS = [f"The {who} came home from {place} {what}." for who in ("child", "man") for place, what in PLACES.items()]
+GAP = "The child came home from ___"
+
+
+def trained(model: Any, loss_of: Any, steps: int) -> Any:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for step in range(steps):
+        loss = loss_of(step)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert float(loss.detach()) < 1.0
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def writer() -> Writer:
+    """A small GPT that has read the sentences."""
+    torch.manual_seed(0)
+    pairs = BytePairs.train(BytePair(vocab=300), TEXTS)
+    model = build(GptConfig(vocab=pairs.vocab, width=32, heads=2, layers=2, context=48, dropout=0, attention_dropout=0))
+    rows = [[pairs.end, *ids, pairs.end] for ids in pairs.ids(TEXTS)]
+    longest = max(map(len, rows))
+    ids = torch.tensor([[*row, *[-1] * (longest - len(row))] for row in rows])
+
+    def loss(step: int) -> torch.Tensor:
+        logits = model.tokens.logits(model.read(ids[:, :-1].clamp(min=0)))
+        return F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), ignore_index=-1)
+
+    return Writer(trained(model, loss, 120), pairs, CPU)
+
+
+@pytest.fixture(scope="module")
+def reader() -> Reader:
+    """A small BERT that has filled gaps of the same sentences."""
+    torch.manual_seed(0)
+    pieces = WordPieces.train(WordPiece(vocab=120), TEXTS * 3)
+    config = BertConfig(
+        vocab=pieces.vocab, width=32, heads=2, layers=2, hidden=64, context=32, dropout=0.0, attention_dropout=0.0
+    )
+    model: Any = build(config)
+    hidden = [(text.replace(place, "[MASK]", 1), place) for text in TEXTS for place in PLACES if f" {place} " in text]
+    cases = [(text, pieces.ids([place])[0]) for text, place in hidden]
+    made = Reader(model, pieces, CPU)
+    cases = [(made._with_gaps(text), place[0]) for text, place in cases if len(place) == 1]
+    assert len(cases) >= 6
+
+    def loss(step: int) -> torch.Tensor:
+        row, place = cases[step % len(cases)]
+        x = model(torch.tensor([row]))[0, row.index(pieces.mask)][None]
+        return F.cross_entropy(model.words(x), torch.tensor([place]))
+
+    trained(model.train(), loss, 240)
+    return made
+
+
+@pytest.mark.claim("G8")
+def test_a_causal_model_does_not_see_what_stands_behind_the_gap_and_a_masked_one_does(
+    writer: Writer, reader: Reader
+) -> None:
+    plain = next_words(writer, GAP, 4)
+    likely = {guess.word for guess in plain.guesses if guess.probability > 0.1}
+    assert likely <= {"school", "work", "the", "church"} and len(likely) >= 3
+    assert sum(guess.probability for guess in plain.guesses) == pytest.approx(1, abs=0.1)
+    for place, what in PLACES.items():
+        text = f"{GAP} {what}."
+        assert next_words(writer, text, 4) == plain  # not a bit
+        if place != "the lake":
+            best = hidden_words(reader, text, 3).guesses[0]
+            assert best.word == place
+            assert best.probability > 0.8
+            assert best.probability > 2 * next(g.probability for g in plain.guesses if g.word == place)
+
+
+@pytest.mark.claim("G8")
+def test_each_tells_what_it_has_seen(writer: Writer, reader: Reader) -> None:
+    text = "The child came home from ___ with a book."
+    assert next_words(writer, text).seen == "The child came home from ___"
+    assert hidden_words(reader, text).seen == text
+    assert next_words(writer, "___ child").seen == "___"
+    for wrong in ("no gap", "___ and ___"):
+        with pytest.raises(UserError, match="one gap"):
+            sides(wrong)
+
+
+@pytest.mark.claim("G8")
+def test_the_likelihood_of_a_word_is_that_of_its_first_piece(writer: Writer) -> None:
+    ids = torch.tensor([[writer.script.begins, *writer.script.text_ids("The child came home from")]])
+    with torch.no_grad():
+        p = writer.model(ids, writer.model.start(1, CPU))[0][0, -1].softmax(-1)
+    for guess in next_words(writer, GAP, 3).guesses:
+        first = writer.script.text_ids("The child came home from " + guess.word)[ids.shape[1] - 1]
+        assert guess.probability == pytest.approx(float(p[first]), rel=1e-4)
+    letters = Tokenizer.train(Characters(vocab=60), TEXTS)
+    model = build(GptConfig(vocab=letters.vocab, width=16, heads=2, layers=1, context=64)).eval()
+    assert len(next_words(Writer(model, letters, CPU), GAP, 5).guesses) == 5
+    assert [word_of(text) for text in (" school.", "don't go", "...", "\nThe", "", "日本 x")] == [
+        "school", "don't", "...", "", "", "日本",
+    ]  # fmt: skip
+
+
+@pytest.mark.claim("G8")
+def test_both_are_drawn_side_by_side(tmp_path: Path, writer: Writer, reader: Reader) -> None:
+    charts = {
+        one.kind: (one.seen, [(guess.word, guess.probability) for guess in one.guesses])
+        for one in (next_words(writer, GAP), hidden_words(reader, GAP + " with a book."))
+    }
+    bars(charts, tmp_path / "next.png", GAP)
+    bars({"causal": charts["causal"]}, tmp_path / "one.png", GAP)
+    wide, narrow = (np.asarray(Image.open(tmp_path / name)).shape for name in ("next.png", "one.png"))
+    assert wide[1] > 1.5 * narrow[1]
+    assert wide[0] == narrow[0]

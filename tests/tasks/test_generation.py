@@ -1,0 +1,335 @@
+"""Texts that a model goes on with: alone and together, beyond its context, piece by piece, and beside transformers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from heedful.data.bytepairs import BytePair, BytePairs
+from heedful.data.tokenizers import Bpe, Characters, Tokenizer, WholeWords, WordPiece
+from heedful.decode.rules import Written
+from heedful.errors import UserError
+from heedful.models import build
+from heedful.models.configs import RnnLMConfig
+from heedful.models.configs.gpt import GptConfig
+from heedful.tasks import language_model
+from heedful.tasks.language_model import Manner, Text, Writer, seed_of
+
+CPU = torch.device("cpu")
+LINES = ["a rose is a rose", "", "is a rose, is a rose", "  naïve 日本 🙂 café don't", "I do not know"] * 4
+PAIRS = BytePairs.train(BytePair(vocab=290), ["\n".join(LINES)])
+LETTERS = Tokenizer.train(Characters(vocab=60), LINES)
+POSITIONS = ("learned", "none", "sinusoid", "sinusoid_halves", "rotary", "alibi")
+PROMPTS = ["", "a rose", "is a rose, is a rose is a rose, a rose is\na rose", "naïve 日", "x", "a rose is a rose is a"]
+MANNERS: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0},
+    "drawn": {},
+    "ruled": {"top_k": 20, "top_p": 0.9, "repetition_penalty": 1.3, "no_repeat": 2, "at_least": 9, "temperature": 0.7},
+    "beams": {"beams": 3, "samples": 2, "length": 7},
+    "ruled beams": {"beams": 3, "length": 7, "repetition_penalty": 1.3, "no_repeat": 2},
+}
+
+
+def spread(model: Any, by: float = 0.15) -> Any:
+    """The model with weights that make some tokens much likelier than others."""
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(by * torch.randn_like(weight))
+    return model.eval()
+
+
+def gpt(positions: str = "learned", context: int = 20, vocab: int = PAIRS.vocab) -> Any:
+    torch.manual_seed(3)
+    settings = {"width": 16, "heads": 2, "layers": 2, "context": context, "positions": positions}
+    return spread(build(GptConfig.model_validate({"vocab": vocab, **settings})))
+
+
+def rnn(vocab: int = PAIRS.vocab) -> Any:
+    torch.manual_seed(3)
+    return spread(build(RnnLMConfig(vocab=vocab, width=12, hidden=16, layers=2, context=8)))
+
+
+WRITERS = {name: (lambda name=name: Writer(gpt(name), PAIRS, CPU, length=30)) for name in POSITIONS} | {
+    "rnn": lambda: Writer(rnn(), PAIRS, CPU, length=30),
+    "lines": lambda: Writer(gpt(vocab=LETTERS.vocab), LETTERS, CPU, length=30),
+}
+
+
+# ------------------------------------------------------------------ alone and together
+@pytest.mark.parametrize("kind", WRITERS)
+def test_prompts_of_different_lengths_give_together_what_each_gives_alone(kind: str) -> None:
+    writer = WRITERS[kind]()
+    for name, manner in MANNERS.items():
+        prompts = [prompt[:9] for prompt in PROMPTS] if "beams" in name else PROMPTS
+        together = writer.generate(prompts, seed=5, **manner)
+        alone = [found for n, p in enumerate(prompts) for found in writer.generate([p], seed=5, first=n, **manner)]
+        assert [found.ids for found in together] == [found.ids for found in alone], name
+        for one, other in zip(together, alone, strict=True):
+            assert one.log_probability == pytest.approx(other.log_probability, abs=1e-4)
+            assert (one.text, one.ended) == (other.text, other.ended)
+            assert one.text == one.prompt + one.added
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+@torch.no_grad()
+def test_what_stands_beside_a_prompt_changes_no_logit(kind: str) -> None:
+    writer = WRITERS[kind]()
+    ids = [[PAIRS.end % writer.tokenizer.vocab, *torch.randint(4, 20, (n,)).tolist()] for n in (3, 11, 0, 7, 11, 1)]
+    decoder, state, prefix = writer._begun(ids, 5)
+    tokens = torch.cat([prefix, torch.randint(4, 20, (len(ids), 3))], 1)
+    together = []
+    for token in tokens.split(1, 1):
+        logits, state = decoder(token, state)
+        together.append(logits)
+    for row, given in enumerate(ids):
+        whole = torch.tensor([[*given, *tokens[row, 1:].tolist()]])
+        alone = writer.model(whole, writer.model.start(1, CPU))[0][0, -4:]
+        torch.testing.assert_close(torch.cat(together, 1)[row], alone, rtol=0, atol=1e-5)
+
+
+def test_the_batch_size_and_the_number_of_samples_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = WRITERS["learned"]()
+    many = writer.generate(PROMPTS, samples=3, seed=1, length=8)
+    assert [found.prompt for found in many] == [prompt for prompt in PROMPTS for _ in range(3)]
+    assert [found.ids for found in many[::3]] == [found.ids for found in writer.generate(PROMPTS, seed=1, length=8)]
+    assert len({tuple(found.ids) for found in many}) == len(many)
+    monkeypatch.setattr(language_model, "TOGETHER", 4)
+    assert [found.ids for found in writer.generate(PROMPTS, samples=3, seed=1, length=8)] == [f.ids for f in many]
+    assert len({seed_of(s, n, k) & 0xFFFFFFFF for s in range(4) for n in range(40) for k in range(20)}) == 3200
+
+
+# ------------------------------------------------------------------ beyond the context
+@pytest.mark.parametrize("context", [1, 2, 5, 8])
+def test_a_full_context_forgets_its_older_half(context: int) -> None:
+    writer = Writer(gpt(context=context), PAIRS, CPU)
+    assert [writer.forgotten(count) for count in range(context + 1)] == [0] * (context + 1)
+    for count in range(context + 1, 40):
+        seen = count - writer.forgotten(count)
+        assert max(1, context // 2) <= seen <= context
+        assert writer.forgotten(count) >= writer.forgotten(count - 1)
+    assert context + 1 - writer.forgotten(context + 1) == max(1, context // 2)
+
+
+@pytest.mark.parametrize("prompt", ["", "a rose is", "is a rose, is a rose is a rose, a rose is a rose, naïve"])
+def test_beyond_the_context_each_token_is_told_from_what_is_not_forgotten(prompt: str) -> None:
+    writer = Writer(gpt(context=9), PAIRS, CPU)
+    (found,) = writer.generate([prompt], length=40, temperature=0)
+    ids, log = [PAIRS.end, *PAIRS.ids([prompt])[0]], 0.0
+    for token in found.ids:
+        seen = ids[writer.forgotten(len(ids)) :]
+        logs = writer.model(torch.tensor([seen]), writer.model.start(1, CPU))[0][0, -1].detach().log_softmax(-1)
+        assert int(logs.argmax()) == token
+        log += float(logs[token])
+        ids.append(token)
+    assert found.log_probability == pytest.approx(log, abs=1e-4)
+    assert len(found.ids) == 40 or found.ended
+
+
+def test_chance_and_rules_go_on_where_the_context_is_left() -> None:
+    short, wide = Writer(gpt("none", context=7), PAIRS, CPU), Writer(gpt("none", context=300), PAIRS, CPU)
+    for weight in (*short.model.parameters(), *wide.model.parameters()):
+        weight.data.zero_()  # all tokens alike, whatever is seen: only chance and rules tell texts apart
+    for manner in ({}, {"no_repeat": 1}, {"at_least": 40, "top_k": 5}, {"repetition_penalty": 3.0}):
+        one, other = (writer.generate(["a rose", ""], length=60, seed=2, **manner) for writer in (short, wide))
+        assert [found.ids for found in one] == [found.ids for found in other]
+    assert len(set(one[0].ids)) > 20
+
+
+def test_beams_that_do_not_fit_are_refused_with_advice() -> None:
+    writer = Writer(gpt(context=20), PAIRS, CPU)
+    assert len(writer.generate(["a"], beams=2, length=19)[0].ids) <= 19
+    with pytest.raises(UserError, match="do not fit into the model's context"):
+        writer.generate(["a"], beams=2, length=20)
+    assert len(Writer(rnn(), PAIRS, CPU).generate(["a"], beams=2, length=50)) == 1  # has no limit
+
+
+# ------------------------------------------------------------------ piece by piece
+@pytest.mark.parametrize(
+    "tokenizer",
+    [PAIRS, LETTERS, *(Tokenizer.train(c, LINES) for c in (WordPiece(vocab=90), WholeWords(vocab=30), Bpe(vocab=275)))],
+    ids=["pairs", "characters", "word pieces", "words", "bpe"],
+)
+def test_what_flows_is_what_is_written_at_once(tokenizer: Any) -> None:
+    writer = Writer(rnn(tokenizer.vocab), tokenizer, CPU, length=60)
+    for seed, prompt in enumerate(("", "a rose", "naïve 日本")):
+        (found,) = writer.generate([prompt], seed=seed)
+        pieces = list(writer.stream(prompt, seed=seed))
+        assert "".join(pieces) == found.added
+        assert len(pieces) in (len(found.ids) - found.ended, len(found.ids) - found.ended + 1)
+    assert "".join(writer.stream("a", beams=2, length=5)) == writer.generate(["a"], beams=2, length=5)[0].added
+
+
+def test_a_character_of_several_tokens_comes_whole() -> None:
+    writer = Writer(rnn(), PAIRS, CPU)
+    whole = "🙂日é"
+    spelling = language_model.Spelling(writer, [])
+    pieces = [spelling.add(number) for number in bytes_of(whole)]
+    assert "".join(pieces) == whole
+    assert [piece for piece in pieces if piece] == list(whole)
+    assert spelling.rest() == ""
+    assert [spelling.add(number) for number in bytes_of("🙂")[:2]] == ["", ""]
+    assert spelling.rest() == "\ufffd"
+
+
+def bytes_of(text: str) -> list[int]:
+    """The ids of single bytes."""
+    single = {PAIRS.bytes([number]): number for number in range(PAIRS.vocab)}
+    return [single[bytes([byte])] for byte in text.encode()]
+
+
+# ------------------------------------------------------------------ settings
+def test_settings_out_of_range_are_refused() -> None:
+    writer = WRITERS["learned"]()
+    for manner, message in (
+        ({"length": 0}, "at least one token"), ({"top_k": 0}, "top-k"), ({"top_p": 2.0}, "top-p"),
+        ({"temperature": -1.0}, "0 or above"), ({"repetition_penalty": 0.0}, "penalty must be above 0"),
+        ({"no_repeat": 0}, "at least one token"), ({"beams": 0}, "at least one beam"),
+        ({"beams": 2, "samples": 3}, "2 beams cannot give 3"), ({"samples": 0}, "no text is asked for"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            writer.generate(["a"], **manner)
+    with pytest.raises(TypeError, match="hotness"):
+        writer.generate(["a"], hotness=3)
+    with pytest.raises(TypeError):
+        writer.generate("a text alone")
+    assert writer.generate([]) == []
+
+
+@torch.no_grad()
+def test_where_the_rules_leave_nothing_to_write_what_there_is_stays() -> None:
+    writer = Writer(rnn(LETTERS.vocab), LETTERS, CPU)
+    for manner in ({}, {"temperature": 0}):
+        (found,) = writer.generate(["a"], length=500, no_repeat=1, **manner)
+        assert sorted(found.ids) == sorted({*range(3, LETTERS.vocab)} - set(LETTERS.ids(["a"])[0]))
+        assert found.log_probability == pytest.approx(writer._log([3, *LETTERS.ids(["a"])[0]], found.ids), abs=1e-3)
+    assert writer.generate(["a"], length=500, no_repeat=1, beams=2, samples=2) == []
+
+
+def test_special_text_is_text_unless_it_is_allowed() -> None:
+    writer = WRITERS["learned"]()
+    text = "a<|endoftext|>b"
+    assert writer.tokens_of(text, special=True) == 4 < writer.tokens_of(text)
+    plain, special = (writer.generate([text], length=6, temperature=0, special=s)[0] for s in (False, True))
+    assert plain.log_probability != special.log_probability
+    assert special.text == text + special.added
+    with pytest.raises(UserError, match="no text spells a special token"):
+        WRITERS["lines"]().generate([text], special=True)
+
+
+def test_rows_beyond_the_vocabulary_are_never_written() -> None:
+    model = gpt(vocab=PAIRS.vocab + 30)
+    with torch.no_grad():
+        model.tokens.weight[PAIRS.vocab :] *= 5
+    for found in Writer(model, PAIRS, CPU).generate(["a", ""], length=30, samples=4):
+        assert max(found.ids) < PAIRS.vocab
+    for found in Writer(model, PAIRS, CPU).generate(["a"], length=9, beams=3, samples=3):
+        assert max(found.ids) < PAIRS.vocab
+
+
+@torch.no_grad()
+def test_a_text_is_as_likely_as_its_tokens_and_as_its_perplexity_says() -> None:
+    writer = Writer(gpt(context=200), PAIRS, CPU)
+    logs = writer._log([PAIRS.end], [*PAIRS.ids(["a rose"])[0], PAIRS.end])
+    assert writer.loss("a rose") == pytest.approx(-logs / (len(PAIRS.ids(["a rose"])[0]) + 1), abs=1e-5)
+
+
+# ------------------------------------------------------------------ beside transformers
+def twins(seed: int, ending: float = 1.0) -> tuple[Any, Writer]:
+    """GPT-2 of `transformers` and ours with the same weights; the end of a text may be made likelier."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(seed)
+    config = transformers.GPT2Config(
+        vocab_size=PAIRS.vocab, n_positions=64, n_embd=16, n_layer=2, n_head=2, bos_token_id=PAIRS.end,
+        eos_token_id=PAIRS.end, pad_token_id=PAIRS.end,
+    )  # fmt: skip
+    theirs, ours = spread(transformers.GPT2LMHeadModel(config), 0.25), gpt(context=64)
+    body = theirs.transformer
+    with torch.no_grad():
+        body.wte.weight[PAIRS.end] += ending * 12 * body.ln_f.bias
+        ours.tokens.weight.copy_(body.wte.weight)
+        ours.positions.table.copy_(body.wpe.weight)
+        pairs = [(ours.norm, body.ln_f)]
+        for mine, its in zip(ours.blocks, body.h, strict=True):
+            pairs += [(mine.add1.norm, its.ln_1), (mine.add2.norm, its.ln_2), (mine.attention.qkv, its.attn.c_attn)]
+            pairs += [
+                (mine.attention.out, its.attn.c_proj),
+                (mine.mlp.up, its.mlp.c_fc),
+                (mine.mlp.down, its.mlp.c_proj),
+            ]
+        for mine, its in pairs:
+            mine.weight.copy_(its.weight.T if its.weight.dim() == 2 else its.weight)
+            mine.bias.copy_(its.bias)
+    return theirs, Writer(ours, PAIRS, CPU)
+
+
+def told(theirs: Any, prompt: str, **settings: Any) -> list[list[int]]:
+    """What `transformers` writes after a prompt, up to the end of the text."""
+    given = torch.tensor([[PAIRS.end, *PAIRS.ids([prompt])[0]]])
+    settings = {"do_sample": False, "max_new_tokens": 16, "pad_token_id": PAIRS.end} | settings
+    rows = theirs.generate(given, attention_mask=torch.ones_like(given), **settings)[:, given.shape[1] :].tolist()
+    return [row[: row.index(PAIRS.end) + 1] if PAIRS.end in row else row for row in rows]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_search_finds_what_transformers_finds(seed: int) -> None:
+    theirs, writer = twins(seed, ending=seed / 2)
+    penalty = pytest.importorskip("transformers").RepetitionPenaltyLogitsProcessor
+    less = {"logits_processor": [penalty(1.4, prompt_ignore_length=1)]}  # the token that begins a text is none of it
+    cases: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({"temperature": 0}, {}),
+        ({"temperature": 0, "repetition_penalty": 1.4}, less),
+        ({"temperature": 0, "no_repeat": 2, "at_least": 12}, {"no_repeat_ngram_size": 2, "min_new_tokens": 12}),
+        ({"beams": 2, "samples": 2}, {"num_beams": 2, "num_return_sequences": 2}),
+        ({"beams": 4, "length_penalty": 0.0}, {"num_beams": 4, "length_penalty": 0.0}),
+        ({"beams": 4, "length_penalty": 1.7}, {"num_beams": 4, "length_penalty": 1.7}),
+        ({"beams": 3, "repetition_penalty": 1.4}, {"num_beams": 3, **less}),
+        ({"beams": 3, "no_repeat": 2}, {"num_beams": 3, "no_repeat_ngram_size": 2}),
+    ]  # fmt: skip
+    for prompt in ("a rose is a rose", "", "rose rose rose"):
+        for ours, its in cases:
+            found = [one.ids for one in writer.generate([prompt], length=16, **ours)]
+            assert found == told(theirs, prompt, **its), (prompt, ours)
+
+
+def test_the_twins_end_their_texts_now_and_then() -> None:
+    ended = [
+        one.ended
+        for seed in range(3)
+        for one in twins(seed, seed / 2)[1].generate(["a", "b"], length=16, beams=4, samples=4)
+    ]
+    assert 0 < sum(ended) < len(ended)
+
+
+@pytest.mark.parametrize(
+    "manner",
+    [{"temperature": 0.7}, {"top_k": 5}, {"top_p": 0.8}, {"temperature": 1.5, "top_k": 30, "top_p": 0.6}],
+    ids=str,
+)
+def test_tokens_are_drawn_from_the_probabilities_that_transformers_draws_from(manner: dict[str, float]) -> None:
+    logits = pytest.importorskip("transformers.generation.logits_process")
+    scores, none = 3 * torch.randn(50, 100), torch.zeros(50, 1, dtype=torch.long)
+    kinds = {
+        "temperature": logits.TemperatureLogitsWarper,
+        "top_k": logits.TopKLogitsWarper,
+        "top_p": logits.TopPLogitsWarper,
+    }
+    theirs = ours = scores
+    for name, value in manner.items():
+        theirs = kinds[name](value)(none, theirs)
+    for rule in Manner(**manner).rules(None):  # type: ignore[arg-type]
+        ours = rule(ours.clone(), Written(none, none, torch.tensor(0), none))
+    torch.testing.assert_close(ours.softmax(-1), theirs.softmax(-1), rtol=0, atol=1e-6)
+
+
+@torch.no_grad()
+def test_a_penalty_leaves_the_probability_of_the_model_alone() -> None:
+    writer = WRITERS["learned"]()
+    for manner in ({"beams": 3, "samples": 3}, {"temperature": 0}, {}):
+        for found in writer.generate(["a rose"], length=6, repetition_penalty=1.8, **manner):
+            log = writer._log([PAIRS.end, *PAIRS.ids(["a rose"])[0]], found.ids)
+            assert found.log_probability == pytest.approx(log, abs=1e-4)
+    assert math.isfinite(log)
+    assert Text([1, 2], written=[3]).ids == [1, 2, 3]

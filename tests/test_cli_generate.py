@@ -1,0 +1,198 @@
+"""The verbs `generate` and `next`: options, streams, interrupts and mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import heedful as library
+from heedful import cli
+from heedful.data.bytepairs import BytePair, BytePairs
+from heedful.data.tokenizers import WordPiece
+from heedful.data.wordpieces import WordPieces
+
+TEXT = "The child came home from school. A rose is a rose is a rose; naïve café 日本 🙂"
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def gpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of a small GPT-2 that `transformers` wrote."""
+    transformers = pytest.importorskip("transformers")
+    folder, pairs = tmp_path_factory.mktemp("gpt"), BytePairs.train(BytePair(vocab=300), [TEXT] * 20)
+    sizes = {"n_positions": 24, "n_embd": 32, "n_layer": 2, "n_head": 4}
+    ends = {"bos_token_id": pairs.end, "eos_token_id": pairs.end}
+    torch.manual_seed(0)
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=pairs.vocab, **sizes, **ends))
+    for weight in model.parameters():
+        weight.data += 0.2 * torch.randn_like(weight)
+    model.save_pretrained(folder)
+    for name, text in pairs.files(24).items():
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same of a small BERT that fills gaps."""
+    transformers = pytest.importorskip("transformers")
+    folder, pieces = tmp_path_factory.mktemp("bert"), WordPieces.train(WordPiece(vocab=120), [TEXT] * 3)
+    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40}
+    torch.manual_seed(0)
+    model = transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=pieces.vocab, **sizes))
+    for weight in model.parameters():
+        weight.data += 0.2 * torch.randn_like(weight)
+    model.save_pretrained(folder)
+    (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces.pieces(range(pieces.vocab))))
+    return folder
+
+
+@pytest.fixture
+def heedful(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*words: object, stdin: bytes = b"") -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["heedful", *map(str, words)])
+        monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(stdin)))
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as left:
+            code = int(left.code or 0)
+        told = capsys.readouterr()
+        assert "Traceback" not in told.err
+        return code, told.out, told.err
+
+    return call
+
+
+def test_what_streams_is_what_json_tells(gpt: Path, heedful: Run) -> None:
+    for options in ([], ["--greedy"], ["--top-k", 5, "--top-p", 0.9, "--temperature", 0.7], ["--beams", 3]):
+        words = ("generate", gpt, "The child", "--length", 12, *options)
+        code, out, err = heedful(*words)
+        assert (code, err) == (0, "")
+        told = json.loads(heedful(*words, "--json")[1])
+        assert out == told["text"] + "\n"
+        assert told["prompt"] + told["added"] == told["text"]
+        assert told["tokens"] == 12 or told["ended"]
+    assert heedful("generate", gpt, "", "--length", 4)[1].endswith("\n")
+
+
+def test_seeds_samples_and_rules_are_those_of_the_library(gpt: Path, heedful: Run) -> None:
+    rules = {"repetition_penalty": 1.4, "no_repeat": 2, "at_least": 3, "length": 9}
+    words = ["--repetition-penalty", 1.4, "--no-repeat", 2, "--at-least", 3, "--length", 9]
+    _, out, _ = heedful("generate", gpt, "a", "b", "--samples", 2, "--seed", 7, "--json", *words)
+    told = [json.loads(line) for line in out.splitlines()]
+    wanted = library.load(gpt).generate(["a", "b"], samples=2, seed=7, **rules)
+    assert [(one["text"], one["log_probability"]) for one in told] == [(w.text, w.log_probability) for w in wanted]
+    one = json.loads(heedful("generate", gpt, "a", "--seed", 7, "--json", *words)[1])
+    assert one["text"] == told[0]["text"]
+    assert "".join(library.load(gpt).stream("a", seed=7, **rules)) == one["added"]
+
+
+def test_a_text_beyond_the_context_is_told_of_once(gpt: Path, heedful: Run) -> None:
+    code, _, err = heedful("generate", gpt, "a", "b", "--length", 60)
+    assert (code, err.count("note: the model sees 24 tokens at once")) == (0, 1)
+    _, _, err = heedful("generate", gpt, "rose " * 40, "--length", 2)
+    assert "of a prompt of" in err
+    assert heedful("generate", gpt, "a", "--length", 22)[2] == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--greedy", "--top-k", "3"], "--top-k is about chance"),
+        (["--beams", "2", "--seed", "3"], "--seed is about chance"),
+        (["--greedy", "--samples", "2"], "without chance there is one text"),
+        (["--beams", "2", "--samples", "3"], "2 beams cannot give 3 texts"),
+        (["--greedy", "--beams", "2"], "leave one of them out"),
+        (["--length-penalty", "2"], "only beams compare"),
+        (["--beams", "2", "--length", "60"], "do not fit into the model's context"),
+        (["--top-p", "2"], "--top-p"),
+        (["--length", "0"], "--length"),
+        (["--temperature", "-1"], "--temperature"),
+        (["--no-repeat", "0"], "--no-repeat"),
+    ],
+)
+def test_mistakes_are_named_and_nothing_is_written(gpt: Path, heedful: Run, words: list[str], message: str) -> None:
+    code, out, err = heedful("generate", gpt, "a", *words)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_special_text_needs_the_word(gpt: Path, heedful: Run) -> None:
+    words = ("generate", gpt, "a<|endoftext|>b", "--length", 5, "--greedy", "--json")
+    plain, special = (json.loads(heedful(*words, *more)[1]) for more in ((), ("--special",)))
+    assert plain["log_probability"] != special["log_probability"]
+    assert plain["prompt"] == special["prompt"] == "a<|endoftext|>b"
+
+
+def test_models_of_another_kind_are_refused(gpt: Path, bert: Path, heedful: Run) -> None:
+    code, _, err = heedful("generate", bert, "a")
+    assert (code, "this model gives vectors of texts" in err) == (2, True)
+    code, _, err = heedful("next", "a ___", "--masked", gpt)
+    assert (code, "this model goes on with texts" in err) == (2, True)
+
+
+def started(*words: object) -> subprocess.Popen[bytes]:
+    environment: dict[str, str] = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "heedful", *map(str, words)]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environment
+    )
+
+
+def test_a_text_comes_as_it_is_written_and_an_interrupt_or_a_reader_that_goes_away_ends_it(gpt: Path) -> None:
+    stopped, left = (started("generate", gpt, "The child", "--length", 10**6, "--at-least", 10**6) for _ in range(2))
+    assert stopped.stdout is not None and left.stdout is not None and left.stderr is not None
+    begun = stopped.stdout.read(60)  # long before the end
+    stopped.send_signal(signal.SIGINT)
+    rest, err = stopped.communicate(timeout=60)
+    assert stopped.returncode == 130
+    assert (begun + rest).startswith(b"The child")
+    assert rest.endswith(b"\n")  # what was written stays
+    assert left.stdout.read(9) == b"The child"
+    left.stdout.close()
+    err += left.stderr.read()
+    assert left.wait(timeout=60) == 1
+    assert b"Traceback" not in err
+    assert b"Exception" not in err
+
+
+# ------------------------------------------------------------------ next
+def test_next_tells_both_sides_and_draws_them(gpt: Path, bert: Path, heedful: Run, tmp_path: Path) -> None:
+    words = ("--causal", gpt, "--masked", bert, "--top", 3)
+    text, other = "The child came home from ___ .", "The child came home from ___ with a rose ;"
+    code, out, err = heedful("next", text, *words, "-o", tmp_path / "next.png")
+    assert (code, err) == (0, "")
+    assert "  causal: The child came home from ___\n" in out
+    assert f"  masked: {text}\n" in out
+    assert (tmp_path / "next.png").stat().st_size > 1000
+    one, two = (json.loads(heedful("next", some, *words, "--json")[1]) for some in (text, other))
+    assert one["causal"] == two["causal"]
+    assert one["masked"]["words"] != two["masked"]["words"]
+    assert [len(one[kind]["words"]) for kind in ("causal", "masked")] == [3, 3]
+    assert "masked" not in json.loads(heedful("next", text, "--causal", gpt, "--json")[1])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["a ___"], "there is no model to ask"),
+        (["no gap", "--causal", "x"], "one gap"),
+        (["a ___", "--causal", "nosuch"], "no such folder"),
+        (["a ___", "--causal", "x", "-o", "x.jpg"], "PNG"),
+    ],
+)
+def test_next_names_mistakes(heedful: Run, words: list[Any], message: str) -> None:
+    code, out, err = heedful("next", *words)
+    assert (code, out) == (2, "")
+    assert message in err
