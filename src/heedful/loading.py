@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from heedful.config import Config, parse
 from heedful.errors import UserError, shown
-from heedful.hf.loading import foreign, pretrained, whole
+from heedful.hf.causal import Causal, no_tokenizer, of_any_kind, whole_of
+from heedful.hf.loading import Pretrained, foreign
 from heedful.hf.sentences import SentenceConfig
 from heedful.jobs import JOBS, TINY, Job, Vocabulary, job_class, job_of
 from heedful.models import MODELS, build
@@ -71,18 +72,16 @@ def _built(config: Any, tensors: dict[str, Tensor], weights: Path) -> nn.Module:
 
 
 def _foreign(folder: Path, place: torch.device) -> Any:
-    """What speaks for a model that others wrote, by what is on top of its encoder."""
-    found = pretrained(folder)
+    """What speaks for a model that others wrote: a GPT, or an encoder by what is on top of it."""
+    found = of_any_kind(folder)
     if found.tokenizer is None:
-        raise UserError(
-            "there is no tokenizer in this folder", where=str(folder), expected="tokenizer.json or vocab.txt",
-            todo="copy the whole folder",
-        )  # fmt: skip
-    task, config, tensors, unused = whole(found)
-    notes = (f"not needed of this folder: {', '.join(unused)}",) if unused else ()
+        raise no_tokenizer(found, folder)
+    task, config, tensors, unused = whole_of(found)
+    notes = found.notes if isinstance(found, Causal) else ()
+    notes += (f"not needed of this folder: {', '.join(unused)}",) if unused else ()
     job = job_class(task)
     decode: Any = job.decoding() if job.decoding else None
-    if task == "pretraining" and found.pooling is not None:
+    if isinstance(found, Pretrained) and task == "pretraining" and found.pooling is not None:
         decode = SentenceConfig(pooling=found.pooling, normalize=found.normalize, longest=found.longest)
     return job.speaker(_built(config, tensors, folder), config, found.tokenizer, decode, place, notes)
 

@@ -29,6 +29,7 @@ TINY: dict[str, tuple[list[str], int]] = {
     "recall": (["distances=[1, 3]", "width=4", "steps=2"], 2),
     "length": (["longest=3", "beyond=4", "width=4", "steps=2"], 4),
     "alignment": (["longest=3", "shown=3", "width=4", "steps=2"], 3),
+    "nopos": (["width=8", "layers=2", "context=4", "steps=2"], 7),
     "contexts": (["model={model}", "word=cat", 'sentences=["a cat", "the old Cat"]'], 4),
     "occurrences": (["model={model}", "word=cat", 'sentences=["a cat", "the Cat", "cat cat"]', "maps=2"], 3),
     "cost": (["chips=4"], 5),

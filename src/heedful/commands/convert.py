@@ -1,4 +1,4 @@
-"""The verb `convert`: a trained BERT from one kind of folder to another, or to an ONNX file."""
+"""The verb `convert`: a trained BERT or GPT from one kind of folder to another, or a BERT to an ONNX file."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Literal
 
 import typer
 
+from heedful.data.tokenizers import Tokenizer
 from heedful.errors import UserError, printable
+from heedful.hf.causal import Causal, no_tokenizer, of_any_kind, whole_of
 from heedful.hf.convert import told
-from heedful.hf.loading import Pretrained, foreign, pretrained, whole
+from heedful.hf.loading import Pretrained, foreign
 from heedful.hf.onnx import require_packages, write_onnx
 from heedful.hf.unpickling import weights_of_any_age
 from heedful.hf.writing import require_new, write
@@ -30,14 +32,16 @@ def convert_verb(source: Path, target: Path, to: Format | None, ledger: bool, fo
     if kind == "onnx":
         require_packages()
     typer.echo(f"reading {printable(str(source))} ...", err=True)
-    found = pretrained(source, weights_of_any_age)
+    found = of_any_kind(source, weights_of_any_age)
     typer.echo(f"read {described(found)}", err=True)
     if kind == "heedful":
         write_own(target, found, source)
     elif kind == "hf":
         write(target, found)
+        if isinstance(found, Causal) and isinstance(found.tokenizer, Tokenizer):
+            typer.echo("note: its tokenizer is one of Heedful's own, which others cannot read: left out", err=True)
     else:
-        typer.echo(f"outputs: {', '.join(write_onnx(target, found))}", err=True)
+        typer.echo(f"outputs: {', '.join(write_onnx(target, encoder(found, source)))}", err=True)
     if ledger:
         for line in told(found.ledger):
             typer.echo(printable(line.replace("\t", "  ")))
@@ -51,33 +55,44 @@ def guessed(source: Path, target: Path) -> Format:
     return "heedful" if source.is_dir() and foreign(source) else "hf"
 
 
-def described(found: Pretrained) -> str:
+def described(found: Pretrained | Causal) -> str:
     """What was read, in words."""
     config, unused = found.config, sum(line.name is None for line in found.ledger)
-    parts = [name for name in ("pooler", "masked_words", "next_sentence") if getattr(config, name)]
-    parts += [found.head.kind] if found.head else []
     size = sum(tensor.numel() for tensor in found.tensors.values())
-    size += sum(tensor.numel() for tensor in found.head.tensors.values()) if found.head else 0
+    if isinstance(found, Pretrained):
+        parts = [name for name in ("pooler", "masked_words", "next_sentence") if getattr(config, name)]
+        parts += [found.head.kind] if found.head else []
+        size += sum(tensor.numel() for tensor in found.head.tensors.values()) if found.head else 0
+        more = f"with {', '.join(parts) or 'no head'}"
+    else:
+        more = f"a context of {config.context:,}"
     return (
         f"{len(found.ledger)} tensors{f', {unused} of them left out' if unused else ''}: {size:,} numbers, "
-        f"{config.layers} blocks of width {config.width}, with {', '.join(parts) or 'no head'}"
+        f"{config.layers} blocks of width {config.width}, {more}"
     )
 
 
-def write_own(target: Path, found: Pretrained, source: Path) -> None:
+def encoder(found: Pretrained | Causal, source: Path) -> Pretrained:
+    """What was read, if it is an encoder: only those are written as ONNX."""
+    if isinstance(found, Causal):
+        raise UserError(
+            "a GPT is not written as ONNX", where=str(source), expected="a BERT",
+            todo="write a Hugging Face folder: --to hf",
+        )  # fmt: skip
+    return found
+
+
+def write_own(target: Path, found: Pretrained | Causal, source: Path) -> None:
     """Write a folder that `heedful.load` reads."""
     if found.tokenizer is None:
-        raise UserError(
-            "there is no tokenizer in this folder", where=str(source), expected="tokenizer.json or vocab.txt",
-            todo="put the file there that the encoder was trained with",
-        )  # fmt: skip
-    task, config, tensors, unused = whole(found)
+        raise no_tokenizer(found, source)
+    task, config, tensors, unused = whole_of(found)
     for name in unused:
         typer.echo(f"note: {name} has no use under this head, and is left out", err=True)
     settings = {"task": task, "model": config.model_dump(mode="json")}
     decoding = job_class(task).decoding
     settings |= {"decode": decoding().model_dump(mode="json")} if decoding else {}
-    if found.pooling is not None:
+    if isinstance(found, Pretrained) and found.pooling is not None:
         settings["sentences"] = {
             "pooling": found.pooling, "normalize": found.normalize, "longest": found.longest,
         }  # fmt: skip

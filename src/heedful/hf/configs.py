@@ -100,7 +100,8 @@ def unknown(folder: Path) -> UserError:
     """The error of a folder in which no model is found."""
     return UserError(
         "there is no model in this folder", where=str(folder),
-        expected="config.json and model.safetensors, or bert_config.json and bert_model.ckpt.*, or a run of ours",
+        expected="config.json and model.safetensors, or bert_config.json and bert_model.ckpt.*, or hparams.json and "
+        "model.ckpt.*, or a run of ours",
         todo="name the folder that holds these files",
     )  # fmt: skip
 
@@ -127,16 +128,16 @@ def described(settings: Mapping[str, Any], where: Path) -> Described:
     """The settings of a config file of others, each checked and named if it is not right."""
     _refuse_others(settings, where)
     found: dict[str, Any] = {
-        ours: _whole(settings, key, least, most, where) for key, (ours, least, most) in SIZES.items()
+        ours: whole(settings, key, least, most, where) for key, (ours, least, most) in SIZES.items()
     }
-    found |= {ours: _real(settings, key, 0.1, where) for key, ours in SHARES.items()}
+    found |= {ours: real(settings, key, 0.1, where) for key, ours in SHARES.items()}
     act = settings.get("hidden_act", "gelu")
     if not isinstance(act, str) or act not in ACTIVATIONS:
-        raise _wrong(where, "hidden_act", act, "one of " + ", ".join(ACTIVATIONS))
+        raise wrong(where, "hidden_act", act, "one of " + ", ".join(ACTIVATIONS))
     found["activation"] = ACTIVATIONS[act]
-    found["norm_eps"] = _real(settings, "layer_norm_eps", 1e-12, where)
+    found["norm_eps"] = real(settings, "layer_norm_eps", 1e-12, where)
     if found["width"] % found["heads"]:
-        raise _wrong(where, "num_attention_heads", found["heads"], f"a divisor of hidden_size, {found['width']:,}")
+        raise wrong(where, "num_attention_heads", found["heads"], f"a divisor of hidden_size, {found['width']:,}")
     named = _architecture(settings, where)
     pooler, words, next_sentence, head = ARCHITECTURES[named or "BertModel"]
     try:
@@ -160,7 +161,8 @@ def _refuse_others(settings: Mapping[str, Any], where: Path) -> None:
     if kind != "bert":
         raise UserError(
             "models of this kind are not read", where=str(where), found=f"model_type {shown(kind)}",
-            expected="model_type 'bert'", todo="name the folder of a BERT",
+            expected="model_type 'bert', or 'gpt2' and 'openai-gpt' where a language model is wanted",
+            todo="name the folder of one of these",
         )  # fmt: skip
     for key, harmless in HARMLESS.items():
         if settings.get(key) not in harmless:
@@ -172,23 +174,23 @@ def _refuse_others(settings: Mapping[str, Any], where: Path) -> None:
             )  # fmt: skip
 
 
-def _wrong(where: Path, key: str, found: object, expected: str) -> UserError:
+def wrong(where: Path, key: str, found: object, expected: str) -> UserError:
     return UserError(f"{key} is not right", where=f"{where}: {key}", found=shown(found), expected=expected, todo=AGAIN)
 
 
-def _whole(settings: Mapping[str, Any], key: str, least: int, most: int, where: Path) -> int:
+def whole(settings: Mapping[str, Any], key: str, least: int, most: int, where: Path) -> int:
     found = settings.get(key)
     if key not in settings:
-        raise _wrong(where, key, None, f"a whole number from {least:,} to {most:,}, but it is missing")
+        raise wrong(where, key, None, f"a whole number from {least:,} to {most:,}, but it is missing")
     if not isinstance(found, int) or isinstance(found, bool) or not least <= found <= most:
-        raise _wrong(where, key, found, f"a whole number from {least:,} to {most:,}")
+        raise wrong(where, key, found, f"a whole number from {least:,} to {most:,}")
     return found
 
 
-def _real(settings: Mapping[str, Any], key: str, usual: float, where: Path) -> float:
+def real(settings: Mapping[str, Any], key: str, usual: float, where: Path) -> float:
     found = settings.get(key, usual)
     if not isinstance(found, (int, float)) or isinstance(found, bool) or not 0 <= found < 1:
-        raise _wrong(where, key, found, "a number from 0 to 1")
+        raise wrong(where, key, found, "a number from 0 to 1")
     return float(found)
 
 
@@ -198,14 +200,14 @@ def _architecture(settings: Mapping[str, Any], where: Path) -> str | None:
     if found is None or found == []:
         return None
     if not isinstance(found, list) or len(found) != 1 or not isinstance(found[0], str) or found[0] not in ARCHITECTURES:
-        raise _wrong(where, "architectures", found, "one of " + ", ".join(ARCHITECTURES))
+        raise wrong(where, "architectures", found, "one of " + ", ".join(ARCHITECTURES))
     return found[0]
 
 
 def _count(settings: Mapping[str, Any], where: Path) -> int:
     """How many outputs the file says there are."""
     if "num_labels" in settings:
-        return _whole(settings, "num_labels", 1, MOST_LABELS, where)
+        return whole(settings, "num_labels", 1, MOST_LABELS, where)
     return len(_labels(settings, where)) or 2
 
 
@@ -216,5 +218,5 @@ def _labels(settings: Mapping[str, Any], where: Path) -> tuple[str, ...]:
         return ()
     names = [found.get(str(index)) for index in range(len(found))] if isinstance(found, dict) else [None]
     if len(names) > MOST_LABELS or not all(isinstance(name, str) for name in names) or len(set(names)) != len(names):
-        raise _wrong(where, "id2label", found, 'names by number, {"0": "no", "1": "yes"}, each once')
+        raise wrong(where, "id2label", found, 'names by number, {"0": "no", "1": "yes"}, each once')
     return tuple(map(str, names))

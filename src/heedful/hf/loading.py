@@ -30,6 +30,7 @@ from heedful.models.configs import (
     RegressorConfig,
     TaggerConfig,
 )
+from heedful.models.configs.gpt import GptConfig
 from heedful.training.checkpoint import is_saved, newest
 from heedful.training.portable import read_model
 from heedful.training.tensors import require_finite
@@ -71,7 +72,7 @@ def foreign(folder: Path) -> bool:
     own = home(folder)
     if has(own, "config.json"):
         return "task" not in read_settings(own, "config.json")
-    return any(has(own, name) for name in ("modules.json", "bert_config.json", *PICKLES))
+    return any(has(own, name) for name in ("modules.json", "bert_config.json", "hparams.json", *PICKLES))
 
 
 def pretrained(folder: Path, weights: Weights = safetensors_in) -> Pretrained:
@@ -193,9 +194,18 @@ def _named(labels: tuple[str, ...], count: int, head: HeadKind, where: Path) -> 
     return tuple(f"LABEL_{index}" for index in range(count))
 
 
-def _own(folder: Path) -> Pretrained:
-    """The encoder in a run or a model of ours: the final model, else the newest checkpoint."""
-    config = config_of(folder)
+class OwnFiles(NamedTuple):
+    """What a run or a model of ours holds: its settings, its weights with their file, and its tokenizer."""
+
+    folder: Path
+    settings: Any
+    tensors: dict[str, Tensor]
+    file: Path
+    tokenizer: str
+
+
+def own_files(folder: Path) -> OwnFiles:
+    """What a run or a model of ours holds: the final model, else the newest checkpoint."""
     portable = home(folder)
     if has(portable, "config.json"):
         settings: Any = read_settings(portable, "config.json")
@@ -212,6 +222,13 @@ def _own(folder: Path) -> Pretrained:
         raise UserError(
             "the tokenizer is missing", where=str(portable / "tokenizer.json"), todo="copy the whole folder"
         )
+    return OwnFiles(portable, settings, given, file, text)
+
+
+def _own(folder: Path) -> Pretrained:
+    """The encoder in a run or a model of ours."""
+    config = config_of(folder)
+    portable, settings, given, file, text = own_files(folder)
     tokenizer = WordPieces(text, str(portable / "tokenizer.json"))
     config = config.model_copy(update={"vocab": config.vocab or tokenizer.vocab})
     model = settings["model"]
@@ -242,7 +259,7 @@ class Whole(NamedTuple):
     """A model as a folder of ours has it: task, settings, all tensors; and which of theirs it has no use for."""
 
     task: str
-    config: BertConfig | HeadConfig
+    config: BertConfig | HeadConfig | GptConfig
     tensors: dict[str, Tensor]
     unused: tuple[str, ...]
 

@@ -50,7 +50,7 @@ def checkpoint_in(folder: Path) -> str | None:
     if len(found) > 1:
         raise UserError(
             "there are several checkpoints in this folder", where=str(folder), found=", ".join(found[:10]),
-            todo="keep one in a folder of its own, with bert_config.json and vocab.txt",
+            todo="keep one in a folder of its own, with its settings and its vocabulary",
         )  # fmt: skip
     return found[0] if found else None
 

@@ -1,4 +1,4 @@
-"""Trained encoders as folders that `transformers` and `sentence-transformers` load."""
+"""Trained models as folders that `transformers` and `sentence-transformers` load."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
+from heedful.data.bytepairs import BytePairs
 from heedful.errors import UserError
-from heedful.hf import bert, convert
+from heedful.hf import bert, causal_configs, convert, gpt
+from heedful.hf.causal import Causal
 from heedful.hf.configs import ARCHITECTURES, SHARES, SIZES, THEIRS, HeadKind
 from heedful.hf.convert import Line
 from heedful.hf.loading import Pretrained
@@ -23,9 +27,9 @@ from heedful.training.sealed import Pieces
 from heedful.training.tensors import pack, require_finite
 
 
-def write(folder: Path, found: Pretrained) -> tuple[Line, ...]:
+def write(folder: Path, found: Pretrained | Causal) -> tuple[Line, ...]:
     """Write a folder of Hugging Face's kind, which appears whole or not at all, and return its ledger."""
-    contents, ledger = contents_of(found)
+    contents, ledger = causal_contents(found) if isinstance(found, Causal) else contents_of(found)
     needed = sum(len(piece) for pieces in contents.values() for piece in pieces)
     with files.disk_errors(folder.parent, "write the model", needed):
         write_folder(folder, contents)
@@ -48,11 +52,26 @@ def contents_of(found: Pretrained) -> tuple[dict[str, Pieces], tuple[Line, ...]]
     if found.pooling is not None:
         longest = found.longest or found.config.context
         texts |= sentence_files(found.config.width, found.pooling, found.normalize, longest)
-    header, *pieces = pack(written)
+    return _files(texts, written), ledger
+
+
+def causal_contents(found: Causal) -> tuple[dict[str, Pieces], tuple[Line, ...]]:
+    """The same of a GPT. A tokenizer of ours for lines has no files that say the same to others."""
+    pairs = found.tokenizer if isinstance(found.tokenizer, BytePairs) else None
+    texts = {"config.json": causal_configs.config_text(found.config, None if pairs is None else pairs.end)}
+    require_finite(found.tensors, "model", "go back to an earlier checkpoint")
+    written, ledger = convert.write(found.tensors, gpt.table(found.config))
+    for tokenizer in (pairs, found.word_ends):
+        texts |= {} if tokenizer is None else tokenizer.files(found.config.context)
+    return _files(texts, written), ledger
+
+
+def _files(texts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> dict[str, Pieces]:
+    header, *pieces = pack(tensors)
     return {
         **{name: [text.encode()] for name, text in texts.items()},
         "model.safetensors": [_marked(header), *pieces],
-    }, ledger
+    }
 
 
 def _marked(header: bytes | memoryview) -> bytes:

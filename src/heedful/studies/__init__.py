@@ -36,6 +36,10 @@ FIGURES: dict[str, tuple[str, str]] = {
         "heedful.studies.alignment",
         "where attention learns to look when it copies a string, and when it reverses it",
     ),
+    "nopos": (
+        "heedful.studies.nopos",
+        "language models told positions in each way, or in none: their losses, and a probe that reads places",
+    ),
     "contexts": (
         "heedful.studies.contexts",
         "the same word in several sentences, layer by layer; needs model=FOLDER",

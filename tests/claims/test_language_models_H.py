@@ -1,0 +1,119 @@
+"""GPT, GPT-2 and GPT-3 as the lectures give their sizes, and language models without positions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from heedful.hf.causal import pretrained_causal
+from heedful.models.configs.gpt import SIZES
+from heedful.models.gpt import Gpt
+from heedful.studies import nopos
+
+
+def counted(size: str) -> int:
+    """How many parameters a model of that size has, counted one by one."""
+    with torch.device("meta"):
+        return sum(weight.numel() for weight in Gpt(SIZES[size]).parameters())
+
+
+def gap(model: Any, folder: Path) -> float:
+    """How far our logits are from those of a model of `transformers` with numbers of chance, after its folder."""
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.1 * torch.randn_like(weight))
+    model.eval().save_pretrained(folder)
+    found = pretrained_causal(folder)
+    assert {line.name for line in found.ledger} >= set(found.tensors)
+    ours = Gpt(found.config).eval()
+    ours.load_state_dict(found.tensors)
+    tokens = torch.randint(0, model.config.vocab_size, (2, 20))
+    with torch.no_grad():
+        theirs = model(tokens).logits
+        assert float(theirs.std()) > 0.3
+        return float((ours.tokens.logits(ours.read(tokens)) - theirs).abs().max())
+
+
+@pytest.mark.claim("G1")
+def test_gpt_has_12_layers_of_768_with_12_heads_and_so_many_parameters() -> None:
+    gpt = SIZES["gpt"]
+    assert (gpt.layers, gpt.width, gpt.heads, gpt.context, gpt.norm) == (12, 768, 12, 512, "post")
+    assert counted("gpt") == gpt.parameters(40_478) == 116_534_784
+
+
+@pytest.mark.claim("G1")
+def test_gpt_reads_from_left_to_right_and_nothing_leaks_back() -> None:
+    config = SIZES["gpt"].model_copy(update={"width": 48, "vocab": 97, "context": 24})
+    torch.manual_seed(0)
+    model = Gpt(config).eval()
+    tokens = torch.randint(0, 97, (2, 24))
+    with torch.no_grad():
+        before = model.tokens.logits(model.read(tokens))
+        for at in range(1, 24):
+            other = tokens.clone()
+            other[:, at:] = (other[:, at:] + 1) % 97
+            after = model.tokens.logits(model.read(other))
+            assert torch.equal(before[:, :at], after[:, :at])
+            assert not torch.equal(before[:, at], after[:, at])
+
+
+@pytest.mark.claim("G1")
+def test_a_checkpoint_of_gpt_gives_the_logits_that_transformers_gives(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 97, "n_positions": 24, "n_embd": 48, "n_layer": 12, "n_head": 12}
+    assert gap(transformers.OpenAIGPTLMHeadModel(transformers.OpenAIGPTConfig(**sizes)), tmp_path / "gpt") <= 1e-5
+
+
+@pytest.mark.claim("G2")
+def test_gpt2_has_so_many_parameters_and_the_largest_over_ten_times_those_of_gpt() -> None:
+    counts = {size: counted(size) for size in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")}
+    assert list(counts.values()) == [124_439_808, 354_823_168, 774_030_080, 1_557_611_200]
+    assert 1.5e9 < counts["gpt2-xl"] < 1.6e9
+    assert counts["gpt2-xl"] > 10 * counted("gpt")
+
+
+@pytest.mark.claim("G2")
+def test_a_checkpoint_of_gpt2_gives_the_logits_that_transformers_gives(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 97, "n_positions": 24, "n_embd": 48, "n_layer": 12, "n_head": 12}
+    assert gap(transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)), tmp_path / "gpt2") <= 1e-5
+
+
+@pytest.mark.claim("G3")
+def test_gpt3_has_175_billion_parameters_ten_times_the_largest_before_it() -> None:
+    """By its settings alone: 96 blocks of width 12,288 and 96 heads, a context of 2,048."""
+    gpt3 = SIZES["gpt3"]
+    assert (gpt3.layers, gpt3.width, gpt3.heads, gpt3.context) == (96, 12_288, 96, 2048)
+    count = gpt3.parameters(50_257)
+    by_hand = (50_257 + 2048) * 12_288 + 96 * (12 * 12_288**2 + 13 * 12_288) + 2 * 12_288
+    assert count == by_hand == 174_604_259_328
+    assert round(count / 1e9) == 175
+    assert count > 10 * 17e9
+    assert count > 1000 * counted("gpt")
+
+
+@pytest.mark.claim("D6")
+def test_without_positions_a_causal_model_comes_near_and_a_probe_reads_places_from_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(nopos, "SCHEMES", ("learned", "none"))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    running = nopos.study(nopos.Settings(width=32, layers=3, context=32, steps=400, lr=6e-3))
+    try:
+        while True:
+            next(running)
+    except StopIteration as end:
+        found: nopos.Schemes = end.value
+    finally:
+        torch.set_num_threads(threads)
+    learned, none, bag = (found.nets[name] for name in ("learned", "none", "bag"))
+    assert none.loss < 1.2 * learned.loss  # about 0.46 and 0.41 nats a letter
+    assert bag.loss > 1.4 * none.loss  # about 0.69: without order, words are not spelled
+    assert none.wrong[0] == pytest.approx(found.chance, rel=0.01)  # the embedding of a letter tells no place
+    assert min(none.wrong) < 0.85 * found.chance  # the layers do
+    assert learned.wrong[0] < 0.25 * found.chance

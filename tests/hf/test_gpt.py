@@ -1,0 +1,354 @@
+"""GPT and GPT-2 of `transformers` read and written: the same bits, the same numbers, every tensor accounted for."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+import transformers
+from made import change
+from made_gpt import KINDS, TEXT, gpt_folder, made_gpt, pairs, release
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+import heedful
+from heedful.blocks.taps import watch
+from heedful.errors import UserError
+from heedful.hf import write
+from heedful.hf.causal import Causal, of_any_kind, pretrained_causal
+from heedful.hf.causal_configs import config_in, config_text
+from heedful.hf.convert import digest
+from heedful.hf.loading import Pretrained
+from heedful.models.configs.gpt import SIZES, GptConfig
+from heedful.models.gpt import Gpt
+
+CLOSE = 1e-5
+
+
+def same(ours: Tensor, theirs: Tensor) -> bool:
+    return bool((ours - theirs).abs().max() <= CLOSE)
+
+
+def built(found: Causal) -> Gpt:
+    model = Gpt(found.config).eval()
+    model.load_state_dict(found.tensors)
+    return model
+
+
+def ids(rows: int = 3, length: int = 32) -> Tensor:
+    return torch.randint(0, 290, (rows, length))
+
+
+def rewritten(folder: Path, change: Any) -> Path:
+    """Put other tensors into a folder."""
+    file = folder / "model.safetensors"
+    tensors = safetensors.torch.load_file(file)
+    safetensors.torch.save_file({name: value.contiguous() for name, value in change(tensors).items()}, file)
+    return folder
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_layer_and_the_logits_are_the_same(kind: str, tmp_path: Path) -> None:
+    model, tokens = made_gpt(kind), ids()
+    ours = built(pretrained_causal(gpt_folder(model, tmp_path / "theirs")))
+    with torch.no_grad(), watch(ours, "blocks.*.output") as seen:
+        x, told = ours.read(tokens), model(tokens, output_hidden_states=True)
+    layers = [seen[f"blocks.{index}.output"] for index in range(2)]
+    if kind.startswith("GPT2"):
+        layers[-1] = x  # theirs has the last norm in it
+    for own, theirs in zip(layers, told.hidden_states[1:], strict=True):
+        assert same(own, theirs)
+    if "LMHead" in kind:
+        logits = ours.tokens.logits(x)
+        assert float(told.logits.std()) > 0.5  # so that equality says something
+        assert same(logits, told.logits)
+        with torch.no_grad():
+            loss = model(tokens, labels=tokens).loss
+        assert same(cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()), loss)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tensors_go_there_and_back_bit_for_bit_and_each_is_accounted_for(kind: str, tmp_path: Path) -> None:
+    model, tokens = made_gpt(kind), ids(2, 9)
+    found = pretrained_causal(gpt_folder(model, tmp_path / "theirs"))
+    before = safetensors.torch.load_file(tmp_path / "theirs" / "model.safetensors")
+    assert {line.source: line.sha256 for line in found.ledger} == {
+        name: digest(value) for name, value in before.items()
+    }
+    assert {line.name for line in found.ledger} == set(found.tensors) == set(Gpt(found.config).state_dict())
+    ledger = write(tmp_path / "back", found)
+    after = safetensors.torch.load_file(tmp_path / "back" / "model.safetensors")
+    below = "" if "LMHead" in kind else "transformer."
+    assert {below + name: digest(value) for name, value in before.items()} == {
+        name: digest(value) for name, value in after.items()
+    }
+    assert {line.source: line.sha256 for line in ledger} == {name: digest(value) for name, value in after.items()}
+    again, report = getattr(transformers, kind).from_pretrained(tmp_path / "back", output_loading_info=True)
+    assert not any(report.values())
+    with torch.no_grad():
+        assert torch.equal(again.eval()(tokens)[0], model(tokens)[0])
+    second = pretrained_causal(tmp_path / "back")
+    assert second.config == found.config == config_in(tmp_path / "back")
+    assert all(torch.equal(second.tensors[name], value) for name, value in found.tensors.items())
+
+
+def test_what_is_written_generates_the_same_tokens(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    gpt = Gpt(GptConfig(vocab=290, width=24, heads=3, layers=2, context=32)).eval()
+    with torch.no_grad():
+        for weight in gpt.parameters():
+            weight.add_(torch.randn_like(weight) * 0.3)
+    write(tmp_path / "hf", Causal(gpt.config, pairs(), gpt.state_dict(), ()))
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "hf").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    prompt = pairs().ids(["the child came"])
+    assert tokenizer("the child came")["input_ids"] == prompt[0]
+    assert theirs.config.eos_token_id == tokenizer.eos_token_id == pairs().end
+    written = theirs.generate(torch.tensor(prompt), max_new_tokens=20, do_sample=False, eos_token_id=None)
+    tokens = torch.tensor(prompt)
+    with torch.no_grad():
+        for _ in range(20):
+            tokens = torch.cat([tokens, gpt.tokens.logits(gpt.read(tokens))[:, -1:].argmax(-1)], 1)
+    assert tokens.tolist() == written.tolist()
+    assert len(set(tokens[0].tolist())) > 5
+
+
+@pytest.mark.parametrize("act", ["gelu_new", "gelu_pytorch_tanh", "gelu", "relu", "silu"])
+def test_each_setting_of_gpt2_is_the_same_function(act: str, tmp_path: Path) -> None:
+    model = made_gpt(activation_function=act, n_inner=40, layer_norm_epsilon=1e-3, reorder_and_upcast_attn=True)
+    found, tokens = pretrained_causal(gpt_folder(model, tmp_path / "theirs")), ids()
+    write(tmp_path / "back", found)
+    again = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "back").eval()
+    with torch.no_grad():
+        theirs = model(tokens).logits
+        assert same(built(found).tokens.logits(built(found).read(tokens)), theirs)
+        assert same(again(tokens).logits, theirs)
+
+
+@pytest.mark.parametrize("act", ["gelu", "relu", "silu"])
+def test_each_activation_of_gpt_is_the_same_function(act: str, tmp_path: Path) -> None:
+    model, tokens = made_gpt("OpenAIGPTModel", afn=act), ids()
+    found = pretrained_causal(gpt_folder(model, tmp_path / "theirs"))
+    with torch.no_grad():
+        assert same(built(found).read(tokens), model(tokens).last_hidden_state)
+    write(tmp_path / "back", found)
+    assert pretrained_causal(tmp_path / "back").config == found.config
+
+
+def test_names_of_the_first_upload_and_its_buffers_are_known(tmp_path: Path) -> None:
+    folder = gpt_folder(made_gpt(), tmp_path / "old")
+    before = pretrained_causal(folder).tensors
+
+    def aged(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        found = {name.removeprefix("transformer."): value for name, value in tensors.items()}
+        found |= {f"h.{index}.attn.bias": torch.ones(1, 1, 32, 32).tril() for index in range(2)}
+        found |= {f"h.{index}.attn.masked_bias": torch.tensor(-1e4) for index in range(2)}
+        return found | {"lm_head.weight": found["wte.weight"].clone()}
+
+    found = pretrained_causal(rewritten(folder, aged))
+    assert all(torch.equal(found.tensors[name], value) for name, value in before.items())
+    fates = {line.source: line for line in found.ledger}
+    assert fates["h.1.attn.bias"].name is fates["h.0.attn.masked_bias"].name is fates["lm_head.weight"].name is None
+    assert fates["h.1.attn.c_attn.weight"].operation == "turned"
+
+
+def test_an_output_of_its_own_is_refused_unless_it_is_the_same(tmp_path: Path) -> None:
+    folder = gpt_folder(made_gpt(), tmp_path / "theirs")
+    change(folder, tie_word_embeddings=False)
+    with pytest.raises(UserError, match="which are not there"):
+        pretrained_causal(folder)
+    before = pretrained_causal(change(folder, tie_word_embeddings=True))
+    change(folder, tie_word_embeddings=False)
+    rewritten(folder, lambda t: t | {"lm_head.weight": t["transformer.wte.weight"].clone()})
+    assert torch.equal(pretrained_causal(folder).tensors["tokens.weight"], before.tensors["tokens.weight"])
+    rewritten(folder, lambda t: t | {"lm_head.weight": torch.randn(293, 24)})
+    with pytest.raises(UserError, match=r"lm_head.weight: not the same as transformer.wte.weight"):
+        pretrained_causal(folder)
+
+
+def test_tensors_in_several_files_are_read_as_one(tmp_path: Path) -> None:
+    model = made_gpt()
+    one = pretrained_causal(gpt_folder(model, tmp_path / "one"))
+    many = pretrained_causal(gpt_folder(model, tmp_path / "many", max_shard_size="10KB"))
+    assert len(list((tmp_path / "many").glob("*.safetensors"))) > 2
+    assert all(torch.equal(many.tensors[name], value) for name, value in one.tensors.items())
+
+
+def test_the_first_release_for_tensorflow_is_the_same_model(tmp_path: Path) -> None:
+    model = made_gpt()
+    found = pretrained_causal(release(model, tmp_path / "117M"))
+    expected = pretrained_causal(gpt_folder(model, tmp_path / "hf"))
+    assert found.config == expected.config.model_copy(update={"dropout": 0.1}) == config_in(tmp_path / "117M")
+    assert found.tensors.keys() == expected.tensors.keys()
+    assert all(torch.equal(found.tensors[name], value) for name, value in expected.tensors.items())
+    assert found.tokenizer is not None and found.tokenizer.ids([TEXT]) == pairs().ids([TEXT])
+    assert [line.source for line in found.ledger if line.name is None] == ["global_step"]
+    data = tmp_path / "117M" / "model.ckpt.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:-1])
+    with pytest.raises(UserError, match="cannot be read"):
+        pretrained_causal(tmp_path / "117M")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"scale_attn_weights": False}, "scale_attn_weights is not supported"),
+        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is not supported"),
+        ({"add_cross_attention": True}, "add_cross_attention is not supported"),
+        ({"pruned_heads": {"0": [1]}}, "pruned_heads is not supported"),
+        ({"auto_map": {"AutoModel": "x.Y"}}, "never run"),
+        ({"activation_function": "quick_gelu"}, "expected: one of gelu_new"),
+        ({"architectures": ["GPT2ForSequenceClassification"]}, "GPT2LMHeadModel, GPT2Model"),
+        ({"architectures": ["GPT2DoubleHeadsModel"]}, "GPT2LMHeadModel, GPT2Model"),
+        ({"n_head": 5}, "a divisor of n_embd, 24"),
+        ({"n_layer": 0}, "n_layer is not right"),
+        ({"n_layer": 3}, r"transformer.h.2.*not in the file"),
+        ({"n_layer": 1}, r"transformer.h.1.*left over"),
+        ({"n_positions": 31}, r"\(32, 24\) in the file, \(31, 24\) in the model"),
+        ({"n_inner": -1}, "n_inner is not right"),
+        ({"vocab_size": "many"}, "vocab_size is not right"),
+        ({"layer_norm_epsilon": 0}, "these settings make no model"),
+        ({"n_embd": 60000, "n_head": 1, "n_layer": 900}, "billion parameters"),
+        ({"model_type": "gptj"}, "model_type 'gpt2' or 'openai-gpt'"),
+        ({"model_type": "gpt_neo"}, "model_type 'gpt2' or 'openai-gpt'"),
+        ({"model_type": "openai-gpt"}, "OpenAIGPTLMHeadModel, OpenAIGPTModel"),
+    ],
+)
+def test_what_would_compute_something_else_is_refused_by_name(
+    settings: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    folder = change(gpt_folder(made_gpt(), tmp_path / "theirs"), **settings)
+    with pytest.raises(UserError) as raised:
+        pretrained_causal(folder)
+    assert re.search(words, str(raised.value))
+    assert str(folder) in str(raised.value)
+
+
+def test_other_kinds_of_models_are_told_what_is_read(tmp_path: Path) -> None:
+    folder = change(gpt_folder(made_gpt(), tmp_path / "theirs"), model_type="gpt_neo")
+    with pytest.raises(UserError, match="gpt_neo") as raised:
+        of_any_kind(folder)
+    assert all(kind in str(raised.value) for kind in ("'bert'", "'gpt2'", "'openai-gpt'"))
+
+
+def test_two_dropouts_become_one_with_a_note(tmp_path: Path) -> None:
+    folder = gpt_folder(made_gpt(embd_pdrop=0.3), tmp_path / "theirs")
+    found = pretrained_causal(folder)
+    assert found.config.dropout == 0.2 and ["embd_pdrop 0.3" in note for note in found.notes] == [True]
+
+
+def left(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+    return {key: value for key, value in tensors.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda t: left(t, "transformer.ln_f.bias"), "transformer.ln_f.bias: not in the file"),
+        (lambda t: t | {"score.weight": torch.ones(2, 24)}, "score.weight: left over"),
+        (
+            lambda t: t | {"transformer.h.0.attn.c_attn.weight": torch.ones(72, 24)},
+            r"c_attn.weight: \(72, 24\) in the file, \(24, 72\)",
+        ),
+        (lambda t: t | {"transformer.ln_f.bias": torch.full((24,), torch.inf)}, "not finite"),
+    ],
+)
+def test_what_does_not_fit_is_named(change: Any, words: str, tmp_path: Path) -> None:
+    folder = rewritten(gpt_folder(made_gpt(), tmp_path / "theirs"), change)
+    with pytest.raises(UserError, match=words):
+        pretrained_causal(folder)
+
+
+def test_the_tokenizer_may_be_smaller_than_the_vocabulary_but_not_larger(tmp_path: Path) -> None:
+    folder = gpt_folder(made_gpt(), tmp_path / "theirs")
+    tokenizer = pretrained_causal(folder).tokenizer
+    assert tokenizer is not None and tokenizer.vocab == 290  # of 293 rows
+    assert tokenizer.json == pairs().json
+    small = gpt_folder(made_gpt(vocab_size=289), tmp_path / "small")
+    with pytest.raises(UserError, match="do not belong together"):
+        pretrained_causal(small)
+    (folder / "merges.txt").unlink()
+    with pytest.raises(UserError, match="lacks its merges"):
+        pretrained_causal(folder)
+    (folder / "tokenizer.json").write_text(pairs().json)
+    found = pretrained_causal(folder).tokenizer
+    assert found is not None and found.json == pairs().json
+    for name in ("tokenizer.json", "vocab.json"):
+        (folder / name).unlink()
+    assert pretrained_causal(folder).tokenizer is None
+
+
+def test_the_pieces_of_the_first_gpt_go_from_folder_to_folder(tmp_path: Path) -> None:
+    folder = gpt_folder(made_gpt("OpenAIGPTLMHeadModel"), tmp_path / "theirs")
+    pieces = ["<unk>", *"abcdefghij", *(f"{letter}</w>" for letter in "abcdefghij"), "ab", "abc</w>"]
+    (folder / "vocab.json").write_text(json.dumps({piece: number for number, piece in enumerate(pieces)}))
+    (folder / "merges.txt").write_text("#version: 0.2\na b\nab c</w>\n")
+    found = pretrained_causal(folder)
+    assert found.tokenizer is None and found.word_ends is not None
+    write(tmp_path / "back", found)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
+    for text in ("abc ab Abc, dad", "jihg"):
+        assert theirs(text)["input_ids"] == found.word_ends.ids([text])[0]
+    with pytest.raises(UserError, match="the first GPT cannot write texts here"):
+        heedful.load(folder)
+
+
+def test_a_space_before_each_text_is_refused(tmp_path: Path) -> None:
+    folder = gpt_folder(made_gpt(), tmp_path / "theirs")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"add_prefix_space": True}))
+    with pytest.raises(UserError, match="add_prefix_space"):
+        pretrained_causal(folder)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"positions": "rotary"}, "rotary"),
+        ({"positions": "none"}, "none"),
+        ({"norm": "post", "activation": "gelu"}, "gelu"),
+        ({"norm": "post", "hidden": 40}, "four times the width"),
+    ],
+)
+def test_what_others_have_no_place_for_is_not_written(settings: dict[str, Any], words: str, tmp_path: Path) -> None:
+    gpt = Gpt(GptConfig(**{"vocab": 290, "width": 24, "heads": 3, "layers": 1, "context": 8, **settings}))
+    with pytest.raises(UserError, match=words):
+        write(tmp_path / "hf", Causal(gpt.config, pairs(), gpt.state_dict(), ()))
+    assert not (tmp_path / "hf").exists()
+
+
+def test_the_settings_alone_tell_the_model(tmp_path: Path) -> None:
+    folder = gpt_folder(made_gpt(n_inner=40), tmp_path / "theirs")
+    (folder / "model.safetensors").unlink()
+    config = config_in(folder)
+    assert (config.width, config.heads, config.layers, config.inner, config.context) == (24, 3, 2, 40, 32)
+    with pytest.raises(UserError, match="no such folder"):
+        config_in(tmp_path / "nowhere")
+
+
+def test_an_encoder_is_still_read_as_one(tmp_path: Path) -> None:
+    from made import folder_of, made
+
+    folder = folder_of(made(), tmp_path / "bert")
+    assert isinstance(of_any_kind(folder), Pretrained)
+    with pytest.raises(UserError, match="'gpt2' or 'openai-gpt'"):
+        config_in(folder)
+
+
+@pytest.mark.parametrize("size", ["gpt", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"])
+def test_a_published_size_has_the_tensors_that_transformers_has_one_for_one(size: str, tmp_path: Path) -> None:
+    from heedful.hf.gpt import table
+
+    config = SIZES[size]
+    (tmp_path / "config.json").write_text(config_text(config, 5))
+    with torch.device("meta"):
+        ours = {name: tuple(value.shape) for name, value in Gpt(config).state_dict().items()}
+        theirs = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(tmp_path))
+    shapes = {name: rule.shape(ours[rule.ours]) for rule in table(config).rules for name in rule.theirs}
+    assert shapes == {name: tuple(value.shape) for name, value in theirs.named_parameters()}
+    assert config.parameters(config.vocab or 0) == sum(value.numel() for value in theirs.parameters())
+    assert config_in(tmp_path) == config

@@ -1,0 +1,124 @@
+"""`heedful convert` and `heedful.load` on folders of GPT-2 and GPT, sound and broken: a result or one clear error."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from made import change
+from made_gpt import gpt_folder, made_gpt, pairs, release
+from test_verb import broken, convert
+
+import heedful
+from heedful import load_recipe, train
+from heedful.data.tokenizers import Characters, Tokenizer
+from heedful.errors import UserError
+from heedful.hf.causal import pretrained_causal
+from heedful.hf.causal_configs import causal, config_in
+from heedful.hf.unpickling import weights_of_any_age
+from heedful.tasks.language_model import Writer
+from heedful.training.portable import write_model
+
+
+def test_a_gpt2_goes_to_ours_and_back_and_writes_at_each_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs = gpt_folder(made_gpt(), tmp_path / "theirs")
+    assert convert(monkeypatch, theirs, tmp_path / "ours", "--ledger") == 0
+    told = capsys.readouterr()
+    before = safetensors.torch.load_file(theirs / "model.safetensors")
+    assert {line.split("  ")[0] for line in told.out.splitlines()} == before.keys()
+    assert f"read {len(before)} tensors" in told.err and "a context of 32" in told.err
+    assert convert(monkeypatch, tmp_path / "ours", tmp_path / "back") == 0
+    after = safetensors.torch.load_file(tmp_path / "back" / "model.safetensors")
+    assert before.keys() == after.keys() and all(torch.equal(before[name], value) for name, value in after.items())
+    losses = []
+    for folder in (theirs, tmp_path / "ours", tmp_path / "back"):
+        writer = heedful.load(folder, "cpu")
+        assert isinstance(writer, Writer) and writer.tokenizer.json == pairs().json
+        losses.append(writer.loss("the child came home"))
+    assert len(set(losses)) == 1
+
+
+def test_a_pickle_and_the_first_release_are_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = made_gpt()
+    pickled = gpt_folder(model, tmp_path / "pickled")
+    (pickled / "model.safetensors").unlink()
+    torch.save(model.state_dict(), pickled / "pytorch_model.bin")
+    with pytest.raises(UserError, match="heedful convert"):
+        heedful.load(pickled)
+    for source, name in ((pickled, "one"), (release(model, tmp_path / "117M"), "other")):
+        assert convert(monkeypatch, source, tmp_path / name) == 0
+        found = pretrained_causal(tmp_path / name)
+        assert torch.equal(found.tensors["tokens.weight"], model.transformer.wte.weight)
+
+
+def test_without_a_tokenizer_a_folder_can_only_go_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = gpt_folder(made_gpt(), tmp_path / "bare")
+    (bare / "vocab.json").unlink()
+    assert convert(monkeypatch, bare, tmp_path / "ours") == 2
+    assert "vocab.json and merges.txt" in capsys.readouterr().err
+    assert convert(monkeypatch, bare, tmp_path / "copy", "--to", "hf") == 0
+    with pytest.raises(UserError, match="no tokenizer in this folder"):
+        heedful.load(bare)
+    assert convert(monkeypatch, bare, tmp_path / "x.onnx") == 2
+
+
+def test_a_model_of_ours_with_a_tokenizer_of_ours_is_written_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = pretrained_causal(gpt_folder(made_gpt(), tmp_path / "theirs"))
+    settings = json.dumps({"task": "language_model", "model": found.config.model_dump(), "decode": {}})
+    tokenizer = Tokenizer.train(Characters(), ["the child came home"])
+    write_model(tmp_path / "ours", settings, found.tensors, tokenizer.json, {})
+    assert convert(monkeypatch, tmp_path / "ours", tmp_path / "hf") == 0
+    assert "its tokenizer is one of Heedful's own" in capsys.readouterr().err
+    assert {path.name for path in (tmp_path / "hf").iterdir()} == {"config.json", "model.safetensors"}
+
+
+def test_150_broken_folders_give_a_model_or_a_clear_error(tmp_path: Path) -> None:
+    rng = random.Random(0)
+    model = made_gpt()
+    sources = [
+        gpt_folder(model, tmp_path / "whole"),
+        gpt_folder(made_gpt("OpenAIGPTLMHeadModel"), tmp_path / "shards", max_shard_size="10KB"),
+        release(model, tmp_path / "117M"),
+    ]
+    pickled = gpt_folder(model, tmp_path / "pickled")
+    torch.save(model.state_dict(), pickled / "pytorch_model.bin")
+    (pickled / "model.safetensors").unlink()
+    sources += [pickled, change(gpt_folder(model, tmp_path / "plain"), architectures=None)]
+    errors = 0
+    for number in range(150):
+        folder = tmp_path / "broken"
+        shutil.copytree(rng.choice(sources), folder)
+        what = broken(rng, folder)
+        try:
+            pretrained_causal(folder, weights_of_any_age)
+        except UserError:
+            errors += 1
+        except BaseException as error:
+            raise AssertionError(f"{number}: {what}") from error
+        shutil.rmtree(folder)
+    assert errors > 75
+
+
+def test_a_run_of_ours_is_read_from_its_final_model_and_from_its_checkpoint(tmp_path: Path) -> None:
+    small = ["model.width=16", "model.heads=2", "model.layers=1", "model.context=16", "tokenizer.vocab=300"]
+    recipe = load_recipe("gpt-prose", [*small, "train.budget={steps: 2}", "train.batch_tokens=64", "train.samples=0"])
+    run = tmp_path / "run"
+    list(train(recipe, run))
+    final = pretrained_causal(run)
+    assert causal(run) and config_in(run) == final.config
+    shutil.rmtree(run / "model")
+    newest = pretrained_causal(run)
+    assert newest.config == final.config and newest.config.vocab == 300
+    assert all(torch.equal(newest.tensors[name], value) for name, value in final.tensors.items())
+    assert config_in(run).model_copy(update={"vocab": 300}) == final.config
