@@ -1,0 +1,387 @@
+"""Power laws through the losses of runs, with intervals; needs numpy alone.
+
+A line is L = (c / x)^a, straight in log-log, or the same above a floor: L = floor + (c / x)^a. The losses of all sizes
+and budgets together follow L = E + A / N^a + B / D^b (Hoffmann et al., 2022). Errors are relative ones.
+
+Intervals come from a bootstrap over the runs: each run's distance from the law is drawn anew, many times, from a normal
+distribution as wide as those that were found, the law is fitted again, and what is looked at is how far it moves in
+units of the distances that are found then. For a straight line this is Student's t, exact for as few as three runs.
+
+R draws, G places of a grid of exponents, n runs, k terms of a law, m kept terms, p exponents.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, combinations, product
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.float64]
+Variable = Literal["N", "D", "C"]
+
+LEVEL = 0.9  # of all intervals
+DRAWS, STRAIGHT = 500, 10  # so many, and so many times more where a law is straight, which costs nothing
+FEWEST = 3  # runs through which a line is drawn
+FEWEST_ABOVE_FLOOR = 4
+FEWEST_SIDES, FEWEST_OF_BOTH = 3, 6  # sizes, and budgets, that a law of both needs; and runs
+CHANCE = 0.05  # a floor is kept if runs without one would seem to have it less often than this
+LOWEST, HIGHEST = 0.02, 3.0  # exponents that are looked for where there is a floor
+HALVINGS = 7  # of the distance between two exponents, once the best place of the grid is found
+EXACT = 1e-9  # distances from a law that are none
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that is complete: what it took, and how good it became."""
+
+    name: str
+    size: str  # what its model is called
+    parameters: int  # N
+    tokens: int  # D
+    loss: float  # L
+
+    @property
+    def compute(self) -> float:
+        """Floating-point operations of training, in Kaplan's estimate."""
+        return 6.0 * self.parameters * self.tokens
+
+    def at(self, variable: Variable) -> float:
+        """Where it stands on an axis."""
+        return {"N": float(self.parameters), "D": float(self.tokens), "C": self.compute}[variable]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number, and the interval that holds the true one nine times in ten."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Law:
+    """L = floor + (scale / x)^exponent; the scale is None where the loss does not fall."""
+
+    exponent: Estimate
+    scale: float | None
+    floor: Estimate | None
+    scatter: float  # relative distance of a run from the law: a standard deviation
+
+
+@dataclass(frozen=True)
+class Band:
+    """A law drawn: its middle, and the interval of the law itself, over an axis."""
+
+    x: tuple[float, ...]
+    middle: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Line:
+    """What the runs of one axis say; where they are too few, only why."""
+
+    variable: Variable
+    runs: tuple[str, ...]
+    missing: str | None = None
+    plain: Law | None = None
+    above_floor: Law | None = None
+    has_floor: bool = False  # which of the two is believed and drawn
+    band: Band | None = None
+
+    @property
+    def law(self) -> Law | None:
+        """The law that is believed."""
+        return self.above_floor if self.has_floor else self.plain
+
+
+@dataclass(frozen=True)
+class Surface:
+    """L = E + A / N^a + B / D^b over all runs; where they are too few, only why."""
+
+    missing: str | None = None
+    floor: Estimate | None = None
+    size_exponent: Estimate | None = None
+    data_exponent: Estimate | None = None
+    scatter: float = 0.0
+    terms: tuple[float, float] = (0.0, 0.0)  # A and B
+
+
+@dataclass(frozen=True)
+class Laws:
+    """All that is fitted to a sweep, and what it says of runs that were not fitted."""
+
+    lines: tuple[Line, ...]
+    surface: Surface
+    predicted: tuple[Estimate | None, ...]  # of the places asked for, a single run's loss
+
+
+def fit(runs: Sequence[Run], places: Sequence[tuple[int, int]] = (), seed: int = 0, draws: int = DRAWS) -> Laws:
+    """The three lines and the law of both sizes and tokens; `places` are (N, D) whose losses are to be predicted."""
+    largest_data = max((run.tokens for run in runs), default=0)
+    largest_size = max((run.parameters for run in runs), default=0)
+    chosen: dict[Variable, Sequence[Run]] = {
+        "N": [run for run in runs if run.tokens == largest_data],
+        "D": [run for run in runs if run.parameters == largest_size],
+        "C": frontier(runs),
+    }
+    lines = tuple(fit_line(variable, some, seed, draws) for variable, some in chosen.items())
+    surface, predicted = fit_surface(runs, places, seed, draws)
+    return Laws(lines, surface, predicted)
+
+
+def frontier(runs: Sequence[Run]) -> list[Run]:
+    """The runs that no other one beats with as little compute, from the cheapest on."""
+    best: list[Run] = []
+    for run in sorted(runs, key=lambda run: (run.compute, run.loss)):
+        if not best or run.loss < best[-1].loss:
+            best.append(run)
+    return best
+
+
+# ------------------------------------------------------------------ one axis
+def fit_line(variable: Variable, runs: Sequence[Run], seed: int = 0, draws: int = DRAWS) -> Line:
+    """The power law along one axis, plain and above a floor, and the one of the two that the runs speak for."""
+    runs = sorted(runs, key=lambda run: run.at(variable))
+    names = tuple(run.name for run in runs)
+    if len({run.at(variable) for run in runs}) < FEWEST:
+        what = {"N": "sizes at the largest budget", "D": "budgets of the largest size", "C": "runs that none beats"}
+        found = f"{len(names)} ({', '.join(names)})" if names else "none"
+        return Line(variable, names, f"a line needs {FEWEST} {what[variable]}; there are {found}")
+    x, y = np.array([run.at(variable) for run in runs]), np.array([run.loss for run in runs])
+    middle = float(np.exp(np.log(x).mean()))
+    places = np.geomspace(x[0], x[-1], 41)
+    straight = _Straight(x / middle, y)
+    noise = np.random.default_rng([seed, "NDC".index(variable)]).standard_normal((STRAIGHT * draws, len(runs)))
+    drawn, noise = straight.fitted(noise), noise[:draws]
+    plain, band = straight.law(drawn, middle), straight.band(drawn, places / middle)
+    above: Law | None = None
+    has_floor = False
+    if len(x) >= FEWEST_ABOVE_FLOOR:
+        curved = _Terms((x / middle,), y)
+        above = _above_floor(curved, curved.fitted(noise), middle)
+        has_floor = _gains(straight, curved) > _quantile(_gains_by_chance(straight, noise), 1 - CHANCE)
+        if has_floor:
+            band = curved.band(curved.fitted(noise), places / middle)
+    return Line(variable, names, None, plain, above, has_floor, Band(tuple(places.tolist()), *band))
+
+
+class _Straight:
+    """log L = log c - a log x by least squares."""
+
+    def __init__(self, x: Numbers, y: Numbers) -> None:
+        self.design = np.stack([np.ones_like(x), -np.log(x)], axis=1)  # (n, 2)
+        self.inverse = np.linalg.pinv(self.design)  # (2, n)
+        self.logs = np.log(y)  # (n,)
+        self.terms = self.inverse @ self.logs  # (2,)
+        self.fit = self.design @ self.terms  # (n,)
+        self.scatter = float(_scatter(self.logs - self.fit, 2))
+
+    def fitted(self, noise: Numbers) -> tuple[Numbers, Numbers]:
+        """The law of each draw (R, 2), and its scatter (R,)."""
+        logs = self.fit + self.scatter * noise  # (R, n)
+        terms = logs @ self.inverse.T  # (R, 2)
+        return terms, _scatter(logs - terms @ self.design.T, 2)
+
+    def law(self, drawn: tuple[Numbers, Numbers], middle: float) -> Law:
+        terms, scatters = drawn
+        exponent = _pivot(self.terms[1], terms[:, 1], self.scatter, scatters)
+        return Law(exponent, _scale(float(np.exp(self.terms[0])), exponent.value, middle), None, self.scatter)
+
+    def band(
+        self, drawn: tuple[Numbers, Numbers], places: Numbers
+    ) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
+        terms, scatters = drawn
+        design = np.stack([np.ones_like(places), -np.log(places)])  # (2, P)
+        return _bands(self.terms @ design, terms @ design, self.scatter, scatters)
+
+
+class _Terms:
+    """L = E + the sum of A x^-a over axes, with no term below zero, by least squares of relative errors."""
+
+    def __init__(self, axes: Sequence[Numbers], y: Numbers) -> None:
+        self.axes, self.spared = axes, 1 + 2 * len(axes)
+        steps = 60 if len(axes) == 1 else 20
+        grid = np.geomspace(LOWEST, HIGHEST, steps)  # of exponents
+        self.step = math.log(grid[1] / grid[0])
+        self.grid = np.array(list(product(grid, repeat=len(axes))))  # (G, p)
+        self.coarse = self.design(axes, self.grid)  # (G, n, k)
+        exponents, terms = self._least(y[None], y)
+        self.exponents, self.terms = exponents[0], terms[0]  # (p,), (k,)
+        self.fit = self.at(axes, exponents, terms)[0]  # (n,)
+        self.scatter = float(_scatter(np.log(y / self.fit), self.spared))
+
+    @staticmethod
+    def design(axes: Sequence[Numbers], exponents: Numbers) -> Numbers:
+        """The terms of the law with exponents (..., p), for every run: (..., n, k)."""
+        powers = [axis ** -exponents[..., place, None] for place, axis in enumerate(axes)]
+        return np.stack([np.ones_like(powers[0]), *powers], axis=-1)
+
+    def at(self, axes: Sequence[Numbers], exponents: Numbers, terms: Numbers) -> Numbers:
+        """The losses (R, n) that laws of exponents (R, p) and terms (R, k) give."""
+        return (self.design(axes, exponents) @ terms[..., None])[..., 0]
+
+    def fitted(self, noise: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+        """Exponents (R, p), terms (R, k) and scatter (R,) of each draw."""
+        losses = self.fit * np.exp(self.scatter * noise)  # (R, n)
+        exponents, terms = self._least(losses, self.fit)
+        return exponents, terms, _scatter(np.log(losses / self.at(self.axes, exponents, terms)), self.spared)
+
+    def _least(self, losses: Numbers, sizes: Numbers) -> tuple[Numbers, Numbers]:
+        """The exponents (R, p) and terms (R, k) with the least squares, of errors in units of `sizes` (n,)."""
+        shares = losses / sizes  # (R, n)
+        place, terms = _best(self.coarse[None] / sizes[:, None], shares)
+        exponents, step = self.grid[place], self.step
+        around = np.array(list(product((-1.0, 0.0, 1.0), repeat=len(self.axes))))  # (G, p)
+        for _ in range(HALVINGS):
+            step /= 2
+            near = np.clip(exponents[:, None] * np.exp(step * around), LOWEST, HIGHEST)  # (R, G, p)
+            place, terms = _best(self.design(self.axes, near) / sizes[:, None], shares)
+            exponents = near[np.arange(len(near)), place]
+        return exponents, terms
+
+    def band(
+        self, drawn: tuple[Numbers, Numbers, Numbers], places: Numbers
+    ) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
+        exponents, terms, scatters = drawn
+        middle = np.log(self.at((places,), self.exponents[None], self.terms[None]))[0]
+        return _bands(middle, np.log(self.at((places,), exponents, terms)), self.scatter, scatters)
+
+
+def _best(designs: Numbers, ys: Numbers) -> tuple[NDArray[np.int64], Numbers]:
+    """For each of ys (R, n) the best place (R,) of designs (R or 1, G, n, k), and its terms (R, k), none negative."""
+    k, rows = designs.shape[-1], np.arange(len(ys))
+    least, best = np.full(len(ys), np.inf), np.zeros(len(ys), dtype=np.int64)
+    found = np.zeros((len(ys), k))
+    for kept in chain.from_iterable(combinations(range(k), m) for m in range(1, k + 1)):
+        q, r = np.linalg.qr(designs[..., list(kept)])  # (R, G, n, m), (R, G, m, m)
+        onto = (q.swapaxes(-1, -2) @ ys[:, None, :, None])[..., 0]  # (R, G, m)
+        terms = np.linalg.solve(r, onto[..., None])[..., 0]  # (R, G, m)
+        rest = (ys**2).sum(1)[:, None] - (onto**2).sum(-1)  # (R, G)
+        rest[(terms < 0).any(-1)] = np.inf
+        place = rest.argmin(1)  # (R,)
+        better = rest[rows, place] < least
+        least, best = np.where(better, rest[rows, place], least), np.where(better, place, best)
+        whole = np.zeros_like(found)
+        whole[:, list(kept)] = terms[rows, place]
+        found = np.where(better[:, None], whole, found)
+    return best, found
+
+
+def _above_floor(curved: _Terms, drawn: tuple[Numbers, Numbers, Numbers], middle: float) -> Law:
+    exponents, terms, scatters = drawn
+    exponent = _clipped(_pivot(curved.exponents[0], exponents[:, 0], curved.scatter, scatters), HIGHEST)
+    floor = _clipped(_pivot(curved.terms[0], terms[:, 0], curved.scatter, scatters), math.inf)
+    return Law(exponent, _scale(float(curved.terms[1]), exponent.value, middle), floor, curved.scatter)
+
+
+def _gains(straight: _Straight, curved: _Terms) -> float:
+    """How many times smaller the squares are with a floor than without one."""
+    return float(_ratio(straight.logs - straight.fit, straight.logs - np.log(curved.fit)))
+
+
+def _gains_by_chance(straight: _Straight, noise: Numbers) -> Numbers:
+    """The same of runs that lie on a straight line but for their scatter: (R,)."""
+    logs = straight.fit + straight.scatter * noise  # (R, n)
+    curved = _Terms((np.exp(-straight.design[:, 1]),), np.exp(straight.fit))
+    exponents, terms = curved._least(np.exp(logs), np.exp(straight.fit))
+    above = np.log(curved.at(curved.axes, exponents, terms))
+    return _ratio(logs - straight.fitted(noise)[0] @ straight.design.T, logs - above)
+
+
+def _ratio(plain: Numbers, above: Numbers) -> Numbers:
+    return ((plain**2).sum(-1) + EXACT**2) / ((above**2).sum(-1) + EXACT**2)
+
+
+# ------------------------------------------------------------------ sizes and budgets together
+def fit_surface(
+    runs: Sequence[Run], places: Sequence[tuple[int, int]], seed: int = 0, draws: int = DRAWS
+) -> tuple[Surface, tuple[Estimate | None, ...]]:
+    """The law of sizes and tokens, and the loss of a single run at each place (N, D), with its interval."""
+    sizes, budgets = {run.parameters for run in runs}, {run.tokens for run in runs}
+    if min(len(sizes), len(budgets)) < FEWEST_SIDES or len(runs) < FEWEST_OF_BOTH:
+        told = f"{len(runs)} runs of {len(sizes)} sizes and {len(budgets)} budgets"
+        needs = f"{FEWEST_SIDES} sizes, {FEWEST_SIDES} budgets and {FEWEST_OF_BOTH} runs"
+        return Surface(f"the law of both sizes and tokens needs {needs}; there are {told}"), (None,) * len(places)
+    y = np.array([run.loss for run in runs])
+    axes = [np.array([run.at(variable) for run in runs]) for variable in ("N", "D")]
+    middles = [float(np.exp(np.log(axis).mean())) for axis in axes]
+    law = _Terms([axis / middle for axis, middle in zip(axes, middles, strict=True)], y)
+    chance = np.random.default_rng([seed, 3])
+    exponents, terms, scatters = law.fitted(chance.standard_normal((draws, len(runs))))
+
+    def estimate(value: float, drawn: Numbers, most: float) -> Estimate:
+        return _clipped(_pivot(value, drawn, law.scatter, scatters), most)
+
+    a, b = (estimate(law.exponents[place], exponents[:, place], HIGHEST) for place in (0, 1))
+    scaled = [float(law.terms[1 + place] * middles[place] ** law.exponents[place]) for place in (0, 1)]
+    surface = Surface(
+        None, estimate(law.terms[0], terms[:, 0], math.inf), a, b, law.scatter, (scaled[0], scaled[1])
+    )  # fmt: skip
+    predicted: list[Estimate | None] = []
+    for place in places:
+        at = [np.array([value / middle]) for value, middle in zip(place, middles, strict=True)]
+        middle = float(law.at(at, law.exponents[None], law.terms[None])[0, 0])
+        again = law.at(at, exponents, terms)[:, 0]  # (R,)
+        single = math.log(middle) + law.scatter * chance.standard_normal(draws)
+        moved = _standard(single - np.log(again), scatters)
+        low, high = (middle * math.exp(law.scatter * _quantile(moved, share)) for share in _tails())
+        predicted.append(Estimate(middle, low, high))
+    return surface, tuple(predicted)
+
+
+# ------------------------------------------------------------------ numbers
+def _scatter(distances: Numbers, spared: int) -> Any:
+    """The standard deviation of distances (..., n) from a law that took some freedom away."""
+    free = max(1, distances.shape[-1] - spared)
+    found = np.sqrt((distances**2).sum(-1) / free)
+    return np.where(found < EXACT, 0.0, found)
+
+
+def _standard(moved: Numbers, scatters: Numbers) -> Numbers:
+    """Distances in units of the scatter that was found with each."""
+    return np.divide(moved, scatters, out=np.zeros_like(moved), where=scatters > 0)
+
+
+def _pivot(value: float, drawn: Numbers, scatter: float, scatters: Numbers) -> Estimate:
+    """An interval from how far the same number moves when the scatter is drawn anew."""
+    moved = _standard(drawn - value, scatters)
+    low, high = (float(value + scatter * _quantile(moved, share)) for share in _tails())
+    return Estimate(float(value), low, high)
+
+
+def _bands(
+    middle: Numbers, drawn: Numbers, scatter: float, scatters: Numbers
+) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
+    """The law, and its interval, at each place of an axis; all given as logarithms, (P,) and (R, P)."""
+    found = [_pivot(value, drawn[:, place], scatter, scatters) for place, value in enumerate(middle)]
+    middles, lows, highs = zip(*((one.value, one.low, one.high) for one in found), strict=True)
+    return tuple(np.exp(middles).tolist()), tuple(np.exp(lows).tolist()), tuple(np.exp(highs).tolist())
+
+
+def _clipped(found: Estimate, most: float) -> Estimate:
+    """An interval without what the form of the law rules out."""
+    return Estimate(found.value, max(0.0, found.low), min(most, found.high))
+
+
+def _tails() -> tuple[float, float]:
+    return (1 - LEVEL) / 2, (1 + LEVEL) / 2
+
+
+def _quantile(values: Numbers, share: float) -> float:
+    return float(np.quantile(values, share))
+
+
+def _scale(term: float, exponent: float, middle: float) -> float | None:
+    """The c of (c / x)^a, of a term that was found with x in units of its middle, where there is such a number."""
+    if exponent <= 0 or term <= 0:
+        return None
+    power = math.log10(middle) + math.log10(term) / exponent
+    return 10**power if power < 300 else None
