@@ -28,13 +28,14 @@ LAYERS: dict[str, set[str]] = {
     "blocks.kernels": set(),
     "data": {"config", "errors"},
     "models": {"blocks", "config", "errors"},
-    "decode": {"blocks.state"},
+    "decode": {"blocks.state", "blocks.kernels"},
     "tasks": {
         "blocks.features",
         "blocks.int8",
         "blocks.layouts",
         "blocks.losses",
         "blocks.noise",
+        "blocks.state",
         "blocks.taps",
         "decode",
         "data",
@@ -49,14 +50,18 @@ LAYERS: dict[str, set[str]] = {
         "models.configs",
         "training.configs",
         "hf.configs",
+        "hf.causal_configs",
     },  # torch-free settings of each part
     "training": {"tasks", "decode", "data", "blocks.losses", "config", "errors", "yamltext"},
     "hf": {"models", "blocks.layouts", "blocks.linear", "data", "training", "config", "errors", "yamltext"},
     "letters": set(),
     "figures": {"errors", "letters"},
+    "bars": {"errors", "figures", "letters"},
     "scatters": {"errors", "figures", "letters"},
     "galleries": {"errors", "figures", "letters"},
     "shapes": set(),
+    "skipgram": {"config", "data", "errors"},
+    "word_maps": {"errors", "figures"},
     "claims": set(),
 }
 # What brings all parts together may import every one; the command line stands on it.
@@ -67,7 +72,9 @@ LAYERS["experiment"] = {*LAYERS}
 LAYERS["studies"] = {"blocks", "config", "decode", "errors", "figures", "models", "training.optim"}
 LAYERS["studies"] |= {"loading", "tasks.embedding"}  # of those that look into a trained encoder
 LAYERS["studies"] |= {"scatters", "tasks.reconstruction", "data.images"}  # of those that look into an autoencoder
-LAYERS["studies"] |= {"data.embedded"}  # of those that show a digit
+LAYERS["studies"] |= {"data.embedded"}  # of those that show a digit, or learn numbers in words
+# Sweeps of runs, each in a process of its own, and the laws that they follow.
+LAYERS["scaling"] = {"config", "errors", "figures", "letters", "recipe", "training.files", "training.ownership"}
 # Estimators by the conventions of scikit-learn.
 LAYERS["estimators"] = {*LAYERS} - {"studies", "claims"}
 # Pictures and pages of a run that is complete.
@@ -101,6 +108,7 @@ FOREIGN: dict[str, set[str]] = {
     "experiment": {"torch"},
     "studies": {"torch", "numpy", "pydantic", "sklearn"},
     "estimators": {"torch", "numpy", "pydantic", "sklearn"},
+    "scaling": {"numpy"},
     "letters": {"PIL"},
     "figures": {"numpy", "PIL"},
     "scatters": {"numpy"},
@@ -108,6 +116,8 @@ FOREIGN: dict[str, set[str]] = {
     "paintings": {"numpy"},
     "report": set(),
     "shapes": {"torch"},
+    "skipgram": {"torch", "numpy", "pydantic"},
+    "word_maps": {"numpy"},
     "claims": set(),
 }
 NOWHERE = {"transformers", "pickle", "dill", "joblib", "marshal", "shelve"}

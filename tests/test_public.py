@@ -9,8 +9,8 @@ import pytest
 import heedful
 
 NAMES = [
-    "PCA", "Autoencoder", "ConvAutoencoder", "DenoisingAutoencoder", "Reader", "UserError", "__version__", "load",
-    "load_recipe", "train", "watch",
+    "PCA", "Autoencoder", "ConvAutoencoder", "DenoisingAutoencoder", "Reader", "UserError", "WordVectors",
+    "__version__", "load", "load_glove", "load_recipe", "load_vectors", "load_word2vec", "train", "watch",
 ]  # fmt: skip
 TINY = [
     "data.train=200", "data.valid=10", "data.test=10", "tokenizer.vocab=90", "model.width=16", "model.heads=2",

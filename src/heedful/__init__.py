@@ -13,15 +13,20 @@ __all__ = [
     "DenoisingAutoencoder",
     "Reader",
     "UserError",
+    "WordVectors",
     "__version__",
     "load",
+    "load_glove",
     "load_recipe",
+    "load_vectors",
+    "load_word2vec",
     "train",
     "watch",
 ]
 
 if TYPE_CHECKING:
     from heedful.blocks.taps import watch
+    from heedful.data.word_vectors import WordVectors, load_glove, load_vectors, load_word2vec
     from heedful.errors import UserError
     from heedful.estimators.autoencoder import Autoencoder, ConvAutoencoder, DenoisingAutoencoder
     from heedful.estimators.pca import PCA
@@ -37,8 +42,12 @@ _PLACES = {
     "PCA": "heedful.estimators.pca",
     "Reader": "heedful.tasks.embedding",
     "UserError": "heedful.errors",
+    "WordVectors": "heedful.data.word_vectors",
     "load": "heedful.loading",
+    "load_glove": "heedful.data.word_vectors",
     "load_recipe": "heedful.recipe",
+    "load_vectors": "heedful.data.word_vectors",
+    "load_word2vec": "heedful.data.word_vectors",
     "train": "heedful.experiment",
     "watch": "heedful.blocks.taps",
 }

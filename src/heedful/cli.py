@@ -66,7 +66,8 @@ def init(
     template: Annotated[
         str,
         typer.Argument(
-            metavar="TASK", help="translate, language-model, trees, pretrain, classify, tag, answer or autoencode."
+            metavar="TASK",
+            help="translate, language-model, gpt, trees, pretrain, classify, tag, answer or autoencode.",
         ),
     ],
     path: Annotated[Path | None, typer.Argument(metavar="PATH", help="The file to write; else TASK.yaml.")] = None,
@@ -132,13 +133,18 @@ def train(recipe: RecipeName, overrides: Overrides = None, run: RunOption = None
 @app.command()
 def tokenize(
     recipe: RecipeName,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write, which must not exist yet.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="DIR", help="The folder to write, which must not exist yet.")
+    ],
     overrides: Overrides = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Processes that tokenize running text; as many as cores.")
+    ] = None,
 ) -> None:
-    """Turn a pre-training recipe's documents into token files. They are read as needed, however large the text is."""
+    """Turn a recipe's text into token files, for pre-training or a language model. They are read as needed."""
     from heedful.commands.tokenize import tokenize_verb
 
-    tokenize_verb(recipe, overrides or [], out)
+    tokenize_verb(recipe, overrides or [], out, jobs)
 
 
 @app.command("eval")
@@ -146,12 +152,15 @@ def evaluate(
     run: RunFolder,
     split: Annotated[Literal["test", "valid"], typer.Option(help="Which part of the recipe's data.")] = "test",
     beams: Beams = None,
+    stride: Annotated[
+        int | None, typer.Option(min=1, help="Tokens that a gpt predicts in each of its windows, which overlap.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Score a trained model on its data. The scores come with their signatures, and samples."""
     from heedful.commands.evaluate import eval_verb
 
-    eval_verb(run, split, beams, as_json)
+    eval_verb(run, split, beams, as_json, stride)
 
 
 @app.command()
@@ -183,7 +192,7 @@ def translate(
 
 @app.command()
 def generate(
-    run: RunFolder,
+    run: EncoderFolder,
     prompts: Annotated[
         list[str] | None, typer.Argument(metavar="PROMPT", help="Texts to go on with, or - for lines of stdin.")
     ] = None,
@@ -194,12 +203,38 @@ def generate(
     top_k: Annotated[int | None, typer.Option(min=1, help="Draw from the k likeliest tokens.")] = None,
     top_p: Annotated[float | None, typer.Option(min=1e-6, max=1, help="Draw from this share of likelihood.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Which chance.")] = 0,
+    samples: Annotated[int, typer.Option(min=1, max=1000, help="Texts a prompt; of beams, the best ones.")] = 1,
+    greedy: Annotated[bool, typer.Option("--greedy", help="The likeliest token each time, without chance.")] = False,
+    beams: Annotated[
+        int | None,
+        typer.Option(min=1, max=1000, help="Search for the likeliest text; prompt and text must fit the context."),
+    ] = None,
+    length_penalty: Annotated[
+        float | None, typer.Option(min=0, max=10, help="Beams compare log p / length^this; else 1.")
+    ] = None,
+    repetition_penalty: Annotated[
+        float | None, typer.Option(min=0.01, max=100, help="Over 1, words of the text so far are less likely.")
+    ] = None,
+    no_repeat: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="So many tokens in a row never occur twice.")
+    ] = None,
+    at_least: Annotated[
+        int | None, typer.Option(min=0, max=1_000_000, help="Tokens written before the text may end.")
+    ] = None,
+    special: Annotated[
+        bool, typer.Option("--special", help="<|endoftext|> in a prompt is the token, not text.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Go on with texts. A language model draws token after token by chance; without a prompt it begins a line."""
-    from heedful.commands.generate import generate_verb
+    """Go on with texts, token by token. What is longer than the model's context is forgotten, the older half first."""
+    from heedful.commands.generate import Wish, generate_verb
 
-    generate_verb(run, prompts or [], length, temperature, top_k, top_p, seed, as_json)
+    manner = {
+        "length": length, "temperature": temperature, "top_k": top_k, "top_p": top_p, "beams": beams,
+        "length_penalty": length_penalty, "repetition_penalty": repetition_penalty, "no_repeat": no_repeat,
+        "at_least": at_least,
+    }  # fmt: skip
+    generate_verb(run, prompts or [], Wish(manner, greedy, samples, seed, special), as_json)
 
 
 @app.command()
@@ -306,6 +341,27 @@ def fill(
     fill_verb(run, texts or [], top, as_json)
 
 
+@app.command("next")
+def next_word(
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="A text with ___ where a word is to be told.")],
+    causal: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="A language model, which sees what stands before the gap.")
+    ] = None,
+    masked: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="A BERT, which sees both sides of the gap.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, max=100, help="How many words to show.")] = 5,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Draw them side by side into a PNG file.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Tell the word for a gap, in both directions. Words behind the gap change nothing for a causal model."""
+    from heedful.commands.next import next_verb
+
+    next_verb(text, causal, masked, top, out, as_json)
+
+
 Pictured = Annotated[
     list[str] | None,
     typer.Argument(
@@ -387,7 +443,7 @@ def predict(
 
 @app.command()
 def convert(
-    source: Annotated[Path, typer.Argument(metavar="SRC", help="A folder with a trained BERT: ours or of others.")],
+    source: Annotated[Path, typer.Argument(metavar="SRC", help="A folder with a BERT or GPT: ours or of others.")],
     target: Annotated[Path, typer.Argument(metavar="DST", help="The folder, or the .onnx file, to write.")],
     to: Annotated[
         Literal["heedful", "hf", "onnx"] | None, typer.Option(help="What to write; else by the names.")
@@ -395,7 +451,7 @@ def convert(
     ledger: Annotated[bool, typer.Option("--ledger", help="Print what became of each tensor.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a model that is in the way.")] = False,
 ) -> None:
-    """Turn a trained BERT into another kind of folder. Every tensor is accounted for, and no code of others is run."""
+    """Turn a BERT or GPT into another kind of folder. Every tensor is accounted for, and no code of others is run."""
     from heedful.commands.convert import convert_verb
 
     convert_verb(source, target, to, ledger, force)
@@ -428,6 +484,115 @@ def figure(
     from heedful.commands.figure import figure_verb
 
     figure_verb(name, overrides or [], out, as_json)
+
+
+@app.command()
+def scaling(
+    recipe: RecipeName,
+    sizes: Annotated[str, typer.Option(metavar="LIST", help="Models: layers x width, such as 2x64,3x96,4x128.")],
+    tokens: Annotated[str, typer.Option(metavar="LIST", help="Tokens that each is trained on, such as 1e6,2e6,4e6.")],
+    overrides: Overrides = None,
+    predict: Annotated[
+        str | None, typer.Option(metavar="LIST", help="Larger runs that are predicted, not fitted: 6x192:8e6.")
+    ] = None,
+    train: Annotated[bool, typer.Option("--train/--no-train", help="Whether to train these too, and compare.")] = True,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="The sweep's folder, else runs/scaling-NAME.")
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, max=1024, help="Runs side by side; else as cores and memory allow, or one for each GPU."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Fit scaling laws to a sweep of runs. Trains every size on every budget; the same command goes on where it was."""
+    from heedful.commands.scaling import scaling_verb
+
+    scaling_verb(recipe, overrides or [], sizes, tokens, predict, train, out, jobs, as_json)
+
+
+VectorFile = Annotated[
+    Path, typer.Argument(metavar="VECTORS", help="A file of word2vec's or GloVe's make, plain or gzip.")
+]
+FirstWords = Annotated[int | None, typer.Option(min=1, help="Read only so many words from the file's top.")]
+Likest = Annotated[int, typer.Option(min=1, max=1000, help="How many words to show, the likest first.")]
+
+
+@app.command()
+def vectors(
+    texts: Annotated[list[Path], typer.Argument(metavar="TEXT", help="Files of text, plain or gzip.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write: .bin, or .txt for text; .gz packs.")
+    ],
+    width: Annotated[int | None, typer.Option(help="Numbers of a vector; else 100.")] = None,
+    window: Annotated[int | None, typer.Option(help="Words to either side that a word may see; else 5.")] = None,
+    negatives: Annotated[
+        int | None, typer.Option(help="Words drawn by chance, for each pair of neighbours; else 5.")
+    ] = None,
+    at_least: Annotated[int | None, typer.Option(help="Times that a word must stand in the text; else 5.")] = None,
+    sample: Annotated[
+        float | None, typer.Option(help="Share of the text above which words are thinned out; else 0.001.")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Times that the text is gone through; else 5.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Learning rate at the beginning; else 0.05.")] = None,
+    keep_case: Annotated[bool, typer.Option("--keep-case", help="Tell capital letters from small ones.")] = False,
+    seed: Annotated[int | None, typer.Option(help="Which chance; else 0.")] = None,
+) -> None:
+    """Learn vectors of the words of a text: skip-gram with negative sampling. The same command gives the same file."""
+    from heedful.commands.vectors import vectors_verb
+
+    settings = {
+        "width": width, "window": window, "negatives": negatives, "at_least": at_least, "sample": sample,
+        "epochs": epochs, "rate": rate, "lowercase": not keep_case, "seed": seed,
+    }  # fmt: skip
+    vectors_verb(texts, out, {name: value for name, value in settings.items() if value is not None})
+
+
+@app.command()
+def neighbours(
+    vectors: VectorFile,
+    words: Annotated[list[str], typer.Argument(metavar="WORD", help="Words to ask about.")],
+    top: Likest = 10,
+    first: FirstWords = None,
+    as_json: Json = False,
+) -> None:
+    """Tell the words that are most like a word. By the cosine between their vectors."""
+    from heedful.commands.vectors import neighbours_verb
+
+    neighbours_verb(vectors, words, top, first, as_json)
+
+
+@app.command()
+def analogy(
+    vectors: VectorFile,
+    a: Annotated[str, typer.Argument(metavar="A", help="As in: man")],
+    b: Annotated[str, typer.Argument(metavar="B", help="is to king")],
+    c: Annotated[str, typer.Argument(metavar="C", help="as woman is to ...")],
+    top: Likest = 5,
+    first: FirstWords = None,
+    as_json: Json = False,
+) -> None:
+    """Tell what is to C as B is to A. The words nearest to B - A + C, these three left out."""
+    from heedful.commands.vectors import analogy_verb
+
+    analogy_verb(vectors, (a, b, c), top, first, as_json)
+
+
+@app.command()
+def lookup(
+    vectors: VectorFile,
+    words: Annotated[list[str], typer.Argument(metavar="WORD", help="Words to look up.")],
+    columns: Annotated[int, typer.Option(min=1, max=1000, help="How many numbers of each to print.")] = 10,
+    drawn: Annotated[
+        Path | None, typer.Option("--map", metavar="FILE", help="Draw a map of the words into a PNG file.")
+    ] = None,
+    first: FirstWords = None,
+    as_json: Json = False,
+) -> None:
+    """Print the vectors of words, a row each."""
+    from heedful.commands.vectors import lookup_verb
+
+    lookup_verb(vectors, words, columns, drawn, first, as_json)
 
 
 @app.command()

@@ -13,17 +13,17 @@ from heedful.blocks.convolution import Convolution
 from heedful.blocks.graphs import GraphLSTM, Order
 from heedful.blocks.grids import GridLSTM
 from heedful.blocks.int8 import Int8Linear, int8
-from heedful.blocks.layouts import EndToEnd, Packed, Padded, Whole
+from heedful.blocks.layouts import Documents, EndToEnd, Packed, Padded, Whole
 from heedful.blocks.losses import cross_entropy, projected_cross_entropy
 from heedful.blocks.masks import causal
 from heedful.blocks.noise import gaussian
 from heedful.blocks.recurrent import Both, unrolled
 from heedful.blocks.scores import Additive, General, Location, cosine, dot, scaled_dot
-from heedful.blocks.state import ahead, regroup, reserve
+from heedful.blocks.state import Cache, Ragged, ahead, regroup, reserve
 from heedful.blocks.taps import watch
 from heedful.data.tree_batches import encode_trees
 from heedful.data.trees import Tree, parse_tree
-from heedful.decode.rules import AtLeast, Never, NoRepeat, Temperature, TopK, TopP
+from heedful.decode.rules import AtLeast, Below, Never, NoRepeat, Penalty, Temperature, TopK, TopP
 from heedful.decode.search import beam, drain, greedy, largest, sample
 from heedful.models.answerer import Answerer
 from heedful.models.bert import Bert
@@ -40,7 +40,11 @@ from heedful.models.configs import (
     TransformerConfig,
     TreeLSTMConfig,
 )
+from heedful.models.configs.conv_classifier import ConvClassifierConfig
+from heedful.models.configs.gpt import GptConfig
+from heedful.models.conv_classifier import ConvClassifier
 from heedful.models.elmo import Elmo, Embedder
+from heedful.models.gpt import Gpt
 from heedful.models.rnn_lm import RnnLM
 from heedful.models.seq2seq import Seq2Seq
 from heedful.models.tagger import Tagger
@@ -50,7 +54,14 @@ from heedful.shapes import check, statements
 
 SOURCE = Path(heedful.__file__).parent
 FILES = [path for part in ("blocks", "models", "decode") for path in sorted((SOURCE / part).glob("*.py"))]
-GPU = ("look_back", "in_ranges", "within", "fed")  # kernels that a test without a device cannot reach
+FILES.remove(SOURCE / "models" / "gpt_rows.py")  # all of it runs on a device
+GPU = (
+    "look_back",
+    "in_ranges",
+    "within",
+    "fed",
+    "likeliest_at_once",
+)  # kernels that a test without a device cannot reach
 
 B, S, T, D, H, K, F, V = 2, 7, 5, 30, 3, 10, 13, 17
 M = 22  # width of a recurrent net's memory
@@ -82,6 +93,20 @@ def models() -> None:
             model(target[:, :1], ahead(state, 1))
         layout = Packed.of(torch.tensor([4, 2]), torch.tensor([1, 3]), S, T, longest=4)
         model(target[:1], model.start(source[:1], layout))
+
+
+def ahead_alone() -> None:
+    """GPT over whole windows, over windows with documents in them, and token by token."""
+    tokens, documents = torch.randint(0, V, (B, T)), torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 2, 2]])
+    for positions in ("learned", "sinusoid", "alibi", "rotary"):
+        model = Gpt(GptConfig(vocab=V, width=D, heads=H, layers=2, hidden=F, context=40, positions=positions)).eval()
+        model.read(tokens)
+        model.read(tokens, documents)
+        with torch.inference_mode():
+            _, state = model(tokens, model.start(B, tokens.device))
+            model(tokens[:, :1], reserve(state, 12))
+            model(tokens, Cache((None, None), Ragged(torch.tensor([0, 2]), 40)))
+    Documents.of(documents, in_one_row=True)
 
 
 def recurrent() -> None:
@@ -164,6 +189,11 @@ def classifying() -> None:
         model(tokens, None, None, torch.tensor([0, 3, 7]))
 
 
+def sliding() -> None:
+    config = ConvClassifierConfig(vocab=V, labels=tuple("abcd"), width=D, sizes=(5, 5), filters=F)
+    ConvClassifier(config)(torch.randint(0, V, (B, S)), None, Padded(torch.arange(S) < torch.tensor([[S], [4]])))
+
+
 def reading() -> None:
     """BERT with its heads, segments told and not, and its blocks in eight bits."""
     model = Bert(BertConfig(vocab=V, width=D, heads=H, layers=1, hidden=F, context=40)).eval()
@@ -197,7 +227,9 @@ def losses() -> None:
 def searches() -> None:
     rows, width, room, vocab = 3, 2, 7, 11
     prefix, limit = torch.zeros(rows, 1, dtype=torch.long), torch.tensor([room, 5, room])
-    rules = (AtLeast(2, 0), Never((3,)), NoRepeat(3), Temperature(0.9), TopK(9), TopP(0.9))
+    rules = (
+        AtLeast(2, 0), Never((3,)), Below(10), NoRepeat(3), Penalty(1.2), Temperature(0.9), TopK(9), TopP(0.9),
+    )  # fmt: skip
 
     def decoder(tokens: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.randn(*tokens.shape, vocab), state
@@ -210,7 +242,7 @@ def searches() -> None:
 
 
 RUNS: dict[str, list[Callable[[], None]]] = {
-    "attention.py": [scores, models, with_attention, reading],
+    "attention.py": [scores, models, with_attention, reading, ahead_alone],
     "masks.py": [models, reading],
     "scores.py": [scores, models, with_attention],
     "memory.py": [with_attention],
@@ -220,6 +252,9 @@ RUNS: dict[str, list[Callable[[], None]]] = {
     "convolution.py": [convolving],
     "recurrent.py": [recurrent],
     "rnn_lm.py": [recurrent],
+    "gpt.py": [ahead_alone],
+    "state.py": [models, ahead_alone],
+    "layouts.py": [models, reading, ahead_alone],
     "mix.py": [recurrent],
     "elmo.py": [recurrent],
     "gates.py": [structures],
@@ -229,6 +264,7 @@ RUNS: dict[str, list[Callable[[], None]]] = {
     "bert.py": [reading],
     "int8.py": [reading],
     "classifier.py": [classifying],
+    "conv_classifier.py": [sliding],
     "tagger.py": [marking],
     "answerer.py": [marking],
     "rules.py": [searches],
@@ -253,6 +289,7 @@ SIZES: dict[str, dict[str, tuple[int, ...]]] = {
     "bert.py": {"B": (B, 1), "T": (S,), "D": (D,), "V": (V,), "M": (4,), "N": (B,)},
     "int8.py": {"M": (B * S, 1), "D": (D, F), "E": (3 * D, D, F)},
     "classifier.py": {"B": (B,), "T": (S,), "D": (D,), "N": (3,), "C": (4,)},
+    "conv_classifier.py": {"B": (B,), "T": (S,), "D": (D,), "F": (F,), "P": (S + 4,), "K": (2 * F,), "C": (4,)},
     "tagger.py": {"B": (B,), "T": (S,), "F": (4 * D,), "E": (M,), "M": (5,), "C": (3,)},
     "answerer.py": {"B": (B,), "T": (S,), "N": (B,), "P": (3,)},
     "rules.py": {"R": (3, 6), "V": (11,), "L": (7,)},

@@ -40,6 +40,11 @@ TINY_LM = [
     *SMALL, "tokenizer={kind: characters, vocab: 60}", "model.width=12", "model.hidden=16", "model.layers=1",
     "model.context=16",
 ]  # fmt: skip
+TINY_GPT = [
+    *SMALL, "tokenizer={kind: characters, vocab: 60}", "model.width=16", "model.heads=2", "model.layers=1",
+    "model.context=16", "model.dropout=0.1", "model.attention_dropout=0.1",
+]  # fmt: skip
+PAIRS = "tokenizer={kind: byte_pairs, vocab: 290}"
 SEQ2SEQ = (
     "kind: seq2seq, width: 16, hidden: 16, layers: 1, context: 60, encoder: {kind: recurrent, hidden: 16, layers: 1}"
 )
@@ -124,7 +129,9 @@ CASES: dict[str, Case] = {
     "by examples": lambda text: ("number-languages", [*LANGUAGES, "train.batch_examples=16"], Labeller),
     "seq2seq": lambda text: ("numbers", [*NUMBERS, f"model={{{SEQ2SEQ}}}"], Translator),
     "hard": lambda text: ("numbers", [*NUMBERS, f"model={{{SEQ2SEQ}, attention: {{choice: hard}}}}"], Translator),
-    "rnn_lm": lambda text: ("language-model", [*TINY_LM, *text], Writer),
+    "gpt": lambda text: ("gpt-prose", [*TINY_GPT, *text], Writer),
+    "gpt documents": lambda text: ("gpt-prose", [*TINY_GPT, PAIRS, documents(text), "train.workers=1"], Writer),
+    "rnn_lm": lambda text: ("language-model", [*TINY_LM, "train.optimizer.lr=0.02", *text], Writer),
     "elmo": lambda text: ("elmo", [*TINY_LM, *text], TextReader),
 }
 
@@ -182,7 +189,12 @@ def test_scores_of_a_language_model_are_of_the_whole_text(text: list[str], tmp_p
     named = {score.name: score for score in test.scores}
     assert named["perplexity"].value == pytest.approx(writer.perplexity(whole))
     assert named["bits_per_character"].value == pytest.approx(writer.bits_per_character(whole))
-    assert named["perplexity"].signature == f"tokens:{len(whole)}|unknown:0|characters:{len(whole)}"
+    tokens = f"tokens:{len(whole)}|unknown:0"
+    assert named["perplexity"].signature == tokens
+    assert named["bits_per_character"].signature == f"{tokens}|characters:{len(whole)}"
+    assert named["bits_per_byte"].signature == f"{tokens}|bytes:{len(whole)}"
+    counts = f"words:{len(whole.split())}|lines:{len(whole.splitlines())}"
+    assert named["word_perplexity"].signature == f"{tokens}|{counts}"
     assert len(test.samples) == 2
     for prompt, follows, written in test.samples:
         assert f"{prompt}\n{follows}" in whole

@@ -97,7 +97,6 @@ class Job(Protocol):
     decoding: ClassVar[type[Config] | None]  # the class of `decode`, the settings of its speaker, if it has any
     searches: ClassVar[bool]  # whether its speaker can be told a number of beams
     file: ClassVar[str] = "tokenizer.json"  # where a folder keeps the vocabulary
-    records: ClassVar[bool] = False  # whether a step on a CPU is so short that it is worth being recorded
     recipe: Any
     decode: Any
 
@@ -151,6 +150,11 @@ class Job(Protocol):
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
         """The loss of a batch, compiled if the recipe asks for it."""
 
+    @property
+    def records(self) -> bool:
+        """Whether a step on a CPU is so short that it is worth being recorded."""
+        return False
+
     def threads(self, model: Any, cores: int) -> int:
         """How many CPU threads of so many training is worth."""
         return 1 if sum(weight.numel() for weight in model.parameters()) < TINY else cores
@@ -198,10 +202,11 @@ class Job(Protocol):
 
 JOBS = {  # where each is found, and the kinds of models that it trains
     "translation": ("heedful.jobs.translation", "TranslationJob", ("transformer", "seq2seq")),
-    "language_model": ("heedful.jobs.language_model", "LanguageModelJob", ("rnn_lm", "elmo")),
+    "language_model": ("heedful.jobs.language_model", "LanguageModelJob", ("rnn_lm", "elmo", "gpt")),
     "tree_classification": ("heedful.jobs.trees", "TreeJob", ("tree_lstm",)),
     "pretraining": ("heedful.jobs.pretraining", "PretrainingJob", ("bert",)),
     "classification": ("heedful.jobs.classification", "ClassificationJob", ("classifier",)),
+    "text_classification": ("heedful.jobs.text_classification", "TextClassificationJob", ("conv_classifier",)),
     "regression": ("heedful.jobs.classification", "RegressionJob", ("regressor",)),
     "tagging": ("heedful.jobs.tagging", "TaggingJob", ("tagger",)),
     "reconstruction": ("heedful.jobs.reconstruction", "ReconstructionJob", ("autoencoder",)),

@@ -60,7 +60,7 @@ class TextJob(FinetuningJob):
 
     def texts(self, read: Items) -> Sequence[str]:
         """All texts, those of a pair one after the other."""
-        return [text for item in read.items for text in (item.text, item.pair) if text is not None]
+        return texts_of(read)
 
     def encode(self, read: Items, vocabulary: WordPieces) -> EncodedTexts:
         """Texts as numbers, what is too long being cut."""
@@ -69,11 +69,7 @@ class TextJob(FinetuningJob):
 
     def notes(self, encoded: EncodedTexts) -> list[str]:
         """How the run begins, and how many texts are not read to their end."""
-        cut = np.count_nonzero(encoded.lost)
-        told = (
-            f"{cut:,} of {len(encoded):,} texts are longer than {self.recipe.model.context} tokens: their ends are cut"
-        )
-        return [*self.began, *([told] if cut else [])]
+        return [*self.began, *cut_notes(encoded)]
 
     def batches(self, encoded: EncodedTexts, packed: bool, even: bool) -> LabelledBatches:
         """Texts of like lengths, a row each; or end to end, whatever their lengths."""
@@ -84,20 +80,52 @@ class TextJob(FinetuningJob):
         """The mean loss a text."""
         return mean_loss(self.text_loss, speaker.model, encoded, speaker.device)
 
-    def shown(self, read: Items, step: int) -> list[int]:
-        """Which texts of a split are shown."""
-        return random.Random(step).sample(range(len(read.items)), min(self.recipe.train.samples, len(read.items)))
-
     def merit(self, result: Evaluated) -> float:
         """The score that the task names."""
         return next(score.value for score in result.scores if score.name == self.recipe.task.metric)
 
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
         """To read texts of one's own, and to look at others."""
-        name = shlex.quote(str(folder))
-        pair = getattr(self.recipe.data, "pair", None) is not None
-        given = "--pair 'one text' 'the other text'" if pair else "'a text of your own'"
-        return [f"heedful classify {name} {given}", f"heedful eval {name} --split valid"]
+        return next_verbs(folder, self.recipe.data)
+
+
+def cut_notes(encoded: EncodedTexts) -> list[str]:
+    """How many texts are not read to their end, if there are any."""
+    cut = np.count_nonzero(encoded.lost)
+    told = f"{cut:,} of {len(encoded):,} texts are longer than {encoded.context} tokens: their ends are cut"
+    return [told] if cut else []
+
+
+def texts_of(read: Items) -> list[str]:
+    """All texts, those of a pair one after the other."""
+    return [text for item in read.items for text in (item.text, item.pair) if text is not None]
+
+
+def next_verbs(folder: Path, data: Any) -> list[str]:
+    """Commands that read texts of one's own, or pairs where the data are pairs, and look at others."""
+    name = shlex.quote(str(folder))
+    pair = getattr(data, "pair", None) is not None
+    given = "--pair 'one text' 'the other text'" if pair else "'a text of your own'"
+    return [f"heedful classify {name} {given}", f"heedful eval {name} --split valid"]
+
+
+def sampled(read: Items, step: int, most: int) -> list[int]:
+    """Which texts of a split are shown."""
+    return random.Random(step).sample(range(len(read.items)), min(most, len(read.items)))
+
+
+def judged(
+    speaker: Labeller, read: Items, encoded: EncodedTexts, loss: float, step: int, split: Split, most: int
+) -> Evaluated:
+    """Accuracy, F1 and Matthews' correlation, and a few texts with what is said of them."""
+    probabilities = said(speaker.model, encoded, speaker.device).softmax(-1)  # (N, C)
+    found, right = probabilities.argmax(-1).numpy(), encoded.targets
+    scores = (accuracy(found, right), f1(found, right, speaker.labels), matthews(found, right))
+    samples = []
+    for row in sampled(read, step, most):
+        item, told = read.items[row], speaker.named(probabilities[row].tolist())
+        samples.append((whole(item.text, item.pair), item.label, f"{told.label} ({told.probability:.0%})"))
+    return Evaluated(step, split, loss, scores, tuple(samples), 0)
 
 
 def whole(text: str, pair: str | None) -> str:
@@ -144,15 +172,7 @@ class ClassificationJob(TextJob):
         progress: Progress | None = None,
     ) -> Evaluated:
         """Accuracy, F1 and Matthews' correlation, and a few texts with what is said of them."""
-        probabilities = said(speaker.model, encoded, speaker.device).softmax(-1)  # (N, C)
-        found, right = probabilities.argmax(-1).numpy(), encoded.targets
-        scores = (accuracy(found, right), f1(found, right, speaker.labels), matthews(found, right))
-        samples = []
-        for row in self.shown(read, step):
-            item, judged = read.items[row], speaker.named(probabilities[row].tolist())
-            found_label = f"{judged.label} ({judged.probability:.0%})"
-            samples.append((whole(item.text, item.pair), item.label, found_label))
-        return Evaluated(step, split, loss, scores, tuple(samples), 0)
+        return judged(speaker, read, encoded, loss, step, split, self.recipe.train.samples)
 
 
 class RegressionJob(TextJob):
@@ -199,7 +219,7 @@ class RegressionJob(TextJob):
         scores: tuple[Score, ...] = (pearson(found, right), spearman(found, right))
         samples = tuple(
             (whole(item.text, item.pair), item.label, f"{found[row]:.2f}")
-            for row in self.shown(read, step)
+            for row in sampled(read, step, self.recipe.train.samples)
             for item in (read.items[row],)
         )
         return Evaluated(step, split, loss, scores, samples, 0)

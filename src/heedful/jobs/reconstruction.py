@@ -45,7 +45,6 @@ class ReconstructionJob(Job):
     decoding: ClassVar = ReconstructionTask
     searches: ClassVar = False
     file: ClassVar = "images.json"
-    records: ClassVar = True
 
     def __init__(self, recipe: ReconstructionRecipe) -> None:
         self.recipe, self.decode = recipe, recipe.task
@@ -93,6 +92,11 @@ class ReconstructionJob(Job):
     def batches(self, encoded: EncodedImages, packed: bool, even: bool) -> ImageBatches:
         """So many images at a time."""
         return ImageBatches(encoded, self.recipe.train.seed, self.recipe.images)
+
+    @property
+    def records(self) -> bool:
+        """Every network of layers is small."""
+        return True
 
     def threads(self, model: Any, cores: int) -> int:
         """One for every few million multiplications of a step."""

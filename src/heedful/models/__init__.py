@@ -18,6 +18,8 @@ from heedful.models.configs import (
     TreeLSTMConfig,
 )
 from heedful.models.configs.autoencoder import AutoencoderConfig
+from heedful.models.configs.conv_classifier import ConvClassifierConfig
+from heedful.models.configs.gpt import GptConfig
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,10 +27,12 @@ if TYPE_CHECKING:
 MODELS = {
     "transformer": ("heedful.models.transformer", "Transformer", TransformerConfig),
     "seq2seq": ("heedful.models.seq2seq", "Seq2Seq", Seq2SeqConfig),
+    "gpt": ("heedful.models.gpt", "Gpt", GptConfig),
     "rnn_lm": ("heedful.models.rnn_lm", "RnnLM", RnnLMConfig),
     "elmo": ("heedful.models.elmo", "Elmo", ElmoConfig),
     "bert": ("heedful.models.bert", "Bert", BertConfig),
     "classifier": ("heedful.models.classifier", "Classifier", ClassifierConfig),
+    "conv_classifier": ("heedful.models.conv_classifier", "ConvClassifier", ConvClassifierConfig),
     "regressor": ("heedful.models.classifier", "Regressor", RegressorConfig),
     "tagger": ("heedful.models.tagger", "Tagger", TaggerConfig),
     "answerer": ("heedful.models.answerer", "Answerer", AnswererConfig),

@@ -26,6 +26,7 @@ from heedful.recipe.language_model import LanguageModelRecipe, LanguageModelTask
 from heedful.recipe.pretraining import PretrainingRecipe, PretrainingTask
 from heedful.recipe.reconstruction import ReconstructionRecipe, ReconstructionTask
 from heedful.recipe.tagging import TaggingRecipe, TaggingTask
+from heedful.recipe.text_classification import TextClassificationRecipe, TextClassificationTask
 from heedful.recipe.translation import TranslationRecipe, TranslationTask
 from heedful.recipe.trees import TreeRecipe, TreeTask
 from heedful.yamltext import Marks, read_yaml
@@ -38,6 +39,7 @@ Recipe: TypeAlias = (
     | TreeRecipe
     | PretrainingRecipe
     | ClassificationRecipe
+    | TextClassificationRecipe
     | RegressionRecipe
     | TaggingRecipe
     | AnsweringRecipe
@@ -49,6 +51,7 @@ KINDS: dict[str, type[Recipe]] = {
     "tree_classification": TreeRecipe,
     "pretraining": PretrainingRecipe,
     "classification": ClassificationRecipe,
+    "text_classification": TextClassificationRecipe,
     "regression": RegressionRecipe,
     "tagging": TaggingRecipe,
     "answering": AnsweringRecipe,
@@ -68,6 +71,7 @@ class _Tasked(Config):
         | TreeTask
         | PretrainingTask
         | ClassificationTask
+        | TextClassificationTask
         | RegressionTask
         | TaggingTask
         | AnsweringTask
@@ -140,7 +144,8 @@ def summary(path: Path) -> str:
 
 def check_recipe(recipe: Recipe, splits: Sequence[Split] = SPLITS) -> None:
     """Raise one error for all files that a recipe names for some splits and that are not there."""
-    problems = [*recipe.data.missing(splits), *(recipe.missing() if isinstance(recipe, Finetuning) else ())]
+    more = recipe.missing() if isinstance(recipe, Finetuning | TextClassificationRecipe) else ()
+    problems = [*recipe.data.missing(splits), *more]
     if problems:
         count = "a file is" if len(problems) == 1 else f"{len(problems)} files are"
         raise UserError(f"{count} not as the recipe says", problems=problems)
@@ -149,7 +154,7 @@ def check_recipe(recipe: Recipe, splits: Sequence[Split] = SPLITS) -> None:
 def told_size(recipe: Recipe) -> str:
     """How large the model is, as far as it can be known before the data are read."""
     more = ""
-    if isinstance(recipe, TreeRecipe) and recipe.model.vocab is None:
+    if isinstance(recipe, TreeRecipe | TextClassificationRecipe) and recipe.model.vocab is None:
         more = f", and {recipe.model.width:,} for each word"
     about = f"about {recipe.size / 1e6:,.1f} million" if recipe.size >= 100_000 else f"{recipe.size:,}"
     return f"{about} parameters{more}"

@@ -1,0 +1,140 @@
+"""Texts with a class each, told from their words: a run, its word vectors, and what it says when it is loaded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from heedful.data.classed import TextWords, cut
+from heedful.data.word_vectors import WordVectors
+from heedful.errors import UserError
+from heedful.experiment import Finished, Started, train
+from heedful.jobs import Evaluated, job_of
+from heedful.loading import load
+from heedful.recipe import check_recipe, load_recipe
+from heedful.tasks.classification import Labeller
+
+KINDS = (("good", "fine", "great"), ("bad", "poor", "dull"))
+SMALL = [
+    "train.batch_examples=8", "train.budget={steps: 60}", "train.evaluate_every=30", "train.save_every=30",
+    "train.optimizer.lr=1e-2", "train.schedule.warmup=1", "train.samples=2", "train.device=cpu", "model.filters=8",
+    "model.width=6", "model.dropout=0.1",
+]  # fmt: skip
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> list[str]:
+    """Overrides for texts of the test's own, good or bad, and vectors of words, some of which no text holds."""
+    for name, size in (("train", 48), ("valid", 12)):
+        rows = [f"It's a {KINDS[row % 2][row % 3]} film!\t{'yn'[row % 2]}" for row in range(size)]
+        (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n")
+    words = ["film", "good", "fine", "great", "bad", "poor", "dull", "superb", "awful"]
+    matrix = np.random.default_rng(0).standard_normal((len(words), 6)).astype(np.float32) / 4
+    matrix[:, 0] = [0, 1, 1, 1, -1, -1, -1, 1, -1]
+    WordVectors(words, matrix).save(tmp_path / "vectors.txt", "glove")
+    files = "train: train.tsv, valid: valid.tsv, text: text, label: label"
+    file = tmp_path / "vectors.txt"
+    return [*SMALL, f"data={{kind: tsv, root: {tmp_path}, {files}}}", f"embedding_init.file={file}"]
+
+
+def test_texts_are_cut_as_the_penn_treebank_cuts_them() -> None:
+    assert cut("It's well-made; I don't CARE... -- (2 of 3)", "words", True) == [
+        "it", "'s", "well-made", ";", "i", "do", "n't", "care", "...", "--", "(", "2", "of", "3", ")",
+    ]  # fmt: skip
+    already = "it 's a charming and often affecting journey , is n't it ?"
+    assert cut(already, "words", True) == already.split()
+    assert cut("aB\udcff", "characters", False) == ["a", "B", "\ufffd"]
+
+
+def test_a_run_begins_from_vectors_and_tells_words_that_no_text_held(settings: list[str], tmp_path: Path) -> None:
+    recipe, run = load_recipe("sst2-conv", settings), tmp_path / "run"
+    check_recipe(recipe, ("train", "valid"))
+    events = list(train(recipe, run))
+    started = next(event for event in events if isinstance(event, Started))
+    assert any("9 of" in note and "vectors.txt" in note for note in started.notes)
+    last = [event for event in events if isinstance(event, Evaluated)][-1]
+    assert {score.name: score.value for score in last.scores}["accuracy"] == 100
+    assert isinstance(events[-1], Finished)
+    labeller = load(run)
+    assert isinstance(labeller, Labeller)
+    texts = ["it's a great film", "a dull, DULL film", "superb", "awful"]
+    said = labeller.classify(texts)
+    assert [one.label for one in said] == ["y", "n", "y", "n"]
+    for text, together in zip(texts, said, strict=True):
+        (alone,) = labeller.classify([text])
+        assert alone.probability == pytest.approx(together.probability, abs=1e-6)
+    assert labeller.classify([""])[0].label in "yn"
+
+
+def test_texts_that_are_cut_are_told(settings: list[str]) -> None:
+    job = job_of(load_recipe("sst2-conv", [*settings, "model.context=6"]))
+    read = job.read("valid")
+    assert job.notes(job.encode(read, job.learn(read))) == [
+        "12 of 12 texts are longer than 6 tokens: their ends are cut"
+    ]
+
+
+def test_rows_begin_as_in_the_file_bit_for_bit(settings: list[str], tmp_path: Path) -> None:
+    from heedful.data.word_vectors import load_vectors
+    from heedful.models import build
+
+    job = job_of(load_recipe("sst2-conv", settings))
+    words = job.learn(job.read("train"))
+    assert isinstance(words, TextWords)
+    assert words.labels == ("n", "y")
+    torch.manual_seed(0)
+    model = build(job.fitted(job.recipe.model, words, "model"))
+    drawn = model.tokens.weight.detach().clone()
+    job.begin(model, words)
+    vectors = load_vectors(tmp_path / "vectors.txt")
+    for number, word in enumerate(words.words):
+        row = model.tokens.weight[number].detach()
+        assert row.numpy().tobytes() == (vectors[word] if word in vectors else drawn[number].numpy()).tobytes()
+
+
+def test_other_vectors_than_the_words_were_gathered_with_are_refused(settings: list[str], tmp_path: Path) -> None:
+    from heedful.models import build
+
+    job = job_of(load_recipe("sst2-conv", settings))
+    words = job.learn(job.read("train"))
+    model = build(job.fitted(job.recipe.model, words, "model"))
+    file = tmp_path / "vectors.txt"
+    file.write_text(file.read_text().replace("good 1.0", "good 2.0"))
+    with pytest.raises(UserError, match="not the word vectors that the run began with"):
+        job.begin(model, words)
+
+
+def test_vectors_of_another_width_and_files_that_are_not_there_are_told(settings: list[str]) -> None:
+    job = job_of(load_recipe("sst2-conv", [*settings, "model.width=5"]))
+    read = job.read("train")
+    with pytest.raises(UserError, match="do not fit into the model"):
+        job.learn(read)
+    with pytest.raises(UserError, match="a file is not as the recipe says") as raised:
+        check_recipe(load_recipe("sst2-conv", [*settings, "embedding_init.file=none"]), ("train", "valid"))
+    assert "embedding_init=null" in str(raised.value)
+
+
+def test_a_run_goes_on_with_the_same_bits(settings: list[str], tmp_path: Path) -> None:
+    recipe = load_recipe("sst2-conv", settings)
+    list(train(recipe, tmp_path / "whole"))
+    steps = iter(range(10_000))
+    list(train(recipe, tmp_path / "parts", stop=lambda: next(steps) > 20))
+    list(train(recipe, tmp_path / "parts"))
+    assert (tmp_path / "whole/model/model.safetensors").read_bytes() == (
+        tmp_path / "parts/model/model.safetensors"
+    ).read_bytes()
+
+
+def test_a_list_of_words_that_was_tampered_with_is_refused() -> None:
+    words = TextWords.learn(["a b"], ("x", "y"), "words", True, 1)
+    assert TextWords(words.json, "w").sha256 == words.sha256
+    good = json.loads(words.json)
+    for change in ({"words": ["a"]}, {"labels": ["x"]}, {"kind": "bpe"}, {"lowercase": 1}, {"vectors": 3}, {"more": 1}):
+        with pytest.raises(UserError, match="damaged or of another make"):
+            TextWords(json.dumps({**good, **change}), "w")
+    with pytest.raises(UserError, match="no word to learn"):
+        TextWords.learn([" "], ("x", "y"), "words", True, 1)

@@ -1,0 +1,80 @@
+"""Filters over words: their numbers, what they see at a text's ends, and that padding and batch change nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from heedful.blocks.layouts import Padded
+from heedful.errors import UserError
+from heedful.models import build
+from heedful.models.configs.conv_classifier import ConvClassifierConfig
+from heedful.recipe import load_recipe
+
+CONFIG = ConvClassifierConfig(vocab=23, labels=("a", "b", "c"), width=6, sizes=(1, 2, 5), filters=4, dropout=0.0)
+
+
+def made(config: ConvClassifierConfig = CONFIG) -> torch.nn.Module:
+    torch.manual_seed(0)
+    model = build(config).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.3 * torch.randn_like(weight))
+    return model
+
+
+def by_hand(model: torch.nn.Module, text: Tensor) -> Tensor:
+    """The logits of one text, place by place in float64, what lies beyond its ends being zeros."""
+    state = {name: value.double() for name, value in model.state_dict().items()}
+    words = state["tokens.weight"][text]
+    found = []
+    for number, size in enumerate(CONFIG.sizes):
+        weight, bias = state[f"filters.{number}.slide.weight"], state[f"filters.{number}.slide.bias"]
+        beyond = torch.zeros(size - 1, CONFIG.width, dtype=torch.float64)
+        line = torch.cat([beyond, words, beyond])
+        places = [line[start : start + size] for start in range(len(text) + size - 1)]
+        answers = torch.stack([torch.einsum("fdk,kd->f", weight, place) + bias for place in places])
+        found.append(answers.relu().amax(0))
+    return state["head.weight"] @ torch.cat(found) + state["head.bias"]
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 9])
+def test_logits_are_those_of_plain_loops(length: int) -> None:
+    model, text = made(), torch.randint(0, 23, (length,))
+    torch.testing.assert_close(model(text[None])[0].double(), by_hand(model, text), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_and_batch_change_nothing(side: str) -> None:
+    model = made()
+    texts = [torch.randint(0, 23, (length,)) for length in (1, 7, 3, 12)]
+    alone = torch.cat([model(text[None]) for text in texts])
+    ids, real = torch.randint(0, 23, (4, 20)), torch.zeros(4, 20, dtype=torch.bool)
+    for row, text in enumerate(texts):
+        place = slice(0, len(text)) if side == "right" else slice(20 - len(text), 20)
+        ids[row, place], real[row, place] = text, True
+    torch.testing.assert_close(model(ids, None, Padded(real)), alone, atol=1e-6, rtol=0)
+
+
+def test_every_number_is_counted_and_learns_unless_frozen() -> None:
+    for freeze in (False, True):
+        config = CONFIG.model_copy(update={"freeze": freeze})
+        model = made(config)
+        assert sum(weight.numel() for weight in model.parameters()) == config.parameters(23)
+        model(torch.arange(23)[None]).square().sum().backward()
+        learning = {name for name, weight in model.named_parameters() if weight.grad is not None}
+        still = {name for name, _ in model.named_parameters()} - learning
+        assert still == ({"tokens.weight"} if freeze else set())
+
+
+def test_settings_that_do_not_fit_are_refused() -> None:
+    for change, message in (
+        ("train.compile=true", "too many lengths"),
+        ("train.batching=packed", "from one text into the next"),
+        ("embedding_init={file: x}", "characters have no word vectors"),
+        ("model.freeze=true", "drawn by chance must be learned"),
+        ("model.labels=[a, a]", "more than once"),
+    ):
+        with pytest.raises(UserError, match=message):
+            load_recipe("number-languages-conv", [change])
