@@ -18,15 +18,18 @@ from pydantic_core import PydanticUndefined
 import heedful
 from heedful.cli import app
 from heedful.config import Config
+from heedful.data.bytepairs import BytePair, BytePairFiles
 from heedful.data.conll import Conll, JsonTags
 from heedful.data.corpora import TokenFiles
 from heedful.data.documents import Documents, JsonDocuments, TextDocuments
 from heedful.data.embedded import Digits, LibraryProse, NumberLanguages, NumberWords
+from heedful.data.embedding_init import EmbeddingInit
 from heedful.data.images import ArrayFile, ArrayImages, CsvImages, IdxImages, ImageFiles, ImageFolders
 from heedful.data.sources import Files, Jsonl, ParallelFiles, Tsv
 from heedful.data.squad import JsonQuestions, Squad, WindowsConfig
 from heedful.data.tables import CsvTable, JsonlTable, TsvTable
 from heedful.data.text import TextFiles
+from heedful.data.token_text import TokenizedText
 from heedful.data.tokenizers import Bpe, Characters, Unigram, WholeWords, WordPiece
 from heedful.data.trees import SentimentTrees, WordsConfig
 from heedful.data.wordpieces import PieceFile
@@ -53,15 +56,19 @@ from heedful.models.configs import (
 )
 from heedful.models.configs.autoencoder import SIZES as LECTURE
 from heedful.models.configs.autoencoder import AutoencoderConfig
+from heedful.models.configs.conv_classifier import ConvClassifierConfig
+from heedful.models.configs.gpt import SIZES as GPT_SIZES
+from heedful.models.configs.gpt import GptConfig
 from heedful.models.configs.layers import Conv, Dense, Flatten, MaxPool, Reshape, Upsample
 from heedful.recipe import KINDS, shipped
 from heedful.recipe.answering import AnsweringTask
 from heedful.recipe.classification import ClassificationTask, RegressionTask
 from heedful.recipe.finetuning import Start
-from heedful.recipe.language_model import LanguageModelTask, WritingConfig
+from heedful.recipe.language_model import CausalStart, LanguageModelTask, WritingConfig
 from heedful.recipe.pretraining import PretrainingTask
 from heedful.recipe.reconstruction import ReconstructionTask
 from heedful.recipe.tagging import TaggingTask
+from heedful.recipe.text_classification import CharactersConfig, TextClassificationTask
 from heedful.recipe.translation import DecodeConfig, TranslationTask
 from heedful.recipe.trees import TreeTask
 from heedful.training.configs import Budget, TrainConfig
@@ -72,8 +79,10 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 SEQ2SEQ = ROOT / "docs" / "models" / "seq2seq.md"
 BERT = ROOT / "docs" / "models" / "bert.md"
 AUTOENCODER = ROOT / "docs" / "models" / "autoencoder.md"
-DOCS = [ROOT / "docs" / name for name in ("python.md", "distributed.md", "autoencoders.md")]
-SESSIONS = [ROOT / "README.md", *DOCS, SEQ2SEQ, BERT, AUTOENCODER]
+GPT = ROOT / "docs" / "models" / "gpt.md"
+CONV = ROOT / "docs" / "models" / "conv_classifier.md"
+DOCS = [ROOT / "docs" / name for name in ("python.md", "distributed.md", "autoencoders.md", "language-models.md")]
+SESSIONS = [ROOT / "README.md", *DOCS, SEQ2SEQ, BERT, AUTOENCODER, GPT, CONV]
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 
 # The smallest run of the demo's recipe, for snippets that are marked as needing a trained model.
@@ -254,6 +263,15 @@ SETTINGS: dict[str, type[Config]] = {
     "a layer, `kind: flatten`": Flatten,
     "a layer, `kind: reshape`": Reshape,
     "train.optimizer, `kind: rmsprop`": RMSprop,
+    "start, of a language model": CausalStart,
+    "data, `kind: tokens`, of a language model": TokenizedText,
+    "tokenizer, `kind: byte_pairs`": BytePair,
+    "tokenizer, `kind: byte_pair_files`": BytePairFiles,
+    "model, `kind: gpt`": GptConfig,
+    "task, `kind: text_classification`": TextClassificationTask,
+    "tokenizer, `kind: characters`, of texts with labels": CharactersConfig,
+    "embedding_init": EmbeddingInit,
+    "model, `kind: conv_classifier`": ConvClassifierConfig,
 }
 
 
@@ -297,6 +315,16 @@ def test_the_page_of_bert_counts_its_published_sizes_right() -> None:
         name: [c.layers, c.width, c.heads, c.hidden, c.model_copy(update=bare).parameters(30522), c.parameters(30522)]
         for name, c in SIZES.items()
         if isinstance(c, BertConfig)
+    }
+    assert told_sizes == expected
+
+
+def test_the_page_of_gpt_counts_its_published_sizes_right() -> None:
+    rows = re.findall(r"^\| `(gpt[\w-]*)` \|(.*)\|$", GPT.read_text(encoding="utf-8"), re.MULTILINE)
+    told_sizes = {name: [int(cell.replace(",", "")) for cell in cells.split("|")] for name, cells in rows}
+    expected = {
+        name: [c.layers, c.width, c.heads, c.context, c.vocab, c.parameters(c.vocab or 0)]
+        for name, c in GPT_SIZES.items()
     }
     assert told_sizes == expected
 

@@ -55,6 +55,11 @@ AUTOENCODERS, MAPS = "tests/claims/test_autoencoders.py", "tests/claims/test_aut
 VIEWS, LINEAR = "tests/claims/test_autoencoders_views.py", "tests/claims/test_autoencoders_linear.py"
 IMAGES = "tests/claims/test_autoencoders_data.py"
 SPANS, EXCHANGE, BERT = "tests/claims/test_bert_spans.py", "tests/claims/test_exchange.py", "tests/claims/test_bert.py"
+GPT, SCALING = "tests/claims/test_language_models_H.py", "tests/claims/test_language_models_S.py"
+GENERATION, VECTORS = (
+    "tests/claims/test_language_models_generation.py",
+    "tests/claims/test_language_models_vectors.py",
+)
 
 CLAIMS = (
     Claim(
@@ -119,9 +124,15 @@ CLAIMS = (
     Claim("D3", "256 sines beside 256 cosines: the same columns in another order.", POSITIONS, "X8"),
     Claim("D4", "Waves of chosen columns differ in frequency and offset.", POSITIONS),
     Claim("D5", "Positions can be fixed, learned or absent.", POSITIONS),
+    Claim(
+        "D6",
+        "Without positions a causal language model comes near to those with them, and a probe reads places from it.",
+        GPT,
+        "A small replication: 0.390 nats a letter where learned positions have 0.363 (`heedful figure nopos`).",
+    ),
     Claim("D7", "A linear probe reads the place off the sinusoids, and their products tell distances.", POSITIONS),
     Claim("E1", "Six encoder blocks keep 512 x m; the decoder then goes token by token.", DECODING),
-    Claim("E2", "A sentence is as likely as the product of its steps.", DECODING),
+    Claim("E2", "A sentence, or a text, is as likely as the product of its steps.", DECODING),
     Claim("E3", "With a cache, input t is query, key and value, and earlier inputs are keys and values.", DECODING),
     Claim("E4", "The logits are as many as the vocabulary has words, and the largest is looked up.", DECODING),
     Claim("E5", "Training minimises cross-entropy.", DECODING),
@@ -195,6 +206,34 @@ CLAIMS = (
     Claim("F24", "Pre-training and fine-tuning are two recipes that share one checkpoint.", FINETUNING),
     Claim("F25", "BERT as a feature extractor makes a classifier of sentences.", FINETUNING),
     Claim("F26", "ELMo gives a word vectors of its sentence: both directions, and a learned mix of layers.", ELMO),
+    Claim(
+        "G1",
+        "GPT reads from left to right: 12 blocks, 768 numbers and 12 heads, 116,534,784 parameters.",
+        GPT,
+    ),
+    Claim(
+        "G2",
+        "GPT-2 has 124,439,808 to 1,557,611,200 parameters, more than ten times those of GPT.",
+        GPT,
+        "Settings, counts and logits; its text of eight million pages is not published.",
+    ),
+    Claim(
+        "G3",
+        "GPT-3 has 175 billion parameters, ten times the largest model before it.",
+        GPT,
+        "By its published settings 174,604,259,328. It is counted, not trained; what it cost is not ours to check.",
+    ),
+    Claim(
+        "G8",
+        "To predict the next word is directional: a causal model sees one side of a gap, a masked one both.",
+        GENERATION,
+    ),
+    Claim(
+        "G9",
+        "The loss is a power law in size, data and compute: a straight line in log-log.",
+        SCALING,
+        "On sweeps of small models, which docs/results.md has; intervals say how sure an exponent is.",
+    ),
     Claim("J1", "The plain RNN is h' = tanh(W_hh h + W_hx x), without a bias.", RECURRENT),
     Claim(
         "J2",
@@ -245,11 +284,17 @@ CLAIMS = (
     Claim("K11", "Images beside what is made of them: input, PCA, dense, convolutional; noisy and restored.", VIEWS),
     Claim("K12", "Pooling keeps the largest number of a square, upsampling repeats it.", VIEWS),
     Claim("K13", "The tables of layers, with shapes and parameters.", AUTOENCODERS),
+    Claim("L1", "word2vec and GloVe are matrices with a row for each word, here 20 words by 10 columns.", VECTORS),
     Claim("L2", "Trained features may be kept frozen, or tuned with the rest.", FINETUNING),
     Claim("L3", "A static vector is the same in every sentence, a contextual one is not.", BERT),
     Claim("L4", "All layers but the last are a feature extractor, whose output layer can be exchanged.", FINETUNING),
     Claim("M17", "An executor runs the training: it tells what happens, and ends on conditions.", TRAINING),
     Claim("M18", "The trainer has an optimizer, a decay of the learning rate, and gradient clipping.", TRAINING),
+    Claim(
+        "M20",
+        "embedding_init with a file and read_fn, load_word2vec or load_glove, and a Conv1D classifier over it.",
+        VECTORS,
+    ),
     Claim("M21", "The original TensorFlow checkpoint of BERT is read, and one line of a program changes.", EXCHANGE),
     Claim(
         "M22",
