@@ -87,16 +87,17 @@ def plain(mine: Any, vocab: int, rows: int = 0) -> Any:
             self.qkv, self.out = nn.Linear(c.width, 3 * c.width), nn.Linear(c.width, c.width)
             self.up, self.down = nn.Linear(c.width, 4 * c.width), nn.Linear(4 * c.width, c.width)
             if rows:
-                room = torch.zeros(2, rows, c.heads, GIVEN + NEW, c.width // c.heads)
-                self.register_buffer("room", room, persistent=False)
+                for name in ("keys", "values"):
+                    room = torch.zeros(rows, c.heads, GIVEN + NEW, c.width // c.heads)
+                    self.register_buffer(name, room, persistent=False)
 
         def forward(self, x: Any, at: Any = None, mask: Any = None) -> Any:
             q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, c.heads, -1)).transpose(1, 3).unbind(2)
             if at is None:
                 y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
             else:
-                self.room[0, :, :, at], self.room[1, :, :, at] = k, v
-                y = F.scaled_dot_product_attention(q, self.room[0], self.room[1], attn_mask=mask)
+                self.keys[:, :, at], self.values[:, :, at] = k, v
+                y = F.scaled_dot_product_attention(q, self.keys, self.values, attn_mask=mask)
             x = x + self.out(y.transpose(1, 2).flatten(2))
             return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
 

@@ -89,6 +89,22 @@ def test_searches_find_what_they_find_with_the_model(beams: int) -> None:
             assert torch.allclose(found.logs[place], truth.logs[0], atol=1e-3)
 
 
+def test_a_text_that_is_done_leaves_the_others_alone_when_it_passes_the_edge() -> None:
+    whole = model(torch.float32)
+    whole.config = whole.config.model_copy(update={"context": 24})
+    rows, limit = RowByRow(whole), torch.tensor([3, 20, 24])
+    texts = [[4] * 21, [3, 5, 7, 9, 11], [6]]
+    with torch.inference_mode():
+        state, tokens = rows.begin(texts, 24, 1, plainly)
+        assert state.cache.value.shape[4] == 24
+        found = drain(greedy(rows, state, tokens, limit, -1))
+        for place, text in enumerate(texts):
+            state, tokens = rows.begin([text], 24, 1, plainly)
+            alone = drain(greedy(rows, state, tokens, limit[place : place + 1], -1))
+            length = int(limit[place])
+            assert torch.equal(found.tokens[place, 0, :length], alone.tokens[0, 0, :length])
+
+
 @pytest.mark.parametrize("vocab", [65, 1000, 50_257])
 def test_the_likeliest_token_and_its_log_probability(vocab: int) -> None:
     from heedful.blocks.kernels.choices import likeliest

@@ -80,11 +80,13 @@ class RowByRow:
 
         own = torch.arange(len(tokens), dtype=torch.int32, device=tokens.device)  # (R,)
         own = own * (state.cache.value.shape[2] // len(tokens))  # before the first step a text has one row alone
-        h = self.last(tokens.flatten(), own, state.length, state)  # (R, D)
+        # A text that is done while others go on may pass the edge: its tokens are nobody's, and go where the last went.
+        place = state.length.clamp(max=state.cache.value.shape[4] - 1)  # (R,)
+        h = self.last(tokens.flatten(), own, place, state)  # (R, D)
         logits = rows.product(h, self.model.tokens.weight, wide=True)[:, None]  # (R, 1, V)
         table = state.table
         if table is not None:
-            table = table.scatter(1, state.length.long()[:, None], own[:, None])  # (R, S)
+            table = table.scatter(1, place.long()[:, None], own[:, None])  # (R, S)
         return logits, replace(state, length=state.length + 1, table=table)
 
     def last(self, tokens: Tensor, owner: Tensor, place: Tensor, told: Told) -> Tensor:
