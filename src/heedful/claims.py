@@ -55,10 +55,10 @@ AUTOENCODERS, MAPS = "tests/claims/test_autoencoders.py", "tests/claims/test_aut
 VIEWS, LINEAR = "tests/claims/test_autoencoders_views.py", "tests/claims/test_autoencoders_linear.py"
 IMAGES = "tests/claims/test_autoencoders_data.py"
 SPANS, EXCHANGE, BERT = "tests/claims/test_bert_spans.py", "tests/claims/test_exchange.py", "tests/claims/test_bert.py"
-GPT, SCALING = "tests/claims/test_language_models_H.py", "tests/claims/test_language_models_S.py"
+GPT, SCALING = "tests/claims/test_gpt.py", "tests/claims/test_scaling.py"
 GENERATION, VECTORS = (
-    "tests/claims/test_language_models_generation.py",
-    "tests/claims/test_language_models_vectors.py",
+    "tests/claims/test_next_word.py",
+    "tests/claims/test_word_vectors.py",
 )
 
 CLAIMS = (

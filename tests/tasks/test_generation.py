@@ -333,3 +333,13 @@ def test_a_penalty_leaves_the_probability_of_the_model_alone() -> None:
             assert found.log_probability == pytest.approx(log, abs=1e-4)
     assert math.isfinite(log)
     assert Text([1, 2], written=[3]).ids == [1, 2, 3]
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_half_precision_says_nearly_the_same(name: str) -> None:
+    whole, half = WRITERS[name](), WRITERS[name]().halved()
+    assert {weight.dtype for weight in half.model.parameters()} == {torch.bfloat16}
+    found = half.generate(["a rose"], temperature=0, length=12)[0]
+    given = [whole.script.begins, *whole.script.text_ids("a rose")]
+    with torch.inference_mode():
+        assert found.log_probability == pytest.approx(whole._log(given, found.ids), rel=0.1)

@@ -28,6 +28,7 @@ class Wish:
     samples: int
     seed: int
     special: bool
+    bf16: bool
 
     def settings(self) -> dict[str, Any]:
         """The settings, if they go together."""
@@ -59,6 +60,7 @@ def generate_verb(run: Path, prompts: Sequence[str], wish: Wish, as_json: bool) 
     """Go on with each prompt, given as an argument or as a line of stdin."""
     settings = wish.settings()
     writer = load_as(Writer, run)
+    writer = writer.halved() if wish.bf16 else writer
     reads, first, written, began = piped(prompts), 0, 0, time.monotonic()
     if len(prompts) <= 1 and not reads and not as_json and wish.samples == 1:
         prompt = "".join(prompts)

@@ -50,6 +50,7 @@ MUCH_UNKNOWN = 0.01  # of the tokens of a text, from where on it is told
 MOST_SHOWN = 100  # tokens that are written for a sample
 SHARED = 100_000  # parameters of a gpt from which on threads share its work
 GIVEN = 32  # tokens that a sample begins with, where there are no lines
+RECORDED_CONTEXT, RECORDED_WEIGHTS = 256, 20_000_000  # at most; beyond them torch's own threads do as well
 LOSSES: dict[str, LossOf] = {"rnn_lm": ahead_loss, "elmo": both_ways_loss, "gpt": document_loss}
 
 
@@ -168,8 +169,9 @@ class LanguageModelJob(Job):
 
     @property
     def records(self) -> bool:
-        """Whether a step on a CPU is worth being recorded: that of a gpt is."""
-        return bool(self.recipe.model.kind == "gpt")
+        """Whether a step on a CPU is worth being recorded: that of a small gpt, whose attention fits into memory."""
+        model = self.recipe.model
+        return isinstance(model, GptConfig) and model.context <= RECORDED_CONTEXT and model.body <= RECORDED_WEIGHTS
 
     def threads(self, model: Any, cores: int) -> int:
         """How many CPU threads of so many training is worth: a gpt has large products, even where it is small."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -33,6 +34,7 @@ class Crew:
         self.threads = [threading.Thread(target=self._work, args=(tasks,), daemon=True) for tasks in self.tasks]
         for thread in self.threads:
             thread.start()
+        atexit.register(self.close)  # a thread that is at work when Python goes takes the program down with it
 
     def start(self, parts: Sequence[Callable[[], object]]) -> None:
         """Begin to do each part in a thread of its own; there is one part fewer than threads at most."""
@@ -49,6 +51,7 @@ class Crew:
 
     def close(self) -> None:
         """Let the threads go, once they have done what was begun."""
+        atexit.unregister(self.close)
         for tasks in self.tasks:
             tasks.put(None)
         for thread in self.threads:

@@ -8,6 +8,8 @@ script interpreter makes the calls, so that several threads run their recordings
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +22,11 @@ from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
 
+from heedful.training.forms import forms
+
 aten = torch.ops.aten
+TOLD_BY_THE_BUFFER = ("dtype", "layout", "device", "pin_memory")
+SEVERAL = (aten.native_layer_norm.default, aten.native_layer_norm_backward.default, aten.cummax.default)  # results
 
 
 class CannotRecordError(Exception):
@@ -31,15 +37,21 @@ class Recording:
     """`function(*inputs)`, a tuple of tensors, as calls on buffers: fill `inputs`, `run()`, read the outputs.
 
     The outputs are the caller's: contiguous tensors that what the function gives is written into. Of the inputs there
-    are those that it looks at, and None for others.
+    are those that it looks at, and None for others. To look at the function takes a while, which is spared where there
+    is a recording `like` this one: of the same function, with inputs of the same shapes.
     """
 
     def __init__(
-        self, function: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+        self,
+        function: Callable[..., tuple[Tensor, ...]],
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        like: Recording | None = None,
     ) -> None:
         rooms = [x.clone() for x in inputs]
-        traced: Any = make_fx(function)(*rooms)
+        traced: Any = make_fx(function, forms())(*rooms) if like is None else like.traced
         traced.graph.eliminate_dead_code()
+        self.traced: Any = traced
         nodes = list(traced.graph.nodes)
         results: Sequence[Node] = nodes[-1].args[0]
         given, planner = iter(rooms), Planner(nodes, dict(zip(results, outputs, strict=True)))
@@ -78,30 +90,43 @@ class Planner:
     def call(self, node: Node) -> None:
         """A value that an operation makes: a view of a buffer, or what a call writes into one."""
         operation: Any = node.target
+        if operation is operator.getitem:
+            self._pick(node)
+            return
         if not isinstance(operation, OpOverload) or torch.Tag.nondeterministic_seeded in operation.tags:
             raise CannotRecordError(str(operation))
         args = map_arg(node.args, self.values.__getitem__)
         options = map_arg(node.kwargs, self.values.__getitem__)
         example = operation(*args, **options)
-        if not isinstance(example, Tensor):
-            raise CannotRecordError(str(operation))
-        if _lies_in(node) is not None:
+        holder = _lies_in(node)
+        if holder is not None:
             if operation._schema.is_mutable:  # it writes into the buffer of what it is given
                 self.calls.append(Call(operation, tuple(args), options))
-            self.values[node], self.roots[node] = example, self.roots[node.all_input_nodes[0]]
+            self.values[node], self.roots[node] = example, self.roots[holder]
             return
         dying = [root for root in {self.roots[used] for used in node.all_input_nodes} if self.ends[root] is node]
-        pointwise = torch.Tag.pointwise in operation.tags
-        room = self._wanted(node, example)
-        if room is None and pointwise:
-            room = self._in_place(node, example, dying)
-        if room is None:
-            room = self._room(example)
-        self.calls.append(_into(operation, args, options, room))
-        self.free += [self.values[root] for root in dying if root in self.own and self.values[root] is not room]
-        self.give(node, room)
-        if node not in self.wanted:
-            self.own.add(node)
+        made, rooms = _made(node, example), list[Tensor]()
+        for part, like in made:
+            room = self._wanted(part, like)
+            if room is None and torch.Tag.pointwise in operation.tags:
+                room = self._in_place(part, like, dying)
+            rooms.append(self._room(like) if room is None else room)
+        self.calls.append(_into(operation, args, options, rooms))
+        self.calls[-1]()  # what comes next may look places up in it
+        left = [self.values[root] for root in dying if root in self.own]
+        self.free += [value for value in left if all(value is not room for room in rooms)]
+        for (part, _), room in zip(made, rooms, strict=True):
+            self.give(part, room)
+            if part not in self.wanted:
+                self.own.add(part)
+
+    def _pick(self, node: Node) -> None:
+        """One of several values; what an operation has made is there."""
+        holder = _lies_in(node)
+        if holder is not None:
+            values = self.values[holder]
+            self.values[node] = values if isinstance(values, Tensor) else values[node.args[1]]
+            self.roots[node] = self.roots[holder]
 
     def _wanted(self, node: Node, example: Tensor) -> Tensor | None:
         """The caller's buffer for a value, if it lies there as it is made."""
@@ -140,25 +165,59 @@ def _last_uses(nodes: Sequence[Node]) -> tuple[dict[Node, Node], dict[Node, Node
 
 def _lies_in(node: Node) -> Node | None:
     """The value whose buffer a value lies in, be it as a view or written over, if it has none of its own."""
-    if not isinstance(node.target, OpOverload) or node.target._schema.returns[0].alias_info is None:
+    if node.target is operator.getitem:
+        several: Any = node.args[0]
+        first = _picks(several)[node.args[1]]
+        return several if _lies_in(several) is not None else (None if first is node else first)
+    if not isinstance(node.target, OpOverload):
         return None
-    return node.all_input_nodes[0]
+    if node.target is aten._unsafe_view.default:  # unsafe only for those who write into what it was made of
+        return node.all_input_nodes[0]
+    schema = node.target._schema
+    if schema.returns[0].alias_info is None:
+        return None
+    places = [place for place, one in enumerate(schema.arguments) if one.alias_info is not None]
+    if len(places) != 1:
+        raise CannotRecordError(str(node.target))
+    (place,) = places
+    found: Any = node.args[place] if place < len(node.args) else node.kwargs[schema.arguments[place].name]
+    return found
 
 
-def _into(operation: Any, args: Sequence[Any], options: dict[str, Any], room: Tensor) -> Call:
-    """The call of an operation that writes into a buffer."""
-    if operation is aten._to_copy.default:
-        return Call(aten.copy_.default, (room, args[0]), {})
+def _picks(several: Node) -> dict[Any, Node]:
+    """Where each of several values is first taken out."""
+    found: dict[Any, Node] = {}
+    for user in several.users:
+        found.setdefault(user.args[1], user)
+    return found
+
+
+def _made(node: Node, example: Any) -> list[tuple[Node, Tensor]]:
+    """What an operation makes, by the nodes that have it."""
+    if isinstance(example, Tensor):
+        return [(node, example)]
+    picks = _picks(node)
+    if node.target not in SEVERAL or not all(isinstance(part, Tensor) for part in example):
+        raise CannotRecordError(str(node.target))
+    return [(picks.get(place, node), part) for place, part in enumerate(example)]
+
+
+def _into(operation: Any, args: Sequence[Any], options: dict[str, Any], rooms: Sequence[Tensor]) -> Call:
+    """The call of an operation that writes into buffers."""
+    if operation in (aten._to_copy.default, aten.clone.default):
+        return Call(aten.copy_.default, (rooms[0], args[0]), {})
     if operation is aten.relu.default:  # whose own form makes a new tensor and copies it
-        return Call(aten.clamp_min.out, (args[0], 0), {"out": room})
+        return Call(aten.clamp_min.out, (args[0], 0), {"out": rooms[0]})
     packet = operation._overloadpacket
     wanted = [(one.name, str(one.type)) for one in operation._schema.arguments]
     for name in packet.overloads():
         written = getattr(packet, name)
         outs = [one.name for one in written._schema.arguments if one.is_out]
         rest = [(one.name, str(one.type)) for one in written._schema.arguments if not one.is_out]
-        if len(outs) == 1 and rest == wanted:
-            return Call(written, tuple(args), {**options, outs[0]: room})
+        told = [one for one in wanted if one in rest or one[0] not in TOLD_BY_THE_BUFFER]
+        if len(outs) == len(rooms) and rest == told:
+            kept = {name: value for name, value in options.items() if name in dict(told)}
+            return Call(written, tuple(args), {**kept, **dict(zip(outs, rooms, strict=True))})
     raise CannotRecordError(str(operation))
 
 
@@ -180,6 +239,10 @@ def _scripted(calls: Sequence[Call]) -> Callable[[], object]:
     places: dict[int, int] = {}
 
     def written(value: Any) -> str:
+        if isinstance(value, list | tuple) and any(isinstance(one, Tensor) for one in value):
+            return f"[{', '.join(map(written, value))}]"
+        if isinstance(value, float) and not math.isfinite(value):
+            return f"float('{value}')"
         if not isinstance(value, Tensor):
             return repr(value)
         if id(value) not in places:
@@ -187,10 +250,18 @@ def _scripted(calls: Sequence[Call]) -> Callable[[], object]:
             buffers.append(value)
         return f"b[{places[id(value)]}]"
 
-    lines = []
+    def typed(value: Any, kind: str) -> str:
+        if kind != "List[Optional[Tensor]]":
+            return written(value)
+        lines.append(f"    list{len(lines)}: {kind} = {written(value)}\n")  # a list does not know what may be in it
+        return f"list{len(lines) - 1}"
+
+    lines: list[str] = []
     for call in calls:
-        given = [*map(written, call.args), *(f"{name}={written(value)}" for name, value in call.options.items())]
-        lines.append(f"    torch.ops.{call.operation._schema.name.replace('::', '.')}({', '.join(given)})\n")
+        schema = call.operation._schema
+        kinds = [str(one.type) for one in schema.arguments]
+        given = [*map(typed, call.args, kinds), *(f"{name}={written(value)}" for name, value in call.options.items())]
+        lines.append(f"    torch.ops.{schema.name.replace('::', '.')}({', '.join(given)})\n")
     try:
         unit = torch.jit.CompilationUnit(f"def run(b: List[Tensor]) -> int:\n{''.join(lines)}    return 0\n")
     except (RuntimeError, AttributeError):  # a torch or a Python without the interpreter

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace
@@ -13,16 +14,18 @@ from torch import Tensor, nn
 
 from heedful.blocks.losses import Loss
 from heedful.data.batches import Batch
+from heedful.training import adamw
 from heedful.training.configs import TrainConfig
 from heedful.training.crew import Crew
 from heedful.training.distributed import Spread
 from heedful.training.optim import clip
-from heedful.training.replay import Recording
+from heedful.training.replay import CannotRecordError, Recording
 from heedful.training.rmsprop import RootMeanSquare
 from heedful.training.shards import local
 
 Result = TypeVar("Result")
 FIRST_SHARE = 0.95  # of an even part of the samples, which the calling thread takes
+SUMMED = 1 << 14  # squares that are added up one by one; many more would cost digits
 MOST_SHAPES = 64  # that are captured; batches of rarer ones run plainly
 
 
@@ -190,6 +193,7 @@ class RecordedStep:
         self.results = [self.share, *plain.weights]  # the loss and the gradients are like these
         size = sum(map(Tensor.numel, self.results))
         self.sums = [torch.zeros(size) for _ in range(self.threads)]  # those of each thread, one after the other
+        self.pieces = [flat.chunk(self.threads) for flat in self.sums]
         self.loss, *gradients = laid_out(self.results, self.sums[0])
         for weight, gradient in zip(plain.weights, gradients, strict=True):
             weight.grad = gradient
@@ -225,8 +229,11 @@ class RecordedStep:
         recordings, self.begun = self.begun[1], None
         recordings[0].run()
         self.settle()
-        for other in self.sums[1 : len(recordings)]:
-            self.sums[0].add_(other)
+        if len(recordings) > 1:
+            adds = [partial(_add, pieces) for pieces in zip(*self.pieces[: len(recordings)], strict=True)]
+            self.crew.start(adds[1:])
+            adds[0]()
+            self.settle()
         return Loss(self.loss, self.loss, torch.tensor(tokens))
 
     def close(self) -> None:
@@ -236,20 +243,22 @@ class RecordedStep:
         torch.set_flush_denormal(False)
 
     def norm(self) -> Tensor:
-        gradients = self.sums[0][1:]
-        return gradients.dot(gradients).sqrt() if self.plain.config.clip is None else self.plain.norm()
+        gradients, limit = self.sums[0][1:], self.plain.config.clip
+        norm = torch.stack([some.dot(some) for some in gradients.split(SUMMED)]).sum().sqrt()
+        if limit is not None and limit < norm < math.inf:
+            gradients.mul_(limit / norm)
+        return norm
 
     @torch.no_grad()
     def update(self, rate: float) -> None:
         optimizer = self.plain.optimizer
         for group in optimizer.param_groups:
             group["lr"] = rate
-        if isinstance(optimizer, RootMeanSquare):
-            first, *others = (partial(optimizer.move, some, rate) for some in self.shares)
-            self.crew.start(others)
-            first()
-        else:
-            optimizer.step()
+        assert isinstance(optimizer, torch.optim.AdamW | RootMeanSquare)
+        move = optimizer.move if isinstance(optimizer, RootMeanSquare) else partial(adamw.move, optimizer)
+        first, *others = (partial(move, some, rate) for some in self.shares)
+        self.crew.start(others)
+        first()
 
     def settle(self) -> None:
         self.crew.finish()
@@ -272,12 +281,24 @@ class RecordedStep:
             *tensors, share = given
             part: Any = dict(zip(self.names, tensors, strict=True))
             loss = self.plain.loss(replace(batch, **part))
-            return loss.plain, *torch.autograd.grad(loss.total, self.plain.weights, grad_outputs=share)
+            gradients = torch.autograd.grad(loss.total, self.plain.weights, grad_outputs=share, allow_unused=True)
+            if any(gradient is None for gradient in gradients):
+                raise CannotRecordError("a weight that the loss does not feel")
+            return loss.plain, *gradients
 
-        return [
-            Recording(step, part, laid_out(self.results, flat))
-            for part, flat in zip(self._parts(self._tensors(batch)), self.sums, strict=False)
-        ]
+        found: dict[int, Recording] = {}  # by how many samples they take
+        recordings = []
+        for part, flat in zip(self._parts(self._tensors(batch)), self.sums, strict=False):
+            recording = Recording(step, part, laid_out(self.results, flat), found.get(len(part[0])))
+            found.setdefault(len(part[0]), recording)
+            recordings.append(recording)
+        return recordings
+
+
+def _add(pieces: Sequence[Tensor]) -> None:
+    """Add to the first what the others have."""
+    for other in pieces[1:]:
+        pieces[0].add_(other)
 
 
 def laid_out(like: Sequence[Tensor], flat: Tensor) -> list[Tensor]:

@@ -1,0 +1,180 @@
+"""Recorded steps of a small GPT are its plain steps, in whatever way it is built and its batches are cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from heedful.data.running import Amounts
+from heedful.data.windows import EncodedText, TextBatches
+from heedful.jobs import job_of
+from heedful.models import build
+from heedful.models.configs.gpt import GptConfig
+from heedful.recipe import load_recipe
+from heedful.tasks.perplexity import document_loss
+from heedful.training import loop
+from heedful.training.configs import Budget, TrainConfig
+from heedful.training.distributed import Spread
+from heedful.training.loop import Counters, Step, fit
+from heedful.training.optim import AdamW, Constant, RMSprop, load_optimizer, make_optimizer, optimizer_tensors
+from heedful.training.replay import CannotRecordError
+from heedful.training.step import AnyStep, PlainStep, RecordedStep
+
+CPU = torch.device("cpu")
+SMALL: dict[str, Any] = {"width": 16, "heads": 2, "layers": 1, "context": 8, "dropout": 0, "attention_dropout": 0}
+IDS = np.random.default_rng(3).integers(0, 11, 8 * 17 + 4)  # the last window is shorter, the last batch smaller
+WHOLE, CUT = np.zeros(1, np.int64), np.array([0, 3, 4, 20, 41, 90])
+EPSILON = 1e-3  # so large that gradients of keys' biases, which are zero but for rounding, move nothing
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(False)
+
+
+def settings(**changes: Any) -> TrainConfig:
+    usual = {"optimizer": AdamW(lr=2e-3, eps=EPSILON, weight_decay=0.1), "schedule": Constant()}
+    return TrainConfig(**{"budget": Budget(steps=20), **usual, **changes})
+
+
+def batches_of(starts: Any = WHOLE) -> TextBatches:
+    return TextBatches(EncodedText(IDS, starts, 8, Amounts()), seed=1, batch_tokens=40)
+
+
+def made(config: TrainConfig, **changes: Any) -> tuple[Any, PlainStep]:
+    torch.manual_seed(1)
+    model: Any = build(GptConfig(vocab=11, **(SMALL | changes))).train()
+    loss_of: Any = partial(document_loss, model)
+    return model, PlainStep(model, Spread(loss_of), make_optimizer(config.optimizer, model, CPU), config, CPU, None)
+
+
+def taken(step: AnyStep, batches: TextBatches, first: int, last: int) -> list[float]:
+    """Losses and norms of some steps."""
+    told = list[float]()
+    for position in range(first, last):
+        batch, tokens = batches.at(position), batches.tokens(position)
+        if position % 3:
+            step.begin(batch, tokens)
+        told += [float(step.gradients(batch, tokens).plain), float(step.norm())]
+        step.update(2e-3)
+    step.settle()
+    step.close()
+    return told
+
+
+def copies(model: Any) -> list[Tensor]:
+    return [weight.detach().clone() for weight in model.parameters()]
+
+
+def apart(one: list[Tensor], other: list[Tensor]) -> float:
+    return max(float((a - b).norm() / b.norm().clamp(min=1e-2)) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("changes", "train", "threads", "starts"),
+    [
+        ({}, {}, 1, WHOLE),
+        ({}, {}, 3, CUT),
+        ({}, {"clip": 0.01}, 2, WHOLE),
+        ({}, {"clip": None}, 2, CUT),
+        ({}, {"optimizer": RMSprop(eps=EPSILON)}, 2, WHOLE),
+        ({"norm": "post", "activation": "gelu"}, {}, 2, CUT),
+        ({"positions": "rotary", "activation": "swish"}, {}, 2, CUT),
+        ({"positions": "alibi", "activation": "relu"}, {}, 2, WHOLE),
+        ({"positions": "alibi"}, {}, 2, CUT),
+        ({"positions": "none"}, {}, 2, WHOLE),
+    ],
+    ids=lambda value: "documents" if value is CUT else "one text" if value is WHOLE else str(value),
+)
+def test_twenty_recorded_steps_are_twenty_plain_ones(
+    changes: dict[str, Any], train: dict[str, Any], threads: int, starts: Any
+) -> None:
+    config, batches = settings(**train), batches_of(starts)
+    model, plain = made(config, **changes)
+    begun = copies(model)
+    told = taken(plain, batches, 0, 20)
+    torch.set_num_threads(threads)
+    other, plain = made(config, **changes)
+    step = RecordedStep(plain, batches.at(0))
+    assert taken(step, batches, 0, 20) == pytest.approx(told, rel=2e-6)
+    assert apart(copies(other), copies(model)) <= 2e-6
+    assert apart(copies(model), begun) > 5e-3
+    assert len(step.shapes) > 1  # the last batch of an epoch is smaller
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_steps_broken_off_in_the_middle_are_the_unbroken_ones(threads: int) -> None:
+    torch.set_num_threads(threads)
+    config, batches = settings(), batches_of()
+    whole, plain = made(config)
+    told = taken(RecordedStep(plain, batches.at(0)), batches, 0, 20)
+    model, plain = made(config)
+    first = taken(RecordedStep(plain, batches.at(0)), batches, 0, 7)
+    kept, moments = model.state_dict(), optimizer_tensors(plain.optimizer, model)
+    again, plain = made(config)
+    again.load_state_dict(kept)
+    load_optimizer(plain.optimizer, again, moments)
+    assert first + taken(RecordedStep(plain, batches.at(7)), batches, 7, 20) == told
+    assert all(torch.equal(one, other) for one, other in zip(copies(again), copies(whole), strict=True))
+
+
+def test_the_state_of_a_recorded_run_goes_on_in_a_plain_one() -> None:
+    config, batches = settings(), batches_of()
+    model, plain = made(config)
+    told = taken(plain, batches, 0, 12)
+    other, plain = made(config)
+    taken(RecordedStep(plain, batches.at(0)), batches, 0, 6)
+    plain.skip()
+    assert taken(plain, batches, 6, 12) == pytest.approx(told[12:], rel=2e-6)
+    assert apart(copies(other), copies(model)) <= 2e-6
+
+
+@pytest.mark.parametrize("changes", [{"dropout": 0.1}, {"attention_dropout": 0.1}], ids=str)
+def test_what_is_left_to_chance_is_not_recorded(changes: dict[str, Any]) -> None:
+    _, plain = made(settings(), **changes)
+    with pytest.raises(CannotRecordError):
+        RecordedStep(plain, batches_of().at(0))
+
+
+def test_a_weight_that_the_loss_does_not_feel_is_not_recorded() -> None:
+    model, _ = made(settings())
+    model.more = torch.nn.Parameter(torch.ones(3))
+    loss_of: Any = partial(document_loss, model)
+    optimizer = make_optimizer(AdamW(), model, CPU)
+    with pytest.raises(CannotRecordError, match="does not feel"):
+        RecordedStep(PlainStep(model, Spread(loss_of), optimizer, settings(), CPU, None), batches_of().at(0))
+
+
+def test_a_run_takes_recorded_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = list[RecordedStep]()
+
+    class Noted(RecordedStep):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            kinds.append(self)
+
+    monkeypatch.setattr(loop, "RecordedStep", Noted)
+    told = []
+    for records in (False, job_of(load_recipe("gpt-shakespeare")).records):
+        model, plain = made(settings())
+        events = fit(
+            model, plain.spread.loss_of, batches_of(CUT), settings(), CPU, None, {}, Counters(), records=records
+        )
+        told.append([event.loss for event in events if isinstance(event, Step)])
+    assert len(kinds) == 1
+    assert told[1] == pytest.approx(told[0], rel=2e-6)
+    assert told[0][-1] < told[0][0]
+
+
+@pytest.mark.parametrize("recipe", ["language-model", "gpt2", "elmo"])
+def test_recurrent_and_large_language_models_take_plain_steps(recipe: str) -> None:
+    assert not job_of(load_recipe(recipe)).records
