@@ -86,11 +86,10 @@ def show(recipe: RecipeName, overrides: Overrides = None) -> None:
     """Print a recipe in full, defaults and overrides included. Of an autoencoder, also a table of its layers."""
     from heedful.config import render
     from heedful.recipe import load_recipe
-    from heedful.recipe.reconstruction import ReconstructionRecipe
 
     shown = load_recipe(recipe, overrides or [])
     typer.echo(render(shown), nl=False)
-    if isinstance(shown, ReconstructionRecipe):
+    if shown.task.kind == "reconstruction":
         typer.echo("".join(f"# {line}\n" for line in str(shown.model.summary()).splitlines()), nl=False)
 
 

@@ -69,7 +69,7 @@ def placed(x: Vector, at: int, config: GptConfig, table: list[Vector]) -> Vector
         waves = [rounded(wave(angle)) for wave in (math.sin, math.cos) for angle in angles]
     else:
         return x
-    return [a + b for a, b in zip(x, waves, strict=True)]
+    return [math.sqrt(width) * a + b for a, b in zip(x, waves, strict=True)]
 
 
 def turned(x: Vector, at: int) -> Vector:

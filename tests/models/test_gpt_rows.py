@@ -30,7 +30,7 @@ def plainly(name: str, function: Any, inputs: Any) -> Any:
 
 
 @pytest.mark.parametrize("dtype", ERROR, ids=str)
-@pytest.mark.parametrize("positions", ["learned", "none", "sinusoid"])
+@pytest.mark.parametrize("positions", ["learned", "none"])
 def test_logits_are_those_of_the_model(dtype: torch.dtype, positions: str) -> None:
     whole = model(dtype, positions=positions)
     rows = RowByRow(whole)

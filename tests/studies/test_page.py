@@ -18,6 +18,7 @@ TEXT = PAGE.read_text(encoding="utf-8")
 PAGES = dict.fromkeys(("contexts", "occurrences", "cost"), "encoders") | dict.fromkeys(
     ("maps", "pooling"), "autoencoders"
 )
+PAGES["nopos"] = "language-models"
 
 
 @pytest.mark.parametrize("name", FIGURES)

@@ -9,19 +9,18 @@ from __future__ import annotations
 import builtins
 import hashlib
 import json
-import os
 import re
-import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import Field
 
 from heedful.config import Config
-from heedful.data.tokenizers import LARGEST, MOST, Encoding, byte_letters, clean, several
+from heedful.data.tokenizers import LARGEST, MOST, Encoding, byte_letters, clean, several, write
 from heedful.errors import UserError, shown
 
 if TYPE_CHECKING:
@@ -86,72 +85,68 @@ class BytePairFiles(Config):
         return self.read().vocab
 
 
-class BytePairs:
-    """A tokenizer of GPT-2's kind; text that spells `<|endoftext|>` is ordinary text to it."""
+class Merged(ABC):
+    """A tokenizer of pieces that are merged pair by pair, the first pairs first; see `BytePairs` and `WordEnds`."""
+
+    mark: ClassVar[str]  # the special token that it cannot be without
 
     def __init__(self, text: str, where: str) -> None:
         """Build it from the text of a tokenizer file; `where` is what errors name."""
-        vocab, merges, special = parts_of(text, where)
-        self._begin(vocab, merges, special, where)
+        self._begin(*self._read(text, where), where)
 
     @classmethod
-    def of(cls, vocab: dict[str, int], merges: Sequence[Merge], where: str) -> BytePairs:
+    def of(cls, vocab: dict[str, int], merges: Sequence[Merge], where: str) -> Self:
         """A tokenizer of pieces by their ids, and of the pairs that are merged, the first ones first."""
         made = cls.__new__(cls)
-        made._begin(vocab, merges, {END}, where)
+        made._begin(vocab, merges, {cls.mark}, where)
         return made
 
     @classmethod
-    def of_texts(cls, vocab: str, merges: str, where: str, merges_where: str) -> BytePairs:
+    def of_texts(cls, vocab: str, merges: str, where: str, merges_where: str) -> Self:
         """A tokenizer of the texts of vocab.json and merges.txt, each with what errors name."""
-        pieces, (pairs, first) = checked_vocab(json_in(vocab, where), {END}, where), merges_in(merges, merges_where)
-        if wrong := wrong_merge(pieces.keys() - {END}, pairs):
+        pieces = cls._checked(json_in(vocab, where), {cls.mark}, where)
+        pairs, first = merges_in(merges, merges_where)
+        if wrong := wrong_merge(pieces.keys() - {cls.mark}, pairs):
             raise damaged(f"{merges_where}:{wrong[0] + first}", wrong[1])
         return cls.of(pieces, pairs, where)
 
     @classmethod
-    def train(cls, config: BytePair, texts: Iterable[str]) -> BytePairs:
-        """Learn the pieces of some texts, the same ones each time."""
-        from tokenizers import Tokenizer as Engine
-        from tokenizers import models, pre_tokenizers, trainers
-
-        corpus = [part for text in texts for part in cut(clean(text)[0])]
-        if not any(map(str.strip, corpus)):
-            raise UserError("there is no text to train a tokenizer on", where="tokenizer", found=f"{len(corpus)} texts")
-        engine = Engine(models.BPE())
-        engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        trainer = trainers.BpeTrainer(
-            vocab_size=config.vocab - 1,
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        )
-        engine.train_from_iterator(corpus, trainer)
-        model = json.loads(engine.to_str())["model"]
-        return cls.of(model["vocab"] | {END: len(model["vocab"])}, [(a, b) for a, b in model["merges"]], "tokenizer")
-
-    @classmethod
-    def load(cls, path: str | Path) -> BytePairs:
+    def load(cls, path: str | Path) -> Self:
         """Read a tokenizer.json, of Heedful's or of Hugging Face's make."""
         return cls(text_in(path), str(path))
 
     @classmethod
-    def read(cls, file: str | Path, merges: str | Path | None = None) -> BytePairs:
-        """Read the files of GPT-2, whatever they are called: tokenizer.json, or pieces and merges, or their folder."""
+    def read(cls, file: str | Path, merges: str | Path | None = None) -> Self:
+        """Read its files, whatever they are called: tokenizer.json, or pieces and merges, or the folder of them."""
         path, other = found_in(file, merges)
         if other is None:
             return cls.load(path)
         return cls.of_texts(text_in(path), text_in(other), str(path), str(other))
 
+    @staticmethod
+    @abstractmethod
+    def _read(text: str, where: str) -> tuple[dict[str, int], Sequence[Merge], set[str]]:
+        """The pieces, merges and special tokens of a tokenizer file."""
+
+    @staticmethod
+    @abstractmethod
+    def _checked(vocab: Any, special: set[str], where: str) -> dict[str, int]:
+        """The pieces in the order of their ids, if they are whole."""
+
+    @staticmethod
+    @abstractmethod
+    def _built(vocab: dict[str, int], merges: Sequence[Merge], special: Sequence[str]) -> tokenizers.Tokenizer:
+        """The package's tokenizer of some pieces and merges."""
+
     def _begin(self, vocab: dict[str, int], merges: Sequence[Merge], special: set[str], where: str) -> None:
-        vocab = checked_vocab(vocab, special, where)
+        vocab = self._checked(vocab, special, where)
         if wrong := wrong_merge(vocab.keys() - special, merges):
             raise damaged(where, f"as merge {wrong[0] + 1:,} of {len(merges):,}, {wrong[1]}")
         names = sorted(special, key=vocab.__getitem__)
-        self._engine = engine_of(vocab, merges, names)
+        self._engine = self._built(vocab, merges, names)
         self._vocab, self._merges = vocab, merges
         self.json: str = self._engine.to_str()
         self.vocab: int = len(vocab)
-        self.end: int = vocab[END]
         self.special = frozenset(vocab[name] for name in names)
         self._engine.encode_special_tokens = True  # the package means: encode their text as any other
 
@@ -181,15 +176,6 @@ class BytePairs:
         """The ids of one text, however long, in the least memory."""
         return array_by(self._engine, text)
 
-    def allowing(self, text: str) -> list[int]:
-        """The ids of a text in which `<|endoftext|>` is the special token, for whoever asks for that."""
-        first, *rest = self.ids(text.split(END))
-        return [*first, *chain.from_iterable([self.end, *ids] for ids in rest)]
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text that ids stand for, special tokens left out; U+FFFD for bytes that are no whole character."""
-        return self.bytes(ids).decode(errors="replace")
-
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """How each id reads; bytes that are only a part of a character read as \\xe2."""
         return [self._pieces[number] for number in ids]
@@ -200,7 +186,69 @@ class BytePairs:
 
     def save(self, path: str | Path) -> None:
         """Write tokenizer.json whole or not at all."""
-        write(self.json, Path(path))
+        write(self.json, path)
+
+    @property
+    @abstractmethod
+    def _bytes(self) -> list[builtins.bytes]:
+        """The bytes of each id."""
+
+    @property
+    @abstractmethod
+    def _pieces(self) -> list[str]:
+        """How each id reads."""
+
+
+class BytePairs(Merged):
+    """A tokenizer of GPT-2's kind; text that spells `<|endoftext|>` is ordinary text to it."""
+
+    mark = END
+
+    @property
+    def end(self) -> int:
+        """The token that ends a document, and begins the next."""
+        return self._vocab[END]
+
+    @staticmethod
+    def _read(text: str, where: str) -> tuple[dict[str, int], Sequence[Merge], set[str]]:
+        return parts_of(text, where)
+
+    @staticmethod
+    def _checked(vocab: Any, special: set[str], where: str) -> dict[str, int]:
+        return checked_vocab(vocab, special, where)
+
+    @staticmethod
+    def _built(vocab: dict[str, int], merges: Sequence[Merge], special: Sequence[str]) -> tokenizers.Tokenizer:
+        return engine_of(vocab, merges, special)
+
+    @classmethod
+    def train(cls, config: BytePair, texts: Iterable[str]) -> BytePairs:
+        """Learn the pieces of some texts, the same ones each time."""
+        from tokenizers import Tokenizer as Engine
+        from tokenizers import models, pre_tokenizers, trainers
+
+        corpus = [part for text in texts for part in cut(clean(text)[0])]
+        if not any(map(str.strip, corpus)):
+            raise UserError("there is no text to train a tokenizer on", where="tokenizer", found=f"{len(corpus)} texts")
+        engine = Engine(models.BPE())
+        engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        trainer = trainers.BpeTrainer(
+            vocab_size=config.vocab - 1,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        engine.train_from_iterator(corpus, trainer)
+        model = json.loads(engine.to_str())["model"]
+        return cls.of(model["vocab"] | {END: len(model["vocab"])}, [(a, b) for a, b in model["merges"]], "tokenizer")
+
+    def allowing(self, text: str) -> list[int]:
+        """The ids of a text in which `<|endoftext|>` is the special token, for whoever asks for that."""
+        first, *rest = self.ids(text.split(END))
+        return [*first, *chain.from_iterable([self.end, *ids] for ids in rest)]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text that ids stand for, special tokens left out; U+FFFD for bytes that are no whole character."""
+        return self.bytes(ids).decode(errors="replace")
 
     def files(self, context: int | None = None) -> dict[str, str]:
         """The files that say the same of it to Hugging Face's GPT2Tokenizer, by name; `context` is the model's."""
@@ -458,24 +506,6 @@ def text_in(path: str | Path) -> str:
         raise damaged(f"{path}:byte {error.start}", "bytes that are not UTF-8") from None
     except OSError as error:
         raise UserError(f"this tokenizer cannot be read: {error.strerror}", where=str(path)) from None
-
-
-def write(text: str, path: Path) -> None:
-    """Write a file whole or not at all."""
-    temporary = None
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=path.name + ".tmp-", delete=False
-        ) as file:
-            temporary = file.name
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
-        raise UserError(f"the tokenizer cannot be written: {error.strerror}", where=str(path)) from None
 
 
 def damaged(where: str, found: str) -> UserError:

@@ -140,21 +140,7 @@ class Tokenizer:
 
     def save(self, path: str | Path) -> None:
         """Write tokenizer.json whole or not at all."""
-        path = Path(path)
-        temporary = None
-        try:
-            with tempfile.NamedTemporaryFile(
-                "w", encoding="utf-8", dir=path.parent, prefix=path.name + ".tmp-", delete=False
-            ) as file:
-                temporary = file.name
-                file.write(self.json)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except OSError as error:
-            if temporary is not None:
-                Path(temporary).unlink(missing_ok=True)
-            raise UserError(f"the tokenizer cannot be written: {error.strerror}", where=str(path)) from None
+        write(self.json, path)
 
     @property
     def sha256(self) -> str:
@@ -208,6 +194,25 @@ class Tokenizer:
             return names
         letters = {letter: byte for byte, letter in enumerate(byte_letters())}
         return [bytes(letters[letter] for letter in name).decode(errors="backslashreplace") for name in names]
+
+
+def write(text: str, path: str | Path) -> None:
+    """Write the file of a tokenizer whole or not at all."""
+    path = Path(path)
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=path.parent, prefix=path.name + ".tmp-", delete=False
+        ) as file:
+            temporary = file.name
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        raise UserError(f"the tokenizer cannot be written: {error.strerror}", where=str(path)) from None
 
 
 def several(texts: Sequence[str]) -> list[str]:

@@ -63,7 +63,8 @@ class Gpt(nn.Module):
         super().__init__()
         self.config = c = config
         assert c.vocab is not None, "the vocabulary size comes from the tokenizer"
-        self.tokens = Tied(c.vocab, c.width, scale=1.0)
+        # Beside sinusoids, which are about 0.7 large, small words would count for little: these are scaled, as in 2017.
+        self.tokens = Tied(c.vocab, c.width, scale=None if c.positions.startswith("sinusoid") else 1.0)
         positions: dict[str, Callable[[], nn.Module]] = {
             "learned": lambda: Learned(c.context, c.width),
             "sinusoid": lambda: Fixed(sinusoids(c.context, c.width)),
@@ -74,7 +75,7 @@ class Gpt(nn.Module):
         self.blocks = nn.ModuleList(Block(c) for _ in range(c.layers))
         self.norm = nn.LayerNorm(c.width, c.norm_eps) if c.norm == "pre" else nn.Identity()
         for name, weight in self.named_parameters():
-            if weight.dim() == 2:
+            if weight.dim() == 2 and (weight is not self.tokens.weight or self.tokens.scale == 1):
                 added = name.endswith(("out.weight", "down.weight"))  # to a sum of 2 L parts: drawn smaller
                 nn.init.normal_(weight, std=0.02 / (2 * c.layers) ** 0.5 if added else 0.02)
 

@@ -45,7 +45,7 @@ class RowByRow:
     def suits(model: Gpt) -> bool:
         """Whether the kernels compute this model."""
         c, weight = model.config, model.tokens.weight
-        plain = c.norm == "pre" and c.activation == "gelu_tanh" and c.positions not in ("rotary", "alibi")
+        plain = c.norm == "pre" and c.activation == "gelu_tanh" and c.positions in ("learned", "none")
         return plain and weight.is_cuda and weight.dtype in (torch.float32, torch.bfloat16, torch.float16)
 
     def begin(self, texts: Sequence[Sequence[int]], room: int, hypotheses: int, run: Run) -> tuple[Told, Tensor]:

@@ -6,78 +6,94 @@ There is a class of recipes for each task, in a file of its own, and `task.kind`
 from __future__ import annotations
 
 import difflib
+import importlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, Union
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, create_model
 from pydantic.json_schema import models_json_schema
 
 from heedful.config import Config, load_yaml, override, parse
 from heedful.data.sources import SPLITS, Split
 from heedful.errors import UserError
-from heedful.recipe.answering import AnsweringRecipe, AnsweringTask
-from heedful.recipe.classification import ClassificationRecipe, ClassificationTask, RegressionRecipe, RegressionTask
-from heedful.recipe.finetuning import Finetuning
-from heedful.recipe.language_model import LanguageModelRecipe, LanguageModelTask
-from heedful.recipe.pretraining import PretrainingRecipe, PretrainingTask
-from heedful.recipe.reconstruction import ReconstructionRecipe, ReconstructionTask
-from heedful.recipe.tagging import TaggingRecipe, TaggingTask
-from heedful.recipe.text_classification import TextClassificationRecipe, TextClassificationTask
-from heedful.recipe.translation import TranslationRecipe, TranslationTask
-from heedful.recipe.trees import TreeRecipe, TreeTask
 from heedful.yamltext import Marks, read_yaml
+
+if TYPE_CHECKING:
+    from heedful.recipe.answering import AnsweringRecipe
+    from heedful.recipe.classification import ClassificationRecipe, RegressionRecipe
+    from heedful.recipe.language_model import LanguageModelRecipe
+    from heedful.recipe.pretraining import PretrainingRecipe
+    from heedful.recipe.reconstruction import ReconstructionRecipe
+    from heedful.recipe.tagging import TaggingRecipe
+    from heedful.recipe.text_classification import TextClassificationRecipe
+    from heedful.recipe.translation import TranslationRecipe
+    from heedful.recipe.trees import TreeRecipe
+
+    Recipe: TypeAlias = (
+        TranslationRecipe
+        | LanguageModelRecipe
+        | TreeRecipe
+        | PretrainingRecipe
+        | ClassificationRecipe
+        | RegressionRecipe
+        | TaggingRecipe
+        | AnsweringRecipe
+        | ReconstructionRecipe
+        | TextClassificationRecipe
+    )
+else:
+    Recipe: TypeAlias = Config
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 
-Recipe: TypeAlias = (
-    TranslationRecipe
-    | LanguageModelRecipe
-    | TreeRecipe
-    | PretrainingRecipe
-    | ClassificationRecipe
-    | TextClassificationRecipe
-    | RegressionRecipe
-    | TaggingRecipe
-    | AnsweringRecipe
-    | ReconstructionRecipe
-)
-KINDS: dict[str, type[Recipe]] = {
-    "translation": TranslationRecipe,
-    "language_model": LanguageModelRecipe,
-    "tree_classification": TreeRecipe,
-    "pretraining": PretrainingRecipe,
-    "classification": ClassificationRecipe,
-    "text_classification": TextClassificationRecipe,
-    "regression": RegressionRecipe,
-    "tagging": TaggingRecipe,
-    "answering": AnsweringRecipe,
-    "reconstruction": ReconstructionRecipe,
+PLACES = {  # of the class of each task's recipes
+    "translation": ("heedful.recipe.translation", "TranslationRecipe"),
+    "language_model": ("heedful.recipe.language_model", "LanguageModelRecipe"),
+    "tree_classification": ("heedful.recipe.trees", "TreeRecipe"),
+    "pretraining": ("heedful.recipe.pretraining", "PretrainingRecipe"),
+    "classification": ("heedful.recipe.classification", "ClassificationRecipe"),
+    "text_classification": ("heedful.recipe.text_classification", "TextClassificationRecipe"),
+    "regression": ("heedful.recipe.classification", "RegressionRecipe"),
+    "tagging": ("heedful.recipe.tagging", "TaggingRecipe"),
+    "answering": ("heedful.recipe.answering", "AnsweringRecipe"),
+    "reconstruction": ("heedful.recipe.reconstruction", "ReconstructionRecipe"),
 }
+
+
+class Kinds(Mapping[str, "type[Recipe]"]):
+    """The class of recipes of each task, whose file is imported when it is asked for."""
+
+    def __getitem__(self, kind: str) -> type[Recipe]:
+        module, name = PLACES[kind]
+        found: type[Recipe] = getattr(importlib.import_module(module), name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(PLACES)
+
+    def __len__(self) -> int:
+        return len(PLACES)
+
+
+KINDS = Kinds()
 USUAL = "translation"  # the task of a recipe that names none
 
 
-class _Tasked(Config):
+def _tasked() -> type[Config]:
     """A recipe of which only the task is looked at."""
+    tasks: Any = tuple(recipe.model_fields["task"].annotation for recipe in KINDS.values())
+    fields: Any = {"task": (Annotated[Union[tasks], Field(discriminator="kind")], ...)}  # noqa: UP007
+    return create_model("Tasked", __base__=_Any, **fields)
+
+
+class _Any(Config):
+    """A group of settings of which some are looked at."""
 
     model_config = ConfigDict(extra="ignore")
-
-    task: Annotated[
-        TranslationTask
-        | LanguageModelTask
-        | TreeTask
-        | PretrainingTask
-        | ClassificationTask
-        | TextClassificationTask
-        | RegressionTask
-        | TaggingTask
-        | AnsweringTask
-        | ReconstructionTask,
-        Field(discriminator="kind"),
-    ]
 
 
 def shipped() -> dict[str, Path]:
@@ -122,7 +138,7 @@ def recipe_of(text: str, where: str) -> Recipe:
 def _parsed(data: dict[str, Any], marks: Marks, path: Path | str, overrides: Sequence[str] = ()) -> Recipe:
     kind = _task_kind(data, overrides)
     if kind not in KINDS:
-        parse(_Tasked, data, marks, overrides, path)  # which says what is wrong with it
+        parse(_tasked(), data, marks, overrides, path)  # which says what is wrong with it
     recipe: Any = parse(KINDS[kind], data, marks, overrides, path)
     return recipe
 
@@ -144,8 +160,8 @@ def summary(path: Path) -> str:
 
 def check_recipe(recipe: Recipe, splits: Sequence[Split] = SPLITS) -> None:
     """Raise one error for all files that a recipe names for some splits and that are not there."""
-    more = recipe.missing() if isinstance(recipe, Finetuning | TextClassificationRecipe) else ()
-    problems = [*recipe.data.missing(splits), *more]
+    more = getattr(recipe, "missing", list)  # of recipes that name files besides their data
+    problems = [*recipe.data.missing(splits), *more()]
     if problems:
         count = "a file is" if len(problems) == 1 else f"{len(problems)} files are"
         raise UserError(f"{count} not as the recipe says", problems=problems)
@@ -154,7 +170,7 @@ def check_recipe(recipe: Recipe, splits: Sequence[Split] = SPLITS) -> None:
 def told_size(recipe: Recipe) -> str:
     """How large the model is, as far as it can be known before the data are read."""
     more = ""
-    if isinstance(recipe, TreeRecipe | TextClassificationRecipe) and recipe.model.vocab is None:
+    if recipe.task.kind in ("tree_classification", "text_classification") and recipe.model.vocab is None:
         more = f", and {recipe.model.width:,} for each word"
     about = f"about {recipe.size / 1e6:,.1f} million" if recipe.size >= 100_000 else f"{recipe.size:,}"
     return f"{about} parameters{more}"
