@@ -150,3 +150,12 @@ def test_threads_share_the_work_of_a_small_gpt_and_not_of_a_tiny_one() -> None:
     for width, threads in ((8, 1), (128, 6)):
         recipe = load_recipe("gpt-prose", [f"model.width={width}", "model.vocab=1024"])
         assert job_of(recipe).threads(build(recipe.model), 6) == threads
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe{}", b"", b"{", b'{"added_tokens": 3}'])
+def test_a_damaged_tokenizer_of_a_run_is_named(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(data)
+    with pytest.raises(UserError) as error:
+        LanguageModelJob.load(path)
+    assert str(path) in str(error.value.where)

@@ -10,7 +10,7 @@ import torch
 
 from heedful.data.text import Text
 from heedful.data.tokenizers import Bpe, Characters, Tokenizer, WholeWords, WordPiece
-from heedful.data.windows import TextBatches, encode_text, text_ids
+from heedful.data.windows import TextBatches, encode_text
 from heedful.models import build
 from heedful.models.configs import ElmoConfig, RnnLMConfig
 from heedful.tasks import language_model
@@ -203,10 +203,10 @@ def test_what_follows_an_unknown_word_joins_on_to_it_as_to_any_other(config: Any
     writer = Writer(ahead(vocab=tokenizer.vocab), tokenizer, CPU)
     (word,) = tokenizer.ids(["a"])[0]
     for prompt in ("ΩΩ", "a ΩΩ", "a rose\nΩΩ", "ΩΩ ΩΩ"):
-        before = text_ids(prompt, tokenizer)
+        before = writer.script.text_ids(prompt)
         assert before[-1] == Tokenizer.unk
         assert writer._added(before, [word]) == f"{between}a"
-    assert writer._added(text_ids("ΩΩ\n", tokenizer), [word]) == "a"
+    assert writer._added(writer.script.text_ids("ΩΩ\n"), [word]) == "a"
 
 
 # ------------------------------------------------------------------ the reader

@@ -208,8 +208,3 @@ def joined(found: Sequence[Shard], begins: int, context: int) -> EncodedText:
         ids, np.concatenate(starts or [np.zeros(1, np.int64)]), context,
         sum((shard.amounts for shard in found), Amounts()),
     )  # fmt: skip
-
-
-def text_ids(text: str, tokenizer: LanguageTokenizer) -> list[int]:
-    """The ids of a text that may go on."""
-    return script_of(tokenizer).text_ids(text)

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import ValidationError
 
 from heedful.errors import UserError, shown
-from heedful.hf.configs import home, real, unknown, whole, wrong
+from heedful.hf.configs import home, real, refuse, unknown, whole, wrong
 from heedful.hf.files import AGAIN, has, read_settings
 from heedful.models.configs.gpt import GptConfig
 from heedful.yamltext import load_yaml
@@ -163,14 +163,7 @@ def described(settings: Mapping[str, Any], where: Path) -> Described:
 
 def _refuse(settings: Mapping[str, Any], family: Family, where: Path) -> None:
     """Refuse settings that would make it compute something else, and models with more on top."""
-    for key, harmless in HARMLESS.items():
-        if settings.get(key) not in harmless:
-            code = key == "auto_map"
-            raise UserError(
-                "this model is computed by code of its own, which is never run" if code else f"{key} is not supported",
-                where=f"{where}: {key}", found=shown(settings[key]), expected=shown(harmless[0]),
-                todo="name the folder of a GPT or a GPT-2 as it was published",
-            )  # fmt: skip
+    refuse(settings, HARMLESS, where, "name the folder of a GPT or a GPT-2 as it was published")
     named = settings.get("architectures") or [ARCHITECTURES[family][0]]
     if not isinstance(named, list) or len(named) != 1 or named[0] not in ARCHITECTURES[family]:
         raise wrong(where, "architectures", named, "one of " + ", ".join(ARCHITECTURES[family]))

@@ -155,6 +155,17 @@ def described(settings: Mapping[str, Any], where: Path) -> Described:
     return Described(config, head, _labels(settings, where), named is not None)
 
 
+def refuse(settings: Mapping[str, Any], harmless: Mapping[str, tuple[Any, ...]], where: Path, todo: str) -> None:
+    """Refuse a setting that would make a model compute something else than here."""
+    for key, values in harmless.items():
+        if settings.get(key) not in values:
+            code = key == "auto_map"
+            raise UserError(
+                "this model is computed by code of its own, which is never run" if code else f"{key} is not supported",
+                where=f"{where}: {key}", found=shown(settings[key]), expected=shown(values[0]), todo=todo,
+            )  # fmt: skip
+
+
 def _refuse_others(settings: Mapping[str, Any], where: Path) -> None:
     """Refuse models that are not BERT, and settings that would make it compute something else."""
     kind = settings.get("model_type", "bert")
@@ -164,14 +175,7 @@ def _refuse_others(settings: Mapping[str, Any], where: Path) -> None:
             expected="model_type 'bert', or 'gpt2' and 'openai-gpt' where a language model is wanted",
             todo="name the folder of one of these",
         )  # fmt: skip
-    for key, harmless in HARMLESS.items():
-        if settings.get(key) not in harmless:
-            code = key == "auto_map"
-            raise UserError(
-                "this model is computed by code of its own, which is never run" if code else f"{key} is not supported",
-                where=f"{where}: {key}", found=shown(settings[key]), expected=shown(harmless[0]),
-                todo="name the folder of a BERT as it was published",
-            )  # fmt: skip
+    refuse(settings, HARMLESS, where, "name the folder of a BERT as it was published")
 
 
 def wrong(where: Path, key: str, found: object, expected: str) -> UserError:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from heedful.blocks.losses import Loss
-from heedful.data.bytepairs import BytePair, BytePairFiles, pairs_of
+from heedful.data.bytepairs import BytePair, BytePairFiles, pairs_of, text_in
 from heedful.data.running import passages
 from heedful.data.scripts import Bytes, LanguageTokenizer, open_tokenizer, script_of
 from heedful.data.sources import Split
@@ -106,7 +106,7 @@ class LanguageModelJob(Job):
     @staticmethod
     def load(path: Path) -> LanguageTokenizer:
         """The tokenizer of a file."""
-        return open_tokenizer(path.read_text(encoding="utf-8"), str(path))
+        return open_tokenizer(text_in(path), str(path))
 
     @staticmethod
     def open(text: str, where: str) -> LanguageTokenizer:

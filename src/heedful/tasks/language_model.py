@@ -19,7 +19,7 @@ from heedful.data.bytepairs import BytePairs
 from heedful.data.scripts import LanguageTokenizer, Script, script_of
 from heedful.data.text import Text as Lines
 from heedful.data.tokenizers import SPECIAL, Tokenizer, several
-from heedful.data.windows import EncodedText, encode_text, text_ids
+from heedful.data.windows import EncodedText, encode_text
 from heedful.decode.graphs import Graphs
 from heedful.decode.rules import AtLeast, Below, Never, NoRepeat, Penalty, Rule, Temperature, TopK, TopP
 from heedful.decode.search import Decoder, Given, Paths, Step, beam, drain, greedy, sample
@@ -432,7 +432,8 @@ class TextReader:
     @torch.inference_mode()
     def layers(self, texts: Sequence[str]) -> list[Tensor]:
         """The embedding and every layer (L + 1, T, 2 D) of each text's T tokens; `tokenizer.encode` names them."""
-        rows = [[Tokenizer.eos, *text_ids(text, self.tokenizer), Tokenizer.eos] for text in several(texts)]
+        script = script_of(self.tokenizer)
+        rows = [[script.begins, *script.text_ids(text), script.begins] for text in several(texts)]
         if not rows:
             return []
         lengths = torch.tensor([len(row) for row in rows])  # (B,)

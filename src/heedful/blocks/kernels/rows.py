@@ -72,14 +72,14 @@ def _product(h, weight, bias, out, keys, values, owner, place, R, N, M, room, de
         b = tl.load(of + start, mask=wide[:, None] & left[None, :], other=0.0)
         sum = tl.dot(a, tl.trans(b), sum, input_precision="tf32x3")  # of float32: in three parts, which leaves 1e-6
     tile = real[:, None] & wide[None, :]
-    if WHAT == 3:
+    if WHAT == 3:  # SUMMED
         tl.store(out + (part * R + row.to(tl.int64))[:, None] * N + column[None, :], sum, mask=tile)
     else:
         if bias is not None:
             sum += tl.load(bias + column, mask=wide, other=0.0).to(tl.float32)[None, :]
-        if WHAT == 1:
+        if WHAT == 1:  # GELU
             sum = sum * tl.sigmoid(1.5957691216057308 * sum * (1.0 + 0.044715 * sum * sum))
-        if WHAT == 2:
+        if WHAT == 2:  # PARTED
             kind, inner = column // width, column % width
             own = tl.load(owner + row, mask=real, other=0).to(tl.int64)
             spot = tl.load(place + row, mask=real, other=0).to(tl.int64)
