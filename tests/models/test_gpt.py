@@ -212,12 +212,12 @@ def test_each_published_size_has_so_many_parameters(size: str, count: int) -> No
 
 
 def test_alibi_is_a_bias_and_others_have_none() -> None:
-    bias = made(positions="alibi").bias
+    bias = made(positions="alibi").bias()
     assert bias is not None
     q = k = torch.arange(4)
     zero = torch.zeros(1, dtype=torch.long)
     assert torch.equal(bias(zero, zero, q[:, None], k), alibi(2)(zero, zero, q[:, None], k))
-    assert made(positions="rotary").bias is None
+    assert made(positions="rotary").bias() is None
 
 
 def test_a_text_beyond_the_context_is_refused() -> None:

@@ -79,9 +79,9 @@ class Gpt(nn.Module):
                 added = name.endswith(("out.weight", "down.weight"))  # to a sum of 2 L parts: drawn smaller
                 nn.init.normal_(weight, std=0.02 / (2 * c.layers) ** 0.5 if added else 0.02)
 
-    @property
-    def bias(self) -> Bias | None:
-        return alibi(self.config.heads) if self.config.positions == "alibi" else None
+    def bias(self, before: int | Tensor = 0) -> Bias | None:
+        """How distance shifts a score, for tokens that so many stand before."""
+        return alibi(self.config.heads, before) if self.config.positions == "alibi" else None
 
     def embed(self, tokens: Tensor, at: Tensor) -> Tensor:
         return self.dropout(self.positions(self.tokens(tokens), at))  # (B, T, D)
@@ -96,7 +96,7 @@ class Gpt(nn.Module):
         layout = OneByOne(tokens) if documents is None else Documents.of(documents, self.in_one_row)
         x = self.embed(layout.laid(tokens), layout.at)  # (B, T, D)
         for block in self.blocks:
-            x = block(x, layout.mask, self.bias, layout.at)  # (B, T, D)
+            x = block(x, layout.mask, self.bias(), layout.at)  # (B, T, D)
         return self.norm(x)
 
     def start(self, rows: int, device: torch.device) -> Past:
@@ -107,8 +107,7 @@ class Gpt(nn.Module):
         """The last layer (B, T, D) for the next T tokens, and the state after them."""
         count = tokens.shape[1]
         self.fits(state.reach(count))
-        at, mask = state.places(count, tokens.device), state.visible(count)
-        bias = alibi(self.config.heads, state.length) if self.config.positions == "alibi" else None
+        at, mask, bias = state.places(count, tokens.device), state.visible(count), self.bias(state.length)
         x, layers = self.embed(tokens, at), []  # (B, T, D)
         blocks: Any = self.blocks  # a ModuleList does not know the type of its blocks
         for block, slot in zip(blocks, state.slots(count), strict=True):
