@@ -170,6 +170,7 @@ class MultiHead(nn.Module):
         self.q = Linear(width, width, bias=bias)
         self.kv = Linear(memory_width or width, 2 * width, bias=bias)
         self.out = Linear(width, width, bias=bias) if output else nn.Identity()
+        self.queries, self.keys, self.values = Tap(), Tap(), Tap()
         self.scores, self.weights = Tap(), Tap()
 
     def itself(self, x: Tensor, mask: Visible = None, bias: Bias | None = None, at: Tensor | None = None) -> Tensor:
@@ -188,12 +189,13 @@ class MultiHead(nn.Module):
         self, x: Tensor, memory: KV, mask: Visible = None, bias: Bias | Tensor | None = None, at: Tensor | None = None
     ) -> Tensor:
         q = self.split(self.q(x))  # (B, H, T, K)
-        q = q if self.rotary is None or at is None else self.rotary(q, at)
-        fast = self.score is scaled_dot and not heard(self.scores, self.weights)
+        q = self.queries(q if self.rotary is None or at is None else self.rotary(q, at))
+        fast = self.score is scaled_dot and not heard(self.keys, self.values, self.scores, self.weights)
         if memory.rows is not None and q.is_cuda and q.shape[2] == 1 and bias is None and fast:
             o = look_back(q, memory)  # (B, H, T, K)
         else:
             k, v, *_ = memory.gathered()
+            k, v = self.keys(k), self.values(v)
             o = attend(q, k, v, mask, bias, self.score, self.scores, self.weights)  # (B, H, T, K)
         return self.out(o.transpose(1, 2).flatten(2))  # (B, T, D)
 
@@ -208,12 +210,13 @@ class SelfAttention(nn.Module):
         self.heads, self.dropout, self.rotary = heads, dropout, rotary
         self.qkv = Linear(width, 3 * width)
         self.out = Linear(width, width)
+        self.queries, self.keys, self.values = Tap(), Tap(), Tap()
         self.scores, self.weights = Tap(), Tap()
 
     def itself(self, x: Tensor, mask: Visible = None, bias: Bias | None = None, at: Tensor | None = None) -> Tensor:
         """Attention to x (B, T, D) from each of its own places, which matter to rotary positions only."""
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # (B, T, 3, H, K)
-        if isinstance(mask, Together) and qkv.is_cuda and bias is None and not heard(self.scores, self.weights):
+        if isinstance(mask, Together) and qkv.is_cuda and bias is None and not self.watched:
             return self.out(within(qkv, mask, self.dropout if self.training else 0.0).flatten(2))
         q, kv = self.parted(qkv, at)
         return self.looked(q, kv, mask, bias)  # (B, T, D)
@@ -226,17 +229,22 @@ class SelfAttention(nn.Module):
         kv = past(kv)
         return self.looked(q, kv, mask, bias), kv  # (B, T, D)
 
+    @property
+    def watched(self) -> bool:
+        """Whether anybody listens to what it computes on its way."""
+        return heard(self.queries, self.keys, self.values, self.scores, self.weights)
+
     def parted(self, qkv: Tensor, at: Tensor | None) -> tuple[Tensor, KV]:
         q, k, v = qkv.transpose(1, 3).unbind(2)  # (B, H, T, K)
         return (q, KV(k, v)) if self.rotary is None or at is None else (self.rotary(q, at), KV(self.rotary(k, at), v))
 
     def looked(self, q: Tensor, memory: KV, mask: Visible, bias: Bias | None) -> Tensor:
         dropout = self.dropout if self.training else 0.0
-        quiet = not heard(self.scores, self.weights)
-        if memory.rows is not None and q.is_cuda and q.shape[2] == 1 and bias is None and quiet:
+        if memory.rows is not None and q.is_cuda and q.shape[2] == 1 and bias is None and not self.watched:
             o = look_back(q, memory)  # (B, H, T, K)
         else:
             k, v, *_ = memory.gathered()
+            q, k, v = self.queries(q), self.keys(k), self.values(v)
             o = attend(q, k, v, mask, bias, scores=self.scores, weights=self.weights, dropout=dropout)  # (B, H, T, K)
         return self.out(o.transpose(1, 2).flatten(2))  # (B, T, D)
 
