@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from heedful.shapes import check, statements
+from heedful.shapes import check, follow, statements
 
 RIGHT = """
 import torch
@@ -87,4 +87,77 @@ def test_an_exception_leaves_no_trace_function_behind(tmp_path: Path) -> None:
     path, planted = module(tmp_path, RIGHT)
     with pytest.raises(AttributeError):
         check(path, lambda: planted.twice(None))
+    assert sys.gettrace() is None
+
+
+FOLLOWED = """
+import torch
+
+class Block:
+    def __init__(self, size):
+        self.weight = torch.ones(size, size)
+
+    def forward(self, x, *, shift=None):
+        y = (
+            x @ self.weight
+        )  # (B, T, D)
+        for part in y.unbind(1):
+            last = part.sum(-1)  # (B,)
+        if shift is not None:
+            y = y + shift
+        pair = [y, y]
+        try:
+            z = y.missing()
+        except AttributeError:
+            z, *rest = y.mT, 1
+        return y, (z, z)
+
+def steps(x):
+    for row in x:
+        seen = row[None]
+        yield seen
+
+def both(block, x):
+    once = block.forward(x)
+    total = sum(list(steps(x)))
+    again = (lambda t: block.forward(t))(x[:, :2])
+    return total
+"""
+
+
+def test_every_line_that_runs_is_followed_with_its_shapes(tmp_path: Path) -> None:
+    import torch
+
+    path, planted = module(tmp_path, FOLLOWED)
+    block, x = planted.Block(5), torch.zeros(2, 3, 5)
+    (lines,) = follow(lambda: planted.both(block, x), [path, tmp_path / "other.py"]).values()
+    found = {number: [(one.name, one.shape, one.items) for one in line.found] for number, line in lines.items()}
+    assert found[8] == [("x", (2, 3, 5), 1), ("x", (2, 2, 5), 1)]  # what a function takes
+    assert found[11] == [("y", (2, 3, 5), 1), ("y", (2, 2, 5), 1)]  # where the comment of three lines stands
+    assert lines[11].sizes == {"B": (2,), "T": (3, 2), "D": (5,)}
+    assert [lines[number].runs for number in (8, 9, 10, 11)] == [2, 2, 2, 2]
+    assert found[13] == [("last", (2,), 1)]
+    assert lines[13].runs == 5  # three places, then two
+    assert 15 not in lines  # it did not run
+    assert found[16] == [("pair", (2, 3, 5), 2), ("pair", (2, 2, 5), 2)]
+    assert found[18] == []  # which raised
+    assert found[20] == [("z", (2, 5, 3), 1), ("z", (2, 5, 2), 1)]
+    assert found[21][:3] == [
+        ("return[0]", (2, 3, 5), 1),
+        ("return[1][0]", (2, 5, 3), 1),
+        ("return[1][1]", (2, 5, 3), 1),
+    ]
+    assert lines[23].runs == 1  # a generator begins once
+    assert lines[25].runs == 2
+    assert found[25] == [("seen", (1, 3, 5), 1)]
+    assert found[32] == [("return", (1, 3, 5), 1)]
+    assert not any(number in lines for number in (4, 5, 6))
+
+
+def test_following_leaves_no_trace_function_behind(tmp_path: Path) -> None:
+    import sys
+
+    path, planted = module(tmp_path, FOLLOWED)
+    with pytest.raises(AttributeError):
+        follow(lambda: planted.both(None, None), [path])
     assert sys.gettrace() is None

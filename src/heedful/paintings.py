@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from heedful.data.images import Images, scaled
 from heedful.galleries import Column, Sheet, Window, gallery, strips
 from heedful.tasks.reconstruction import Floats, Painter
 from heedful.training.files import make_folder, rename, temporary, write_new
+
+if TYPE_CHECKING:
+    from heedful.estimators.pca import PCA
 
 ROWS, STEPS, POINTS = 10, 12, 10_000  # images of a grid, steps of a walk, codes of a map
 WORTH = 1e11  # multiplications that a PCA may take where nobody asked for one
@@ -58,11 +61,20 @@ def made(painter: Painter, images: Floats, name: str, seed: int = 0) -> list[Col
 
 def by_pca(known: NDArray[Any], images: Floats, width: int) -> Column:
     """What is left of images on as many principal components of known ones (N, C * Y * X) as a code has numbers."""
+    return left_by(components(known, width), images, images)
+
+
+def components(known: NDArray[Any], width: int) -> PCA:
+    """So many principal components of known images (N, C * Y * X), or as many as there are."""
     from heedful.estimators.pca import PCA
 
-    count = min(width, *known.shape)
-    left = PCA(count).fit(scaled(known)).reconstruct(images.reshape(len(images), -1))
-    return compared(f"PCA-{count}", left.reshape(images.shape).astype(np.float32), images)
+    return PCA(min(width, *known.shape)).fit(scaled(known))
+
+
+def left_by(pca: PCA, given: Floats, right: Floats) -> Column:
+    """What principal components leave of images, beside what would be right."""
+    left = pca.reconstruct(given.reshape(len(given), -1))
+    return compared(f"PCA-{len(pca.components_)}", left.reshape(given.shape).astype(np.float32), right)
 
 
 class Painting(NamedTuple):

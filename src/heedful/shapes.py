@@ -2,6 +2,7 @@
 
 A comment counts when it ends an assignment or a return inside a function. Letters and words stand for one size each
 within a call, or for the integer variable of that name; digits for themselves; `W * T` for what its parts give.
+`follow` asks for no comments: it notes which lines of some files run, and the shapes of all that they assign.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import operator
 import re
 import sys
 import tokenize
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -58,14 +60,19 @@ class _Call:
     inside: Statement | None = None
 
 
-def statements(source: Path) -> dict[Place, list[Statement]]:
-    """Every commented statement of a file, by the function that it stands in."""
-    text = source.read_text(encoding="utf-8")
-    comments = {
+def _claims(text: str) -> dict[int, tuple[str, ...]]:
+    """The dimensions that shape comments name, by line."""
+    return {
         token.start[0]: tuple(dim.strip() for dim in match[1].split(",") if dim.strip())
         for token in tokenize.generate_tokens(io.StringIO(text).readline)
         if token.type == tokenize.COMMENT and (match := SHAPE.match(token.string))
     }
+
+
+def statements(source: Path) -> dict[Place, list[Statement]]:
+    """Every commented statement of a file, by the function that it stands in."""
+    text = source.read_text(encoding="utf-8")
+    comments = _claims(text)
     found: dict[Place, list[Statement]] = {}
     for place, node in _simple(ast.parse(text), None):
         last = node.end_lineno or node.lineno
@@ -159,3 +166,151 @@ def _value(node: ast.AST, sizes: Mapping[str, int]) -> int | None:
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return node.value
     return sizes.get(node.id) if isinstance(node, ast.Name) else None
+
+
+# ------------------------------------------------------------------ every line that runs
+RETURNED = "return"  # the name of what a function gives back
+MOST_TOLD, MOST_DEEP = 8, 3  # tensors of a list, and lists within lists
+
+
+@dataclass(frozen=True)
+class Found:
+    """A tensor that a line assigned, took or gave back; `items` counts those of a list that have one shape."""
+
+    name: str
+    shape: tuple[int, ...]
+    items: int = 1
+
+
+@dataclass
+class Line:
+    """What happened at one line: how often it ran, and which tensors were found there, how often each."""
+
+    runs: int = 0
+    found: Counter[Found] = field(default_factory=Counter)
+    dims: tuple[str, ...] = ()  # as the line's comment names them
+
+    @property
+    def sizes(self) -> dict[str, tuple[int, ...]]:
+        """The sizes that the letters of the comment had."""
+        seen: dict[str, dict[int, None]] = {}
+        for one in self.found:
+            if len(one.shape) == len(self.dims):
+                for dim, size in zip(self.dims, one.shape, strict=True):
+                    if dim.isidentifier():
+                        seen.setdefault(dim, {})[size] = None
+        return {dim: tuple(each) for dim, each in seen.items()}
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A statement, or the head of one that holds others: its lines, and the names that it assigns."""
+
+    first: int
+    last: int
+    names: tuple[str, ...]
+
+
+class _File:
+    """A file that is followed: its statements and the heads of its functions by line, and its shape comments."""
+
+    def __init__(self, path: Path) -> None:
+        text = path.read_text(encoding="utf-8")
+        self.claims = _claims(text)
+        self.parts: dict[int, _Part] = {}
+        self.heads: dict[int, _Part] = {}
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef):
+                begins = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+                self.heads[begins] = _Part(node.lineno, node.body[0].lineno - 1, ())
+            elif isinstance(node, ast.stmt):
+                body = getattr(node, "body", None)
+                last = max(node.lineno, body[0].lineno - 1) if body else node.end_lineno or node.lineno
+                part = _Part(node.lineno, last, (RETURNED,) if isinstance(node, ast.Return) else _assigned(node))
+                self.parts.update(dict.fromkeys(range(part.first, part.last + 1), part))
+        self.lines: dict[int, Line] = {}
+
+    def line(self, number: int) -> Line:
+        return self.lines.setdefault(number, Line(dims=self.claims.get(number, ())))
+
+    def ran(self, part: _Part) -> None:
+        for number in range(part.first, part.last + 1):
+            self.line(number).runs += 1
+
+    def note(self, number: int, names: Sequence[str], values: Mapping[str, object]) -> None:
+        self.line(number).found.update(one for name in names for one in _found(name, values.get(name)))
+
+
+def follow(run: Callable[[], object], sources: Collection[Path]) -> dict[Path, dict[int, Line]]:
+    """Run a function, and tell what happened at each line of these files; lines that did not run are not there.
+
+    What a statement assigns or gives back is told at its last line, where its comment stands; what a function takes, at
+    its first.
+    """
+    known = {str(path): path for path in sources}
+    files: dict[str, _File] = {}
+    inside: dict[FrameType, _Part] = {}
+
+    def trace(frame: FrameType, event: str, value: Any) -> Any:
+        file, part = files[frame.f_code.co_filename], inside.get(frame)
+        if event == "line" and not (part and part.first <= frame.f_lineno <= part.last):
+            if part is not None and part.names != (RETURNED,):
+                file.note(part.last, part.names, frame.f_locals)
+            part = file.parts.get(frame.f_lineno)
+            if part is None:
+                inside.pop(frame, None)
+            else:
+                inside[frame] = part
+                file.ran(part)
+        elif event == "exception":
+            inside.pop(frame, None)
+        elif event == "return" and part is not None:
+            file.note(part.last, part.names, {RETURNED: value} if part.names == (RETURNED,) else frame.f_locals)
+            inside.pop(frame)  # which would keep all that the function held
+        return trace
+
+    def enter(frame: FrameType, event: str, value: Any) -> Any:
+        code = frame.f_code
+        if code.co_filename not in known or code.co_name.startswith("<"):
+            return None  # a lambda or a comprehension runs within the statement of another function
+        file = files.get(code.co_filename)
+        if file is None:
+            file = files[code.co_filename] = _File(known[code.co_filename])
+        head = file.heads.get(code.co_firstlineno)
+        if head is not None and frame.f_lineno == code.co_firstlineno:  # not a generator that goes on
+            file.ran(head)
+            file.note(head.first, code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], frame.f_locals)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(enter)
+    try:
+        run()
+    finally:
+        sys.settrace(before)
+    return {known[name]: file.lines for name, file in files.items()}
+
+
+def _assigned(node: ast.stmt) -> tuple[str, ...]:
+    """The names that a statement assigns."""
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    walked = (one for target in targets if target is not None for one in ast.walk(target))
+    return tuple(one.id for one in walked if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store))
+
+
+def _found(name: str, value: object) -> list[Found]:
+    """The tensors in a value, which may hold some within lists and tuples; many of one shape are told once."""
+    tensors = list(_tensors(name, value, MOST_DEEP))
+    shapes = {tuple(tensor.shape) for _, tensor in tensors}
+    if len(tensors) > 1 and len(shapes) == 1:
+        return [Found(name, shapes.pop(), len(tensors))]
+    return [Found(path, tuple(tensor.shape)) for path, tensor in tensors[:MOST_TOLD]]
+
+
+def _tensors(name: str, value: object, deep: int) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        yield name, value
+    elif isinstance(value, tuple | list) and deep:
+        fields = getattr(value, "_fields", None)
+        for number, item in enumerate(value):
+            yield from _tensors(f"{name}.{fields[number]}" if fields else f"{name}[{number}]", item, deep - 1)

@@ -23,7 +23,7 @@ from heedful.blocks.state import Cache, Ragged, ahead, regroup, reserve
 from heedful.blocks.taps import watch
 from heedful.data.tree_batches import encode_trees
 from heedful.data.trees import Tree, parse_tree
-from heedful.decode.rules import AtLeast, Below, Never, NoRepeat, Penalty, Temperature, TopK, TopP
+from heedful.decode.rules import AtLeast, Begins, Below, Never, NoRepeat, Penalty, Temperature, TopK, TopP
 from heedful.decode.search import beam, drain, greedy, largest, sample
 from heedful.models.answerer import Answerer
 from heedful.models.bert import Bert
@@ -229,6 +229,7 @@ def searches() -> None:
     prefix, limit = torch.zeros(rows, 1, dtype=torch.long), torch.tensor([room, 5, room])
     rules = (
         AtLeast(2, 0), Never((3,)), Below(10), NoRepeat(3), Penalty(1.2), Temperature(0.9), TopK(9), TopP(0.9),
+        Begins((4,)),
     )  # fmt: skip
 
     def decoder(tokens: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -6,7 +6,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from heedful.decode.rules import AtLeast, Below, Never, NoRepeat, Penalty, Rule, Temperature, TopK, TopP, Written
+from heedful.decode.rules import (
+    AtLeast,
+    Begins,
+    Below,
+    Never,
+    NoRepeat,
+    Penalty,
+    Rule,
+    Temperature,
+    TopK,
+    TopP,
+    Written,
+)
 
 R, V, L = 40, 5, 9
 
@@ -51,6 +63,12 @@ def test_at_least(chosen: int) -> None:
 def test_never() -> None:
     got = allowed(Never((0, 3)), torch.randn(R, V), torch.zeros(R, L, dtype=torch.long), 1)
     assert got == [[token not in (0, 3) for token in range(V)]] * R
+
+
+@pytest.mark.parametrize("chosen", range(4))
+def test_the_first_tokens_are_those_that_are_given(chosen: int) -> None:
+    got = allowed(Begins((3, 0)), torch.randn(R, V), torch.zeros(R, L, dtype=torch.long), chosen)
+    assert got == [[chosen >= 2 or token == (3, 0)[chosen] for token in range(V)]] * R
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 99])

@@ -11,6 +11,7 @@ import torch
 from heedful.data.bytepairs import BytePair, BytePairs
 from heedful.data.tokenizers import Bpe, Characters, Tokenizer, WholeWords, WordPiece
 from heedful.decode.rules import Written
+from heedful.decode.search import drain
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.configs import RnnLMConfig
@@ -343,3 +344,27 @@ def test_half_precision_says_nearly_the_same(name: str) -> None:
     given = [whole.script.begins, *whole.script.text_ids("a rose")]
     with torch.inference_mode():
         assert found.log_probability == pytest.approx(whole._log(given, found.ids), rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["learned", "rnn", "lines"])
+def test_the_steps_of_a_search_lead_to_the_texts_that_beams_find(name: str) -> None:
+    writer = WRITERS[name]()
+    for prompt in ("", "a rose"):
+        paths = drain(writer.steps(prompt, 3, 2, 0.7, 7))
+        found = writer.generate([prompt], samples=2, beams=3, length=7, length_penalty=0.7)
+        assert language_model._ids_of(paths)[0] == [one.ids for one in found]
+        assert paths.logs[0].tolist() == [one.log_probability for one in found]
+
+
+def test_steps_after_a_prompt_beyond_the_context_see_what_is_not_forgotten() -> None:
+    writer = WRITERS["learned"]()
+    prompt = "is a rose, " * 12
+    ids = [writer.script.begins, *writer.script.text_ids(prompt)]
+    seen = ids[writer.forgotten(len(ids)) :]
+    assert len(seen) < len(ids) and writer.room(prompt) == 20 + 1 - len(seen)
+    begins = [5, 40]
+    paths = drain(writer.steps(prompt, 3, begins=begins))
+    (found,) = language_model._ids_of(paths)[0]
+    assert found[:2] == begins and len(found) <= writer.room(prompt)
+    with torch.inference_mode():
+        assert float(paths.logs[0, 0]) == pytest.approx(writer._log(seen, found), abs=1e-4)

@@ -12,6 +12,7 @@ from heedful.blocks.losses import cross_entropy
 from heedful.data.batches import Batches, encode
 from heedful.data.embedded import NumberWords
 from heedful.data.tokenizers import Tokenizer, WordPiece
+from heedful.decode.search import drain
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.configs import AttentionConfig, RecurrentEncoder, Seq2SeqConfig, TransformerConfig
@@ -280,3 +281,25 @@ def test_a_reward_is_compared_with_those_of_the_other_rows() -> None:
     # In the third column one row is alone: its baseline is the mean of all rewards of the others, (-3 - 4 - 5) / 3.
     assert advantage(rewards, real).tolist() == [[3.0, 2.0, -2.0], [0.0, -2.0, 0.0], [-3.0, 0.0, 0.0]]
     assert advantage(rewards[:1], real[:1]).tolist() == [[-1.0, -2.0, -6.0]]
+
+
+@pytest.mark.parametrize(("beams", "top"), [(2, 1), (4, 4), (5, 2)])
+def test_the_steps_of_a_search_lead_to_the_same_translations(translator: Translator, beams: int, top: int) -> None:
+    for text in (TEXTS[0], "", "🙂"):
+        paths = drain(translator.steps(text, beams, top, translator.length_penalty))
+        assert list(translator._read(paths)) == translator.search([text], beams=beams, top=top)
+
+
+def test_a_search_goes_on_from_the_tokens_that_are_given(translator: Translator) -> None:
+    (best,) = translator.search([TEXTS[0]], beams=3)[0]
+    begins = [translator.tokenizer.vocab - 1, best.ids[0]]
+    for limit in (2, 3, None):
+        (found,) = translator._read(drain(translator.steps(TEXTS[0], 3, 2, 0.5, limit, begins)))
+        for one in found[: 1 if limit == 2 else 2]:
+            assert one.ids[:2] == begins and len(one.ids) <= (limit or translator.room(TEXTS[0]))
+            given = torch.tensor([[Tokenizer.bos, *one.ids[:-1]]])
+            source = torch.tensor(translator._ids([TEXTS[0]]))
+            logits, _ = translator.model(given, translator.model.start(source))
+            log = float(logits[0].detach().log_softmax(-1).gather(1, torch.tensor(one.ids)[:, None]).sum())
+            assert one.log_probability == pytest.approx(log, abs=1e-4)
+            assert one.score == pytest.approx(log / len(one.ids) ** 0.5, abs=1e-4)

@@ -75,6 +75,20 @@ class Below:
 
 
 @dataclass(frozen=True)
+class Begins:
+    """The first tokens that are chosen are these; how likely each of them is, stays."""
+
+    tokens: tuple[int, ...]
+
+    def __call__(self, logits: Tensor, so_far: Written) -> Tensor:
+        wanted = torch.full_like(so_far.chosen, -1)  # (R, 1)
+        for place, token in enumerate(self.tokens):
+            wanted = wanted.masked_fill(so_far.chosen == place, token)
+        others = torch.arange(logits.shape[1], device=logits.device) != wanted  # (R, V)
+        return logits.masked_fill(others & (wanted >= 0), -math.inf)
+
+
+@dataclass(frozen=True)
 class NoRepeat:
     """No run of `size` tokens occurs twice."""
 

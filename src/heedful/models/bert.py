@@ -121,6 +121,15 @@ class Bert(nn.Module):
         assert self.masked_words is not None, "this model has no head for masked words"
         return F.linear(self.masked_words(x), self.tokens.weight, self.masked_words.bias)  # (M, V)
 
+    @property
+    def told_from(self) -> str | None:
+        """The taps from which `lens` tells words, where there is a head that can."""
+        return None if self.masked_words is None else "blocks.*.output"
+
+    def lens(self, x: Tensor) -> Tensor:
+        """The logits (B, T, V) that a block's output (B, T, D) would give if no other followed."""
+        return self.words(x)  # (B, T, V)
+
     def follows(self, first: Tensor) -> Tensor:
         """The logits (N, 2) of "the second sentence follows the first" and of "it does not"."""
         assert self.next_sentence is not None, "this model has no head for next sentences"

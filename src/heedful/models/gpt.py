@@ -59,6 +59,8 @@ class Block(nn.Module):
 class Gpt(nn.Module):
     """tokens (B, T) -> logits (B, T, V) of the token after each."""
 
+    told_from = "blocks.*.output"  # the taps from which `lens` tells words
+
     def __init__(self, config: GptConfig) -> None:
         super().__init__()
         self.config = c = config
@@ -118,6 +120,10 @@ class Gpt(nn.Module):
     def forward(self, tokens: Tensor, state: Past) -> tuple[Tensor, Past]:
         x, state = self.features(tokens, state)  # (B, T, D)
         return self.tokens.logits(x), state  # (B, T, V)
+
+    def lens(self, x: Tensor) -> Tensor:
+        """The logits (B, T, V) that a block's output (B, T, D) would give if no other followed."""
+        return self.tokens.logits(self.norm(x))  # (B, T, V)
 
     def row_by_row(self) -> "RowByRow | None":
         """The same model in kernels of our own, each row of a batch computed alone, if they can compute it."""

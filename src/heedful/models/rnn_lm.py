@@ -26,6 +26,8 @@ class Carried:
 class RnnLM(nn.Module):
     """tokens (B, T) -> logits (B, T, V) of the token after each."""
 
+    told_from = "stack.outputs.*"  # the taps from which `lens` tells words
+
     def __init__(self, config: RnnLMConfig) -> None:
         super().__init__()
         self.config = c = config
@@ -56,3 +58,7 @@ class RnnLM(nn.Module):
     def forward(self, tokens: Tensor, state: Carried, real: Tensor | None = None) -> tuple[Tensor, Carried]:
         x, state = self.features(tokens, state, real)  # (B, T, D)
         return self.tokens.logits(x), state  # (B, T, V)
+
+    def lens(self, h: Tensor) -> Tensor:
+        """The logits (B, T, V) that a layer's output (B, T, H) would give if no other followed."""
+        return self.tokens.logits(self.out(h))  # (B, T, V)

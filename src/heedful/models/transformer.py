@@ -78,6 +78,7 @@ class Transformer(nn.Module):
     """source (B, S), target (B, T) -> logits (B, T, V)."""
 
     alignment = "decoder.*.cross.weights"  # the taps that show where it looks
+    told_from = "decoder.*.output"  # the taps from which `lens` tells words
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -136,6 +137,10 @@ class Transformer(nn.Module):
     def forward(self, target: Tensor, state: Seen) -> tuple[Tensor, Seen]:
         x, state = self.features(target, state)  # (B, T, D)
         return self.tokens.logits(x), state  # (B, T, V)
+
+    def lens(self, x: Tensor) -> Tensor:
+        """The logits (B, T, V) that a decoder block's output (B, T, D) would give if no other followed."""
+        return self.tokens.logits(self.norms[1](x))  # (B, T, V)
 
     def fits(self, length: int) -> None:
         if length > self.config.context:

@@ -240,9 +240,23 @@ class Reader:
 
     def _logs(self, rows: Sequence[Sequence[int]], gaps: Sequence[int]) -> Tensor:
         """The log-probability of every word (N, G, V) at some places of texts that are equally long."""
-        x = self.model(torch.tensor(rows, device=self.device))[:, list(gaps)]  # (N, G, D)
+        return self._words(self.model(torch.tensor(rows, device=self.device))[:, list(gaps)])
+
+    @torch.inference_mode()
+    def hidden(self, row: Sequence[int], segments: Sequence[int], gaps: Sequence[int]) -> Tensor:
+        """The log-probability of every word (G, V) at some places of a text or of a pair."""
+        return self._words(self._pair(row, segments)[:, list(gaps)])[0]
+
+    def _pair(self, row: Sequence[int], segments: Sequence[int]) -> Tensor:
+        """The last layer (1, T, D) of a text or of a pair, special tokens included."""
+        ids, sides = (torch.tensor([each], device=self.device) for each in (row, segments))
+        found: Tensor = self.model(ids, sides)
+        return found
+
+    def _words(self, x: Tensor) -> Tensor:
+        """The log-probability of every word (N, G, V) from the last layer (N, G, D) there."""
         logs = self.model.words(x.flatten(0, 1)).float()[:, : self.tokenizer.vocab].log_softmax(-1)  # (N * G, V)
-        found: Tensor = logs.unflatten(0, (len(rows), len(gaps))).cpu()
+        found: Tensor = logs.unflatten(0, x.shape[:2]).cpu()
         return found  # (N, G, V)
 
     def _fillings(self, row: list[int], gaps: list[int], logs: Tensor, top: int) -> list[Filling]:
@@ -290,8 +304,12 @@ class Reader:
         first, second = self.tokenizer.ids([a, b])
         kept = cut_pair(first, second, self.room - 3)
         self._warn(sum(len(short) < len(whole) for short, whole in zip(kept, (first, second), strict=True)))
-        ids, segments = (torch.tensor([row], device=self.device) for row in joined(self.tokenizer, *kept))
-        return float(self.model.follows(self.model(ids, segments)[:, 0]).float().softmax(-1)[0, 0])
+        return self.following(*joined(self.tokenizer, *kept))
+
+    @torch.inference_mode()
+    def following(self, row: Sequence[int], segments: Sequence[int]) -> float:
+        """How likely the second text of a pair follows the first."""
+        return float(self.model.follows(self._pair(row, segments)[:, 0]).float().softmax(-1)[0, 0])
 
 
 def feature(name: str, layers: Sequence[Tensor]) -> Tensor:

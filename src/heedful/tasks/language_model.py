@@ -21,8 +21,8 @@ from heedful.data.text import Text as Lines
 from heedful.data.tokenizers import SPECIAL, Tokenizer, several
 from heedful.data.windows import EncodedText, encode_text
 from heedful.decode.graphs import Graphs
-from heedful.decode.rules import AtLeast, Below, Never, NoRepeat, Penalty, Rule, Temperature, TopK, TopP
-from heedful.decode.search import Decoder, Given, Paths, Step, beam, drain, greedy, sample
+from heedful.decode.rules import AtLeast, Begins, Below, Never, NoRepeat, Penalty, Rule, Temperature, TopK, TopP
+from heedful.decode.search import Decoder, Given, Paths, Search, Step, beam, drain, greedy, sample
 from heedful.errors import UserError
 from heedful.tasks.perplexity import STRIDE, bits_per_character, both_ways_loss, sliding_loss, text_loss, windows_loss
 
@@ -203,6 +203,32 @@ class Writer:
         if piece := spelling.rest():
             yield piece
 
+    @torch.inference_mode()
+    def steps(
+        self,
+        prompt: str,
+        beams: int,
+        top: int = 1,
+        length_penalty: float = 1.0,
+        limit: int | None = None,
+        begins: Sequence[int] = (),
+    ) -> Search:
+        """The beam search for what follows a prompt, step by step, of at most `limit` tokens.
+
+        Every path begins with some tokens, where these are given.
+        """
+        ids = self._seen(prompt)
+        most = self.room(prompt) if limit is None else min(limit, self.room(prompt))
+        rules = [*self._rules(Manner(beams=beams)), *([Begins(tuple(begins))] if begins else [])]
+        return beam(
+            *self._begun([ids], most, beams), torch.tensor([most]), self._end, beams, top, length_penalty,
+            rules=rules, graphs=self._graphs(),
+        )  # fmt: skip
+
+    def room(self, prompt: str) -> int:
+        """How many tokens are written after a prompt at the most, without forgetting any of what is seen of it."""
+        return self.length if self.context is None else min(self.length, self.context + 1 - len(self._seen(prompt)))
+
     def loss(self, text: str) -> float:
         """The mean loss a token, in nats, of a whole text, each given all before it or at least half a context."""
         if self.context is None:
@@ -250,6 +276,11 @@ class Writer:
                 expected="a model with byte pairs, as GPT-2",
             )  # fmt: skip
         return self.tokenizer.allowing(prompt)
+
+    def _seen(self, prompt: str) -> list[int]:
+        """The tokens of a prompt that the model has not forgotten."""
+        ids = [self.script.begins, *self.script.text_ids(prompt)]
+        return ids[self.forgotten(len(ids)) :]
 
     def _rules(self, how: Manner) -> list[Rule]:
         banned, rows = self.script.unwritten, self.model.tokens.weight.shape[0]

@@ -19,7 +19,7 @@ from heedful.blocks.taps import taps, watch, watched
 from heedful.data.batches import Batch, Encoded, PackedBatch, PairBatch
 from heedful.data.tokenizers import Tokenizer, several
 from heedful.decode.graphs import Graphs
-from heedful.decode.rules import Never, Rule, Temperature, TopK, TopP
+from heedful.decode.rules import Begins, Never, Rule, Temperature, TopK, TopP
 from heedful.decode.search import Paths, Search, beam, drain, greedy, sample
 from heedful.errors import UserError
 
@@ -193,6 +193,32 @@ class Translator:
         return self._run(texts, begin, 1, progress)
 
     @torch.inference_mode()
+    def steps(
+        self,
+        text: str,
+        beams: int,
+        top: int = 1,
+        length_penalty: float = 1.0,
+        limit: int | None = None,
+        begins: Sequence[int] = (),
+    ) -> Search:
+        """The beam search for the translation of one text, step by step, of at most `limit` tokens.
+
+        Every path begins with some tokens, where these are given.
+        """
+        source, real, most = self._batch(self._ids([text]))
+        limits = most if limit is None else most.clamp(max=limit)  # (1,)
+        rules = [*self._rules(), *([Begins(tuple(begins))] if begins else [])]
+        return beam(
+            self.model, *self._start(source, real), limits, Tokenizer.eos, beams, top, length_penalty,
+            rules=rules, graphs=self._graphs(),
+        )  # fmt: skip
+
+    def room(self, text: str) -> int:
+        """How many tokens the translation of a text has at the most."""
+        return int(self._limits(torch.tensor([len(ids) for ids in self._ids([text])])))
+
+    @torch.inference_mode()
     def align(self, text: str, translation: Translation) -> Alignment:
         """Where each piece of a translation looked: the attention of one layer to the source, averaged over its heads.
 
@@ -249,20 +275,27 @@ class Translator:
         ids = self._ids(texts)
         found: dict[int, list[Translation]] = {}
         for rows in _by_length(ids, BATCH_TOKENS // width):
-            longest = min(-(-max(len(ids[row]) for row in rows) // MULTIPLE) * MULTIPLE, self.context)
-            source = torch.full((len(rows), longest), Tokenizer.pad)  # (B, S)
-            for place, row in enumerate(rows):
-                source[place, : len(ids[row])] = torch.tensor(ids[row])
-            lengths = torch.tensor([len(ids[row]) for row in rows])  # (B,)
-            real = torch.arange(longest) < lengths[:, None]  # (B, S)
-            limit = 2 * lengths + 16 if self.max_length is None else torch.full_like(lengths, self.max_length)
-            limit = limit.clamp(max=self.context - 1)  # (B,)
-            paths = drain(begin(source.to(self.device), real.to(self.device), limit, rows))
+            paths = drain(begin(*self._batch([ids[row] for row in rows]), rows))
             for row, translations in zip(rows, self._read(paths), strict=True):
                 found[row] = translations
             if progress is not None:
                 progress(len(rows))
         return [found[row] for row in range(len(texts))]
+
+    def _batch(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
+        """Texts side by side, (B, S), which of their places are real, (B, S), and the most to be written, (B,)."""
+        lengths = torch.tensor([len(row) for row in ids])  # (B,)
+        longest = min(-(-int(lengths.max()) // MULTIPLE) * MULTIPLE, self.context)
+        source = torch.full((len(ids), longest), Tokenizer.pad)  # (B, S)
+        for place, row in enumerate(ids):
+            source[place, : len(row)] = torch.tensor(row)
+        real = torch.arange(longest) < lengths[:, None]  # (B, S)
+        return source.to(self.device), real.to(self.device), self._limits(lengths)
+
+    def _limits(self, lengths: Tensor) -> Tensor:
+        """How many tokens are written to texts of some lengths (B,) at the most."""
+        limit = 2 * lengths + 16 if self.max_length is None else torch.full_like(lengths, self.max_length)
+        return limit.clamp(max=self.context - 1)  # (B,)
 
     def _read(self, paths: Paths) -> Iterable[list[Translation]]:
         parts = (paths.tokens, paths.lengths, paths.logs, paths.scores)

@@ -98,6 +98,23 @@ def take_lock(folder: Path) -> int:
     return lock
 
 
+def is_at_work(folder: Path) -> bool:
+    """Whether a process trains in the folder now; nothing is written, and nobody is kept waiting."""
+    try:
+        lock = os.open(folder / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(lock)
+    return False
+
+
 def has_saved_nothing(folder: Path) -> bool:
     """Whether a folder holds a run without a checkpoint, not even a damaged one, and nothing that is not the run's."""
     names = set(os.listdir(folder))
