@@ -7,16 +7,39 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 INSTALLED := .venv/installed
 
-.PHONY: demo test torture format multi30k comparison clean
+PAGE := src/heedful/explore/static/index.html
 
-demo: $(INSTALLED)
+.PHONY: demo test web page screenshots torture format multi30k comparison clean
+
+demo: $(INSTALLED) page
 	$(BIN)/heedful demo
 
-test: $(INSTALLED)
+# Browser tests need a Chromium (apt-get install chromium), and say so where there is none.
+test: $(INSTALLED) page
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy src
 	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 2
+
+# The explorer's page, from web/ into the package.
+web: $(PAGE)
+
+# The same where Node is present; all else works without it.
+page:
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory web; \
+		else echo "The explorer's page is not built: npm was not found. Install Node 20.19 or newer, then: make web"; fi
+
+$(PAGE): $(shell find web -name node_modules -prune -o -type f -print 2>/dev/null)
+	@command -v npm >/dev/null || { echo "npm was not found. The explorer's page is built with Node 20.19 or newer:" \
+		"install it, then: make web" >&2; exit 2; }
+	@node -e 'const [a, b] = process.versions.node.split("."); process.exit(+a > 20 || (+a === 20 && +b >= 19) ? 0 : 1)' || \
+		{ echo "The explorer's page needs Node 20.19 or newer, and found $$(node --version)." >&2; exit 2; }
+	cd web && npm ci --silent --no-fund --no-audit && npm run --silent build
+	@touch $@
+
+# Pictures of every view for docs/, taken in a real browser from small models that are trained for it.
+screenshots: $(INSTALLED) web
+	$(BIN)/python benchmarks/screenshots.py
 
 # Hundreds of kills, crashes, full disks and flipped bits; writes its counts to docs/reliability.json and .md. Needs root
 # for the small disks that it mounts, and a machine that has nothing else to do.
@@ -46,7 +69,7 @@ comparison: $(INSTALLED)
 	done
 
 clean:
-	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache web/node_modules src/heedful/explore/static
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Heedful needs Python 3.11 or newer, and found: $$(python3 --version 2>&1)."; \

@@ -54,6 +54,25 @@ def test_the_demo_trains_once_and_shows_again(tmp_path: Path, quick: None, capsy
         assert expected in first
 
 
+def test_the_demo_ends_by_offering_the_explorer(
+    tmp_path: Path, quick: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, opened = tmp_path / "demo", list[object]()
+    monkeypatch.setattr("heedful.commands.explore.explore_verb", lambda folders, *rest: opened.append(folders))
+    monkeypatch.setattr("typer.confirm", lambda question, default: "browser" in question)
+    demo.demo_verb(run)
+    assert f"heedful explore {run}" in capsys.readouterr().out
+    assert not opened  # nobody sits at a terminal here
+    for stream in ("stdin", "stdout"):
+        monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True, raising=False)
+    monkeypatch.setattr(demo, "is_built", lambda: True)
+    demo.offer(run)
+    assert opened == [[run]]
+    monkeypatch.setattr(demo, "is_built", lambda: False)
+    demo.offer(run)
+    assert opened == [[run]]
+
+
 def test_the_real_demo_reaches_its_figure_and_looks_across(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "demo"
     demo.demo_verb(run)

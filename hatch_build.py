@@ -1,0 +1,26 @@
+"""Builds the explorer's page into the package, so that whoever installs a wheel needs no Node."""
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+
+class PageHook(BuildHookInterface):
+    """Runs npm where the page is not built yet and Node is there; says what is missing where it is not."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        root = Path(self.root)
+        if version == "editable" or (root / "src/heedful/explore/static/index.html").is_file():
+            return
+        npm = shutil.which("npm")
+        if npm is None:
+            self.app.display_warning(
+                "npm was not found: the explorer's page is left out. Install Node 20.19 or newer and build again; "
+                "everything else works without it."
+            )
+            return
+        for command in (["ci", "--no-fund", "--no-audit"], ["run", "build"]):
+            subprocess.run([npm, *command], cwd=root / "web", check=True)

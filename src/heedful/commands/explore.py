@@ -1,0 +1,118 @@
+"""The verb `explore`: a page in the browser that looks inside models, or one view of them as a file."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import webbrowser
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import typer
+
+from heedful.commands.display import say
+from heedful.errors import UserError, printable
+from heedful.explore.export import Wish, page_of
+from heedful.explore.guard import Policy, serve
+from heedful.explore.page import built
+from heedful.explore.protocol import listen
+from heedful.explore.server import application
+from heedful.explore.subjects import Explorer
+from heedful.explore.views import find
+from heedful.loading import few_threads
+from heedful.training import files
+
+PORT = 8765  # the usual one, so that a link to a view stays right
+TOKEN = "HEEDFUL_TOKEN"
+
+
+def explore_verb(
+    folders: Sequence[Path],
+    host: str,
+    port: int | None,
+    browser: bool,
+    out: Path | None,
+    view: str | None,
+    settings: Sequence[str],
+) -> None:
+    """Open the page on some folders, or write one view of the first to a file."""
+    if (view is not None or settings) and out is None:
+        raise UserError("a view is chosen in the page", where="--view" if view else "--set", todo="add --out FILE.html")
+    if out is not None:
+        require_html(out)
+    built()
+    explorer = Explorer(folders)
+    for subject in explorer.subjects.values():
+        typer.echo(f"loading {printable(subject.name)} ...", err=True)
+        if subject.broken is not None and not subject.views:
+            raise UserError(f"there is nothing to look at: {subject.broken}", where=str(subject.folder))
+        if subject.broken is not None:
+            typer.echo(f"note: {printable(subject.broken)}: {printable(subject.name)}", err=True)
+    models = [subject.speaker for subject in explorer.subjects.values() if subject.broken is None]
+    torch.set_num_threads(max((few_threads(one.model, one.device) for one in models), default=1))
+    if out is not None:
+        write(explorer, out, view, settings)
+        return
+    policy = Policy.open(host, PORT if port is None else port, os.environ.get(TOKEN) or None)
+    if policy.token is not None and TOKEN not in os.environ:
+        say(f"token  {policy.token}")
+        say("       the page asks for it; set HEEDFUL_TOKEN to choose one yourself")
+
+    def ready(url: str) -> None:
+        say(f"open   {url}")
+        say("       Ctrl-C ends it")
+        if browser and sys.stdout.isatty():
+            webbrowser.open(url)
+
+    serve_somewhere(explorer, policy, port is None, ready)
+
+
+def serve_somewhere(explorer: Explorer, policy: Policy, anywhere: bool, ready: Callable[[str], None]) -> None:
+    """Serve at the policy's port; at a free one where that is in use and nobody asked for it."""
+    serve(application(explorer), replace(policy, port=0) if anywhere and not is_free(policy) else policy, ready)
+
+
+def is_free(policy: Policy) -> bool:
+    """Whether nothing listens at the policy's address yet."""
+    try:
+        listen(policy)[0].close()
+    except UserError:
+        return False
+    return True
+
+
+def require_html(out: Path) -> None:
+    """Refuse at once a name at which no page can be written."""
+    files.require_place(out, "--out")
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise UserError("a view is a page", where="--out", found=str(out), expected="a name that ends in .html")
+
+
+def write(explorer: Explorer, out: Path, view: str | None, settings: Sequence[str]) -> None:
+    """Write a view of the first subject, with everything in it that the page will ask."""
+    subject = next(iter(explorer.subjects.values()))
+    name = subject.views[0] if view is None else view
+    find(name)
+    if name not in subject.views:
+        raise UserError(
+            "this view makes no sense of this model", where="--view", found=name, expected=", ".join(subject.views)
+        )
+    state: dict[str, Any] = {"model": subject.name, **subject.sample}
+    for setting in settings:
+        key, sign, value = setting.partition("=")
+        if not sign:
+            raise UserError("this is not KEY=VALUE", where="--set", found=setting, expected="such as text=hello")
+        state[key] = value
+    page = page_of(explorer, Wish(view=name, state={key: value for key, value in state.items() if value is not None}))
+    fresh = files.temporary(out)
+    with files.disk_errors(out.parent, f"write {out.name}"):
+        try:
+            fresh.write_text(page, encoding="utf-8")
+            files.rename(fresh, out)
+        finally:
+            fresh.unlink(missing_ok=True)
+    say(f"wrote {shlex.quote(str(out))}: {len(page.encode()) / 1e6:.1f} MB, which open from the disk")

@@ -1,0 +1,1 @@
+"""The explorer: a local page that looks inside trained models."""

@@ -1,0 +1,128 @@
+"""A view as one file of HTML that needs nothing but itself: the page, and the answers to all that it will ask."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from base64 import b64encode
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from heedful.config import Config
+from heedful.errors import UserError, shown
+from heedful.explore.page import built
+from heedful.explore.subjects import Explorer, asked
+from heedful.explore.views import Request, find
+
+MOST_ASKED = 2000  # questions that a file answers
+MOST_BYTES = 256_000_000  # of answers, before they are packed
+
+
+class Question(Config):
+    """A question that a page has asked."""
+
+    view: str = Field(max_length=100)
+    call: str = Field(max_length=100)
+    asked: dict[str, Any]
+
+
+class Wish(Config):
+    """A view to be written to a file: its state, and what the page asked so far to show it."""
+
+    view: str = Field(max_length=100)
+    state: dict[str, str | bool | int | float | None] = Field({}, max_length=100)
+    questions: tuple[Question, ...] = Field((), max_length=MOST_ASKED)
+
+
+def page_of(explorer: Explorer, wish: Wish) -> str:
+    """The page with everything in it; what reads it can reach nothing else."""
+    view, state = find(wish.view), whole_state(explorer, wish)
+    questions = [Request(one.view, one.call, one.asked) for one in wish.questions]
+    try:
+        questions += view.wanted(explorer, state)
+    except (KeyError, TypeError, ValueError):
+        raise UserError(f"the view {wish.view} has no such state", where="state", found=shown(state)) from None
+    each = {json.dumps(one, sort_keys=True): one for one in questions}
+    if len(each) > MOST_ASKED:
+        raise UserError("this view is too large for a file", found=f"{len(each):,} parts", expected=f"{MOST_ASKED:,}")
+    answers, size = [], 0
+    for one in each.values():
+        packet = explorer.answer(one.view, one.call, one.asked)
+        size += len(packet)
+        if size > MOST_BYTES:
+            raise UserError("this view is too large for a file", todo="give a shorter text")
+        answers.append({"view": one.view, "call": one.call, "asked": one.asked, "packet": packed(packet)})
+    held = {"about": explorer.about(), "view": wish.view, "state": state, "answers": answers}
+    return whole(f"{view.TITLE}: {state['model']}", json.dumps(held))
+
+
+def whole_state(explorer: Explorer, wish: Wish) -> dict[str, Any]:
+    """The state of a view with what it leaves out: the first model that the view makes sense of, and its sample."""
+    given = {name: value for name, value in wish.state.items() if value is not None}
+    subjects = [explorer.subject(str(given["model"]))] if "model" in given else list(explorer.subjects.values())
+    fitting = [subject for subject in subjects if wish.view in subject.views]
+    if not fitting:
+        raise UserError(
+            "this view makes no sense of this model", where="view", found=wish.view,
+            expected=", ".join(name for subject in subjects for name in subject.views) or None,
+        )  # fmt: skip
+    first = fitting[0]
+    sample = first.sample if first.broken is None and "text" not in given else {}
+    return {"model": first.name, **{name: text for name, text in sample.items() if text is not None}, **given}
+
+
+def packed(data: bytes) -> str:
+    """Bytes as a page can hold them."""
+    return b64encode(zlib.compress(data, 6)).decode()
+
+
+def whole(title: str, held: str) -> str:
+    """The page's own script and style with what they are to show, and a rule that they may reach nothing else."""
+    files = built()
+    script = files["assets/app.js"].decode().replace("</script", "<\\/script")
+    style = files["assets/app.css"].decode()
+    policy = f"default-src 'none'; script-src {digest(script)}; style-src {digest(style)}; img-src data: blob:"
+    policy += "; base-uri 'none'; form-action 'none'"
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="content-security-policy" content="{policy}">\n'
+        f'<meta name="viewport" content="width=device-width">\n<title>{escape(title)} (Heedful)</title>\n'
+        f'<style>{style}</style>\n</head>\n<body>\n<div id="app"></div>\n'
+        f'<script id="held" type="application/json">{held.replace("<", chr(92) + "u003c")}</script>\n'
+        f'<script type="module">{script}</script>\n</body>\n</html>\n'
+    )
+
+
+def digest(text: str) -> str:
+    """How a rule names the one script or style that it lets pass."""
+    return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+class Shown:
+    """A view of a model, for a notebook: it shows itself, and `save` writes it to a file."""
+
+    def __init__(self, html: str, height: int) -> None:
+        self.html, self.height = html, height
+
+    def save(self, path: str | Path) -> Path:
+        """Write the page; it opens from the disk, without a server."""
+        file = Path(path)
+        file.write_text(self.html, encoding="utf-8")
+        return file
+
+    def _repr_html_(self) -> str:
+        frame = 'sandbox="allow-scripts allow-downloads" width="100%"'
+        return f'<iframe {frame} height="{self.height}" frameborder="0" srcdoc="{escape(self.html)}"></iframe>'
+
+
+def show(*folders: str | Path, view: str = "heads", height: int = 640, **state: Any) -> Shown:
+    """A view of trained models, in a notebook or in a file; `state` is what the page's address says, as text="..."."""
+    if not folders:
+        raise UserError("there is nothing to show", expected="run folders or model folders")
+    lists = {name: ",".join(map(str, value)) for name, value in state.items() if isinstance(value, list | tuple)}
+    told = json.dumps({"view": view, "state": {**state, **lists}}, default=str).encode()
+    return Shown(page_of(Explorer([Path(folder) for folder in folders]), asked(Wish, told)), height)

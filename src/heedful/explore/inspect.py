@@ -1,0 +1,307 @@
+"""A model and an input, looked into: which tokens it reads, and what passes its taps while it reads them.
+
+T queries, S keys, H heads, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from heedful.blocks.taps import taps, watch
+from heedful.config import Config
+from heedful.data.scripts import script_of
+from heedful.data.wordpieces import WordPieces, joined
+from heedful.errors import UserError
+from heedful.tasks.embedding import MASK
+
+Edit = Callable[[str, Tensor], Tensor | None]
+WEIGHTS = "weights"  # of the tap that shows where an attention looks
+
+
+class Given(Config):
+    """What the page gives a model to read: one text, or two.
+
+    The second is the other sentence of a pair, or a translation; where there is none, the model writes it itself.
+    """
+
+    text: str
+    other: str | None = None
+
+
+@dataclass(frozen=True)
+class Token:
+    """One token: how it reads, its id, and of which text it is: 0 or 1, or None where it is of neither."""
+
+    piece: str
+    id: int
+    part: int | None = 0
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One go through the model: over the tokens of which side, looking at which other, and how."""
+
+    asks: str
+    sees: str  # where what it looks at is not its own past
+    run: Callable[[], Tensor]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """An input as a model reads it: the tokens of each side, and the passes that are made over them, in order."""
+
+    sides: dict[str, list[Token]]
+    passes: tuple[Pass, ...]
+
+
+@dataclass(frozen=True)
+class Look:
+    """One kind of attention in a model: its taps from the first layer to the last, who asks and what is looked at."""
+
+    name: str  # as the taps, with a star for the layer's number
+    kind: str  # self, causal or cross
+    asks: str  # a side of the reading
+    sees: str
+    taps: tuple[str, ...]
+    heads: int
+
+    @property
+    def title(self) -> str:
+        """What people call it."""
+        where = self.name.split(".")[0] if self.name.startswith(("encoder", "decoder")) else ""
+        return " ".join(part for part in (where, {"causal": "masked self"}.get(self.kind, self.kind)) if part)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What was seen while a model read an input: every value at every tap, and what the last pass gave."""
+
+    reading: Reading
+    looks: tuple[Look, ...]
+    values: dict[str, Tensor] = field(repr=False)  # by tap, the first row of the batch; steps of a decoder joined
+    output: Tensor = field(repr=False)
+
+    def weights(self, look: Look, layer: int) -> Tensor:
+        """Where each head of a layer looks, (H, T, S), rows that sum to one."""
+        return self.values[look.taps[layer]]
+
+    @cached_property
+    def size(self) -> int:
+        """How many bytes it takes."""
+        return sum(value.nbytes for value in self.values.values()) + self.output.nbytes
+
+
+def attentions(model: nn.Module) -> dict[str, tuple[str, ...]]:
+    """The taps that show where a model looks, layer by layer, by a name with a star for the layer's number."""
+    found: dict[str, list[str]] = {}
+    for name in taps(model):
+        above, _, last = name.rpartition(".")
+        if last == WEIGHTS and hasattr(model.get_submodule(above), "scores"):
+            found.setdefault(".".join("*" if part.isdecimal() else part for part in name.split(".")), []).append(name)
+    return {name: tuple(each) for name, each in found.items()}
+
+
+@torch.inference_mode()
+def trace(model: nn.Module, reading: Reading, pattern: str = f"*.{WEIGHTS}", edit: Edit | None = None) -> Trace:
+    """Run a reading's passes, and keep what passes the taps that match; `edit` may replace it on its way."""
+    values: dict[str, Tensor] = {}
+    heard: dict[str, Pass] = {}
+    output = torch.empty(0)
+    for each in reading.passes:
+        with watch(model, pattern, edit) as seen:
+            output = each.run()
+        for name, parts in seen.all.items():
+            # A recurrent decoder looks once a step, a Transformer's block once for all of them.
+            values[name] = joined_steps(parts)
+            heard[name] = each
+    return Trace(reading, tuple(_looks(model, values, heard)), values, output)
+
+
+def joined_steps(parts: Sequence[Tensor]) -> Tensor:
+    """The first row of what passed a tap, its steps one after another along the last axis but one."""
+    rows = [part[0] for part in parts]
+    if rows[0].dim() == 1:  # what a cell carries from step to step
+        return torch.stack(rows)
+    return rows[0] if len(rows) == 1 else torch.cat(rows, -2)
+
+
+def _looks(model: nn.Module, values: dict[str, Tensor], heard: dict[str, Pass]) -> Iterator[Look]:
+    for name, each in attentions(model).items():
+        shown = tuple(tap for tap in each if tap in values)
+        if shown:
+            weights, ran = values[shown[0]], heard[shown[0]]
+            cross = ran.asks != ran.sees and fnmatchcase(shown[0], getattr(model, "alignment", ""))
+            ahead = bool(weights[0].triu(1).any()) if weights.shape[1] == weights.shape[2] else True
+            kind = "cross" if cross else "self" if ahead else "causal"
+            sees = ran.sees if cross else ran.asks
+            # The query that writes a word is named by that word where it looks at another side.
+            asks = "written" if cross and "written" in ran_sides(ran) else ran.asks
+            yield Look(name, kind, asks, sees, shown, weights.shape[0])
+
+
+def ran_sides(each: Pass) -> tuple[str, ...]:
+    """The names by which the tokens of a pass can be called."""
+    return ("target", "written") if each.asks == "target" else (each.asks,)
+
+
+# ------------------------------------------------------------------ how each kind of model reads
+def reading(speaker: Any, given: Given) -> Reading:
+    """An input as this model reads it; what kind of model it is, is told by what it can do."""
+    for able, read in READERS:
+        if able(speaker):
+            return read(speaker, given)
+    raise UserError("this model reads no text that could be shown here")
+
+
+def reads(speaker: Any) -> bool:
+    """Whether texts can be shown to a model in this way."""
+    return any(able(speaker) for able, _ in READERS)
+
+
+def translates(speaker: Any) -> bool:
+    """Whether a model reads one text and writes another."""
+    return hasattr(speaker.model, "alignment") and hasattr(speaker, "search")
+
+
+def writes(speaker: Any) -> bool:
+    """Whether a model goes on with texts."""
+    return hasattr(speaker, "script") and hasattr(speaker.model, "start")
+
+
+def encoder_in(speaker: Any) -> Any:
+    """The encoder of a model that reads texts both ways; None, where there is none."""
+    model = getattr(speaker.model, "encoder", speaker.model)
+    return model if isinstance(speaker.tokenizer, WordPieces) and hasattr(model, "layers") else None
+
+
+def listens(speaker: Any) -> bool:
+    """Whether a model reads texts both ways without a pair of sentences: a recurrent one."""
+    return hasattr(speaker.model, "both")
+
+
+def read_pair(speaker: Any, given: Given) -> Reading:
+    """A text and its translation, which the model writes where none is given."""
+    (length,) = speaker.lengths([given.text])
+    if length > speaker.context:
+        raise too_long(length, speaker.context)
+    (source,) = speaker._ids([given.text])
+    if given.other is None:
+        written = speaker.search([given.text])[0][0].ids
+    else:
+        written = [*speaker.tokenizer.ids([given.other])[0], speaker.tokenizer.eos]
+    if len(written) > speaker.context:
+        raise too_long(len(written), speaker.context)
+    target = [speaker.tokenizer.bos, *written[:-1]]
+    place = speaker.device
+    state: list[Any] = []
+
+    def read_source() -> Tensor:
+        state[:] = [speaker._start(torch.tensor([source], device=place), None)[0]]
+        return torch.empty(0)
+
+    def write() -> Tensor:
+        logits: Tensor = speaker.model(torch.tensor([target], device=place), state[0])[0]
+        return logits
+
+    sides = {
+        name: named(ids, speaker.tokenizer.pieces(ids), part)
+        for name, ids, part in (("source", source, 0), ("target", target, 1), ("written", written, 1))
+    }
+    return Reading(sides, (Pass("source", "source", read_source), Pass("target", "source", write)))
+
+
+def read_ahead(speaker: Any, given: Given) -> Reading:
+    """A text from its beginning, each token seeing those before it."""
+    script = speaker.script
+    return ahead(speaker, [script.begins, *script.text_ids(given.text)])
+
+
+def ahead(speaker: Any, ids: list[int]) -> Reading:
+    """The same of ids, the first of which is what a text begins with."""
+    if speaker.context is not None and len(ids) > speaker.context:
+        raise too_long(len(ids), speaker.context)
+
+    def read() -> Tensor:
+        logits: Tensor = speaker.model(
+            torch.tensor([ids], device=speaker.device), speaker.model.start(1, speaker.device)
+        )[0]
+        return logits
+
+    first, *rest = named(ids, speaker.tokenizer.pieces(ids), 0)
+    tokens = [replace(first, part=None), *rest]
+    return Reading({"text": tokens}, (Pass("text", "text", read),))
+
+
+def read_both_ways(speaker: Any, given: Given) -> Reading:
+    """A text or a pair of them between special tokens, every token seeing every other; `[MASK]` is a hidden word."""
+    row, segments = pair_ids(speaker.tokenizer, given, encoder_in(speaker).config.context)
+    return both_ways(speaker, row, segments)
+
+
+def both_ways(speaker: Any, row: list[int], segments: list[int]) -> Reading:
+    """The same of ids and of the text that each is of."""
+    encoder = encoder_in(speaker)
+
+    def read() -> Tensor:
+        given = (torch.tensor([each], device=speaker.device) for each in (row, segments))
+        found: Tensor = encoder(*given)
+        return found
+
+    special = speaker.tokenizer.special - {speaker.tokenizer.mask, speaker.tokenizer.unk}
+    tokens = [
+        Token(piece, number, None if number in special else part)
+        for piece, number, part in zip(speaker.tokenizer.pieces(row), row, segments, strict=True)
+    ]
+    return Reading({"text": tokens}, (Pass("text", "text", read),))
+
+
+def pair_ids(tokenizer: WordPieces, given: Given, room: int) -> tuple[list[int], list[int]]:
+    """The ids of one text or two, special tokens included, and the text that each is of."""
+
+    def ids(text: str) -> list[int]:
+        first, *rest = tokenizer.ids(text.split(MASK))
+        return [*first, *(number for part in rest for number in (tokenizer.mask, *part))]
+
+    parts = [ids(text) for text in (given.text, given.other) if text is not None]
+    if sum(map(len, parts)) + len(parts) + 1 > room:
+        raise too_long(sum(map(len, parts)) + len(parts) + 1, room)
+    return joined(tokenizer, *parts)
+
+
+def read_recurrent(speaker: Any, given: Given) -> Reading:
+    """A text by a model that reads it ahead and back, without attention."""
+    script = script_of(speaker.tokenizer)
+    row = [script.begins, *script.text_ids(given.text), script.begins]
+
+    def read() -> Tensor:
+        logits: Tensor = speaker.model(torch.tensor([row], device=speaker.device))[0]
+        return logits
+
+    return Reading({"text": named(row, speaker.tokenizer.pieces(row), 0)}, (Pass("text", "text", read),))
+
+
+def named(ids: Sequence[int], pieces: Sequence[str], part: int | None) -> list[Token]:
+    return [Token(piece, number, part) for piece, number in zip(pieces, ids, strict=True)]
+
+
+def too_long(count: int, room: int) -> UserError:
+    """The error of a text that does not fit into a model."""
+    return UserError(
+        "this text is too long for the model", where="text", found=f"{count:,} tokens", expected=f"at most {room:,}",
+        todo="give a shorter one",
+    )  # fmt: skip
+
+
+READERS: tuple[tuple[Callable[[Any], Any], Callable[[Any, Given], Reading]], ...] = (
+    (translates, read_pair),
+    (writes, read_ahead),
+    (lambda speaker: encoder_in(speaker) is not None, read_both_ways),
+    (listens, read_recurrent),
+)

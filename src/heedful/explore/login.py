@@ -1,0 +1,109 @@
+"""The door of an explorer that others can reach: a token is asked for once, and a cookie remembers it."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+import time
+from collections import deque
+
+from starlette.types import Scope
+
+from heedful.explore.answers import Answer, Refused
+from heedful.explore.checks import header
+from heedful.explore.policy import Policy
+from heedful.explore.strict_json import read_json
+
+COOKIE = b"heedful"
+MINUTE = 60.0
+HTML = [(b"content-type", b"text/html; charset=utf-8")]
+SCRIPT = [(b"content-type", b"text/javascript; charset=utf-8")]
+
+PAGE = b"""<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>Heedful</title>
+<h1>Heedful</h1>
+<p>The terminal in which the explorer was started shows its token.</p>
+<form>
+<label>Token <input name="token" type="password" autocomplete="current-password" required autofocus></label>
+<button>Open</button>
+<p role="alert"></p>
+</form>
+<script src="/login.js" defer></script>
+</html>
+"""
+
+# A link from elsewhere comes without the cookie, which is asked for from here; the address that was wanted is opened by
+# a navigation of this page's own, and another address in between makes it a new one even where only a fragment differs.
+CODE = b"""const form = document.querySelector("form");
+function enter() {
+  const wanted = "/" + location.search + location.hash;
+  history.replaceState(null, "", "/?" + Date.now());
+  location.replace(wanted);
+}
+form.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const body = JSON.stringify({ token: form.elements.token.value });
+  const answer = await fetch("/login", { method: "POST", headers: { "content-type": "application/json" }, body });
+  if (answer.ok) enter();
+  else document.querySelector("[role=alert]").textContent = (await answer.json()).error;
+});
+fetch("/login").then((answer) => answer.ok && enter());
+"""
+
+
+class Door:
+    """Knows who has shown the token; what it hands out is made from the token, and is not the token."""
+
+    def __init__(self, token: str, policy: Policy) -> None:
+        self.token = token.encode()
+        self.policy = policy
+        self.mark = hmac.new(secrets.token_bytes(32), self.token, "sha256").hexdigest().encode()
+        self.wrong: deque[float] = deque()  # when wrong tokens came, in the last minute
+
+    async def passes(self, scope: Scope) -> bool:
+        """Whether a request carries the cookie or the token."""
+        for part in (header(scope, b"cookie") or b"").split(b";"):
+            name, _, value = part.strip().partition(b"=")
+            if name == COOKIE and hmac.compare_digest(value, self.mark):
+                return True
+        kind, _, given = (header(scope, b"authorization") or b"").partition(b" ")
+        if kind.lower() != b"bearer":
+            return False
+        await self.compare(given.strip())
+        return True
+
+    async def compare(self, given: bytes) -> None:
+        """Refuse a wrong token slowly, and any token after too many wrong ones."""
+        now = time.monotonic()
+        while self.wrong and self.wrong[0] < now - MINUTE:
+            self.wrong.popleft()
+        if len(self.wrong) >= self.policy.guesses:
+            raise Refused(429, "too many wrong tokens; wait a minute", [(b"retry-after", b"60")])
+        if not hmac.compare_digest(given, self.token):
+            self.wrong.append(now)
+            await asyncio.sleep(self.policy.pause)
+            raise Refused(401, "this is not the token")
+
+    async def stops(self, scope: Scope) -> Answer | None:
+        """What a stranger gets: the page that asks for the token, and its script; nothing, for whoever may pass."""
+        if scope["method"] != "POST" and scope["path"] == "/login.js":
+            return Answer(200, SCRIPT, CODE)
+        if await self.passes(scope):
+            return None
+        if scope["method"] != "POST" and scope["path"] == "/":
+            return Answer(200, HTML, PAGE)
+        raise Refused(401, "log in first")
+
+    async def admits(self, body: bytes) -> Answer:
+        """The cookie, for the token."""
+        given = read_json(body)
+        if not isinstance(given, dict) or not isinstance(given.get("token"), str):
+            raise Refused(400, "a token is asked for")
+        await self.compare(given["token"].encode())
+        cookie = COOKIE + b"=" + self.mark + b"; HttpOnly; SameSite=Strict; Path=/"
+        return Answer(204, [(b"set-cookie", cookie)])

@@ -1,0 +1,203 @@
+"""What the explorer is opened on: trained runs and model folders, each by a name, with what can be seen of it."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
+from threading import RLock
+from typing import Any, Protocol, TypeVar
+
+import torch
+from pydantic import ValidationError
+
+from heedful.blocks.taps import taps
+from heedful.commands.reconstruct import named
+from heedful.config import AnyConfig
+from heedful.errors import UserError, shown
+from heedful.explore import inspect
+from heedful.explore.inspect import Given, Trace
+from heedful.explore.views import VIEWS, View, find
+from heedful.loading import load
+from heedful.scoring import results
+
+MOST_BYTES = 400_000_000  # of what is kept of a model
+# What a model is shown at first, where its run has no sample: the lectures' own sentences.
+TIRED = "The animal didn't cross the street because it was too tired"
+BEGINNING = "The child came home from"
+
+
+class Sized(Protocol):
+    """What can be kept: it knows how many bytes it takes."""
+
+    @property
+    def size(self) -> int: ...
+
+
+Kept = TypeVar("Kept", bound=Sized)
+
+
+class Subject:
+    """A run or a model folder: its name, and its model once it is asked for."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name, self.folder = name, folder
+        self.lock = RLock()  # whoever watches a model has it alone
+        self._kept: OrderedDict[str, Any] = OrderedDict()
+
+    @cached_property
+    def speaker(self) -> Any:
+        """The model with all that it takes to use it; weights that can be learned, whoever asks for them first."""
+        with torch.inference_mode(False):
+            return load(self.folder)
+
+    @property
+    def broken(self) -> str | None:
+        """Why there is no model, if there is none: a run that has just begun may soon have a checkpoint."""
+        try:
+            _ = self.speaker
+        except UserError as error:
+            return error.message
+        return None
+
+    @property
+    def model(self) -> Any:
+        """The module itself."""
+        return self.speaker.model
+
+    @property
+    def is_run(self) -> bool:
+        """Whether it was trained here, and its folder tells how."""
+        return (self.folder / "recipe.yaml").is_file()
+
+    @cached_property
+    def attentions(self) -> dict[str, tuple[str, ...]]:
+        """The taps that show where the model looks, layer by layer, where texts can be shown to it."""
+        return inspect.attentions(self.model) if inspect.reads(self.speaker) else {}
+
+    def has_tap(self, pattern: str) -> bool:
+        """Whether a tap of the model matches."""
+        return any(fnmatchcase(name, pattern) for name in taps(self.model))
+
+    def trace(self, given: Given, pattern: str = f"*.{inspect.WEIGHTS}") -> Trace:
+        """What passes the model's taps while it reads an input; the last few are kept."""
+        key = json.dumps([given.model_dump(include={"text", "other"}), pattern])
+        return self.kept(key, lambda: inspect.trace(self.model, inspect.reading(self.speaker, given), pattern))
+
+    def kept(self, key: str, make: Callable[[], Kept]) -> Kept:
+        """What was made for a key, or what is made now, the model watched by nobody else; the last few are kept."""
+        with self.lock:
+            found: Kept | None = self._kept.pop(key, None)
+            if found is None:
+                found = make()
+            self._kept[key] = found
+            while len(self._kept) > 1 and sum(one.size for one in self._kept.values()) > MOST_BYTES:
+                self._kept.popitem(last=False)
+            return found
+
+    @cached_property
+    def sample(self) -> dict[str, str | None]:
+        """An input to begin with: a text of the run's own test set, or a sentence of the lectures."""
+        speaker = self.speaker
+        if not inspect.reads(speaker):
+            return {}
+        if self.is_run and (found := results(self.folder)) is not None and found.samples:
+            text = found.samples[0][0]
+            if text.strip() and inspect.translates(speaker):
+                return {"text": text, "other": None}
+        text = BEGINNING if inspect.writes(speaker) else TIRED
+        return {"text": text if _known(speaker, text) else _spelled(speaker), "other": None}
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """The views that make sense of it, by what it can do."""
+        return tuple(name for name in VIEWS if find(name).fits(self))
+
+    def about(self) -> dict[str, Any]:
+        """What the page is told of it first."""
+        told: dict[str, Any] = {"name": self.name, "run": self.is_run, "broken": self.broken, "views": self.views}
+        if self.broken is None:
+            told["kind"] = self.model.config.kind
+            told["parameters"] = sum(weight.numel() for weight in self.model.parameters())
+            told["sample"] = self.sample
+            told["reads"] = reads(self.speaker)
+        return told
+
+
+def reads(speaker: Any) -> str:
+    """How many texts a model reads: a pair, of which it writes the second, one or two, one, or none."""
+    if not inspect.reads(speaker):
+        return "none"
+    if inspect.translates(speaker):
+        return "pair"
+    return "one" if inspect.encoder_in(speaker) is None else "two"
+
+
+def _known(speaker: Any, text: str) -> bool:
+    """Whether a model knows most of the words of a text."""
+    ids = speaker.tokenizer.ids([text])[0]
+    unknown = getattr(speaker.tokenizer, "unk", None)
+    return sum(number == unknown for number in ids) <= len(ids) / 3
+
+
+def _spelled(speaker: Any) -> str:
+    """A few of the words of a vocabulary that has others than ours."""
+    pieces = [piece for piece in speaker.tokenizer.pieces(range(speaker.tokenizer.vocab)) if not piece.startswith("[")]
+    return " ".join(pieces[len(pieces) // 2 :][:8])
+
+
+class Explorer:
+    """The subjects that are open, and the answers to what the page asks about them."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        if not folders:
+            raise UserError("there is nothing to open", todo="name a run, or a folder with a model")
+        for folder in folders:
+            if not folder.is_dir():
+                raise UserError(
+                    "there is no such folder", where=str(folder), expected="a run folder or a model folder",
+                    todo="`heedful runs` lists the runs below a folder",
+                )  # fmt: skip
+        called = named(folders)
+        if "model" in called and (above := called["model"].resolve().parent.name) not in called:
+            called[above] = called.pop("model")  # as it is called in every run
+        self.subjects = {name: Subject(name, folder) for name, folder in called.items()}
+
+    def subject(self, name: str) -> Subject:
+        """A subject by its name; nothing else can be opened from the page."""
+        if name not in self.subjects:
+            raise UserError("there is no such model here", where="model", found=shown(name))
+        return self.subjects[name]
+
+    def about(self) -> dict[str, Any]:
+        """What the page is told first: what is open, and which views there are."""
+        views = [{"name": name, "title": find(name).TITLE, "about": find(name).ABOUT} for name in VIEWS]
+        return {"subjects": [each.about() for each in self.subjects.values()], "views": views}
+
+    def answer(self, view: str, call: str, question: bytes | Mapping[str, Any]) -> bytes:
+        """The packet that answers one question of a view, put as JSON or as its settings."""
+        module: View = find(view)
+        if call not in module.CALLS:
+            raise UserError("there is no such question", where=view, found=shown(call))
+        kind, function = module.CALLS[call]
+        text = question if isinstance(question, bytes) else json.dumps(question).encode()
+        return function(self, asked(kind, text))
+
+
+def asked(kind: type[AnyConfig], text: bytes) -> AnyConfig:
+    """A question from its JSON."""
+    try:
+        return kind.model_validate_json(text)
+    except ValidationError as error:
+        raise _refusal(error) from None
+
+
+def _refusal(error: ValidationError) -> UserError:
+    """The first thing that is wrong with a question."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    return UserError(
+        first["msg"][:200], where=".".join(map(str, first["loc"]))[:100] or None, found=shown(first.get("input"))
+    )

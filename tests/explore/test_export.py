@@ -1,0 +1,237 @@
+"""Views taken along: one file that opens from the disk with the network off, and pictures with all that is seen."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import xml.etree.ElementTree as ET
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from PIL import Image
+
+from heedful.errors import UserError
+from heedful.explore.export import Question, Wish, page_of, show
+from heedful.explore.guard import Policy, serving
+from heedful.explore.page import built
+from heedful.explore.server import application
+from heedful.explore.subjects import Explorer
+from heedful.explore.views import VIEWS, find
+
+# Views that are shown on another model than the first that they make sense of.
+SHOWN_ON = {"next": "gpt", "lens": "gpt", "map": "gpt", "source": "gpt", "recurrent": "recurrent"}
+READY = '[data-figure][data-ready="true"]'
+SMALLEST = 13  # dots that a letter is high, so that a lecture hall can read it
+SVG = "{http://www.w3.org/2000/svg}"
+WORDS = """figure => {
+  const words = [];
+  const walker = document.createTreeWalker(figure, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const at = walker.currentNode.parentElement;
+    const left = at.closest("input, select, textarea, option, title, [data-picture=none]");
+    if (left || !at.getClientRects().length || getComputedStyle(at).visibility === "hidden") continue;
+    words.push(...walker.currentNode.data.split(/\\s+/).filter(Boolean));
+  }
+  return words;
+}"""
+
+
+@pytest.fixture(scope="module")
+def opened(run: Callable[[str], Path], chemist: Path) -> Iterator[tuple[Explorer, str]]:
+    """An explorer of models of every kind, and its address."""
+    explorer = Explorer([*(run(name) for name in ("translation", "recurrent", "gpt", "images")), chemist])
+    with serving(application(explorer), Policy(port=0)) as url:
+        yield explorer, url
+
+
+@pytest.fixture(scope="module")
+def contexts(chromium: Any) -> Iterator[tuple[Any, Any]]:
+    """A browser with a network, and one without."""
+    online = chromium.new_context(viewport={"width": 1280, "height": 860})
+    offline = chromium.new_context(viewport={"width": 1280, "height": 860}, offline=True)
+    yield online, offline
+    online.close()
+    offline.close()
+
+
+def watched(context: Any) -> tuple[Any, list[str], list[str]]:
+    """A page, the addresses that it asks for, and what goes wrong in it."""
+    page = context.new_page()
+    asked: list[str] = []
+    wrong: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+    return page, asked, wrong
+
+
+def written(page: Any) -> str:
+    """The words of the figure."""
+    return re.sub(r"\s+", " ", page.locator("[data-figure]").text_content())
+
+
+def taken(page: Any, kind: str, folder: Path) -> Path:
+    """The file that a button of the page gives."""
+    with page.expect_download() as download:
+        page.get_by_test_id(f"export-{kind}").click()
+    file = folder / f"view.{kind}"
+    download.value.save_as(file)
+    return file
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view_is_a_file_without_a_network_and_a_picture_with_all_its_words(
+    view: str, opened: tuple[Explorer, str], contexts: tuple[Any, Any], tmp_path: Path
+) -> None:
+    explorer, url = opened
+    fitting = [name for name, subject in explorer.subjects.items() if view in subject.views]
+    model = SHOWN_ON[view] if SHOWN_ON.get(view) in fitting else fitting[0]
+    page, asked, wrong = watched(contexts[0])
+    page.goto(f"{url}#{urlencode({'view': view, 'model': model})}")
+    page.locator(READY).wait_for(timeout=20_000)
+    live = written(page)
+    assert all(address.startswith((url, "data:", "blob:")) for address in asked)
+    file = taken(page, "html", tmp_path)
+    assert file.stat().st_size < 12_000_000
+    svg, png = taken(page, "svg", tmp_path), taken(page, "png", tmp_path)
+    assert_the_picture_holds(svg, png, page)
+    assert_a_lecture_hall_can_read(page)
+    assert not wrong
+    page.close()
+
+    page, asked, wrong = watched(contexts[1])
+    page.goto(file.as_uri())
+    page.locator(READY).wait_for(timeout=20_000)
+    assert written(page) == live
+    assert [address for address in asked if not address.startswith(("data:", "blob:"))] == [file.as_uri()]
+    assert not wrong
+    page.goto(svg.as_uri())
+    assert page.evaluate("document.documentElement.tagName") == "svg"
+    page.close()
+
+
+def assert_the_picture_holds(svg: Path, png: Path, page: Any) -> None:
+    """Every word that is seen in the figure stands in the SVG as letters, and the PNG is the same, twice as large."""
+    root = ET.fromstring(svg.read_text(encoding="utf-8"))
+    letters = re.sub(r"\s+", "", "".join(text for each in root.iter(f"{SVG}text") for text in each.itertext()))
+    seen = page.locator("[data-figure]").evaluate(WORDS)
+    upper = letters.upper()
+    assert [word for word in seen if word not in letters and word.upper() not in upper] == []
+    size = tuple(round(float(root.attrib[name])) for name in ("width", "height"))
+    with Image.open(png) as image:
+        assert image.size == tuple(min(2, 16000 / max(size)) * side // 1 for side in size)
+        assert len(image.convert("RGB").getcolors(1 << 24) or []) > 2
+
+
+def assert_a_lecture_hall_can_read(page: Any) -> None:
+    """No letter is too small, and nothing sticks out of a narrow window."""
+    small = page.evaluate(
+        """least => [...document.querySelectorAll("main *")].filter((one) =>
+          [...one.childNodes].some((child) => child.nodeType === 3 && child.data.trim()) && one.getClientRects().length
+          && parseFloat(getComputedStyle(one).fontSize) < least - 0.01).map((one) => one.outerHTML.slice(0, 120))""",
+        SMALLEST,
+    )
+    assert small == []
+    page.set_viewport_size({"width": 1024, "height": 768})
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+
+
+def test_what_a_file_may_do_is_named_by_digests(run: Callable[[str], Path]) -> None:
+    html = show(run("translation"), text="five six").html
+    scripts = re.findall(r'<script type="module">(.*?)</script>', html, re.DOTALL)
+    styles = re.findall(r"<style>(.*?)</style>", html, re.DOTALL)
+    (policy,) = re.findall(r'content-security-policy" content="([^"]*)"', html)
+    names = [f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'" for text in (*scripts, *styles)]
+    assert len(scripts) == len(styles) == 1
+    assert policy.startswith(f"default-src 'none'; script-src {names[0]}; style-src {names[1]}; img-src data: blob:;")
+    assert "unsafe" not in policy
+    assert html.isascii() or "\u2028" not in html
+
+
+def test_the_script_of_the_page_can_stand_inside_a_page() -> None:
+    """A script that held these two could not be ended by its own end tag."""
+    assert b"<script" not in built()["assets/app.js"]
+    assert b"</style" not in built()["assets/app.css"]
+
+
+def test_the_page_is_small() -> None:
+    files = built()
+    assert sum(len(gzip.compress(data, 9)) for data in files.values()) <= 150 * 1024
+    assert set(files) == {"index.html", "assets/app.js", "assets/app.css"}
+
+
+def test_a_notebook_shows_the_view_in_a_frame_of_its_own(
+    run: Callable[[str], Path], contexts: tuple[Any, Any], tmp_path: Path
+) -> None:
+    shown = show(run("translation"), view="heads", text="five six", layer=1, heads=[0, 2], height=500)
+    page, asked, wrong = watched(contexts[1])
+    page.set_content(f"<p>a cell</p>{shown._repr_html_()}")
+    frame = page.frame_locator("iframe")
+    frame.locator(READY).wait_for(timeout=10_000)
+    assert frame.locator("[data-figure]").get_attribute("data-layer") == "1"
+    pressed = [frame.get_by_test_id(f"head-{head}").get_attribute("aria-pressed") for head in range(4)]
+    assert pressed == ["true", "false", "true", "false"]
+    frame.get_by_test_id("layer").fill("0")  # all layers are in it
+    frame.locator('[data-layer="0"][data-ready="true"]').wait_for(timeout=10_000)
+    assert not wrong
+    assert asked == []
+    page.close()
+    assert shown.save(tmp_path / "view.html").read_text(encoding="utf-8") == shown.html
+
+
+def test_a_view_that_makes_no_sense_is_refused(run: Callable[[str], Path]) -> None:
+    with pytest.raises(UserError, match="nothing to show"):
+        show()
+    with pytest.raises(UserError, match="no such view"):
+        show(run("images"), view="palm")
+    with pytest.raises(UserError, match="makes no sense") as caught:
+        show(run("images"), view="heads")
+    assert "heads" not in str(caught.value.expected)
+    with pytest.raises(UserError, match="no such model"):
+        show(run("translation"), model="another")
+    with pytest.raises(UserError, match="no such state"):
+        show(run("translation"), text="five", layer="first")
+    with pytest.raises(UserError):
+        show(run("translation"), text="five " * 10_000)
+
+
+def test_a_file_holds_the_first_model_that_fits_and_its_sample(run: Callable[[str], Path]) -> None:
+    html = show(run("images"), run("translation")).html
+    (held,) = re.findall(r'<script id="held" type="application/json">(.*?)</script>', html, re.DOTALL)
+    state = json.loads(held)["state"]
+    assert state["model"] == "translation"
+    assert state["text"]
+
+
+def test_a_file_also_answers_what_its_page_has_asked(run: Callable[[str], Path]) -> None:
+    explorer = Explorer([run("translation")])
+    asked = {"model": "translation", "text": "seven"}
+    extra = Question(view="heads", call="tokens", asked=asked)
+    html = page_of(explorer, Wish(view="heads", state={"text": "five"}, questions=(extra,)))
+    (held,) = re.findall(r'<script id="held" type="application/json">(.*?)</script>', html, re.DOTALL)
+    answers = json.loads(held)["answers"]
+    assert [one["asked"] for one in answers if one["asked"]["text"] == "seven"] == [asked]
+    many = tuple(Question(view="heads", call="tokens", asked={**asked, "text": str(n)}) for n in range(2000))
+    with pytest.raises(UserError, match="too large"):
+        page_of(explorer, Wish(view="heads", questions=many))
+
+
+def test_a_long_text_keeps_the_layers_beside_the_one_that_is_shown(
+    run: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from heedful.explore.views import heads
+
+    explorer = Explorer([run("translation")])
+    state = {"model": "translation", "text": "five six", "look": "encoder.*.attention.weights", "layer": "1"}
+    looks = explorer.subject("translation").trace(heads.Asked(model="translation", text="five six")).looks
+    state["look"] = looks[0].name
+    everything = find("heads").wanted(explorer, state)
+    assert len(everything) == 1 + sum(len(look.taps) for look in looks)
+    monkeypatch.setattr(heads, "MOST_HELD", 1)
+    assert [one.asked.get("layer") for one in find("heads").wanted(explorer, state)] == [None, 1]

@@ -1,0 +1,139 @@
+"""Hidden words: what the page tells is what the model's own reader tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from heedful.errors import UserError
+from heedful.explore import inspect
+from heedful.explore.export import Wish, page_of
+from heedful.explore.inspect import Given
+from heedful.explore.packets import unpack
+from heedful.explore.subjects import Explorer, Subject
+from heedful.explore.views import fill
+
+TEXT, OTHER = "O = C O . N", "C C O"
+GAPPED = "O = [MASK] O . N"  # as the third place of the text is hidden, after [CLS]
+
+
+@pytest.fixture(scope="module")
+def explorer(chemist: Path) -> Explorer:
+    return Explorer([chemist])
+
+
+@pytest.fixture(scope="module")
+def subject(explorer: Explorer) -> Subject:
+    return next(iter(explorer.subjects.values()))
+
+
+def ask(explorer: Explorer, call: str, **asked: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    return unpack(explorer.answer("fill", call, {"model": next(iter(explorer.subjects)), "text": TEXT, **asked}))
+
+
+def test_a_hidden_place_is_filled_as_the_reader_fills_a_gap(explorer: Explorer, subject: Subject) -> None:
+    words, arrays = ask(explorer, "guess", hidden=[3])
+    right = subject.speaker.fill(GAPPED, fill.TOLD).guesses[0]
+    assert words["words"] == [[guess.word for guess in right]]
+    assert arrays["shares"][0].tolist() == pytest.approx([guess.probability for guess in right], abs=1e-6)
+    every = subject.speaker.fill(GAPPED, subject.speaker.tokenizer.vocab).guesses[0]
+    rank = [guess.word for guess in every].index("C") + 1
+    assert arrays["rank"].tolist() == [rank]
+    assert arrays["share"].tolist() == pytest.approx([every[rank - 1].probability], abs=1e-6)
+    assert ask(explorer, "guess", text=GAPPED)[0]["words"] == words["words"]
+
+
+def test_several_places_are_hidden_at_once_and_special_tokens_never(explorer: Explorer, subject: Subject) -> None:
+    _, arrays = ask(explorer, "guess", hidden=[0, 1, 3, 7, 999])
+    assert arrays["places"].tolist() == [1, 3]
+    right = subject.speaker.fill("[MASK] = [MASK] O . N", fill.TOLD).guesses
+    assert arrays["shares"].tolist() == [pytest.approx([one.probability for one in gap], abs=1e-6) for gap in right]
+    _, none = ask(explorer, "guess", hidden=[])
+    assert none["places"].shape == (0,) and not none["moved"].any()
+
+
+def test_a_gap_of_the_text_itself_has_no_right_word(explorer: Explorer) -> None:
+    _, arrays = ask(explorer, "guess", text=GAPPED)
+    assert (arrays["places"].tolist(), arrays["rank"].tolist(), arrays["share"].tolist()) == ([3], [0], [0.0])
+    assert ask(explorer, "tokens", text=GAPPED)[0]["first"] == []
+
+
+def test_whether_texts_follow_is_what_the_reader_says(explorer: Explorer, subject: Subject) -> None:
+    words, _ = ask(explorer, "tokens", other=OTHER)
+    assert words["follows"] == subject.speaker.follows(TEXT, OTHER)
+    assert ask(explorer, "tokens")[0]["follows"] is None
+    covered = inspect.pair_ids(subject.speaker.tokenizer, Given(text=GAPPED, other=OTHER), 512)
+    after = ask(explorer, "guess", other=OTHER, hidden=[3])[0]["follows"]
+    assert after == subject.speaker.following(*covered) != words["follows"]
+
+
+def test_attention_before_and_after_is_that_of_each_text(explorer: Explorer, subject: Subject) -> None:
+    _, arrays = ask(explorer, "layer", hidden=[3], layer=5)
+    traces = [subject.trace(Given(text=text)) for text in (TEXT, GAPPED)]
+    right = [trace.weights(trace.looks[0], 5) for trace in traces]
+    for name, weights in zip(("before", "after"), right, strict=True):
+        assert np.array_equal(arrays[name], weights.half().numpy())
+    moved = ask(explorer, "guess", hidden=[3])[1]["moved"]
+    gone = (right[1].double() - right[0].double()).clamp(min=0).sum(-1).mean(-1)  # what one token gains, others lose
+    assert moved.shape == (12, 4)
+    assert torch.allclose(torch.tensor(moved[5]).double(), gone, atol=1e-5)
+
+
+def test_it_is_for_models_that_tell_hidden_words(run: Callable[[str], Path], minilm: Path, subject: Subject) -> None:
+    others = Explorer([run("translation"), run("gpt"), run("images"), minilm]).subjects.values()
+    assert [fill.fits(one) for one in (subject, *others)] == [True, False, False, False, False]
+
+
+def test_odd_texts_are_shown_or_refused(explorer: Explorer) -> None:
+    words, _ = ask(explorer, "tokens", text="")
+    assert words["first"] == [] and len(words["sides"]["text"]) == 2
+    assert ask(explorer, "guess", text="", hidden=[0, 1])[1]["places"].shape == (0,)
+    with pytest.raises(UserError, match="too long"):
+        ask(explorer, "guess", text="C " * 600)
+    with pytest.raises(UserError, match="no such layer"):
+        ask(explorer, "layer", layer=12)
+    with pytest.raises(UserError):
+        ask(explorer, "guess", hidden=[-1])
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.{3 if 0 < share < 0.0005 else 1}f} %"
+
+
+def test_a_word_is_hidden_and_shown_again_in_the_page(
+    browse: Callable[..., Any], chemist: Path, subject: Subject
+) -> None:
+    browsing = browse(chemist)
+    page = browsing.go("fill", text=TEXT, other=OTHER, hidden="")
+    page.get_by_test_id("token-3").click()
+    page.get_by_test_id("gap-3").wait_for()
+    browsing.ready()
+    shares = [page.get_by_test_id(f"share-3-{number}").inner_text() for number in range(fill.TOLD)]
+    row, segments = inspect.pair_ids(subject.speaker.tokenizer, Given(text=GAPPED, other=OTHER), 512)
+    right = subject.speaker.hidden(row, segments, [3])[0].exp().topk(fill.TOLD).values.tolist()
+    assert shares == [percent(share) for share in right]
+    assert page.get_by_test_id("follows-after").inner_text() == percent(subject.speaker.following(row, segments))
+    assert "hidden=3" in page.url
+    page.get_by_test_id("moved-grid").locator("canvas").click(position={"x": 5, "y": 5})
+    browsing.ready()
+    assert "layer=0" in page.url and "head=0" in page.url
+    for width in (1280, 1024):
+        page.set_viewport_size({"width": width, "height": 860})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.get_by_test_id("show-all").click()
+    page.get_by_text("No word is hidden").wait_for()
+
+
+def test_its_file_holds_all_layers_and_other_words(explorer: Explorer) -> None:
+    state = {"model": next(iter(explorer.subjects)), "text": TEXT, "hidden": "3"}
+    asked = [(one.call, one.asked.get("hidden"), one.asked.get("layer")) for one in fill.wanted(explorer, state)]
+    assert all(("layer", [3], number) in asked for number in range(12))
+    for hidden in ([], [3], [1, 3]):  # what is hidden, and what a click on its word or on another leads to
+        most = int(ask(explorer, "guess", hidden=hidden)[1]["moved"].argmax()) // 4
+        assert ("guess", hidden, None) in asked and ("layer", hidden, most) in asked
+    assert len(page_of(explorer, Wish(view="fill", state=state))) < 10_000_000

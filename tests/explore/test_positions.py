@@ -1,0 +1,188 @@
+"""Positions and masks: every array that is sent is the library's, and every picture shows that array."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from heedful.blocks.positions import sinusoid_halves, sinusoids
+from heedful.errors import UserError
+from heedful.explore.packets import unpack
+from heedful.explore.subjects import Explorer, Subject
+from heedful.explore.views import positions as view
+from heedful.models.configs.gpt import GptConfig
+from heedful.models.gpt import Gpt
+
+ORDER = [3, 2, 4, 1, 6, 5]
+
+
+def asked(explorer: Explorer, call: str, **settings: Any) -> dict[str, Any]:
+    return unpack(explorer.answer("positions", call, settings))[1]
+
+
+def mask(explorer: Explorer, **settings: Any) -> list[list[list[int]]]:
+    found: list[list[list[int]]] = asked(explorer, "mask", **settings)["mask"].tolist()
+    return found
+
+
+def opened(**settings: Any) -> tuple[Explorer, Gpt]:
+    """An explorer on a small GPT with positions of some kind."""
+    torch.manual_seed(0)
+    model = Gpt(GptConfig(vocab=9, width=8, heads=2, layers=2, context=10, **settings))
+    explorer, subject = Explorer([Path()]), Subject("made", Path())
+    subject.__dict__["speaker"] = SimpleNamespace(model=model)
+    explorer.subjects = {"made": subject}
+    return explorer, model
+
+
+@pytest.mark.parametrize(("layout", "made"), [("interleaved", sinusoids), ("halves", sinusoid_halves)])
+def test_sinusoids_of_the_picture_are_the_librarys_bit_by_bit(layout: str, made: Callable[[int, int], Any]) -> None:
+    explorer, _ = opened()
+    table = asked(explorer, "table", model="made", of=layout, places=20, width=512)["table"]
+    assert table.shape == (20, 512) and (table == made(20, 512).numpy()).all()
+    products = asked(explorer, "similarity", model="made", of=layout, places=30, width=64)["products"]
+    assert products == pytest.approx(made(30, 64).double().numpy() @ made(30, 64).double().numpy().T, abs=1e-4)
+
+
+def test_a_models_own_positions_are_told_by_its_parts() -> None:
+    for kind in ("learned", "sinusoid", "sinusoid_halves"):
+        explorer, model = opened(positions=kind)
+        own = unpack(explorer.answer("positions", "own", {"model": "made"}))[0]["own"]
+        named = "learned" if kind == "learned" else "fixed"
+        assert own == [{"name": "positions", "kind": named, "places": 10, "width": 8}]
+        table = asked(explorer, "table", model="made", of="positions", places=6, width=2)["table"]
+        assert (table == model.positions.table[:6].detach().numpy()).all()
+    explorer, model = opened(positions="rotary")
+    (own,) = unpack(explorer.answer("positions", "own", {"model": "made"}))[0]["own"]
+    assert (own["kind"], own["places"], own["width"]) == ("rotary", 10, 4)
+    table = asked(explorer, "table", model="made", of=own["name"], places=10, width=2)["table"]
+    assert table[3] == pytest.approx([math.sin(3), math.sin(0.03), math.cos(3), math.cos(0.03)], abs=1e-6)
+    explorer, _ = opened(positions="alibi")
+    (own,) = unpack(explorer.answer("positions", "own", {"model": "made"}))[0]["own"]
+    assert (own["name"], own["width"]) == ("alibi", 2)
+    bias = asked(explorer, "bias", model="made", of="alibi", places=5, width=2)["bias"]
+    right = [[[-(2.0 ** -(4 * (h + 1))) * abs(q - k) for k in range(5)] for q in range(5)] for h in range(2)]
+    assert bias == pytest.approx(np.array(right))
+    assert unpack(opened(positions="none")[0].answer("positions", "own", {"model": "made"}))[0]["own"] == []
+
+
+def test_masks_say_who_may_look_at_whom() -> None:
+    explorer, _ = opened()
+    n = range(6)
+    ranks = [ORDER.index(place + 1) for place in n]
+    documents = [1, 1, 2, 2, 2, 3]
+    rules: list[tuple[dict[str, Any], Callable[[int, int], bool]]] = [
+        ({"kind": "all"}, lambda q, k: True),
+        ({"kind": "causal"}, lambda q, k: k <= q),
+        ({"kind": "window", "near": 1}, lambda q, k: abs(q - k) <= 1),
+        ({"kind": "local", "near": 2}, lambda q, k: 0 <= q - k <= 2),
+        ({"kind": "prefix", "lengths": [3]}, lambda q, k: k <= q or k < 3),
+        ({"kind": "documents", "documents": documents}, lambda q, k: k <= q and documents[q] == documents[k]),
+        ({"kind": "query", "order": ORDER}, lambda q, k: ranks[k] < ranks[q]),
+        ({"kind": "content", "order": ORDER}, lambda q, k: ranks[k] <= ranks[q]),
+    ]
+    for settings, rule in rules:
+        assert mask(explorer, size=6, **settings) == [[[int(rule(q, k)) for k in n] for q in n]], settings
+    padded = mask(explorer, kind="padding", size=6, lengths=[6, 4, 0])
+    assert padded == [[[int(k < length) for k in n] for _ in n] for length in (6, 4, 0)]
+
+
+def test_odd_questions_are_refused() -> None:
+    explorer, _ = opened()
+    table = {"model": "made", "of": "interleaved", "places": 20, "width": 512}
+    for call, settings in (
+        ("table", {**table, "width": 15}), ("table", {**table, "places": 0}), ("table", {**table, "places": 10**9}),
+        ("table", {**table, "of": "nothing"}), ("bias", {**table, "of": "alibi"}), ("table", {**table, "model": "?"}),
+        ("mask", {"kind": "query", "size": 4, "order": [1, 2, 2, 4]}), ("mask", {"kind": "query", "size": 4}),
+        ("mask", {"kind": "documents", "size": 4, "documents": [1]}), ("mask", {"kind": "causal", "size": 65}),
+        ("mask", {"kind": "causal", "size": 0}), ("mask", {"kind": "unheard", "size": 4}),
+        ("mask", {"kind": "padding", "size": 4, "lengths": [10**12]}),
+    ):  # fmt: skip
+        with pytest.raises(UserError):
+            explorer.answer("positions", call, settings)
+    with pytest.raises(UserError):
+        view.wanted(explorer, {})
+    for state in ({"words": ""}, {"words": "a b", "order": "x,1e9,٣"}, {"places": "many", "near": None}):
+        for request in view.wanted(explorer, {"model": "made", **state}):
+            explorer.answer(*request)
+
+
+def test_a_broken_run_has_no_positions_and_every_other_subject_has(tmp_path: Path, run: Callable[[str], Path]) -> None:
+    assert not view.fits(Subject("empty", tmp_path))
+    assert view.fits(Subject("images", run("images"))) and view.fits(Subject("gpt", run("gpt")))
+
+
+def test_the_page_draws_the_lectures_pictures(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+    browsing = browse(run("gpt"))
+    page = browsing.go("positions")
+    table = sinusoids(20, 512).numpy()
+    canvas = page.get_by_test_id("table")
+    drawn = canvas.evaluate("one => [one.width, one.height, ...one.getContext('2d').getImageData(0, 0, 512, 20).data]")
+    assert drawn[:2] == [512, 20]
+    bluer = np.array(drawn[4::4]) - np.array(drawn[2::4])  # blue is above zero, orange below
+    clear = np.abs(table.ravel()) > 0.1
+    assert ((bluer > 0) == (table.ravel() > 0))[clear].all()
+    box = canvas.bounding_box()
+    for place, column in ((7, 12), (19, 301)):
+        page.mouse.move(box["x"] + box["width"] * (column + 0.5) / 512, box["y"] + box["height"] * (place + 0.5) / 20)
+        said = page.get_by_test_id("told").inner_text()
+        wave = "cos" if column % 2 else "sin"
+        assert said.startswith(f"{wave}({place} / 10000^({column // 2 * 2}/512)) = ")
+        assert float(said.split("= ")[1].replace("−", "-")) == pytest.approx(float(table[place, column]), rel=1e-3)
+
+    page.get_by_test_id("show-waves").click()
+    page.get_by_test_id("column-8").click()
+    browsing.ready()
+    waves = sinusoids(100, 20).numpy()
+    for column in (4, 5, 6, 7, 8):
+        path = page.get_by_test_id(f"wave-{column}").get_attribute("d")
+        heights = [float(point.split()[1]) for point in path.replace("M", "L").split("L")[1:]]
+        assert [(150 - y) / 150 for y in heights] == pytest.approx(waves[:, column].tolist(), abs=1e-4)
+    assert "columns=4%2C5%2C6%2C7%2C8" in page.url
+
+    page.get_by_test_id("of").select_option("positions")
+    page.get_by_test_id("show-similarity").click()
+    browsing.ready()
+    own = browsing.explorer.subjects["gpt"].model.positions.table.detach().double().numpy()
+    shown = page.get_by_test_id("similarity")
+    box = shown.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 3.5 / 64, box["y"] + box["height"] * 2.5 / 64)
+    said = page.get_by_test_id("told").inner_text().split("= ")[1]
+    assert float(said.replace("−", "-")) == pytest.approx(float(own[2] @ own[3]), rel=2e-3)
+
+
+def test_the_page_sets_three_masks_side_by_side(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+    browsing = browse(run("images"))
+    page = browsing.go("positions", show="three")
+
+    def seen(kind: str) -> list[int]:
+        cells = page.get_by_test_id(kind).locator("rect").evaluate_all("all => all.map((one) => +one.dataset.seen)")
+        return [int(cell) for cell in cells]
+
+    def right(kind: str, order: list[int]) -> list[int]:
+        settings = view.Seen(kind=kind, size=6, order=tuple(order))  # type: ignore[arg-type]
+        return view.visible(settings).int().flatten().tolist()
+
+    for kind in ("causal", "query", "content", "all"):
+        assert seen(f"three-{kind}") == right(kind, ORDER)
+    factors = page.get_by_test_id("said-query").inner_text().split("\n")
+    assert factors[:3] == ["p(crossed)", "p(animal | crossed)", "p(the | crossed, animal)"]
+    page.get_by_test_id("order").fill("6,5,4,3,2,1")
+    page.get_by_test_id("order").press("Enter")
+    browsing.ready()
+    page.wait_for_function("document.querySelector('[data-testid=said-query]').innerText.startsWith('p(street)')")
+    assert seen("three-query") == right("query", [6, 5, 4, 3, 2, 1])
+    page.get_by_test_id("show-masks").click()
+    page.get_by_test_id("mask-kind").select_option("padding")
+    page.get_by_test_id("lengths").fill("5,2,1")
+    page.get_by_test_id("lengths").press("Enter")
+    page.get_by_test_id("mask-2").wait_for()
+    browsing.ready()
+    assert sum(seen("mask-0")) == 30 and sum(seen("mask-1")) == 12 and sum(seen("mask-2")) == 6

@@ -1,0 +1,232 @@
+"""One attention, step by step: every number is the model's own, and the lectures' example comes out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from heedful.blocks.attention import attend
+from heedful.blocks.masks import alibi, causal, dense
+from heedful.blocks.taps import Tap
+from heedful.errors import UserError
+from heedful.explore.packets import unpack
+from heedful.explore.subjects import Explorer
+from heedful.explore.views import Asked, steps
+
+Arrays = dict[str, NDArray[Any]]
+TEXT = "The child came home from"
+
+
+def asked(explorer: Explorer, **more: Any) -> dict[str, Any]:
+    (subject,) = explorer.subjects.values()
+    return {"model": subject.name, "other": None, **subject.sample, **more}
+
+
+def numbers(explorer: Explorer, **more: Any) -> tuple[dict[str, Any], Arrays]:
+    return unpack(explorer.answer("steps", "head", asked(explorer, **more)))
+
+
+def looks(explorer: Explorer, **more: Any) -> list[dict[str, Any]]:
+    words, _ = unpack(explorer.answer("steps", "tokens", asked(explorer, **more)))
+    found: list[dict[str, Any]] = words["looks"]
+    return found
+
+
+def softmax(scores: NDArray[Any], masked: NDArray[Any]) -> NDArray[Any]:
+    """In float64, over the keys that are not masked."""
+    allowed = np.where(masked == 1, -np.inf, scores.astype(np.float64))
+    raised = np.exp(allowed - allowed.max(1, keepdims=True))
+    found: NDArray[Any] = raised / raised.sum(1, keepdims=True)
+    return found
+
+
+def check_stages(words: dict[str, Any], arrays: Arrays) -> None:
+    """Each stage follows from the one before, computed here in float64."""
+    q, k, v = (arrays[name].astype(np.float64) for name in ("queries", "keys", "values"))
+    dots = q @ k.T
+    np.testing.assert_allclose(arrays["dots"], dots, rtol=1e-6, atol=1e-6 * np.abs(dots).max())
+    scaled = dots / math.sqrt(words["width"])
+    np.testing.assert_allclose(scaled, arrays["scores"], rtol=1e-3, atol=1e-5 * np.abs(scaled).max())
+    np.testing.assert_allclose(arrays["weights"], softmax(arrays["scores"], arrays["masked"]), atol=1e-6)
+    np.testing.assert_allclose(arrays["sums"], arrays["weights"].astype(np.float64) @ v, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["translation", "gpt"])
+def test_every_stage_follows_from_the_one_before(run: Callable[[str], Path], name: str) -> None:
+    explorer = Explorer([run(name)])
+    for look in looks(explorer):
+        assert look["stages"] == ["vectors", "dot", "scale", "mask", "softmax", "sum"]
+        for layer in range(look["layers"]):
+            words, arrays = numbers(explorer, look=look["name"], layer=layer, head=look["heads"] - 1)
+            check_stages(words, arrays)
+            assert "bias" not in arrays
+            ahead = np.triu(np.ones_like(arrays["masked"]), 1) if look["kind"] == "causal" else 0
+            assert (arrays["masked"] == ahead).all()
+
+
+def test_the_numbers_are_those_of_the_taps_of_a_published_model(minilm: Path) -> None:
+    from heedful.blocks.taps import watch
+    from heedful.explore.inspect import reading
+
+    explorer = Explorer([minilm])
+    words, arrays = numbers(explorer, look="blocks.*.attention.weights", layer=3, head=7)
+    check_stages(words, arrays)
+    (subject,) = explorer.subjects.values()
+    one = reading(subject.speaker, Asked(**asked(explorer)))
+    with torch.inference_mode(), watch(subject.model, "blocks.3.attention.*") as seen:
+        one.passes[0].run()
+    for name in ("queries", "keys", "values", "scores", "weights"):
+        assert (arrays[name] == seen[f"blocks.3.attention.{name}"][0, 7].numpy()).all(), name
+
+
+def test_a_bias_is_told_and_rounding_is_not() -> None:
+    torch.manual_seed(1)
+    q, k, v = (torch.randn(1, 2, 6, 8) for _ in range(3))
+    for bias in (None, alibi(2)):
+        seen: dict[str, torch.Tensor] = {}
+        scores, weights = Tap(), Tap()
+        scores.listener = lambda x, seen=seen: seen.update(scores=x)
+        weights.listener = lambda x, seen=seen: seen.update(weights=x)
+        attend(q, k, v, causal(), bias, scores=scores, weights=weights)
+        for head in range(2):
+            found = steps.compared(
+                q[0, head], k[0, head], v[0, head], seen["scores"][0, head], seen["weights"][0, head]
+            )
+            assert ("bias" in found) == (bias is not None)
+            if bias is not None:
+                expected = dense(bias, q, k).expand(1, 2, 6, 6)[0, head]
+                torch.testing.assert_close(found["bias"].float(), expected, atol=1e-5, rtol=0)
+
+
+def test_what_may_not_be_looked_at_is_told_from_what_is_merely_small() -> None:
+    scores = torch.tensor([[3.0, 0.0, -200.0, 5.0], [1.0, 2.0, 3.0, 4.0]])
+    weights = torch.tensor([[0.9526, 0.0474, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
+    assert steps.masked(scores, weights).tolist() == [[False, False, False, True], [True] * 4]
+
+
+def test_a_recurrent_look_shows_the_stages_that_it_has(run: Callable[[str], Path]) -> None:
+    explorer = Explorer([run("recurrent")])
+    (look,) = looks(explorer)
+    assert look["stages"] == ["scores", "mask", "softmax", "sum"]
+    _, arrays = numbers(explorer, look=look["name"], layer=0, head=0)
+    assert set(arrays) == {"scores", "weights", "masked"}
+    np.testing.assert_allclose(arrays["weights"], softmax(arrays["scores"], arrays["masked"]), atol=1e-6)
+    # The values are the encoder's memory: what it is weighed with gives the products, whose sum is the context.
+    (subject,) = explorer.subjects.values()
+    memory = subject.trace(Asked(**asked(explorer)), "encoder.output").values["encoder.output"].numpy()
+    for query in (0, len(arrays["weights"]) - 1):
+        given = asked(explorer, look=look["name"], layer=0, head=0, query=query)
+        _, found = unpack(explorer.answer("steps", "products", given))
+        np.testing.assert_allclose(found["products"], arrays["weights"][query][:, None] * memory, atol=1e-6)
+        np.testing.assert_allclose(found["sums"], found["products"].astype(np.float64).sum(0), atol=1e-5)
+
+
+def test_the_example_of_the_lectures_comes_out(minilm: Path) -> None:
+    words, arrays = unpack(Explorer([minilm]).answer("steps", "example", {}))
+    assert (words["pieces"], words["width"]) == (["Thinking", "Machines"], 64)
+    assert "mask" not in words["stages"]
+    assert arrays["dots"].tolist() == [[112, 96]]
+    assert arrays["scores"].tolist() == [[14, 12]]
+    assert [round(float(one), 2) for one in arrays["weights"][0]] == [0.88, 0.12]
+    check_stages(words, arrays)
+
+
+def test_it_fits_models_that_look_and_no_others(run: Callable[[str], Path]) -> None:
+    expected = {"translation": True, "gpt": True, "recurrent": True, "rnn": False, "images": False}
+    explorer = Explorer([run(name) for name in expected])
+    assert {name: steps.fits(explorer.subject(name)) for name in expected} == expected
+
+
+def test_wrong_questions_are_refused_in_words(run: Callable[[str], Path]) -> None:
+    explorer = Explorer([run("gpt")])
+    look = looks(explorer)[0]["name"]
+    good = {"look": look, "layer": 0, "head": 0}
+    wrong = ({"layer": 2}, {"head": 99}, {"look": "no such"}, {"text": "word " * 2000}, {"head": -1}, {"layer": 0.5})
+    for more in wrong:
+        with pytest.raises(UserError):
+            numbers(explorer, **{**good, **more})
+    with pytest.raises(UserError, match="no products"):
+        explorer.answer("steps", "products", asked(explorer, **good, query=0))
+    assert numbers(explorer, **{**good, "text": ""})[1]["weights"].tolist() == [[1.0]]
+    recurrent = Explorer([run("recurrent")])
+    given = {"look": looks(recurrent)[0]["name"], "layer": 0, "head": 0, "query": 5000}
+    with pytest.raises(UserError, match="no such query"):
+        recurrent.answer("steps", "products", asked(recurrent, **given))
+
+
+def test_a_file_of_it_holds_all_heads_of_the_layer(run: Callable[[str], Path]) -> None:
+    for name in ("gpt", "recurrent"):
+        explorer = Explorer([run(name)])
+        look = looks(explorer)[0]
+        state = {**asked(explorer), "layer": "7", "head": "x"}
+        wanted = steps.wanted(explorer, state)
+        assert sum(one.call == "head" for one in wanted) == look["heads"]
+        assert sum(len(explorer.answer(*one)) for one in wanted) < 2_000_000
+
+
+def test_the_page_plays_the_stages_with_the_models_numbers(
+    browse: Callable[..., Any], run: Callable[[str], Path]
+) -> None:
+    browsing = browse(run("gpt"))
+    given = {"model": "gpt", "text": TEXT, "other": None}
+    page = browsing.go("steps", text=TEXT, layer=1)
+    look = browsing.explorer.subject("gpt").trace(Asked(**given)).looks[0]
+    page.get_by_test_id("head").fill("2")
+    page.get_by_test_id("query-3").click()
+    browsing.ready()
+    assert "head=2" in page.url
+    assert "token=3" in page.url
+    question = {**given, "look": look.name, "layer": 1, "head": 2}
+    _, arrays = unpack(browsing.explorer.answer("steps", "head", question))
+    page.locator('[data-testid="steps"][data-query="3"]').wait_for()
+
+    def column(name: str) -> list[float]:
+        cells = page.locator(f'[data-testid^="{name}-"][data-value]')
+        return [float(cell) for cell in cells.evaluate_all("all => all.map((one) => one.dataset.value)")]
+
+    assert column("dot") == arrays["dots"][3].tolist()
+    np.testing.assert_allclose(column("scale"), arrays["scores"][3], rtol=1e-3, atol=1e-5)
+    assert column("weight") == arrays["weights"][3].tolist()
+    crosses = page.locator('[data-testid^="mask-"]').all_inner_texts()
+    assert [text == "×" for text in crosses] == (arrays["masked"][3] == 1).tolist()
+    # Before its stage a column is not there to be seen; the player goes on by itself.
+    page.get_by_test_id("stage-1").click()
+    assert page.get_by_test_id("dot-0").is_visible()
+    assert not page.get_by_test_id("scale-0").is_visible()
+    page.get_by_test_id("play").click()
+    page.locator('[data-testid="steps"][data-step="2"]').wait_for(timeout=5000)
+    assert page.get_by_test_id("scale-0").is_visible()
+    page.get_by_test_id("play").click()
+    # A strip tells its numbers.
+    page.get_by_test_id("asking").focus()
+    page.keyboard.press("ArrowRight")
+    told = page.get_by_test_id("pointed").inner_text().replace("−", "-")
+    assert told.startswith("query of")
+    assert float(told.split(": ")[1]) == pytest.approx(float(arrays["queries"][3, 0]), rel=1e-3)
+    # The lectures' own example, whatever the model.
+    page.get_by_test_id("example").select_option("lectures")
+    browsing.ready()
+    page.get_by_test_id("weight-1").wait_for()
+    shown = [page.get_by_test_id(name).inner_text().strip() for name in ("dot-0", "dot-1", "scale-0", "scale-1")]
+    assert shown == ["112", "96", "14", "12"]
+    assert [page.get_by_test_id(f"weight-{key}").inner_text().strip() for key in (0, 1)] == ["0.88", "0.12"]
+
+
+def test_the_page_shows_a_recurrent_look(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+    browsing = browse(run("recurrent"))
+    page = browsing.go("steps", token=1)
+    given = asked(browsing.explorer)
+    look = browsing.explorer.subject("recurrent").trace(Asked(**given)).looks[0].name
+    _, arrays = unpack(browsing.explorer.answer("steps", "head", {**given, "look": look, "layer": 0, "head": 0}))
+    cells = page.locator('[data-testid^="score-"]')
+    values = [float(cell) for cell in cells.evaluate_all("all => all.map((one) => one.dataset.value)")]
+    assert values == arrays["scores"][1].tolist()
+    assert page.get_by_test_id("sum").is_visible()
+    assert page.get_by_test_id("key-vectors").count() == 0

@@ -1,0 +1,132 @@
+"""The verb `explore` as somebody types it: the page, a file, and every mistake that one can make."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from heedful.cli import app
+from heedful.errors import UserError
+
+Run = Callable[[str], Path]
+
+
+def failing(*words: str) -> UserError:
+    """The error of a command that is wrong."""
+    found = CliRunner().invoke(app, ["explore", *words]).exception
+    assert isinstance(found, UserError), found
+    return found
+
+
+@contextmanager
+def explorer(*words: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
+    """A running command, its address, and what it said before."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "heedful", "explore", *words, "--no-browser"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    ) as process:
+        said = ""
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                said += line
+                if found := re.search(r"http://\S+", line):
+                    yield process, found[0], said
+                    break
+            else:
+                pytest.fail(f"it said {said!r} and {process.stderr and process.stderr.read()!r}")
+        finally:
+            process.kill()
+
+
+def test_the_page_is_served_until_ctrl_c(run: Run) -> None:
+    with explorer(str(run("gpt")), "--port", "0") as (process, url, said):
+        assert "token" not in said
+        assert url.startswith("http://127.0.0.1:")
+        with urllib.request.urlopen(url) as answer:
+            assert b"<title>Heedful</title>" in answer.read()
+        with urllib.request.urlopen(url + "api/about") as answer:
+            assert b'"gpt"' in answer.read()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) in (0, 130)
+        assert process.stderr is not None and "Traceback" not in process.stderr.read()
+
+
+def test_another_address_asks_for_a_token(run: Run) -> None:
+    with explorer(str(run("gpt")), "--port", "0", "--host", "127.0.0.2") as (_, _, said):
+        assert "token" not in said  # still this machine alone
+    with explorer(str(run("gpt")), "--port", "0", "--host", "0.0.0.0") as (_, url, said):
+        (token,) = re.findall(r"^token +(\S+)$", said, re.MULTILINE)
+        assert len(token) >= 40
+        assert token not in url
+        port = url.rstrip("/").rpartition(":")[2]
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/api/about")
+        assert refused.value.code == 401
+        proof = {"Authorization": f"Bearer {token}"}
+        asked = urllib.request.Request(f"http://127.0.0.1:{port}/api/about", headers=proof)
+        with urllib.request.urlopen(asked) as answer:
+            assert b'"gpt"' in answer.read()
+    with explorer(str(run("gpt")), "--port", "0", "--host", "0.0.0.0", HEEDFUL_TOKEN="a" * 20) as (_, _, said):
+        assert "aaaa" not in said
+
+
+def test_a_port_in_use_is_named_and_the_usual_one_gives_way(run: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        error = failing(str(run("gpt")), "--port", port, "--no-browser")
+        assert f"port {port} is in use" in error.message
+        assert "--port 0" in (error.todo or "")
+    with explorer(str(run("gpt"))) as (_, first, _), explorer(str(run("gpt"))) as (_, second, _):
+        assert first != second
+
+
+def test_a_view_is_written_to_a_file(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "heads.html"
+    state = ["--view", "heads", "--set", "text=Return the", "--set", "layer=1"]
+    result = CliRunner().invoke(app, ["explore", str(run("gpt")), "--out", str(out), *state])
+    assert result.exit_code == 0, result.output
+    page = out.read_text(encoding="utf-8")
+    assert '"text": "Return the"' in page
+    assert "default-src 'none'" in page
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_mistakes_are_told_in_words(run: Run, tmp_path: Path) -> None:
+    here = str(run("gpt"))
+    assert "no such folder" in failing(str(tmp_path / "nowhere")).message
+    assert "named twice" in failing(here, here).message
+    assert "ends in .html" in (failing(here, "--out", str(tmp_path / "x.png")).expected or "")
+    assert "--out" in (failing(here, "--view", "heads").todo or "")
+    wrong = failing(here, "--out", str(tmp_path / "x.html"), "--view", "fill")
+    assert "makes no sense" in wrong.message
+    assert "heads" in (wrong.expected or "")
+    assert "no such view" in failing(here, "--out", str(tmp_path / "x.html"), "--view", "head").message
+    assert "KEY=VALUE" in failing(here, "--out", str(tmp_path / "x.html"), "--set", "text").message
+    assert "too short" in _with_token(here)
+    assert not (tmp_path / "x.html").exists()
+
+
+def _with_token(folder: str) -> str:
+    found = CliRunner().invoke(app, ["explore", folder, "--host", "0.0.0.0"], env={"HEEDFUL_TOKEN": "short"}).exception
+    assert isinstance(found, UserError)
+    return found.message
+
+
+def test_a_folder_without_a_model_is_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "nothing to look at" in failing(str(tmp_path / "empty")).message

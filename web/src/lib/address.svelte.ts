@@ -1,0 +1,65 @@
+/** The state of the page, which is its address: a view can be linked, and the way back is the browser's. */
+import { held } from "./ask";
+
+const SHARED = ["view", "model", "text", "other", "look", "layer", "theme"]; // what all views understand
+
+type Changes = Record<string, string | number | boolean | null | undefined>;
+
+function read(): Record<string, string> {
+  if (held && !location.hash) {
+    const state = Object.entries({ view: held.view, ...held.state }).filter(([, value]) => value !== null);
+    return Object.fromEntries(state.map(([name, value]) => [name, String(value)]));
+  }
+  return Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+}
+
+let params = $state<Record<string, string>>(read());
+
+addEventListener("hashchange", () => {
+  params = read();
+});
+
+export const address = {
+  text(name: string, otherwise = ""): string {
+    return params[name] ?? otherwise;
+  },
+  has(name: string): boolean {
+    return name in params;
+  },
+  number(name: string, otherwise = 0): number {
+    const found = Number(params[name]);
+    return params[name] === undefined || Number.isNaN(found) ? otherwise : found;
+  },
+  /** Whole numbers that are written one after another, as 0,3,5. */
+  numbers(name: string): number[] {
+    return (params[name] ?? "").split(",").filter(Boolean).map(Number).filter(Number.isInteger);
+  },
+  get all(): Record<string, string> {
+    return params;
+  },
+  /** Change some of it; null takes a name away. With `step`, the browser's way back leads here again. */
+  set(changes: Changes, step = false): void {
+    const next = { ...params };
+    for (const [name, value] of Object.entries(changes)) {
+      if (value === null || value === undefined) delete next[name];
+      else next[name] = String(value);
+    }
+    params = next;
+    const hash = "#" + new URLSearchParams(next).toString();
+    try {
+      if (step) history.pushState(null, "", hash);
+      else history.replaceState(null, "", hash);
+    } catch {
+      // A frame in a notebook has no address of its own.
+    }
+  },
+  /** What takes away all that belongs to one view, for the way to another. */
+  get cleared(): Changes {
+    return Object.fromEntries(Object.keys(params).filter((name) => !SHARED.includes(name)).map((name) => [name, null]));
+  },
+  link(changes: Changes): string {
+    const next: Changes = { ...params, ...changes };
+    const given = Object.entries(next).filter(([, value]) => value !== null && value !== undefined);
+    return "#" + new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
+  },
+};

@@ -1,0 +1,55 @@
+/** The answer to a question that changes: the last one is shown until the next is there, and none comes too late. */
+import { ask, type Trouble } from "./ask";
+import type { Packet } from "./packet";
+
+type Question = [view: string, call: string, asked: object];
+
+export interface Answer {
+  readonly packet: Packet | undefined;
+  readonly trouble: Trouble | undefined;
+  readonly waiting: boolean;
+}
+
+/** Call it while a component is made; nothing is asked while the question is null. */
+export function answer(question: () => Question | null): Answer {
+  let packet = $state.raw<Packet | undefined>();
+  let trouble = $state.raw<Trouble | undefined>();
+  let waiting = $state(false);
+
+  // A change of the address that does not change the question asks nothing.
+  const written = $derived(JSON.stringify(question()));
+
+  $effect(() => {
+    const asked: Question | null = JSON.parse(written);
+    if (!asked) return;
+    let current = true;
+    waiting = true;
+    ask(...asked)
+      .then(
+        (found) => {
+          if (current) [packet, trouble] = [found, undefined];
+        },
+        (error) => {
+          if (current) trouble = error;
+        },
+      )
+      .finally(() => {
+        if (current) waiting = false;
+      });
+    return () => {
+      current = false;
+    };
+  });
+
+  return {
+    get packet() {
+      return packet;
+    },
+    get trouble() {
+      return trouble;
+    },
+    get waiting() {
+      return waiting;
+    },
+  };
+}

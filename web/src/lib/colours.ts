@@ -1,0 +1,48 @@
+/** Colours that people with any eyes can tell apart: Okabe and Ito's for kinds, one hue growing darker for amounts. */
+
+const KINDS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#6a51a3", "#b2182b", "#4d9221", "#35978f", "#737373"];
+
+/** The colour of one of several heads, classes or runs. */
+export function kind(number: number): string {
+  return KINDS[number % KINDS.length];
+}
+
+type Colour = [number, number, number];
+const LIGHT: Colour[] = [[247, 250, 252], [198, 219, 239], [107, 174, 214], [33, 113, 181], [8, 48, 107]];
+const DARK: Colour[] = [[22, 27, 34], [18, 58, 92], [28, 104, 156], [86, 169, 219], [214, 238, 253]];
+// From minus one over zero to one: orange, paper, blue.
+const LIGHT_BOTH: Colour[] = [[127, 59, 8], [230, 145, 56], [250, 250, 248], [84, 158, 205], [5, 48, 97]];
+const DARK_BOTH: Colour[] = [[255, 190, 110], [176, 96, 22], [24, 28, 34], [38, 112, 168], [150, 208, 245]];
+
+function along(stops: Colour[], share: number): Colour {
+  const at = Math.min(0.999999, Math.max(0, share)) * (stops.length - 1);
+  const low = Math.floor(at);
+  const part = at - low;
+  return stops[low].map((from, channel) => Math.round(from + part * (stops[low + 1][channel] - from))) as Colour;
+}
+
+/** 256 colours for amounts from none to all, on light paper or on dark. */
+export function amounts(dark: boolean): Colour[] {
+  return Array.from({ length: 256 }, (_, step) => along(dark ? DARK : LIGHT, step / 255));
+}
+
+/** 256 colours for numbers on both sides of zero. */
+export function bothSides(dark: boolean): Colour[] {
+  return Array.from({ length: 256 }, (_, step) => along(dark ? DARK_BOTH : LIGHT_BOTH, step / 255));
+}
+
+export function css([red, green, blue]: Colour): string {
+  return `rgb(${red} ${green} ${blue})`;
+}
+
+/** A number as people read it: four digits that count, or a power of ten. */
+export function told(value: number, digits = 4): string {
+  if (!Number.isFinite(value)) return value === -Infinity ? "−∞" : String(value);
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-4 || size >= 1e6)) return value.toExponential(2).replace(/-/g, "−");
+  return String(Number(value.toPrecision(digits))).replace("-", "−");
+}
+
+export function percent(value: number): string {
+  return `${(100 * value).toFixed(value > 0 && value < 0.0005 ? 3 : 1)} %`;
+}

@@ -1,0 +1,90 @@
+/** What a run has recorded, which grows while it trains: only what is new is asked for, and no more once it has ended. */
+import { askAgain, held, Trouble } from "./ask";
+import type { Packet } from "./packet";
+
+export interface Evaluation {
+  step: number;
+  split: string;
+  loss: number | null;
+  scores: [name: string, value: number, signature: string][];
+  samples: [given: string, right: string, made: string][];
+}
+
+export interface Recorded {
+  columns: Record<string, number[]>; // step, loss, rate, norm, tokens_per_second, progress
+  evaluations: Evaluation[];
+  running: boolean;
+}
+
+export interface History {
+  readonly recorded: Recorded | undefined;
+  readonly trouble: Trouble | undefined;
+  readonly waiting: boolean;
+  again(): void;
+}
+
+const PAUSE = 1000; // milliseconds between two questions
+
+/** Call it while a component is made; nothing is asked while there is no name. */
+export function history(name: () => string | undefined): History {
+  let recorded = $state.raw<Recorded | undefined>();
+  let trouble = $state.raw<Trouble | undefined>();
+  let waiting = $state(false);
+  let turn = $state(0);
+
+  $effect(() => {
+    const model = name();
+    void turn;
+    recorded = undefined;
+    trouble = undefined;
+    if (!model) return;
+    let [current, from, timer] = [true, { offset: 0, mark: "" }, 0];
+    let known: Recorded | undefined;
+    waiting = true;
+
+    async function next(): Promise<void> {
+      try {
+        const packet = await askAgain("run", "metrics", { model, ...from });
+        if (!current) return;
+        const { offset, mark, more, running } = packet.words;
+        if (!known || packet.words.anew || offset !== from.offset || running !== known.running) known = joined(known, packet);
+        from = { offset, mark };
+        if (more) return next();
+        recorded = known;
+        [trouble, waiting] = [undefined, false];
+        if (running && !held) timer = setTimeout(next, PAUSE);
+      } catch (error) {
+        if (!current) return;
+        [trouble, waiting] = [error as Trouble, false];
+        if (known?.running && !held) timer = setTimeout(next, 3 * PAUSE);
+      }
+    }
+    next();
+    return () => {
+      current = false;
+      clearTimeout(timer);
+    };
+  });
+
+  return {
+    get recorded() {
+      return recorded;
+    },
+    get trouble() {
+      return trouble;
+    },
+    get waiting() {
+      return waiting;
+    },
+    again() {
+      turn++;
+    },
+  };
+}
+
+/** What is known with what has come; all that was known is dropped where the file was read from its beginning. */
+function joined(known: Recorded | undefined, { words, arrays }: Packet): Recorded {
+  const before = words.anew ? undefined : known;
+  const columns = Object.fromEntries(Object.entries(arrays).map(([name, grid]) => [name, [...(before?.columns[name] ?? []), ...grid.data]]));
+  return { columns, evaluations: [...(before?.evaluations ?? []), ...words.evaluations], running: words.running };
+}

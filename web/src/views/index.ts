@@ -1,0 +1,35 @@
+/** The component of each view, by the name that the server gives it. */
+import type { Component } from "svelte";
+import Ablation from "./Ablation.svelte";
+import Alignment from "./Alignment.svelte";
+import Beam from "./Beam.svelte";
+import Fill from "./Fill.svelte";
+import Grid from "./Grid.svelte";
+import Heads from "./Heads.svelte";
+import Lens from "./Lens.svelte";
+import Map from "./Map.svelte";
+import Next from "./Next.svelte";
+import Positions from "./Positions.svelte";
+import Reconstruct from "./Reconstruct.svelte";
+import Recurrent from "./Recurrent.svelte";
+import Run from "./Run.svelte";
+import Source from "./Source.svelte";
+import Steps from "./Steps.svelte";
+
+export const VIEWS: Record<string, Component> = {
+  heads: Heads,
+  grid: Grid,
+  alignment: Alignment,
+  beam: Beam,
+  next: Next,
+  fill: Fill,
+  lens: Lens,
+  map: Map,
+  ablation: Ablation,
+  recurrent: Recurrent,
+  reconstruct: Reconstruct,
+  positions: Positions,
+  run: Run,
+  source: Source,
+  steps: Steps,
+};
