@@ -78,7 +78,7 @@ SHOTS = [
     Shot("fill", ["chemist"], {"text": REACTION, "hidden": "7"}),
     Shot("lens", ["gpt"]),
     Shot("map", ["minilm"]),
-    Shot("ablation", ["demo"]),
+    Shot("ablation", ["demo"], {"alone": "1"}),
     Shot("recurrent", ["prose"]),
     Shot("reconstruct", ["digits", "denoising"]),
     Shot("positions", ["demo"]),

@@ -19,12 +19,13 @@ class Section(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """One proven statement, the file of its test, and how a contradiction in the lectures was read."""
+    """One proven statement, the file of its test, how a contradiction was read, and the test that sees it in the page."""
 
     id: str
     statement: str
     test: str
     reading: str = ""
+    page: str = ""
 
 
 SECTIONS = (
@@ -60,6 +61,10 @@ GENERATION, VECTORS = (
     "tests/claims/test_next_word.py",
     "tests/claims/test_word_vectors.py",
 )
+# What is seen in the explorer's page.
+PAGE, STEPS_PAGE = "tests/explore/test_heads.py", "tests/explore/test_steps.py"
+POSITIONS_PAGE, NEXT_PAGE = "tests/explore/test_positions.py", "tests/explore/test_next.py"
+MAP_PAGE = "tests/explore/test_map.py"
 
 CLAIMS = (
     Claim(
@@ -118,11 +123,12 @@ CLAIMS = (
     Claim("C12", "Attention stands in three places: encoder, masked decoder, and between them.", TRANSFORMER),
     Claim("C13", "A Transformer and a recurrent encoder-decoder of one size differ in three places.", TRANSFORMER),
     Claim("C14", "Two encoder and two decoder blocks make a working model.", TRANSFORMER),
-    Claim("C16", "With 1, 2 or 8 heads, each has a view of its own of the word `it`.", TRANSFORMER),
+    Claim("C16", "With 1, 2 or 8 heads, each has a view of its own of the word `it`.", TRANSFORMER, page=PAGE),
+    Claim("C17", "Where the word `it` looks in a published model, in the sentence of the tired animal.", PAGE),
     Claim("D1", "Sinusoids follow their formula, and a shift in place turns each pair of columns.", POSITIONS, "X1"),
-    Claim("D2", "The picture of 20 places by 512 columns.", POSITIONS),
+    Claim("D2", "The picture of 20 places by 512 columns.", POSITIONS, page=POSITIONS_PAGE),
     Claim("D3", "256 sines beside 256 cosines: the same columns in another order.", POSITIONS, "X8"),
-    Claim("D4", "Waves of chosen columns differ in frequency and offset.", POSITIONS),
+    Claim("D4", "Waves of chosen columns differ in frequency and offset.", POSITIONS, page=POSITIONS_PAGE),
     Claim("D5", "Positions can be fixed, learned or absent.", POSITIONS),
     Claim(
         "D6",
@@ -134,7 +140,12 @@ CLAIMS = (
     Claim("E1", "Six encoder blocks keep 512 x m; the decoder then goes token by token.", DECODING),
     Claim("E2", "A sentence, or a text, is as likely as the product of its steps.", DECODING),
     Claim("E3", "With a cache, input t is query, key and value, and earlier inputs are keys and values.", DECODING),
-    Claim("E4", "The logits are as many as the vocabulary has words, and the largest is looked up.", DECODING),
+    Claim(
+        "E4",
+        "The logits are as many as the vocabulary has words, and the largest is looked up.",
+        DECODING,
+        page=NEXT_PAGE,
+    ),
     Claim("E5", "Training minimises cross-entropy.", DECODING),
     Claim("E6", "Greedy decoding takes the largest, and is beam search with one beam.", DECODING),
     Claim(
@@ -192,7 +203,9 @@ CLAIMS = (
     Claim("F15", "Answers: softmax over the passage alone for start and end, and the best span of all.", SPANS),
     Claim("F16", "Fine-tuning adds one output layer and nothing else.", FINETUNING),
     Claim("F17", "BERT is a denoising autoencoder: the same loop learns to undo what counters spoilt.", AUTOENCODERS),
-    Claim("F18", "Every layer's output is a feature, and a word's vector depends on its sentence.", BERT),
+    Claim(
+        "F18", "Every layer's output is a feature, and a word's vector depends on its sentence.", BERT, page=MAP_PAGE
+    ),
     Claim(
         "F19",
         "Which layers serve a tagger best, six rows: from the embeddings to the last four joined.",
@@ -202,7 +215,7 @@ CLAIMS = (
     Claim("F20", "The table of GLUE: each average is the mean of nine numbers.", FINETUNING, "X12"),
     Claim("F21", "BERT was tried on twelve tasks.", FINETUNING),
     Claim("F22", "Masks are told independently of each other: two together are not the product.", BERT),
-    Claim("F23", "Occurrences of a word can be seen as a map, layer by layer.", BERT),
+    Claim("F23", "Occurrences of a word can be seen as a map, layer by layer.", BERT, page=MAP_PAGE),
     Claim("F24", "Pre-training and fine-tuning are two recipes that share one checkpoint.", FINETUNING),
     Claim("F25", "BERT as a feature extractor makes a classifier of sentences.", FINETUNING),
     Claim("F26", "ELMo gives a word vectors of its sentence: both directions, and a learned mix of layers.", ELMO),
@@ -222,6 +235,12 @@ CLAIMS = (
         "GPT-3 has 175 billion parameters, ten times the largest model before it.",
         GPT,
         "By its published settings 174,604,259,328. It is counted, not trained; what it cost is not ours to check.",
+    ),
+    Claim(
+        "G6",
+        "A language model, XLNet and BERT differ in what each word may see: three masks side by side.",
+        POSITIONS_PAGE,
+        "In XLNet words see by an order, and a word that is asked for does not see itself: both of its readings are drawn.",
     ),
     Claim(
         "G8",
@@ -300,6 +319,11 @@ CLAIMS = (
         "M22",
         "A Transformer encoder and a recurrent decoder with attention make one model, and train on labels[:, 1:].",
         SEQ2SEQ,
+    ),
+    Claim(
+        "N2",
+        "The slides step through attention and decoding: here a player does, with the numbers of one's own model.",
+        STEPS_PAGE,
     ),
     Claim(
         "X1",
@@ -408,7 +432,7 @@ def render(claims: Iterable[Claim]) -> str:
                 "| id | claim | reading | test |",
                 "|---|---|---|---|",
             ]
-            lines += [f"| {c.id} | {c.statement} | {_reading(c)} | [{_name(c)}](../{c.test}) |" for c in rows]
+            lines += [f"| {c.id} | {c.statement} | {_reading(c)} | {_tests(c)} |" for c in rows]
     return "\n".join(lines) + "\n"
 
 
@@ -416,5 +440,10 @@ def _reading(claim: Claim) -> str:
     return f"see {claim.reading}" if claim.reading.startswith("X") else claim.reading
 
 
-def _name(claim: Claim) -> str:
-    return claim.test.rpartition("/")[2]
+def _tests(claim: Claim) -> str:
+    test = _link(claim.test)
+    return f"{test}; in the page: {_link(claim.page)}" if claim.page else test
+
+
+def _link(test: str) -> str:
+    return f"[{test.rpartition('/')[2]}](../{test})"

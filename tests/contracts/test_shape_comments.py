@@ -87,6 +87,7 @@ def models() -> None:
         )
         model = Transformer(config).eval()
         model(target, model.start(source, Whole(source)))
+        model.lens(torch.randn(B, T, D))
         with torch.inference_mode():
             _, state = model(target, model.start(source, Padded(real)))
             model(target[:, :1], reserve(reserve(state, 9), 12))
@@ -102,6 +103,7 @@ def ahead_alone() -> None:
         model = Gpt(GptConfig(vocab=V, width=D, heads=H, layers=2, hidden=F, context=40, positions=positions)).eval()
         model.read(tokens)
         model.read(tokens, documents)
+        model.lens(torch.randn(B, T, D))
         with torch.inference_mode():
             _, state = model(tokens, model.start(B, tokens.device))
             model(tokens[:, :1], reserve(state, 12))
@@ -118,6 +120,7 @@ def recurrent() -> None:
         model(tokens[:, :1], state)
         model.stack.step(torch.randn(B, D), state.layers)
         model.read(tokens, real)
+        model.lens(torch.randn(B, T, F))
         x, both = torch.randn(B, T, D), Both(cell, D, F)
         both(x, None, real)
         unrolled(both.ahead.cell, x, both.ahead.zeros(x), real)
@@ -201,6 +204,7 @@ def reading() -> None:
     x = model(tokens, segments, Padded(torch.arange(S) < torch.tensor([[S], [4]])))
     model(tokens[:1], segments[:1], EndToEnd.of(torch.tensor([4, 2]), S, 4))
     model.words(x[0, :4])
+    model.lens(x)
     model.follows(x[:, 0])
     small = int8(model)
     small(tokens)
@@ -287,7 +291,7 @@ SIZES: dict[str, dict[str, tuple[int, ...]]] = {
     "graphs.py": {"H": (F,)},
     "grids.py": {"B": (B,), "Y": (T,), "X": (S,), "H": (F,)},
     "tree_lstm.py": {"H": (F,), "C": (11,), "K": (3,)},
-    "bert.py": {"B": (B, 1), "T": (S,), "D": (D,), "V": (V,), "M": (4,), "N": (B,)},
+    "bert.py": {"B": (B, 1), "T": (S,), "D": (D,), "V": (V,), "M": (4, B * S), "N": (B,)},
     "int8.py": {"M": (B * S, 1), "D": (D, F), "E": (3 * D, D, F)},
     "classifier.py": {"B": (B,), "T": (S,), "D": (D,), "N": (3,), "C": (4,)},
     "conv_classifier.py": {"B": (B,), "T": (S,), "D": (D,), "F": (F,), "P": (S + 4,), "K": (2 * F,), "C": (4,)},

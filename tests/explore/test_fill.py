@@ -67,6 +67,11 @@ def test_whether_texts_follow_is_what_the_reader_says(explorer: Explorer, subjec
     words, _ = ask(explorer, "tokens", other=OTHER)
     assert words["follows"] == subject.speaker.follows(TEXT, OTHER)
     assert ask(explorer, "tokens")[0]["follows"] is None
+    row, segments = inspect.pair_ids(subject.speaker.tokenizer, Given(text=TEXT, other=OTHER), 512)
+    with torch.inference_mode():
+        x = subject.model(torch.tensor([row]), torch.tensor([segments]))
+        right = float(subject.model.follows(x[:, 0]).double().softmax(-1)[0, 0])
+    assert words["follows"] == pytest.approx(right, rel=1e-5)
     covered = inspect.pair_ids(subject.speaker.tokenizer, Given(text=GAPPED, other=OTHER), 512)
     after = ask(explorer, "guess", other=OTHER, hidden=[3])[0]["follows"]
     assert after == subject.speaker.following(*covered) != words["follows"]

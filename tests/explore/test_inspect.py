@@ -134,6 +134,10 @@ def test_pictures_are_not_read_as_texts(run: Run) -> None:
 
 def test_what_is_too_long_is_refused_in_words(run: Run, minilm: Path) -> None:
     with pytest.raises(UserError, match="too long"):
+        Subject("numbers", run("translation")).trace(Given(text="one hundred " * 500))
+    with pytest.raises(UserError, match="too long"):
+        Subject("numbers", run("translation")).trace(Given(text="one", other="eins " * 500))
+    with pytest.raises(UserError, match="too long"):
         Subject("gpt", run("gpt")).trace(Given(text="word " * 500))
     with pytest.raises(UserError, match="too long"):
         Subject("minilm", minilm).trace(Given(text="word " * 600))

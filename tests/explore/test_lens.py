@@ -116,8 +116,8 @@ def test_an_encoder_is_asked_for_the_word_that_stands_there(chemist: Path) -> No
 
 def test_it_is_for_models_of_several_layers_that_predict(run: Callable[[str], Path], minilm: Path) -> None:
     names = ("gpt", "translation", "recurrent", "rnn", "images")
-    subjects = Explorer([*(run(name) for name in names), minilm]).subjects.values()
-    assert [lens.fits(one) for one in subjects] == [True, True, False, False, False, False]
+    subjects = Explorer([*(run(name) for name in names), minilm]).subjects
+    assert {name for name, one in subjects.items() if lens.fits(one)} == {"gpt", "translation"}
 
 
 def test_odd_texts_are_shown_or_refused(explorer: Explorer) -> None:

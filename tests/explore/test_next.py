@@ -135,6 +135,7 @@ SETTINGS: list[tuple[dict[str, Any], list[Rule]]] = [
 ]
 
 
+@pytest.mark.claim("E4")
 @pytest.mark.parametrize("name", ["gpt", "rnn"])
 def test_the_page_shows_what_the_rules_of_the_library_make_of_the_logits(
     run: Callable[[str], Path], browse: Any, name: str

@@ -119,6 +119,8 @@ def test_a_broken_run_has_no_positions_and_every_other_subject_has(tmp_path: Pat
     assert view.fits(Subject("images", run("images"))) and view.fits(Subject("gpt", run("gpt")))
 
 
+@pytest.mark.claim("D2")
+@pytest.mark.claim("D4")
 def test_the_page_draws_the_lectures_pictures(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     browsing = browse(run("gpt"))
     page = browsing.go("positions")
@@ -158,6 +160,7 @@ def test_the_page_draws_the_lectures_pictures(browse: Callable[..., Any], run: C
     assert float(said.replace("−", "-")) == pytest.approx(float(own[2] @ own[3]), rel=2e-3)
 
 
+@pytest.mark.claim("G6")
 def test_the_page_sets_three_masks_side_by_side(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     browsing = browse(run("images"))
     page = browsing.go("positions", show="three")

@@ -171,6 +171,7 @@ def test_a_file_of_it_holds_all_heads_of_the_layer(run: Callable[[str], Path]) -
         assert sum(len(explorer.answer(*one)) for one in wanted) < 2_000_000
 
 
+@pytest.mark.claim("N2")
 def test_the_page_plays_the_stages_with_the_models_numbers(
     browse: Callable[..., Any], run: Callable[[str], Path]
 ) -> None:

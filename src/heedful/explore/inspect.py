@@ -20,6 +20,7 @@ from heedful.data.scripts import script_of
 from heedful.data.wordpieces import WordPieces, joined
 from heedful.errors import UserError
 from heedful.tasks.embedding import MASK
+from heedful.tasks.translation import TooLongError
 
 Edit = Callable[[str, Tensor], Tensor | None]
 WEIGHTS = "weights"  # of the tap that shows where an attention looks
@@ -188,10 +189,7 @@ def listens(speaker: Any) -> bool:
 
 def read_pair(speaker: Any, given: Given) -> Reading:
     """A text and its translation, which the model writes where none is given."""
-    (length,) = speaker.lengths([given.text])
-    if length > speaker.context:
-        raise too_long(length, speaker.context)
-    (source,) = speaker._ids([given.text])
+    source = source_ids(speaker, given.text)
     if given.other is None:
         written = speaker.search([given.text])[0][0].ids
     else:
@@ -215,6 +213,15 @@ def read_pair(speaker: Any, given: Given) -> Reading:
         for name, ids, part in (("source", source, 0), ("target", target, 1), ("written", written, 1))
     }
     return Reading(sides, (Pass("source", "source", read_source), Pass("target", "source", write)))
+
+
+def source_ids(speaker: Any, text: str) -> list[int]:
+    """The tokens of a text that is to be translated."""
+    try:
+        ids: list[int] = speaker._ids([text])[0]
+    except TooLongError as error:
+        raise too_long(error.tokens, error.context) from None
+    return ids
 
 
 def read_ahead(speaker: Any, given: Given) -> Reading:

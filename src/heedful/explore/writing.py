@@ -15,9 +15,8 @@ from torch import Tensor
 
 from heedful.decode.rules import Rule
 from heedful.errors import UserError, shown
-from heedful.explore.inspect import Given, too_long, translates
+from heedful.explore.inspect import Given, source_ids, too_long, translates
 from heedful.tasks.language_model import Manner
-from heedful.tasks.translation import TooLongError
 
 if TYPE_CHECKING:
     from heedful.explore.subjects import Subject
@@ -66,15 +65,6 @@ def read(speaker: Any, begun: Begun) -> tuple[Tensor, Tensor]:
         after = torch.tensor(begun.ids[at + 1 : at + 1 + STRIDE], device=speaker.device, dtype=torch.long)
         logs.append(logits[0, : len(after)].float().log_softmax(-1).gather(1, after[:, None])[:, 0])
     return logits[0, -1].float(), torch.cat(logs)
-
-
-def source_ids(speaker: Any, text: str) -> list[int]:
-    """The tokens of a text that is to be translated."""
-    try:
-        ids: list[int] = speaker._ids([text])[0]
-    except TooLongError as error:
-        raise too_long(error.tokens, error.context) from None
-    return ids
 
 
 def end_of(speaker: Any) -> int | None:

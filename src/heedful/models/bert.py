@@ -128,7 +128,7 @@ class Bert(nn.Module):
 
     def lens(self, x: Tensor) -> Tensor:
         """The logits (B, T, V) that a block's output (B, T, D) would give if no other followed."""
-        return self.words(x)  # (B, T, V)
+        return self.words(x.flatten(0, 1)).unflatten(0, x.shape[:2])  # (B, T, V)
 
     def follows(self, first: Tensor) -> Tensor:
         """The logits (N, 2) of "the second sentence follows the first" and of "it does not"."""
