@@ -20,6 +20,7 @@ __all__ = [
     "load_recipe",
     "load_vectors",
     "load_word2vec",
+    "show",
     "train",
     "watch",
 ]
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from heedful.estimators.autoencoder import Autoencoder, ConvAutoencoder, DenoisingAutoencoder
     from heedful.estimators.pca import PCA
     from heedful.experiment import train
+    from heedful.explore.export import show
     from heedful.loading import load
     from heedful.recipe import load_recipe
     from heedful.tasks.embedding import Reader
@@ -48,6 +50,7 @@ _PLACES = {
     "load_recipe": "heedful.recipe",
     "load_vectors": "heedful.data.word_vectors",
     "load_word2vec": "heedful.data.word_vectors",
+    "show": "heedful.explore.export",
     "train": "heedful.experiment",
     "watch": "heedful.blocks.taps",
 }

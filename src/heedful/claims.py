@@ -19,7 +19,7 @@ class Section(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """One proven statement, the file of its test, how a contradiction was read, and the test that sees it in the page."""
+    """One proven statement, the file of its test, how a contradiction was read, and the test that sees it in a page."""
 
     id: str
     statement: str
@@ -240,7 +240,7 @@ CLAIMS = (
         "G6",
         "A language model, XLNet and BERT differ in what each word may see: three masks side by side.",
         POSITIONS_PAGE,
-        "In XLNet words see by an order, and a word that is asked for does not see itself: both of its readings are drawn.",
+        "In XLNet words see by an order, and one that is asked for does not see itself: both readings are drawn.",
     ),
     Claim(
         "G8",
