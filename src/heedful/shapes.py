@@ -131,13 +131,18 @@ def check(
         calls.setdefault(frame, _Call())
         return trace
 
+    _traced(run, enter)
+    return list(seen)
+
+
+def _traced(run: Callable[[], object], enter: Callable[[FrameType, str, Any], Any]) -> None:
+    """Run a function, and tell `enter` of every call in it."""
     before = sys.gettrace()
     sys.settrace(enter)
     try:
         run()
     finally:
         sys.settrace(before)
-    return list(seen)
 
 
 def _fits(
@@ -282,12 +287,7 @@ def follow(run: Callable[[], object], sources: Collection[Path]) -> dict[Path, d
             file.note(head.first, code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], frame.f_locals)
         return trace
 
-    before = sys.gettrace()
-    sys.settrace(enter)
-    try:
-        run()
-    finally:
-        sys.settrace(before)
+    _traced(run, enter)
     return {known[name]: file.lines for name, file in files.items()}
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from heedful.commands.convert import convert_verb
 from heedful.commands.train import run_to_end
+from heedful.explore.page import is_built
 from heedful.explore.subjects import Explorer
 from heedful.recipe import load_recipe
 
@@ -43,6 +44,17 @@ RUNS: dict[str, tuple[str, list[str]]] = {
     "images": ("digits", ["train.budget.epochs=10"]),
     "noisy": ("digits-denoising", ["train.budget.epochs=2"]),
 }  # fmt: skip
+
+
+def missing(what: str) -> None:
+    """Skip what this machine lacks a part for; continuous integration must lack none."""
+    (pytest.fail if os.environ.get("CI") else pytest.skip)(what)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _page() -> None:
+    if not is_built():
+        missing("the explorer's page is not built: make web, which needs Node 20.19 or newer")
 
 
 def trained(name: str, folder: Path) -> Path:
@@ -121,7 +133,7 @@ def chromium() -> Iterator[Any]:
     sync_api = pytest.importorskip("playwright.sync_api")
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if program is None:
-        pytest.skip("there is no Chromium here: apt-get install chromium")
+        missing("there is no Chromium here: apt-get install chromium")
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield browser
