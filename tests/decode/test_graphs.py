@@ -35,11 +35,15 @@ def model() -> Transformer:
 
 
 def run(model: Transformer, search: Callable[..., Search], limit: int, graphs: Graphs | None, seed: int = 1) -> Paths:
+    return drain(begun(model, search, limit, graphs, seed))
+
+
+def begun(model: Transformer, search: Callable[..., Search], limit: int, graphs: Graphs | None, seed: int) -> Search:
     generator = torch.Generator().manual_seed(seed)
     source = torch.randint(2, 29, (6, 9), generator=generator).cuda()
     real = (torch.arange(9) < torch.randint(1, 10, (6, 1), generator=generator)).cuda()
     start = torch.ones(6, 1, dtype=torch.long, device="cuda"), torch.full((6,), limit), 0
-    return drain(search(model, model.start(source, Padded(real)), *start, graphs=graphs))
+    return search(model, model.start(source, Padded(real)), *start, graphs=graphs)
 
 
 @pytest.mark.parametrize("limit", [1, 7, 40, 140])
@@ -52,6 +56,22 @@ def test_captured_steps_find_the_same(model: Transformer, name: str, limit: int)
             length = int(plain.lengths[row, 0])
             assert captured.tokens[row, 0, :length].tolist() == plain.tokens[row, 0, :length].tolist()
         torch.testing.assert_close(captured.scores[:, 0], plain.scores[:, 0], rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_captured_steps_tell_the_same(model: Transformer, name: str) -> None:
+    graphs = Graphs()
+    for seed in (1, 2):
+        told: list[list[list[object]]] = []
+        for each in (None, graphs):
+            steps = []
+            for step in begun(model, SEARCHES[name], 12, each, seed):
+                for row in (~step.done).nonzero()[:, 0].tolist():
+                    real = step.logs[row] > -torch.inf
+                    parts = (step.tokens, step.parents, step.kept, step.ended)
+                    steps.append([row, *(part[row][real].tolist() for part in parts)])
+            told.append(steps)
+        assert told[0] == told[1]
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary", "alibi", "none"])

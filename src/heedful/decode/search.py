@@ -387,7 +387,8 @@ class Many:
         hope = next_logs[:, 0] / reach.float() ** self.penalty  # (B,)
         done = f.over | over | (scores[:, -1] >= hope)
 
-        step = Step(tokens, parents, logs, kept & ~over[:, None], ended & ~f.over[:, None], f.over)
+        # A captured step writes where the search stands over where it stood.
+        step = Step(tokens, parents, logs, kept & ~over[:, None], ended & ~f.over[:, None], f.over.clone())
         next_tokens = tokens.gather(1, place)  # (B, W)
         before = f.logs.shape[1] if logits.shape[0] == batch * width else 1
         rows = torch.arange(batch, device=logits.device)[:, None] * before + parents.gather(1, place)  # (B, W)
