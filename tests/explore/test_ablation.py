@@ -149,7 +149,7 @@ def test_every_kind_of_model_says_what_it_can_do() -> None:
         (Marker(tagger, TOKENIZER, CPU, LABELS, 24), "the tags", "Ann saw Rome.", None),
         (responder, "the answer", "who?", "Ann saw Rome"),
         (Reader(small(Bert, masked_words=True), TOKENIZER, CPU), "the hidden token", "Ann saw Rome", "Bob"),
-        (Reader(small(Bert), TOKENIZER, CPU), "the text's vector, the mean of its tokens'", "Ann saw Rome", None),
+        (Reader(small(Bert), TOKENIZER, CPU), "the mean vector of the text", "Ann saw Rome", None),
     ]  # fmt: skip
     for speaker, what, text, other in speakers:
         given = Given(text=text, other=other)

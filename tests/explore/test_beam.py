@@ -209,11 +209,25 @@ def test_the_page_draws_the_tree_plays_it_and_forces_a_node(run: Callable[[str],
     assert [float(row.get_attribute("data-log")) for row in page.locator("[data-log]").all()] == [
         one["log"] for one in again["paths"]
     ]
+    chips = page.locator(".chip")
+    named = [opened.explorer.subjects["translation"].speaker.tokenizer.pieces([token])[0] for token in forced]
+    assert [text.removesuffix("×").strip() for text in chips.all_inner_texts()] == named
     page.keyboard.press("Tab")
     page.get_by_test_id("release").click()  # the way back
     opened.ready()
     assert "forced" not in page.url
     assert [float(row.get_attribute("data-score")) for row in rows.all()] == [one.score for one in found]
+    # More is given than may be written: the tree of before is shown, what is given has its own names.
+    page.evaluate(f"location.hash += '&limit=1&forced={','.join(map(str, forced))}'")
+    page.get_by_test_id("trouble").wait_for()
+    assert [text.removesuffix("×").strip() for text in chips.all_inner_texts()] == named
+    page.go_back()
+    opened.ready()
+    page.locator('[data-node="1"]').focus()  # by the keys alone, and they stay with the token that was forced
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.activeElement.dataset.node === '0'")
+    page.get_by_test_id("release").click()
+    opened.ready()
     page.get_by_test_id("k").fill("1")
     page.wait_for_function("() => document.querySelectorAll('[data-score]').length === 1")
     opened.ready()

@@ -124,7 +124,7 @@ def test_a_word_is_hidden_and_shown_again_in_the_page(
     assert shares == [percent(share) for share in right]
     assert page.get_by_test_id("follows-after").inner_text() == percent(subject.speaker.following(row, segments))
     assert "hidden=3" in page.url
-    page.get_by_test_id("moved-grid").locator("canvas").click(position={"x": 5, "y": 5})
+    page.get_by_test_id("moved-0-0").click()
     browsing.ready()
     assert "layer=0" in page.url and "head=0" in page.url
     for width in (1280, 1024):
@@ -132,6 +132,7 @@ def test_a_word_is_hidden_and_shown_again_in_the_page(
         assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.get_by_test_id("show-all").click()
     page.get_by_text("No word is hidden").wait_for()
+    assert page.get_by_test_id("moved-grid").count() == page.get_by_test_id("before").count() == 0  # nothing changed
 
 
 def test_its_file_holds_all_layers_and_other_words(explorer: Explorer) -> None:

@@ -156,3 +156,14 @@ def test_heads_are_sorted_and_enlarged_in_the_page(browse: Callable[..., Any], m
     assert page.get_by_test_id("said").inner_text().startswith(f"layer {layer + 1}, head {head + 1}")
     page.keyboard.press("Escape")
     page.locator(".thumb").nth(71).wait_for()
+    page.wait_for_function("(name) => document.activeElement.dataset.testid === name", arg=f"thumb-0-{layer}-{head}")
+
+    # What was seen before is not taken for a text that cannot be read.
+    page.get_by_test_id("text").fill("word " * 600)
+    page.get_by_test_id("trouble").wait_for()
+    figure = page.get_by_test_id("grid")
+    assert figure.get_attribute("data-ready") == "false"
+    assert float(figure.evaluate("(one) => getComputedStyle(one).opacity")) < 1
+    page.get_by_test_id("text").fill("word")
+    browsing.ready()
+    assert page.get_by_test_id("trouble").count() == 0

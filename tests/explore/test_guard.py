@@ -421,7 +421,8 @@ def test_an_application_may_refuse(guard: Guard) -> None:
 
 def test_a_stranger_sees_the_page_that_asks_for_the_token_and_nothing_else(locked: Guard) -> None:
     assert asked(locked).body == PAGE
-    assert asked(locked, "/login.js").headers[b"content-type"].startswith(b"text/javascript")
+    for path, kind in (("/login.js", b"text/javascript"), ("/login.css", b"text/css")):
+        assert asked(locked, path).headers[b"content-type"].startswith(kind) and path.encode() in PAGE
     for path in ("/api/x", "/assets/a.js", "/login", "/index.html"):
         assert asked(locked, path).status == 401, path
     assert post(locked).status == 401

@@ -45,7 +45,7 @@ def test_arrays_begin_where_a_browser_can_read_them() -> None:
 def test_doubles_and_not_a_number_in_words_are_refused() -> None:
     with pytest.raises(TypeError, match="float64"):
         pack({}, a=np.zeros(2))
-    with pytest.raises(ValueError):
+    with pytest.raises(UserError, match="not finite"):
         pack({"loss": float("nan")})
 
 
@@ -72,6 +72,7 @@ def test_a_translator_is_read_in_two_passes_with_three_kinds_of_attention(run: R
             weights = trace.weights(look, layer)
             shape = (look.heads, len(trace.reading.sides[look.asks]), len(trace.reading.sides[look.sees]))
             assert weights.shape == shape
+            assert (look.kind == "causal") == (not weights.triu(1).any())
             torch.testing.assert_close(weights.sum(-1), torch.ones(shape[:2]))
 
 
@@ -104,6 +105,14 @@ def test_a_language_model_looks_back_alone(run: Run) -> None:
     ids = [token.id for token in trace.reading.sides["text"]]
     logits, _ = writer.model(torch.tensor([ids]), writer.model.start(1, writer.device))
     torch.testing.assert_close(trace.output, logits.detach(), atol=1e-5, rtol=1e-5)
+
+
+def test_one_token_alone_is_read_as_any_other_text(run: Run, minilm: Path) -> None:
+    kinds = [
+        [look.kind for look in Subject("x", folder).trace(Given(text="")).looks]
+        for folder in (run("gpt"), run("translation"), minilm)
+    ]
+    assert kinds == [["causal"], ["self", "causal", "cross"], ["self"]]
 
 
 def test_a_pair_of_texts_is_told_apart(minilm: Path) -> None:

@@ -153,6 +153,31 @@ def test_a_word_is_followed_through_the_layers_in_the_page(
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
 
 
+def test_the_column_that_is_followed_is_in_sight_and_a_picture_has_all_of_them(
+    browse: Callable[..., Any], run: Callable[[str], Path], explorer: Explorer
+) -> None:
+    text = "The child came home from the school of the town, and then it"
+    browsing = browse(run("gpt"))
+    page = browsing.go("lens", text=text, place="1.5")  # there is no such token: the last one is followed
+    last = len(ask(explorer, "words", text=text)[0]["tokens"]) - 1
+    box = page.get_by_test_id("lens").bounding_box()
+
+    def in_sight(place: int) -> bool:
+        cell = page.get_by_test_id(f"cell-0-{place}").bounding_box()
+        return bool(box["x"] <= cell["x"] and cell["x"] + cell["width"] <= box["x"] + box["width"])
+
+    assert (in_sight(0), in_sight(last)) == (False, True)
+    with page.expect_download() as download:
+        page.get_by_test_id("export-svg").click()
+    drawn = Path(download.value.path()).read_text(encoding="utf-8")
+    assert float(drawn.split('width="')[1].split('"')[0]) > 92 * (last + 1)
+    assert in_sight(last)
+    page.get_by_test_id("cell-1-3").click()
+    browsing.ready()
+    right = page.locator("button", has_text="really next").inner_text()
+    assert right.endswith("\u2002really next")
+
+
 def test_its_file_holds_every_place(explorer: Explorer) -> None:
     state = {"model": "gpt", "text": TEXT}
     asked = [one.asked.get("place") for one in lens.wanted(explorer, state)]

@@ -274,6 +274,28 @@ def test_codes_of_images_are_shown_as_the_images_in_the_page(
     assert first.inner_text().split("\n")[-1] == f"{-best[0]:.3f}"
 
 
+def test_too_many_lines_are_told_of_in_plain_words(browse: Callable[..., Any], minilm: Path) -> None:
+    page = browse(minilm).go("map", lines="the king rules", point="1.5", at="nowhere")
+    page.get_by_test_id("lines").fill("\n".join(["the king"] * 65))
+    page.get_by_text("these are too many lines for a map").wait_for()
+    page.get_by_test_id("lines").fill("a king")
+    page.locator('[data-testid="map"][data-count="2"][data-ready="true"]').wait_for()
+    page.get_by_test_id("joined").select_option("sum_last_four")
+    page.locator('[data-testid="map"][data-at="sum_last_four"][data-ready="true"]').wait_for()
+    assert page.get_by_test_id("trouble").count() == page.get_by_test_id("layer").count() == 0
+
+
+def test_its_file_holds_t_sne_where_that_is_shown(explorer: Explorer, encoder: Subject) -> None:
+    def bent(**state: str) -> list[str]:
+        given = {"model": encoder.name, "of": "tokens", **state}
+        return [one.asked["layer"] for one in view.wanted(explorer, given) if one.call == "tsne"]
+
+    assert bent() == bent(way="tsne", lines="a king") == []
+    layers = ask(explorer, "points", of="tokens", lines=LINES)[0]["layers"]
+    assert bent(way="tsne") == layers
+    assert bent(way="tsne", lines="\n".join(["the king rules the land"] * 30), at="2") == ["2"]
+
+
 def test_its_file_holds_every_layer(explorer: Explorer, encoder: Subject) -> None:
     for of in ("tokens", "word"):
         state = {"model": encoder.name, "of": of}

@@ -150,9 +150,16 @@ def test_the_page_draws_the_lectures_pictures(browse: Callable[..., Any], run: C
     assert "columns=4%2C5%2C6%2C7%2C8" in page.url
 
     page.get_by_test_id("of").select_option("positions")
-    page.get_by_test_id("show-similarity").click()
+    page.get_by_text("Nobody told the model to make waves").wait_for()
     browsing.ready()
     own = browsing.explorer.subjects["gpt"].model.positions.table.detach().double().numpy()
+    path = page.get_by_test_id("wave-6").get_attribute("d")
+    heights = [float(point.split()[1]) for point in path.replace("M", "L").split("L")[1:]]
+    crest = np.abs(own[:, 4:9]).max()  # the largest number of the columns that are drawn touches the edge
+    assert [(150 - y) / 150 * crest for y in heights] == pytest.approx(own[:, 6].tolist(), abs=1e-4)
+
+    page.get_by_test_id("show-similarity").click()
+    browsing.ready()
     shown = page.get_by_test_id("similarity")
     box = shown.bounding_box()
     page.mouse.move(box["x"] + box["width"] * 3.5 / 64, box["y"] + box["height"] * 2.5 / 64)

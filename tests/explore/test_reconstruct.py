@@ -226,3 +226,10 @@ def test_the_page_moves_a_code_and_walks(browse: Callable[..., Any], run: Callab
     right = asked(explorer, "rows", drawn=pixels)[1]["pictures"]
     assert len(pixels) == 128 and right[0, 0].max() > 200
     assert drawn(".gallery tr:last-child td:nth-child(2) canvas") == right[-1, 0].flatten().tolist()
+    answers: list[int] = []
+    page.on("response", lambda answer: answers.append(answer.status))
+    page.get_by_test_id("wipe").click()
+    first = asked(explorer, "rows")[0]["numbers"][0]
+    page.get_by_text(f"The code of image {first + 1} ").wait_for(timeout=5000)
+    browsing.ready()
+    assert answers and set(answers) == {200}, "nobody asks for a drawing that was wiped off"

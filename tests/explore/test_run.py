@@ -162,7 +162,7 @@ def test_it_fits_runs_also_without_a_model_and_no_others(begun: Path, minilm: Pa
     assert not view.fits(explorer.subject(published))
     assert explorer.subject("begun").views == ("run",)
     for call in ("about", "metrics"):
-        with pytest.raises(UserError, match="not trained here"):
+        with pytest.raises(UserError, match="makes no sense"):
             explorer.answer("run", call, {"model": published})
 
 
@@ -194,7 +194,9 @@ def test_the_recipe_is_told_in_the_words_of_its_task(run: Callable[[str], Path])
     assert dict(words["settings"])["train.budget.epochs"] == "10"
 
 
-def test_the_page_follows_a_run_that_trains(browse: Callable[..., Any], begun: Path, locked: int) -> None:
+def test_the_page_follows_a_run_that_trains(
+    browse: Callable[..., Any], begun: Path, locked: int, run: Callable[[str], Path]
+) -> None:
     browsing = browse(begun)
     page = browsing.go("run")
     steps = lines(begun, "step")
@@ -212,10 +214,16 @@ def test_the_page_follows_a_run_that_trains(browse: Callable[..., Any], begun: P
     page.locator(f'[data-testid="run"][data-steps="{len(early)}"]').wait_for(timeout=5000)
     let_go(locked)
     page.get_by_text("stopped, step 60").wait_for(timeout=5000)
+    page.wait_for_timeout(200)
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.wait_for_timeout(1300)
     assert asked == []  # nobody asks any more
+    assert page.locator("nav a").count() == 1
+    shutil.copytree(run("translation") / "model", begun / "model")  # once there is a model, there is more to see of it
+    page.get_by_test_id("again").click()
+    page.get_by_test_id("view-heads").wait_for(timeout=5000)
+    assert page.locator("h2").inner_text() == "Run"
 
 
 def test_the_page_shows_two_runs_side_by_side(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
@@ -248,6 +256,7 @@ def test_the_page_shows_two_runs_side_by_side(browse: Callable[..., Any], run: C
         page.get_by_test_id("made-0").inner_text().removeprefix("✓").strip() == evaluations[0]["samples"][0][2].strip()
     )
     assert page.get_by_test_id("score-chrf").inner_text() == f"{evaluations[0]['scores']['chrf']['value']:.2f}"
+    assert page.get_by_test_id("speechless").is_visible()  # numbers are one word in German
     assert "kind: number_words" in page.get_by_test_id("recipe").inner_text()
     # A running mean that forgets, computed here again.
     page.get_by_test_id("smooth").fill("50")

@@ -195,6 +195,8 @@ def test_the_page_plays_the_stages_with_the_models_numbers(
     assert column("dot") == arrays["dots"][3].tolist()
     np.testing.assert_allclose(column("scale"), arrays["scores"][3], rtol=1e-3, atol=1e-5)
     assert column("weight") == arrays["weights"][3].tolist()
+    digits = {len(text.partition(".")[2]) for text in page.locator('[data-testid^="dot-"]').all_inner_texts()}
+    assert len(digits) == 1  # one below the other
     crosses = page.locator('[data-testid^="mask-"]').all_inner_texts()
     assert [text == "×" for text in crosses] == (arrays["masked"][3] == 1).tolist()
     # Before its stage a column is not there to be seen; the player goes on by itself.

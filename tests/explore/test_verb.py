@@ -83,6 +83,8 @@ def test_another_address_asks_for_a_token(run: Run) -> None:
             assert b'"gpt"' in answer.read()
     with explorer(str(run("gpt")), "--port", "0", "--host", "0.0.0.0", HEEDFUL_TOKEN="a" * 20) as (_, _, said):
         assert "aaaa" not in said
+    with explorer(str(run("gpt")), "--port", "0", "--host", "0.0.0.0", HEEDFUL_TOKEN="") as (_, _, said):
+        assert re.search(r"^token +\S{40,}$", said, re.MULTILINE), "one that is empty is none"
 
 
 def test_a_port_in_use_is_named_and_the_usual_one_gives_way(run: Run) -> None:
@@ -106,10 +108,23 @@ def test_a_view_is_written_to_a_file(run: Run, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [out]
 
 
+def test_a_run_without_a_checkpoint_is_written_to_a_file_all_the_same(run: Run, tmp_path: Path) -> None:
+    begun, out = tmp_path / "begun", tmp_path / "run.html"
+    begun.mkdir()
+    for name in ("recipe.yaml", "metrics.jsonl"):
+        (begun / name).write_bytes((run("gpt") / name).read_bytes())
+    result = CliRunner().invoke(app, ["explore", str(begun), "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    assert '"view": "run"' in out.read_text(encoding="utf-8")
+
+
 def test_mistakes_are_told_in_words(run: Run, tmp_path: Path) -> None:
     here = str(run("gpt"))
     assert "no such folder" in failing(str(tmp_path / "nowhere")).message
-    assert "named twice" in failing(here, here).message
+    (tmp_path / "file").touch()
+    assert "not a folder" in failing(str(tmp_path / "file")).message
+    twice = failing(here, here)
+    assert "named twice" in twice.message and twice.where == here
     assert "ends in .html" in (failing(here, "--out", str(tmp_path / "x.png")).expected or "")
     assert "--out" in (failing(here, "--view", "heads").todo or "")
     wrong = failing(here, "--out", str(tmp_path / "x.html"), "--view", "fill")

@@ -51,18 +51,21 @@ def explore_verb(
         if subject.broken is not None and not subject.views:
             raise UserError(f"there is nothing to look at: {subject.broken}", where=str(subject.folder))
         if subject.broken is not None:
-            typer.echo(f"note: {printable(subject.broken)}: {printable(subject.name)}", err=True)
+            typer.echo(
+                f"note: {printable(subject.name)}: {printable(subject.broken)}; its curves can be seen", err=True
+            )
     models = [subject.speaker for subject in explorer.subjects.values() if subject.broken is None]
     torch.set_num_threads(max((few_threads(one.model, one.device) for one in models), default=1))
     if out is not None:
         write(explorer, out, view, settings)
         return
-    policy = Policy.open(host, PORT if port is None else port, os.environ.get(TOKEN) or None)
-    if policy.token is not None and TOKEN not in os.environ:
-        say(f"token  {policy.token}")
-        say("       the page asks for it; set HEEDFUL_TOKEN to choose one yourself")
+    chosen = os.environ.get(TOKEN) or None
+    policy = Policy.open(host, PORT if port is None else port, chosen)
 
     def ready(url: str) -> None:
+        if policy.token != chosen:
+            say(f"token  {policy.token}")
+            say("       the page asks for it; set HEEDFUL_TOKEN to choose one yourself")
         say(f"open   {url}")
         say("       Ctrl-C ends it")
         if browser and sys.stdout.isatty():
@@ -101,13 +104,13 @@ def write(explorer: Explorer, out: Path, view: str | None, settings: Sequence[st
         raise UserError(
             "this view makes no sense of this model", where="--view", found=name, expected=", ".join(subject.views)
         )
-    state: dict[str, Any] = {"model": subject.name, **subject.sample}
+    state: dict[str, Any] = {"model": subject.name}
     for setting in settings:
         key, sign, value = setting.partition("=")
         if not sign:
             raise UserError("this is not KEY=VALUE", where="--set", found=setting, expected="such as text=hello")
         state[key] = value
-    page = page_of(explorer, Wish(view=name, state={key: value for key, value in state.items() if value is not None}))
+    page = page_of(explorer, Wish(view=name, state=state))
     fresh = files.temporary(out)
     with files.disk_errors(out.parent, f"write {out.name}"):
         try:
@@ -115,4 +118,4 @@ def write(explorer: Explorer, out: Path, view: str | None, settings: Sequence[st
             files.rename(fresh, out)
         finally:
             fresh.unlink(missing_ok=True)
-    say(f"wrote {shlex.quote(str(out))}: {len(page.encode()) / 1e6:.1f} MB, which open from the disk")
+    say(f"wrote {shlex.quote(str(out))}: {len(page.encode()) / 1e6:.1f} MB; it opens from the disk")

@@ -52,6 +52,7 @@ class Pass:
     asks: str
     sees: str  # where what it looks at is not its own past
     run: Callable[[], Tensor]
+    ahead: bool = False  # whether a token sees none that follow it
 
 
 @dataclass(frozen=True)
@@ -139,8 +140,7 @@ def _looks(model: nn.Module, values: dict[str, Tensor], heard: dict[str, Pass]) 
         if shown:
             weights, ran = values[shown[0]], heard[shown[0]]
             cross = ran.asks != ran.sees and fnmatchcase(shown[0], getattr(model, "alignment", ""))
-            ahead = bool(weights[0].triu(1).any()) if weights.shape[1] == weights.shape[2] else True
-            kind = "cross" if cross else "self" if ahead else "causal"
+            kind = "cross" if cross else "causal" if ran.ahead else "self"
             sees = ran.sees if cross else ran.asks
             # The query that writes a word is named by that word where it looks at another side.
             asks = "written" if cross and "written" in ran_sides(ran) else ran.asks
@@ -212,7 +212,7 @@ def read_pair(speaker: Any, given: Given) -> Reading:
         name: named(ids, speaker.tokenizer.pieces(ids), part)
         for name, ids, part in (("source", source, 0), ("target", target, 1), ("written", written, 1))
     }
-    return Reading(sides, (Pass("source", "source", read_source), Pass("target", "source", write)))
+    return Reading(sides, (Pass("source", "source", read_source), Pass("target", "source", write, ahead=True)))
 
 
 def source_ids(speaker: Any, text: str) -> list[int]:
@@ -243,7 +243,7 @@ def ahead(speaker: Any, ids: list[int]) -> Reading:
 
     first, *rest = named(ids, speaker.tokenizer.pieces(ids), 0)
     tokens = [replace(first, part=None), *rest]
-    return Reading({"text": tokens}, (Pass("text", "text", read),))
+    return Reading({"text": tokens}, (Pass("text", "text", read, ahead=True),))
 
 
 def read_both_ways(speaker: Any, given: Given) -> Reading:

@@ -19,6 +19,7 @@ COOKIE = b"heedful"
 MINUTE = 60.0
 HTML = [(b"content-type", b"text/html; charset=utf-8")]
 SCRIPT = [(b"content-type", b"text/javascript; charset=utf-8")]
+STYLE = [(b"content-type", b"text/css; charset=utf-8")]
 
 PAGE = b"""<!doctype html>
 <html lang="en">
@@ -26,15 +27,43 @@ PAGE = b"""<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>Heedful</title>
+<link rel="stylesheet" href="/login.css">
+<main>
 <h1>Heedful</h1>
-<p>The terminal in which the explorer was started shows its token.</p>
+<p id="about">The terminal in which the explorer was started shows its token, unless one was chosen for it.</p>
 <form>
-<label>Token <input name="token" type="password" autocomplete="current-password" required autofocus></label>
+<label for="token">Token</label>
+<div>
+<input id="token" type="password" autocomplete="current-password" aria-describedby="about" required autofocus>
 <button>Open</button>
+</div>
 <p role="alert"></p>
 </form>
+</main>
 <script src="/login.js" defer></script>
 </html>
+"""
+
+# The colours and shapes of the page behind the door.
+LOOK = b""":root { color-scheme: light dark; --paper: #f4f6f9; --card: #fff; --ink: #1d2430; --quiet: #5a6472;
+  --line: #d9dfe7; --accent: #0b63a5; --on: #fff; --warm: #b5490b; }
+@media (prefers-color-scheme: dark) { :root { --paper: #0f1319; --card: #171c24; --ink: #e6ebf2; --quiet: #9aa6b5;
+  --line: #2d3642; --accent: #6fb8f2; --on: #0f1319; --warm: #f0a15e; } }
+* { box-sizing: border-box; }
+body { margin: 0; min-height: 100vh; display: grid; place-items: center; background: var(--paper); color: var(--ink);
+  font: 1rem/1.5 Inter, system-ui, -apple-system, "Segoe UI", "Helvetica Neue", Arial, sans-serif; }
+main { width: min(27rem, calc(100vw - 2rem)); padding: 1.8rem 2rem; background: var(--card);
+  border: 1px solid var(--line); border-radius: 12px; }
+h1 { margin: 0 0 .4rem; font-size: 1.4rem; letter-spacing: -.01em; }
+p { margin: 0; color: var(--quiet); }
+label { display: block; margin: 1.2rem 0 .3rem; font-weight: 600; }
+div { display: flex; gap: .5rem; }
+input, button { font: inherit; border: 1px solid var(--line); border-radius: 8px; padding: .45rem .7rem; }
+input { flex: 1; min-width: 0; background: var(--card); color: inherit; }
+button { background: var(--accent); border-color: var(--accent); color: var(--on); font-weight: 600; cursor: pointer; }
+button:disabled { opacity: .5; cursor: default; }
+:focus-visible { outline: 2px solid var(--accent); outline-offset: 1px; }
+[role=alert] { min-height: 1.5em; margin-top: .5rem; color: var(--warm); }
 """
 
 # A link from elsewhere comes without the cookie, which is asked for from here; the address that was wanted is opened by
@@ -47,13 +76,23 @@ function enter() {
 }
 form.addEventListener("submit", async (event) => {
   event.preventDefault();
-  const body = JSON.stringify({ token: form.elements.token.value });
-  const answer = await fetch("/login", { method: "POST", headers: { "content-type": "application/json" }, body });
-  if (answer.ok) enter();
-  else document.querySelector("[role=alert]").textContent = (await answer.json()).error;
+  const [field, button, alert] = ["input", "button", "[role=alert]"].map((one) => form.querySelector(one));
+  alert.textContent = "";
+  button.disabled = true;
+  try {
+    const body = JSON.stringify({ token: field.value });
+    const answer = await fetch("/login", { method: "POST", headers: { "content-type": "application/json" }, body });
+    if (answer.ok) return enter();
+    alert.textContent = (await answer.json()).error;
+  } catch {
+    alert.textContent = "the explorer does not answer";
+  }
+  button.disabled = false;
+  field.select();
 });
-fetch("/login").then((answer) => answer.ok && enter());
+fetch("/login").then((answer) => answer.ok && enter(), () => {});
 """
+FILES = {"/login.js": (SCRIPT, CODE), "/login.css": (STYLE, LOOK)}
 
 
 class Door:
@@ -90,9 +129,9 @@ class Door:
             raise Refused(401, "this is not the token")
 
     async def stops(self, scope: Scope) -> Answer | None:
-        """What a stranger gets: the page that asks for the token, and its script; nothing, for whoever may pass."""
-        if scope["method"] != "POST" and scope["path"] == "/login.js":
-            return Answer(200, SCRIPT, CODE)
+        """What a stranger gets: the page that asks for the token, and its files; nothing, for whoever may pass."""
+        if scope["method"] != "POST" and scope["path"] in FILES:
+            return Answer(200, *FILES[scope["path"]])
         if await self.passes(scope):
             return None
         if scope["method"] != "POST" and scope["path"] == "/":

@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from heedful.errors import UserError
+
 KINDS = {"uint8": "u1", "float16": "f2", "float32": "f4", "int32": "i4"}
 STEP = 8
 
@@ -31,9 +33,18 @@ def pack(words: Mapping[str, Any], **arrays: NDArray[Any] | Tensor) -> bytes:
         listed.append({"name": name, "kind": kind, "shape": values.shape, "at": at})
         parts.append(data + bytes(-len(data) % STEP))
         at += len(parts[-1])
-    head = json.dumps({**words, "arrays": listed}, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
+    try:
+        text = json.dumps({**words, "arrays": listed}, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        raise diverged() from None
+    head = text.encode("utf-8", "replace")
     head += b" " * (-(len(head) + 4) % STEP)
     return struct.pack("<I", len(head)) + head + b"".join(parts)
+
+
+def diverged() -> UserError:
+    """The error of a model that has lost its numbers, as one does whose training went wrong."""
+    return UserError("what this model computes is not finite", todo="look at how it was trained")
 
 
 def unpack(packet: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:

@@ -118,10 +118,10 @@ def vectors(reading: Reading) -> Saying:
 
     def answers() -> list[Answer]:
         away = float(turned(run(reading)[0].float().mean(0), whole.mean(0)))
-        return [Answer("cosine of the text's vector with that of the whole model", 1 - away)]
+        return [Answer(f"cosine {1 - away:.4f} with the whole model's", None)]
 
     return Saying(
-        "the text's vector, the mean of its tokens'",
+        "the mean vector of the text",
         "mean of 1 − cosine of the tokens' vectors with the whole model's",
         [token.piece for token in reading.sides["text"]], answers, lambda: turned(run(reading)[0].float(), whole),
     )  # fmt: skip

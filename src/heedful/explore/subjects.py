@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from threading import RLock
+from threading import Lock, RLock
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -24,7 +24,7 @@ from heedful.explore.views import VIEWS, View, find
 from heedful.loading import load
 from heedful.scoring import results
 
-MOST_BYTES = 400_000_000  # of what is kept of a model
+MOST_BYTES, MOST_KEPT = 400_000_000, 256  # what is kept of a model: how large it is at the most, and how many
 # What a model is shown at first, where its run has no sample: the lectures' own sentences.
 TIRED = "The animal didn't cross the street because it was too tired"
 BEGINNING = "The child came home from"
@@ -47,12 +47,15 @@ class Subject:
         self.name, self.folder = name, folder
         self.lock = RLock()  # whoever watches a model has it alone
         self._kept: OrderedDict[str, Any] = OrderedDict()
+        self._opening = Lock()
 
     @cached_property
     def speaker(self) -> Any:
-        """The model with all that it takes to use it; weights that can be learned, whoever asks for them first."""
-        with torch.inference_mode(False):
-            return load(self.folder)
+        """The model with all that it takes to use it, loaded once; weights that can be learned, whoever asks first."""
+        with self._opening, torch.inference_mode(False):
+            if "speaker" not in self.__dict__:  # whoever waited here gets what the other has loaded
+                self.__dict__["speaker"] = load(self.folder)
+            return self.__dict__["speaker"]
 
     @property
     def broken(self) -> str | None:
@@ -94,7 +97,9 @@ class Subject:
             if found is None:
                 found = make()
             self._kept[key] = found
-            while len(self._kept) > 1 and sum(one.size for one in self._kept.values()) > MOST_BYTES:
+            while len(self._kept) > 1 and (
+                len(self._kept) > MOST_KEPT or sum(one.size for one in self._kept.values()) > MOST_BYTES
+            ):
                 self._kept.popitem(last=False)
             return found
 
@@ -155,12 +160,14 @@ class Explorer:
     def __init__(self, folders: Sequence[Path]) -> None:
         if not folders:
             raise UserError("there is nothing to open", todo="name a run, or a folder with a model")
-        for folder in folders:
+        for number, folder in enumerate(folders):
             if not folder.is_dir():
                 raise UserError(
-                    "there is no such folder", where=str(folder), expected="a run folder or a model folder",
-                    todo="`heedful runs` lists the runs below a folder",
+                    "this is not a folder" if folder.exists() else "there is no such folder", where=str(folder),
+                    expected="a run folder or a model folder", todo="`heedful runs` lists the runs below a folder",
                 )  # fmt: skip
+            if folder.resolve() in [other.resolve() for other in folders[:number]]:
+                raise UserError("the same folder is named twice", where=str(folder), todo="leave it out once")
         called = named(folders)
         if "model" in called and (above := called["model"].resolve().parent.name) not in called:
             called[above] = called.pop("model")  # as it is called in every run
@@ -184,7 +191,17 @@ class Explorer:
             raise UserError("there is no such question", where=view, found=shown(call))
         kind, function = module.CALLS[call]
         text = question if isinstance(question, bytes) else json.dumps(question).encode()
-        return function(self, asked(kind, text))
+        settings = asked(kind, text)
+        if hasattr(settings, "model"):
+            require_fit(module, self.subject(settings.model))
+        return function(self, settings)
+
+
+def require_fit(view: View, subject: Subject) -> None:
+    """Refuse what a view is asked about a model that it makes no sense of, or that cannot be opened."""
+    if not view.fits(subject):
+        message = subject.broken or "this view makes no sense of this model"
+        raise UserError(message, where="model", found=shown(subject.name))
 
 
 def asked(kind: type[AnyConfig], text: bytes) -> AnyConfig:

@@ -96,6 +96,6 @@ def stated(state: Mapping[str, Any], numbers: Sequence[str], lists: Sequence[str
             continue
         try:
             found[name] = json.loads(f"[{said}]" if name in lists else str(said))
-        except ValueError:
+        except (ValueError, RecursionError):
             raise UserError("this is not a number", where=name, found=shown(said)) from None
     return found

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
+from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
 from sklearn.neighbors import NearestNeighbors
 
@@ -68,8 +69,23 @@ class Maps:
 
 def tsne(vectors: Floats, perplexity: float, seed: int) -> Floats:
     """Vectors (N, D) as points (N, 2) such that near ones stay near; of few vectors, fewer are taken for near."""
-    made: Floats = TSNE(perplexity=min(perplexity, (len(vectors) - 1) / 3), random_state=seed).fit_transform(vectors)
+    near = min(perplexity, (len(vectors) - 1) / 3)
+    made: Floats = TSNE(perplexity=near, init=beginning(vectors, seed), random_state=seed).fit_transform(vectors)
     return made
+
+
+def beginning(vectors: Floats, seed: int) -> Floats:
+    """Where t-SNE begins, (N, 2): in the directions of most spread, or by chance where vectors have no two of them.
+
+    This is what scikit-learn does by itself, but for vectors that are all the same: of these it makes points that are
+    no numbers, and its tree of them ends the process.
+    """
+    if vectors.shape[1] > 1:
+        first: Floats = PCA(2, random_state=seed).fit_transform(vectors).astype(np.float32)
+        spread = first[:, 0].std()
+        if spread > 0:
+            return first / spread * 1e-4
+    return np.random.default_rng(seed).normal(scale=1e-4, size=(len(vectors), 2)).astype(np.float32)
 
 
 def neighbour_accuracy(points: Floats, labels: NDArray[np.int64], neighbours: int) -> float:

@@ -44,5 +44,6 @@ export function told(value: number, digits = 4): string {
 }
 
 export function percent(value: number): string {
+  if (value > 0 && value < 0.000005) return "<0.001 %";
   return `${(100 * value).toFixed(value > 0 && value < 0.0005 ? 3 : 1)} %`;
 }

@@ -118,6 +118,7 @@ function inside(element: HTMLElement, style: CSSStyleDeclaration, into: SVGEleme
         rx: Math.min(parseFloat(style.borderTopLeftRadius) || 0, box.height / 2),
         fill: seen(style.backgroundColor) ? style.backgroundColor : "none",
         ...(line ? { stroke: style.borderTopColor, "stroke-width": line } : {}),
+        ...(line && style.borderTopStyle === "dashed" ? { "stroke-dasharray": "4 3" } : {}),
       }),
     );
   }

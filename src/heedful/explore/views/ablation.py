@@ -76,6 +76,8 @@ def alone(explorer: Explorer, asked: Missing) -> bytes:
     subject = explorer.subject(asked.model)
     with subject.lock:
         looks, said = opened(subject, asked)
+        if not said.pieces:
+            raise UserError("nothing can be lost of a text without tokens", where="text", todo="write some words")
         losses = []
         for head in range(look_at(looks, asked.look).heads):
             with silent(subject.model, taps_of(looks, [(asked.look, asked.layer, head)])):

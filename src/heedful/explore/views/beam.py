@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from heedful.explore.subjects import Explorer, Subject
 
 TITLE = "Beam search"
-ABOUT = "The tree of what the model could write: of all candidates of a step only the k likeliest go on."
+ABOUT = "All that the model could write, as a tree: in each step only the k likeliest go on."
 
 MOST_BEAMS, MOST_STEPS = 16, 200
 BEAMS = 3  # at the least, where nobody asks for fewer: one alone is no tree
 STEPS = 12  # of a language model, whose text has no end of its own
+NEAR = 16  # tokens before a candidate that tell how it reads: whether it begins a word, say
 PRUNED, KEPT, ENDED = range(3)
 
 
@@ -167,7 +168,7 @@ def spelled(speaker: Any, asked: Wanted, nodes: Sequence[Node]) -> list[str]:
     paths = [[nodes[one].token for one in path_to(pairs, number)] for number in range(len(nodes))]
     if translates(speaker):
         return [speaker.tokenizer.decode(ids) for ids in paths]
-    before = begun(speaker, asked, ()).ids[1:]
+    before = begun(speaker, asked, ()).ids[1:][-NEAR:]
     return [speaker._added(before, ids) for ids in paths]
 
 

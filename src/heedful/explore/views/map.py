@@ -26,7 +26,7 @@ from heedful.data.images import Images, scaled
 from heedful.errors import UserError, shown
 from heedful.explore import inspect
 from heedful.explore.inspect import Given
-from heedful.explore.packets import pack
+from heedful.explore.packets import diverged, pack
 from heedful.explore.views import Request
 from heedful.loading import read_recipe
 from heedful.scoring import results
@@ -42,6 +42,9 @@ ABOUT = "Vectors as points of a map: what is alike for the model lies close toge
 MOST = 1000  # points
 FEW = 500  # words of a table, or images
 MANY = 300  # points of which a file holds what is near in every layer
+FEWER = 100  # points of which a file holds every layer by t-SNE
+LEAST = 4  # points for t-SNE
+COMPARED = 64  # points that are compared in every layer
 SIDE = 32  # pixels of a small image
 PERPLEXITY = 30.0  # neighbours that t-SNE keeps near, about
 SPELLED = re.compile(r"\w+(?:['’-]\w+)*")
@@ -169,8 +172,8 @@ def tsne(explorer: Explorer, asked: Layer) -> bytes:
 
     found = cloud(explorer.subject(asked.model), asked)
     vectors = found.layer(asked.layer)
-    if len(vectors) < 4:
-        raise UserError("there are too few points for t-SNE", found=str(len(vectors)), expected="4 or more")
+    if len(vectors) < LEAST:
+        raise UserError("there are too few points for t-SNE", found=str(len(vectors)), expected=f"{LEAST} or more")
     made = torch.from_numpy(maps.tsne(vectors.numpy(), PERPLEXITY, 0)).float()
     return pack({}, points=turned(made - made.mean(0), found.flat[asked.layer][0]))
 
@@ -183,8 +186,10 @@ def cosines(explorer: Explorer, asked: Layer) -> bytes:
 def contexts(explorer: Explorer, asked: Mapped) -> bytes:
     """The cosine of each point's vector with every other in all layers that are not joined (P, N, N)."""
     found = cloud(explorer.subject(asked.model), asked)
-    if len(found.names) > 64:
-        raise UserError("these are too many to compare in every layer", found=str(len(found.names)), expected="64")
+    if len(found.names) > COMPARED:
+        raise UserError(
+            "these are too many to compare in every layer", found=str(len(found.names)), expected=f"at most {COMPARED}"
+        )
     own = [name for name in found.layers if name not in JOINED]
     return pack({"layers": own}, cosines=torch.stack([alike(found.layers[name]) for name in own]))
 
@@ -201,12 +206,16 @@ def wanted(explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
     if of == "word" and state.get("word") is not None:
         asked["word"] = state["word"]
     found = cloud(subject, Mapped(**{**asked, "lines": tuple(asked.get("lines", ()))}))
-    layers = list(found.layers) if len(found.names) <= MANY else [state.get("at") or found.last]
+    now = state.get("at") if state.get("at") in found.layers else found.last
+    count = len(found.names)
+    layers = list(found.layers) if count <= MANY else [now]
+    bent = [] if state.get("way") != "tsne" or count < LEAST else layers if count <= FEWER else [now]
     return [
         Request("map", "begin", {"model": subject.name}),
         Request("map", "points", asked),
         *(Request("map", "cosines", {**asked, "layer": layer}) for layer in layers),
-        *([Request("map", "contexts", asked)] if of == "word" else []),
+        *(Request("map", "tsne", {**asked, "layer": layer}) for layer in bent),
+        *([Request("map", "contexts", asked)] if of == "word" and len(found.names) <= COMPARED else []),
     ]
 
 
@@ -269,7 +278,14 @@ def cloud(subject: Subject, asked: Mapped) -> Cloud:
         raise UserError("there is no such map of this model", where="of", found=asked.of)
     makers = {"table": words_alone, "codes": codes}
     key = json.dumps(["map", asked.of, asked.lines, asked.word])
-    return subject.kept(key, lambda: makers.get(asked.of, of_lines)(subject, asked))
+    return subject.kept(key, lambda: finite(makers.get(asked.of, of_lines)(subject, asked)))
+
+
+def finite(found: Cloud) -> Cloud:
+    """Refuse vectors that cannot be points."""
+    if not all(bool(vectors.isfinite().all()) for vectors in found.layers.values()):
+        raise diverged()
+    return found
 
 
 def of_lines(subject: Subject, asked: Mapped) -> Cloud:

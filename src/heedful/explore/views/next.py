@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from heedful.explore.subjects import Explorer, Subject
 
 TITLE = "Next word"
-ABOUT = "One number for every word that the model knows: softmax makes them chances, and one word is chosen."
+ABOUT = "A number for every word that the model knows: softmax makes them chances."
 
 MOST = 256  # tokens that are written
 BARS = 20  # tokens that a reader can pick

@@ -317,20 +317,23 @@ def wanted(explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
     page = _said(state, "page", int) or 0
 
     def numbers(page: int) -> tuple[list[int], int]:
-        return chosen(gallery, subjects.asked(Rows, json.dumps({**base, **some, "page": page}).encode()))
+        with gallery.lock:
+            return chosen(gallery, subjects.asked(Rows, json.dumps({**base, **some, "page": page}).encode()))
 
     near, pages = numbers(page)
+    with gallery.lock:
+        units = gallery.units
     image, last = (
         near[min(place, len(near) - 1)] if (said := _said(state, name, int)) is None else said
         for name, place in (("image", 0), ("last", 1))
     )
     # A reader goes through the pages, looks at other images, and moves their codes, where the file stays small.
     others = {each: numbers(each)[0][:2] for each in range(min(pages, TURNED)) if each != page}
-    small = math.prod(gallery.shape) * STOPS * len(gallery.units) * len(near) <= SMALL
+    small = math.prod(gallery.shape) * STOPS * len(units) * len(near) <= SMALL
     moved = {image, *(near if small else [])}
     asked = [("rows", {**base, **some, "page": each}) for each in (page, *others)]
     asked += [("code", {**base, "image": each}) for each in {image, *near, *(first for first, *_ in others.values())}]
-    asked += [("sweep", {**base, "image": each, "unit": unit, "moved": []}) for each in moved for unit in gallery.units]
+    asked += [("sweep", {**base, "image": each, "unit": unit, "moved": []}) for each in moved for unit in units]
     ways = {(first, to) for first in moved for to in (last, *near)} | {(two[0], two[-1]) for two in others.values()}
     asked += [("walk", {**base, "first": first, "last": to}) for first, to in ways]
     return [Request("reconstruct", call, each) for call, each in asked]

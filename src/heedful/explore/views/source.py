@@ -10,12 +10,14 @@ import sys
 import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import heedful
+from heedful.errors import UserError
 from heedful.explore import inspect
 from heedful.explore.packets import pack
 from heedful.explore.views import Asked, Request
@@ -28,8 +30,10 @@ TITLE = "Source"
 ABOUT = "The model's own code, with the shapes that each line makes of your input."
 PACKAGE = Path(heedful.__file__).parent
 SHOWN = ("models", "blocks")  # the parts of the package that are followed
+LONGEST = 1500  # tokens of an input: a recurrent model runs its lines anew for each
 MOST = 6  # tensors that are told of a line
 KEYWORD, STRING, NUMBER, COMMENT, DEFINED = range(1, 6)  # kinds of words, in colours of their own
+_parsing = Lock()  # Python 3.11 loses count of how deep it is where two threads parse code (its issue 106905)
 LETTER = re.compile(r"(?:and )?([A-Z]) ([^.]+)")
 
 
@@ -44,7 +48,12 @@ def paints(speaker: Any) -> bool:
 
 def lines(explorer: Explorer, asked: Asked) -> bytes:
     """Every file whose code ran, the model's own first, with what happened at each line."""
-    subject = explorer.subject(asked.model)
+    with _parsing:
+        return followed(explorer.subject(asked.model), asked)
+
+
+def followed(subject: Subject, asked: Asked) -> bytes:
+    """The same, by whoever is the only one to parse code."""
     with subject.lock:
         seen = follow(pass_through(subject, asked), sources())
     own = Path(sys.modules[type(subject.model).__module__].__file__ or "")
@@ -77,6 +86,11 @@ def pass_through(subject: Subject, asked: Asked) -> Callable[[], object]:
     if not inspect.reads(speaker):
         return lambda: speaker.reconstruct(np.zeros((1, *speaker.canvas.image), np.float32))
     reading = inspect.reading(speaker, asked)
+    if (count := sum(map(len, reading.sides.values()))) > LONGEST:
+        raise UserError(
+            "this text is too long to be followed line by line", where="text", found=f"{count:,} tokens",
+            expected=f"at most {LONGEST:,}", todo="give a shorter one",
+        )  # fmt: skip
     pattern = f"*.{inspect.WEIGHTS}" if subject.attentions else "*"
     return lambda: inspect.trace(speaker.model, reading, pattern)
 

