@@ -49,7 +49,7 @@ PACKAGES = {
     "chemist": ("rxnfp", "models/transformers/bert_pretrained"),
 }
 TIRED = "The animal didn't cross the street because it was too tired"
-REACTION = "C C ( = O ) Cl . N C c 1 c c c c c 1 >> C C ( = O ) N C c 1 c c c c c 1"
+REACTION = "C C ( = O ) Cl . N C c 1 c c c c c 1 . C C N ( C C ) C C"
 
 
 class Shot(NamedTuple):
