@@ -81,7 +81,10 @@ BERT = ROOT / "docs" / "models" / "bert.md"
 AUTOENCODER = ROOT / "docs" / "models" / "autoencoder.md"
 GPT = ROOT / "docs" / "models" / "gpt.md"
 CONV = ROOT / "docs" / "models" / "conv_classifier.md"
-DOCS = [ROOT / "docs" / name for name in ("python.md", "distributed.md", "autoencoders.md", "language-models.md", "explorer.md")]
+DOCS = [
+    ROOT / "docs" / name
+    for name in ("python.md", "distributed.md", "autoencoders.md", "language-models.md", "explorer.md")
+]
 SESSIONS = [ROOT / "README.md", *DOCS, SEQ2SEQ, BERT, AUTOENCODER, GPT, CONV]
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 
