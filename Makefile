@@ -34,7 +34,7 @@ $(PAGE): $(shell find web -name node_modules -prune -o -type f -print 2>/dev/nul
 		"install it, then: make web" >&2; exit 2; }
 	@node -e 'const [a, b] = process.versions.node.split("."); process.exit(+a > 20 || (+a === 20 && +b >= 19) ? 0 : 1)' || \
 		{ echo "The explorer's page needs Node 20.19 or newer, and found $$(node --version)." >&2; exit 2; }
-	cd web && npm ci --silent --no-fund --no-audit && npm run --silent build
+	cd web && npm install --no-save --silent --no-fund --no-audit && npm run --silent build
 	@touch $@
 
 # Pictures of every view for docs/, taken in a real browser from small models that are trained for it.

@@ -22,5 +22,5 @@ class PageHook(BuildHookInterface):
                 "everything else works without it."
             )
             return
-        for command in (["ci", "--no-fund", "--no-audit"], ["run", "build"]):
+        for command in (["install", "--no-save", "--no-fund", "--no-audit"], ["run", "build"]):
             subprocess.run([npm, *command], cwd=root / "web", check=True)
