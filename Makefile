@@ -26,8 +26,8 @@ web: $(PAGE)
 
 # The same where Node is present; all else works without it.
 page:
-	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory web; \
-		else echo "The explorer's page is not built: npm was not found. Install Node 20.19 or newer, then: make web"; fi
+	@$(MAKE) --no-print-directory web || \
+		echo "The explorer's page is not built; all else works without it. Once Node 20.19 or newer is here: make web"
 
 $(PAGE): $(shell find web -name node_modules -prune -o -type f -print 2>/dev/null)
 	@command -v npm >/dev/null || { echo "npm was not found. The explorer's page is built with Node 20.19 or newer:" \

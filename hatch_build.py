@@ -18,9 +18,11 @@ class PageHook(BuildHookInterface):
         npm = shutil.which("npm")
         if npm is None:
             self.app.display_warning(
-                "npm was not found: the explorer's page is left out. Install Node 20.19 or newer and build again; "
-                "everything else works without it."
+                "npm was not found: the explorer's page is left out, and everything else works without it; install "
+                "Node 20.19 or newer and build again to have it."
             )
             return
         for command in (["install", "--no-save", "--no-fund", "--no-audit"], ["run", "build"]):
-            subprocess.run([npm, *command], cwd=root / "web", check=True)
+            if subprocess.run([npm, *command], cwd=root / "web").returncode:
+                self.app.display_warning("the explorer's page could not be built, and is left out; is Node 20.19 here?")
+                return

@@ -22,6 +22,7 @@ from heedful.explore.guard import Policy, serving
 from heedful.explore.page import built
 from heedful.explore.server import application
 from heedful.explore.subjects import Explorer
+from heedful.explore.subjects import asked as question
 from heedful.explore.views import VIEWS, find
 
 # Views that are shown on another model than the first that they make sense of.
@@ -186,7 +187,7 @@ def test_a_notebook_shows_the_view_in_a_frame_of_its_own(
 
 
 def test_a_view_that_makes_no_sense_is_refused(run: Callable[[str], Path]) -> None:
-    with pytest.raises(UserError, match="nothing to show"):
+    with pytest.raises(UserError, match="nothing to open"):
         show()
     with pytest.raises(UserError, match="no such view"):
         show(run("images"), view="palm")
@@ -202,7 +203,7 @@ def test_a_view_that_makes_no_sense_is_refused(run: Callable[[str], Path]) -> No
 
 
 def test_a_file_holds_the_first_model_that_fits_and_its_sample(run: Callable[[str], Path]) -> None:
-    html = show(run("images"), run("translation")).html
+    html = show(run("images"), run("translation"), view="heads").html
     (held,) = re.findall(r'<script id="held" type="application/json">(.*?)</script>', html, re.DOTALL)
     state = json.loads(held)["state"]
     assert state["model"] == "translation"
@@ -217,9 +218,18 @@ def test_a_file_also_answers_what_its_page_has_asked(run: Callable[[str], Path])
     (held,) = re.findall(r'<script id="held" type="application/json">(.*?)</script>', html, re.DOTALL)
     answers = json.loads(held)["answers"]
     assert [one["asked"] for one in answers if one["asked"]["text"] == "seven"] == [asked]
-    many = tuple(Question(view="heads", call="tokens", asked={**asked, "text": str(n)}) for n in range(2000))
-    with pytest.raises(UserError, match="too large"):
-        page_of(explorer, Wish(view="heads", questions=many))
+    many = [{"view": "heads", "call": "tokens", "asked": {**asked, "text": str(n)}} for n in range(101)]
+    with pytest.raises(UserError, match="at most 100"):
+        question(Wish, json.dumps({"view": "heads", "questions": many}).encode())
+    with pytest.raises(UserError, match="too long for a file"):
+        page_of(explorer, Wish(view="heads", state={"text": "five"}), seconds=0.0)
+
+
+def test_where_nobody_names_a_view_the_first_that_fits_is_shown(run: Callable[[str], Path]) -> None:
+    (held,) = re.findall(
+        r'<script id="held" type="application/json">(.*?)</script>', show(run("images")).html, re.DOTALL
+    )
+    assert json.loads(held)["view"] == Explorer([run("images")]).subjects["images"].views[0]
 
 
 def test_a_long_text_keeps_the_layers_beside_the_one_that_is_shown(

@@ -127,6 +127,12 @@ def test_any_other_address_has_a_token_or_is_refused(host: str) -> None:
     assert Policy.open(host, 8000, TOKEN).token == TOKEN
 
 
+def test_the_address_that_is_printed_is_answered() -> None:
+    for host in ("127.0.0.1", "::1", "192.168.1.5", "Lab.example.org"):
+        policy = Policy.open(host, 8000)
+        assert policy.answers_to(policy.url.removeprefix("http://").rstrip("/").encode())
+
+
 @pytest.mark.parametrize("token", ["", "x" * 15])
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
 def test_short_tokens_are_refused(host: str, token: str) -> None:

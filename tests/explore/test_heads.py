@@ -67,7 +67,8 @@ def test_heads_are_chosen_and_differ_in_where_it_looks(
     assert shares(page) == pytest.approx(looked[layer, :count, it].mean(0).tolist(), abs=1e-3)
     each = []
     for head in range(count):
-        page.get_by_test_id(f"head-{head}").dblclick()
+        if count > 1:  # one that is alone would bring back all
+            page.get_by_test_id(f"head-{head}").dblclick()
         each.append(shares(page))
         assert each[-1] == pytest.approx(looked[layer, head, it].tolist(), abs=1e-3)
     assert len({tuple(one) for one in each}) == count

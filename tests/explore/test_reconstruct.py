@@ -123,7 +123,7 @@ def test_a_drawing_is_read_as_any_image(run: Callable[[str], Path]) -> None:
     pixels = np.zeros((1, 1, 8, 8), np.float32)
     pixels[:, :, 0] = 1
     words, arrays = asked(explorer, "rows", drawn=DRAWING)
-    assert words["numbers"][0] == view.DRAWN and len(words["numbers"]) == 10
+    assert words["numbers"][0] == view.DRAWN and len(words["numbers"]) == 11
     assert (arrays["pictures"][0, 0] == as_bytes(pixels)[0]).all()
     assert np.abs(arrays["pictures"][-1, 0].astype(int) - as_bytes(painter.reconstruct(pixels))[0]).max() <= 1
     assert asked(explorer, "code", image=-1, drawn=DRAWING)[1]["code"] == pytest.approx(painter.encode(pixels)[0])

@@ -206,6 +206,7 @@ def test_the_page_plays_the_stages_with_the_models_numbers(
     page.get_by_test_id("play").click()
     page.locator('[data-testid="steps"][data-step="2"]').wait_for(timeout=5000)
     assert page.get_by_test_id("scale-0").is_visible()
+    page.locator('[data-testid="steps"][data-step="3"]').wait_for(timeout=5000)
     page.get_by_test_id("play").click()
     # A strip tells its numbers.
     page.get_by_test_id("asking").focus()

@@ -16,13 +16,12 @@ import typer
 
 from heedful.commands.display import say
 from heedful.errors import UserError, printable
-from heedful.explore.export import Wish, page_of
+from heedful.explore.export import Wish, first_view, page_of
 from heedful.explore.guard import Policy, serve
 from heedful.explore.page import built
 from heedful.explore.protocol import listen
 from heedful.explore.server import application
 from heedful.explore.subjects import Explorer
-from heedful.explore.views import find
 from heedful.loading import few_threads
 from heedful.training import files
 
@@ -45,6 +44,8 @@ def explore_verb(
     if out is not None:
         require_html(out)
     built()
+    chosen = os.environ.get(TOKEN) or None
+    policy = Policy.open(host, PORT if port is None else port, chosen)
     explorer = Explorer(folders)
     for subject in explorer.subjects.values():
         typer.echo(f"loading {printable(subject.name)} ...", err=True)
@@ -59,8 +60,6 @@ def explore_verb(
     if out is not None:
         write(explorer, out, view, settings)
         return
-    chosen = os.environ.get(TOKEN) or None
-    policy = Policy.open(host, PORT if port is None else port, chosen)
 
     def ready(url: str) -> None:
         if policy.token != chosen:
@@ -97,20 +96,13 @@ def require_html(out: Path) -> None:
 
 def write(explorer: Explorer, out: Path, view: str | None, settings: Sequence[str]) -> None:
     """Write a view of the first subject, with everything in it that the page will ask."""
-    subject = next(iter(explorer.subjects.values()))
-    name = subject.views[0] if view is None else view
-    find(name)
-    if name not in subject.views:
-        raise UserError(
-            "this view makes no sense of this model", where="--view", found=name, expected=", ".join(subject.views)
-        )
-    state: dict[str, Any] = {"model": subject.name}
+    state: dict[str, Any] = {"model": next(iter(explorer.subjects))}
     for setting in settings:
         key, sign, value = setting.partition("=")
         if not sign:
             raise UserError("this is not KEY=VALUE", where="--set", found=setting, expected="such as text=hello")
         state[key] = value
-    page = page_of(explorer, Wish(view=name, state=state))
+    page = page_of(explorer, Wish(view=view or first_view(explorer), state=state))
     fresh = files.temporary(out)
     with files.disk_errors(out.parent, f"write {out.name}"):
         try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import time
 import zlib
 from base64 import b64encode
 from html import escape
@@ -19,6 +21,7 @@ from heedful.explore.subjects import Explorer, asked
 from heedful.explore.views import Request, find
 
 MOST_ASKED = 2000  # questions that a file answers
+MOST_TOLD = 100  # questions that a page tells of
 MOST_BYTES = 256_000_000  # of answers, before they are packed
 
 
@@ -35,11 +38,12 @@ class Wish(Config):
 
     view: str = Field(max_length=100)
     state: dict[str, str | bool | int | float | None] = Field({}, max_length=100)
-    questions: tuple[Question, ...] = Field((), max_length=MOST_ASKED)
+    questions: tuple[Question, ...] = Field((), max_length=MOST_TOLD)
 
 
-def page_of(explorer: Explorer, wish: Wish) -> str:
-    """The page with everything in it; what reads it can reach nothing else."""
+def page_of(explorer: Explorer, wish: Wish, seconds: float = math.inf) -> str:
+    """The page with everything in it, if that is done in time; what reads it can reach nothing else."""
+    end = time.monotonic() + seconds
     view, state = find(wish.view), whole_state(explorer, wish)
     questions = [Request(one.view, one.call, one.asked) for one in wish.questions]
     try:
@@ -51,6 +55,8 @@ def page_of(explorer: Explorer, wish: Wish) -> str:
         raise UserError("this view is too large for a file", found=f"{len(each):,} parts", expected=f"{MOST_ASKED:,}")
     answers, size = [], 0
     for one in each.values():
+        if time.monotonic() > end:
+            raise UserError("this view takes too long for a file", todo="give a shorter text")
         packet = explorer.answer(one.view, one.call, one.asked)
         size += len(packet)
         if size > MOST_BYTES:
@@ -119,10 +125,21 @@ class Shown:
         return f'<iframe {frame} height="{self.height}" frameborder="0" srcdoc="{escape(self.html)}"></iframe>'
 
 
-def show(*folders: str | Path, view: str = "heads", height: int = 640, **state: Any) -> Shown:
-    """A view of trained models, in a notebook or in a file; `state` is what the page's address says, as text="..."."""
-    if not folders:
-        raise UserError("there is nothing to show", expected="run folders or model folders")
+def show(*folders: str | Path, view: str | None = None, height: int = 640, **state: Any) -> Shown:
+    """A view of trained models, in a notebook or in a file, else the first that the first of them has.
+
+    `state` is what the page's address says, as text="...".
+    """
+    explorer = Explorer([Path(folder) for folder in folders])
+    view = view or first_view(explorer)
     lists = {name: ",".join(map(str, value)) for name, value in state.items() if isinstance(value, list | tuple)}
     told = json.dumps({"view": view, "state": {**state, **lists}}, default=str).encode()
-    return Shown(page_of(Explorer([Path(folder) for folder in folders]), asked(Wish, told)), height)
+    return Shown(page_of(explorer, asked(Wish, told)), height)
+
+
+def first_view(explorer: Explorer) -> str:
+    """The view that is shown where nobody says."""
+    first = next(iter(explorer.subjects.values()))
+    if not first.views:
+        raise UserError(f"there is nothing to look at: {first.broken}", where=str(first.folder))
+    return first.views[0]

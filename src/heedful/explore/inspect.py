@@ -143,13 +143,8 @@ def _looks(model: nn.Module, values: dict[str, Tensor], heard: dict[str, Pass]) 
             kind = "cross" if cross else "causal" if ran.ahead else "self"
             sees = ran.sees if cross else ran.asks
             # The query that writes a word is named by that word where it looks at another side.
-            asks = "written" if cross and "written" in ran_sides(ran) else ran.asks
+            asks = "written" if cross and ran.asks == "target" else ran.asks
             yield Look(name, kind, asks, sees, shown, weights.shape[0])
-
-
-def ran_sides(each: Pass) -> tuple[str, ...]:
-    """The names by which the tokens of a pass can be called."""
-    return ("target", "written") if each.asks == "target" else (each.asks,)
 
 
 # ------------------------------------------------------------------ how each kind of model reads
@@ -179,7 +174,7 @@ def writes(speaker: Any) -> bool:
 def encoder_in(speaker: Any) -> Any:
     """The encoder of a model that reads texts both ways; None, where there is none."""
     model = getattr(speaker.model, "encoder", speaker.model)
-    return model if isinstance(speaker.tokenizer, WordPieces) and hasattr(model, "layers") else None
+    return model if hasattr(speaker.tokenizer, "mask") and hasattr(model, "layers") else None
 
 
 def listens(speaker: Any) -> bool:

@@ -71,9 +71,7 @@ class Policy:
     @cached_property
     def hosts(self) -> frozenset[str]:
         """The values of a Host header that are accepted; elsewhere than on loopback, any address besides."""
-        known = {*LOCAL, *(name.lower() for name in self.names)}
-        if self.loopback:
-            known.add(bracketed(self.host))
+        known = {*LOCAL, bracketed(self.host).lower(), *(name.lower() for name in self.names)}
         return frozenset(f"{name}:{self.port}" for name in known) | (known if self.port == 80 else set())
 
     def answers_to(self, host: bytes) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from heedful.explore.guard import Refused, read_json
 from heedful.explore.page import built
 from heedful.explore.subjects import Explorer, asked
 
+LONGEST = 50.0  # seconds for a file; what takes longer is refused, and works on for nobody
+READ = ["GET", "HEAD"]
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
@@ -23,11 +26,11 @@ def application(explorer: Explorer) -> FastAPI:
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     files = built()
 
-    @app.get("/")
+    @app.api_route("/", methods=READ)
     async def index() -> Response:
         return Response(files["index.html"], media_type="text/html; charset=utf-8")
 
-    @app.get("/assets/{name}")
+    @app.api_route("/assets/{name}", methods=READ)
     async def asset(name: str) -> Response:
         found = files.get(f"assets/{name}")
         if found is None:
@@ -36,14 +39,14 @@ def application(explorer: Explorer) -> FastAPI:
 
     @app.get("/api/about")
     async def about() -> Response:
-        return Response(json.dumps(await run_in_threadpool(explorer.about)), media_type="application/json")
+        return await answered(explorer, lambda: json.dumps(explorer.about()).encode(), "application/json")
 
     @app.post("/api/export")
     async def export(request: Request) -> Response:
         body = await request.body()
         read_json(body)
         kind = "text/html; charset=utf-8"
-        return await answered(explorer, lambda: page_of(explorer, asked(Wish, body)).encode(), kind)
+        return await answered(explorer, lambda: page_of(explorer, asked(Wish, body), LONGEST).encode(), kind)
 
     @app.post("/api/{view}/{call}")
     async def ask(view: str, call: str, request: Request) -> Response:
@@ -59,10 +62,14 @@ def application(explorer: Explorer) -> FastAPI:
     async def lost(request: Request, error: Any) -> Response:
         return refused(404, "there is nothing here")
 
+    @app.exception_handler(405)
+    async def other_way(request: Request, error: Any) -> Response:
+        return refused(405, "this is asked for in another way")
+
     return app
 
 
-async def answered(explorer: Explorer, work: Any, kind: str) -> Response:
+async def answered(explorer: Explorer, work: Callable[[], bytes], kind: str) -> Response:
     """What a piece of work gives; a user's mistake is told in its own words, less what names the disk."""
     try:
         return Response(await run_in_threadpool(work), media_type=kind)
@@ -75,8 +82,9 @@ def hidden(explorer: Explorer, error: UserError) -> list[str]:
     lines = [error.message, *(f"{name}: {text}" for name, text in (
         ("found", error.found), ("expected", error.expected), ("to do", error.todo)) if text)]  # fmt: skip
     for subject in explorer.subjects.values():
-        for path in (str(subject.folder.resolve()), str(subject.folder)):
-            lines = [line.replace(path, subject.name) for line in lines]
+        for path in (subject.folder.resolve(), subject.folder):
+            if len(path.parts) > 1:  # "." and "model" are words, too
+                lines = [line.replace(str(path), subject.name) for line in lines]
     return lines
 
 

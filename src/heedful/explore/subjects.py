@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -25,6 +26,7 @@ from heedful.loading import load
 from heedful.scoring import results
 
 MOST_BYTES, MOST_KEPT = 400_000_000, 256  # what is kept of a model: how large it is at the most, and how many
+PATIENCE = 2.0  # seconds until what could not be opened is tried again
 # What a model is shown at first, where its run has no sample: the lectures' own sentences.
 TIRED = "The animal didn't cross the street because it was too tired"
 BEGINNING = "The child came home from"
@@ -48,23 +50,31 @@ class Subject:
         self.lock = RLock()  # whoever watches a model has it alone
         self._kept: OrderedDict[str, Any] = OrderedDict()
         self._opening = Lock()
+        self._failed: tuple[float, str | None] = (0.0, None)  # when it could not be opened, and why
 
     @cached_property
     def speaker(self) -> Any:
         """The model with all that it takes to use it, loaded once; weights that can be learned, whoever asks first."""
         with self._opening, torch.inference_mode(False):
             if "speaker" not in self.__dict__:  # whoever waited here gets what the other has loaded
-                self.__dict__["speaker"] = load(self.folder)
+                found = load(self.folder)
+                if hasattr(found, "graphs"):
+                    found.graphs = None  # other threads use the device, too, which no capture of steps can bear
+                self.__dict__["speaker"] = found
             return self.__dict__["speaker"]
 
     @property
     def broken(self) -> str | None:
         """Why there is no model, if there is none: a run that has just begun may soon have a checkpoint."""
+        tried, why = self._failed
+        if why is not None and time.monotonic() - tried < PATIENCE:
+            return why
         try:
             _ = self.speaker
+            self._failed = (0.0, None)
         except UserError as error:
-            return error.message
-        return None
+            self._failed = (time.monotonic(), error.message)
+        return self._failed[1]
 
     @property
     def model(self) -> Any:
@@ -104,15 +114,22 @@ class Subject:
             return found
 
     @cached_property
+    def given(self) -> list[str]:
+        """Texts of the run's own test set, where it is complete and its scores can be read."""
+        try:
+            found = results(self.folder) if self.is_run else None
+        except UserError:
+            return []
+        return [] if found is None else [text for text, _, _ in found.samples if text.strip()]
+
+    @cached_property
     def sample(self) -> dict[str, str | None]:
         """An input to begin with: a text of the run's own test set, or a sentence of the lectures."""
         speaker = self.speaker
         if not inspect.reads(speaker):
             return {}
-        if self.is_run and (found := results(self.folder)) is not None and found.samples:
-            text = found.samples[0][0]
-            if text.strip() and inspect.translates(speaker):
-                return {"text": text, "other": None}
+        if self.given and inspect.translates(speaker):
+            return {"text": self.given[0], "other": None}
         text = BEGINNING if inspect.writes(speaker) else TIRED
         return {"text": text if _known(speaker, text) else _spelled(speaker), "other": None}
 

@@ -1,5 +1,5 @@
 /** The answer to a question that changes: the last one is shown until the next is there, and none comes too late. */
-import { ask, type Trouble } from "./ask";
+import { ask, isKnown, type Trouble } from "./ask";
 import type { Packet } from "./packet";
 
 type Question = [view: string, call: string, asked: object];
@@ -15,16 +15,23 @@ export function answer(question: () => Question | null): Answer {
   let packet = $state.raw<Packet | undefined>();
   let trouble = $state.raw<Trouble | undefined>();
   let waiting = $state(false);
+  let before: Promise<unknown> = Promise.resolve();
 
   // A change of the address that does not change the question asks nothing.
   const written = $derived(JSON.stringify(question()));
 
   $effect(() => {
     const asked: Question | null = JSON.parse(written);
-    if (!asked) return;
+    if (!asked) {
+      [trouble, waiting] = [undefined, false];
+      return;
+    }
     let current = true;
     waiting = true;
-    ask(...asked)
+    // One question at a time: a slider that is drawn along asks for where it stands once the last answer is there.
+    const coming = isKnown(...asked) ? ask(...asked) : before.then(() => (current ? ask(...asked) : undefined));
+    before = coming.catch(() => undefined);
+    coming
       .then(
         (found) => {
           if (current) [packet, trouble] = [found, undefined];

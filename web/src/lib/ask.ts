@@ -71,6 +71,11 @@ export function ask(view: string, call: string, asked: object): Promise<Packet> 
   return answered;
 }
 
+/** Whether the answer to a question is here or on its way. */
+export function isKnown(view: string, call: string, asked: object): boolean {
+  return !!held || answers.has(keyOf(view, call, asked));
+}
+
 /** Ask what will be asked soon, one after the other while nothing else is to do; gives a way to stop. */
 export function askAhead(questions: [view: string, call: string, asked: object][]): () => void {
   let wanted = !held;

@@ -7,6 +7,11 @@ export function kind(number: number): string {
   return KINDS[number % KINDS.length];
 }
 
+/** Letters that can be read on the colour of a kind: white is too pale on the light ones. */
+export function inkOn(colour: string): string {
+  return [kind(3), kind(4), kind(5)].includes(colour) ? "#1d2430" : "white";
+}
+
 type Colour = [number, number, number];
 const LIGHT: Colour[] = [[247, 250, 252], [198, 219, 239], [107, 174, 214], [33, 113, 181], [8, 48, 107]];
 const DARK: Colour[] = [[22, 27, 34], [18, 58, 92], [28, 104, 156], [86, 169, 219], [214, 238, 253]];
@@ -37,6 +42,7 @@ export function css([red, green, blue]: Colour): string {
 
 /** A number as people read it: four digits that count, or a power of ten. */
 export function told(value: number, digits = 4): string {
+  if (Number.isNaN(value)) return "–";
   if (!Number.isFinite(value)) return value === -Infinity ? "−∞" : String(value);
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-4 || size >= 1e6)) return value.toExponential(2).replace(/-/g, "−");

@@ -32,3 +32,14 @@ export function chosenLayer(look: LookInfo | undefined): number {
 export function spelled(piece: string): string {
   return piece.replace(/^ /, "·").replace(/\n/g, "↵").replace(/\t/g, "→") || "∅";
 }
+
+/** Whether somebody types in a field, so that letters are not meant as keys; a slider takes no letters. */
+export function typing(event: KeyboardEvent): boolean {
+  return !!(event.target as HTMLElement).closest("input:not([type=range]), textarea, select");
+}
+
+/** Which way the keys [ and ] go through the layers: -1, 1, or nowhere. */
+export function layerKey(event: KeyboardEvent): number {
+  if (typing(event) || event.ctrlKey || event.metaKey || event.altKey) return 0;
+  return { "[": -1, "]": 1 }[event.key] ?? 0;
+}

@@ -29,8 +29,4 @@ export const open = {
     const other = address.has("text") || address.has("other") ? address.text("other") : (sample.other ?? "");
     return { model: subject.name, text: address.text("text", sample.text ?? ""), ...(other ? { other } : {}) };
   },
-  /** The subjects that a view makes sense of. */
-  fitting(view: string): Subject[] {
-    return about.subjects.filter((one) => one.views.includes(view));
-  },
 };

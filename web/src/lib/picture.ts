@@ -27,9 +27,13 @@ function seen(colour: string): boolean {
 /** The figure as the text of an SVG file. */
 export async function toSvg(root: HTMLElement): Promise<string> {
   picturing.on = true;
-  await tick();
-  const svg = drawing(root);
-  picturing.on = false;
+  let svg: SVGElement;
+  try {
+    await tick();
+    svg = drawing(root);
+  } finally {
+    picturing.on = false;
+  }
   // Letters that XML has no place for, as a model may well write them.
   return new XMLSerializer().serializeToString(svg).replace(NO_LETTERS, "\ufffd");
 }

@@ -29,7 +29,6 @@ from heedful.explore.inspect import Given
 from heedful.explore.packets import diverged, pack
 from heedful.explore.views import Request
 from heedful.loading import read_recipe
-from heedful.scoring import results
 from heedful.studies.contexts import SENTENCES, WORD
 from heedful.studies.occurrences import flat
 from heedful.tasks.embedding import feature
@@ -251,7 +250,7 @@ def table(subject: Subject) -> Tensor | None:
     model = getattr(subject.model, "encoder", None)
     held = getattr(subject.model, "tokens", None) or getattr(model, "tokens", None)
     weight: Tensor | None = getattr(held, "weight", None)
-    return None if weight is None else weight.detach().float().cpu()
+    return None if weight is None else weight.detach()
 
 
 def first_lines(subject: Subject) -> list[str]:
@@ -263,8 +262,7 @@ def first_lines(subject: Subject) -> list[str]:
     text = subject.sample.get("text") or ""
     if text in (TIRED, BEGINNING):
         return list(SENTENCES)
-    found = results(subject.folder) if subject.is_run else None
-    return [one[0] for one in found.samples[:6] if one[0].strip()] if found and found.samples else [text]
+    return subject.given[:6] or [text]
 
 
 def chosen_word(words: Mapping[str, int]) -> str:
@@ -365,7 +363,7 @@ def read_line(subject: Subject, text: str) -> Line:
         first = replace(reading, passes=reading.passes[:1])
         blocks = [x for name, x in inspect.trace(subject.model, first, "*output*").values.items() if numbered(name)]
     layers |= {str(number): x for number, x in enumerate(blocks, 1)}
-    every = [layers.get("embedded", layers.get("table", blocks[0])), *blocks]
+    every = [blocks[0], *blocks]  # what is joined has no part in what stands before the first block
     layers |= {name: feature(name, every) for name in JOINED if len(blocks) > (3 if name.endswith("four") else 1)}
     return Line(text, [token.piece for token in tokens], spans(speaker, text, ids), {
         name: x.detach().float().cpu() for name, x in layers.items()
@@ -398,7 +396,7 @@ def words_alone(subject: Subject, asked: Mapped) -> Cloud:
     whole = [number for number, piece in enumerate(pieces) if len(piece.strip()) > 2 and piece.strip().isalpha()]
     shown_ones = (whole if len(whole) >= 30 else list(range(len(pieces))))[:FEW]
     names = [pieces[number] for number in shown_ones]
-    return Cloud(names, [0] * len(names), {"table": weights[shown_ones]}, {})
+    return Cloud(names, [0] * len(names), {"table": weights[shown_ones].float().cpu()}, {})
 
 
 def codes(subject: Subject, asked: Mapped) -> Cloud:

@@ -28,6 +28,7 @@ ABOUT = "How a model knows where a word stands, and which words each word may lo
 
 LAYOUTS: dict[str, Callable[[int, int], Tensor]] = {"interleaved": sinusoids, "halves": sinusoid_halves}
 ALIBI, MOST_BIAS = "alibi", 64
+MOST_PLACES, MOST_OWN = 128, 1024  # that the page shows of sinusoids, and of a model's own table
 Place = Annotated[int, Field(ge=0, le=64)]
 
 
@@ -180,16 +181,15 @@ def wanted(explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
     model = str(state.get("model"))
     found = described(explorer.subject(model).model)
     asked = [Request("positions", "own", {"model": model})]
-    for of in [*LAYOUTS, *(one["name"] for one in found if one["name"] != ALIBI)]:
-        sizes = {
-            "model": model,
-            "of": of,
-            "places": _number(state, "places", 20),
-            "width": _number(state, "width", 512),
-        }
-        waves = {**sizes, "places": _number(state, "steps", 100), "width": _number(state, "dims", 20)}
-        asked += [Request("positions", "table", sizes), Request("positions", "table", waves)]
-        asked += [Request("positions", "similarity", {**sizes, "places": _number(state, "side", 64)})]
+    own = {one["name"]: min(MOST_OWN, one["places"]) for one in found if one["name"] != ALIBI}
+    for of, most in {**dict.fromkeys(LAYOUTS, MOST_PLACES), **own}.items():
+        places, steps, side = (
+            min(most, _number(state, name, usual)) for name, usual in (("places", 20), ("steps", 100), ("side", 64))
+        )
+        sizes = {"model": model, "of": of, "places": places, "width": _number(state, "width", 512)}
+        asked.append(Request("positions", "table", sizes))
+        asked.append(Request("positions", "table", {**sizes, "places": steps, "width": _number(state, "dims", 20)}))
+        asked.append(Request("positions", "similarity", {**sizes, "places": side}))
     if any(one["name"] == ALIBI for one in found):
         asked.append(Request("positions", "bias", {"model": model, "of": ALIBI, "places": 20, "width": 2}))
     return asked + [Request("positions", "mask", one) for one in _masks(state)]

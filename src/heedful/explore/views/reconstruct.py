@@ -240,7 +240,7 @@ def chosen(gallery: Gallery, asked: Rows) -> tuple[list[int], int]:
     some = every[asked.page * PAGE : (asked.page + 1) * PAGE].tolist()
     if not some:
         raise UserError("there are no more images", where="page", found=str(asked.page + 1))
-    return (first + some)[:PAGE], -(-len(every) // PAGE)
+    return first + some, -(-len(every) // PAGE)
 
 
 def noisy(painter: Painter, images: Floats, amount: float, seed: int) -> Floats:
