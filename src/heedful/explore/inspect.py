@@ -74,6 +74,14 @@ class Look:
     taps: tuple[str, ...]
     heads: int
 
+    def tap(self, layer: int) -> str:
+        """The tap of a layer."""
+        if layer >= len(self.taps):
+            raise UserError(
+                "there is no such layer", where="layer", found=str(layer + 1), expected=f"1 to {len(self.taps)}"
+            )
+        return self.taps[layer]
+
     @property
     def title(self) -> str:
         """What people call it."""
@@ -92,7 +100,7 @@ class Trace:
 
     def weights(self, look: Look, layer: int) -> Tensor:
         """Where each head of a layer looks, (H, T, S), rows that sum to one."""
-        return self.values[look.taps[layer]]
+        return self.values[look.tap(layer)]
 
     @cached_property
     def size(self) -> int:

@@ -38,12 +38,22 @@ VIEWS = (
 LONGEST = 20_000  # characters of a text
 
 
-class Asked(Given):
-    """A question about what a model does with an input."""
+class Named(Config):
+    """A question about a model, or about a run."""
 
     model: str = Field(max_length=1000)
+
+
+class Asked(Named, Given):
+    """A question about what a model does with an input."""
+
     text: str = Field(max_length=LONGEST)
     other: str | None = Field(None, max_length=LONGEST)
+
+
+def input_in(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The model and the texts that a state names, as a question names them."""
+    return {"model": state["model"], "text": state["text"], "other": state.get("other")}
 
 
 class Request(NamedTuple):

@@ -18,7 +18,7 @@ from heedful.errors import UserError
 from heedful.explore.inspect import Look
 from heedful.explore.packets import pack
 from heedful.explore.saying import Saying, saying
-from heedful.explore.views import Asked, Request, heads
+from heedful.explore.views import Asked, Request, heads, input_in
 
 if TYPE_CHECKING:
     from heedful.explore.subjects import Explorer, Subject
@@ -86,7 +86,7 @@ def alone(explorer: Explorer, asked: Missing) -> bytes:
 
 
 def wanted(explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
-    asked = {"model": state["model"], "text": state["text"], "other": state.get("other")}
+    asked = input_in(state)
     looks = explorer.subject(state["model"]).trace(Asked(**asked)).looks
     hiding = {**asked, "place": int(state["place"])} if "place" in state else asked
     every = [

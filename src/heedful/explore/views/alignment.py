@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from pydantic import Field
 
-from heedful.errors import UserError
 from heedful.explore.inspect import Look, Trace, translates
 from heedful.explore.packets import pack
-from heedful.explore.views import Asked, Request
+from heedful.explore.views import Asked, Request, input_in
 from heedful.explore.views.heads import told
 
 if TYPE_CHECKING:
@@ -57,16 +56,12 @@ def weights(explorer: Explorer, asked: Aligned) -> bytes:
     trace = explorer.subject(asked.model).trace(asked)
     look = crossing(trace)
     layer = sharpest(trace, look) if asked.layer is None else asked.layer
-    if layer >= len(look.taps):
-        raise UserError(
-            "there is no such layer", where="layer", found=str(layer + 1), expected=f"1 to {len(look.taps)}"
-        )
     found = trace.weights(look, layer).float()
     return pack({"layer": layer}, mean=found.mean(0), heads=found.half())
 
 
 def wanted(explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
-    asked = {"model": state["model"], "text": state["text"], "other": state.get("other")}
+    asked = input_in(state)
     look = crossing(explorer.subject(state["model"]).trace(Asked(**asked)))
     every = [Request("alignment", "weights", {**asked, "layer": layer}) for layer in range(len(look.taps))]
     return [Request("alignment", "steps", asked), Request("alignment", "weights", asked), *every]

@@ -13,11 +13,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from heedful.errors import UserError
 from heedful.explore import inspect
 from heedful.explore.inspect import Trace
 from heedful.explore.packets import pack
-from heedful.explore.views import Asked, Request
+from heedful.explore.views import Asked, Request, input_in
 from heedful.explore.views.heads import described
 
 if TYPE_CHECKING:
@@ -84,16 +83,12 @@ def layer(explorer: Explorer, asked: Layer) -> bytes:
     """Where the heads of one layer look, (H, T, T) as half floats, with all words in sight and with some hidden."""
     subject = explorer.subject(asked.model)
     before, after = subject.trace(asked), covered_trace(subject, asked)
-    look = before.looks[0]
-    if asked.layer >= len(look.taps):
-        found, expected = str(asked.layer + 1), f"1 to {len(look.taps)}"
-        raise UserError("there is no such layer", where="layer", found=found, expected=expected)
     return pack({}, before=half(before, asked.layer), after=half(after, asked.layer))
 
 
 def wanted(explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
     """What is hidden now with all its layers, and what a click on any word leads to, as far as there is room."""
-    asked = {"model": state["model"], "text": state["text"], "other": state.get("other")}
+    asked = input_in(state)
     subject = explorer.subject(state["model"])
     row, _ = rows(subject, Asked(**asked))
     look = subject.trace(Asked(**asked)).looks[0]

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.explore.packets import pack
-from heedful.explore.views import Asked, Request, heads
+from heedful.explore.views import Asked, Request, heads, input_in
 from heedful.explore.views.heads import described
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def wall(explorer: Explorer, asked: Asked) -> bytes:
 
 
 def wanted(explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
-    asked = {"model": state["model"], "text": state["text"], "other": state.get("other")}
+    asked = input_in(state)
     trace = explorer.subject(state["model"]).trace(Asked(**asked))
     every = [(look, layer) for look in trace.looks for layer in range(len(look.taps))]
     # The layer that is enlarged comes first, then as many others as a file can well hold.

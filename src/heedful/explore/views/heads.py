@@ -14,7 +14,7 @@ from pydantic import Field
 from heedful.errors import UserError, shown
 from heedful.explore.inspect import Look, Token, Trace
 from heedful.explore.packets import pack
-from heedful.explore.views import Asked, Request
+from heedful.explore.views import Asked, Request, input_in
 
 if TYPE_CHECKING:
     from heedful.explore.subjects import Explorer, Subject
@@ -44,14 +44,11 @@ def layer(explorer: Explorer, asked: Layer) -> bytes:
     """Where the heads of one layer look, (H, T, S), as half floats."""
     trace = explorer.subject(asked.model).trace(asked)
     look = look_in(trace, asked.look)
-    if asked.layer >= len(look.taps):
-        expected = f"1 to {len(look.taps)}"
-        raise UserError("there is no such layer", where="layer", found=str(asked.layer + 1), expected=expected)
     return pack({}, weights=trace.weights(look, asked.layer).to(torch.float16))
 
 
 def wanted(explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
-    asked = {"model": state["model"], "text": state["text"], "other": state.get("other")}
+    asked = input_in(state)
     trace = explorer.subject(state["model"]).trace(Asked(**asked))
     chosen = state.get("look", trace.looks[0].name), int(state.get("layer", 0))
     layers = [

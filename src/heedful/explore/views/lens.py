@@ -18,7 +18,7 @@ from heedful.errors import UserError
 from heedful.explore import inspect
 from heedful.explore.inspect import Token, Trace
 from heedful.explore.packets import pack
-from heedful.explore.views import Asked, Request
+from heedful.explore.views import Asked, Request, input_in
 from heedful.explore.views.heads import told
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def ranks(explorer: Explorer, asked: Place) -> bytes:
 
 
 def wanted(explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
-    asked = {"model": state["model"], "text": state["text"], "other": state.get("other")}
+    asked = input_in(state)
     _, read, _ = seen(explorer.subject(state["model"]), Asked(**asked))
     places = [Request("lens", "ranks", {**asked, "place": place}) for place in range(len(read))]
     return [Request("lens", "words", asked), *places]

@@ -21,13 +21,12 @@ from torch import Tensor
 from torch.nn.functional import normalize, pad
 
 from heedful.blocks.taps import taps
-from heedful.config import Config
 from heedful.data.images import Images, scaled
 from heedful.errors import UserError, shown
 from heedful.explore import inspect
 from heedful.explore.inspect import Given
 from heedful.explore.packets import diverged, pack
-from heedful.explore.views import Request
+from heedful.explore.views import Named, Request
 from heedful.loading import read_recipe
 from heedful.studies.contexts import SENTENCES, WORD
 from heedful.studies.occurrences import flat
@@ -53,13 +52,7 @@ READ = ("tokens", "sentences", "word")  # what is mapped of lines
 Of = Literal["tokens", "sentences", "word", "table", "codes"]
 
 
-class Opened(Config):
-    """A model."""
-
-    model: str = Field(max_length=1000)
-
-
-class Mapped(Opened):
+class Mapped(Named):
     """What of a model is mapped: of texts, a line each, or of its own words or images."""
 
     of: Of
@@ -146,7 +139,7 @@ def fits(subject: Subject) -> bool:
     return subject.broken is None and bool(offered(subject))
 
 
-def begin(explorer: Explorer, asked: Opened) -> bytes:
+def begin(explorer: Explorer, asked: Named) -> bytes:
     """What can be mapped, and the lines to begin with."""
     subject = explorer.subject(asked.model)
     return pack({"of": offered(subject), "lines": first_lines(subject)})
@@ -455,6 +448,6 @@ def alike(vectors: Tensor) -> Tensor:
 
 
 CALLS = {
-    "begin": (Opened, begin), "points": (Mapped, points), "tsne": (Layer, tsne), "cosines": (Layer, cosines),
+    "begin": (Named, begin), "points": (Mapped, points), "tsne": (Layer, tsne), "cosines": (Layer, cosines),
     "contexts": (Mapped, contexts),
 }  # fmt: skip

@@ -15,7 +15,7 @@ from torch import Tensor
 from heedful.config import Config
 from heedful.decode.rules import Written
 from heedful.explore.packets import pack, unpack
-from heedful.explore.views import Asked, Request
+from heedful.explore.views import Asked, Named, Request
 from heedful.explore.writing import begun, end_of, goes_on, read, rules_of, stated
 from heedful.tasks.language_model import seed_of
 from heedful.tasks.perplexity import exp
@@ -35,12 +35,6 @@ class So(Asked):
     """A text, and the tokens that were chosen after it."""
 
     then: tuple[Annotated[int, Field(ge=0, le=2**31 - 1)], ...] = Field((), max_length=MOST)
-
-
-class Named(Config):
-    """A model."""
-
-    model: str = Field(max_length=1000)
 
 
 class Seeded(Config):

@@ -18,7 +18,7 @@ from heedful.blocks.positions import Fixed, Learned, Rotary, sinusoid_halves, si
 from heedful.config import Config
 from heedful.errors import UserError, shown
 from heedful.explore.packets import pack
-from heedful.explore.views import Request
+from heedful.explore.views import Named, Request
 
 if TYPE_CHECKING:
     from heedful.explore.subjects import Explorer, Subject
@@ -32,13 +32,7 @@ MOST_PLACES, MOST_OWN = 128, 1024  # that the page shows of sinusoids, and of a 
 Place = Annotated[int, Field(ge=0, le=64)]
 
 
-class Of(Config):
-    """A model whose positions are looked at."""
-
-    model: str = Field(max_length=1000)
-
-
-class Table(Of):
+class Table(Named):
     """A table of positions: sinusoids in one of two layouts, or one that the model has, by its name."""
 
     of: str = Field(max_length=200)
@@ -62,7 +56,7 @@ def fits(subject: Subject) -> bool:
 
 
 # ------------------------------------------------------------------ positions
-def own(explorer: Explorer, asked: Of) -> bytes:
+def own(explorer: Explorer, asked: Named) -> bytes:
     """The positions that a model has: their names, kinds and sizes."""
     return pack({"own": described(explorer.subject(asked.model).model)})
 
@@ -237,6 +231,6 @@ def _numbers(state: Mapping[str, Any], name: str) -> list[int]:
 
 
 CALLS = {
-    "own": (Of, own), "table": (Table, table), "similarity": (Table, similarity), "bias": (Table, bias),
+    "own": (Named, own), "table": (Table, table), "similarity": (Table, similarity), "bias": (Table, bias),
     "mask": (Seen, mask),
 }  # fmt: skip

@@ -21,13 +21,12 @@ from pydantic import Field
 
 from heedful.commands.images import own
 from heedful.commands.reconstruct import training_vectors
-from heedful.config import Config
 from heedful.data.embedded import Digits
 from heedful.data.images import Images, scaled
 from heedful.errors import UserError
 from heedful.explore import subjects
 from heedful.explore.packets import pack
-from heedful.explore.views import Request
+from heedful.explore.views import Named, Request
 from heedful.galleries import Column, Window, pictures_of
 from heedful.paintings import POINTS, WORTH, class_names, compared, components, first_of_each, left_by
 from heedful.tasks.reconstruction import Floats, Painter
@@ -50,10 +49,9 @@ AnyNumber = TypeVar("AnyNumber", int, float)
 Number = Annotated[int, Field(ge=DRAWN, le=10_000_000)]
 
 
-class Model(Config):
+class Model(Named):
     """A model, and what the reader has drawn for it: two hexadecimal digits a pixel, row by row."""
 
-    model: str = Field(max_length=1000)
     drawn: str | None = Field(None, max_length=2 * LARGEST, pattern="^([0-9a-f]{2})+$")
 
 

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import Field
 
-from heedful.config import Config
 from heedful.errors import UserError, printable, shown
 from heedful.explore.packets import pack
-from heedful.explore.views import Request
+from heedful.explore.views import Named, Request
 from heedful.training.ownership import is_at_work
 from heedful.yamltext import load_yaml, write_yaml
 
@@ -32,12 +31,6 @@ CURVES = ("loss", "rate", "norm", "tokens_per_second", "progress")
 LONGEST, MOST = 2000, 20  # characters of a sample, and samples of an evaluation
 FOLDERS = ("root", "folder", "path")  # settings that name a place on the disk
 PLACE = re.compile(r"[/\\~]|[A-Za-z]:[/\\]|\.\.[/\\]")
-
-
-class Named(Config):
-    """A run."""
-
-    model: str = Field(max_length=1000)
 
 
 class Since(Named):

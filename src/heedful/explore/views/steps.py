@@ -20,7 +20,7 @@ from heedful.config import Config
 from heedful.errors import UserError
 from heedful.explore.inspect import Look, Trace
 from heedful.explore.packets import pack
-from heedful.explore.views import Asked, Request
+from heedful.explore.views import Asked, Request, input_in
 from heedful.explore.views.heads import Layer, described, look_in
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def thinking_machines() -> tuple[Tensor, Tensor, Tensor]:
 
 def wanted(explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
     """The chosen layer with all its heads, where they do not take too much, and the lectures' example."""
-    asked = {"model": state["model"], "text": state["text"], "other": state.get("other")}
+    asked = input_in(state)
     subject = explorer.subject(state["model"])
     trace = subject.trace(Asked(**asked))
     look = next((one for one in trace.looks if one.name == state.get("look")), trace.looks[0])
