@@ -144,4 +144,6 @@ def _with_token(folder: str) -> str:
 
 def test_a_folder_without_a_model_is_told_as_such(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    assert "nothing to look at" in failing(str(tmp_path / "empty")).message
+    error = failing(str(tmp_path / "empty"))
+    assert "nothing to look at" in error.message
+    assert "heedful runs" in (error.todo or "")

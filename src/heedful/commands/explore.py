@@ -50,7 +50,10 @@ def explore_verb(
     for subject in explorer.subjects.values():
         typer.echo(f"loading {printable(subject.name)} ...", err=True)
         if subject.broken is not None and not subject.views:
-            raise UserError(f"there is nothing to look at: {subject.broken}", where=str(subject.folder))
+            raise UserError(
+                f"there is nothing to look at: {subject.broken}", where=str(subject.folder),
+                todo="name a run or a model; `heedful runs` lists the runs below a folder",
+            )  # fmt: skip
         if subject.broken is not None:
             typer.echo(
                 f"note: {printable(subject.name)}: {printable(subject.broken)}; its curves can be seen", err=True

@@ -22,7 +22,6 @@ from heedful.errors import UserError
 from heedful.tasks.embedding import MASK
 from heedful.tasks.translation import TooLongError
 
-Edit = Callable[[str, Tensor], Tensor | None]
 WEIGHTS = "weights"  # of the tap that shows where an attention looks
 
 
@@ -119,13 +118,13 @@ def attentions(model: nn.Module) -> dict[str, tuple[str, ...]]:
 
 
 @torch.inference_mode()
-def trace(model: nn.Module, reading: Reading, pattern: str = f"*.{WEIGHTS}", edit: Edit | None = None) -> Trace:
-    """Run a reading's passes, and keep what passes the taps that match; `edit` may replace it on its way."""
+def trace(model: nn.Module, reading: Reading, pattern: str = f"*.{WEIGHTS}") -> Trace:
+    """Run a reading's passes, and keep what passes the taps that match."""
     values: dict[str, Tensor] = {}
     heard: dict[str, Pass] = {}
     output = torch.empty(0)
     for each in reading.passes:
-        with watch(model, pattern, edit) as seen:
+        with watch(model, pattern) as seen:
             output = each.run()
         for name, parts in seen.all.items():
             # A recurrent decoder looks once a step, a Transformer's block once for all of them.

@@ -20,7 +20,7 @@ from heedful.config import Config
 from heedful.errors import UserError
 from heedful.explore.inspect import Look, Trace
 from heedful.explore.packets import pack
-from heedful.explore.views import Asked, Request, input_in
+from heedful.explore.views import Asked, Request, heads, input_in
 from heedful.explore.views.heads import Layer, described, look_in
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Nothing(Config):
 
 
 def fits(subject: Subject) -> bool:
-    return subject.broken is None and bool(subject.attentions)
+    return heads.fits(subject)
 
 
 def tokens(explorer: Explorer, asked: Asked) -> bytes:
