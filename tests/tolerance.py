@@ -1,7 +1,7 @@
 """How far apart two computations of the same numbers may be: rounding errors in proportion to the numbers' size.
 
 The order in which a sum is added depends on the CPU, the number of threads and the kernel, so that results differ by a
-multiple of the machine epsilon of their precision, times the largest number compared. No test states an absolute figure.
+multiple of the machine epsilon of their precision, times the largest number compared.
 """
 
 from __future__ import annotations
