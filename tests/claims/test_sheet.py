@@ -1,27 +1,23 @@
 """The sheet lists what is proven: no more, no less, and its page is up to date."""
 
-import ast
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from claim_marks import claims_in
 from heedful.claims import SECTIONS, render, sheet
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def marked() -> Iterator[tuple[str, str]]:
     """Every id that a test is marked with, and the file of the test."""
-    for path in sorted([*HERE.glob("test_*.py"), *(ROOT / "tests" / "explore").glob("test_*.py")]):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef):
-                for mark in node.decorator_list:
-                    if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.claim":
-                        (argument,) = mark.args
-                        assert isinstance(argument, ast.Constant)
-                        yield str(argument.value), path.relative_to(ROOT).as_posix()
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        yield from ((claim, path.relative_to(ROOT).as_posix()) for claim in claims_in(path))
 
 
 def test_the_sheet_has_exactly_the_marked_rows() -> None:
@@ -53,3 +49,60 @@ def test_a_missing_row_shows_in_the_page() -> None:
     assert "| A | Attention | 17 | 18 |" in fewer
     with pytest.raises(KeyError):
         render([sheet()[0]._replace(id="Z1")])
+
+
+MARKED = """
+import pytest
+pytestmark = pytest.mark.skipif(False, reason="")
+
+@pytest.mark.claim("A1")
+@pytest.mark.skipif(True, reason="no data here")
+def test_by_mark(): ...
+
+@pytest.mark.parametrize("n", [pytest.param(1, marks=pytest.mark.claim("A2")), 2])
+def test_inside(n): pytest.skip("no data here")
+
+@pytest.fixture
+def lacking(): pytest.skip("no data here")
+
+@pytest.mark.claim("A3")
+def test_by_fixture(lacking): ...
+
+@pytest.mark.claim("A4")
+def test_runs(): ...
+
+@pytest.mark.claim("A5")
+@pytest.mark.xfail(reason="known")
+def test_expected(): assert False
+
+@pytest.mark.skip
+def test_proves_nothing(): ...
+"""
+
+
+@pytest.mark.parametrize(("processes", "ci"), [(0, True), (2, True), (0, False)])
+def test_a_marked_test_may_not_be_skipped_in_continuous_integration(tmp_path: Path, processes: int, ci: bool) -> None:
+    hooks = "from claim_marks import pytest_make_collect_report, pytest_runtest_makereport\n"
+    (tmp_path / "conftest.py").write_text(hooks)
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\nmarkers = claim\npythonpath = {ROOT / 'tests'}\n")
+    (tmp_path / "test_marked.py").write_text(MARKED)
+    module = 'import pytest\npytest.importorskip("not_installed")\n@pytest.mark.claim("A6")\ndef test(): ...\n'
+    (tmp_path / "test_module.py").write_text(module)
+    (tmp_path / "test_other.py").write_text(module.replace('@pytest.mark.claim("A6")', ""))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("CI", "PYTEST"))}
+    options = ["-p", "no:cacheprovider", "--continue-on-collection-errors", "-n", str(processes)]
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", *options],
+        cwd=tmp_path,
+        env=environment | ({"CI": "true"} if ci else {}),
+        capture_output=True,
+        text=True,
+    )
+    refused = {claim for claim in ("A1", "A2", "A3", "A4", "A5", "A6") if f"proves {claim} and must run" in ran.stdout}
+    assert refused == ({"A1", "A2", "A3", "A6"} if ci else set()), ran.stdout + ran.stderr
+    assert ran.returncode == int(ci), ran.stdout + ran.stderr
+
+
+def test_a_mark_is_seen_wherever_it_stands(tmp_path: Path) -> None:
+    (tmp_path / "test_marked.py").write_text(MARKED)
+    assert set(claims_in(tmp_path / "test_marked.py")) == {"A1", "A2", "A3", "A4", "A5"}

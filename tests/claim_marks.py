@@ -1,0 +1,47 @@
+"""Which rows of the claim sheet a test file proves, and the rule that none of these tests is skipped where it must run.
+
+`pytest_runtest_makereport` and `pytest_make_collect_report` are pytest's hooks; `conftest.py` imports them.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Generator, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+
+def claims_in(path: Path) -> Iterator[str]:
+    """Every id that a test of the file is marked with, wherever the mark stands: decorator, parameter or module."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.claim":
+            (argument,) = node.args
+            assert isinstance(argument, ast.Constant), f"{path}:{node.lineno}: the id of a claim is a plain string"
+            yield str(argument.value)
+
+
+def _must_run(report: pytest.TestReport | pytest.CollectReport, claims: Iterable[str]) -> None:
+    """A skipped test that proves a claim has failed, in continuous integration."""
+    if report.skipped and os.environ.get("CI") and not hasattr(report, "wasxfail") and (ids := sorted(set(claims))):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"{report.nodeid} proves {', '.join(ids)} and must run in continuous integration: {reason}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    _must_run(report, (str(mark.args[0]) for mark in item.iter_markers("claim")))
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if isinstance(collector, pytest.Module):
+        _must_run(report, claims_in(collector.path))
+    return report
