@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -607,3 +608,47 @@ def test_a_model_of_another_task_is_refused_with_advice(run: Path, written: Path
         assert "this model goes on with texts" in err
         assert "use `heedful generate`" in err
     assert not (tmp_path / "out").exists()
+
+
+# ------------------------------------------------------------------ what stands in the files of a run
+def test_separators_within_texts_end_no_line(heedful: Run, tmp_path: Path) -> None:
+    signs = "\u2028\u2029\x85\x0c"
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.tsv").write_text(f"one{signs}two\teins{signs}zwei\nthree\tdrei\n" * 5, encoding="utf-8")
+    data = {"kind": "tsv", "root": str(tmp_path), **{split: f"{split}.tsv" for split in ("train", "valid", "test")}}
+    words = ("train", "numbers", f"data={json.dumps(data)}", *OTHERS, "--run", tmp_path / "run")
+    for _ in range(2):  # the second time, all of it is read back
+        code, out, err = heedful(*words)
+        assert (code, err) == (0, "")
+        assert "no report" not in out
+    assert heedful("runs", tmp_path)[2] == ""
+
+
+def test_broken_lines_are_counted_where_a_run_is_listed_and_resumed(run: Path, heedful: Run, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    shutil.copytree(run, mine)
+    with (mine / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"kind": "evaluated", "split": "test", "step": 20, "scores": {"x": {"value": ' + b"9" * 400)
+        file.write(b"}}}\nnull\n" + b"[" * 100_000 + b"\n")
+    code, out, err = heedful("runs", tmp_path)
+    assert code == 0
+    assert "mine" in out
+    assert "metrics.jsonl: 3 lines hold no event and are left out" in err
+    code, out, _ = heedful("train", "numbers", *TINY, "--run", mine)
+    assert code == 0
+    assert "note: " in out and "metrics.jsonl: 3 lines hold no event and are left out" in out
+    assert heedful("runs", tmp_path)[2] == ""
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "[]", "{}", '{"scores": 1}', '{"scores": {"bleu": {"value": "x", "signature": ""}}}']
+)
+def test_results_that_were_edited_are_named(run: Path, heedful: Run, tmp_path: Path, text: str) -> None:
+    shutil.copytree(run, tmp_path / "mine")
+    data = json.loads((run / "results.json").read_text())
+    found = json.loads(text) if len(text) < 1000 else None
+    whole = json.dumps({**data, **found}) if isinstance(found, dict) and found else text
+    (tmp_path / "mine" / "results.json").write_text(whole)
+    code, _, err = heedful("train", "numbers", *TINY, "--run", tmp_path / "mine")
+    assert code == 2
+    assert "results.json: the test scores cannot be read" in err

@@ -22,11 +22,13 @@ FILES = sorted(SOURCE.rglob("*.py"))
 TOP = {"__init__", "__main__", "cli", "commands", "demo", "explore", "serve"}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
-    "yamltext": {"errors"},
+    "jsontext": set(),
+    "reading": {"errors"},
+    "yamltext": {"errors", "reading"},
     "config": {"errors", "yamltext"},
     "blocks": set(),
     "blocks.kernels": set(),
-    "data": {"config", "errors"},
+    "data": {"config", "errors", "jsontext", "reading"},
     "models": {"blocks", "config", "errors"},
     "decode": {"blocks.state", "blocks.kernels"},
     "tasks": {
@@ -51,9 +53,22 @@ LAYERS: dict[str, set[str]] = {
         "training.configs",
         "hf.configs",
         "hf.causal_configs",
+        "reading",
+        "jsontext",
     },  # torch-free settings of each part
-    "training": {"tasks", "decode", "data", "blocks.losses", "config", "errors", "yamltext"},
-    "hf": {"models", "blocks.layouts", "blocks.linear", "data", "training", "config", "errors", "yamltext"},
+    "training": {"tasks", "decode", "data", "blocks.losses", "config", "errors", "jsontext", "reading", "yamltext"},
+    "hf": {
+        "models",
+        "blocks.layouts",
+        "blocks.linear",
+        "data",
+        "training",
+        "config",
+        "errors",
+        "jsontext",
+        "reading",
+        "yamltext",
+    },
     "letters": set(),
     "figures": {"errors", "letters"},
     "bars": {"errors", "figures", "letters"},
@@ -74,7 +89,8 @@ LAYERS["studies"] |= {"loading", "tasks.embedding"}  # of those that look into a
 LAYERS["studies"] |= {"scatters", "tasks.reconstruction", "data.images"}  # of those that look into an autoencoder
 LAYERS["studies"] |= {"data.embedded"}  # of those that show a digit, or learn numbers in words
 # Sweeps of runs, each in a process of its own, and the laws that they follow.
-LAYERS["scaling"] = {"config", "errors", "figures", "letters", "recipe", "training.files", "training.ownership"}
+LAYERS["scaling"] = {"config", "errors", "figures", "letters", "recipe", "reading"}
+LAYERS["scaling"] |= {"training.events", "training.files", "training.ownership"}
 # Estimators by the conventions of scikit-learn.
 LAYERS["estimators"] = {*LAYERS} - {"studies", "claims"}
 # Pictures and pages of a run that is complete.
@@ -82,6 +98,7 @@ LAYERS["paintings"] = {
     "data.images",
     "estimators.pca",
     "galleries",
+    "reading",
     "scatters",
     "tasks.reconstruction",
     "training.files",
@@ -91,6 +108,8 @@ LAYERS["experiment"] |= {"report"}
 # The packages of others that each part may import.
 FOREIGN: dict[str, set[str]] = {
     "errors": set(),
+    "jsontext": set(),
+    "reading": set(),
     "yamltext": {"yaml"},
     "config": {"pydantic"},
     "blocks": {"torch"},

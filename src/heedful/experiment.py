@@ -26,6 +26,7 @@ from heedful.scoring import plain, results, scored
 from heedful.training.checkpoint import Checkpoint, RunFolder, is_saved, newest
 from heedful.training.distributed import Parallel, Team
 from heedful.training.environment import environment, memory
+from heedful.training.events import read_events, told_broken
 from heedful.training.files import append_jsonl, disk_errors, trim_jsonl, write_text_atomic
 from heedful.training.loop import Counters, Due, Epoch, Saved, Step, choose_device, fit, in_steps, repeat_exactly, spent
 from heedful.training.ownership import make_parents
@@ -166,13 +167,16 @@ def _train(
         stem: team.tensors(checkpoint.load(stem) if checkpoint else None)
         for stem in (("model", "optimizer") if counters.step else ())
     }
+    broken = 0
     if folder:
         folder.prune(counters.best_step)  # where a crash came between a save and this
+        broken = read_events(path).broken
         trim_jsonl(path / "metrics.jsonl", counters.step)
         write_text_atomic(path / "env.json", json.dumps(setting, indent=2) + "\n")
     yield Started(
         counters.step, size, len(encoded), encoded.dropped, read.skipped, vocabulary.vocab, str(setting["device"]),
-        threads, team.world, (*_notes(folder, checkpoint, about, recipe, team), *job.notes(encoded)),
+        threads, team.world,
+        (*_notes(folder, checkpoint, about, recipe, team, broken), *job.notes(encoded)),
     )  # fmt: skip
 
     even = device.type == "cuda" and not team.together  # where steps of few shapes are kept as graphs
@@ -238,12 +242,19 @@ def _validated(job: Job, speaker: Any, valid: Read, held_out: Encoded, event: Du
 
 
 def _notes(
-    folder: RunFolder | None, checkpoint: Checkpoint | None, about: Mapping[str, object], recipe: Recipe, team: Team
+    folder: RunFolder | None,
+    checkpoint: Checkpoint | None,
+    about: Mapping[str, object],
+    recipe: Recipe,
+    team: Team,
+    broken: int,
 ) -> Iterator[str]:
     """What whoever starts or takes up a run should know, above all whether it goes on bit for bit."""
     if folder and folder.anew:
         yield "the folder held a run that had saved nothing yet; it begins anew"
     yield from (f"passed over a damaged checkpoint: {damaged.reason}" for damaged in (folder.damaged if folder else ()))
+    if folder and broken:
+        yield told_broken(folder.path, broken)
     if checkpoint:
         then = checkpoint.manifest.about
         changed = [name for name, value in about.items() if then.get(name, value) != value]
@@ -308,7 +319,7 @@ def _finish(
         result = scored(speaker, recipe, "test", counters.step)
         write_text_atomic(folder.path / "results.json", json.dumps(plain(result), indent=2, ensure_ascii=False) + "\n")
     if result is not None:
-        if not any(line.get("split") == "test" for line in recorded(folder.path)):  # a crash may have come before this
+        if not read_events(folder.path).evaluated("test"):  # a crash may have come before this
             _record(folder.path, result)
         yield result
     yield from _report(job, folder.path, config, speaker, result, examples)
@@ -335,24 +346,17 @@ def average(states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     }
 
 
-def recorded(run: Path) -> list[dict[str, Any]]:
-    """What the run's metrics hold, a dictionary a line."""
-    metrics = run / "metrics.jsonl"
-    text = metrics.read_text(encoding="utf-8") if metrics.is_file() else ""
-    return [json.loads(line) for line in text.splitlines()]
-
-
 def curve(run: Path, unit: str) -> Path | None:
     """Draw the losses recorded so far into loss.png, in the unit that they are measured in."""
     from heedful.figures import curves
 
-    lines = [line for line in recorded(run) if isinstance(line.get("loss"), int | float)]
+    events = read_events(run)
     losses = {
-        "train": [line for line in lines if line.get("kind") == "step"],
-        "valid": [line for line in lines if line.get("kind") == "evaluated" and line.get("split") == "valid"],
+        name: [event for event in some if isinstance(event.get("loss"), int | float)]
+        for name, some in (("train", events.steps()), ("valid", events.evaluated("valid")))
     }
     series = {
-        name: ([line["step"] for line in some], [line["loss"] for line in some])
+        name: ([event["step"] for event in some], [event["loss"] for event in some])
         for name, some in losses.items()
         if some
     }

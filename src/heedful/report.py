@@ -13,10 +13,13 @@ from typing import Any
 from heedful.config import render
 from heedful.errors import printable
 from heedful.jobs import Evaluated, Job
+from heedful.jsontext import read_json
 from heedful.models.configs.autoencoder import AutoencoderConfig
+from heedful.reading import is_file, read_file
 from heedful.recipe.parts import with_article
 from heedful.scoring import read_back
 from heedful.tasks.reconstruction import Painter
+from heedful.training.events import read_events
 from heedful.training.files import disk_errors, write_text_atomic
 
 NAME = "report.html"
@@ -51,9 +54,7 @@ summary { cursor: pointer; font-weight: 600; }
 
 def last_valid(folder: Path) -> Evaluated | None:
     """How good the model was on the validation set when it was last looked at."""
-    metrics = folder / "metrics.jsonl"
-    lines = metrics.read_text(encoding="utf-8").splitlines() if metrics.is_file() else []
-    seen = [line for line in map(json.loads, lines) if line.get("split") == "valid"]
+    seen = read_events(folder).evaluated("valid")
     return read_back(seen[-1]) if seen else None
 
 
@@ -167,9 +168,9 @@ def _folded(title: str, body: str) -> str:
 
 def _figure(folder: Path, file: Path, title: str, about: str) -> str:
     """A picture, within the page and linked to its file."""
-    if not file.is_file():
+    if not is_file(file):
         return ""
-    data = b64encode(file.read_bytes()).decode()
+    data = b64encode(read_file(file)).decode()
     head = f"<p>{_text(title)}</p>\n" if title else ""
     link = _text(file.relative_to(folder).as_posix())
     image = f'<img class="tall" alt="{_text(title or about)}" src="data:image/png;base64,{data}">'
@@ -199,5 +200,9 @@ def _rows(settings: Mapping[str, Any], above: str = "") -> list[tuple[str, str]]
 
 
 def _read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return found
+    """The settings in a JSON file; none where they cannot be read."""
+    try:
+        found = read_json(read_file(path).decode())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

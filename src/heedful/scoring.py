@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from heedful.data.sources import Split
-from heedful.errors import UserError
+from heedful.data.sources import SPLITS, Split
+from heedful.errors import UserError, shown
 from heedful.jobs import Evaluated, Progress, job_of
+from heedful.jsontext import read_json
+from heedful.reading import exists, read_file
 from heedful.recipe import Recipe
 from heedful.training.metrics import Score
 
@@ -34,11 +35,10 @@ def scored(
 def results(run: Path) -> Evaluated | None:
     """The test scores of a run that is complete."""
     path = run / "results.json"
-    if not path.is_file():
+    if not exists(path):
         return None
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        return read_back(data)
+        return read_back(read_json(read_file(path).decode(), constant=float))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(
             "the test scores cannot be read", where=str(path), found=repr(error),
@@ -48,9 +48,30 @@ def results(run: Path) -> Evaluated | None:
 
 def read_back(data: dict[str, Any]) -> Evaluated:
     """An evaluation from its JSON."""
-    scores = tuple(Score(name, score["value"], score["signature"]) for name, score in data["scores"].items())
-    samples = tuple((given, right, found) for given, right, found in data["samples"])
-    return Evaluated(data["step"], data["split"], data["loss"], scores, samples, data["unread"])
+    scores = tuple(
+        Score(name, _number(score["value"]), _text(score["signature"])) for name, score in data["scores"].items()
+    )
+    samples = tuple((_text(given), _text(right), _text(found)) for given, right, found in data["samples"])
+    (split,) = (split for split in SPLITS if split == data["split"])
+    return Evaluated(_whole(data["step"]), split, _number(data["loss"]), scores, samples, _whole(data["unread"]))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{shown(value)} is no text")
+    return value
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise TypeError(f"{shown(value)} is no number")
+    return float(value)
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{shown(value)} is no whole number")
+    return value
 
 
 def plain(event: Evaluated) -> dict[str, Any]:

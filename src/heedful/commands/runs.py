@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
@@ -10,11 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from heedful.errors import UserError, printable
+from heedful.training.events import read_events, told_broken
 from heedful.yamltext import load_yaml
 
 DEEPEST = 4  # folders below the given one
@@ -54,10 +55,10 @@ def find(folder: Path, depth: int = DEEPEST) -> Iterator[Path]:
 def row(run: Path, folder: Path) -> list[str]:
     """What the table says of one run; what cannot be read is left blank."""
     name = str(run.relative_to(folder)) if run != folder else run.name or str(run)
-    events = metrics(run)
-    valid = [event for event in events if event.get("kind") == "evaluated" and event.get("split") == "valid"]
-    test = [event for event in events if event.get("kind") == "evaluated" and event.get("split") == "test"]
-    steps = [event for event in events if event.get("kind") == "step"]
+    events = read_events(run)
+    if events.broken:
+        typer.echo(f"note: {printable(told_broken(run, events.broken))}", err=True)
+    valid, test, steps = events.evaluated("valid"), events.evaluated("test"), events.steps()
     progress = steps[-1].get("progress") if steps else 0.0
     return [
         name,
@@ -84,22 +85,6 @@ def saved(run: Path) -> int:
     folder = run / "checkpoints"
     names = os.listdir(folder) if folder.is_dir() else []
     return max((int(match[1]) for match in map(STEP.fullmatch, names) if match), default=0)
-
-
-def metrics(run: Path) -> list[dict[str, Any]]:
-    """The recorded events; a line that is broken, as the last one may be while a run writes, is passed over."""
-    try:
-        text = (run / "metrics.jsonl").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
-    events = []
-    for line in text.splitlines():
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        events += [event] if isinstance(event, dict) else []
-    return events
 
 
 def told(event: dict[str, Any]) -> str:

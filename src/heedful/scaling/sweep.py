@@ -26,6 +26,7 @@ from heedful.errors import UserError, shown
 from heedful.recipe import find_recipe, load_recipe
 from heedful.recipe.language_model import LanguageModelRecipe
 from heedful.scaling.fits import Run
+from heedful.training.events import read_events
 from heedful.training.files import disk_errors
 from heedful.training.ownership import let_go, make_parents, require_same, take_lock
 
@@ -102,12 +103,14 @@ class Cell:
         tested = self.recipe.data.test is None or (self.folder / "results.json").is_file()
         if not (tested and (self.folder / "model" / "model.safetensors").is_file()):
             return None
-        events = _recorded(self.folder)
-        steps = [event for event in events if event.get("kind") == "step"]
-        valid = [event for event in events if event.get("kind") == "evaluated" and event.get("split") == "valid"]
-        if not (steps and valid and steps[-1]["progress"] >= 1 and valid[-1]["step"] == steps[-1]["step"]):
+        events = read_events(self.folder)
+        steps, valid = events.steps(), events.evaluated("valid")
+        try:
+            if not (steps[-1]["progress"] >= 1 and valid[-1]["step"] == steps[-1]["step"]):
+                return None
+            return Outcome(steps[-1]["tokens"], valid[-1]["loss"], steps[0]["loss"], steps[-1]["epoch"] + 1)
+        except (IndexError, KeyError, TypeError):  # nothing recorded, or not by a run
             return None
-        return Outcome(steps[-1]["tokens"], valid[-1]["loss"], steps[0]["loss"], steps[-1]["epoch"] + 1)
 
 
 # ------------------------------------------------------------------ what is to be run
@@ -398,7 +401,7 @@ class _Child:
 
     def going(self) -> Iterator[Going]:
         """How far it is, where that has changed."""
-        steps = [event for event in _recorded(self.cell.folder, last=True) if event.get("kind") == "step"]
+        steps = read_events(self.cell.folder, last=4096).steps()
         now = (steps[-1]["progress"], steps[-1]["loss"]) if steps else None
         if now and now != self.seen:
             self.seen = now
@@ -452,22 +455,3 @@ def measured(cells: Sequence[Cell]) -> tuple[dict[str, Run], dict[str, str]]:
         else:
             runs[cell.name] = Run(cell.name, str(cell.size), cell.parameters, outcome.tokens, outcome.loss)
     return runs, left_out
-
-
-def _recorded(run: Path, last: bool = False) -> list[dict[str, Any]]:
-    """The events that a run has recorded, or those of its last few kilobytes; a line that is broken is passed over."""
-    try:
-        with (run / "metrics.jsonl").open("rb") as file:
-            if last:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
-            lines = file.read().decode(errors="replace").splitlines()
-    except OSError:
-        return []
-    events = []
-    for line in lines:
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        events += [event] if isinstance(event, dict) else []
-    return events

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from heedful.errors import UserError
+from heedful.reading import exists, read_file
+from heedful.training.events import event_in
 
 EXIT_DISK = 74  # the exit code of a disk that is full or cannot be written: EX_IOERR of sysexits.h
 LARGE = 1 << 20  # bytes that are written by themselves
@@ -190,21 +192,13 @@ def append_jsonl(path: Path, record: Mapping[str, object]) -> None:
 
 def trim_jsonl(path: Path, step: int) -> int:
     """Drop the lines of later steps and any broken line, as a resumed run needs, and return how many went."""
-    if not path.exists():
+    if not exists(path):
         return 0
     with disk_errors(path.parent, f"read {path.name}"):
-        data = path.read_bytes()
+        data = read_file(path)
     lines = data.removesuffix(b"\n").split(b"\n") if data else []
-    kept = [line for line in lines if _is_until(line, step)]
+    kept = [line for line in lines if (event := event_in(line)) is not None and event["step"] <= step]
     wanted = b"".join(line + b"\n" for line in kept)
     if wanted != data:
         write_text_atomic(path, wanted.decode())
     return len(lines) - len(kept)
-
-
-def _is_until(line: bytes, step: int) -> bool:
-    try:
-        record = json.loads(line.decode())
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(record, dict) and isinstance(at := record.get("step"), int) and at <= step

@@ -13,6 +13,7 @@ export interface Evaluation {
 export interface Recorded {
   columns: Record<string, number[]>; // step, loss, rate, norm, tokens_per_second, progress
   evaluations: Evaluation[];
+  broken: number; // lines that hold no event
   running: boolean;
 }
 
@@ -86,5 +87,6 @@ export function history(name: () => string | undefined): History {
 function joined(known: Recorded | undefined, { words, arrays }: Packet): Recorded {
   const before = words.anew ? undefined : known;
   const columns = Object.fromEntries(Object.entries(arrays).map(([name, grid]) => [name, [...(before?.columns[name] ?? []), ...grid.data]]));
-  return { columns, evaluations: [...(before?.evaluations ?? []), ...words.evaluations], running: words.running };
+  const evaluations = [...(before?.evaluations ?? []), ...words.evaluations];
+  return { columns, evaluations, broken: (before?.broken ?? 0) + words.broken, running: words.running };
 }

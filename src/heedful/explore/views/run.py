@@ -16,6 +16,9 @@ from pydantic import Field
 from heedful.errors import UserError, printable, shown
 from heedful.explore.packets import pack
 from heedful.explore.views import Named, Request
+from heedful.jsontext import read_json
+from heedful.reading import open_file
+from heedful.training.events import Events, events_in
 from heedful.training.ownership import is_at_work
 from heedful.yamltext import load_yaml, write_yaml
 
@@ -63,11 +66,11 @@ def metrics(explorer: Explorer, asked: Since) -> bytes:
     path = folder / "metrics.jsonl"
     data, offset, more = recorded(path, asked.offset, asked.mark)
     end = offset + len(data)
-    steps, evaluations = sorted_out(data)
+    steps, evaluations, broken = sorted_out(data)
     columns = {name: np.array([number(one.get(name)) for one in steps], np.float32) for name in CURVES}
     words = {
         "anew": offset == 0, "offset": end, "mark": mark_at(path, end), "more": more, "running": running,
-        "evaluations": evaluations,
+        "evaluations": evaluations, "broken": broken,
     }  # fmt: skip
     return pack(words, step=np.array([one["step"] for one in steps], np.int32), **columns)
 
@@ -118,30 +121,20 @@ def mark_at(path: Path, offset: int) -> str:
 
 def read(path: Path, offset: int, size: int) -> bytes:
     """A piece of a file; nothing, where there is none."""
-    if not path.is_file():
-        return b""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             file.seek(offset)
             return file.read(size)
     except OSError:
         return b""
 
 
-def sorted_out(data: bytes) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The steps, and the evaluations as the page shows them; lines that are broken are passed over."""
-    steps, evaluations = [], []
-    for line in data.split(b"\n"):
-        try:
-            event = json.loads(line.decode())
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(event, dict) and type(event.get("step")) is int and 0 <= event["step"] <= FARTHEST:
-            if event.get("kind") == "step":
-                steps.append(event)
-            elif event.get("kind") == "evaluated":
-                evaluations.append(evaluation(event))
-    return steps, evaluations
+def sorted_out(data: bytes) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
+    """The steps, the evaluations as the page shows them, and how many lines are broken."""
+    found, broken = events_in(data)
+    events = Events([event for event in found if 0 <= event["step"] <= FARTHEST], broken)
+    evaluations = [evaluation(event) for event in events.records if event.get("kind") == "evaluated"]
+    return events.steps(), evaluations, broken
 
 
 def evaluation(event: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,8 +166,8 @@ def number(value: Any) -> float:
 def environment(folder: Path) -> dict[str, Any]:
     """What env.json tells, if it can be read."""
     try:
-        found = json.loads(read(folder / "env.json", 0, AT_ONCE))
-    except (ValueError, RecursionError):
+        found = read_json(read(folder / "env.json", 0, AT_ONCE).decode())
+    except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
 

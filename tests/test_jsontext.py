@@ -1,0 +1,42 @@
+"""JSON within limits: depth, numbers, and the one error."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from heedful.jsontext import DEEPEST, read_json
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "{", "nul", "NaN", "[Infinity]", "[" * 100_000, '{"a":' * 100_000 + "1" + "}" * 100_000,
+        "[" * (DEEPEST + 1) + "]" * (DEEPEST + 1), "9" * 400, "9" * 5000, "-" + "9" * 309, "1e400", "[-1E+999]",
+    ],
+    ids=lambda text: text[:20],
+)  # fmt: skip
+def test_what_is_beyond_a_limit_is_one_error(text: str) -> None:
+    with pytest.raises(json.JSONDecodeError):
+        read_json(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["null", "0", "-1.5e-300", '"' + "9" * 500 + '"', '"1e999"', '{"a": [1, {"b": "[[["}]}', "1" + "0" * 30]
+)
+def test_what_is_within_them_is_as_before(text: str) -> None:
+    assert read_json(text) == json.loads(text)
+
+
+def test_as_many_levels_as_allowed() -> None:
+    text = "[" * DEEPEST + "]" * DEEPEST
+    assert read_json(text) == json.loads(text)
+    with pytest.raises(json.JSONDecodeError, match="nested more than 2 deep"):
+        read_json("[[[]]]", deepest=2)
+    assert read_json("[[1]]", deepest=2) == [[1]]
+
+
+def test_data_of_others_may_hold_what_python_writes() -> None:
+    assert math.isnan(read_json("NaN", constant=float))

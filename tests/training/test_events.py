@@ -1,0 +1,53 @@
+"""The one reader of a run's metrics: which lines hold an event, and how many do not."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from heedful.training.events import NAME, events_in, read_events, told_broken
+from heedful.training.files import append_jsonl
+
+
+@pytest.mark.parametrize("sign", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\r", "\n"])
+def test_no_sign_within_a_text_ends_a_line(tmp_path: Path, sign: str) -> None:
+    events = [{"kind": "evaluated", "split": "valid", "step": step, "samples": [[f"a{sign}b"] * 3]} for step in (1, 2)]
+    for event in events:
+        append_jsonl(tmp_path / NAME, event)
+    assert read_events(tmp_path) == (events, 0)
+    assert read_events(tmp_path).evaluated("valid") == events
+    assert read_events(tmp_path).evaluated("test") == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"", b"null", b"[1]", b"1", b"{", b'{"step": 1', b"[" * 100_000, b'{"step": 1, "x": ' + b"9" * 400 + b"}",
+        b'{"step": 1, "x": ' + b"9" * 5000 + b"}", b'{"step": true}', b'{"loss": 1}', b"\xff", b'{"step": 1.5}',
+    ],
+    ids=lambda line: line[:12].decode(errors="replace"),
+)  # fmt: skip
+def test_a_line_without_an_event_is_counted_and_spoils_no_other(line: bytes) -> None:
+    found = events_in(b'{"step": 1}\n' + line + b'\n{"step": 2}\n')
+    assert found == ([{"step": 1}, {"step": 2}], 1)
+    assert "1 line holds no event" in told_broken(Path("runs/a"), found.broken)
+
+
+def test_a_line_on_its_way_is_not_broken() -> None:
+    assert events_in(b'{"step": 1}\n{"st') == ([{"step": 1}], 0)
+    assert events_in(b'{"step": 1}\n{"step": 2}') == ([{"step": 1}, {"step": 2}], 0)
+    assert events_in(b"") == ([], 0)
+
+
+def test_the_last_events_begin_with_a_whole_line(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_bytes(b'{"step": 1}\n{"step": 2}\n{"step": 3}\n')
+    assert read_events(tmp_path, last=20) == ([{"step": 3}], 0)
+    assert read_events(tmp_path, last=4096).records == [{"step": 1}, {"step": 2}, {"step": 3}]
+
+
+def test_what_is_no_plain_file_holds_no_events_and_nobody_waits(tmp_path: Path) -> None:
+    assert read_events(tmp_path) == ([], 0)
+    os.mkfifo(tmp_path / NAME)
+    assert read_events(tmp_path) == ([], 0)
