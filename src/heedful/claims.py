@@ -102,7 +102,12 @@ CLAIMS = (
     ),
     Claim("A16", "One block attends to tokens, memory slots and feature maps, and can be applied again.", ATTENTION),
     Claim("A17", "Self-attention maps n vectors to n vectors and knows no order.", ATTENTION),
-    Claim("A18", "Attention reaches over any distance, where a recurrent net forgets.", FIGURES),
+    Claim(
+        "A18",
+        "Attention reaches over any distance, keeps a vector for each word instead of one for all, and shows what an "
+        "output depends on.",
+        FIGURES,
+    ),
     Claim("B1", "Without attention one vector stands for the source: quality falls with its length.", FIGURES),
     Claim("B2", "The decoder's memory is what the encoder's last recurrent layer gives, [B, S, H].", SEQ2SEQ),
     Claim("B3", "The context is joined to the embedding and fed to the decoder's first layer.", SEQ2SEQ),

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from heedful.blocks.recurrent import Layer
 from heedful.blocks.taps import watch
+from heedful.models.configs import RnnLMConfig
+from heedful.models.configs.conv_classifier import ConvClassifierConfig
+from heedful.models.conv_classifier import ConvClassifier, Filters
+from heedful.models.rnn_lm import RnnLM
+from heedful.models.seq2seq import Seq2Seq
 from heedful.studies import Progress, alignment, cell_gradient, gradient_distance, length, recall
+from heedful.studies.learning import learn
+from heedful.studies.strings import ATTENTION, LETTERS, Writer, writer
 
 Found = TypeVar("Found")
 
@@ -80,6 +87,59 @@ def test_attention_learns_it_at_any_distance(recalled: recall.Recalled) -> None:
     assert far > recalled.right["LSTM"][2] + 0.3
 
 
+@pytest.fixture(scope="module")
+def reverser() -> Writer:
+    """A net with attention that has learned to write short strings backwards."""
+    one = writer(ATTENTION, 32, True, 5, 0)
+    for _ in learn(one.net, one.loss, 450, 1e-2):
+        pass
+    return one
+
+
+@pytest.mark.claim("A18")
+def test_with_attention_each_word_is_represented_and_without_it_the_whole_is_one_vector(reverser: Writer) -> None:
+    """Fine-grained: what the decoder can read grows with the source, and each step reads another part of it."""
+    plain = writer(None, 32, True, 5, 0).net
+    sizes: dict[Seq2Seq, list[int]] = {plain: [], reverser.net: []}
+    for net, found in sizes.items():
+        for words in (2, 5, 20):
+            state = net.start(torch.zeros(1, words, dtype=torch.long))
+            source = 0 if state.source.value is None else state.source.value.kv.v.numel()
+            found.append(source + sum(part.numel() for layer in state.layers for part in layer))
+    assert len(set(sizes[plain])) == 1  # one global representation, however long the source is
+    one = sizes[reverser.net][0] - 2 * 32
+    assert sizes[reverser.net] == [one + words * 32 for words in (2, 5, 20)]  # a vector for each word besides
+
+    source = torch.tensor([[1, 5, 2, 8]])
+    with watch(reverser.net, "decoder.attention.context") as seen:
+        reverser.net.read(source, reverser.target(source)[:, :-1])
+    contexts = seen["decoder.attention.context"].flatten(0, -2)[:4]
+    assert float((torch.cdist(contexts, contexts) + 9 * torch.eye(4)).min()) > 0.1
+
+
+@pytest.mark.claim("A18")
+def test_the_weights_name_the_word_that_an_output_depends_on(reverser: Writer) -> None:
+    """Interpretability: to change the word that is looked at most changes what is written, others hardly do."""
+    source, _ = reverser.strings(200, 4)
+
+    def written(source: Tensor) -> Tensor:
+        return reverser.net.tokens.logits(reverser.net.read(source, reverser.target(source)[:, :-1]))[:, :4].argmax(-1)
+
+    with watch(reverser.net, reverser.net.alignment) as seen:
+        before = written(source)
+    looks = seen[reverser.net.alignment][:, 0, :4].argmax(-1)  # (B, T)
+    assert float((before == source.gather(1, looks)).float().mean()) > 0.9
+    named, others = [], []
+    for place in range(4):
+        other = source.clone()
+        other[:, place] = (other[:, place] + 3) % len(LETTERS)
+        changed = written(other) != before
+        named.append(changed[looks == place])
+        others.append(changed[looks != place])
+    assert float(torch.cat(named).float().mean()) > 0.9
+    assert float(torch.cat(others).float().mean()) < 0.1
+
+
 # ------------------------------------------------------------------ B1
 @pytest.mark.claim("B1")
 def test_one_vector_is_overloaded_by_long_strings_and_attention_is_not() -> None:
@@ -103,41 +163,54 @@ def test_the_learned_alignment_is_a_diagonal_for_copies_and_the_other_one_for_re
 
 
 # ------------------------------------------------------------------ J12
-WIDTH, SIZE, DEPTH = 3, 3, 2
+VOCAB, LENGTHS = 11, (5, 9, 30)
 
 
-class Convolutions(nn.Module):
-    """A ConvNet over time: each layer sees a few steps of the one below, none of them later than its own."""
+def depth(y: Tensor) -> int:
+    """How many operations follow one another from the inputs to a result: the longest path of its graph."""
+    waiting, depths = [y.grad_fn], dict[Any, int]()
+    while waiting:
+        node = waiting[-1]
+        before = [one for one, _ in node.next_functions if one is not None] if node is not None else []
+        if lacking := [one for one in before if one not in depths]:
+            waiting += lacking
+            continue
+        depths[node] = 1 + max((depths[one] for one in before), default=0)
+        waiting.pop()
+    return depths[y.grad_fn]
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Conv1d(WIDTH, WIDTH, SIZE) for _ in range(DEPTH))
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x.mT
-        for layer in self.layers:
-            x = torch.tanh(layer(nn.functional.pad(x, (SIZE - 1, 0))))
-        return x.mT
-
-
-def reach(y: Tensor, x: Tensor) -> int:
-    """How many steps, the last one included, the last output depends on."""
-    (gradient,) = torch.autograd.grad(y[0, -1].sum(), x)
-    felt = (gradient[0] != 0).any(-1)
-    return len(felt) - int(felt.nonzero()[0])
+def reach(y: Tensor, x: Tensor) -> list[int]:
+    """The steps that a result depends on."""
+    (gradient,) = torch.autograd.grad(y.sum(), x, retain_graph=True)
+    return (gradient[0] != 0).any(-1).nonzero()[:, 0].tolist()
 
 
 @pytest.mark.claim("J12")
-@pytest.mark.parametrize("steps", [1, 4, 9, 30])
-def test_a_convnet_takes_a_fixed_number_of_steps_and_an_rnn_as_many_as_its_input_has(steps: int) -> None:
-    x = torch.randn(1, steps, WIDTH, dtype=torch.float64, requires_grad=True)
-    convolutions, recurrent = Convolutions().double(), Layer("rnn", WIDTH, 5).double()
-    calls: list[nn.Module] = []
-    for layer in convolutions.layers:
-        layer.register_forward_hook(lambda layer, *_: calls.append(layer))
-    assert reach(convolutions(x), x) == min(steps, 1 + DEPTH * (SIZE - 1))
-    assert len(calls) == DEPTH
-    with watch(recurrent, "cell.hidden") as seen:
-        y, _ = recurrent(x)
-    assert reach(y, x) == steps
-    assert len(seen.all["cell.hidden"]) == steps
+def test_a_convnet_takes_a_fixed_number_of_steps_and_an_rnn_as_many_as_its_input_has() -> None:
+    convolutions = ConvClassifier(
+        ConvClassifierConfig(vocab=VOCAB, labels=("no", "yes"), width=6, sizes=(2, 3), filters=4, dropout=0.0)
+    )
+    recurrent = RnnLM(RnnLMConfig(vocab=VOCAB, width=6, hidden=5, layers=2, cell="rnn", dropout=0.0))
+    fixed, growing = [], []
+    for words in LENGTHS:
+        text = torch.randint(0, VOCAB, (1, words))
+        fixed.append(depth(convolutions(text)))
+        with watch(recurrent, "*.cell.hidden") as seen:
+            logits, _ = recurrent(text, recurrent.start(1, torch.device("cpu")))
+        growing.append(depth(logits))
+        assert [len(found) for found in seen.all.values()] == [words] * 2
+    assert len(set(fixed)) == 1  # whatever the length of the text
+    each = {(two - one) / (b - a) for one, two, a, b in zip(growing, growing[1:], LENGTHS, LENGTHS[1:], strict=False)}
+    assert len(each) == 1 and each.pop() >= 1  # each word takes as many steps more
+
+
+@pytest.mark.claim("J12")
+def test_what_a_filter_says_depends_on_its_few_words_and_a_state_on_all_before_it() -> None:
+    size, place = 3, 7
+    filters, recurrent = Filters(6, 4, size).double(), Layer("rnn", 6, 5).double()
+    x = torch.randn(1, 12, 6, dtype=torch.float64, requires_grad=True)
+    answers = filters.slide(x.mT).mT  # (B, P, F), the first of which sees only the first word
+    assert reach(answers[:, place], x) == list(range(place - size + 1, place + 1))
+    states, _ = recurrent(x)
+    assert reach(states[:, place], x) == list(range(place + 1))

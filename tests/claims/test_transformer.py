@@ -10,17 +10,17 @@ from PIL import Image
 from torch import Tensor, nn
 
 from heedful.blocks.attention import MultiHead, attend
-from heedful.blocks.encoder import EncoderBlock
 from heedful.blocks.feedforward import FeedForward
 from heedful.blocks.masks import causal, dense
 from heedful.blocks.norms import PostNorm, PreNorm
-from heedful.blocks.positions import Fixed
 from heedful.blocks.state import Grown
 from heedful.blocks.taps import watch
 from heedful.figures import SHADES, heatmap, side_by_side
 from heedful.models.configs import SIZES, TransformerConfig
-from heedful.models.outline import outline
+from heedful.models.outline import outline, recurrent_of
+from heedful.models.seq2seq import Seq2Seq
 from heedful.models.transformer import DecoderBlock, Transformer, encoder_block
+from tolerance import close
 
 BASE = TransformerConfig()  # the published size: 6 + 6 blocks, 8 heads, width 512
 
@@ -215,28 +215,69 @@ def test_attention_stands_in_three_places() -> None:
 
 @pytest.mark.claim("C13")
 def test_transformer_and_recurrent_seq2seq_differ_in_three_places(tmp_path: Path) -> None:
-    config = tiny(encoder_layers=3)
+    config = tiny(encoder_layers=3, width=12, hidden=20)
     stages = outline(config)
     assert [stage.part for stage in stages if stage.differs] == ["order of tokens", "layers", "reading it"]
-    model = Transformer(config)
-    said = {stage.part: stage.transformer for stage in stages}
-    assert said["embedding"] == f"one vector of {model.tokens.weight.shape[1]} for each token"
-    assert isinstance(model.positions, Fixed)
-    assert said["order of tokens"] == "positions: sinusoid"
-    block = model.encoder[0]
-    assert isinstance(block, EncoderBlock)
-    assert f"{len(model.encoder)} + {len(model.decoder)} blocks" in said["layers"]
-    assert f"({block.attention.heads} heads)" in said["layers"]
-    assert f"({block.mlp.up.weight.shape[0]})" in said["layers"]
-    assert (
-        said["reading it"] == f"in each of {sum(isinstance(b.cross, MultiHead) for b in model.decoder)} decoder blocks"
-    )
+    assert [(stage.part, stage.recurrent, stage.transformer) for stage in stages] == [
+        ("embedding", "one vector of 12 for each token", "one vector of 12 for each token"),
+        ("order of tokens", "the order of the steps", "positions: sinusoid"),
+        (
+            "layers",
+            "3 + 2 recurrent layers of 12, step after step",
+            "3 + 2 blocks of self-attention (2 heads) and a dense layer (20), all places at once",
+        ),
+        ("memory", *["outputs of the last encoder layer, 12 numbers each"] * 2),
+        ("reading it", "once a step, before the first decoder layer", "in each of 2 decoder blocks"),
+        ("output", *["logits over the vocabulary of 19"] * 2),
+    ]
     side_by_side(stages, ("Recurrent", "Transformer"), tmp_path / "both.png")
     picture = np.asarray(Image.open(tmp_path / "both.png").convert("RGB"))
     marked = (picture == np.array((253, 236, 222))).all(-1)
     middle = marked[:, picture.shape[1] // 2 - 200]  # down through the left boxes
     assert int((np.diff(middle.astype(int)) == 1).sum()) >= 3
     assert bool(marked.any())
+
+
+@pytest.mark.claim("C13")
+def test_both_models_do_in_each_place_what_their_column_says() -> None:
+    """What is said to differ differs in what is computed, and what is said to be shared is the same."""
+    config = tiny(encoder_layers=3, positions="none", dropout=0.0)
+    transformer, recurrent = Transformer(config).eval(), Seq2Seq(recurrent_of(config)).eval()
+    source, target, order = torch.arange(7)[None], torch.randint(0, 19, (1, 4)), torch.randperm(7)
+
+    # Shared: a vector for each token, a memory as long as the source and as wide as that, logits for each token.
+    memory = {}
+    for name, model, last in (("new", transformer, "encoder.2.output"), ("old", recurrent, "encoder.output")):
+        assert model.tokens(source).shape == (1, 7, 16)
+        with watch(model, last) as seen:
+            state = model.start(source)
+        assert model(target, state)[0].shape == (1, 4, 19)
+        with watch(model, last) as shuffled:
+            model.start(source[:, order])
+        memory[name] = seen[last], shuffled[last]
+        assert seen[last].shape == (1, 7, 16)
+
+    # Order: steps know it by themselves; blocks need positions, and without them do not see it.
+    close(memory["new"][1], memory["new"][0][:, order])
+    assert float((memory["old"][1] - memory["old"][0][:, order]).abs().max()) > 1e-2
+
+    # Layers: a cell is asked once a step, a block once for all places.
+    calls: list[nn.Module] = []
+    with watch(recurrent, "encoder.*.cell.hidden") as steps:
+        recurrent.start(source)
+    assert [len(found) for found in steps.all.values()] == [7] * 2 * 3  # in both directions
+    for block in transformer.encoder:
+        block.register_forward_hook(lambda block, *_: calls.append(block))
+    transformer.start(source)
+    assert calls == list(transformer.encoder)
+
+    # Reading the memory: once a step, or in every block for all places at once.
+    with watch(recurrent, recurrent.alignment) as looks:
+        recurrent(target, recurrent.start(source))
+    assert [tuple(one.shape[-2:]) for one in looks.all[recurrent.alignment]] == [(1, 7)] * 4
+    with watch(transformer, transformer.alignment) as looks:
+        transformer(target, transformer.start(source))
+    assert [tuple(one.shape[-2:]) for found in looks.all.values() for one in found] == [(4, 7)] * 2
 
 
 @pytest.mark.claim("C14")
