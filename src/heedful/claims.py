@@ -187,7 +187,13 @@ CLAIMS = (
         "Calculus, Newton and Leibniz, the panda: true, branch, was; false, south.",
         PRETRAINING,
     ),
-    Claim("F9", "The loss is the sum of those for the pair and for the hidden words.", PRETRAINING),
+    Claim(
+        "F9",
+        "The loss is the sum of those for the pair and for the hidden words.",
+        PRETRAINING,
+        "As published, of the mean over pairs and the mean over hidden words; the deck adds the loss of each hidden "
+        "word, which is `task.objective: sum`.",
+    ),
     Claim(
         "F10",
         "Telling next sentences helps the embeddings and the attention.",
@@ -370,7 +376,7 @@ CLAIMS = (
         "X7",
         "One deck ends a pair without [SEP], two with it.",
         PRETRAINING,
-        "With it.",
+        "With it; `task.last_sep: false` pre-trains without it.",
     ),
     Claim(
         "X8",

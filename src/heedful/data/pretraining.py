@@ -31,7 +31,6 @@ from heedful.data.wordpieces import WordPieces, joined
 from heedful.errors import UserError
 
 NOTHING = -100  # the target where there is none
-SPECIAL = 3  # tokens of a pair that are no text
 FOLLOWS, UNRELATED = 0, 1
 CHUNK = 1024  # sentences that are tokenized at a time
 CELLS = 2**16  # cells that are drawn at a time
@@ -47,6 +46,12 @@ class Rules:
     whole_words: bool = False  # whether all pieces of a word are hidden together
     unrelated: float = 0.5  # share of the pairs that do not follow each other
     short: float = 0.1  # share of the pairs that are shorter than the context
+    last_sep: bool = True  # whether a pair ends in [SEP]
+
+    @property
+    def special(self) -> int:
+        """Tokens of a pair that are no text."""
+        return 3 if self.last_sep else 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +89,12 @@ class Spans(NamedTuple):
     a: tuple[Ints, Ints]  # (N,) first token, and the one after the last
     b: tuple[Ints, Ints]
     unrelated: NDArray[np.bool_]  # (N,)
+    special: int  # tokens of a pair that are no text
 
     @property
     def lengths(self) -> Ints:
         """The tokens of each pair, special ones counted."""
-        return self.a[1] - self.a[0] + self.b[1] - self.b[0] + SPECIAL
+        return self.a[1] - self.a[0] + self.b[1] - self.b[0] + self.special
 
 
 class Built(NamedTuple):
@@ -122,7 +128,7 @@ class EncodedDocuments:
     @property
     def room(self) -> int:
         """Tokens of text in a pair."""
-        return self.context - SPECIAL
+        return self.context - self.rules.special
 
     @property
     def cells(self) -> int:
@@ -167,7 +173,10 @@ class EncodedDocuments:
         lost_a, lost_b = lost(a[1] - a[0], b[1] - b[0], self.room)
         front_a, front_b = below(FRONT_A, lost_a + 1), below(FRONT_B, lost_b + 1)
         return Spans(
-            (a[0] + front_a, a[1] - (lost_a - front_a)), (b[0] + front_b, b[1] - (lost_b - front_b)), unrelated
+            (a[0] + front_a, a[1] - (lost_a - front_a)),
+            (b[0] + front_b, b[1] - (lost_b - front_b)),
+            unrelated,
+            self.rules.special,
         )
 
     def _filled(self, first: Ints, tokens: Ints) -> Ints:
@@ -190,7 +199,9 @@ class EncodedDocuments:
         ids = self.ids[found.clip(0, len(self) - 1)]  # (B, T)
         ids[at >= lengths] = marks.pad
         ids[:, 0] = marks.cls
-        ids[(at == size + 1) | (at == lengths - 1)] = marks.sep
+        ids[at == size + 1] = marks.sep
+        if self.rules.last_sep:
+            ids[at == lengths - 1] = marks.sep
         text, where = ~marks.special[ids], cells[:, None] * self.context + at  # (B, T)
         counts, luck = wanted(spans.lengths, self.rules.hidden), numbers(seed, epoch, HIDE, where)
         if self.rules.whole_words:
@@ -439,10 +450,10 @@ class Written(NamedTuple):
     hidden: Sequence[str]
 
 
-def written_batch(pairs: Sequence[Written], tokenizer: WordPieces) -> PretrainingBatch:
+def written_batch(pairs: Sequence[Written], tokenizer: WordPieces, last_sep: bool = True) -> PretrainingBatch:
     """Pairs as somebody wrote them, each of their hidden words masked wherever it stands."""
     marks = Marks.of(tokenizer)
-    rows = [joined(tokenizer, *tokenizer.ids([pair.first, pair.second])) for pair in pairs]
+    rows = [joined(tokenizer, *tokenizer.ids([pair.first, pair.second]), last_sep=last_sep) for pair in pairs]
     found = padded(rows, tokenizer.pad)
     ids, segments, lengths = found.ids.numpy().astype(np.int32), found.segments.numpy(), found.lengths.numpy()
     words = [[piece for word in tokenizer.words(pair.hidden) for piece in word] for pair in pairs]

@@ -158,10 +158,15 @@ class Marks(Protocol):
     sep: int
 
 
-def joined(tokenizer: Marks, a: Sequence[int], b: Sequence[int] | None = None) -> tuple[list[int], list[int]]:
-    """`[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, and the segment of each token: 0, from B on 1."""
+def joined(
+    tokenizer: Marks, a: Sequence[int], b: Sequence[int] | None = None, *, last_sep: bool = True
+) -> tuple[list[int], list[int]]:
+    """`[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, and the segment of each token: 0, from B on 1.
+
+    Without the last one, a pair is `[CLS] A [SEP] B`.
+    """
     first = [tokenizer.cls, *a, tokenizer.sep]
-    second = [] if b is None else [*b, tokenizer.sep]
+    second = [] if b is None else [*b, *[tokenizer.sep] * last_sep]
     return [*first, *second], [0] * len(first) + [1] * len(second)
 
 

@@ -32,7 +32,7 @@ from heedful.jobs import Evaluated, Job, Names, Progress
 from heedful.models.configs import BertConfig
 from heedful.recipe.pretraining import PretrainingRecipe
 from heedful.tasks.embedding import Reader
-from heedful.tasks.pretraining import guesses, judged, pretraining_loss
+from heedful.tasks.pretraining import OBJECTIVES, guesses, judged
 from heedful.training.metrics import Score
 
 MUCH_UNKNOWN = 0.01  # of the tokens of a text, from where on it is told
@@ -58,7 +58,7 @@ class PretrainingJob(Job):
     def __init__(self, recipe: PretrainingRecipe) -> None:
         self.recipe, self.decode = recipe, None
         task = recipe.task
-        self.rules = Rules(task.hidden, task.whole_words, task.unrelated, task.short)
+        self.rules = Rules(task.hidden, task.whole_words, task.unrelated, task.short, task.last_sep)
 
     def read(self, split: Split) -> Prose | Tokens:
         """The documents of a split, as text or as token files."""
@@ -108,9 +108,9 @@ class PretrainingJob(Job):
         return PretrainingBatches(encoded, self.recipe.train.seed, self.recipe.train.batch_tokens, packed, even)
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
-        """The sum of the two losses."""
+        """The loss of masked words and of pairs."""
         read = torch.compile(model, dynamic=not packed) if self.recipe.train.compile else model
-        return partial(pretraining_loss, model, read=read)
+        return partial(OBJECTIVES[self.recipe.task.objective], model, read=read)
 
     @staticmethod
     def speaker(

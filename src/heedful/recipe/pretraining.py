@@ -30,6 +30,12 @@ class PretrainingTask(Config):
     whole_words: bool = Field(False, description="hide all pieces of a word together")
     unrelated: float = Field(0.5, ge=0, le=1, description="share of the pairs whose second text is of another document")
     short: float = Field(0.1, ge=0, le=1, description="share of the pairs that are shorter than the context")
+    last_sep: bool = Field(True, description="whether a pair ends in [SEP], as published")
+    objective: Literal["means", "sum"] = Field(
+        "means",
+        description="mean loss of the masked words plus mean loss of the pairs, as published; "
+        "sum: the losses of each pair and of all its masked words are added",
+    )
 
 
 class PretrainingRecipe(Config):

@@ -25,17 +25,34 @@ def pretraining_loss(model: Any, batch: PretrainingBatch, read: Callable[..., Te
     batches in a step, each counts by its tokens. A model without a head for next sentences learns from words alone.
     `read` is what reads instead of the model, such as the same one compiled.
     """
+    return _weighted(model, batch, read, batch.whole)
+
+
+def summed_loss(model: Any, batch: PretrainingBatch, read: Callable[..., Tensor] | None = None) -> Loss:
+    """The loss of each pair plus the losses of all its hidden words, as a mean over the pairs, times the tokens read.
+
+    A word thus counts as much as whether a pair belongs together, as the lecture has it.
+    """
+    tokens, _, pairs = batch.whole
+    return _weighted(model, batch, read, torch.stack([tokens, pairs, pairs]))
+
+
+def _weighted(model: Any, batch: PretrainingBatch, read: Callable[..., Tensor] | None, counts: Tensor) -> Loss:
+    """The losses of all hidden words over the second count, plus those of all pairs over the third, times the first."""
     x = vectors(model if read is None else read, batch.sequences)  # (B * T, D)
     heads = model.masked_words
     words = projected_cross_entropy(
         heads(x[batch.places]), model.tokens.weight, batch.targets, bias=heads.bias, ignore=-100
     )
-    tokens, hidden, pairs = batch.whole.clamp(min=1).to(words.total.dtype)
+    tokens, hidden, pairs = counts.clamp(min=1).to(words.total.dtype)
     total, plain = words.total / hidden, words.plain / hidden
     if model.next_sentence is not None:
         related = cross_entropy(model.follows(x[batch.sequences.begins]), batch.follows)
         total, plain = total + related.total / pairs, plain + related.plain / pairs
     return Loss(total * tokens, plain * tokens, (batch.lengths * (batch.indices >= 0)).sum())
+
+
+OBJECTIVES = {"means": pretraining_loss, "sum": summed_loss}
 
 
 @dataclass
