@@ -206,7 +206,12 @@ CLAIMS = (
         PRETRAINING,
         "Any text, of any size: token files are read from the disk as needed. The published text is not shipped.",
     ),
-    Claim("F12", "Pre-training took 16 (base) and 64 (large) TPUs four days.", BERT, "X5"),
+    Claim(
+        "F12",
+        "Pre-training took 16 (base) and 64 (large) TPUs four days: a plausible share of their speed.",
+        BERT,
+        "X5",
+    ),
     Claim("F13", "A dense layer on the first token's vector tells the class of a text, or of a pair.", FINETUNING),
     Claim(
         "F14", "Tagging: each token's vector, special ones and tails of words left out, goes to a dense layer.", SPANS
@@ -223,10 +228,20 @@ CLAIMS = (
         SPANS,
         "Six recipes in one, with a frozen encoder and an LSTM as published; docs/results.md has the rows for MiniLM.",
     ),
-    Claim("F20", "The table of GLUE: each average is the mean of nine numbers.", FINETUNING, "X12"),
+    Claim("F20", "The table of GLUE: 45 cells, and each average is the mean of nine numbers.", FINETUNING, "X12"),
     Claim("F21", "BERT was tried on twelve tasks.", FINETUNING),
-    Claim("F22", "Masks are told independently of each other: two together are not the product.", BERT),
-    Claim("F23", "Occurrences of a word can be seen as a map, layer by layer.", BERT, page=MAP_PAGE),
+    Claim(
+        "F22",
+        "[MASK] is not seen in fine-tuning; masked words are predicted independently of each other; attention grows "
+        "with the square of the length, where an RNN grows in proportion.",
+        BERT,
+    ),
+    Claim(
+        "F23",
+        "Occurrences of a word can be seen as a map, its principal components, layer by layer.",
+        BERT,
+        page=MAP_PAGE,
+    ),
     Claim("F24", "Pre-training and fine-tuning are two recipes that share one checkpoint.", FINETUNING),
     Claim("F25", "BERT as a feature extractor makes a classifier of sentences.", FINETUNING),
     Claim("F26", "ELMo gives a word vectors of its sentence: both directions, and a learned mix of layers.", ELMO),
@@ -313,7 +328,7 @@ CLAIMS = (
     ),
     Claim("K11", "Images beside what is made of them: input, PCA, dense, convolutional; noisy and restored.", VIEWS),
     Claim("K12", "Pooling keeps the largest number of a square, upsampling repeats it.", VIEWS),
-    Claim("K13", "The tables of layers, with shapes and parameters.", AUTOENCODERS),
+    Claim("K13", "The tables of layers, with shapes and parameters, trainable and not.", AUTOENCODERS),
     Claim("L1", "word2vec and GloVe are matrices with a row for each word, here 20 words by 10 columns.", VECTORS),
     Claim("L2", "Trained features may be kept frozen, or tuned with the rest.", FINETUNING),
     Claim("L3", "A static vector is the same in every sentence, a contextual one is not.", BERT),

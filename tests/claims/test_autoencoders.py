@@ -209,7 +209,23 @@ def test_so_does_the_table_of_the_encoder_alone() -> None:
     assert_told(str(table), ENCODER, 80_520)
 
 
-def assert_told(text: str, printed: Printed, total: int) -> None:
+@pytest.mark.claim("K13")
+@pytest.mark.parametrize("name", TABLES)
+def test_a_frozen_layer_is_counted_among_those_that_are_not_trained(name: str) -> None:
+    printed, total = TABLES[name]
+    model = made(name)
+    model.encoder.requires_grad_(False)
+    last = next(layer for layer in reversed(model.decoder.layers) if counted(layer))
+    next(iter(last.parameters())).requires_grad_(False)  # of one layer, only the weights and not the biases
+    still = counted(model.encoder) + next(last.parameters()).numel()
+    assert still == sum(weight.numel() for weight in model.parameters() if not weight.requires_grad)
+    assert_told(str(model.summary()), printed, total, still)
+    assert model.summary().parameters == total
+    assert model.encoder.summary().frozen == counted(model.encoder)
+    assert made(name).summary().frozen == 0
+
+
+def assert_told(text: str, printed: Printed, total: int, frozen: int = 0) -> None:
     """That a printed table has every layer's shape and parameters, and the totals."""
     lines = text.splitlines()
     rows = [line for line in lines if "(None" in line]
@@ -219,8 +235,8 @@ def assert_told(text: str, printed: Printed, total: int) -> None:
         assert row.split()[-1] == f"{count:,}"
     assert lines[-3:] == [
         f"Total parameters: {total:,}",
-        f"Trainable parameters: {total:,}",
-        "Non-trainable parameters: 0",
+        f"Trainable parameters: {total - frozen:,}",
+        f"Non-trainable parameters: {frozen:,}",
     ]
 
 

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from sklearn import decomposition
+from torch.utils.flop_counter import FlopCounterMode
 
+from heedful.blocks.taps import watch
+from heedful.data.labelled import encode_texts
+from heedful.data.pretraining import PretrainingBatch, Written, written_batch
 from heedful.data.tokenizers import WordPiece
 from heedful.data.wordpieces import WordPieces
 from heedful.models import build
-from heedful.models.configs import SIZES, BertConfig
+from heedful.models.configs import SIZES, BertConfig, RnnLMConfig
 from heedful.studies.contexts import SENTENCES, WORD, word_vectors
 from heedful.studies.cost import CLAIMS, Claim, published_work, training_work
 from heedful.studies.occurrences import flat
 from heedful.tasks.embedding import Reader
+from heedful.tasks.pretraining import pretraining_loss
+from tolerance import close
 
 TOKENIZER = WordPieces.train(WordPiece(vocab=300, lowercase=True), SENTENCES * 3)
 
@@ -84,17 +95,71 @@ def test_two_gaps_are_filled_as_if_they_did_not_depend_on_each_other() -> None:
     assert one.fill("the cat caught a [MASK]").joint_gap is None
 
 
+@pytest.mark.claim("F22")
+def test_the_mask_token_of_pre_training_does_not_appear_in_fine_tuning() -> None:
+    pairs = written_batch([Written(SENTENCES[0], SENTENCES[1], True, [WORD])], TOKENIZER)
+    assert bool((pairs.ids == TOKENIZER.mask).any())
+    texts = [*SENTENCES, "a text that says [MASK] in words"]
+    encoded = encode_texts([(text, None) for text in texts], np.zeros(len(texts), np.int64), TOKENIZER, 40)
+    ids = encoded.batch(np.arange(len(texts))).ids
+    assert len(ids) == len(texts) and not bool((ids == TOKENIZER.mask).any())
+
+
+def flops(model: Any, run: Callable[[], Any]) -> dict[str, int]:
+    """The operations that a model takes, by kind of product, without any fused kernel."""
+    with FlopCounterMode(display=False) as counter, watch(model, "*"):
+        run()
+    return {str(name).removeprefix("aten."): count for name, count in counter.get_flop_counts()["Global"].items()}
+
+
+@pytest.mark.claim("F22")
+def test_self_attention_grows_with_the_square_of_the_length_and_an_rnn_only_in_proportion() -> None:
+    encoder, recurrent = reader().model, build(RnnLMConfig(vocab=50, width=8, hidden=8, layers=1, dropout=0.0))
+    pairs, steps = [], []
+    for length in (8, 16, 32):
+        tokens = torch.randint(5, 50, (1, length))
+        pairs.append(flops(encoder, lambda tokens=tokens: encoder(tokens))["bmm"])
+        steps.append(sum(flops(recurrent, lambda tokens=tokens: recurrent.read(tokens)).values()))
+    assert [four / one for one, four in pairwise(pairs)] == [4, 4]
+    assert [two / one for one, two in pairwise(steps)] == [2, 2]
+
+
 @pytest.mark.claim("F23")
 def test_each_layer_has_a_map_of_a_words_occurrences() -> None:
+    """The points are the two principal components of the layer's vectors."""
     vectors = word_vectors(reader(), WORD, SENTENCES)[:, 1:]
+    maps = []
     for layer in vectors.transpose(0, 1):
         points, held = flat(layer)
-        assert points.shape == (len(SENTENCES), 2)
-        centred = layer - layer.mean(0)
-        assert held == pytest.approx(float(points.square().sum() / centred.square().sum()), rel=1e-3)
-        covariance = points.mT @ points
-        assert abs(float(covariance[0, 1])) < 1e-3 * float(covariance[0, 0])
-        assert float(covariance[0, 0]) >= float(covariance[1, 1])
+        theirs = decomposition.PCA(2, svd_solver="full").fit(layer.double().numpy())
+        expected = theirs.transform(layer.double().numpy())
+        signs = np.sign((points.numpy() * expected).sum(0))
+        close(points, expected * signs, dtype=torch.float32)
+        assert held == pytest.approx(float(theirs.explained_variance_ratio_.sum()), rel=1e-9)
+        largest = theirs.components_[[0, 1], np.abs(theirs.components_).argmax(1)]
+        assert (signs == np.sign(largest)).all()  # a direction points to where its largest number is positive
+        maps.append(points)
+    assert torch.stack(maps).shape == (reader().model.config.layers + 1, len(SENTENCES), 2)
+    assert all(not torch.allclose(one, other) for one, other in pairwise(maps))
+
+
+@pytest.mark.claim("F12")
+@pytest.mark.parametrize("length", [20, 40])
+def test_the_work_that_is_counted_is_the_work_that_a_step_of_training_does(length: int) -> None:
+    rows, masked = 4, length * 3 // 20  # 15 % of the tokens
+    config = BertConfig(vocab=500, width=48, heads=4, layers=3, hidden=160, context=length, dropout=0.0,
+                        attention_dropout=0.0, next_sentence=False, pooler=False)  # fmt: skip
+    model, ids = build(config), torch.randint(5, 500, (rows, length))
+    places = torch.cat([row * length + torch.randperm(length)[:masked] for row in range(rows)])
+    batch = PretrainingBatch(
+        ids, torch.zeros_like(ids), torch.full((rows,), length), places, ids.flatten()[places],
+        torch.zeros(rows, dtype=torch.long), torch.tensor([rows * length, rows * masked, rows]), torch.arange(rows),
+        length,
+    )  # fmt: skip
+    done = flops(model, lambda: pretraining_loss(model, batch).total.backward())
+    # Products of positions with each other are exact; among the others are sums over rows for the biases' gradients.
+    assert done["bmm"] == 3 * 2 * rows * length * 2 * config.layers * config.width * length
+    assert sum(done.values()) == pytest.approx(training_work(config, 500, rows * length, length), rel=2e-3)
 
 
 @pytest.mark.claim("F12")

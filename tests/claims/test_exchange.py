@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
 import transformers
 
+from heedful.data.word_vectors import WordVectors
 from heedful.hf import pretrained
 from heedful.hf.bert import table
 from heedful.hf.configs import config_of
 from heedful.hf.tensorflow import read_checkpoint
 from heedful.models.bert import Bert
 from heedful.models.configs import SIZES, BertConfig
+from tolerance import close
 
 FOLDER = Path(__file__).parents[1] / "hf" / "checkpoint"
 
@@ -55,6 +59,42 @@ def test_the_original_checkpoint_makes_a_model_and_only_the_folder_changes() -> 
     }
     assert found.tokenizer is not None and found.tokenizer.lowercase
     assert config_of(FOLDER) == found.config
+    assert "tensorflow" not in sys.modules
+
+
+PROGRAM = """
+import heedful
+from sklearn.linear_model import LogisticRegression
+
+texts = ["the cat sat", "the cat slept", "the dog ran", "a dog ran home"]
+embedder = {embedder}
+embedded = embedder.embed(texts)
+classifier = LogisticRegression().fit(embedded, ["cat", "cat", "dog", "dog"])
+told = classifier.predict(embedded)
+"""
+
+
+@pytest.mark.claim("M21")
+def test_from_word_vectors_to_bert_one_line_of_a_program_changes(tmp_path: Path) -> None:
+    """As on the slides: another embedder, begun from the checkpoint, and data and classifier stay as they are."""
+    words = ["a", "cat", "dog", "home", "ran", "sat", "slept", "the"]
+    matrix = np.random.default_rng(0).standard_normal((len(words), 6)).astype(np.float32)
+    WordVectors(words, matrix).save(tmp_path / "glove.txt", "glove")
+    programs = [
+        PROGRAM.format(embedder=f"heedful.load_vectors({str(tmp_path / 'glove.txt')!r})"),
+        PROGRAM.format(embedder=f"heedful.load({str(FOLDER)!r})"),
+    ]
+    changed = [pair for pair in zip(*(program.splitlines() for program in programs), strict=True) if len(set(pair)) > 1]
+    assert len(changed) == 1
+    found = []
+    for program in programs:
+        names: dict[str, Any] = {}
+        exec(program, names)
+        found.append(np.asarray(names["embedded"]))
+        assert len(names["told"]) == 4
+    assert [one.shape for one in found] == [(4, 6), (4, 8)]
+    rows = [[words.index(word) for word in text.split() if word in words] for text in ("the cat sat", "a dog ran home")]
+    close(found[0][[0, 3]], [matrix[row].mean(0) for row in rows])
     assert "tensorflow" not in sys.modules
 
 

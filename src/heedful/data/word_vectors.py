@@ -15,7 +15,7 @@ import io
 import os
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -114,6 +114,14 @@ class WordVectors:
     def analogy(self, a: str, b: str, c: str, count: int = 10) -> list[Neighbour]:
         """What is to c as b is to a: neighbours of b - a + c, each made one long first, and the three left out."""
         return self.neighbours(self.unit(b) - self.unit(a) + self.unit(c), count, but=(a, b, c))
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """A vector for each text (N, D): the mean of those of its words that have one, and zeros where none has."""
+        found = np.zeros((len(texts), self.width), np.float32)  # (N, D)
+        for place, text in enumerate(texts):
+            if rows := [self.rows[word] for word in text.split() if word in self.rows]:
+                found[place] = self.matrix[rows].mean(0)
+        return found
 
     def save(self, path: str | Path, format: Format | None = None) -> None:
         """Write a file that `load_vectors` reads, with the same bits; whole or not at all.

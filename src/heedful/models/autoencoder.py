@@ -10,7 +10,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from heedful.models.configs.autoencoder import AutoencoderConfig
-from heedful.models.configs.layers import Summary
+from heedful.models.configs.layers import Summary, summarised
 from heedful.models.network import Network
 
 
@@ -27,5 +27,6 @@ class Autoencoder(nn.Module):
         return self.decoder(self.encoder(x))
 
     def summary(self) -> Summary:
-        """Each layer with what comes out of it and how many numbers it trains."""
-        return self.config.summary()
+        """Each layer with what comes out of it and how many parameters it has."""
+        layers = (*self.encoder.specs, *self.decoder.specs)
+        return summarised(self.config.input, layers, [*self.encoder.frozen, *self.decoder.frozen])

@@ -94,8 +94,15 @@ class Network(nn.Module):
         return cls(start, end)
 
     def summary(self) -> Summary:
-        """Each layer with what comes out of it and how many numbers it trains."""
-        return summarised(self.shape, self.specs)
+        """Each layer with what comes out of it and how many parameters it has."""
+        return summarised(self.shape, self.specs, self.frozen)
+
+    @property
+    def frozen(self) -> list[int]:
+        """How many parameters of each layer are not trained."""
+        return [
+            sum(weight.numel() for weight in layer.parameters() if not weight.requires_grad) for layer in self.layers
+        ]
 
     def forward(self, x: Tensor) -> Tensor:
         for layer, activation in zip(self.layers, self.activations, strict=True):

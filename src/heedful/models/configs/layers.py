@@ -9,6 +9,7 @@ D vector, C channels, Y rows, X columns.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
@@ -151,12 +152,13 @@ def told(shape: Shape) -> str:
 
 
 class Row(NamedTuple):
-    """A layer in a summary: what it is called, what comes out of it, and how many numbers it trains."""
+    """A layer in a summary: what it is called, what comes out of it, and how many parameters it has, trained or not."""
 
     name: str
     kind: str
     shape: Shape
     parameters: int
+    frozen: int = 0  # parameters that are not trained
 
 
 class Summary(tuple[Row, ...]):
@@ -164,8 +166,13 @@ class Summary(tuple[Row, ...]):
 
     @property
     def parameters(self) -> int:
-        """How many numbers are trained, and there are no others."""
+        """How many there are, frozen ones included."""
         return sum(row.parameters for row in self)
+
+    @property
+    def frozen(self) -> int:
+        """How many of them are not trained."""
+        return sum(row.frozen for row in self)
 
     def __repr__(self) -> str:
         lines = [("Layer (type)", "Output shape", "Parameters")]
@@ -174,19 +181,23 @@ class Summary(tuple[Row, ...]):
             lines.append((f"{row.name} ({row.kind})", f"({shape})", f"{row.parameters:,}"))
         wide = [max(len(line[column]) for line in lines) for column in range(3)]
         table = [f"{name:<{wide[0]}}  {shape:<{wide[1]}}  {count:>{wide[2]}}" for name, shape, count in lines]
-        total = f"{self.parameters:,}"
-        ends = [f"Total parameters: {total}", f"Trainable parameters: {total}", "Non-trainable parameters: 0"]
+        ends = [
+            f"Total parameters: {self.parameters:,}",
+            f"Trainable parameters: {self.parameters - self.frozen:,}",
+            f"Non-trainable parameters: {self.frozen:,}",
+        ]
         return "\n".join([table[0], "-" * len(table[0]), *table[1:], "-" * len(table[0]), *ends])
 
     __str__ = __repr__
 
 
-def summarised(shape: Shape, layers: tuple[Layer, ...]) -> Summary:
-    """The table of layers that follow on an input."""
+def summarised(shape: Shape, layers: Sequence[Layer], frozen: Sequence[int] | None = None) -> Summary:
+    """The table of layers that follow on an input; `frozen` counts the parameters of each that are not trained."""
     rows, counts = [Row("input", "Input", shape, 0)], dict[str, int]()
-    for layer in layers:
+    for layer, still in zip(layers, frozen or [0] * len(layers), strict=True):
         counts[layer.kind] = counts.get(layer.kind, 0) + 1
         after = layer.after(shape)
-        rows.append(Row(f"{layer.kind}_{counts[layer.kind]}", type(layer).__name__, after, layer.parameters(shape)))
+        name = f"{layer.kind}_{counts[layer.kind]}"
+        rows.append(Row(name, type(layer).__name__, after, layer.parameters(shape), still))
         shape = after
     return Summary(rows)
