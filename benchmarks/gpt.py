@@ -312,7 +312,8 @@ def write_ours(count: int) -> dict[str, Any]:
     from heedful.decode.graphs import Graphs
     from heedful.decode.search import drain, greedy
 
-    mine, ids, graphs = writers(), prompts(count), Graphs()
+    mine, ids = writers(), prompts(count)
+    graphs = Graphs(mine)
     decoder = mine.row_by_row()
     assert decoder is not None
 

@@ -240,7 +240,7 @@ def decode_ours(device: str, batch: int, repeats: int) -> dict[str, Any]:
     peer, source = peer_model("cpu"), sources(batch, device)
     model = ours("swish", peer.state_dict()).to(next(peer.parameters()).dtype).to(device).eval()
     model = model.to(torch.bfloat16) if device == "cuda" else model
-    graphs = Graphs() if device == "cuda" else None
+    graphs = Graphs(model) if device == "cuda" else None
     limit, prefix = torch.full((batch,), NEW), torch.full((batch, 1), BOS, device=device)
 
     def run() -> Any:

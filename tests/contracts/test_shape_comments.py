@@ -12,7 +12,7 @@ from heedful.blocks.attention import KV, MultiHead, attend
 from heedful.blocks.convolution import Convolution
 from heedful.blocks.graphs import GraphLSTM, Order
 from heedful.blocks.grids import GridLSTM
-from heedful.blocks.int8 import Int8Linear, int8
+from heedful.blocks.int8 import Int8Linear, Plain, int8
 from heedful.blocks.layouts import Documents, EndToEnd, Packed, Padded, Whole
 from heedful.blocks.losses import cross_entropy, projected_cross_entropy
 from heedful.blocks.masks import causal
@@ -210,7 +210,8 @@ def reading() -> None:
     small(tokens)
     for part in small.modules():
         if isinstance(part, Int8Linear):
-            part.product(torch.zeros(B * S, part.weight.shape[1], dtype=torch.uint8))
+            whole = torch.randint(-127, 128, (len(part.step), D), dtype=torch.int8)
+            Plain(whole).product(torch.zeros(B * S, D, dtype=torch.uint8), part.step)
 
 
 def noise() -> None:

@@ -1,5 +1,6 @@
 """Searches whose steps are captured as device graphs find what the plain ones find."""
 
+import pickle
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
@@ -49,7 +50,7 @@ def begun(model: Transformer, search: Callable[..., Search], limit: int, graphs:
 @pytest.mark.parametrize("limit", [1, 7, 40, 140])
 @pytest.mark.parametrize("name", SEARCHES)
 def test_captured_steps_find_the_same(model: Transformer, name: str, limit: int) -> None:
-    graphs = Graphs()
+    graphs = Graphs(model)
     for seed in (1, 2):  # the second time, the graphs are there
         plain, captured = (run(model, SEARCHES[name], limit, g, seed) for g in (None, graphs))
         for row in range(6):
@@ -60,7 +61,7 @@ def test_captured_steps_find_the_same(model: Transformer, name: str, limit: int)
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_captured_steps_tell_the_same(model: Transformer, name: str) -> None:
-    graphs = Graphs()
+    graphs = Graphs(model)
     for seed in (1, 2):
         told: list[list[list[object]]] = []
         for each in (None, graphs):
@@ -97,7 +98,7 @@ def test_texts_of_different_lengths_are_gone_on_with_alike_alone_and_together(po
 
 
 def test_graphs_are_reused_and_the_oldest_dropped(model: Transformer) -> None:
-    graphs = Graphs(most=2)
+    graphs = Graphs(model, most=2)
     run(model, greedy, 20, graphs)
     first = list(graphs.kept.values())
     run(model, greedy, 20, graphs, seed=2)
@@ -105,3 +106,24 @@ def test_graphs_are_reused_and_the_oldest_dropped(model: Transformer) -> None:
     for limit in (40, 140):
         run(model, greedy, limit, graphs)
     assert len(graphs.kept) == 2
+
+
+def test_new_weights_are_read_where_they_stand(model: Transformer) -> None:
+    other = deepcopy(model)
+    graphs = Graphs(other)
+    run(other, greedy, 20, graphs)
+    with torch.no_grad():
+        for name, weight in list(other.named_parameters()):
+            owner, _, own = name.rpartition(".")
+            setattr(other.get_submodule(owner), own, torch.nn.Parameter(weight + torch.randn_like(weight)))
+    assert torch.equal(run(other, greedy, 20, graphs).tokens, run(other, greedy, 20, None).tokens)
+    other.decoder[0].mlp.up.weight.data = torch.randn_like(other.decoder[0].mlp.up.weight)
+    assert torch.equal(run(other, greedy, 20, graphs).tokens, run(other, greedy, 20, None).tokens)
+
+
+def test_what_has_graphs_can_be_copied(model: Transformer) -> None:
+    graphs = Graphs(model)
+    run(model, greedy, 20, graphs)
+    for copied in (deepcopy(graphs), pickle.loads(pickle.dumps(graphs))):  # noqa: S301
+        assert copied.kept == {}
+        assert torch.equal(run(copied.model, greedy, 20, copied).tokens, run(model, greedy, 20, None).tokens)

@@ -68,7 +68,8 @@ def test_a_text_alone_gives_the_same_bits_as_among_others(dtype: torch.dtype) ->
 
 @pytest.mark.parametrize("beams", [1, 4])
 def test_searches_find_what_they_find_with_the_model(beams: int) -> None:
-    whole, graphs, limit = model(torch.float32), Graphs(), torch.tensor([12, 12, 12])
+    whole, limit = model(torch.float32), torch.tensor([12, 12, 12])
+    graphs = Graphs(whole)
     rows = RowByRow(whole)
     for run in (plainly, graphs.run, graphs.run):
         with torch.inference_mode():

@@ -146,6 +146,13 @@ def test_eight_bits_are_near_and_leave_the_reader_as_it_is() -> None:
     assert 0 < float((found - before).norm() / before.norm()) < 0.05
 
 
+def test_eight_bits_give_a_text_the_same_alone_and_among_others() -> None:
+    one, texts = reader().int8(), [" ".join(WORDS[first : first + length]) for first in range(4) for length in range(9)]
+    assert one.embed(texts).equal(torch.cat([one.embed([text]) for text in texts]))
+    whole = one.layers(texts)
+    assert all(one.layers([text])[0].values.equal(found.values) for text, found in zip(texts, whole, strict=True))
+
+
 # ------------------------------------------------------------------ gaps
 @torch.no_grad()
 def probabilities(one: Reader, pieces: list[str], at: int) -> Tensor:

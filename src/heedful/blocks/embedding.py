@@ -22,7 +22,6 @@ class Tied(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(vocab, width) * width**-0.5)
         self.scale = math.sqrt(width) if scale is None else scale
-        self.packed: tuple[object, Tensor] | None = None
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = F.embedding(tokens, self.weight)  # (B, T, D)
@@ -30,16 +29,13 @@ class Tied(nn.Module):
 
     def logits(self, x: Tensor) -> Tensor:
         few = x.dim() > 1 and 0 < x.numel() <= FEW * x.shape[-1]
-        if few and x.device.type == "cpu" and x.dtype == torch.float32 and not torch.is_grad_enabled():
-            return self.quickly(x)  # (B, T, V)
+        if few and x.device.type == "cpu" and x.dtype == self.weight.dtype == torch.float32 and onednn():
+            # The same product by oneDNN, which is up to 1.4 times as fast for the few rows of a decoding step.
+            logits: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, None, "none", [], "")  # (B, T, V)
+            return logits
         return F.linear(x, self.weight)  # (B, T, V)
 
-    def quickly(self, x: Tensor) -> Tensor:
-        """The same for a decoding step on a CPU: oneDNN packs the large matrix once, and few rows go a third faster."""
-        if torch.compiler.is_compiling() or not torch.backends.mkldnn.is_available():
-            return F.linear(x, self.weight)
-        state = (self.weight.data_ptr(), self.weight._version)  # weights that were trained on or loaded are packed anew
-        if self.packed is None or self.packed[0] != state:
-            self.packed = (state, self.weight.detach().to_mkldnn())
-        rows = x.reshape(-1, x.shape[-1]).contiguous().to_mkldnn()
-        return torch.ops.aten.mkldnn_linear(rows, self.packed[1]).to_dense().view(*x.shape[:-1], -1)  # (B, T, V)
+
+def onednn() -> bool:
+    """Whether oneDNN's own product can stand for `F.linear`: it has no gradient, and is unknown to a compiler."""
+    return torch.backends.mkldnn.is_available() and not (torch.is_grad_enabled() or torch.compiler.is_compiling())

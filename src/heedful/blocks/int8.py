@@ -6,7 +6,6 @@ own, so that a token with one large value spoils no other.
 M rows, D width in, E width out.
 """
 
-from collections.abc import Callable
 from copy import deepcopy
 
 import torch
@@ -20,13 +19,39 @@ STEPS = 254  # of what comes in: one less than a byte has, since both ends are r
 SHIFT = 1.5 * 2**23  # added to a float32, it leaves the nearest whole number in the lowest bits
 TINY = 1e-12  # a step is never smaller
 
-Product = Callable[[Tensor], Tensor]  # whole numbers (M, D) -> (M, E)
+
+class Laid:
+    """Whole numbers (E, D) as a kernel of oneDNN reads them; copied and pickled as the numbers themselves."""
+
+    def __init__(self, whole: Tensor) -> None:
+        self.laid: Tensor = torch.ops.onednn.qlinear_prepack(whole, None)
+        self.zeros = torch.zeros(len(whole), dtype=torch.int32)
+
+    def __reduce__(self) -> tuple[type["Laid"], tuple[Tensor]]:
+        return Laid, (self.laid.to_dense().t().contiguous(),)
+
+    def product(self, x: Tensor, step: Tensor) -> Tensor:
+        """What `Plain` computes, in one kernel."""
+        found: Tensor = torch.ops.onednn.qlinear_pointwise(
+            x, 1.0, 0, self.laid, step, self.zeros, None, 1.0, 0, torch.float32, "none", [], ""
+        )
+        return found  # (M, E)
+
+
+class Plain:
+    """Whole numbers (E, D) as they are."""
+
+    def __init__(self, whole: Tensor) -> None:
+        self.whole = whole
+
+    def product(self, x: Tensor, step: Tensor) -> Tensor:
+        """The product with whole numbers x (M, D), times the step of each row (E,)."""
+        return F.linear(x.double(), self.whole.double()).float() * step  # (M, E)
 
 
 class Int8Linear(nn.Module):
     """x W^T + b, W as whole numbers times a step a row, x as whole numbers times a step a token, from its lowest up."""
 
-    weight: Tensor
     step: Tensor
     total: Tensor
     bias: Tensor
@@ -37,12 +62,11 @@ class Int8Linear(nn.Module):
         step = (weight.abs().amax(1) / LEVELS).clamp(min=TINY)  # (E,)
         whole = (weight / step[:, None]).round().to(torch.int8)  # (E, D)
         step = step / STEPS  # of a product: times the span of what comes in, which is its step times their number
-        self.register_buffer("weight", whole, persistent=False)
         self.register_buffer("step", step, persistent=False)
         self.register_buffer("total", whole.sum(1) * step, persistent=False)  # what a token's lowest value is times
         bias = torch.zeros_like(step) if linear.bias is None else linear.bias.detach().float()
         self.register_buffer("bias", bias, persistent=False)
-        self.quickly = packed(whole, step)
+        self.weight = Laid(whole) if suits(whole, step) else Plain(whole)
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1]).float()  # (M, D)
@@ -51,30 +75,18 @@ class Int8Linear(nn.Module):
         often = STEPS / span  # (M, 1)
         zero = low.mul_(often).round_()  # (M, 1)
         whole = torch.mul(rows, often).add_(SHIFT - zero).view(torch.int32).to(torch.uint8)  # (M, D)
-        y = (self.quickly or self.product)(whole)  # (M, E)
+        y = self.weight.product(whole, self.step)  # (M, E)
         y = torch.addcmul(torch.addcmul(self.bias, zero.mul_(span), self.total), y, span, out=y)  # (M, E)
         return y.view(*x.shape[:-1], -1).to(x.dtype)
 
-    def product(self, whole: Tensor) -> Tensor:
-        """The product of the whole numbers, times the step of each row of W: what `quickly` computes."""
-        return F.linear(whole.double(), self.weight.double()).float() * self.step  # (M, E)
 
-
-def packed(weight: Tensor, step: Tensor) -> Product | None:
-    """The same as one oneDNN kernel on weights laid out for it, where there is one and sums do not overflow in it."""
-    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
-        return None
-    laid, zeros = torch.ops.onednn.qlinear_prepack(weight, None), torch.zeros(len(step), dtype=torch.int32)
-
-    def run(whole: Tensor) -> Tensor:
-        found: Tensor = torch.ops.onednn.qlinear_pointwise(
-            whole, 1.0, 0, laid, step, zeros, None, 1.0, 0, torch.float32, "none", [], ""
-        )
-        return found  # (M, E)
-
-    largest = torch.full((1, weight.shape[1]), 255, dtype=torch.uint8)
-    right = 255 * weight.sum(1).double() * step  # (E,)
-    return run if torch.allclose(run(largest)[0].double(), right, rtol=1e-4, atol=float(step.max())) else None
+def suits(whole: Tensor, step: Tensor) -> bool:
+    """Whether there is a kernel for these numbers (E, D), and its sums do not overflow."""
+    if whole.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return False
+    largest = torch.full((1, whole.shape[1]), 255, dtype=torch.uint8)
+    found, right = (kind(whole).product(largest, step)[0].double() for kind in (Laid, Plain))  # (E,)
+    return torch.allclose(found, right, rtol=1e-4, atol=float(step.max()))
 
 
 def int8(model: nn.Module) -> nn.Module:

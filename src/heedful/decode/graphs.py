@@ -1,6 +1,7 @@
 """Search steps captured as device graphs: hundreds of small kernels launched at once.
 
-A step is captured once for each set of shapes and replayed on fixed buffers; graphs long unused are dropped.
+A step is captured once for each set of shapes and replayed on fixed buffers; graphs long unused are dropped. A graph
+reads the weights where they stood when it was captured: where they stand elsewhere, another one is captured.
 """
 
 from collections import OrderedDict
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from heedful.blocks.state import changed, tensors
 
@@ -26,19 +27,23 @@ class Captured:
 
 
 class Graphs:
-    """The graphs of one decoder."""
+    """The graphs of one model's decoder; a copy of them has none yet."""
 
-    def __init__(self, most: int = 24) -> None:
-        self.most = most
+    def __init__(self, model: nn.Module, most: int = 24) -> None:
+        self.model, self.most = model, most
         self.kept: OrderedDict[Hashable, Captured] = OrderedDict()
         self.current: Captured | None = None
+
+    def __reduce__(self) -> tuple[type["Graphs"], tuple[nn.Module, int]]:
+        return Graphs, (self.model, self.most)
 
     def load(self, name: Hashable, advance: Advance, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """Make the graph for these inputs the current one and give its buffers, which now hold them.
 
         `advance(*inputs)` gives the next inputs and one more value, which `replay` returns.
         """
-        key = (name, tuple((x.shape, x.dtype) for x in tensors(inputs)))
+        weights = tuple((w.data_ptr(), w.dtype) for w in (*self.model.parameters(), *self.model.buffers()))
+        key = (name, weights, tuple((x.shape, x.dtype) for x in tensors(inputs)))
         if key not in self.kept:
             self.kept[key] = self._capture(advance, inputs)
             while len(self.kept) > self.most:

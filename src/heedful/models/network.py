@@ -34,11 +34,16 @@ from heedful.models.configs.layers import (
     summarised,
 )
 
+
+def linear(x: Tensor) -> Tensor:
+    return x
+
+
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
-    "linear": lambda x: x,
+    "linear": linear,
 }
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from heedful.blocks.features import FEATURES
-from heedful.blocks.int8 import int8
+from heedful.blocks.int8 import Int8Linear, int8
 from heedful.blocks.layouts import Padded
 from heedful.data.sequences import padded
 from heedful.data.tokenizers import several
@@ -116,7 +116,11 @@ class Reader:
         return min(self.longest or context, context)
 
     def int8(self) -> Reader:
-        """The same in eight bits on the CPU: about twice as fast there, and a little less exact."""
+        """The same in eight bits on the CPU: about twice as fast there, and a little less exact.
+
+        A text gives the same alone and among others: only texts of the same length are then read together, since with
+        padding, sums are rounded in another way, and what lies between two steps may fall on either.
+        """
         return replace(self, model=int8(self.model), device=torch.device("cpu"))
 
     # -------------------------------------------------------------- vectors
@@ -187,7 +191,8 @@ class Reader:
     @torch.inference_mode()
     def _read(self, rows: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], list[Tensor], Tensor | None]]:
         """The layers (B, T, D) of texts that are about as long: which ones, and which tokens are real if not all."""
-        for places in together([len(row) for row in rows], TOGETHER[self.device.type]):
+        alike = any(isinstance(part, Int8Linear) for part in self.model.modules())
+        for places in together([len(row) for row in rows], TOGETHER[self.device.type], alike):
             some = padded([(rows[place], [0] * len(rows[place])) for place in places], self.tokenizer.pad)
             some = some.to(self.device)
             if len({len(rows[place]) for place in places}) == 1:
@@ -332,11 +337,14 @@ def mean(x: Tensor, real: Tensor | None) -> Tensor:
     return torch.einsum("bt,btd->bd", share, x)
 
 
-def together(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """The places of texts that are read together: about as long, and no more tokens than this with their padding."""
+def together(lengths: Sequence[int], budget: int, alike: bool = False) -> Iterator[list[int]]:
+    """The places of texts that are read together: about as long, and no more tokens than this with their padding.
+
+    Where they are to be alike, they are equally long.
+    """
     batch: list[int] = []
     for place in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if batch and (len(batch) + 1) * lengths[place] > budget:
+        if batch and ((len(batch) + 1) * lengths[place] > budget or (alike and lengths[place] > lengths[batch[0]])):
             yield batch
             batch = []
         batch.append(place)

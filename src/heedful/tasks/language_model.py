@@ -132,7 +132,7 @@ class Writer:
 
     def __post_init__(self) -> None:
         self.model.to(self.device).eval()
-        self.graphs = Graphs() if self.device.type == "cuda" else None
+        self.graphs = Graphs(self.model) if self.device.type == "cuda" else None
         self.script = script_of(self.tokenizer)
 
     @property
@@ -144,7 +144,6 @@ class Writer:
     def halved(self) -> Self:
         """The same with its weights in bfloat16: half the memory to go through for a token, which a GPU waits for."""
         self.model.to(torch.bfloat16)
-        self.graphs = None if self.graphs is None else Graphs()  # those there are read the weights as they were
         return self
 
     def generate(

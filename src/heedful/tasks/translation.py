@@ -138,7 +138,7 @@ class Translator:
 
     def __post_init__(self) -> None:
         self.model.to(self.device).eval()
-        self.graphs = Graphs() if self.device.type == "cuda" else None
+        self.graphs = Graphs(self.model) if self.device.type == "cuda" else None
 
     def translate(self, texts: Sequence[str], beams: int | None = None) -> list[str]:
         """The best translation of each text."""

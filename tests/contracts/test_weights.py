@@ -1,0 +1,125 @@
+"""A model computes from its weights as they are now, and can be copied: nothing made from them is kept beside them."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+from contracts import test_autoencoders as autoencoders
+from contracts import test_encoders as encoders
+from contracts import test_models as decoders
+from heedful.blocks.int8 import int8
+from heedful.data.tree_batches import encode_trees
+from heedful.data.trees import parse_tree
+from heedful.models import MODELS, build
+from heedful.models.configs import TreeLSTMConfig
+from heedful.models.configs.conv_classifier import ConvClassifierConfig
+
+CONV = ConvClassifierConfig(vocab=23, labels=("a", "b"), width=6, sizes=(1, 2), filters=4)
+TREE = TreeLSTMConfig(vocab=23, width=6, hidden=7)
+Run = Callable[[Any], Tensor]
+
+
+def decoded(case: decoders.Case) -> Run:
+    """What is decoded: the rows of a few hypotheses, and of one, as in a search."""
+    source, target = decoders.sentences(5, 3), torch.randint(0, decoders.VOCAB, (2, 4))
+
+    def run(model: Any) -> Tensor:
+        logits, state = model(target, case.start(model, source))
+        return torch.cat([logits, model(target[:, :1], state)[0]], 1)
+
+    return run
+
+
+def read(case: encoders.Case) -> Run:
+    batch = encoders.given(encoders.rows(5, 3))
+    return lambda model: torch.cat([found.flatten() for found in case.says(model, batch)])
+
+
+def in_trees(model: Any) -> Tensor:
+    found: Tensor = model(encode_trees([parse_tree("(1 (0 a) (2 (1 b) (3 c)))", "here", 5)], None).batch(np.arange(1)))
+    return found
+
+
+def cases() -> Iterator[Any]:
+    """Every model, with every combination of its varied settings: how it is built, and what it computes."""
+    for param in decoders.variants():
+        case = param.values[0]
+        yield pytest.param(case.build, lambda case=case: decoded(case), id=param.id)
+    for name, reader in encoders.TABLE.items():
+        yield pytest.param(reader.build, lambda case=reader: read(case), id=name)
+    for name in ("small", "mixed"):
+        config = autoencoders.TABLE[name]
+        images = torch.rand(3, *config.input)
+        yield pytest.param(lambda c=config: build(c), lambda x=images: lambda model: model(x), id=f"autoencoder-{name}")
+    words = torch.randint(0, 23, (2, 5))
+    yield pytest.param(lambda: build(CONV), lambda: lambda model: model(words), id="conv_classifier")
+    yield pytest.param(lambda: build(TREE), lambda: in_trees, id="tree_lstm")
+
+
+every_model = pytest.mark.parametrize(("made", "running"), list(cases()))
+COPIES: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "deepcopy": deepcopy,
+    "pickle": lambda model: pickle.loads(pickle.dumps(model)),  # noqa: S301
+    "torch.save": lambda model: saved(model),
+    "AveragedModel": lambda model: AveragedModel(model).module,
+}
+
+
+def saved(model: nn.Module) -> nn.Module:
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    found: nn.Module = torch.load(file, weights_only=False)
+    return found
+
+
+def test_every_model_is_tried() -> None:
+    named = {str(param.id).split("-")[0] for param in cases()}
+    assert named == set(MODELS)
+
+
+@every_model
+@torch.no_grad()
+def test_a_model_that_has_run_can_be_copied(made: Callable[[], Any], running: Callable[[], Run]) -> None:
+    model, run = made().eval(), running()
+    before = run(model)
+    for name, copy in COPIES.items():
+        assert run(copy(model)).equal(before), name
+
+
+@every_model
+@torch.no_grad()
+def test_weights_are_used_as_they_are(made: Callable[[], Any], running: Callable[[], Run]) -> None:
+    model, run, other = made().eval(), running(), made().eval()
+    before, truth = run(model), run(other)
+    assert not before.equal(truth)
+    for mine, its in zip(model.parameters(), other.parameters(), strict=True):
+        mine.data.copy_(its)
+    assert run(model).equal(truth), "written into .data"
+    for _ in range(5):  # where memory is used again, a new weight may stand where an old one did
+        other = made().eval()
+        for name, weight in other.named_parameters():
+            owner, _, own = name.rpartition(".")
+            setattr(model.get_submodule(owner), own, nn.Parameter(weight.clone()))
+        assert run(model).equal(run(other)), "new parameters"
+    for mine, its in zip(model.parameters(), (truth := made().eval()).parameters(), strict=True):
+        mine.data = its.data.clone()
+    assert run(model).equal(run(truth)), "other .data"
+
+
+@torch.no_grad()
+def test_a_model_in_eight_bits_can_be_copied() -> None:
+    model, tokens = int8(build(encoders.BERT)), torch.randint(0, encoders.VOCAB, (2, 5))
+    before = model(tokens)
+    for name, copy in COPIES.items():
+        assert copy(model)(tokens).equal(before), name
