@@ -9,7 +9,7 @@ from heedful.blocks.masks import Ranges
 def test_padding_moves_no_token() -> None:
     real = torch.tensor([[False, True, True], [True, True, False]])
     assert Padded(real).at.tolist() == [[0, 0, 1], [0, 1, 1]]
-    assert Padded(real).longest == 3
+    assert Padded(real).longest_within(3) == 3
     assert Whole(torch.zeros(2, 3)).at.tolist() == [0, 1, 2]
     assert Whole(torch.zeros(2, 3)).mask is None
 

@@ -123,6 +123,7 @@ def recurrent() -> None:
         model.lens(torch.randn(B, T, F))
         x, both = torch.randn(B, T, D), Both(cell, D, F)
         both(x, None, real)
+        both(x, None, torch.arange(T) != torch.tensor([[1], [2]]))
         unrolled(both.ahead.cell, x, both.ahead.zeros(x), real)
     elmo = Elmo(ElmoConfig(vocab=V, width=D, hidden=F, layers=3))
     elmo(tokens)
@@ -201,8 +202,11 @@ def reading() -> None:
     """BERT with its heads, segments told and not, and its blocks in eight bits."""
     model = Bert(BertConfig(vocab=V, width=D, heads=H, layers=1, hidden=F, context=40)).eval()
     tokens, segments = torch.randint(0, V, (B, S)), torch.randint(0, 2, (B, S))
-    x = model(tokens, segments, Padded(torch.arange(S) < torch.tensor([[S], [4]])))
-    model(tokens[:1], segments[:1], EndToEnd.of(torch.tensor([4, 2]), S, 4))
+    padded, packed = Padded(torch.arange(S) < torch.tensor([[S], [4]])), EndToEnd.of(torch.tensor([4, 2]), S, 4)
+    x = model(tokens, segments, padded)
+    for layout in (Whole(tokens), padded):
+        layout.first(x)
+    packed.first(model(tokens[:1], segments[:1], packed))
     model.words(x[0, :4])
     model.lens(x)
     model.follows(x[:, 0])
@@ -260,7 +264,7 @@ RUNS: dict[str, list[Callable[[], None]]] = {
     "rnn_lm.py": [recurrent],
     "gpt.py": [ahead_alone],
     "state.py": [models, ahead_alone],
-    "layouts.py": [models, reading, ahead_alone],
+    "layouts.py": [models, reading, ahead_alone, sliding],
     "mix.py": [recurrent],
     "elmo.py": [recurrent],
     "gates.py": [structures],

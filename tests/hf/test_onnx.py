@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from made import batch, folder_of, made
+from torch import Tensor
 
 from heedful.errors import UserError
 from heedful.hf import onnx, pretrained
 from heedful.hf.loading import Pretrained
 from heedful.hf.onnx import Exported, write_onnx
+from tolerance import close
 
 ort = pytest.importorskip("onnxruntime", reason="ONNX files need `pip install 'heedful[onnx]'`")
 pytest.importorskip("onnxscript", reason="ONNX files need `pip install 'heedful[onnx]'`")
@@ -67,3 +70,48 @@ def test_packages_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setattr(onnx, "NEEDED", ("onnx", "no_such_package"))
     with pytest.raises(UserError, match=r"no_such_package[^$]*heedful\[onnx\]"):
         write_onnx(tmp_path / "x.onnx", pretrained(folder_of(made(), tmp_path / "theirs")))
+
+
+SIDES = {"left": [[0] * 4 + [1] * 4], "between": [[0, 1, 0, 0, 1, 1, 0, 1]], "wide": [[0] * 30 + [1] * 4 + [0] * 7]}
+
+
+def of_the_tokens_alone(run: Callable[[dict[str, Tensor]], dict[str, Tensor]], side: str) -> None:
+    """What is told of four tokens is what is told of them without padding."""
+    ids, segments = torch.tensor([[3, 9, 4, 7]]), torch.tensor([[0, 1, 1, 0]])
+    real = torch.tensor(SIDES[side])
+    alone = run({"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": segments})
+    laid = [torch.zeros_like(real).masked_scatter(real.bool(), rows) for rows in (ids, segments)]
+    padded = run({"input_ids": laid[0], "attention_mask": real, "token_type_ids": laid[1]})
+    for name, value in alone.items():
+        each = value.shape[:2] == ids.shape
+        close(padded[name][real.bool()] if each else padded[name], value[0] if each else value, msg=name)
+
+
+HEADED = ["BertForPreTraining", "BertForSequenceClassification", "BertForTokenClassification"]
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("kind", [*HEADED, "BertForQuestionAnswering"])
+def test_padding_anywhere_changes_nothing(kind: str, side: str, tmp_path: Path) -> None:
+    found = pretrained(folder_of(made(kind), tmp_path / "theirs"))._replace(pooling="first", normalize=True)
+    module = Exported(found).eval()
+
+    @torch.no_grad()
+    def run(given: dict[str, Tensor]) -> dict[str, Tensor]:
+        return dict(zip(module.outputs, module(*given.values()), strict=True))
+
+    of_the_tokens_alone(run, side)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", HEADED)
+def test_padding_anywhere_changes_nothing_in_the_file(kind: str, tmp_path: Path) -> None:
+    found = pretrained(folder_of(made(kind), tmp_path / "theirs"))._replace(pooling="first", normalize=True)
+    session = exported(found, tmp_path / "model.onnx")
+
+    def run(given: dict[str, Tensor]) -> dict[str, Tensor]:
+        told = session.run(None, {name: value.numpy() for name, value in given.items()})
+        return {output.name: torch.from_numpy(value) for output, value in zip(session.get_outputs(), told, strict=True)}
+
+    for side in SIDES:
+        of_the_tokens_alone(run, side)

@@ -45,14 +45,15 @@ def test_logits_are_those_of_plain_loops(length: int) -> None:
     torch.testing.assert_close(model(text[None])[0].double(), by_hand(model, text), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("side", ["left", "right", "between"])
 def test_padding_and_batch_change_nothing(side: str) -> None:
     model = made()
     texts = [torch.randint(0, 23, (length,)) for length in (1, 7, 3, 12)]
     alone = torch.cat([model(text[None]) for text in texts])
     ids, real = torch.randint(0, 23, (4, 20)), torch.zeros(4, 20, dtype=torch.bool)
     for row, text in enumerate(texts):
-        place = slice(0, len(text)) if side == "right" else slice(20 - len(text), 20)
+        sides = {"left": torch.arange(20 - len(text), 20), "right": torch.arange(len(text))}
+        place = sides.get(side, torch.randperm(20)[: len(text)].sort().values)
         ids[row, place], real[row, place] = text, True
     torch.testing.assert_close(model(ids, None, Padded(real)), alone, atol=1e-6, rtol=0)
 

@@ -37,9 +37,8 @@ class Layout(Protocol):
     def cross(self) -> Visible:
         """What a target position may see of the source."""
 
-    @property
-    def longest(self) -> int:
-        """No sequence is longer than this."""
+    def longest_within(self, context: int) -> int:
+        """No sequence is longer than this; counted exactly where a row is wider than a model's context."""
 
     def past(self, layers: int) -> Past:
         """The past of a decoder before the first target token."""
@@ -67,9 +66,12 @@ class Whole:
     def cross(self) -> Visible:
         return None
 
-    @property
-    def longest(self) -> int:
+    def longest_within(self, context: int) -> int:
         return self.tokens.shape[1]
+
+    def first(self, x: Tensor) -> Tensor:
+        """Of x (B, S, D), what stands at the first token of each sequence."""
+        return x[:, 0]  # (B, D)
 
     def past(self, layers: int) -> Past:
         return Cache((None,) * layers)
@@ -93,12 +95,24 @@ class Padded:
     def cross(self) -> Visible:
         return self.mask
 
-    @property
-    def longest(self) -> int:
-        return self.real.shape[1]
+    def longest_within(self, context: int) -> int:
+        width = self.real.shape[1]
+        return width if width <= context else int(self.real.sum(1).max())
+
+    def first(self, x: Tensor) -> Tensor:
+        """Of x (B, S, D), what stands at the first token of each sequence; an empty one has none but its padding."""
+        begin = self.real.int().argmax(1)  # (B,)
+        return x.gather(1, begin[:, None, None].expand(-1, 1, x.shape[2]))[:, 0]  # (B, D)
 
     def past(self, layers: int) -> Past:
         return Cache((None,) * layers)
+
+
+def real_first(real: Tensor) -> Tensor:
+    """Where each place (B, S) goes so that the real ones of a row come first, in their order, and then the padding."""
+    ahead = real.cumsum(1)  # (B, S)
+    behind = ahead[:, -1:] + (~real).cumsum(1)  # (B, S)
+    return torch.where(real, ahead, behind) - 1
 
 
 @dataclass(frozen=True)
@@ -144,6 +158,16 @@ class EndToEnd:
         """Sequences of these lengths (N,) in a row of `room` places."""
         rows = Rows.of(lengths, room)
         return cls(rows.at, Together(rows.begin.int(), rows.end.int(), longest, rows.number), longest)
+
+    def longest_within(self, context: int) -> int:
+        return self.longest
+
+    def first(self, x: Tensor) -> Tensor:
+        """Of x (1, S, D), what stands at the first token of each sequence."""
+        return x[0, self.mask.begin[:-1]]  # (N, D)
+
+
+Reading = Whole | Padded | EndToEnd  # layouts of models that only read
 
 
 @dataclass(frozen=True)
@@ -242,6 +266,9 @@ class Packed:
             look_back=ranges(write, write, causal=True),
             longest=longest,
         )
+
+    def longest_within(self, context: int) -> int:
+        return self.longest
 
     def past(self, layers: int) -> Past:
         return PackedPast(self, layers)

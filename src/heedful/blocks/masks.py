@@ -119,9 +119,21 @@ def order(ranks: Tensor) -> Mask:
     return Mask(lambda b, h, q, k: ranks[b, k] < ranks[b, q])
 
 
-def alibi(heads: int, offset: int | Tensor = 0) -> Bias:
-    """Attention with linear biases (Press et al., 2022): a slope a head times the distance."""
-    return Bias(lambda b, h, q, k: -torch.exp2(-8.0 * (h + 1) / heads) * (q + offset - k).abs())
+def alibi(heads: int, offset: int | Tensor = 0, at: Tensor | None = None) -> Bias:
+    """Attention with linear biases (Press et al., 2022): a slope a head times the distance.
+
+    Where padding may stand between tokens, `at`, (S,) or (B, S), gives their places.
+    """
+
+    def place(b: Tensor, i: Tensor) -> Tensor:
+        if at is None:
+            return i
+        return at[i] if at.dim() == 1 else at[b, i]
+
+    def rule(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return -torch.exp2(-8.0 * (h + 1) / heads) * (place(b, q) + offset - place(b, k)).abs()
+
+    return Bias(rule)
 
 
 def dense(rule: Mask | Bias, queries: Tensor, keys: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Recurrent layers: cells written out as on the slides, and the same cells over a whole sequence in one fused call.
 
 A state is what one layer carries from step to step: (h,), or (h, c) for an LSTM, each (B, H). Steps that are not `real`
-are padding, before the first real one or after the last: they leave the state as it is and give zeros.
+are padding, wherever they stand: they leave the state as it is and give zeros.
 
 B batch, T steps, X width in, H hidden width, G gates.
 """
@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from heedful.blocks.layouts import real_first
 from heedful.blocks.linear import Linear
 from heedful.blocks.taps import Tap, watched
 
@@ -146,6 +147,24 @@ def fused(cell: Cell, x: Tensor, state: State, real: Tensor | None = None) -> tu
 
     Padding is told to the kernel in columns of their own, which shut the gates that would change the state.
     """
+    if real is not None and gapped(real):
+        to = real_first(real)  # (B, T)
+        x = torch.zeros_like(x).scatter(1, to[:, :, None].expand_as(x), x)
+        y, after = _fused(cell, x, state, torch.zeros_like(real).scatter(1, to, real))
+        return y.gather(1, to[:, :, None].expand_as(y)), after
+    return _fused(cell, x, state, real)
+
+
+def gapped(real: Tensor) -> bool:
+    """Whether padding may stand between real steps; on a GPU, where a look would have to wait, it may."""
+    if real.is_cuda or torch.compiler.is_compiling():
+        return True
+    begins = real[:, 1:] > real[:, :-1]  # (B, T - 1)
+    return bool((begins.sum(1) + real[:, 0] > 1).any())
+
+
+def _fused(cell: Cell, x: Tensor, state: State, real: Tensor | None = None) -> tuple[Tensor, State]:
+    """The same where no padding stands between real steps: an output there is not the last one, whatever is kept."""
     into: Tensor = cell.x.weight
     if real is not None:
         x, into = _flagged(cell, x, into, real)

@@ -52,8 +52,9 @@ class Exported(nn.Module):
         return names + head * bool(self.kind)
 
     def forward(self, ids: Tensor, real: Tensor, segments: Tensor) -> tuple[Tensor, ...]:
-        x = self.encoder(ids, segments, Padded(real != 0))  # (B, T, D)
-        first = x[:, 0]  # (B, D)
+        layout = Padded(real != 0)
+        x = self.encoder(ids, segments, layout)  # (B, T, D)
+        first = layout.first(x)  # (B, D)
         told = [x]
         if self.encoder.pooler is not None:
             told.append(self.encoder.pool(first))  # (B, D)
@@ -62,17 +63,17 @@ class Exported(nn.Module):
         if self.encoder.next_sentence is not None:
             told.append(self.encoder.follows(first))  # (B, 2)
         if self.pooling is not None:
-            told.append(self.sentence(x, real))  # (B, D)
+            told.append(self.sentence(x, first, real))  # (B, D)
         if self.head is not None and self.kind == "answerer":
             told += self.head(x).unbind(-1)  # (B, T) each
         elif self.head is not None:
             told.append(self.head(x if self.kind == "tagger" else self.encoder.pool(first)))  # (B, T, C) or (B, C)
         return tuple(told)
 
-    def sentence(self, x: Tensor, real: Tensor) -> Tensor:
+    def sentence(self, x: Tensor, first: Tensor, real: Tensor) -> Tensor:
         """One vector for each text, as its folder says."""
         weight = real.to(x.dtype)[:, :, None]  # (B, T, 1)
-        vector = x[:, 0] if self.pooling == "first" else (x * weight).sum(1) / weight.sum(1).clamp(min=1e-9)  # (B, D)
+        vector = first if self.pooling == "first" else (x * weight).sum(1) / weight.sum(1).clamp(min=1e-9)  # (B, D)
         return nn.functional.normalize(vector, dim=-1) if self.normalize else vector
 
 

@@ -40,4 +40,5 @@ class Answerer(nn.Module):
         place = torch.arange(most, device=tokens.device)  # (P,)
         at = (begins[:, None] + place).clamp(max=len(x) - 1)  # (N, P)
         beyond = place >= sizes.clamp(min=1)[:, None]  # (N, P)
-        return x.float()[at].masked_fill(beyond[:, :, None], -torch.inf)  # (N, P, 2)
+        x = x.to(torch.promote_types(x.dtype, torch.float32))
+        return x[at].masked_fill(beyond[:, :, None], -torch.inf)  # (N, P, 2)

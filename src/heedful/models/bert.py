@@ -100,7 +100,7 @@ class Bert(nn.Module):
     ) -> list[Tensor]:
         """The vectors (B, T, D) of each token before the first block, and after every one."""
         layout = layout or Whole(tokens)
-        self.fits(layout.longest)
+        self.fits(layout.longest_within(self.config.context))
         found, mask = [self.embed(tokens, segments, layout.at)], layout.mask
         for block in self.blocks:
             found.append(block(found[-1], mask))

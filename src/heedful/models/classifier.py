@@ -7,7 +7,7 @@ B batch, T positions, D width, N texts, C classes.
 
 from torch import Tensor, nn
 
-from heedful.blocks.layouts import EndToEnd, Layout
+from heedful.blocks.layouts import Reading, Whole
 from heedful.blocks.linear import Linear
 from heedful.models.bert import Bert
 from heedful.models.configs import ClassifierConfig, HeadConfig, RegressorConfig
@@ -28,7 +28,7 @@ class Classifier(nn.Module):
         self,
         tokens: Tensor,
         segments: Tensor | None = None,
-        layout: Layout | EndToEnd | None = None,
+        layout: Reading | None = None,
         first: Tensor | None = None,
     ) -> Tensor:
         x = pooled(self.encoder, tokens, segments, layout, first)  # (N, D)
@@ -50,7 +50,7 @@ class Regressor(nn.Module):
         self,
         tokens: Tensor,
         segments: Tensor | None = None,
-        layout: Layout | EndToEnd | None = None,
+        layout: Reading | None = None,
         first: Tensor | None = None,
     ) -> Tensor:
         x = pooled(self.encoder, tokens, segments, layout, first)  # (N, D)
@@ -65,11 +65,12 @@ def encoder_of(config: HeadConfig) -> Bert:
 
 
 def pooled(
-    encoder: Bert, tokens: Tensor, segments: Tensor | None, layout: Layout | EndToEnd | None, first: Tensor | None
+    encoder: Bert, tokens: Tensor, segments: Tensor | None, layout: Reading | None, first: Tensor | None
 ) -> Tensor:
-    """The pooled vector of each text, whose first tokens are numbered; where they are not, each has its own row."""
+    """The pooled vector of each text, whose first tokens are numbered, or else those that the layout knows."""
+    layout = layout or Whole(tokens)
     x = encoder(tokens, segments, layout)  # (B, T, D)
-    return encoder.pool(x[:, 0] if first is None else x.flatten(0, 1)[first])  # (N, D)
+    return encoder.pool(layout.first(x) if first is None else x.flatten(0, 1)[first])  # (N, D)
 
 
 def added(width: int, out: int) -> Linear:

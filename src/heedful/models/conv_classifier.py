@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.blocks.layouts import Padded
+from heedful.blocks.layouts import Padded, real_first
 from heedful.blocks.linear import Linear
 from heedful.models.configs.conv_classifier import ConvClassifierConfig
 
@@ -49,6 +49,9 @@ class ConvClassifier(nn.Module):
         self, tokens: Tensor, segments: Tensor | None = None, layout: Padded | None = None, first: Tensor | None = None
     ) -> Tensor:
         real = torch.ones_like(tokens, dtype=torch.bool) if layout is None else layout.real  # (B, T)
+        if layout is not None:  # a filter sees words side by side, wherever there is padding
+            to = real_first(real)  # (B, T)
+            tokens, real = (torch.zeros_like(part).scatter(1, to, part) for part in (tokens, real))
         x = self.tokens(tokens).mul(real[..., None]).mT  # (B, D, T)
         x = torch.cat([filters(x, real) for filters in self.filters], 1)  # (B, K)
         return self.head(self.dropout(x))  # (B, C)

@@ -190,10 +190,11 @@ class Seq2Seq(nn.Module):
     def start(self, source: Tensor, layout: Layout | None = None) -> Said:
         """Read the source: what the decoder knows before its first token."""
         layout = layout or Whole(source)
-        if layout.longest == 0:
+        longest = layout.longest_within(self.config.context)
+        if longest == 0:
             raise ValueError("there is nothing to read: the source has no tokens")
-        if layout.longest > self.config.context:
-            raise ValueError(f"{layout.longest} tokens, but the model's context is {self.config.context}")
+        if longest > self.config.context:
+            raise ValueError(f"{longest} tokens, but the model's context is {self.config.context}")
         memory, summary = self.encoder(self.dropout(self.tokens(source)), layout)  # memory (B, S, M)
         states = torch.tanh(self.begin(summary)).unflatten(-1, (self.config.layers, self.parts, -1))
         layers = tuple(tuple(layer.unbind(1)) for layer in states.unbind(1))

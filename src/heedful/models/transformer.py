@@ -101,7 +101,7 @@ class Transformer(nn.Module):
 
     def encode(self, source: Tensor, layout: Layout) -> Tensor:
         x = self.embed(source, layout.at)  # (B, S, D)
-        bias = alibi(self.config.heads) if self.config.positions == "alibi" else None
+        bias = alibi(self.config.heads, at=layout.at) if self.config.positions == "alibi" else None
         for block in self.encoder:
             x = block(x, layout.mask, bias, layout.at)  # (B, S, D)
         return self.norms[0](x)
@@ -109,7 +109,7 @@ class Transformer(nn.Module):
     def start(self, source: Tensor, layout: Layout | None = None) -> Seen:
         """Read the source: what the decoder knows before its first token."""
         layout = layout or Whole(source)
-        self.fits(layout.longest)
+        self.fits(layout.longest_within(self.config.context))
         memory = self.encode(source, layout)  # (B, S, D)
         blocks: Any = self.decoder  # a ModuleList does not know the type of its blocks
         return Seen(
