@@ -20,6 +20,7 @@ from heedful.errors import UserError
 from heedful.jobs import Encoded, Evaluated, Job, Read, Vocabulary, job_of
 from heedful.loading import cores, read_recipe, write_portable
 from heedful.models import build
+from heedful.reading import exists
 from heedful.recipe import Recipe, check_recipe, recipe_of
 from heedful.recipe.finetuning import Finetuning
 from heedful.scoring import plain, results, scored
@@ -375,7 +376,7 @@ def _has_test(recipe: Recipe) -> bool:
 def _vocabulary(job: Job, folder: Path, read: Read) -> Vocabulary:
     """The run's vocabulary, learned once and kept."""
     path = folder / job.file
-    if path.exists():
+    if exists(path):
         return job.load(path)
     vocabulary = job.learn(read)
     write_text_atomic(path, vocabulary.json)

@@ -20,6 +20,7 @@ from heedful.hf.sentences import SentenceConfig
 from heedful.jobs import JOBS, TINY, Job, Vocabulary, job_class, job_of
 from heedful.models import MODELS, build
 from heedful.models.configs import HeadConfig
+from heedful.reading import exists, is_file, is_folder, require_folder
 from heedful.recipe import Recipe, recipe_in
 from heedful.training.checkpoint import is_saved, newest
 from heedful.training.portable import read_model, write_model
@@ -33,22 +34,18 @@ def load(path: str | Path, device: str | None = None) -> Any:
     """
     folder = Path(path)
     place = _place(device)
-    if not folder.is_dir():
-        raise UserError(
-            "there is no such folder", where=str(path), expected="a run folder or a model folder",
-            todo="`heedful runs` lists the runs below a folder",
-        )  # fmt: skip
-    portable = folder / "model" if (folder / "model").is_dir() else folder
+    require_folder(folder, "a run folder or a model folder", "`heedful runs` lists the runs below a folder")
+    portable = folder / "model" if is_folder(folder / "model") else folder
     notes: tuple[str, ...] = ()
     if foreign(folder):
         return _foreign(folder, place)
-    if portable != folder or (folder / "config.json").is_file():
+    if portable != folder or is_file(folder / "config.json"):
         job, config, decode, vocabulary, tensors = _portable(portable)
         weights = portable / "model.safetensors"
     else:
         described = job_of(read_recipe(folder))
         if not is_saved(folder):
-            begun = (folder / described.file).exists()
+            begun = exists(folder / described.file)
             raise UserError(
                 "this run has no checkpoint yet" if begun else "this run has not begun",
                 where=str(folder),
@@ -152,7 +149,7 @@ def _place(device: str | None) -> torch.device:
 def read_recipe(folder: Path) -> Recipe:
     """The recipe that a run folder was made from."""
     file = folder / "recipe.yaml"
-    if not file.is_file():
+    if not is_file(file):
         raise UserError(
             "this folder is not a run", where=str(folder), expected="a folder with recipe.yaml in it",
             todo="`heedful runs` lists the runs below a folder",

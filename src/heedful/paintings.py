@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from heedful.data.images import Images, scaled
 from heedful.galleries import Column, Sheet, Window, gallery, strips
+from heedful.reading import is_folder
 from heedful.tasks.reconstruction import Floats, Painter
 from heedful.training.files import make_folder, rename, temporary, write_new
 
@@ -88,7 +89,7 @@ class Painting(NamedTuple):
 def paint(painter: Painter, data: Any, folder: Path) -> Iterator[Painting]:
     """Draw the pictures of a run into a folder: images made again, a walk between two, and a map of the codes."""
     test: Images = data.read("valid" if data.test is None else "test")
-    if not folder.is_dir():
+    if not is_folder(folder):
         make_folder(folder)
     yield _grid(painter, data, test, folder / "images.png")
     yield _walk(painter, test, folder / "walk.png")

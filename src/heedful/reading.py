@@ -9,8 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 from heedful.errors import UserError
 
@@ -25,7 +25,7 @@ KINDS = {
 ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 
 
-def open_file(path: str | Path, *, follow: bool = True) -> BinaryIO:
+def open_file(path: str | Path, *, follow: bool = True) -> BufferedReader:
     """Open a plain file for reading; pipes and devices are refused unopened, and so are links unless followed."""
     try:
         _require_plain(path, os.stat(path, follow_symlinks=follow))

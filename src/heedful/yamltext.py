@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from heedful.errors import UserError, shown
+from heedful.reading import exists, is_file, is_folder, open_file
 
 LARGEST_FILE = 1_000_000  # bytes; a recipe is a page of text
 DEEPEST = 40
@@ -58,16 +58,16 @@ def halved(text: str) -> bool:
 
 def load_yaml(path: str | Path) -> tuple[dict[str, Any], Marks]:
     """Read a YAML file of settings, together with the place of each value."""
-    if not os.path.isfile(path):  # unlike pathlib's, it also answers for names that no file could have
+    if not is_file(path):  # unlike pathlib's, it also answers for names that no file could have
         raise UserError(
-            "this is not a file" if os.path.exists(path) else "there is no such file",
+            "this is not a file" if exists(path) else "there is no such file",
             where=str(path),
-            found="a directory" if os.path.isdir(path) else None,
+            found="a directory" if is_folder(path) else None,
             expected="a YAML file",
             todo="give the path of a recipe file",
         )
     try:
-        with open(path, "rb") as stream:
+        with open_file(path) as stream:
             raw = stream.read(LARGEST_FILE + 1)
     except OSError as error:
         raise UserError(

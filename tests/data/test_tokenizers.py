@@ -263,7 +263,7 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     with pytest.raises(UserError, match=r"tokenizer\.json: .*No such file"):
         Tokenizer.load(path)
-    with pytest.raises(UserError, match="Is a directory"):
+    with pytest.raises(UserError, match="it is a folder"):
         Tokenizer.load(tmp_path)
     path.write_bytes(b"{\xff")
     with pytest.raises(UserError, match=r"tokenizer\.json:byte 1"):

@@ -12,6 +12,7 @@ from heedful.commands.loading import load_as
 from heedful.commands.translate import Line, batched, piped, stdin_lines
 from heedful.data.sources import lines
 from heedful.errors import UserError, shown
+from heedful.reading import is_file
 from heedful.tasks.answering import Found, Responder
 
 TOGETHER = 64  # questions that are answered at a time
@@ -38,14 +39,11 @@ def answer_verb(run: Path, passage: str, questions: Sequence[str], top: int, as_
 def passage_of(given: str) -> str:
     """The text of a file of that name, else the text itself; one word alone is a mistyped name."""
     path = Path(given)
-    try:
-        is_file = path.is_file()
-    except OSError:  # too long for a name
-        is_file = False
-    text = "\n".join(lines(path, LONGEST)) if is_file else given
+    named = is_file(path)
+    text = "\n".join(lines(path, LONGEST)) if named else given
     if not text.strip():
         raise UserError("there is no passage", where="--passage", found=shown(text), expected="a file, or a text")
-    if not is_file and len(text.split()) == 1:
+    if not named and len(text.split()) == 1:
         raise UserError("there is no such file", where="--passage", found=shown(text), expected="a file, or a text")
     return text
 

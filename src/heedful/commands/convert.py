@@ -17,6 +17,7 @@ from heedful.hf.onnx import require_packages, write_onnx
 from heedful.hf.unpickling import weights_of_any_age
 from heedful.hf.writing import require_new, write
 from heedful.jobs import job_class
+from heedful.reading import is_folder
 from heedful.training.portable import write_model
 
 Format = Literal["heedful", "hf", "onnx"]
@@ -52,7 +53,7 @@ def guessed(source: Path, target: Path) -> Format:
     """The kind that is meant: by the target's name, else the one that the source is not."""
     if target.suffix == ".onnx":
         return "onnx"
-    return "heedful" if source.is_dir() and foreign(source) else "hf"
+    return "heedful" if is_folder(source) and foreign(source) else "hf"
 
 
 def described(found: Pretrained | Causal) -> str:

@@ -25,6 +25,7 @@ from heedful.data.pictures import read_picture
 from heedful.data.pixels import images_of, labels_of
 from heedful.errors import UserError, printable, shown
 from heedful.loading import read_recipe
+from heedful.reading import exists, is_file, is_folder, open_file
 from heedful.recipe import check_recipe
 
 GREY = {"1", "L", "LA", "La"}  # Pillow's modes without colours
@@ -44,7 +45,7 @@ def images_for(run: Path, paths: Sequence[str], canvas: Canvas) -> Images:
 
 def own(run: Path) -> Images:
     """The test images of a run, or those of the validation where it has no others."""
-    if not (run / "recipe.yaml").is_file():
+    if not is_file(run / "recipe.yaml"):
         raise UserError(
             "this folder is a model without the data of a run", where=str(run), expected="images to read",
             todo=f"name some: heedful reconstruct {shlex.quote(str(run))} IMAGE.png",
@@ -60,12 +61,12 @@ def given(path: str, canvas: Canvas) -> Images:
     """The images of one file or folder; FILE.npz:NAME is an array of several."""
     file, _, key = path.partition(".npz:")
     place = Path(f"{file}.npz" if key else path)
-    if not place.exists():
+    if not exists(place):
         raise UserError(
             "there is no such file", where=str(place),
             expected="a picture, a folder of pictures, a .npy or .npz file, or an idx file",
         )  # fmt: skip
-    if place.is_dir():
+    if is_folder(place):
         return _folder(place, canvas)
     suffix = place.suffix.lower()
     if suffix in PICTURES:
@@ -93,7 +94,7 @@ def _picture(path: Path, canvas: Canvas) -> NDArray[np.uint8]:
             found=f"{found.shape[1]} rows of {found.shape[2]} pixels",
             expected=f"{canvas.image[1]} rows of {canvas.image[2]}", todo="scale it to that size first",
         )  # fmt: skip
-    with Image.open(path) as file:
+    with open_file(path) as plain, Image.open(plain) as file:
         coloured = file.mode not in GREY
     if coloured == (channels == 1):
         was, now = ("in colour", "grey") if coloured else ("grey", "colours")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from heedful.errors import UserError, printable
+from heedful.reading import entries, exists, is_file, is_folder, require_folder
 from heedful.training.events import read_events, told_broken
 from heedful.yamltext import load_yaml
 
@@ -24,9 +24,9 @@ STEP = re.compile(r"step-(\d{8,18})")
 
 def runs_verb(folder: Path) -> None:
     """Print a table of the runs, the newest first, or say how to make one."""
-    if not folder.is_dir() and folder != Path("runs"):
-        raise UserError("there is no such folder", where=str(folder), todo="name a folder that holds runs")
-    found = sorted(find(folder), key=lambda run: -touched(run)) if folder.is_dir() else []
+    if folder != Path("runs"):
+        require_folder(folder, "a folder that holds runs", "name a folder that holds runs")
+    found = sorted(find(folder), key=lambda run: -touched(run)) if is_folder(folder) else []
     console = Console(markup=False, highlight=False, soft_wrap=False)
     if not found:
         console.print(f"there are no runs below {folder} yet; make one with `heedful demo` or `heedful train RECIPE`")
@@ -41,15 +41,17 @@ def runs_verb(folder: Path) -> None:
 
 def find(folder: Path, depth: int = DEEPEST) -> Iterator[Path]:
     """The folders that hold a run, the given one and those below it, not following links."""
-    if (folder / "recipe.yaml").is_file():
+    try:
+        is_run = is_file(folder / "recipe.yaml")
+        below = [path for path in entries(folder) if is_folder(path) and not path.is_symlink()] if depth else []
+    except UserError as error:
+        typer.echo(f"note: passed over {printable(str(folder))}: {error.found}", err=True)
+        return
+    if is_run:
         yield folder
-    elif depth:
-        try:
-            below = sorted(entry.path for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False))
-        except OSError:
-            return  # what may not be looked into has nothing to show
-        for path in below:
-            yield from find(Path(path), depth - 1)
+        return
+    for path in below:
+        yield from find(path, depth - 1)
 
 
 def row(run: Path, folder: Path) -> list[str]:
@@ -83,7 +85,10 @@ def kind(run: Path) -> str:
 def saved(run: Path) -> int:
     """The newest step that has a checkpoint."""
     folder = run / "checkpoints"
-    names = os.listdir(folder) if folder.is_dir() else []
+    try:
+        names = [path.name for path in entries(folder)] if is_folder(folder) else []
+    except UserError:  # a folder of somebody else's
+        return 0
     return max((int(match[1]) for match in map(STEP.fullmatch, names) if match), default=0)
 
 
@@ -98,7 +103,7 @@ def told(event: dict[str, Any]) -> str:
 
 def touched(run: Path) -> float:
     """When something was last recorded in a run."""
-    return max(path.stat().st_mtime for path in (run / "metrics.jsonl", run / "recipe.yaml") if path.exists())
+    return max(path.stat().st_mtime for path in (run / "metrics.jsonl", run / "recipe.yaml") if exists(path))
 
 
 def ago(seconds: float) -> str:

@@ -25,6 +25,7 @@ from heedful.data.tokenizers import Tokenizer
 from heedful.data.wordpieces import pieces_of
 from heedful.errors import UserError
 from heedful.hf.causal import no_tokenizer, pretrained_causal
+from heedful.reading import exists
 from heedful.recipe import check_recipe, load_recipe
 from heedful.recipe.language_model import LanguageModelRecipe
 from heedful.recipe.pretraining import PretrainingRecipe
@@ -84,7 +85,7 @@ def plan_of(recipe: LanguageModelRecipe) -> dict[str, Any]:
     paths = [path for split in SPLITS for path in data.paths(split)] if isinstance(data, TextFiles | Documents) else []
     if isinstance(tokenizer, BytePairFiles):
         paths += [Path(name) for name in (tokenizer.file, tokenizer.merges) if name is not None]
-    files = {str(path): [path.stat().st_size, path.stat().st_mtime_ns] for path in paths if path.exists()}
+    files = {str(path): [path.stat().st_size, path.stat().st_mtime_ns] for path in paths if exists(path)}
     parts = {name: part.model_dump() if part is not None else None for name, part in recipe if name in DECIDING}
     return {**parts, "files": files}
 

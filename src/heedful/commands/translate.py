@@ -17,6 +17,7 @@ from heedful.commands.loading import load_as
 from heedful.data.sources import BOM, lines, parsed, text_of, text_under
 from heedful.errors import UserError, printable
 from heedful.figures import heatmap, require_png, text_heatmap
+from heedful.reading import exists
 from heedful.tasks.translation import Alignment, Translation, Translator
 from heedful.training import files
 
@@ -230,12 +231,12 @@ def draw(looked: Alignment, path: Path, title: str) -> None:
 
 def predict_verb(run: Path, source: Path, to: Path, field: str, beams: int | None, force: bool, batch: int) -> None:
     """Add a prediction to every object of a JSON lines file."""
-    if to.exists() and not force:
+    if exists(to) and not force:
         raise UserError("a file is in the way", where=str(to), todo="name another one, or write over it with --force")
     files.require_place(to, "--output")
     if field == "prediction":
         raise UserError("the prediction would overwrite its source", where="--field", todo="rename the field first")
-    if not source.exists():
+    if not exists(source):
         raise UserError("there is no such file", where=str(source), expected="a file with one JSON object a line")
     rows = deque[dict[str, object]]()  # those whose text is being translated
 

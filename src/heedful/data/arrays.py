@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import tokenize
 import zipfile
 import zlib
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from heedful.data.sources import FREE, RATIO
 from heedful.errors import UserError, shown
+from heedful.reading import open_file
 
 MOST_NAMED = 20  # arrays that a message lists
 DAMAGED = (ValueError, TypeError, SyntaxError, EOFError, OverflowError, tokenize.TokenError)  # what a bad head raises
@@ -23,8 +25,8 @@ DAMAGED = (ValueError, TypeError, SyntaxError, EOFError, OverflowError, tokenize
 def read_npy(path: Path) -> NDArray[Any]:
     """The array of a file, which stays on disk until it is looked at."""
     try:
-        with path.open("rb") as file:
-            shape, order, kind, begin = _head(file, path.stat().st_size, str(path))
+        with open_file(path) as file:
+            shape, order, kind, begin = _head(file, os.fstat(file.fileno()).st_size, str(path))
         mode: Any = "c"  # what is written to it stays in memory
         return np.asarray(np.memmap(path, kind, mode, begin, shape, order))
     except OSError as error:
@@ -34,7 +36,7 @@ def read_npy(path: Path) -> NDArray[Any]:
 def read_npz(path: Path, key: str | None, besides: str | None = None) -> NDArray[Any]:
     """The array under a key of an archive; without a key, the only one that there is, apart from one."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_file(path) as file, zipfile.ZipFile(file) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
             chosen = [name for name in names if (name == key if key is not None else name != besides)]
             if len(chosen) != 1:

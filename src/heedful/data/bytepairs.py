@@ -22,6 +22,7 @@ from pydantic import Field
 from heedful.config import Config
 from heedful.data.tokenizers import LARGEST, MOST, Encoding, byte_letters, clean, several, write
 from heedful.errors import UserError, shown
+from heedful.reading import is_file, is_folder, open_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -295,15 +296,15 @@ def pairs_of(config: BytePair | BytePairFiles, texts: Iterable[str]) -> BytePair
 def found_in(file: str | Path, merges: str | Path | None) -> tuple[Path, Path | None]:
     """The tokenizer.json that is meant by a file or folder; or the file of the pieces, and that of the merges."""
     path = Path(file)
-    if path.is_dir():
-        here = next((path / name for name in ("tokenizer.json", *VOCABS) if (path / name).is_file()), None)
+    if is_folder(path):
+        here = next((path / name for name in ("tokenizer.json", *VOCABS) if is_file(path / name)), None)
         if here is None:
             raise damaged(str(path), "a folder without tokenizer.json, vocab.json or encoder.json")
         path = here
     if merges is not None or path.name not in VOCABS:
         return path, None if merges is None else Path(merges)
     beside = [path.parent / name for name in MERGES]
-    return path, next((other for other in beside if other.is_file()), beside[0])
+    return path, next((other for other in beside if is_file(other)), beside[0])
 
 
 def cut(text: str) -> Iterator[str]:
@@ -497,7 +498,7 @@ def json_in(text: str, where: str) -> Any:
 def text_in(path: str | Path) -> str:
     """The text of a file of a tokenizer."""
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             data = file.read(LARGEST + 1)
         if len(data) > LARGEST:
             raise damaged(str(path), f"over {LARGEST:,} bytes")

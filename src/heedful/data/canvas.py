@@ -14,6 +14,7 @@ from pydantic import Field
 
 from heedful.config import Config, parse
 from heedful.errors import UserError
+from heedful.reading import read_file
 
 
 class _Written(Config):
@@ -44,7 +45,7 @@ class Canvas:
     def load(cls, path: Path) -> Self:
         """What a file says."""
         try:
-            return cls.opened(path.read_text(encoding="utf-8"), str(path))
+            return cls.opened(read_file(path).decode(), str(path))
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"this file cannot be read: {error}", where=str(path)) from None
 

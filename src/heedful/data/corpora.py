@@ -23,6 +23,7 @@ from heedful.config import Config, parse
 from heedful.data.sources import SPLITS, Name, Split, no_data
 from heedful.data.wordpieces import WordPieces
 from heedful.errors import UserError, shown
+from heedful.reading import is_file, is_folder, open_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -241,13 +242,13 @@ def read_manifest(folder: Path) -> Manifest:
 def manifest_in(folder: Path, kind: type[Told], names: Set[str]) -> Told:
     """What a folder says that it holds, which may be files of these names alone."""
     path = folder / "manifest.json"
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise UserError(
             "there is no such folder", where="data.folder", found=shown(str(folder)),
             expected="a folder that `heedful tokenize` wrote",
         )  # fmt: skip
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             text = file.read(LARGEST_MANIFEST + 1)
         data: Any = json.loads(text.decode()) if len(text) <= LARGEST_MANIFEST else None
     except FileNotFoundError:
@@ -290,7 +291,7 @@ def require_same(folder: Path, told: Mapping[str, File], names: Iterable[str]) -
 def file_of(path: Path) -> File:
     """What there is to say of a file."""
     digest, size = hashlib.sha256(), 0
-    with path.open("rb") as file:
+    with open_file(path) as file:
         while piece := file.read(PIECE):
             digest.update(piece)
             size += len(piece)
@@ -298,7 +299,7 @@ def file_of(path: Path) -> File:
 
 
 def wrong_size(path: Path, size: int) -> UserError | None:
-    if path.is_symlink() or not path.is_file():
+    if path.is_symlink() or not is_file(path):
         return damaged(path, "a link" if path.is_symlink() else "no such file")
     there = path.stat().st_size
     return damaged(path, f"{there:,} bytes, not {size:,}") if there != size else None

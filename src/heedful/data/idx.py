@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from heedful.data.sources import FREE, GZIP, RATIO
 from heedful.errors import UserError, shown
+from heedful.reading import open_file
 
 TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}  # third byte of a file
 MOST_SIZES = 32  # that an array of numpy may have
@@ -22,7 +23,7 @@ AT_ONCE = 2**20  # bytes
 def read_idx(path: Path) -> NDArray[Any]:
     """The array that an idx file holds; it takes no more memory than there are bytes, whatever the file says."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             packed = path.suffix == ".gz" or file.peek(2)[:2] == GZIP
             return _array(Bytes(path, file, gzip.GzipFile(fileobj=file) if packed else file, packed))
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:

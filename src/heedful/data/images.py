@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import math
-import os
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from pydantic import Field, model_validator
 from heedful.config import Config
 from heedful.data.sources import SPLITS, Column, Name, Split, missing_files, no_data, unfit
 from heedful.errors import UserError, shown
+from heedful.reading import entries, exists, is_folder
 
 if TYPE_CHECKING:  # settings are checked without numpy
     import numpy as np
@@ -189,8 +189,8 @@ class ImageFolders(ImageData):
     def unreadable(self, path: Path) -> UserError | None:
         """Why a folder holds no pictures."""
         try:
-            if not path.is_dir():
-                found = "a file" if path.exists() else "nothing"
+            if not is_folder(path):
+                found = "a file" if exists(path) else "nothing"
                 return UserError(
                     "there is no such folder",
                     where=str(path),
@@ -200,8 +200,9 @@ class ImageFolders(ImageData):
                 )
             if not any(_is_picture(entry) for entry in path.rglob("*")):
                 return _no_picture(path)
-        except OSError as error:
-            return UserError(f"this folder cannot be read: {error.strerror}", where=str(path))
+            _folders(path)
+        except UserError as error:
+            return error
         return None
 
 
@@ -347,20 +348,20 @@ def _mixed_up(path: Path, wanted: str, shape: Sequence[int], expected: str) -> U
 def _nearest(path: Path) -> str | None:
     """The file of the same folder whose name is most like one that is not there."""
     try:
-        names = [] if path.exists() else os.listdir(path.parent)
-    except OSError:
+        names = [] if exists(path) else [entry.name for entry in entries(path.parent)]
+    except UserError:
         return None
     return next(iter(difflib.get_close_matches(path.name, names, n=1, cutoff=0.8)), None)
 
 
 def _folders(folder: Path) -> list[Path]:
     """The folders in a folder, by their names."""
-    return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    return [entry for entry in entries(folder) if is_folder(entry) and not entry.name.startswith(".")]
 
 
 def _pictures(folder: Path) -> tuple[list[Path], int]:
     """All pictures in a folder and in those inside it, by their names, and how many files are none."""
-    files = [entry for entry in _visible(folder) if not entry.is_dir()]
+    files = [entry for entry in _visible(folder) if not is_folder(entry)]
     found = sorted((entry for entry in files if _is_picture(entry)), key=Path.as_posix)
     if not found:
         raise _no_picture(folder)
@@ -388,7 +389,7 @@ def _no_picture(folder: Path) -> UserError:
 
 
 def _require_one_way(folder: Path, classes: Sequence[Path]) -> None:
-    loose = sorted(entry.name for entry in folder.iterdir() if _is_picture(entry))
+    loose = [entry.name for entry in entries(folder) if _is_picture(entry)]
     if loose:
         raise UserError(
             "some pictures are in a folder of their class, others are not",

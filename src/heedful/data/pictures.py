@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from heedful.errors import UserError
+from heedful.reading import open_file
 
 DAMAGED = (OSError, SyntaxError, ValueError, EOFError, struct.error, IndexError, TypeError, KeyError, OverflowError)
 
@@ -44,7 +45,7 @@ def read_picture(path: Path, channels: Literal[1, 3], size: tuple[int, int] | No
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about what surrounds the pixels
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path) as file:
+            with open_file(path) as plain, Image.open(plain) as file:
                 _require_bytes(file, path)
                 picture = ImageOps.exif_transpose(file).convert("L" if channels == 1 else "RGB")
                 if size is not None and picture.size != size[::-1]:

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import stat
 import zlib
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +18,7 @@ from pydantic import Field, model_validator
 
 from heedful.config import Config
 from heedful.errors import UserError, shown
+from heedful.reading import is_folder, open_file
 
 Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
@@ -258,7 +260,7 @@ def no_data(split: Split) -> UserError:
 
 def missing_files(root: str, paths: Iterable[Path | None]) -> list[UserError]:
     """Why files in a folder, those that are given, cannot be read; of a folder that is not there, that alone."""
-    if not os.path.isdir(root):
+    if not is_folder(root):
         return [UserError("there is no such folder", where="data.root", found=shown(root), expected="a folder")]
     given = dict.fromkeys(path for path in paths if path is not None)
     return [found for path in given if (found := unfit(path)) is not None]
@@ -268,16 +270,17 @@ def unfit(path: Path) -> UserError | None:
     """Why a path cannot be read as a file of text, as far as its entry in the folder tells."""
     where = str(path)
     try:
-        if path.is_dir():
-            return UserError("this is a folder", where=where, expected="a file", todo="name the file inside it")
-        if not path.exists():
-            return UserError("there is no such file", where=where, todo="check the path; it begins at data.root")
-        if not path.is_file():
-            return UserError("this is no ordinary file", where=where, expected="a file of text, plain or gzip")
-        if path.stat().st_size == 0:
-            return UserError("this file is empty", where=where, expected="at least one line of text")
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return UserError("there is no such file", where=where, todo="check the path; it begins at data.root")
     except OSError as error:
         return UserError(f"this file cannot be reached: {error.strerror}", where=where)
+    if stat.S_ISDIR(found.st_mode):
+        return UserError("this is a folder", where=where, expected="a file", todo="name the file inside it")
+    if not stat.S_ISREG(found.st_mode):
+        return UserError("this is no ordinary file", where=where, expected="a file of text, plain or gzip")
+    if found.st_size == 0:
+        return UserError("this file is empty", where=where, expected="at least one line of text")
     if not os.access(path, os.R_OK):
         return UserError("this file may not be read", where=where, todo="change its permissions")
     return None
@@ -290,7 +293,7 @@ def lines(path: Path, longest: int) -> Iterator[str]:
     most = 4 * longest + 8  # bytes: beyond this, even 4-byte characters with BOM and line end are too many
     number = unpacked = 0
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             stream: BinaryIO = file
             packed = path.suffix == ".gz" or file.peek(2)[:2] == GZIP
             if packed:

@@ -16,6 +16,7 @@ from pydantic import Field, field_validator
 from heedful.config import Config
 from heedful.data.sources import SPLITS, Name, Split, lines, missing_files, no_data
 from heedful.errors import UserError
+from heedful.reading import is_folder
 
 SUFFIXES = (".txt", ".tokens", ".raw", ".md", ".rst", ".json", ".jsonl")  # of files that a folder is read for
 
@@ -141,7 +142,7 @@ def found_files(root: str, names: Sequence[str]) -> Iterator[Path]:
     """Some files, and those of folders, in the order of their names."""
     for name in names:
         path = Path(root, name)
-        if not path.is_dir():
+        if not is_folder(path):
             yield path
         elif files := _in_folder(path):
             yield from files
@@ -152,14 +153,14 @@ def found_files(root: str, names: Sequence[str]) -> Iterator[Path]:
 def missing_texts(root: str, names: Iterable[str]) -> list[UserError]:
     """What a look at files and folders, without reading, already shows to be wrong."""
     paths = dict.fromkeys(Path(root, name) for name in names)
-    empty = [_no_files(path) for path in paths if path.is_dir() and not _in_folder(path)]
-    return [*missing_files(root, (path for path in paths if not path.is_dir())), *empty]
+    empty = [_no_files(path) for path in paths if is_folder(path) and not _in_folder(path)]
+    return [*missing_files(root, (path for path in paths if not is_folder(path))), *empty]
 
 
 def _in_folder(folder: Path) -> list[Path]:
     """The files of text in a folder and those below it."""
     found = (path for path in sorted(folder.rglob("*")) if path.name.removesuffix(".gz").endswith(SUFFIXES))
-    return [path for path in found if not path.is_dir()]
+    return [path for path in found if not is_folder(path)]
 
 
 def _no_files(folder: Path) -> UserError:

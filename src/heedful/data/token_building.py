@@ -34,6 +34,7 @@ from heedful.data.sources import Split
 from heedful.data.text import Running
 from heedful.data.token_text import PARTS, PLACES, TextManifest
 from heedful.errors import EXIT_GONE, UserError
+from heedful.reading import is_file, read_file
 
 SMALL = 1 << 16  # tokens that two bytes can tell apart
 OWN = frozenset(("plan.json", "journal.jsonl", "lock", "tokens"))  # all that a folder has that is being made
@@ -160,8 +161,8 @@ def _held(work: Path) -> Iterator[None]:
 def _begin(work: Path, plan: str, say: Say) -> None:
     """See to it that what is there was begun by this plan."""
     path = work / "plan.json"
-    if path.is_file():
-        if path.read_text(encoding="utf-8", errors="replace") == plan:
+    if is_file(path):
+        if read_file(path).decode(errors="replace") == plan:
             return
         say("begins anew: the recipe or the files of text have changed since the last time")
     _clear(work)
@@ -224,22 +225,22 @@ def _build(
 
 def _tokenizer(path: Path, learn: Callable[[], LanguageTokenizer]) -> LanguageTokenizer:
     """The tokenizer, learned once and kept."""
-    if not path.is_file():
+    if not is_file(path):
         learned = learn()
         part = path.with_name("tokenizer.json.part")
         part.unlink(missing_ok=True)
         write_new(part, learned.json.encode())
         os.rename(part, path)
-    return open_tokenizer(path.read_text(encoding="utf-8"), str(path))
+    return open_tokenizer(read_file(path).decode(), str(path))
 
 
 def _journal(path: Path) -> list[Entry]:
     """The shards that are there, and a journal that ends with the last of them."""
     found: list[Entry] = []
     good = 0
-    if not path.is_file():
+    if not is_file(path):
         return found
-    for line in path.read_bytes().splitlines(keepends=True):
+    for line in read_file(path).splitlines(keepends=True):
         try:
             found.append(Entry(**json.loads(line)))
         except (ValueError, TypeError, ValidationError):

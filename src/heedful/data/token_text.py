@@ -20,6 +20,7 @@ from heedful.data.running import Amounts
 from heedful.data.scripts import LanguageTokenizer, open_tokenizer, script_of
 from heedful.data.sources import SPLITS, Name, Split, no_data
 from heedful.errors import UserError
+from heedful.reading import read_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -89,7 +90,7 @@ class TextTokens:
 
         amounts = manifest.splits[split]
         where = folder / "tokenizer.json"
-        tokenizer = open_tokenizer(where.read_text(encoding="utf-8"), str(where))
+        tokenizer = open_tokenizer(read_file(where).decode(), str(where))
         begins = script_of(tokenizer).begins
         ids = np.memmap(folder / f"{split}.ids", dtype=manifest.numbers, mode="r")
         starts = np.memmap(folder / f"{split}.documents", dtype=PLACES, mode="r")

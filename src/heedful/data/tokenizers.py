@@ -17,6 +17,7 @@ from pydantic import Field
 
 from heedful.config import Config
 from heedful.errors import UserError, shown
+from heedful.reading import open_file
 
 if TYPE_CHECKING:
     import tokenizers
@@ -128,7 +129,7 @@ class Tokenizer:
     def load(cls, path: str | Path) -> Tokenizer:
         """Read a file that `save` wrote."""
         try:
-            with open(path, "rb") as file:
+            with open_file(path) as file:
                 data = file.read(LARGEST + 1)
             if len(data) > LARGEST:
                 raise damaged(str(path), f"over {LARGEST:,} bytes")

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from heedful.data.sources import FREE, GZIP, RATIO, unfit
 from heedful.errors import UserError, shown
+from heedful.reading import open_file
 
 Format = Literal["word2vec", "word2vec-binary", "glove"]
 Stream: TypeAlias = "io.BufferedReader[Any]"
@@ -238,7 +239,7 @@ def _opened(path: Path) -> Iterator[Stream]:
     if (problem := unfit(path)) is not None:
         raise UserError(problem.message, where=str(path), expected="a file of word vectors, plain or gzip")
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             if file.peek(2)[:2] == GZIP:
                 with io.BufferedReader(_Unpacking(path, file), 2**20) as stream:
                     yield stream

@@ -18,6 +18,7 @@ from pydantic import Field
 from heedful.config import Config
 from heedful.data.tokenizers import LARGEST, MOST, Encoding, WordPiece, clean, piece_trainer
 from heedful.errors import UserError, shown
+from heedful.reading import open_file
 
 if TYPE_CHECKING:
     import tokenizers
@@ -280,7 +281,7 @@ def read_vocab(path: str | Path) -> list[str]:
 
 def _text_in(path: str | Path) -> str:
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             data = file.read(LARGEST + 1)
         if len(data) > LARGEST:
             raise _damaged(str(path), f"over {LARGEST:,} bytes")

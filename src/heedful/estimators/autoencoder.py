@@ -35,6 +35,7 @@ from heedful.models import build
 from heedful.models.configs.autoencoder import AutoencoderConfig, dense
 from heedful.models.configs.layers import Activation, AnyLayer, Conv, MaxPool, Upsample
 from heedful.models.network import ACTIVATIONS, Network
+from heedful.reading import is_folder
 from heedful.recipe.reconstruction import ReconstructionTask
 from heedful.tasks.reconstruction import AT_ONCE, Noise, reconstruction_loss
 from heedful.training.configs import Budget, TrainConfig
@@ -227,7 +228,7 @@ class Autoencoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         target = Path(folder)
         if os.path.lexists(target):
             raise UserError("something is in the way", where=str(target), expected="a new name for the model's folder")
-        if not target.parent.is_dir():
+        if not is_folder(target.parent):
             raise UserError("there is no such folder", where=str(target.parent), todo="make it, or name another place")
         settings = {
             "task": "reconstruction", "model": self.model_.config.model_dump(), "decode": self._task().model_dump(),

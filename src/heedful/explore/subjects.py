@@ -23,6 +23,7 @@ from heedful.explore import inspect
 from heedful.explore.inspect import Given, Trace
 from heedful.explore.views import VIEWS, View, find
 from heedful.loading import load
+from heedful.reading import is_file, require_folder
 from heedful.scoring import results
 
 MOST_BYTES, MOST_KEPT = 400_000_000, 256  # what is kept of a model: how large it is at the most, and how many
@@ -84,7 +85,7 @@ class Subject:
     @property
     def is_run(self) -> bool:
         """Whether it was trained here, and its folder tells how."""
-        return (self.folder / "recipe.yaml").is_file()
+        return is_file(self.folder / "recipe.yaml")
 
     @cached_property
     def attentions(self) -> dict[str, tuple[str, ...]]:
@@ -178,11 +179,7 @@ class Explorer:
         if not folders:
             raise UserError("there is nothing to open", todo="name a run, or a folder with a model")
         for number, folder in enumerate(folders):
-            if not folder.is_dir():
-                raise UserError(
-                    "this is not a folder" if folder.exists() else "there is no such folder", where=str(folder),
-                    expected="a run folder or a model folder", todo="`heedful runs` lists the runs below a folder",
-                )  # fmt: skip
+            require_folder(folder, "a run folder or a model folder", "`heedful runs` lists the runs below a folder")
             if folder.resolve() in [other.resolve() for other in folders[:number]]:
                 raise UserError("the same folder is named twice", where=str(folder), todo="leave it out once")
         called = named(folders)

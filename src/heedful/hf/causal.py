@@ -28,6 +28,7 @@ from heedful.hf.tensorflow import checkpoint_in, read_checkpoint
 from heedful.hf.weights import safetensors_in
 from heedful.models.configs.gpt import GptConfig
 from heedful.models.gpt import Gpt
+from heedful.reading import is_folder, require_folder
 from heedful.training.tensors import require_finite
 from heedful.training.weights import require_fit
 
@@ -45,8 +46,7 @@ class Causal(NamedTuple):
 
 def pretrained_causal(folder: Path, weights: Weights = safetensors_in) -> Causal:
     """The GPT in a folder of ours or of others, every tensor of it accounted for."""
-    if not folder.is_dir():
-        raise UserError("there is no such folder", where=str(folder), expected="a folder with a trained GPT in it")
+    require_folder(folder, "a folder with a trained GPT in it")
     if not foreign(folder):
         return _own(folder)
     own = home(folder)
@@ -59,7 +59,7 @@ def pretrained_causal(folder: Path, weights: Weights = safetensors_in) -> Causal
 
 def of_any_kind(folder: Path, weights: Weights = safetensors_in) -> Pretrained | Causal:
     """The model in a folder: a GPT, or else an encoder."""
-    gpt_there = folder.is_dir() and causal(folder)
+    gpt_there = is_folder(folder) and causal(folder)
     return pretrained_causal(folder, weights) if gpt_there else pretrained(folder, weights)
 
 

@@ -17,6 +17,7 @@ from heedful.errors import UserError, shown
 from heedful.hf.configs import home, real, refuse, unknown, whole, wrong
 from heedful.hf.files import AGAIN, has, read_settings
 from heedful.models.configs.gpt import GptConfig
+from heedful.reading import require_folder
 from heedful.yamltext import load_yaml
 
 Family = Literal["gpt2", "openai-gpt"]
@@ -85,8 +86,7 @@ def causal(folder: Path) -> bool:
 
 def config_in(folder: Path) -> GptConfig:
     """The GPT in a folder, ours or of others, by its config files alone."""
-    if not folder.is_dir():
-        raise UserError("there is no such folder", where=str(folder), expected="a folder with a trained GPT in it")
+    require_folder(folder, "a folder with a trained GPT in it")
     own = home(folder)
     if has(own, "config.json"):
         settings = read_settings(own, "config.json")

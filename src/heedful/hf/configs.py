@@ -16,6 +16,7 @@ from heedful.errors import UserError, shown
 from heedful.hf.files import AGAIN, has, read_settings
 from heedful.hf.sentences import sentences_in
 from heedful.models.configs import BertConfig
+from heedful.reading import is_folder, require_folder
 from heedful.yamltext import load_yaml
 
 HeadKind = Literal["classifier", "regressor", "tagger", "answerer"]
@@ -73,8 +74,7 @@ class Described(NamedTuple):
 
 def config_of(folder: Path) -> BertConfig:
     """The encoder in a folder, ours or of others, by its config files alone."""
-    if not folder.is_dir():
-        raise UserError("there is no such folder", where=str(folder), expected="a folder with a trained BERT in it")
+    require_folder(folder, "a folder with a trained BERT in it")
     own = home(folder)
     if (sentences := sentences_in(own)) is not None:
         own = sentences[0]
@@ -93,7 +93,7 @@ def config_of(folder: Path) -> BertConfig:
 def home(folder: Path) -> Path:
     """Where the files of a model are: in the folder itself, or in `model` below it, as in a run."""
     below = folder / "model"
-    return below if below.is_dir() and (has(folder, "recipe.yaml") or not has(folder, "config.json")) else folder
+    return below if is_folder(below) and (has(folder, "recipe.yaml") or not has(folder, "config.json")) else folder
 
 
 def unknown(folder: Path) -> UserError:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from pathlib import Path
 from typing import Any, NoReturn
 
 from heedful.errors import UserError, shown
+from heedful.reading import exists, read_file
 
 LARGEST_JSON = 10_000_000  # bytes; those of a tokenizer have a limit of their own
 DEEPEST = 40  # groups within groups
@@ -40,22 +40,14 @@ def inside(folder: Path, name: str) -> Path:
 
 def has(folder: Path, name: str) -> bool:
     """Whether a folder has a file of that name, whatever it may be."""
-    return os.path.lexists(folder / name)
+    return exists(folder / name, follow=False)
 
 
 def read_bytes(folder: Path, name: str, most: int | None = None) -> bytes:
     """The bytes of a plain file in a folder, at most so many."""
     path = inside(folder, name)
     try:
-        found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode):
-            raise UserError("this is not a plain file", where=str(path), todo=AGAIN)
-        if most is not None and found.st_size > most:
-            raise UserError(
-                "this file is too large", where=str(path), found=f"{found.st_size:,} bytes",
-                expected=f"at most {most:,}", todo=AGAIN,
-            )  # fmt: skip
-        return path.read_bytes()
+        return read_file(path, most)
     except OSError as error:
         raise UserError("this file cannot be read", where=str(path), found=error.strerror, todo=AGAIN) from error
 

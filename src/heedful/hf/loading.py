@@ -31,6 +31,7 @@ from heedful.models.configs import (
     TaggerConfig,
 )
 from heedful.models.configs.gpt import GptConfig
+from heedful.reading import require_folder
 from heedful.training.checkpoint import is_saved, newest
 from heedful.training.portable import read_model
 from heedful.training.tensors import require_finite
@@ -77,8 +78,7 @@ def foreign(folder: Path) -> bool:
 
 def pretrained(folder: Path, weights: Weights = safetensors_in) -> Pretrained:
     """The encoder in a folder of ours or of others, every tensor of it accounted for."""
-    if not folder.is_dir():
-        raise UserError("there is no such folder", where=str(folder), expected="a folder with a trained BERT in it")
+    require_folder(folder, "a folder with a trained BERT in it")
     if not foreign(folder):
         return _own(folder)
     own = home(folder)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from torch import Tensor
 from heedful.errors import UserError
 from heedful.hf.checksums import crc32c, masked
 from heedful.hf.files import AGAIN, has, inside, read_bytes
+from heedful.reading import open_file
 
 LARGEST_INDEX = 100_000_000  # bytes
 MOST_TENSORS = 100_000
@@ -77,14 +79,12 @@ def read_checkpoint(folder: Path, name: str) -> dict[str, Tensor]:
 
 def _numbers(path: Path, entries: dict[str, Entry]) -> dict[str, Tensor]:
     """The tensors in one file of numbers."""
-    size = path.stat().st_size
+    with open_file(path) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        data = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
     if sum(entry.size for entry in entries.values()) > size:
         raise DamageError(f"{size:,} bytes, which the tensors do not fit in")
-    if not size:
-        return {}
     found: dict[str, Tensor] = {}
-    with open(path, "rb") as stream:
-        data = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
     for name, entry in entries.items():
         part = data[entry.offset : entry.offset + entry.size]
         if entry.dtype not in TYPES:

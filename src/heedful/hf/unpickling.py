@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from heedful.errors import UserError
 from heedful.hf import pickled
 from heedful.hf.files import has, inside
 from heedful.hf.weights import INDEX, PICKLES, WHOLE, safetensors_in, weights_in
+from heedful.reading import open_file
 from heedful.training.tensors import unpack
 
 SLOWEST = 5_000_000  # bytes a second, under which something is wrong
@@ -29,8 +31,8 @@ def unpickled(folder: Path, name: str) -> dict[str, Tensor]:
     path = inside(folder, name)
     command = [sys.executable, "-I", "-S", "-B", str(Path(pickled.__file__))]
     try:
-        with open(path, "rb") as file:
-            wait = 60 + path.stat().st_size / SLOWEST
+        with open_file(path) as file:
+            wait = 60 + os.fstat(file.fileno()).st_size / SLOWEST
             done = subprocess.run(command, stdin=file, capture_output=True, env={}, timeout=wait, check=False)
     except subprocess.TimeoutExpired:
         raise _refused(path, "it takes far longer than its size is worth") from None

@@ -22,6 +22,7 @@ from heedful.hf.loading import Pretrained
 from heedful.hf.sentences import sentence_files
 from heedful.hf.vocabularies import tokenizer_files
 from heedful.models.configs import BertConfig
+from heedful.reading import is_file, is_folder
 from heedful.training import files
 from heedful.training.sealed import Pieces
 from heedful.training.tensors import pack, require_finite
@@ -131,9 +132,9 @@ def write_folder(folder: Path, contents: Mapping[str, Pieces]) -> None:
         files.sync_folder(folder.parent)
     except BaseException:
         with suppress(OSError):
-            if aside.exists() and not folder.exists():
+            if os.path.lexists(aside) and not os.path.lexists(folder):
                 files.rename(aside, folder)
-            if fresh.exists():
+            if os.path.lexists(fresh):
                 files.discard(fresh)
         raise
     if os.path.lexists(aside):
@@ -143,10 +144,10 @@ def write_folder(folder: Path, contents: Mapping[str, Pieces]) -> None:
 def require_new(target: Path, force: bool) -> None:
     """Refuse to write where something is in the way; even if told to, only a model is replaced."""
     if not os.path.lexists(target):
-        if not target.parent.is_dir():
+        if not is_folder(target.parent):
             raise UserError("there is no such folder", where=str(target.parent), todo="make it, or name another place")
         return
-    model = (target / "config.json").is_file() if target.is_dir() else target.suffix == ".onnx" and target.is_file()
+    model = is_file(target / "config.json") if is_folder(target) else target.suffix == ".onnx" and is_file(target)
     if force and model and not target.is_symlink():
         return
     raise UserError(

@@ -20,6 +20,7 @@ from heedful.errors import UserError, shown
 from heedful.jobs import Evaluated, Job, Names, Progress
 from heedful.jobs.classification import WORDS, cut_notes, judged, next_verbs, texts_of
 from heedful.models.configs.conv_classifier import ConvClassifierConfig
+from heedful.reading import read_file
 from heedful.recipe.text_classification import TextClassificationRecipe
 from heedful.tasks.classification import Labeller, class_loss, mean_loss
 
@@ -58,7 +59,7 @@ class TextClassificationJob(Job):
     def load(path: Path) -> TextWords:
         """The words and classes of a file."""
         try:
-            return TextWords(path.read_text(encoding="utf-8"), str(path))
+            return TextWords(read_file(path).decode(), str(path))
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"this list of words cannot be read: {error}", where=str(path)) from None
 

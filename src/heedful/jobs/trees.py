@@ -19,6 +19,7 @@ from heedful.data.words import Vectors, Words, folded, read_vectors
 from heedful.errors import UserError
 from heedful.jobs import Evaluated, Job, Names, Progress
 from heedful.models.configs import TreeLSTMConfig
+from heedful.reading import read_file
 from heedful.recipe.trees import TreeRecipe
 from heedful.tasks.tree_classification import Judge, class_name, mean_loss, require_narrow, tree_loss
 from heedful.training.metrics import Score
@@ -78,7 +79,7 @@ class TreeJob(Job):
     def load(path: Path) -> Words:
         """The words of a file."""
         try:
-            return Words(path.read_text(encoding="utf-8"), str(path))
+            return Words(read_file(path).decode(), str(path))
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"this list of words cannot be read: {error}", where=str(path)) from None
 

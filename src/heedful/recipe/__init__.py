@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import importlib
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +19,7 @@ from pydantic.json_schema import models_json_schema
 from heedful.config import Config, load_yaml, override, parse
 from heedful.data.sources import SPLITS, Split
 from heedful.errors import UserError
+from heedful.reading import exists, is_file, is_folder
 from heedful.yamltext import Marks, read_yaml
 
 if TYPE_CHECKING:
@@ -103,12 +103,12 @@ def shipped() -> dict[str, Path]:
 
 def find_recipe(name: str) -> Path:
     """The file that a recipe's path or shipped name stands for, a file of that name coming first."""
-    if os.path.isfile(name):
+    if is_file(name):
         return Path(name)
     known = shipped()
     if name in known:
         return known[name]
-    if os.path.exists(name):
+    if exists(name):
         return Path(name)  # a directory, say: reading it gives the fitting message
     nearby = [str(file) for pattern in ("*.yaml", "*.yml") for file in Path().glob(pattern)]
     close = difflib.get_close_matches(name, [*known, *nearby], n=1, cutoff=0.6)
@@ -194,10 +194,10 @@ def init_recipe(template: str, path: Path, *, force: bool = False) -> tuple[Path
         close = difflib.get_close_matches(template, known, n=1, cutoff=0.5)
         todo = f"did you mean {close[0]}?" if close else None
         raise UserError(f"there is no template named {template}", expected="one of " + ", ".join(known), todo=todo)
-    recipe = path / f"{template}.yaml" if path.is_dir() else path
+    recipe = path / f"{template}.yaml" if is_folder(path) else path
     editor = recipe.with_suffix(".schema.json")
     for file in (recipe, editor):
-        if file.exists() and not force:
+        if exists(file) and not force:
             raise UserError(
                 "a file is in the way", where=str(file), todo="name another path, or write over it with --force"
             )

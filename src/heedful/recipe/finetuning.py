@@ -12,6 +12,7 @@ from heedful.data.sources import Name
 from heedful.data.tokenizers import WordPiece
 from heedful.errors import UserError
 from heedful.models.configs import BertConfig, HeadConfig, encoder_under
+from heedful.reading import is_folder
 from heedful.training.configs import TrainConfig
 
 
@@ -39,7 +40,7 @@ class Start(Config):
 
     def missing(self) -> list[UserError]:
         """What a look at the folder already shows to be wrong."""
-        if not self.path.is_dir():
+        if not is_folder(self.path):
             return [
                 UserError(
                     "there is no such folder",

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from heedful.config import render
 from heedful.errors import UserError, shown
+from heedful.reading import exists, is_file, is_folder, open_file
 from heedful.recipe import find_recipe, load_recipe
 from heedful.recipe.language_model import LanguageModelRecipe
 from heedful.scaling.fits import Run
@@ -100,8 +101,8 @@ class Cell:
 
     def outcome(self) -> Outcome | None:
         """How it ended, if it did."""
-        tested = self.recipe.data.test is None or (self.folder / "results.json").is_file()
-        if not (tested and (self.folder / "model" / "model.safetensors").is_file()):
+        tested = self.recipe.data.test is None or is_file(self.folder / "results.json")
+        if not (tested and is_file(self.folder / "model" / "model.safetensors")):
             return None
         events = read_events(self.folder)
         steps, valid = events.steps(), events.evaluated("valid")
@@ -297,9 +298,9 @@ Event = Begun | Going | Ended
 @contextmanager
 def sweep_folder(folder: Path) -> Iterator[int]:
     """Hold a folder for this sweep and for its runs, each of which keeps it held should this process be killed."""
-    if folder.exists() and not folder.is_dir():
+    if exists(folder) and not is_folder(folder):
         raise UserError("a file is in the way", where=str(folder), todo="name another folder with -o")
-    if (folder / "recipe.yaml").exists():
+    if exists(folder / "recipe.yaml"):
         raise UserError("this folder holds a run, not a sweep", where=str(folder), todo="name another folder with -o")
     make_parents(folder / "runs")
     with disk_errors(folder, "make the folder of the sweep"):
@@ -321,7 +322,7 @@ def require_same_recipes(cells: Sequence[Cell], may_differ: Set[str]) -> None:
     """Refuse a folder with runs of another recipe, before anything is trained."""
     for cell in cells:
         stored = cell.folder / "recipe.yaml"
-        if stored.is_file() and any((cell.folder / "checkpoints").glob("step-*")):
+        if is_file(stored) and any((cell.folder / "checkpoints").glob("step-*")):
             try:
                 require_same(stored, render(cell.recipe), may_differ)
             except UserError as error:
@@ -416,7 +417,7 @@ class _Child:
 
     def _wrong(self) -> str:
         """What it said last: its error, or its last lines."""
-        with self.cell.log.open("rb") as log:
+        with open_file(self.cell.log) as log:
             log.seek(self.start)
             text = log.read().decode(errors="replace").strip()
         *_, last = ["", *re.split(r"^error: ", text, flags=re.MULTILINE)[1:]]

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from heedful.errors import UserError
+from heedful.reading import entries, exists, is_file, is_folder
 from heedful.training import files
 from heedful.training.ownership import clear, has_saved_nothing, let_go, require_run, require_same, take_lock
 from heedful.training.sealed import DamageError, Manifest, Pieces, commit, read_entry, verify
@@ -110,7 +111,7 @@ class RunFolder:
         folder = Path(path)
         require_run(folder)
         with files.disk_errors(folder, "make the run folder"):
-            if not folder.exists():
+            if not exists(folder):
                 files.make_folder(folder)
                 files.sync_folder(folder.parent)
         lock = take_lock(folder)
@@ -126,14 +127,14 @@ class RunFolder:
                     files.discard(leftover)
                 if anew := has_saved_nothing(folder):
                     clear(folder)
-            if anew or not (folder / "recipe.yaml").exists():
+            if anew or not exists(folder / "recipe.yaml"):
                 files.write_text_atomic(folder / "recipe.yaml", recipe_yaml)
             else:
                 require_same(folder / "recipe.yaml", recipe_yaml, may_differ)
             with files.disk_errors(folder, "write to the run folder"):
-                if not (folder / "metrics.jsonl").exists():
+                if not exists(folder / "metrics.jsonl"):
                     os.close(files.create(folder / "metrics.jsonl"))
-                if not (folder / "checkpoints").exists():
+                if not exists(folder / "checkpoints"):
                     files.make_folder(folder / "checkpoints")
                 files.sync_folder(folder)  # what is in these is of no use while their names may be lost
         except BaseException:
@@ -158,7 +159,7 @@ class RunFolder:
         what is there of them already; each with something for headers, small files and what a disk rounds up to.
         """
         most = (self._keep + 2) * (checkpoint + SLACK) + 2 * (model + SLACK)
-        there = sum(path.stat().st_size for path in self.path.glob("checkpoints/step-*/*") if path.is_file())
+        there = sum(path.stat().st_size for path in self.path.glob("checkpoints/step-*/*") if is_file(path))
         needed = max(most - there, checkpoint + SLACK)
         with files.disk_errors(self.path, "write to the run folder", needed):
             probe = files.temporary(self.path / "probe")
@@ -220,7 +221,7 @@ class RunFolder:
 
     def _sync_metrics(self) -> None:
         """See onto the disk the metrics of the steps that a resumed run will not repeat."""
-        if (self.path / "metrics.jsonl").exists():
+        if exists(self.path / "metrics.jsonl"):
             descriptor = files.reopen(self.path / "metrics.jsonl")
             try:
                 files.sync(descriptor)
@@ -295,5 +296,5 @@ def _open(path: Path) -> Checkpoint:
 def _steps(run: Path) -> dict[int, Path]:
     """The folders that are named as checkpoints, oldest first, complete or not."""
     folder = run / "checkpoints"
-    named = [(STEP.fullmatch(path.name), path) for path in folder.iterdir()] if folder.is_dir() else []
+    named = [(STEP.fullmatch(path.name), path) for path in entries(folder)] if is_folder(folder) else []
     return dict(sorted((int(match[1]), path) for match, path in named if match))

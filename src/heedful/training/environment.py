@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from heedful import __version__
+from heedful.reading import is_file
 
 LIBRARIES = ("torch", "numpy", "safetensors", "tokenizers", "pydantic", "sacrebleu")
 
@@ -45,7 +46,7 @@ def memory(device: torch.device) -> int | None:
 
 def processor(told: Path = Path("/proc/cpuinfo")) -> str:
     """The kind of CPU, and the widest instructions that torch uses on it: others add up in another order."""
-    lines = told.read_text(errors="replace").splitlines() if told.is_file() else []
+    lines = told.read_text(errors="replace").splitlines() if is_file(told) else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return f"{names[0] if names else platform.processor()}, {torch.backends.cpu.get_cpu_capability()}"
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from heedful.errors import UserError
-from heedful.reading import exists, read_file
+from heedful.reading import exists, is_folder, read_file
 from heedful.training.events import event_in
 
 EXIT_DISK = 74  # the exit code of a disk that is full or cannot be written: EX_IOERR of sysexits.h
@@ -105,7 +105,7 @@ def sync_folder(path: Path) -> None:
 
 def discard(path: Path) -> None:
     """Delete a file, or a folder with all it holds, following no links."""
-    if path.is_dir() and not path.is_symlink():
+    if is_folder(path) and not path.is_symlink():
         for entry in sorted(path.iterdir()):
             discard(entry)
         remove_folder(path)
@@ -123,16 +123,16 @@ def leftovers(folder: Path) -> Iterator[Path]:
     for entry in sorted(folder.iterdir()):
         if LEFTOVER.fullmatch(entry.name):
             yield entry
-        elif entry.is_dir() and not entry.is_symlink():
+        elif is_folder(entry) and not entry.is_symlink():
             yield from (below for below in sorted(entry.iterdir()) if LEFTOVER.fullmatch(below.name))
 
 
 def require_place(path: Path, option: str) -> None:
     """Refuse a path, given with an option of the command line, at which no file can be written."""
-    if path.is_dir():
+    if is_folder(path):
         wrong, where = "a folder is in the way", path
-    elif not path.parent.is_dir():
-        wrong, where = f"{path.parent} is a file" if path.parent.exists() else "there is no such folder", path.parent
+    elif not is_folder(path.parent):
+        wrong, where = f"{path.parent} is a file" if exists(path.parent) else "there is no such folder", path.parent
     else:
         return
     raise UserError(wrong, where=str(where), todo=f"name another file with {option}")
@@ -173,7 +173,7 @@ def write_text_atomic(path: Path, text: str) -> None:
             rename(fresh, path)
             sync_folder(path.parent)
         except OSError:
-            if fresh.exists():
+            if os.path.lexists(fresh):
                 unlink(fresh)
             raise
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from heedful.errors import UserError, shown
+from heedful.reading import is_folder
 from heedful.training import files
 from heedful.yamltext import load_yaml, read_yaml
 
@@ -20,7 +21,7 @@ FIRST = frozenset({"recipe.yaml", "metrics.jsonl", "lock", "checkpoints", "token
 def make_parents(folder: Path) -> None:
     """Make the folders that a run's folder is to be in."""
     for above in folder.parents:
-        if os.path.lexists(above) and not above.is_dir():
+        if os.path.lexists(above) and not is_folder(above):
             raise UserError(
                 f"{above} is a file", where=str(folder), expected="a folder", todo="give another path with --run"
             )
@@ -30,7 +31,7 @@ def make_parents(folder: Path) -> None:
 
 def require_run(folder: Path) -> None:
     """Refuse, before anything is touched, a path at which no run can be."""
-    if not folder.parent.is_dir():
+    if not is_folder(folder.parent):
         raise UserError(
             "the run folder has no parent",
             where=str(folder),
@@ -39,7 +40,7 @@ def require_run(folder: Path) -> None:
         )
     if not os.path.lexists(folder):
         return
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise UserError("the run folder is not a folder", where=str(folder), todo="give another path with --run")
     with files.disk_errors(folder, "look into the run folder"):
         names = sorted(name for name in os.listdir(folder) if not files.LEFTOVER.fullmatch(name))
@@ -123,7 +124,7 @@ def has_saved_nothing(folder: Path) -> bool:
     held = folder / "checkpoints"
     if "checkpoints" not in names:  # not made yet, unless something was recorded: then it was taken away
         return not (folder / "metrics.jsonl").stat().st_size
-    return held.is_dir() and not held.is_symlink() and not any(held.iterdir())
+    return is_folder(held) and not held.is_symlink() and not any(held.iterdir())
 
 
 def clear(folder: Path) -> None:

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from heedful.errors import UserError
+from heedful.reading import exists
 from heedful.training import files
-from heedful.training.sealed import DamageError, Pieces, commit, read_entry, read_file, read_manifest
+from heedful.training.sealed import DamageError, Pieces, commit, read_entry, read_manifest, read_plain
 from heedful.training.tensors import pack, require_finite, unpack
 
 
@@ -46,15 +47,15 @@ def read_model(folder: Path, file: Callable[[str], str] = lambda config: "tokeni
     `file` says by the text of config.json what the vocabulary's file is called.
     """
     try:
-        manifest = read_manifest(folder) if (folder / "manifest.json").exists() else None
+        manifest = read_manifest(folder) if exists(folder / "manifest.json") else None
 
         def read(name: str) -> bytes:
-            return read_entry(folder, name, manifest) if manifest else read_file(folder / name)
+            return read_entry(folder, name, manifest) if manifest else read_plain(folder / name)
 
         tensors = unpack(read("model.safetensors"), folder / "model.safetensors")
         config = _text(folder / "config.json", read("config.json"))
         name = file(config)
-        has_tokenizer = name in manifest.files if manifest else (folder / name).exists()
+        has_tokenizer = name in manifest.files if manifest else exists(folder / name)
         tokenizer = _text(folder / name, read(name)) if has_tokenizer else None
     except DamageError as damage:
         raise UserError(

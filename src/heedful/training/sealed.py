@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import stat
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -14,6 +13,7 @@ from typing import Any
 
 from heedful.config import Config
 from heedful.errors import UserError, shown
+from heedful.reading import read_file
 from heedful.training import files
 
 FORMAT = 1
@@ -70,7 +70,7 @@ def commit(final: Path, contents: Mapping[str, Pieces], step: int | None, about:
     except Exception:
         # Tidy what we can; whatever a failing disk does not let us delete, the next start deletes.
         with suppress(OSError):
-            if aside.exists() and not final.exists():
+            if os.path.lexists(aside) and not os.path.lexists(final):
                 files.rename(aside, final)
             files.discard(folder)
         raise
@@ -113,7 +113,7 @@ def verify(folder: Path) -> Manifest:
 def read_manifest(folder: Path) -> Manifest:
     """Read a folder's manifest, checked against its own digest, without a look at the files it names."""
     path = folder / "manifest.json"
-    data = read_file(path, LARGEST_MANIFEST)
+    data = read_plain(path, LARGEST_MANIFEST)
     try:
         content = json.loads(data.decode())
         if not isinstance(content, dict):
@@ -146,7 +146,7 @@ def read_entry(folder: Path, name: str, manifest: Manifest) -> bytes:
     entry = manifest.files.get(name)
     if entry is None:
         raise DamageError(path, "the manifest does not name it")
-    data = read_file(path, entry.size)
+    data = read_plain(path, entry.size)
     if len(data) != entry.size:
         raise DamageError(path, f"{len(data):,} bytes, where the manifest says {entry.size:,}")
     if _sha256(data) != entry.sha256:
@@ -154,15 +154,10 @@ def read_entry(folder: Path, name: str, manifest: Manifest) -> bytes:
     return data
 
 
-def read_file(path: Path, limit: int | None = None) -> bytes:
+def read_plain(path: Path, limit: int | None = None) -> bytes:
     """Read a plain file, no link or device, of at most so many bytes."""
     try:
-        found = os.lstat(path)
-        if not stat.S_ISREG(found.st_mode):
-            raise DamageError(path, "it is not a plain file")
-        if limit is not None and found.st_size > limit:
-            raise DamageError(path, f"{found.st_size:,} bytes, where at most {limit:,} were expected")
-        return path.read_bytes()
+        return read_file(path, limit, follow=False)
     except OSError as error:
         raise DamageError(path, f"it cannot be read: {error.strerror}") from error
 
