@@ -124,7 +124,7 @@ def test_no_verb_ends_in_a_traceback_below_a_private_folder(
         cli.main()
     told = capsys.readouterr()
     assert left.value.code in (2, 74), told.err
-    assert "Traceback" not in told.err and "error: " in told.err
+    assert "Traceback" not in told.err and "error: " in told.err.lower()
 
 
 def test_a_private_folder_is_noted_where_runs_are_listed(
