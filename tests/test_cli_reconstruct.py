@@ -77,6 +77,7 @@ def painter(run: Path) -> Painter:
 
 
 # ------------------------------------------------------------------ reconstruct
+@pytest.mark.claim("K11")
 def test_the_first_image_of_each_class_stands_beside_what_is_made_of_it(
     heedful: Run, runs: dict[str, Path], drawn: list[list[galleries.Column]]
 ) -> None:
@@ -94,6 +95,7 @@ def test_the_first_image_of_each_class_stands_beside_what_is_made_of_it(
     assert Image.open("grid.png").format == "PNG"
 
 
+@pytest.mark.claim("K11")
 def test_several_runs_and_pca_are_columns_of_one_picture(
     heedful: Run, runs: dict[str, Path], drawn: list[list[galleries.Column]]
 ) -> None:
@@ -113,6 +115,7 @@ def test_several_runs_and_pca_are_columns_of_one_picture(
     assert columns[3].images.min() >= 0 and columns[3].images.max() <= 1
 
 
+@pytest.mark.claim("K11")
 def test_pca_is_that_of_the_training_images(
     heedful: Run, runs: dict[str, Path], drawn: list[list[galleries.Column]]
 ) -> None:
@@ -186,6 +189,7 @@ def test_a_walk_goes_through_the_codes_between_two_images(
 
 
 # ------------------------------------------------------------------ denoise
+@pytest.mark.claim("K11")
 def test_denoise_shows_the_original_what_noise_leaves_and_what_is_restored(
     heedful: Run, runs: dict[str, Path], drawn: list[list[galleries.Column]]
 ) -> None:

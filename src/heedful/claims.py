@@ -26,6 +26,7 @@ class Claim(NamedTuple):
     test: str
     reading: str = ""
     page: str = ""
+    also: tuple[str, ...] = ()  # more files with tests of it
 
 
 SECTIONS = (
@@ -64,7 +65,11 @@ GENERATION, VECTORS = (
 # What is seen in the explorer's page.
 PAGE, STEPS_PAGE = "tests/explore/test_heads.py", "tests/explore/test_steps.py"
 POSITIONS_PAGE, NEXT_PAGE = "tests/explore/test_positions.py", "tests/explore/test_next.py"
-MAP_PAGE = "tests/explore/test_map.py"
+MAP_PAGE, BEAM_PAGE = "tests/explore/test_map.py", "tests/explore/test_beam.py"
+# Tests beside the code that prove a row on it.
+TRANSLATION, TREES = "tests/tasks/test_translation.py", "tests/models/test_tree_lstm.py"
+RECONSTRUCT, FILTERS = "tests/test_cli_reconstruct.py", "tests/models/test_conv_classifier.py"
+TEXT_CLASSES = "tests/jobs/test_text_classification.py"
 
 CLAIMS = (
     Claim(
@@ -151,7 +156,7 @@ CLAIMS = (
         DECODING,
         page=NEXT_PAGE,
     ),
-    Claim("E5", "Training minimises cross-entropy.", DECODING),
+    Claim("E5", "Training minimises cross-entropy.", DECODING, also=(TRANSLATION,)),
     Claim("E6", "Greedy decoding takes the largest, and is beam search with one beam.", DECODING),
     Claim(
         "E7", "Beam search keeps k choices and returns t paths; with enough beams it finds the best string.", DECODING
@@ -297,7 +302,12 @@ CLAIMS = (
     Claim("J6", "The forget gate resets the cell, the input gate writes to it, the output gate reads it.", RECURRENT),
     Claim("J7", "Back along the cell there is no matrix: the gradient is the product of forget gates.", RECURRENT),
     Claim("J8", "A bidirectional net joins its two states, and padding changes neither.", RECURRENT),
-    Claim("J9", "A tree's node has any number of children; with one each, a Tree-LSTM is an LSTM.", STRUCTURES),
+    Claim(
+        "J9",
+        "A tree's node has any number of children; with one each, a Tree-LSTM is an LSTM.",
+        STRUCTURES,
+        also=(TREES,),
+    ),
     Claim("J10", "In two dimensions a state depends on those above and to the left; one row is an LSTM.", STRUCTURES),
     Claim("J11", "On graphs: a path is an LSTM, and the names of nodes do not matter.", STRUCTURES),
     Claim("J12", "A ConvNet takes a fixed number of steps, an RNN as many as its input is long.", FIGURES),
@@ -329,7 +339,12 @@ CLAIMS = (
         "The losses of epochs 1 to 3 within 10 %, by slow tests alone; those in every run train the first 60 steps. "
         "Epoch 50 was recorded: 0.0106 and 0.0107 (docs/results.md). For the two kinds of RMSprop see X13.",
     ),
-    Claim("K11", "Images beside what is made of them: input, PCA, dense, convolutional; noisy and restored.", VIEWS),
+    Claim(
+        "K11",
+        "Images beside what is made of them: input, PCA, dense, convolutional; noisy and restored.",
+        VIEWS,
+        also=(RECONSTRUCT,),
+    ),
     Claim("K12", "Pooling keeps the largest number of a square, upsampling repeats it.", VIEWS),
     Claim("K13", "The tables of layers, with shapes and parameters, trainable and not.", AUTOENCODERS),
     Claim("L1", "word2vec and GloVe are matrices with a row for each word, here 20 words by 10 columns.", VECTORS),
@@ -342,6 +357,7 @@ CLAIMS = (
         "M20",
         "embedding_init with a file and read_fn, load_word2vec or load_glove, and a Conv1D classifier over it.",
         VECTORS,
+        also=(FILTERS, TEXT_CLASSES),
     ),
     Claim("M21", "The original TensorFlow checkpoint of BERT is read, and one line of a program changes.", EXCHANGE),
     Claim(
@@ -353,6 +369,7 @@ CLAIMS = (
         "N2",
         "The slides step through attention and decoding: here a player does, with the numbers of one's own model.",
         STEPS_PAGE,
+        also=(BEAM_PAGE,),
     ),
     Claim(
         "X1",
@@ -470,8 +487,8 @@ def _reading(claim: Claim) -> str:
 
 
 def _tests(claim: Claim) -> str:
-    test = _link(claim.test)
-    return f"{test}; in the page: {_link(claim.page)}" if claim.page else test
+    tests = ", ".join(map(_link, (claim.test, *claim.also)))
+    return f"{tests}; in the page: {_link(claim.page)}" if claim.page else tests
 
 
 def _link(test: str) -> str:

@@ -202,6 +202,28 @@ def test_masked_softmax_gives_zeros_where_nothing_is_seen_and_ones_in_sum_elsewh
     assert weights[0].sum().item() == pytest.approx(1)
 
 
+@pytest.mark.parametrize("offset", [0, 2])
+def test_each_rule_allows_what_its_words_say(offset: int) -> None:
+    """Query q stands at place q + offset among the keys, as it does after `offset` cached tokens."""
+    lengths, firsts, ranks = [5, 2], [3, 1], [[2, 0, 1, 4, 3], [4, 3, 2, 1, 0]]
+    parts = [[0, 0, 1, 1, 2], [0, 1, 1, 1, 1]]
+    rules: list[tuple[Mask, Callable[[int, int, int], bool]]] = [
+        (causal(offset), lambda b, q, k: k <= q + offset),
+        (window(1, offset), lambda b, q, k: q + offset - 1 <= k <= q + offset + 1),
+        (padding(torch.tensor(lengths)), lambda b, q, k: k < lengths[b]),
+        (prefix(torch.tensor(firsts)), lambda b, q, k: k < firsts[b]),
+        (same(torch.tensor(parts)), lambda b, q, k: parts[b][q] == parts[b][k]),
+        (order(torch.tensor(ranks)), lambda b, q, k: ranks[b][k] < ranks[b][q]),
+    ]
+    empty = torch.zeros(2, 1, 5, 1)
+    for mask, rule in rules:
+        found = dense(mask, empty, empty).expand(2, 1, 5, 5)[:, 0].tolist()
+        assert found == [[[rule(b, q, k) for k in range(5)] for q in range(5)] for b in range(2)]
+    slopes = [2.0 ** -(8 * (head + 1) / H) for head in range(H)]
+    bias = dense(alibi(H, offset), *(torch.zeros(1, H, 5, 1),) * 2).expand(1, H, 5, 5)[0].tolist()
+    assert bias == [[[-slope * abs(q + offset - k) for k in range(5)] for q in range(5)] for slope in slopes]
+
+
 def test_rules_combine_as_their_words_say() -> None:
     q = torch.zeros(1, 1, 4, 1)
     k = torch.zeros(1, 1, 6, 1)

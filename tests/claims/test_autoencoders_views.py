@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from heedful import cli
+from heedful import PCA, cli, galleries, load
+from heedful.commands import reconstruct
 from heedful.commands.figure import watched
 from heedful.config import parse
 from heedful.data.embedded import Digits
@@ -21,6 +23,7 @@ from heedful.models.configs.layers import MaxPool, Upsample
 from heedful.models.network import Network
 from heedful.recipe.reconstruction import ReconstructionRecipe
 from heedful.studies import pooling
+from tolerance import close
 
 MODELS = {"dense": 161_804, "conv": 1_185, "denoising": 28_353}
 
@@ -48,6 +51,13 @@ def test_one_command_draws_input_pca_dense_conv_noisy_and_restored_side_by_side(
         recipe = parse(ReconstructionRecipe, settings)
         assert recipe.size == size
         list(train(recipe, tmp_path / name))
+    columns: list[galleries.Column] = []
+
+    def watched_gallery(given: list[galleries.Column], *rest: Any) -> galleries.Sheet:
+        columns.extend(given)
+        return galleries.gallery(given, *rest)
+
+    monkeypatch.setattr(reconstruct, "gallery", watched_gallery)
     words = ["reconstruct", "dense", "--pca", "--beside", "conv", "--beside", "denoising", "--count", "5"]
     monkeypatch.setattr(sys, "argv", ["heedful", *words, "-o", "grid.png", "--json"])
     with pytest.raises(SystemExit) as left:
@@ -56,6 +66,20 @@ def test_one_command_draws_input_pca_dense_conv_noisy_and_restored_side_by_side(
     told = json.loads(capsys.readouterr().out)
     assert list(told["mse"]) == ["PCA-20", "dense", "conv", "denoising noisy", "denoising restored"]
     assert told["mse"]["denoising noisy"] == pytest.approx(0.5**2 / 2, rel=0.25)  # about half is cut at 0 or at 1
+    given, pca, dense, conv, noisy, restored = (column.images for column in columns)
+    assert (given == np.load("digits.npy")[:5, None]).all()
+    made_of = {"dense": (given, dense), "conv": (given, conv), "denoising": (noisy, restored)}
+    for name, (read, made) in made_of.items():
+        model: Any = load(tmp_path / name).model  # applied here as a plain network
+        with torch.inference_mode():
+            x = torch.from_numpy(read)
+            right = model(x.flatten(1) if name == "dense" else x).reshape(5, 1, 28, 28)
+        close(made, right)
+        assert told["mse"][name + " restored" * (name == "denoising")] == pytest.approx(
+            float((right - torch.from_numpy(given)).square().mean()), rel=1e-4
+        )
+    assert told["mse"]["PCA-20"] < min(told["mse"]["dense"], told["mse"]["conv"])  # three steps teach them little
+    close(pca.reshape(5, -1), PCA(20).fit(np.load("digits.npy").reshape(64, -1)).reconstruct(given.reshape(5, -1)))
     with Image.open("grid.png") as picture:
         assert picture.width > 2 * 6 * 84 and picture.height > 2 * 5 * 84  # six columns and five rows of 28 x 28
 

@@ -8,7 +8,7 @@ from heedful.blocks.graphs import GraphLSTM, Merging, Order
 from heedful.blocks.grids import GridLSTM
 from heedful.blocks.recurrent import LSTM, unrolled
 from heedful.data.tree_batches import encode_trees
-from heedful.data.trees import Tree, WordsConfig, parse_tree
+from heedful.data.trees import Tree, WordsConfig
 from heedful.data.words import Words
 from heedful.models.configs import TreeLSTMConfig
 from heedful.models.tree_lstm import TreeLSTM
@@ -61,16 +61,6 @@ def test_a_tree_with_one_child_each_is_the_lstm(form: str, arity: int, dtype: to
     expected = along(sequence(model.cell.x, below), model.tokens.weight[words.ids(names)])
     torch.testing.assert_close(states, expected, rtol=0, atol=near)
     assert expected.std() > 0.05
-
-
-@pytest.mark.claim("J9")
-def test_a_node_may_have_any_number_of_children() -> None:
-    words = Words.learn(WordsConfig(), [["w"]])
-    model = TreeLSTM(TreeLSTMConfig(form="child_sum", vocab=words.vocab, width=X, hidden=H)).eval()
-    trees = [parse_tree(f"(0 {'(1 w) ' * count})", "here", 5) for count in (1, 2, 3, 7, 40)]
-    batch = encode_trees(trees, words).batch(np.arange(5))
-    roots = model.states(batch)[batch.roots]
-    assert roots.shape == (5, H) and len({tuple(root) for root in roots.tolist()}) == 5
 
 
 @pytest.mark.claim("J10")

@@ -21,7 +21,7 @@ def marked() -> Iterator[tuple[str, str]]:
 
 
 def test_the_sheet_has_exactly_the_marked_rows() -> None:
-    places = {(claim.id, place) for claim in sheet() for place in (claim.test, claim.page) if place}
+    places = {(claim.id, place) for claim in sheet() for place in (claim.test, *claim.also, claim.page) if place}
     assert places == set(marked())
 
 

@@ -1,5 +1,6 @@
 """Rows C of the claim sheet: heads, dense layers, add & norm, blocks and stacks of the Transformer."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -126,8 +127,32 @@ def test_add_and_norm_sums_first_and_norms_over_the_last_axis() -> None:
     batch = F.batch_norm((x + x.tanh()).mT, None, None, training=True).mT  # means over batch and places instead
     assert not torch.allclose(y, batch, atol=1e-2)
     torch.testing.assert_close(block(x[:1], torch.tanh), y[:1])  # other rows do not matter, as they would there
-    assert isinstance(encoder_block(tiny()).add1, PostNorm)
-    assert isinstance(encoder_block(tiny(norm="pre")).add1, PreNorm)
+
+
+@pytest.mark.claim("C7")
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_there_is_an_add_and_norm_of_its_own_around_each_layer_of_a_block(norm: str) -> None:
+    config, at, none = tiny(norm=norm), torch.arange(5), None
+    encoder, decoder = encoder_block(config).eval(), DecoderBlock(config).eval()
+    for weight in (*encoder.parameters(), *decoder.parameters()):
+        weight.data += 0.1 * torch.randn_like(weight)
+
+    def around(add: PostNorm | PreNorm, x: Tensor, layer: Callable[[Tensor], Tensor]) -> Tensor:
+        def normed(y: Tensor) -> Tensor:
+            apart = y - y.mean(-1, keepdim=True)
+            size = (apart.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+            return apart / size * add.norm.weight + add.norm.bias
+
+        return normed(x + layer(x)) if norm == "post" else x + layer(normed(x))
+
+    x, source = torch.randn(2, 5, 16), torch.randn(2, 7, 16)
+    y = around(encoder.add1, x, lambda x: encoder.attention(x, encoder.attention.remember(x)))
+    close(encoder(x, none, none, at), around(encoder.add2, y, encoder.mlp))
+    memory = decoder.cross.remember(source)
+    y = around(decoder.add1, x, lambda x: decoder.attention(x, decoder.attention.remember(x), causal()))
+    y = around(decoder.add2, y, lambda x: decoder.cross(x, memory))
+    found, _ = decoder(x, Grown(none), memory, causal(), none, none, at)
+    close(found, around(decoder.add3, y, decoder.mlp))
 
 
 @pytest.mark.claim("C8")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import heedful
 from heedful import cli
@@ -99,11 +100,15 @@ def test_the_snippet_runs_with_the_same_names(tmp_path: Path, read_fn: str) -> N
         "model: {kind: conv_classifier, width: 10}\ntrain: {budget: {steps: 1}}\n",
         "snippet",
     )
-    assert recipe.embedding_init.read(set(vocab), 0, 10).words == list(ROWS)
-    torch = pytest.importorskip("torch")
+    read = recipe.embedding_init.read(set(vocab), 0, 10)
+    assert read.words == list(ROWS)
+    assert (read.matrix == init_value[5:]).all()
     model = build(ConvClassifierConfig(vocab=len(vocab), labels=("no", "yes"), width=10)).eval()
     with torch.no_grad():
         model.tokens.weight.copy_(torch.from_numpy(init_value))
-    logits = model(torch.tensor([[vocab[word] for word in ["lazy", "brown", "dog", "jumps"]]]))
+    texts = torch.tensor([[vocab[word] for word in ["lazy", "brown", "dog", "jumps"]]])
+    logits = model(texts)
     assert logits.shape == (1, 2)
-    assert logits.argmax(-1).item() in (0, 1)
+    with torch.no_grad():
+        model.tokens.weight[vocab["dog"]] += 1
+    assert not model(texts).equal(logits)

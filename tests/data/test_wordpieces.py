@@ -102,6 +102,9 @@ def test_words_have_at_least_one_piece_each_and_pieces_read_back() -> None:
     found = tokenizer.words(words)
     assert [len(ids) >= 1 for ids in found] == [True] * 5
     assert found[1] == found[3] == [tokenizer.unk]
+    cut = tokenizer.ids(["lazier dogs"])[0]
+    assert sum(piece.startswith("##") for piece in tokenizer.pieces(cut)) > 1
+    assert tokenizer.decode(cut) == "lazier dogs"  # pieces that continue a word are joined to it
     assert tokenizer.decode([tokenizer.cls, *tokenizer.ids(["The lazy dog"])[0], tokenizer.sep]) == "the lazy dog"
 
 

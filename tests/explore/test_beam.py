@@ -175,6 +175,7 @@ def test_a_file_answers_what_its_reader_will_ask(run: Callable[[str], Path]) -> 
         beam.wanted(explorer, {**state, "k": "x"})
 
 
+@pytest.mark.claim("N2")
 def test_the_page_draws_the_tree_plays_it_and_forces_a_node(run: Callable[[str], Path], browse: Any) -> None:
     opened = browse(run("translation"))
     page = opened.go("beam", text=TEXT, k=3, t=2)

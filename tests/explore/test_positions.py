@@ -73,6 +73,7 @@ def test_a_models_own_positions_are_told_by_its_parts() -> None:
     assert unpack(opened(positions="none")[0].answer("positions", "own", {"model": "made"}))[0]["own"] == []
 
 
+@pytest.mark.claim("G6")
 def test_masks_say_who_may_look_at_whom() -> None:
     explorer, _ = opened()
     n = range(6)
@@ -177,8 +178,15 @@ def test_the_page_sets_three_masks_side_by_side(browse: Callable[..., Any], run:
         return [int(cell) for cell in cells]
 
     def right(kind: str, order: list[int]) -> list[int]:
-        settings = view.Seen(kind=kind, size=6, order=tuple(order))  # type: ignore[arg-type]
-        return view.visible(settings).int().flatten().tolist()
+        """Which word sees which, by the lecture: the language model, both of XLNet's streams, and BERT."""
+        rank = {word: order.index(word + 1) for word in range(6)}
+        rules: dict[str, Callable[[int, int], bool]] = {
+            "causal": lambda q, k: k <= q,
+            "query": lambda q, k: rank[k] < rank[q],
+            "content": lambda q, k: rank[k] <= rank[q],
+            "all": lambda q, k: True,
+        }
+        return [int(rules[kind](q, k)) for q in range(6) for k in range(6)]
 
     for kind in ("causal", "query", "content", "all"):
         assert seen(f"three-{kind}") == right(kind, ORDER)

@@ -58,6 +58,7 @@ def check_stages(words: dict[str, Any], arrays: Arrays) -> None:
     np.testing.assert_allclose(arrays["sums"], arrays["weights"].astype(np.float64) @ v, atol=1e-5)
 
 
+@pytest.mark.claim("N2")
 @pytest.mark.parametrize("name", ["translation", "gpt"])
 def test_every_stage_follows_from_the_one_before(run: Callable[[str], Path], name: str) -> None:
     explorer = Explorer([run(name)])
@@ -71,6 +72,7 @@ def test_every_stage_follows_from_the_one_before(run: Callable[[str], Path], nam
             assert (arrays["masked"] == ahead).all()
 
 
+@pytest.mark.claim("N2")
 def test_the_numbers_are_those_of_the_taps_of_a_published_model(minilm: Path) -> None:
     from heedful.blocks.taps import watch
     from heedful.explore.inspect import reading
@@ -185,7 +187,8 @@ def test_the_page_plays_the_stages_with_the_models_numbers(
     assert "head=2" in page.url
     assert "token=3" in page.url
     question = {**given, "look": look.name, "layer": 1, "head": 2}
-    _, arrays = unpack(browsing.explorer.answer("steps", "head", question))
+    words, arrays = unpack(browsing.explorer.answer("steps", "head", question))
+    check_stages(words, arrays)
     page.locator('[data-testid="steps"][data-query="3"]').wait_for()
 
     def column(name: str) -> list[float]:

@@ -50,6 +50,7 @@ def test_texts_are_cut_as_the_penn_treebank_cuts_them() -> None:
     assert cut("aB\udcff", "characters", False) == ["a", "B", "\ufffd"]
 
 
+@pytest.mark.claim("M20")
 def test_a_run_begins_from_vectors_and_tells_words_that_no_text_held(settings: list[str], tmp_path: Path) -> None:
     recipe, run = load_recipe("sst2-conv", settings), tmp_path / "run"
     check_recipe(recipe, ("train", "valid"))
@@ -78,6 +79,7 @@ def test_texts_that_are_cut_are_told(settings: list[str]) -> None:
     ]
 
 
+@pytest.mark.claim("M20")
 def test_rows_begin_as_in_the_file_bit_for_bit(settings: list[str], tmp_path: Path) -> None:
     from heedful.data.word_vectors import load_vectors
     from heedful.models import build

@@ -39,6 +39,7 @@ def by_hand(model: torch.nn.Module, text: Tensor) -> Tensor:
     return state["head.weight"] @ torch.cat(found) + state["head.bias"]
 
 
+@pytest.mark.claim("M20")
 @pytest.mark.parametrize("length", [1, 2, 3, 9])
 def test_logits_are_those_of_plain_loops(length: int) -> None:
     model, text = made(), torch.randint(0, 23, (length,))

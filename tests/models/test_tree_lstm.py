@@ -94,6 +94,7 @@ def gradients(model: TreeLSTM, y: Tensor) -> list[Tensor]:
     return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
 
+@pytest.mark.claim("J9")
 @FORMS
 @pytest.mark.parametrize("arity", [2, 4])
 def test_levels_at_once_nodes_one_by_one_and_the_equations_agree(form: str, arity: int) -> None:
@@ -101,6 +102,9 @@ def test_levels_at_once_nodes_one_by_one_and_the_equations_agree(form: str, arit
     trees = [drawn(seed, 1 + seed, arity) for seed in range(9)]
     # A word at some inner nodes too, as dependency trees have.
     trees.append(Tree((0, 1, 2, 3), ("w1", "w2", "w3", None), ((), (0,), (1,), (2,))))
+    if form == "child_sum":  # any number of children
+        wide = [f"(0 {' '.join(f'(1 w{child % 20})' for child in range(count))})" for count in (1, 7, 40)]
+        trees += [parse_tree(text, "here", 5) for text in wide]
     batch = batch_of(trees)
     fast = in_tree_order(batch, model.states(batch))
     plain = torch.cat([one_by_one(model, [w and WORDS.id(w) for w in t.words], t.children) for t in trees])

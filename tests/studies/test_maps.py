@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
+from sklearn.decomposition import PCA
+from sklearn.manifold import TSNE
 from sklearn.model_selection import LeaveOneOut, cross_val_score
 from sklearn.neighbors import KNeighborsClassifier
 
@@ -66,6 +68,34 @@ def test_a_map_repeats_and_takes_few_points() -> None:
     X = load_digits().data[:60]
     assert (tsne(X, 30.0, 0) == tsne(X, 30.0, 0)).all()
     assert tsne(X[:3], 30.0, 0).shape == (3, 2)
+
+
+def test_perplexity_and_seed_are_those_that_are_asked_for() -> None:
+    X = load_digits().data[:60]
+    for perplexity, seed in ((4.0, 0), (15.0, 1), (50.0, 0)):
+        near = min(perplexity, 59 / 3)  # as scikit-learn needs it
+        first = PCA(2, random_state=seed).fit_transform(X).astype(np.float32)
+        right = TSNE(perplexity=near, init=first / first[:, 0].std() * 1e-4, random_state=seed).fit_transform(X)
+        assert (tsne(X, perplexity, seed) == right).all()
+    found = run(maps(lambda: X, None, X, np.arange(60) % 10, "0123456789", Settings(perplexity=4.0, seed=2)))
+    assert all((one.points == tsne(X, 4.0, 2)).all() for one in found.maps)
+
+
+def test_the_time_of_a_map_is_that_of_its_codes_and_of_t_sne(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+
+    def taking(seconds: float, found: Any) -> Any:
+        clock[0] += seconds
+        return found
+
+    X = load_digits().data[:20]
+    monkeypatch.setattr("heedful.studies.maps.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("heedful.studies.maps.tsne", lambda vectors, *_: taking(len(vectors[0]), vectors[:, :2]))
+    monkeypatch.setattr("heedful.studies.maps.neighbour_accuracy", lambda *_: taking(1000, 0.5))
+    made = maps(lambda: taking(7, X[:, :5]), lambda: taking(3, X[:, :2]), X, np.arange(20), "0123456789", Settings())
+    found = run(made)
+    assert [one.seconds for one in found.maps] == [7 + 5, 3, 64]
+    assert [row[-1] for row in found.table().rows] == [12, 3, 64]
 
 
 def test_a_run_has_its_maps(runs: dict[str, str], tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.studies.learning import learn, made
-from heedful.studies.recall import KEYS, NETS, QUESTION, Settings, trial
+from heedful.studies.recall import FILLERS, KEYS, NETS, QUESTION, Settings, trial
 from heedful.studies.strings import ATTENTION, BEGIN, END, LETTERS, writer
 
 
@@ -23,6 +23,18 @@ def test_a_sentence_is_a_key_then_fillers_then_the_question(distance: int) -> No
     middle = tokens[:, 1:-1]
     assert bool(((middle >= KEYS) & (middle < QUESTION)).all())
     assert bool((tokens[:, -1] == QUESTION).all())
+
+
+def test_fillers_are_any_words_but_the_keys_and_say_nothing_of_the_key() -> None:
+    tokens, keys = trial("LSTM", 20, Settings(width=4)).sentences(400)
+    middle = tokens[:, 1:-1]
+    counts = middle.flatten().bincount(minlength=QUESTION)[KEYS:QUESTION]
+    assert counts.min() > 0.8 * middle.numel() / FILLERS  # all of them, about as often
+    assert len({tuple(row) for row in middle.tolist()}) == 400  # drawn afresh for each sentence
+    for key in range(KEYS):
+        among = middle[keys == key].flatten().bincount(minlength=QUESTION)[KEYS:QUESTION]
+        assert among.min() > 0.4 * among.float().mean()
+    assert keys.bincount(minlength=KEYS).min() > 25
 
 
 @pytest.mark.parametrize("name", NETS)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from heedful.blocks.losses import cross_entropy
 from heedful.data.batches import Batches, encode
@@ -25,6 +28,7 @@ from heedful.tasks.translation import (
     perplexity_loss,
     translation_loss,
 )
+from tolerance import close as near
 
 CPU = torch.device("cpu")
 CONTEXT = 48
@@ -64,6 +68,7 @@ def close(one: Translation, other: Translation) -> bool:
 
 
 # ------------------------------------------------------------------ loss
+@pytest.mark.claim("E5")
 def test_the_loss_is_cross_entropy_of_each_next_token(translator: Translator) -> None:
     encoded = encode(PAIRS[:20], translator.tokenizer, CONTEXT)
     batch = next(encoded.in_order(100_000))
@@ -81,6 +86,28 @@ def test_the_loss_is_cross_entropy_of_each_next_token(translator: Translator) ->
     assert int(found.count) == batch.tokens
     assert perplexity_loss(translator.model, encoded, CPU, 100_000) == pytest.approx(plain / batch.tokens, rel=1e-5)
     assert perplexity_loss(translator.model, encoded, CPU, 64) == pytest.approx(plain / batch.tokens, rel=1e-5)
+
+
+@pytest.mark.claim("E5")
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
+def test_training_follows_the_gradient_of_the_cross_entropy_in_every_weight(
+    translator: Translator, packed: bool
+) -> None:
+    model = copy.deepcopy(translator.model).double()
+    encoded = encode(PAIRS[:20], translator.tokenizer, CONTEXT)
+    batch = next(encoded.in_order(100_000))
+    total = translation_loss(model, encoded.pack(np.arange(20), (1024, 1024)) if packed else batch).total
+    found = torch.autograd.grad(total, list(model.parameters()))
+    right: Any = 0.0
+    for source, length, target, end in zip(
+        batch.source, batch.source_lengths, batch.target, batch.target_lengths, strict=True
+    ):
+        x = model.read(source[None, :length], target[None, : end - 1])[0]
+        right = right + F.cross_entropy(x @ model.tokens.weight.T, target[1:end], reduction="sum")
+    expected = torch.autograd.grad(right, list(model.parameters()))
+    for name, one, other in zip(dict(model.named_parameters()), found, expected, strict=True):
+        near(one, other, msg=name)
+        assert one.any(), name
 
 
 # ------------------------------------------------------------------ search
@@ -119,6 +146,7 @@ def test_scores_fall_and_are_the_models_own(translator: Translator) -> None:
             assert not {Tokenizer.pad, Tokenizer.unk, Tokenizer.bos} & set(one.ids)
 
 
+@pytest.mark.claim("E5")
 def test_it_has_been_learning(translator: Translator) -> None:
     before = perplexity_loss(translator.model, encode(PAIRS, translator.tokenizer, CONTEXT), CPU, 4096)
     assert before < 0.6 * math.log(translator.tokenizer.vocab)

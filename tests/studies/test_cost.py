@@ -1,0 +1,33 @@
+"""The cost of pre-training: days from work and rates, and the rates as their makers give them."""
+
+from __future__ import annotations
+
+import pytest
+
+from heedful.models.configs import SIZES, BertConfig
+from heedful.studies.cost import CHIPS, CLAIMS, Claim, Costs, published_work, training_work
+
+
+def test_rates_are_those_that_the_makers_publish() -> None:
+    # 180 tera a Cloud TPU v2 of four chips; tensor cores in half precision, without sparsity, for the GPUs.
+    assert CHIPS == {"TPU v2": 180e12 / 4, "V100": 125e12, "RTX 2080 Ti": 107.6e12, "H200": 989.5e12}
+
+
+def test_days_are_the_work_over_chips_rate_share_and_seconds() -> None:
+    found = Costs({"bert-large": 8.64e20}, share=0.5, chips=4)
+    assert found.days(Claim("bert-large", 10, "V100", 0.0)) == pytest.approx(8.64e20 / (10 * 125e12 * 0.5) / 86_400)
+    assert Claim("bert-base", 2, "TPU v2", 3.0).work == 2 * 45e12 * 3 * 24 * 60 * 60
+    found = Costs({claim.model: published_work(claim.model) for claim in CLAIMS}, share=0.35, chips=256)
+    for claim, row in zip(CLAIMS, found.table().rows, strict=True):
+        model, chips, chip, days, work, best, used, needed = row
+        assert (model, chips, chip, days) == tuple(claim)
+        assert float(used) == pytest.approx(float(work) / float(best))
+        assert float(needed) == pytest.approx(claim.days * float(used) / 0.35)  # at that share instead of the one used
+
+
+def test_attention_costs_more_with_length_by_two_products_of_all_pairs() -> None:
+    config, tokens = SIZES["bert-base"], 1e6
+    assert isinstance(config, BertConfig)
+    more = training_work(config, 30_522, tokens, 512) - training_work(config, 30_522, tokens, 128)
+    # Scores and sums multiply each of the width's numbers once a pair of places; back, each product is made twice.
+    assert more == pytest.approx(3 * 2 * 2 * config.layers * config.width * tokens * (512 - 128))

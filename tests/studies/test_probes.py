@@ -1,0 +1,151 @@
+"""How well a layer knows places, where a word's vectors come from, and in which directions they are drawn."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from heedful import word_maps
+from heedful.data.tokenizers import WordPiece
+from heedful.data.wordpieces import WordPieces
+from heedful.models import build
+from heedful.models.configs import BertConfig
+from heedful.models.gpt import Gpt
+from heedful.studies import nopos
+from heedful.studies.contexts import word_vectors
+from heedful.studies.learning import made
+from heedful.studies.nopos import Settings, Windows, config_of, layers_of, told_by, wrong_by
+from heedful.studies.occurrences import flat
+from heedful.tasks.embedding import Reader
+from tolerance import close
+
+SMALL = Settings(width=16, layers=2, context=12)
+
+
+# ------------------------------------------------------------------ probes of places
+def test_a_probe_is_ridge_regression_that_is_tried_on_other_vectors() -> None:
+    B, T, D = 6, 9, 5
+    one, other = torch.randn(B, T, D), torch.randn(B, T, D)
+    places = np.tile(np.arange(T), B)
+    known, tried = (pad(x.double(), (0, 1), value=1.0).flatten(0, 1).numpy() for x in (one, other))
+    # Ridge regression is least squares with a row for each weight that asks for it to be zero.
+    stacked = np.concatenate([known, nopos.RIDGE**0.5 * np.eye(D + 1)])
+    probe = np.linalg.lstsq(stacked, np.concatenate([places, np.zeros(D + 1)]), rcond=None)[0]
+    assert wrong_by(one, other) == pytest.approx(np.abs(tried @ probe - places).mean(), rel=1e-9)
+    assert wrong_by(one, other) > wrong_by(one, one)  # what it has learned from it knows better
+
+
+def test_a_probe_reads_places_that_are_there_and_guesses_the_middle_where_they_are_not() -> None:
+    B, T, D = 40, 8, 6
+    ramp = torch.arange(T)[None, :, None] * torch.randn(D) + 3.0
+    assert wrong_by(ramp.expand(B, -1, -1), ramp.expand(B, -1, -1)) < 0.01
+    blind = wrong_by(torch.randn(B, T, D), torch.randn(B, T, D))
+    assert blind == pytest.approx(T / 4, rel=0.1)  # that of the middle
+
+
+def test_windows_are_pieces_of_the_text_with_the_letter_that_follows() -> None:
+    text = torch.randperm(500)
+    where = text.argsort()
+    found = Windows(text, 7, seed=0).next(300)
+    assert found.shape == (300, 8)
+    assert where[found].diff(dim=1).eq(1).all()
+    begins = where[found[:, 0]]
+    assert begins.min() < 25 and begins.max() > 465  # from all over it
+    assert not Windows(text, 7, seed=1).next(300).equal(found)
+
+
+def test_layers_are_the_embedding_and_what_each_block_gives() -> None:
+    model = Gpt(config_of("sinusoid", 11, SMALL)).eval()
+    tokens = torch.randint(0, 11, (3, 12))
+    embedded, *blocks = layers_of(model, tokens)
+    close(embedded, model.positions(model.tokens(tokens), torch.arange(12)))
+    assert len(blocks) == SMALL.layers
+    expected = model.read(tokens)
+    close(torch.nn.functional.layer_norm(blocks[-1], (16,)), torch.nn.functional.layer_norm(expected, (16,)), slack=512)
+
+
+def test_probes_learn_from_the_training_text_and_are_tried_on_text_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = made(partial(Gpt, config_of("none", 11, SMALL)), 0).eval()
+    ids = {"train": torch.randint(0, 5, (4000,)), "valid": torch.randint(6, 11, (4000,))}
+    asked: list[tuple[Tensor, Tensor]] = []
+
+    def heard(learned: Tensor, tried: Tensor) -> float:
+        asked.append((learned, tried))
+        return 1.0
+
+    monkeypatch.setattr(nopos, "wrong_by", heard)
+    told = told_by(model, ids, SMALL)
+    train, valid = (layers_of(model, Windows(ids[split], SMALL.context, 2).next(nopos.PROBED)[:, :-1]) for split in ids)
+    assert len(asked) == len(told.wrong) == SMALL.layers + 1
+    for (learned, tried), one, other in zip(asked, train, valid, strict=True):
+        close(learned, one)
+        close(tried, other)
+    windows = Windows(ids["valid"], SMALL.context, 1).next(nopos.TESTED)
+    logits = model.tokens.logits(model.read(windows[:, :-1])).detach()
+    right = -logits.log_softmax(-1).gather(2, windows[:, 1:, None]).mean()
+    assert told.loss == pytest.approx(float(right), rel=1e-5)
+
+
+# ------------------------------------------------------------------ the vectors of a word
+@pytest.fixture(scope="module")
+def reader() -> Reader:
+    torch.manual_seed(0)
+    tokenizer = WordPieces.train(WordPiece(vocab=45, lowercase=True), ["the cat sat on a mat", "a mouse sat there"])
+    model = build(BertConfig(vocab=tokenizer.vocab, width=16, heads=2, layers=2, hidden=24, context=40))
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.2 * torch.randn_like(weight))
+    return Reader(model, tokenizer, torch.device("cpu"))
+
+
+def test_a_word_of_several_pieces_is_their_mean(reader: Reader) -> None:
+    word, sentence = "mate", "The cat sat on a mate there"
+    pieces = reader.tokenizer.encode(word)
+    assert len(pieces.ids) > 1
+    (found,) = word_vectors(reader, word, (sentence,))
+    (tokens,) = reader.layers([sentence])
+    begin = next(at for at in range(len(tokens.pieces)) if tokens.pieces[at : at + len(pieces.ids)] == pieces.pieces)
+    close(found[0], reader.model.tokens.weight[pieces.ids].mean(0))
+    close(found[1:], tokens.values[:, begin : begin + len(pieces.ids)].mean(1))
+    assert not torch.allclose(found[1:], tokens.values[:, begin])
+
+
+# ------------------------------------------------------------------ maps of words
+def test_a_map_of_occurrences_is_pca_whose_directions_do_not_flip() -> None:
+    generator = torch.Generator().manual_seed(3)
+    vectors = torch.randn(9, 5, generator=generator) @ torch.diag(torch.tensor([5.0, 3.0, 1.0, 0.5, 0.2]))
+    points, held = flat(vectors)
+    centred = vectors.double() - vectors.double().mean(0)
+    values, directions = torch.linalg.eigh(centred.mT @ centred)
+    for axis in range(2):
+        direction = directions[:, -1 - axis]
+        direction = direction * direction[direction.abs().argmax()].sign()  # its largest number is positive
+        close(points[:, axis], centred @ direction, dtype=torch.float32)
+    assert held == pytest.approx(float(values[-2:].sum() / values.sum()), rel=1e-6)
+
+
+def test_words_stand_in_a_map_as_in_a_plot_to_the_right_and_upwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {"left": (-2, 0), "right": (2, 0), "above": (0, 1), "below": (0, -1)}
+    at: dict[str, tuple[float, float]] = {}
+
+    class Heard(word_maps.Page):
+        """Notes where each text is written."""
+
+        def text(self, x: float, y: float, text: str, *rest: Any, **more: Any) -> None:
+            at[text] = (x, y)
+            super().text(x, y, text, *rest, **more)
+
+    monkeypatch.setattr(word_maps, "Page", Heard)
+    word_maps.word_map(list(names), list(names.values()), tmp_path / "map.png", "A map", "of four words")
+    assert at["left"][0] < at["above"][0] == at["below"][0] < at["right"][0]
+    assert at["above"][1] < at["left"][1] == at["right"][1] < at["below"][1]
+    assert at["right"][0] - at["left"][0] == pytest.approx(2 * (at["below"][1] - at["above"][1]))  # one scale
