@@ -7,15 +7,25 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from heedful.data.text import Text
 from heedful.data.tokenizers import Bpe, Characters, Tokenizer, WholeWords, WordPiece
 from heedful.data.windows import TextBatches, encode_text
 from heedful.models import build
 from heedful.models.configs import ElmoConfig, RnnLMConfig
+from heedful.models.configs.gpt import GptConfig
 from heedful.tasks import language_model
 from heedful.tasks.language_model import TextReader, Writer
-from heedful.tasks.perplexity import ahead_loss, bits_per_character, both_ways_loss, text_loss, windows_loss
+from heedful.tasks.perplexity import (
+    ahead_loss,
+    bits_per_character,
+    both_ways_loss,
+    document_loss,
+    text_loss,
+    windows_loss,
+)
+from tolerance import close
 
 CPU = torch.device("cpu")
 LINES = ["a rose is a rose", "", "is a rose, is a rose", "  as a nose is a nose"] * 5
@@ -58,6 +68,27 @@ def test_the_loss_is_that_of_each_token_after_those_before_it() -> None:
     loss = ahead_loss(model, batch)
     assert float(loss.plain) == pytest.approx(total, rel=1e-5)
     assert int(loss.count) == count == batch.tokens
+
+
+@pytest.mark.parametrize("loss_of", [ahead_loss, both_ways_loss, document_loss])
+def test_training_follows_the_gradient_of_the_cross_entropy_in_every_weight(loss_of: Any) -> None:
+    sizes = {"vocab": LETTERS.vocab, "width": 12, "heads": 2, "layers": 2, "context": 8, "dropout": 0.0}
+    gpt: Any = build(GptConfig.model_validate(sizes | {"attention_dropout": 0.0}))
+    model = {ahead_loss: ahead(), both_ways_loss: both(), document_loss: gpt}[loss_of].double().train()
+    batch = TextBatches(TEXT, 0, 64).at(0)
+    found = torch.autograd.grad(loss_of(model, batch).total, list(model.parameters()))
+    right: Any = 0.0
+    for row, length in zip(batch.ids, batch.lengths.tolist(), strict=True):
+        text = row[None, :length]
+        read = model.read(text) if loss_of is both_ways_loss else (model.read(text[:, :-1]),)
+        wanted = (text[0, 1:], text[0, :-1])
+        for x, side in zip(read, (slice(0, length - 1), slice(1, length)), strict=False):
+            logits = x[0, side if loss_of is both_ways_loss else slice(None)] @ model.tokens.weight.T
+            right = right + F.cross_entropy(logits, wanted[side.start], reduction="sum")
+    expected = torch.autograd.grad(right, list(model.parameters()))
+    for name, one, other in zip(dict(model.named_parameters()), found, expected, strict=True):
+        close(one, other, msg=name)
+        assert one.any(), name
 
 
 def test_both_directions_learn_and_their_mean_is_reported() -> None:

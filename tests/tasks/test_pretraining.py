@@ -16,6 +16,7 @@ from heedful.data.wordpieces import WordPieces
 from heedful.models import build
 from heedful.models.configs import BertConfig
 from heedful.tasks.pretraining import guesses, judged, pretraining_loss
+from tolerance import close
 
 TEXT = "the a cat dog bird sat ran flew on under over mat log sky it was old new red"
 WORDS = TEXT.split()
@@ -81,6 +82,10 @@ def test_the_loss_is_what_the_definition_gives() -> None:
     loss = pretraining_loss(model, batch)
     assert float(loss.total / loss.count) == pytest.approx(float(words + pairs), rel=1e-5)
     assert float(loss.plain) == pytest.approx(float(loss.total), rel=1e-6)
+    first, second = gradients(model, loss.total / loss.count), gradients(model, words + pairs)
+    for name in first:
+        close(first[name], second[name], slack=1024, msg=name)
+        assert first[name].any(), name
 
 
 def layout(batch: Any) -> Any:
