@@ -16,6 +16,7 @@ from heedful.models.answerer import Answerer
 from heedful.models.configs import AnswererConfig, BertConfig, BiLSTMReader, DenseReader, Feature, TaggerConfig
 from heedful.models.tagger import Tagger
 from heedful.tasks.reading import layout_of
+from tolerance import close
 
 VOCAB, LABELS = 31, ("O", "B-A", "I-A")
 ENCODER = BertConfig(vocab=VOCAB, width=24, heads=2, layers=5, hidden=20, context=16, pooler=False,
@@ -118,6 +119,24 @@ def test_features_are_what_their_names_say() -> None:
     torch.testing.assert_close(found["sum_last_four"], layers[2] + layers[3] + layers[4] + layers[5])
     assert found["concat_last_four"].equal(torch.cat(layers[2:], -1))
     torch.testing.assert_close(found["sum_all"], layers[1] + layers[2] + layers[3] + layers[4] + layers[5])
+
+
+@every_tagger
+def test_the_head_reads_the_features_that_are_asked_for(config: TaggerConfig) -> None:
+    model, some = prepared(config), padded(rows(9, 9), 0)
+    with watch(model.encoder, "embedded") as low, watch(model.encoder, "blocks.*.output") as high:
+        found = outputs(model, some)
+    one, two, three, four, five = high.values()
+    x = {
+        "first": low["embedded"],
+        "last": five,
+        "second_to_last": four,
+        "sum_last_four": two + three + four + five,
+        "concat_last_four": torch.cat([two, three, four, five], -1),
+        "sum_all": one + two + three + four + five,
+    }[config.features]
+    x = x if model.reader is None else model.reader(x)[0]
+    close(found, (x @ model.head.weight.T + model.head.bias)[:, 2:].flatten(0, 1), slack=512)
 
 
 def test_layers_that_are_not_there_and_blocks_that_cannot_learn_are_refused() -> None:
