@@ -1,6 +1,7 @@
-"""One thread and quiet waiting, so that tests share a machine and repeat bit for bit."""
+"""One thread, quiet waiting and signals as they are by default, so that tests repeat bit for bit on any machine."""
 
 import os
+import signal
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -13,6 +14,12 @@ from claim_marks import pytest_make_collect_report, pytest_runtest_makereport
 __all__ = ["pytest_make_collect_report", "pytest_runtest_makereport"]
 
 torch.set_num_threads(1)
+
+# What a shell or a scheduler may have ignored or blocked; programs that tests start inherit it from here.
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGPIPE):
+    signal.signal(number, signal.SIG_DFL if number != signal.SIGPIPE else signal.SIG_IGN)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,6 @@ import shutil
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -628,11 +627,10 @@ def test_a_full_disk_at_the_end_keeps_what_was_trained(tmp_path: Path, monkeypat
     assert load(run).translate(["one"])
 
 
-def test_a_model_that_no_memory_holds_is_refused_at_once(tmp_path: Path) -> None:
-    began = time.monotonic()
+def test_a_model_that_no_memory_holds_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heedful.experiment.job_of", lambda _: pytest.fail("nothing is read or built"))
     with pytest.raises(UserError, match="too large to be trained here") as error:
         list(train(recipe("model.width=8192", "model.hidden=32768", "model.encoder_layers=200"), tmp_path / "run"))
-    assert time.monotonic() - began < 5
     assert "parameters" in str(error.value.found)
     assert not (tmp_path / "run").exists()
 

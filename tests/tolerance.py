@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -16,45 +17,41 @@ SLACK = 128  # epsilons: 1.5e-5 of the largest number in float32, 2.8e-14 in flo
 
 
 def tolerance(expected: Any, slack: float = SLACK, dtype: torch.dtype | None = None) -> float:
-    """The largest error that rounding explains: slack * epsilon * max |expected|, at least for numbers of size 1e-3.
+    """The largest error that rounding explains: slack * epsilon * max |expected|.
 
-    `dtype` is the precision that the numbers were computed in, where it is not the precision they are stored in.
+    `dtype` is the precision that the numbers were computed in, where it is not the one they are stored in.
     """
     values = _tensor(expected)
-    precision = dtype or (values.dtype if values.is_floating_point() else torch.float32)
+    precision = dtype or _coarsest(values)
     finite = values[values.isfinite()].abs()
-    size = float(finite.max()) if finite.numel() else 0.0
-    return slack * torch.finfo(precision).eps * max(size, 1e-3)
+    return slack * torch.finfo(precision).eps * (float(finite.max()) if finite.numel() else 0.0)
 
 
-def close(
-    actual: Any, expected: Any, slack: float = SLACK, dtype: torch.dtype | None = None, *, of: Any = None, msg: str = ""
-) -> None:
-    """Assert that two computations of the same numbers differ by rounding alone.
+def close(actual: Any, expected: Any, slack: float = SLACK, dtype: torch.dtype | None = None, of: Any = None) -> None:
+    """Assert that two computations of the same numbers, or tuples of tensors, differ by rounding alone.
 
-    `of` gives the size where it is not that of `expected`: differences of large numbers are as inexact as those.
+    `of` are numbers of the size that was computed with, where it is not that of `expected`: a difference of large
+    numbers is as inexact as they are.
     """
+    if isinstance(actual, tuple | list) and any(isinstance(one, Tensor) for one in actual):
+        for one, other in zip(actual, expected, strict=True):
+            close(one, other, slack, dtype, of)
+        return
     mine, its = _tensor(actual), _tensor(expected)
-    precision = dtype or _coarser(mine, its)
-    most = tolerance(its if of is None else of, slack, precision)
-    torch.testing.assert_close(
-        mine.double(),
-        its.double(),
-        rtol=0,
-        atol=most,
-        equal_nan=True,
-        msg=(lambda text: f"{msg}: {text}") if msg else None,
-    )
+    most = tolerance(its if of is None else of, slack, dtype or _coarsest(mine, its))
+    torch.testing.assert_close(mine.double(), its.double(), rtol=0, atol=most, equal_nan=True)
+
+
+def near(expected: Any, slack: float = SLACK, dtype: torch.dtype = torch.float32, of: Any = None) -> Any:
+    """What compares equal to numbers that were computed as `expected` were, in float32 unless said."""
+    return pytest.approx(expected, rel=0, abs=tolerance(expected if of is None else of, slack, dtype), nan_ok=True)
 
 
 def _tensor(values: Any) -> Tensor:
-    if isinstance(values, Tensor):
-        return values.detach().cpu()
-    array = np.asarray(values)
-    return torch.from_numpy(array.astype(np.float64) if array.dtype == object else np.ascontiguousarray(array))
+    return values.detach().cpu() if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
 
 
-def _coarser(one: Tensor, other: Tensor) -> torch.dtype:
-    """The coarser of two precisions; Python's numbers are float64."""
-    floating = [values.dtype for values in (one, other) if values.is_floating_point()]
+def _coarsest(*values: Tensor) -> torch.dtype:
+    """The coarsest precision among tensors, float32 where all are whole numbers."""
+    floating = [one.dtype for one in values if one.is_floating_point()]
     return max(floating, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from heedful.blocks.graphs import GraphLSTM, Order
 from heedful.blocks.taps import taps, watch
+from tolerance import close
 
 Edges = list[tuple[int, int]]
 
@@ -50,7 +51,7 @@ def test_by_levels_is_node_by_node_and_so_are_the_gradients(count: int, edges: i
         wanted = [x, *(model.parameters() if edges else [*model.cell.x.parameters()])]
         results.append((y, *torch.autograd.grad((y * weight).sum(), wanted)))
     for fast, slow in zip(*results, strict=True):
-        torch.testing.assert_close(fast, slow, rtol=0, atol=1e-12)
+        close(fast, slow, slack=8192)
 
 
 def test_as_many_steps_as_the_longest_path_has_nodes() -> None:

@@ -4,6 +4,7 @@ from torch import Tensor
 
 from heedful.blocks.grids import GridLSTM
 from heedful.blocks.taps import taps, watch
+from tolerance import close
 
 
 def cell_by_cell(model: GridLSTM, x: Tensor) -> Tensor:
@@ -32,7 +33,7 @@ def test_by_diagonals_is_cell_by_cell_and_so_are_the_gradients(rows: int, column
     for y in (model(x), cell_by_cell(model, x)):
         results.append((y, *torch.autograd.grad((y * weight).sum(), [x, *model.parameters()])))
     for fast, slow in zip(*results, strict=True):
-        torch.testing.assert_close(fast, slow, rtol=0, atol=1e-12)
+        close(fast, slow, slack=8192)
 
 
 def test_as_many_steps_as_there_are_diagonals() -> None:
@@ -52,7 +53,7 @@ def test_transposing_the_grid_swaps_up_and_left() -> None:
         turned.cell.x.bias.copy_(model.cell.x.bias[order])
         turned.cell.h.weight.copy_(model.cell.h.weight[order].roll(H, 1))
     x = torch.randn(2, 3, 4, 4)
-    torch.testing.assert_close(turned(x.transpose(1, 2)).transpose(1, 2), model(x), rtol=0, atol=1e-6)
+    close(turned(x.transpose(1, 2)).transpose(1, 2), model(x), slack=16)
 
 
 def test_watched_is_fast_and_every_tap_hears() -> None:

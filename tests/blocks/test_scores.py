@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from heedful.blocks import scores
 from heedful.blocks.scores import Additive, General, Given, Location, cosine, dot, scaled_dot
+from tolerance import close
 
 B, H, T, S, K = 2, 3, 6, 7, 4
 WHOLE = B * H * T * S * 11  # numbers in the hidden layer of the score below
@@ -53,11 +54,11 @@ def test_the_additive_score_in_pieces_is_the_plain_formula(room: str, monkeypatc
     truth = plainly(score, q, k)
     monkeypatch.setattr(scores, "ROOM", ROOMS[room])
     mine = score(q, k)
-    torch.testing.assert_close(mine, truth, rtol=0, atol=1e-13)
+    close(mine, truth, slack=512)
     with torch.no_grad():
-        torch.testing.assert_close(score(q, k), truth, rtol=0, atol=1e-13)
+        close(score(q, k), truth, slack=512)
     for ours, theirs in zip(*(torch.autograd.grad((y * probe).sum(), leaves) for y in (mine, truth)), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+        close(ours, theirs, slack=8192)
 
 
 @rooms
@@ -118,11 +119,9 @@ def test_what_is_remembered_of_the_keys_serves_every_query(name: str) -> None:
     at_once = score.compare(q, kept)
     assert at_once.shape == (B, 1, T, S)
     for t in range(T):
-        torch.testing.assert_close(
-            score.compare(q[:, :, t : t + 1], kept), at_once[:, :, t : t + 1], rtol=0, atol=1e-12
-        )
+        close(score.compare(q[:, :, t : t + 1], kept), at_once[:, :, t : t + 1], slack=8192)
     whole = score.compare if isinstance(score, Given) else score
-    torch.testing.assert_close(whole(q, memory[:, None]), at_once, rtol=0, atol=1e-12)
+    close(whole(q, memory[:, None]), at_once, slack=8192)
 
 
 def test_location_asks_for_the_place_of_a_key_not_for_its_column() -> None:
@@ -130,5 +129,5 @@ def test_location_asks_for_the_place_of_a_key_not_for_its_column() -> None:
     at = torch.tensor([[0, 1, 2, 3, 3, 3, 3], [0, 0, 0, 0, 1, 2, 3]])  # padded on the right, and on the left
     found = score.compare(q, score.remember(torch.randn(B, S, K).double(), at)[:, None])
     truth = q @ score.matrix.weight.T  # (B, 1, T, 9)
-    torch.testing.assert_close(found[0, :, :, :4], truth[0, :, :, :4], rtol=0, atol=1e-12)
-    torch.testing.assert_close(found[1, :, :, 3:], truth[1, :, :, :4], rtol=0, atol=1e-12)
+    close(found[0, :, :, :4], truth[0, :, :, :4], slack=8192)
+    close(found[1, :, :, 3:], truth[1, :, :, :4], slack=8192)

@@ -24,6 +24,7 @@ from heedful.studies import Progress
 from heedful.studies.maps import Maps, Settings, maps
 from heedful.tasks.reconstruction import Noise, reconstruction_loss
 from heedful.training.loop import Counters, fit
+from tolerance import close
 
 MNIST = Path(os.environ.get("HEEDFUL_DATA", "../shared/data"), "mnist")
 X, Y = load_digits(return_X_y=True)
@@ -39,12 +40,12 @@ def test_pca_is_the_projection_on_orthogonal_columns_that_singular_vectors_give(
     V = pca.components_.T  # (d, k)
     centred = X - X.mean(0)
     right = np.linalg.svd(centred, full_matrices=False)[2][:k].T
-    np.testing.assert_allclose(V.T @ V, np.eye(k), atol=1e-12)
-    np.testing.assert_allclose(np.abs((V * right).sum(0)), 1, atol=1e-9)  # equal up to signs
-    np.testing.assert_allclose(pca.transform(X), centred @ V, atol=1e-12)
-    np.testing.assert_allclose(pca.reconstruct(X) - X.mean(0), centred @ V @ V.T, atol=1e-12)
+    close(V.T @ V, np.eye(k), slack=8192)
+    close(np.abs((V * right).sum(0)), 1, slack=8388608)  # equal up to signs
+    close(pca.transform(X), centred @ V, slack=8192)
+    close(pca.reconstruct(X) - X.mean(0), centred @ V @ V.T, slack=8192)
     theirs = decomposition.PCA(k, svd_solver="full").fit(X)
-    np.testing.assert_allclose(V, theirs.components_.T, atol=1e-7)  # even their signs
+    close(V, theirs.components_.T, slack=1)  # even their signs
 
 
 @pytest.mark.claim("K1")
@@ -71,7 +72,7 @@ def test_of_mnist_twenty_components_are_those_of_scikit_learn() -> None:
         pixels = np.frombuffer(file.read()[16:], np.uint8).reshape(10_000, 784)
     ours = PCA(20).fit(pixels)
     theirs = decomposition.PCA(20, svd_solver="covariance_eigh").fit(pixels.astype(np.float64))
-    np.testing.assert_allclose(ours.components_, theirs.components_, atol=1e-10)
+    close(ours.components_, theirs.components_, slack=524288)
     np.testing.assert_allclose(ours.explained_variance_, theirs.explained_variance_, rtol=1e-12)
 
 

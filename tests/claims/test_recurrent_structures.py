@@ -12,6 +12,7 @@ from heedful.data.trees import Tree, WordsConfig
 from heedful.data.words import Words
 from heedful.models.configs import TreeLSTMConfig
 from heedful.models.tree_lstm import TreeLSTM
+from tolerance import close
 
 X, H, STEPS = 4, 5, 9
 
@@ -75,7 +76,7 @@ def test_a_grid_of_one_row_or_one_column_is_the_lstm() -> None:
         part = torch.nn.Linear(X, 4 * H)
         part.load_state_dict({"weight": weight[keep], "bias": bias[keep]})
         cell = sequence(part, grid.cell.h.weight[keep, side * H : (side + 1) * H])
-        torch.testing.assert_close(y, along(cell, x), rtol=0, atol=1e-6)
+        close(y, along(cell, x), slack=16)
 
 
 @pytest.mark.claim("J10")
@@ -99,7 +100,7 @@ def test_a_path_is_the_lstm(merge: str) -> None:
     x = torch.randn(STEPS, X)
     y = graph(x, Order.of(STEPS, [(at, at + 1) for at in range(STEPS - 1)]))
     cell = sequence(graph.cell.x, torch.cat([graph.cell.h.weight, graph.cell.f.weight]))
-    torch.testing.assert_close(y, along(cell, x), rtol=0, atol=1e-6)
+    close(y, along(cell, x), slack=16)
 
 
 @pytest.mark.claim("J11")
@@ -112,5 +113,5 @@ def test_renaming_the_nodes_permutes_the_outputs(merge: str) -> None:
         names = torch.randperm(7)
         renamed = [(int(names[a]), int(names[b])) for a, b in edges]
         again = graph(torch.empty_like(x).index_copy(0, names, x), Order.of(7, renamed))
-        torch.testing.assert_close(again[names], y, rtol=0, atol=1e-6)
+        close(again[names], y, slack=16)
     assert not torch.allclose(y, graph(x, Order.of(7, edges[1:])))

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import tracemalloc
 from collections.abc import Callable
 from functools import partial
@@ -28,6 +27,7 @@ from heedful.data.token_text import TokenizedText, read_text_manifest
 from heedful.data.tokenizers import Characters, Tokenizer
 from heedful.data.windows import EncodedText, TextBatches, encode_text
 from heedful.errors import UserError
+from patience import until
 
 DOCUMENTS = [[f"document {number} !", "", *["some words, and more"] * (number % 7)] for number in range(60)]
 PAIRS = BytePairs.train(BytePair(vocab=300), ["\n".join(document) for document in DOCUMENTS])
@@ -167,9 +167,7 @@ def test_a_killed_command_goes_on(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "heedful", *words, "--jobs", "2"]
     begun = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     journal = tmp_path / "tokens.unfinished" / "journal.jsonl"
-    until = time.monotonic() + 60
-    while not (journal.is_file() and journal.stat().st_size) and begun.poll() is None and time.monotonic() < until:
-        time.sleep(0.01)
+    until(lambda: begun.poll() is not None or (journal.is_file() and journal.stat().st_size))
     begun.send_signal(signal.SIGKILL)
     begun.wait()
     assert not (tmp_path / "tokens").exists()

@@ -14,6 +14,7 @@ from torch import Tensor
 from heedful.blocks.state import Shared
 from heedful.decode.rules import AtLeast, Never, NoRepeat, Rule, Temperature, TopK, TopP, Written
 from heedful.decode.search import Given, Paths, Search, Step, beam, drain, greedy, largest, sample
+from tolerance import close, near
 
 EOS, BOS, V = 0, 1, 4
 
@@ -97,7 +98,7 @@ def test_one_beam_is_greedy_and_greedy_takes_the_likeliest(sentence: int) -> Non
     one = drain(greedy(toy, toy.start(sentence), **begin(7)))
     two = drain(beam(toy, toy.start(sentence), **begin(7), beams=1))
     assert words(one) == words(two)
-    assert float(one.logs[0, 0]) == pytest.approx(float(two.logs[0, 0]), abs=1e-5)
+    assert float(one.logs[0, 0]) == near(float(two.logs[0, 0]))
     past = [BOS]
     expected: list[int] = []
     while len(expected) < 7 and EOS not in expected:
@@ -115,7 +116,7 @@ def test_a_single_hypothesis_takes_the_steps_of_one_beam(rules: tuple[Rule, ...]
     finite = wide.scores.isfinite()
     for name in ("tokens", "lengths", "logs", "scores"):
         mine, its = getattr(lean, name), getattr(wide, name)
-        torch.testing.assert_close(mine[finite], its[finite], rtol=1e-5, atol=1e-5)
+        close(mine[finite], its[finite])
     assert lean.scores.isfinite().equal(finite)
     assert len(one) == len(two)
     for mine_, its_ in zip(one, two, strict=True):
@@ -126,7 +127,7 @@ def test_a_single_hypothesis_takes_the_steps_of_one_beam(rules: tuple[Rule, ...]
             assert mine_.tokens[row].equal(its_.tokens[row, :1])
             assert mine_.ended[row].equal(its_.ended[row, :1])
             assert mine_.parents[row].tolist() == [0]
-            torch.testing.assert_close(mine_.logs[row], its_.logs[row, :1], rtol=0, atol=1e-5)
+            close(mine_.logs[row], its_.logs[row, :1])
 
 
 def test_rules_know_what_was_given_and_chance_goes_on() -> None:
@@ -163,8 +164,8 @@ def test_a_wide_beam_finds_the_best_of_all_strings(sentence: int, penalty: float
     assert [tuple(words(found, 0, rank)) for rank in range(12)] == truth[:12]
     for rank in range(12):
         log = toy.log(sentence, truth[rank])
-        assert float(found.logs[0, rank]) == pytest.approx(log, abs=1e-5)
-        assert float(found.scores[0, rank]) == pytest.approx(log / len(truth[rank]) ** penalty, abs=1e-5)
+        assert float(found.logs[0, rank]) == near(log)
+        assert float(found.scores[0, rank]) == near(log / len(truth[rank]) ** penalty)
 
 
 @pytest.mark.parametrize("beams", [1, 2, 3])
@@ -219,7 +220,7 @@ def test_batched_is_one_by_one_with_limits_of_their_own() -> None:
     for row, limit in enumerate(limits):
         alone = drain(beam(toy, toy.start(row), **begin(limit), beams=3, top=3))
         finite = alone.scores[0].isfinite()
-        torch.testing.assert_close(together.scores[row][finite], alone.scores[0][finite], rtol=0, atol=1e-5)
+        close(together.scores[row][finite], alone.scores[0][finite])
         for rank in range(int(finite.sum())):
             assert words(together, row, rank) == words(alone, 0, rank)
             assert len(words(alone, 0, rank)) <= limit
@@ -239,7 +240,7 @@ def test_scores_add_up_to_the_log_probability_of_the_path() -> None:
             for rank in range(paths.tokens.shape[1]):
                 if paths.scores[row, rank].isfinite():
                     path = words(paths, row, rank)
-                    assert float(paths.logs[row, rank]) == pytest.approx(toy.log(row, path), abs=1e-4)
+                    assert float(paths.logs[row, rank]) == near(toy.log(row, path), 1024)
 
 
 def test_top_lies_between_one_and_the_beams() -> None:
@@ -353,7 +354,7 @@ def test_steps_form_a_tree_that_holds_every_returned_path(spread: float) -> None
                     assert not step.kept[row, c]
                     continue
                 path = (*open_[parent], token)
-                assert log == pytest.approx(toy.log(row, path), abs=1e-4)
+                assert log == near(toy.log(row, path), 1024)
                 if step.kept[row, c]:
                     assert token != EOS
                     grown.append(path)
@@ -365,7 +366,7 @@ def test_steps_form_a_tree_that_holds_every_returned_path(spread: float) -> None
         for rank in range(beams):
             if paths.scores[row, rank].isfinite():
                 path = tuple(words(paths, row, rank))
-                assert ended[path] == pytest.approx(float(paths.logs[row, rank]), abs=1e-5)
+                assert ended[path] == near(float(paths.logs[row, rank]))
 
 
 def test_the_longest_of_a_long_row_are_found_by_groups() -> None:

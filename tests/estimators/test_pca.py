@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+import torch
 from sklearn import decomposition
 from sklearn.base import clone
 from sklearn.datasets import load_digits
@@ -20,6 +20,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from heedful import PCA
 from heedful.estimators import pca
+from tolerance import close, near
 
 DIGITS = load_digits().data
 SOLVERS = ("auto", "exact", "randomized", "incremental")
@@ -67,8 +68,8 @@ def test_it_agrees_with_scikit_learn(solver: str, kind: str, batch: int | None) 
     assert ours.noise_variance_ == pytest.approx(theirs.noise_variance_, rel=close, abs=1e-12 * scale)
     assert (ours.n_components_, ours.n_features_in_, ours.n_samples_seen_) == (k, X.shape[1], len(X))
     codes = theirs.transform(X)
-    assert_allclose(ours.transform(X), codes, atol=1e-5)
-    assert_allclose(ours.inverse_transform(codes), theirs.inverse_transform(codes), rtol=1e-6, atol=1e-6)
+    close(ours.transform(X), codes)
+    close(ours.inverse_transform(codes), theirs.inverse_transform(codes), slack=16)
     if kind not in ("of low rank", "two samples", "far from zero"):
         assert ours.score(X) == pytest.approx(theirs.score(X), rel=1e-6)
 
@@ -79,8 +80,8 @@ def test_as_many_components_are_kept_as_in_scikit_learn(n_components: float | No
     ours = PCA(n_components, solver=solver).fit(DIGITS)
     theirs = decomposition.PCA(n_components, svd_solver="full").fit(DIGITS)
     assert ours.n_components_ == theirs.n_components_
-    assert ours.explained_variance_ratio_ == pytest.approx(theirs.explained_variance_ratio_, abs=1e-12)
-    assert ours.components_ @ ours.components_.T == pytest.approx(np.eye(ours.n_components_), abs=1e-12)
+    assert ours.explained_variance_ratio_ == near(theirs.explained_variance_ratio_, 8192, dtype=torch.float64)
+    assert ours.components_ @ ours.components_.T == near(np.eye(ours.n_components_), 8192, dtype=torch.float64)
 
 
 @every_solver
@@ -92,7 +93,7 @@ def test_results_are_of_the_type_of_the_data(solver: str, dtype: type) -> None:
     for found in (ours.components_, ours.mean_, ours.explained_variance_, ours.transform(X), ours.reconstruct(X)):
         assert found.dtype == kept
     whole = PCA(4, solver=solver, random_state=0).fit(DIGITS)
-    assert ours.components_ == pytest.approx(whole.components_, abs=1e-6)
+    assert ours.components_ == near(whole.components_, 16)
 
 
 @every_solver
@@ -100,7 +101,7 @@ def test_what_is_left_out_is_the_error(solver: str) -> None:
     ours = PCA(10, solver=solver, random_state=0).fit(DIGITS)
     made = ours.reconstruct(DIGITS)
     V = ours.components_.T
-    assert_allclose(made, ours.mean_ + (DIGITS - ours.mean_) @ V @ V.T, atol=1e-9)
+    close(made, ours.mean_ + (DIGITS - ours.mean_) @ V @ V.T, slack=8388608)
     assert ours.error(DIGITS) == pytest.approx(np.square(DIGITS - made).mean(), rel=1e-12)
     left = ours.noise_variance_ * (64 - 10) * (len(DIGITS) - 1)
     assert ours.error(DIGITS) == pytest.approx(left / DIGITS.size, rel=1e-3)
@@ -117,7 +118,7 @@ def test_pieces_give_what_the_whole_gives(wide: bool, rows: int, monkeypatch: py
         ours.partial_fit(X[begin : begin + rows])
     whole = decomposition.PCA(10, svd_solver="full").fit(X)
     assert ours.n_samples_seen_ == 400
-    assert ours.components_ == pytest.approx(whole.components_, abs=1e-8)
+    assert ours.components_ == near(whole.components_, 0.125)
     assert ours.explained_variance_ == pytest.approx(whole.explained_variance_, rel=1e-10)
     assert ours.noise_variance_ == pytest.approx(whole.noise_variance_, rel=1e-8)
 
@@ -135,7 +136,7 @@ def test_it_goes_on_after_a_fit(solver: str) -> None:
     ours = PCA(10, solver=solver, random_state=0, n_oversamples=54).fit(DIGITS[:900]).partial_fit(DIGITS[900:])
     whole = decomposition.PCA(10, svd_solver="full").fit(DIGITS)
     assert ours.n_samples_seen_ == len(DIGITS)
-    assert ours.components_ == pytest.approx(whole.components_, abs=1e-8)
+    assert ours.components_ == near(whole.components_, 0.125)
 
 
 def test_a_bad_piece_leaves_what_was_seen_as_it_was() -> None:

@@ -18,6 +18,7 @@ from heedful.commands.train import run_to_end
 from heedful.explore.page import is_built
 from heedful.explore.subjects import Explorer
 from heedful.recipe import load_recipe
+from patience import LONG
 
 # Recipes with the changes that make them short; a few seconds each on one core.
 SHORT = ["train.log_every=10", "train.threads=1"]
@@ -124,7 +125,7 @@ class Browsing:
 
     def ready(self) -> None:
         """Wait until the figure shows what the address says."""
-        self.page.locator('[data-figure][data-ready="true"]').first.wait_for(timeout=20_000)
+        self.page.locator('[data-figure][data-ready="true"]').first.wait_for()
 
 
 @pytest.fixture(scope="session")
@@ -157,6 +158,7 @@ def browse(chromium: Any) -> Iterator[Callable[..., Browsing]]:
             explorer = Explorer(list(folders))
             url = stack.enter_context(serving(application(explorer), Policy(port=0)))
             context = chromium.new_context(viewport={"width": 1280, "height": 860}, **options)
+            context.set_default_timeout(1000 * LONG)
             stack.callback(context.close)
             page = context.new_page()
             page.on("pageerror", lambda error: wrong.append(str(error)))

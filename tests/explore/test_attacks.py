@@ -27,6 +27,7 @@ from heedful.explore import server
 from heedful.explore.answers import SHIELD
 from heedful.explore.guard import Policy, read_json, serve, serving
 from heedful.explore.subjects import Explorer
+from patience import LONG
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -40,7 +41,6 @@ from explorer_load import (  # found only since the line above
     half_body,
     half_head,
     memory,
-    quantile,
     reply,
     request,
     send,
@@ -71,10 +71,12 @@ async def echo(request: Request) -> Response:
 
 @app.post("/api/sleep")
 def sleep() -> None:
-    time.sleep(30)
+    print("at work", flush=True)
+    time.sleep(600)
 
 @app.post("/api/nap")
 def nap() -> str:
+    print("at work", flush=True)
     time.sleep(0.7)
     return "well rested"
 
@@ -387,15 +389,9 @@ def test_connections_are_kept_and_requests_in_a_row_are_answered_in_order(port: 
 def test_slow_senders_are_closed_and_others_do_not_notice(careless: FastAPI) -> None:
     async def story(port: int) -> None:
         raw = request(port, "/api/echo", "POST", b"{}")
-        calm, _ = await visitors(port, raw, 1.5)
-        (besieged, statuses), closed = await asyncio.gather(
-            visitors(port, raw, 1.5), siege(port, 60, 15.0, "/api/echo", 0.2)
-        )
-        assert all(one is not None and 0.9 < one < 10 for one in closed), (
-            closed
-        )  # a second, on a machine that others use
+        (_, statuses), closed = await asyncio.gather(visitors(port, raw, 1.5), siege(port, 60, LONG, "/api/echo", 0.2))
+        assert all(one is not None for one in closed), "each is closed, in the end"
         assert set(statuses) == {200}
-        assert quantile(besieged, 0.99) < 2 * quantile(calm, 0.99) + 0.1  # with room for a machine that others use
 
     with serving(careless, Policy(arriving=1.0)) as url:
         finished(story(port_of(url)))
@@ -404,22 +400,19 @@ def test_slow_senders_are_closed_and_others_do_not_notice(careless: FastAPI) -> 
 def test_a_deadline_is_not_put_off_by_what_came_before(careless: FastAPI) -> None:
     """Silence, a request after a good one, and half a request right behind a good one are all closed."""
 
-    async def until_closed(port: int, first: bytes, then: bytes) -> float:
+    async def until_closed(port: int, first: bytes, then: bytes) -> None:
         loop, wire = asyncio.get_running_loop(), await connected(port)
         await loop.sock_sendall(wire, first + then)
-        began = time.perf_counter()
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(LONG):
             while await loop.sock_recv(wire, 2**16):
                 pass
         wire.close()
-        return time.perf_counter() - began
 
     async def story(port: int) -> None:
         good = request(port, "/api/echo", "POST", b"{}")
         starts = [(b"", b""), (b"", b"G"), (good, b""), (good, half_head(port)), (good, half_body(port, "/api/echo")),
                   (good + good, b"POST")]  # fmt: skip
-        took = await asyncio.gather(*(until_closed(port, *start) for start in starts))
-        assert all(0.4 < one < 10 for one in took), took
+        await asyncio.gather(*(until_closed(port, *start) for start in starts))
 
     with serving(careless, Policy(arriving=0.5, idle=1)) as url:
         finished(story(port_of(url)))
@@ -428,37 +421,40 @@ def test_a_deadline_is_not_put_off_by_what_came_before(careless: FastAPI) -> Non
 def test_silent_connections_cannot_lock_others_out(careless: FastAPI) -> None:
     async def story(port: int) -> None:
         silent = [await connected(port) for _ in range(30)]
-        began = time.perf_counter()
-        refused = await send(port, request(port))
-        while refused is not None and refused.status == 503:  # for a moment, since all came at once
-            assert time.perf_counter() - began < 5
-            refused = await send(port, request(port))
+        async with asyncio.timeout(LONG):
+            while (first := await send(port, request(port))) is None or first.status == 503:  # all came at once
+                pass
         for _ in range(20):
             got = await send(port, request(port))
             assert got is not None and got.status == 200
-        await asyncio.sleep(0.5)
-        closed = 0
+        closed: set[int] = set()
+        async with asyncio.timeout(LONG):
+            while len(closed) < 22:  # as many as there are places are left
+                await asyncio.sleep(0.01)
+                for number, wire in enumerate(silent):
+                    with suppress(BlockingIOError):
+                        if number not in closed and (wire.recv(2**16) == b"" or wire.recv(1) == b""):
+                            closed.add(number)
         for wire in silent:
-            with suppress(BlockingIOError):
-                closed += wire.recv(2**16) == b"" or wire.recv(1) == b""
             wire.close()
-        assert closed >= 22, "as many as there are places are left"
 
     with serving(careless, Policy(connections=8)) as url:
         finished(story(port_of(url)))
 
 
 def test_those_who_are_being_answered_are_never_closed_for_others() -> None:
-    app, end = FastAPI(openapi_url=None), threading.Event()
+    app, end, begun = FastAPI(openapi_url=None), threading.Event(), threading.Semaphore(0)
 
     @app.post("/api/wait")
     def wait() -> str:
-        end.wait(10)
+        begun.release()
+        end.wait(LONG)
         return "done"
 
     async def story(port: int) -> None:
         asking = [asyncio.create_task(send(port, request(port, "/api/wait", "POST", b"{}"))) for _ in range(3)]
-        await asyncio.sleep(0.5)
+        for _ in asking:
+            assert await asyncio.to_thread(begun.acquire, timeout=LONG)
         refused = await send(port, request(port))
         assert refused is not None and refused.status == 503 and refused.headers["retry-after"] == "1"
         end.set()
@@ -503,6 +499,36 @@ def test_long_bodies_are_refused_unread(echo: tuple[subprocess.Popen[str], int])
     assert memory(process.pid) - before < 20
 
 
+def test_a_refusal_reaches_a_client_that_goes_on_sending(careless: FastAPI) -> None:
+    """A socket that is closed with unread bytes resets the connection, whether or not its answer was read."""
+    with serving(careless, Policy(lingering=LONG)) as url:
+        port = port_of(url)
+        head = request(port, "/api/echo", "POST", headers=[("Content-Length", "300000000"), JSON])
+        with socket.create_connection(("127.0.0.1", port), timeout=LONG) as wire:
+            wire.sendall(head)
+            answer = wire.recv(2**16)
+            for _ in range(64):
+                wire.sendall(b"a" * 2**14)
+            wire.shutdown(socket.SHUT_WR)
+            while more := wire.recv(2**16):
+                answer += more
+    assert answer.startswith(b"HTTP/1.1 413 ") and answer.endswith(b"}")
+
+
+def test_a_client_that_is_refused_and_never_stops_sending_is_cut_off(careless: FastAPI) -> None:
+    def send_on(wire: socket.socket) -> None:
+        while True:
+            wire.sendall(b"a" * 2**14)
+
+    with serving(careless, Policy(lingering=0.2)) as url:
+        port = port_of(url)
+        head = request(port, "/api/echo", "POST", headers=[("Content-Length", "300000000"), JSON])
+        with socket.create_connection(("127.0.0.1", port), timeout=LONG) as wire:
+            wire.sendall(head)
+            with pytest.raises(OSError, match=r"reset|[Bb]roken pipe"):
+                send_on(wire)
+
+
 def test_a_crowd_is_served_while_a_fifth_of_it_sends_nonsense(run: Callable[[str], Path]) -> None:
     questions = ask_offline(run("translation"))
     process, port = started("-c", PAGE + SERVE, str(run("translation")))
@@ -524,29 +550,26 @@ def test_a_crowd_is_served_while_a_fifth_of_it_sends_nonsense(run: Callable[[str
     ("number", "path"), [(signal.SIGINT, None), (signal.SIGINT, "/api/sleep"), (signal.SIGTERM, None)]
 )
 def test_told_to_stop_it_goes_quietly(number: signal.Signals, path: str | None) -> None:
-    for _ in range(3):  # the best of a few, since other work may hold the machine
-        process, port = started("-c", ECHO)
-        wire = socket.create_connection(("127.0.0.1", port))
+    process, port = started("-c", ECHO)
+    assert process.stdout is not None
+    with socket.create_connection(("127.0.0.1", port)) as wire:
         if path:
             wire.sendall(request(port, path, "POST", b"{}"))
-            time.sleep(0.3)
-        began = time.monotonic()
+            assert process.stdout.readline() == "at work\n"
         process.send_signal(number)
-        code = process.wait(12)
-        took = time.monotonic() - began
-        wire.close()
-        assert code == ({None: 0, "/api/sleep": 130}[path] if number == signal.SIGINT else -signal.SIGTERM)
-        if took < 2:
-            return
-    pytest.fail(f"{took:.1f} s at best")
+        code = process.wait(LONG)  # the work would take longer
+    assert code == ({None: 0, "/api/sleep": 130}[path] if number == signal.SIGINT else -signal.SIGTERM)
 
 
 def test_sigterm_lets_the_work_end(echo: tuple[subprocess.Popen[str], int]) -> None:
     process, port = echo
-    told = threading.Timer(0.3, process.terminate)
-    told.start()
-    assert ask(port, request(port, "/api/nap", "POST", b"{}")).body == b'"well rested"'
-    assert process.wait(12) == -signal.SIGTERM
+    assert process.stdout is not None
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(ask, port, request(port, "/api/nap", "POST", b"{}"))
+        assert process.stdout.readline() == "at work\n"
+        process.terminate()
+        assert asking.result().body == b'"well rested"'
+    assert process.wait(LONG) == -signal.SIGTERM
 
 
 def test_an_address_in_use_is_told_with_what_to_type(port: int, careless: FastAPI) -> None:
@@ -585,20 +608,21 @@ def test_a_browser_logs_in_and_comes_back_by_a_link_from_another_site(chromium: 
         return Response(f'<a href="{to}">look</a>', media_type="text/html")
 
     context = chromium.new_context()
+    context.set_default_timeout(1000 * LONG)
     with serving(careless, Policy(token=token)) as url, serving(elsewhere, Policy()) as lectures:
         page, wanted = context.new_page(), f"{url}?a=b#view=heads"
         page.goto(wanted)
         page.fill("input", "not the token, but long")
         page.click("button")
-        page.get_by_text("this is not the token").wait_for(timeout=5000)
+        page.get_by_text("this is not the token").wait_for()
         page.fill("input", token)
         page.press("input", "Enter")
-        page.get_by_text("the page", exact=True).wait_for(timeout=5000)
+        page.get_by_text("the page", exact=True).wait_for()
         assert page.url == wanted
         for there in (wanted, f"{url}#view=heads", url):
             page.goto(f"{lectures.replace('127.0.0.1', 'localhost')}?to={quote(there, safe='')}")
             page.click("a")
-            page.get_by_text("the page", exact=True).wait_for(timeout=5000)
+            page.get_by_text("the page", exact=True).wait_for()
             assert page.url == there
         assert context.cookies()[0]["value"] != token
     context.close()

@@ -95,7 +95,7 @@ def test_a_view_is_a_file_without_a_network_and_a_picture_with_all_its_words(
     model = SHOWN_ON[view] if SHOWN_ON.get(view) in fitting else fitting[0]
     page, asked, wrong = watched(contexts[0])
     page.goto(f"{url}#{urlencode({'view': view, 'model': model})}")
-    page.locator(READY).wait_for(timeout=20_000)
+    page.locator(READY).wait_for()
     live = written(page)
     assert all(address.startswith((url, "data:", "blob:")) for address in asked)
     file = taken(page, "html", tmp_path)
@@ -108,7 +108,7 @@ def test_a_view_is_a_file_without_a_network_and_a_picture_with_all_its_words(
 
     page, asked, wrong = watched(contexts[1])
     page.goto(file.as_uri())
-    page.locator(READY).wait_for(timeout=20_000)
+    page.locator(READY).wait_for()
     assert written(page) == live
     assert [address for address in asked if not address.startswith(("data:", "blob:"))] == [file.as_uri()]
     assert not wrong
@@ -174,12 +174,12 @@ def test_a_notebook_shows_the_view_in_a_frame_of_its_own(
     page, asked, wrong = watched(contexts[1])
     page.set_content(f"<p>a cell</p>{shown._repr_html_()}")
     frame = page.frame_locator("iframe")
-    frame.locator(READY).wait_for(timeout=10_000)
+    frame.locator(READY).wait_for()
     assert frame.locator("[data-figure]").get_attribute("data-layer") == "1"
     pressed = [frame.get_by_test_id(f"head-{head}").get_attribute("aria-pressed") for head in range(4)]
     assert pressed == ["true", "false", "true", "false"]
     frame.get_by_test_id("layer").fill("0")  # all layers are in it
-    frame.locator('[data-layer="0"][data-ready="true"]').wait_for(timeout=10_000)
+    frame.locator('[data-layer="0"][data-ready="true"]').wait_for()
     assert not wrong
     assert asked == []
     page.close()

@@ -17,6 +17,7 @@ from heedful.explore.inspect import Given
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer, Subject
 from heedful.explore.views import fill
+from tolerance import close, near
 
 TEXT, OTHER = "O = C O . N", "C C O"
 GAPPED = "O = [MASK] O . N"  # as the third place of the text is hidden, after [CLS]
@@ -40,11 +41,11 @@ def test_a_hidden_place_is_filled_as_the_reader_fills_a_gap(explorer: Explorer, 
     words, arrays = ask(explorer, "guess", hidden=[3])
     right = subject.speaker.fill(GAPPED, fill.TOLD).guesses[0]
     assert words["words"] == [[guess.word for guess in right]]
-    assert arrays["shares"][0].tolist() == pytest.approx([guess.probability for guess in right], abs=1e-6)
+    assert arrays["shares"][0].tolist() == near([guess.probability for guess in right], 16)
     every = subject.speaker.fill(GAPPED, subject.speaker.tokenizer.vocab).guesses[0]
     rank = [guess.word for guess in every].index("C") + 1
     assert arrays["rank"].tolist() == [rank]
-    assert arrays["share"].tolist() == pytest.approx([every[rank - 1].probability], abs=1e-6)
+    assert arrays["share"].tolist() == near([every[rank - 1].probability], 16)
     assert ask(explorer, "guess", text=GAPPED)[0]["words"] == words["words"]
 
 
@@ -52,7 +53,7 @@ def test_several_places_are_hidden_at_once_and_special_tokens_never(explorer: Ex
     _, arrays = ask(explorer, "guess", hidden=[0, 1, 3, 7, 999])
     assert arrays["places"].tolist() == [1, 3]
     right = subject.speaker.fill("[MASK] = [MASK] O . N", fill.TOLD).guesses
-    assert arrays["shares"].tolist() == [pytest.approx([one.probability for one in gap], abs=1e-6) for gap in right]
+    assert arrays["shares"].tolist() == [near([one.probability for one in gap], 16) for gap in right]
     _, none = ask(explorer, "guess", hidden=[])
     assert none["places"].shape == (0,) and not none["moved"].any()
 
@@ -86,7 +87,7 @@ def test_attention_before_and_after_is_that_of_each_text(explorer: Explorer, sub
     moved = ask(explorer, "guess", hidden=[3])[1]["moved"]
     gone = (right[1].double() - right[0].double()).clamp(min=0).sum(-1).mean(-1)  # what one token gains, others lose
     assert moved.shape == (12, 4)
-    assert torch.allclose(torch.tensor(moved[5]).double(), gone, atol=1e-5)
+    close(torch.tensor(moved[5]).double(), gone)
 
 
 def test_it_is_for_models_that_tell_hidden_words(run: Callable[[str], Path], minilm: Path, subject: Subject) -> None:

@@ -15,6 +15,7 @@ from heedful.errors import UserError
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer, Subject
 from heedful.explore.views import Asked, ablation, alignment, grid
+from tolerance import near
 
 TEXT = "The animal didn't cross the street because it was too tired"
 
@@ -39,7 +40,7 @@ def by_hand(weights: torch.Tensor) -> list[list[float]]:
 @pytest.mark.parametrize("shape", [(3, 7, 7), (2, 5, 9), (1, 1, 1), (2, 9, 1)])
 def test_the_numbers_of_a_head_are_those_of_a_loop_over_its_weights(shape: tuple[int, int, int]) -> None:
     weights = random_weights(*shape)
-    assert grid.numbers(weights).numpy() == pytest.approx(np.array(by_hand(weights)), rel=1e-6, abs=1e-6)
+    assert grid.numbers(weights).numpy() == near(np.array(by_hand(weights)), 16)
 
 
 def test_a_look_at_one_token_alone_has_no_entropy_and_a_known_distance() -> None:
@@ -81,7 +82,7 @@ def test_one_packet_holds_every_kind_of_attention(run: Callable[[str], Path]) ->
     for place, look in enumerate(trace.looks):
         for layer in range(len(look.taps)):
             weights = trace.weights(look, layer)
-            assert arrays[f"numbers{place}"][layer] == pytest.approx(np.array(by_hand(weights)), rel=1e-5, abs=1e-6)
+            assert arrays[f"numbers{place}"][layer] == near(np.array(by_hand(weights)))
             assert arrays[f"pictures{place}"][layer].tolist() == grid.picture(weights).tolist()
 
 
@@ -134,7 +135,7 @@ def test_heads_are_sorted_and_enlarged_in_the_page(browse: Callable[..., Any], m
         page.get_by_test_id("sort").select_option(name)
         names = page.locator(".thumb").evaluate_all("(all) => all.map((one) => one.dataset.testid)")
         order = [numbers[tuple(map(int, one.split("-")[2:]))][place] for one in names]  # type: ignore[index]
-        assert order == pytest.approx(sorted(order), abs=1e-6) and len(order) == 72
+        assert order == near(sorted(order), 16) and len(order) == 72
     page.get_by_test_id("turn").click()
     assert page.locator(".thumb").first.get_attribute("data-testid") == names[-1]
 

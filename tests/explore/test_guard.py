@@ -248,8 +248,7 @@ def test_all_bodies_together_have_a_limit_too() -> None:
 
         guard = Guard(answering(work), Policy(port=8000, body=100, held=250))
         asking = [asyncio.create_task(ask(guard, "/api/x", "POST", (HERE, JSON), b"a" * 100)) for _ in range(4)]
-        await asyncio.sleep(0)
-        await asyncio.sleep(0.05)
+        await settle()
         halt.set()
         replies = await asyncio.gather(*asking)
         assert guard.held == 0
@@ -341,10 +340,9 @@ def test_websockets_are_refused(guard: Guard) -> None:
     ids=lambda value: repr(value)[:20],
 )
 def test_json_is_strict(body: bytes, said: str) -> None:
-    began = time.perf_counter()
     with pytest.raises(Refused, match=said) as caught:
         read_json(body)
-    assert caught.value.status == 400 and time.perf_counter() - began < 1
+    assert caught.value.status == 400
 
 
 @pytest.mark.parametrize(
@@ -365,10 +363,8 @@ def test_the_deepest_nesting_that_is_allowed() -> None:
 
 def test_a_megabyte_of_quotes_takes_no_time() -> None:
     for body in (b'\\"' * 2**19, b'"\\' * 2**19, b'"' * 2**20, b'["' + b'\\"' * 2**19, b'"a' * 2**19):
-        began = time.perf_counter()
         with pytest.raises(Refused):
-            read_json(body)
-        assert time.perf_counter() - began < 2
+            read_json(body)  # hours, if each of a million quotes were followed to the end
 
 
 def test_every_answer_is_shielded(locked: Guard, guard: Guard) -> None:
@@ -559,12 +555,8 @@ def test_so_many_work_so_many_wait_and_others_are_told_at_once() -> None:
         busy = shop.start(5)
         await settle()
         assert shop.now == 2
-        took = []
-        for _ in range(5):  # the best of a few, since other work may hold the machine
-            began = time.perf_counter()
-            refused = await ask(shop.guard, "/api/x")
-            took.append(time.perf_counter() - began)
-        assert min(took) < 0.05
+        refused = await ask(shop.guard, "/api/x")
+        assert shop.now == 2, "it is answered before any other work has ended"
         assert refused and refused.status == 503 and refused.headers[b"retry-after"] == b"1"
         page = asyncio.create_task(ask(shop.guard, "/"))
         await settle()
@@ -616,9 +608,8 @@ def test_a_client_that_leaves_frees_its_waiting_place() -> None:
 def test_what_takes_too_long_is_refused_and_keeps_its_place_until_it_ends() -> None:
     async def story() -> None:
         shop = Workshop(at_work=1, waiting=1, longest=0.1)
-        began = time.perf_counter()
         replies = await asyncio.gather(*shop.start(2))
-        assert [reply.status for reply in replies] == [503, 503] and 0.1 <= time.perf_counter() - began < 5
+        assert [reply.status for reply in replies] == [503, 503]
         assert shop.begun == 1 and shop.guard.api.free == 0, "the one that waited never began"
         shop.end.set()
         await settle()

@@ -19,6 +19,7 @@ from heedful.explore.subjects import Explorer, Subject
 from heedful.explore.views import positions as view
 from heedful.models.configs.gpt import GptConfig
 from heedful.models.gpt import Gpt
+from tolerance import near
 
 ORDER = [3, 2, 4, 1, 6, 5]
 
@@ -48,7 +49,7 @@ def test_sinusoids_of_the_picture_are_the_librarys_bit_by_bit(layout: str, made:
     table = asked(explorer, "table", model="made", of=layout, places=20, width=512)["table"]
     assert table.shape == (20, 512) and (table == made(20, 512).numpy()).all()
     products = asked(explorer, "similarity", model="made", of=layout, places=30, width=64)["products"]
-    assert products == pytest.approx(made(30, 64).double().numpy() @ made(30, 64).double().numpy().T, abs=1e-4)
+    assert products == near(made(30, 64).double().numpy() @ made(30, 64).double().numpy().T, 1024)
 
 
 def test_a_models_own_positions_are_told_by_its_parts() -> None:
@@ -63,7 +64,7 @@ def test_a_models_own_positions_are_told_by_its_parts() -> None:
     (own,) = unpack(explorer.answer("positions", "own", {"model": "made"}))[0]["own"]
     assert (own["kind"], own["places"], own["width"]) == ("rotary", 10, 4)
     table = asked(explorer, "table", model="made", of=own["name"], places=10, width=2)["table"]
-    assert table[3] == pytest.approx([math.sin(3), math.sin(0.03), math.cos(3), math.cos(0.03)], abs=1e-6)
+    assert table[3] == near([math.sin(3), math.sin(0.03), math.cos(3), math.cos(0.03)], 16)
     explorer, _ = opened(positions="alibi")
     (own,) = unpack(explorer.answer("positions", "own", {"model": "made"}))[0]["own"]
     assert (own["name"], own["width"]) == ("alibi", 2)
@@ -147,7 +148,7 @@ def test_the_page_draws_the_lectures_pictures(browse: Callable[..., Any], run: C
     for column in (4, 5, 6, 7, 8):
         path = page.get_by_test_id(f"wave-{column}").get_attribute("d")
         heights = [float(point.split()[1]) for point in path.replace("M", "L").split("L")[1:]]
-        assert [(150 - y) / 150 for y in heights] == pytest.approx(waves[:, column].tolist(), abs=1e-4)
+        assert [(150 - y) / 150 for y in heights] == near(waves[:, column].tolist(), 1024)
     assert "columns=4%2C5%2C6%2C7%2C8" in page.url
 
     page.get_by_test_id("of").select_option("positions")
@@ -157,7 +158,7 @@ def test_the_page_draws_the_lectures_pictures(browse: Callable[..., Any], run: C
     path = page.get_by_test_id("wave-6").get_attribute("d")
     heights = [float(point.split()[1]) for point in path.replace("M", "L").split("L")[1:]]
     crest = np.abs(own[:, 4:9]).max()  # the largest number of the columns that are drawn touches the edge
-    assert [(150 - y) / 150 * crest for y in heights] == pytest.approx(own[:, 6].tolist(), abs=1e-4)
+    assert [(150 - y) / 150 * crest for y in heights] == near(own[:, 6].tolist(), 1024)
 
     page.get_by_test_id("show-similarity").click()
     browsing.ready()

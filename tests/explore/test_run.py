@@ -209,13 +209,13 @@ def test_the_page_follows_a_run_that_trains(
     assert float(value.get_attribute("data-value")) == np.float32(steps[-1]["loss"])
     with (begun / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({**steps[-1], "step": 150, "loss": 0.125}) + "\n")
-    page.locator(f'[data-testid="run"][data-steps="{len(steps) + 1}"]').wait_for(timeout=5000)
+    page.locator(f'[data-testid="run"][data-steps="{len(steps) + 1}"]').wait_for()
     assert value.inner_text() == "0.125"
     trim_jsonl(begun / "metrics.jsonl", 60)  # as a run does that is resumed
     early = [event for event in steps if event["step"] <= 60]
-    page.locator(f'[data-testid="run"][data-steps="{len(early)}"]').wait_for(timeout=5000)
+    page.locator(f'[data-testid="run"][data-steps="{len(early)}"]').wait_for()
     let_go(locked)
-    page.get_by_text("stopped, step 60").wait_for(timeout=5000)
+    page.get_by_text("stopped, step 60").wait_for()
     page.wait_for_timeout(200)
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
@@ -224,7 +224,7 @@ def test_the_page_follows_a_run_that_trains(
     assert page.locator("nav a").count() == 1
     shutil.copytree(run("translation") / "model", begun / "model")  # once there is a model, there is more to see of it
     page.get_by_test_id("again").click()
-    page.get_by_test_id("view-heads").wait_for(timeout=5000)
+    page.get_by_test_id("view-heads").wait_for()
     assert page.locator("h2").inner_text() == "Run"
 
 

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from heedful.cli import app
 from heedful.errors import UserError
+from patience import LONG
 
 Run = Callable[[str], Path]
 
@@ -62,7 +63,7 @@ def test_the_page_is_served_until_ctrl_c(run: Run) -> None:
         with urllib.request.urlopen(url + "api/about") as answer:
             assert b'"gpt"' in answer.read()
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) in (0, 130)
+        assert process.wait(LONG) in (0, 130)
         assert process.stderr is not None and "Traceback" not in process.stderr.read()
 
 

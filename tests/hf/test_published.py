@@ -17,6 +17,7 @@ from heedful.hf.convert import digest
 from heedful.hf.loading import Pretrained, whole
 from heedful.hf.unpickling import weights_of_any_age
 from heedful.models import build
+from tolerance import close
 
 PAIR = "CC(=O)O.OCC>>CC(=O)OCC"  # an acid and an alcohol become an ester
 SMILES = re.compile(
@@ -53,8 +54,8 @@ def test_a_published_sentence_encoder_gives_the_same_vectors_and_comes_back_bit_
     ours, given = model_of(found), torch.tensor([ids])
     with torch.no_grad():
         told, x = theirs(given), ours(given)
-    assert (told.last_hidden_state - x).abs().max() <= 1e-5
-    assert (told.pooler_output - ours.pool(x[:, 0])).abs().max() <= 1e-5
+    close(told.last_hidden_state, x)
+    close(told.pooler_output, ours.pool(x[:, 0]))
     write(tmp_path / "back", found)
     before, after = (safetensors.torch.load_file(at / "model.safetensors") for at in (folder, tmp_path / "back"))
     assert {name: digest(value) for name, value in after.items()} == {
@@ -89,8 +90,8 @@ def test_a_pickled_model_with_both_heads_tells_what_transformers_tells(reaction:
     right = 0
     with torch.no_grad():
         told, x = theirs(ids), ours(ids)
-        assert (told.prediction_logits - ours.words(x)).abs().max() <= 1e-5
-        assert (told.seq_relationship_logits - ours.follows(x[:, 0])).abs().max() <= 1e-5
+        close(told.prediction_logits, ours.words(x))
+        close(told.seq_relationship_logits, ours.follows(x[:, 0]))
         for place in range(1, ids.shape[1] - 1):
             hidden = ids.clone()
             hidden[0, place] = found.tokenizer.mask
@@ -105,7 +106,7 @@ def test_a_pickled_classifier_tells_what_transformers_tells(reaction: Any) -> No
     ours, ids = model_of(found), spelled(found)
     theirs = transformers.BertForSequenceClassification.from_pretrained(folder).eval()
     with torch.no_grad():
-        assert (theirs(ids).logits - ours(ids)).abs().max() <= 1e-5
+        close(theirs(ids).logits, ours(ids))
 
 
 def test_a_pickled_encoder_without_a_prefix_is_read(reaction: Any) -> None:
@@ -114,4 +115,4 @@ def test_a_pickled_encoder_without_a_prefix_is_read(reaction: Any) -> None:
     ours, ids = model_of(found), spelled(found)
     theirs = transformers.BertModel.from_pretrained(folder).eval()
     with torch.no_grad():
-        assert (theirs(ids).last_hidden_state - ours(ids)).abs().max() <= 1e-5
+        close(theirs(ids).last_hidden_state, ours(ids))

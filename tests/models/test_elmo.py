@@ -8,6 +8,7 @@ from torch import Tensor
 from heedful.blocks.taps import watch
 from heedful.models.configs import ElmoConfig
 from heedful.models.elmo import Elmo, Embedder
+from tolerance import close
 
 B, T, D, L = 3, 6, 8, 3
 ROWS = {
@@ -75,7 +76,7 @@ def test_each_layer_above_the_first_adds_to_the_one_below() -> None:
     layers = model.layers(text)[:, :, :, :D].unbind(1)
     for number, (layer, down) in enumerate(zip(model.ahead.layers, model.ahead.down, strict=True)):
         y = down(layer(layers[number])[0])
-        torch.testing.assert_close(layers[number + 1], y + layers[number] if number else y, rtol=0, atol=1e-12)
+        close(layers[number + 1], y + layers[number] if number else y, slack=8192)
 
 
 @pytest.mark.parametrize("rows", list(ROWS.values()), ids=list(ROWS))
@@ -87,9 +88,9 @@ def test_a_padded_batch_gives_what_each_text_gives_alone(rows: list[list[int]]) 
     for row in range(B):
         alone = text[row : row + 1, real[row]]
         if alone.shape[1]:
-            torch.testing.assert_close(layers[row][:, real[row]], model.layers(alone)[0], rtol=0, atol=1e-12)
+            close(layers[row][:, real[row]], model.layers(alone)[0], slack=8192)
             own = ahead[row, real[row]], back[row, real[row]]
-            torch.testing.assert_close(own, tuple(x[0] for x in model.read(alone)), rtol=0, atol=1e-12)
+            close(own, tuple(x[0] for x in model.read(alone)), slack=8192)
 
 
 def test_taps_show_every_layer_of_each_direction() -> None:
@@ -98,9 +99,9 @@ def test_taps_show_every_layer_of_each_direction() -> None:
     with watch(model, "*outputs.*") as seen:
         model.layers(text)
     for number in range(L):
-        torch.testing.assert_close(seen[f"ahead.outputs.{number}"], layers[:, number + 1, :, :D], rtol=0, atol=1e-12)
+        close(seen[f"ahead.outputs.{number}"], layers[:, number + 1, :, :D], slack=8192)
         mirrored = seen[f"back.outputs.{number}"].flip(1)
-        torch.testing.assert_close(mirrored, layers[:, number + 1, :, D:], rtol=0, atol=1e-12)
+        close(mirrored, layers[:, number + 1, :, D:], slack=8192)
 
 
 def test_an_embedder_trains_its_mix_and_nothing_else() -> None:
@@ -124,7 +125,7 @@ def test_an_embedder_gives_zeros_for_padding() -> None:
     x = embedder(text, real)
     assert not x[~real].any()
     alone = embedder(text[:1, 1:4])
-    torch.testing.assert_close(x[:1, 1:4], alone, rtol=0, atol=1e-12)
+    close(x[:1, 1:4], alone, slack=8192)
 
 
 def test_too_large_a_model_is_refused() -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from heedful.blocks.masks import alibi
 from heedful.models.configs.gpt import SIZES, GptConfig, Positions
 from heedful.models.gpt import Gpt
+from tolerance import close
 
 VOCAB, CONTEXT = 19, 12
 each_scheme = pytest.mark.parametrize("positions", get_args(Positions))
@@ -137,7 +138,7 @@ def test_the_whole_model_is_what_loops_over_plain_numbers_compute(positions: str
         logits = model.tokens.logits(model.read(tokens))
     expected = torch.tensor([looped(model, row) for row in tokens.tolist()], dtype=torch.float64)
     assert float(expected.std()) > 0.3
-    assert float((logits - expected).abs().max()) <= 1e-10
+    close(logits, expected, slack=524288)
 
 
 @each_norm
@@ -151,7 +152,7 @@ def test_whole_windows_and_step_by_step_agree(positions: str, norm: str) -> None
             for part in tokens.split(chunks, 1):
                 logits, state = model(part, state)
                 parts.append(logits)
-            torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=0, atol=1e-12)
+            close(torch.cat(parts, 1), whole, slack=8192)
 
 
 @each_scheme
@@ -165,7 +166,7 @@ def test_documents_of_a_window_do_not_see_each_other(positions: str) -> None:
             for number in documents[row].unique().tolist():
                 mine = documents[row] == number
                 alone = model.read(tokens[row, mine][None])[0]
-                torch.testing.assert_close(together[row, mine], alone, rtol=0, atol=1e-12)
+                close(together[row, mine], alone, slack=8192)
         other = tokens.clone()
         other[1, 1:8] = other[1, 1:8].flip(0) % (VOCAB - 1) + 1
         changed = model.read(other, documents)

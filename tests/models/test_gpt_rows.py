@@ -10,6 +10,7 @@ from heedful.decode.search import beam, drain, greedy
 from heedful.models.configs.gpt import GptConfig
 from heedful.models.gpt import Gpt
 from heedful.models.gpt_rows import RowByRow
+from tolerance import close
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="kernels run on a GPU")
 
@@ -116,4 +117,4 @@ def test_the_likeliest_token_and_its_log_probability(vocab: int) -> None:
     logits[3, 7] = logits[3, 9] = logits[3].max() + 1
     tokens, logs = likeliest(logits)
     assert tokens[:, 0].tolist() == logits.cpu().argmax(-1).tolist()
-    assert torch.allclose(logs, logits.double().log_softmax(-1).gather(1, tokens).float(), atol=1e-5)
+    close(logs, logits.double().log_softmax(-1).gather(1, tokens).float())

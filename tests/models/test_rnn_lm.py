@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from heedful.models.configs import RnnLMConfig
 from heedful.models.rnn_lm import RnnLM
+from tolerance import close
 
 CELLS = ["rnn", "lstm", "gru"]
 
@@ -26,16 +27,16 @@ def test_a_text_may_be_longer_than_a_window_of_training(cell: str) -> None:
     for window in tokens.split(lm.config.context, 1):  # what carries the text on is the state
         logits, state = lm(window, state)
         parts.append(logits)
-    torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=0, atol=1e-12)
-    torch.testing.assert_close(state.layers, last.layers, rtol=0, atol=1e-12)
+    close(torch.cat(parts, 1), whole, slack=8192)
+    close(state.layers, last.layers, slack=8192)
 
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_reading_starts_from_nothing(cell: str) -> None:
     lm, tokens = model(cell), torch.randint(0, 11, (3, 6))
     x, _ = lm.features(tokens, lm.start(3, tokens.device))
-    torch.testing.assert_close(lm.read(tokens), x, rtol=0, atol=1e-12)
-    torch.testing.assert_close(lm.tokens.logits(x), lm(tokens, lm.start(3, tokens.device))[0], rtol=0, atol=1e-12)
+    close(lm.read(tokens), x, slack=8192)
+    close(lm.tokens.logits(x), lm(tokens, lm.start(3, tokens.device))[0], slack=8192)
     assert not any(part.any() for layer in lm.start(3, tokens.device).layers for part in layer)
 
 
@@ -50,10 +51,10 @@ def test_texts_of_several_lengths_leave_the_state_they_leave_alone(cell: str, si
     _, slow = lm(tokens, lm.start(3, tokens.device), real)
     for row in range(3):
         alone, state = lm.features(tokens[row : row + 1, real[row]])
-        torch.testing.assert_close(read[row : row + 1, real[row]], alone, rtol=0, atol=1e-12)
+        close(read[row : row + 1, real[row]], alone, slack=8192)
         for found in (fast, slow):
             own = tuple(tuple(part[row : row + 1] for part in layer) for layer in found.layers)
-            torch.testing.assert_close(own, state.layers, rtol=0, atol=1e-12)
+            close(own, state.layers, slack=8192)
 
 
 def test_states_are_brought_to_the_width_of_tokens_only_where_they_differ() -> None:
@@ -71,7 +72,7 @@ def test_a_window_at_a_time_is_a_shorter_memory() -> None:
     lm, tokens = model(), torch.randint(0, 11, (1, 8))
     _, carried = lm.features(tokens[:, :4])
     on, _ = lm.features(tokens[:, 4:], carried)
-    torch.testing.assert_close(on, lm.read(tokens)[:, 4:], rtol=0, atol=1e-12)
+    close(on, lm.read(tokens)[:, 4:], slack=8192)
     assert not torch.allclose(lm.read(tokens[:, 4:]), on, atol=1e-4)
 
 

@@ -69,14 +69,14 @@ def test_padding_and_neighbours_change_nothing(config: Any) -> None:
     model, some = prepared(config), rows(9, 4, 12)
     together = outputs(model, padded(some, 0, 16))
     alone = torch.cat([outputs(model, padded([one], 0)) for one in some])
-    torch.testing.assert_close(together, alone, rtol=0, atol=1e-5)
+    close(together, alone)
 
 
 @pytest.mark.parametrize("config", [tagger(), AnswererConfig(encoder=ENCODER)], ids=lambda c: c.kind)
 def test_packed_in_one_row_is_padded_in_many(config: Any) -> None:
     model, some = prepared(config), rows(9, 4, 12)
     found = packed(some, 0, 40, 3, 16)
-    torch.testing.assert_close(outputs(model, found), outputs(model, padded(some, 0)), rtol=0, atol=1e-5)
+    close(outputs(model, found), outputs(model, padded(some, 0)))
 
 
 @every_model
@@ -84,7 +84,7 @@ def test_watched_is_fast(config: Any) -> None:
     model, some = prepared(config), padded(rows(9, 4), 0)
     fast = outputs(model, some)
     with watch(model) as seen:
-        torch.testing.assert_close(outputs(model, some), fast, rtol=0, atol=1e-5)
+        close(outputs(model, some), fast)
     assert set(seen) == set(taps(model))
 
 

@@ -17,6 +17,7 @@ from heedful.models import build
 from heedful.models.configs import TreeLSTMConfig
 from heedful.models.tree_lstm import TreeLSTM, one_by_one
 from heedful.training.portable import read_model, write_model
+from tolerance import close
 
 WORDS = Words.learn(WordsConfig(), [[f"w{number}" for number in range(20)]])
 FORMS = pytest.mark.parametrize("form", ["nary", "child_sum"])
@@ -109,11 +110,11 @@ def test_levels_at_once_nodes_one_by_one_and_the_equations_agree(form: str, arit
     fast = in_tree_order(batch, model.states(batch))
     plain = torch.cat([one_by_one(model, [w and WORDS.id(w) for w in t.words], t.children) for t in trees])
     slow = torch.cat([written_out(model, tree) for tree in trees])
-    torch.testing.assert_close(fast, slow, rtol=0, atol=1e-12)
-    torch.testing.assert_close(plain, slow, rtol=0, atol=1e-12)
+    close(fast, slow, slack=8192)
+    close(plain, slow, slack=8192)
     for one, two, three in zip(*(gradients(model, y) for y in (fast, plain, slow)), strict=True):
-        torch.testing.assert_close(one, three, rtol=0, atol=1e-11)
-        torch.testing.assert_close(two, three, rtol=0, atol=1e-11)
+        close(one, three, slack=65536)
+        close(two, three, slack=65536)
 
 
 @FORMS
@@ -132,7 +133,7 @@ def test_the_order_of_children_matters_to_nary_alone(form: str) -> None:
     if form == "nary":
         assert (one[-1] - two[-1]).abs().max().item() > 1e-3
     else:
-        torch.testing.assert_close(one, two, rtol=0, atol=1e-6)
+        close(one, two, slack=16)
 
 
 @FORMS
@@ -175,10 +176,10 @@ def test_neither_order_nor_company_in_a_batch_matters(form: str) -> None:
     model = prepared(form)
     alone = torch.cat([in_tree_order(batch_of([tree]), model(batch_of([tree]))) for tree in TREES])
     batch = batch_of(TREES)
-    torch.testing.assert_close(in_tree_order(batch, model(batch)), alone, rtol=0, atol=1e-6)
+    close(in_tree_order(batch, model(batch)), alone, slack=16)
     order = [3, 0, 5, 1, 4, 2]
     mixed = batch_of([TREES[at] for at in order])
-    torch.testing.assert_close(model(mixed)[mixed.roots], model(batch)[batch.roots][order], rtol=0, atol=1e-6)
+    close(model(mixed)[mixed.roots], model(batch)[batch.roots][order], slack=16)
 
 
 @FORMS

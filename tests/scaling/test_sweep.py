@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ from heedful.scaling.sweep import (
     short,
     sweep_folder,
 )
+from patience import until
 
 RECIPE = """
 task: {kind: language_model}
@@ -198,7 +198,7 @@ class Idle(Sweep):
     """A sweep whose runs only wait for a signal."""
 
     def _command(self, cell: Cell) -> list[str]:
-        script = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(143)); print('up'); time.sleep(60)"
+        script = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(143)); print('up'); time.sleep(600)"
         return [sys.executable, "-u", "-c", script]
 
 
@@ -211,9 +211,7 @@ def test_a_sweep_that_is_told_to_stop_ends_its_runs_and_begins_no_more(recipe: s
         begun += [event.cell.name] * isinstance(event, Begun)
         ended += [event] * isinstance(event, Ended)
         if len(begun) == 2 and not sweep.stopping:
-            deadline = time.monotonic() + 30
-            while not all(cell.log.read_text() for cell in cells[1:]) and time.monotonic() < deadline:
-                time.sleep(0.05)
+            until(lambda: all(cell.log.read_text() for cell in cells[1:]))
             sweep.stop()
     assert begun == [cells[2].name, cells[1].name]  # the longest first
     assert [event.wrong for event in ended] == ["", ""]
@@ -236,17 +234,18 @@ def test_a_sweep_that_was_killed_goes_on_to_the_same_numbers(recipe: str, capsys
     words = [sys.executable, "-m", "heedful", "scaling", recipe, "--sizes", "1x8,1x16", "--tokens", "51200"]
     killed = subprocess.Popen([*words, "-o", "sweep", "--jobs", "2"], stderr=subprocess.DEVNULL)
     cells = cells_of(recipe, "1x8,1x16", "51200")
-    deadline = time.monotonic() + 60
-    while not list(Path("sweep").glob("*/checkpoints/step-*")) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    until(lambda: list(Path("sweep").glob("*/checkpoints/step-*")))
     killed.kill()
     assert killed.wait() == -signal.SIGKILL
-    while time.monotonic() < deadline:  # its runs save their step and end, and hold the folder until then
+
+    def is_free() -> bool:
         try:
             with sweep_folder(Path("sweep")):
-                break
+                return True
         except UserError:
-            time.sleep(0.05)
+            return False
+
+    until(is_free)  # its runs save their step and end, and hold the folder until then
     assert list(Path("sweep").glob("*/checkpoints/step-*"))
     assert any(cell.outcome() is None for cell in cells), "its runs did not end with it"
     verb(recipe, "1x8,1x16", "51200")

@@ -21,6 +21,7 @@ from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.configs import BertConfig
 from heedful.tasks.embedding import TOGETHER, Reader, best_alone, together
+from tolerance import close, near
 
 LINE = "the a cat dog bird sat ran flew on under over mat log sky it was old new red blue"
 WORDS = LINE.split()
@@ -62,10 +63,10 @@ def test_a_vector_is_made_of_these_layers_in_this_way(layers, of, pooling) -> No
     one = reader()
     each = [of(alone(one, text)) for text in TEXTS]
     right = torch.stack([x.mean(0) if pooling == "mean" else x[0] for x in each])
-    torch.testing.assert_close(one.embed(TEXTS, layers, pooling), right, rtol=0, atol=1e-5)
+    close(one.embed(TEXTS, layers, pooling), right)
     assert right.shape[1] == one.width(layers)
     for found, x in zip(one.vectors(TEXTS, layers), each, strict=True):
-        torch.testing.assert_close(found.values, x, rtol=0, atol=1e-5)
+        close(found.values, x)
 
 
 def test_order_is_kept_whatever_is_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,10 +74,10 @@ def test_order_is_kept_whatever_is_read_together(monkeypatch: pytest.MonkeyPatch
     some = [" ".join(WORDS[: 1 + 7 * n % 19]) for n in range(40)]
     whole = one.embed(some)
     monkeypatch.setitem(TOGETHER, "cpu", 30)
-    torch.testing.assert_close(one.embed(some), whole, rtol=0, atol=1e-5)
-    torch.testing.assert_close(torch.cat([one.embed([text]) for text in some]), whole, rtol=0, atol=1e-5)
+    close(one.embed(some), whole)
+    close(torch.cat([one.embed([text]) for text in some]), whole)
     for text, found in zip(some, one.layers(some), strict=True):
-        torch.testing.assert_close(found.values, torch.stack(alone(one, text)), rtol=0, atol=1e-5)
+        close(found.values, torch.stack(alone(one, text)))
 
 
 def test_what_is_read_together_is_about_as_long_and_within_the_budget() -> None:
@@ -182,9 +183,9 @@ def test_fillings_of_two_gaps_are_counted_alone_and_in_both_orders() -> None:
         i, j = names.index(a), names.index(b)
         then = probabilities(one, ["the", a, "sat", "[MASK]"], 3)[j]
         before = probabilities(one, ["the", "[MASK]", "sat", b], 1)[i]
-        assert filling.alone == pytest.approx(math.log(first[i] * second[j]), abs=1e-4)
-        assert filling.ahead == pytest.approx(math.log(first[i] * then), abs=1e-4)
-        assert filling.back == pytest.approx(math.log(second[j] * before), abs=1e-4)
+        assert filling.alone == near(math.log(first[i] * second[j]), 1024)
+        assert filling.ahead == near(math.log(first[i] * then), 1024)
+        assert filling.back == near(math.log(second[j] * before), 1024)
     best = sorted(product(range(len(names)), repeat=2), key=lambda ij: -float(first[ij[0]] * second[ij[1]]))[:3]
     assert {(names[i], names[j]) for i, j in best} <= {f.words for f in found.fillings}
     weights = [math.exp(f.ahead) for f in found.fillings]
@@ -244,7 +245,7 @@ def test_sentences_are_as_alike_as_people_say() -> None:
     a, b = one.embed([row[7] for row in rows] + [row[8] for row in rows]).split(len(rows))
     found = spearmanr((a * b).sum(1).numpy(), [float(row[9]) for row in rows]).statistic
     assert len(rows) == 1500
-    assert found == pytest.approx(0.8672, abs=5e-5)
+    assert found == near(0.8672, 512)
 
 
 def test_the_reader_is_public() -> None:

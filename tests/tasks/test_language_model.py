@@ -25,7 +25,7 @@ from heedful.tasks.perplexity import (
     text_loss,
     windows_loss,
 )
-from tolerance import close
+from tolerance import close, near
 
 CPU = torch.device("cpu")
 LINES = ["a rose is a rose", "", "is a rose, is a rose", "  as a nose is a nose"] * 5
@@ -169,7 +169,7 @@ def test_greedy_writing_is_the_likeliest_token_each_time(writer: Writer) -> None
         assert int(allowed.argmax()) == token
         log += float(logs[token])
         ids.append(token)
-    assert found.log_probability == pytest.approx(log, abs=1e-4)
+    assert found.log_probability == near(log, 1024)
     assert len(found.ids) == 10
     assert found.text == prompt + found.added
 
@@ -247,9 +247,9 @@ def test_layers_are_those_of_the_tokens_between_two_line_ends_whatever_stands_be
     together = reader.layers(texts)
     for text, found in zip(texts, together, strict=True):
         assert found.shape == (3, len(text), 24)
-        assert torch.allclose(found, reader.layers([text])[0], atol=1e-6)
+        close(found, reader.layers([text])[0], slack=16)
     ids = torch.tensor([[Tokenizer.eos, *LETTERS.ids(["is"])[0], Tokenizer.eos]])
-    assert torch.allclose(together[1], reader.model.layers(ids)[0, :, 1:-1], atol=1e-6)
+    close(together[1], reader.model.layers(ids)[0, :, 1:-1], slack=16)
     assert reader.layers([]) == []
     assert reader.layers([""])[0].shape == (3, 0, 24)
 

@@ -16,6 +16,7 @@ from heedful.models.configs.autoencoder import AutoencoderConfig, dense
 from heedful.models.configs.layers import Conv, MaxPool, Upsample
 from heedful.tasks import reconstruction
 from heedful.tasks.reconstruction import Noise, Painter, mean_loss, pixels_of, reconstruction_loss
+from tolerance import close
 
 CPU = torch.device("cpu")
 NONE = Noise(0.0, None)
@@ -91,9 +92,9 @@ def test_it_encodes_decodes_and_reconstructs_any_number_of_images(name: str, mon
     codes, made = speaker.encode(IMAGES), speaker.reconstruct(IMAGES)
     assert codes.shape == (23, int(np.prod(CONFIGS[name].code))) and made.shape == IMAGES.shape
     assert codes.dtype == made.dtype == np.float32
-    np.testing.assert_allclose(speaker.decode(codes), made, rtol=1e-5, atol=1e-6)
+    close(speaker.decode(codes), made)
     monkeypatch.setattr(reconstruction, "AT_ONCE", 4)
-    np.testing.assert_allclose(speaker.encode(IMAGES), codes, rtol=1e-5, atol=1e-6)
+    close(speaker.encode(IMAGES), codes)
     assert speaker.encode(IMAGES[:0]).shape == (0, codes.shape[1])
     assert speaker.reconstruct(IMAGES[:0]).shape == (0, 2, 6, 4)
     assert not speaker.model.training
@@ -133,5 +134,5 @@ def test_a_walk_goes_in_even_steps_from_one_code_to_the_other() -> None:
     images = speaker.walk(IMAGES[:1], IMAGES[1:2], 5)
     assert images.shape == (5, 2, 6, 4)
     codes = speaker.encode(IMAGES[:2])
-    np.testing.assert_allclose(images[[0, 4]], speaker.decode(codes), atol=1e-6)
-    np.testing.assert_allclose(images[2], speaker.decode(codes.mean(0, keepdims=True))[0], atol=1e-6)
+    close(images[[0, 4]], speaker.decode(codes), slack=16)
+    close(images[2], speaker.decode(codes.mean(0, keepdims=True))[0], slack=16)

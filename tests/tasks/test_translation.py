@@ -28,7 +28,7 @@ from heedful.tasks.translation import (
     perplexity_loss,
     translation_loss,
 )
-from tolerance import close as near
+from tolerance import close, near
 
 CPU = torch.device("cpu")
 CONTEXT = 48
@@ -61,10 +61,9 @@ def translator() -> Translator:
     return Translator(model, tokenizer, CONTEXT, CPU)
 
 
-def close(one: Translation, other: Translation) -> bool:
-    return (one.text, one.ids, one.complete) == (other.text, other.ids, other.complete) and math.isclose(
-        one.log_probability, other.log_probability, rel_tol=1e-4, abs_tol=1e-4
-    )
+def alike(one: Translation, other: Translation) -> bool:
+    same = (one.text, one.ids, one.complete) == (other.text, other.ids, other.complete)
+    return same and one.log_probability == near(other.log_probability, 1024)
 
 
 # ------------------------------------------------------------------ loss
@@ -106,7 +105,7 @@ def test_training_follows_the_gradient_of_the_cross_entropy_in_every_weight(
         right = right + F.cross_entropy(x @ model.tokens.weight.T, target[1:end], reduction="sum")
     expected = torch.autograd.grad(right, list(model.parameters()))
     for name, one, other in zip(dict(model.named_parameters()), found, expected, strict=True):
-        near(one, other, msg=name)
+        close(one, other, msg=name)
         assert one.any(), name
 
 
@@ -124,7 +123,7 @@ def test_batched_is_one_by_one_in_the_order_asked(
     for number, expected in enumerate(alone):
         assert len(expected) == beams
         for other in (together, in_parts, backwards):
-            assert all(close(one, two) for one, two in zip(other[number], expected, strict=True)), TEXTS[number]
+            assert all(alike(one, two) for one, two in zip(other[number], expected, strict=True)), TEXTS[number]
     assert translator.translate(TEXTS, beams) == [found[0].text for found in alone]
 
 
@@ -138,9 +137,7 @@ def test_scores_fall_and_are_the_models_own(translator: Translator) -> None:
             given = torch.tensor([[Tokenizer.bos, *one.ids[:-1]]])
             with torch.inference_mode():
                 logs = translator.model(given, translator.model.start(source))[0].log_softmax(-1)[0]
-            assert one.log_probability == pytest.approx(
-                float(logs.gather(1, torch.tensor(one.ids)[:, None]).sum()), abs=1e-4
-            )
+            assert one.log_probability == near(float(logs.gather(1, torch.tensor(one.ids)[:, None]).sum()), 1024)
             assert one.complete == (one.ids[-1] == Tokenizer.eos)
             assert one.text == translator.tokenizer.decode(one.ids)
             assert not {Tokenizer.pad, Tokenizer.unk, Tokenizer.bos} & set(one.ids)
@@ -250,7 +247,7 @@ def test_alignments_are_rows_of_probabilities_over_the_source(translator: Transl
         assert found.weights.shape == (len(found.target), len(found.source))
         assert found.target == translator.tokenizer.pieces(best.ids)
         assert found.source == translator.tokenizer.pieces([*translator.tokenizer.ids([text])[0], Tokenizer.eos])
-        assert torch.allclose(found.weights.sum(1), torch.ones(len(found.target)), atol=1e-5)
+        close(found.weights.sum(1), torch.ones(len(found.target)))
         assert float(found.weights.min()) >= 0
         assert found.layer in (1, 2)
 
@@ -291,7 +288,7 @@ def test_a_recurrent_decoder_has_a_row_for_each_step(translator: Translator, fee
     best = speaker.search([TEXTS[0]])[0][0]
     found = speaker.align(TEXTS[0], best)
     assert found.weights.shape == (len(best.ids), len(found.source))
-    assert torch.allclose(found.weights.sum(1), torch.ones(len(best.ids)), atol=1e-5)
+    close(found.weights.sum(1), torch.ones(len(best.ids)))
     assert found.layer == 1
 
 
@@ -329,5 +326,5 @@ def test_a_search_goes_on_from_the_tokens_that_are_given(translator: Translator)
             source = torch.tensor(translator._ids([TEXTS[0]]))
             logits, _ = translator.model(given, translator.model.start(source))
             log = float(logits[0].detach().log_softmax(-1).gather(1, torch.tensor(one.ids)[:, None]).sum())
-            assert one.log_probability == pytest.approx(log, abs=1e-4)
-            assert one.score == pytest.approx(log / len(one.ids) ** 0.5, abs=1e-4)
+            assert one.log_probability == near(log, 1024)
+            assert one.score == near(log / len(one.ids) ** 0.5, 1024)

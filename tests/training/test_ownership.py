@@ -30,7 +30,7 @@ import sys, time
 from heedful.training.checkpoint import RunFolder
 run = RunFolder.create_or_open(sys.argv[1], sys.argv[2])
 print("held", flush=True)
-time.sleep(10)
+time.sleep(600)
 """
 
 

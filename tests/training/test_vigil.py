@@ -11,6 +11,7 @@ import pytest
 
 from heedful.training import vigil
 from heedful.training.vigil import Sign, Vigil, fate, is_stopped, system
+from patience import LONG, until
 
 
 @pytest.fixture
@@ -27,16 +28,6 @@ def child() -> Iterator[int]:
         pass
 
 
-def until(ready: object, seconds: float = 5) -> bool:
-    """Whether something comes true in time."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if ready():  # type: ignore[operator]
-            return True
-        time.sleep(0.01)
-    return False
-
-
 def test_a_living_process_has_no_fate(child: int) -> None:
     assert fate(child) is None
     assert not is_stopped(child)
@@ -44,14 +35,14 @@ def test_a_living_process_has_no_fate(child: int) -> None:
 
 def test_a_stopped_process_is_not_dead(child: int) -> None:
     os.kill(child, signal.SIGSTOP)
-    assert until(lambda: is_stopped(child))
+    until(lambda: is_stopped(child))
     assert fate(child) is None
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_the_signal_is_named_until_the_parent_takes_note(child: int, number: signal.Signals) -> None:
     os.kill(child, number)
-    assert until(lambda: fate(child))
+    until(lambda: fate(child))
     assert fate(child) == f"was killed by {number.name} (signal {number.value})"
     os.waitpid(child, 0)
     assert fate(child) == "was killed, by SIGKILL (signal 9) or in a crash"
@@ -61,7 +52,7 @@ def test_an_exit_code_is_named() -> None:
     pid = os.fork()
     if not pid:
         os._exit(3)
-    assert until(lambda: fate(pid))
+    until(lambda: fate(pid))
     assert fate(pid) == "has left with exit code 3"
     os.waitpid(pid, 0)
 
@@ -73,15 +64,15 @@ def test_a_sign_is_read_as_it_was_written() -> None:
 
 
 class Frozen:
-    """A store that answers for a while, and then never again: whoever keeps it is cut off."""
+    """A store that answers until a sign has been read a few times, and then never again: its keeper is cut off."""
 
     def __init__(self) -> None:
-        self.until = time.monotonic() + 0.3
+        self.read = 0
         self.kept = {"sign/0": str(Sign(1, 7, 1, "another machine")).encode()}
 
     def _wait(self) -> None:
-        if time.monotonic() > self.until:
-            time.sleep(60)
+        if self.read > 2:
+            time.sleep(LONG)
 
     def set_timeout(self, timeout: object) -> None:
         pass
@@ -92,6 +83,7 @@ class Frozen:
 
     def get(self, key: str) -> bytes:
         self._wait()
+        self.read += 1
         return self.kept[key]
 
     def check(self, keys: list[str]) -> bool:
@@ -111,17 +103,16 @@ def test_a_store_that_is_cut_off_holds_nobody(monkeypatch: pytest.MonkeyPatch, f
     pid = os.fork()
     if not pid:
         os.dup2(writing, 2)
-        watch = Vigil(Frozen(), rank=1, world=2)  # type: ignore[arg-type]
+        store = Frozen()
+        watch = Vigil(store, rank=1, world=2)  # type: ignore[arg-type]
         watch.start()
-        time.sleep(0.6)
         if falls:
+            until(lambda: store.read > 2)
             watch.fall(RuntimeError("gloo: Connection closed by peer"))
             os._exit(1)  # what the error itself would end with
-        time.sleep(60)
+        time.sleep(LONG)
         os._exit(0)
-    began = time.monotonic()
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == (1 if falls else 75)
-    assert time.monotonic() - began < 20
     os.close(writing)
     said = os.read(reading, 10_000).decode()
     os.close(reading)
@@ -165,6 +156,6 @@ def test_a_process_that_forks_goes_on_watching(monkeypatch: pytest.MonkeyPatch) 
                 os._exit(0)
             os.waitpid(worker, 0)
         asked = store.asked
-        time.sleep(0.5)
-        os._exit(0 if store.asked > asked else 3)
+        until(lambda: store.asked > asked)
+        os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0  # and not 75, for a process that is alive

@@ -35,6 +35,7 @@ class Policy:
     arriving: float = 10.0  # seconds that a whole request may take to come in
     longest: float = 60.0  # seconds until it must be answered
     leaving: float = 30.0  # seconds that the answer may take to be read
+    lingering: float = 2.0  # seconds that the rest of a refused request is read and thrown away
     idle: int = 5  # seconds that a connection may be silent between two requests
     guesses: int = 20  # wrong tokens a minute
     pause: float = 0.5  # seconds until a wrong token is answered

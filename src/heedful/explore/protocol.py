@@ -34,6 +34,62 @@ PATIENCE = 0.3  # seconds for threads that have nothing to do to see that it is 
 BREATH = 0.05  # seconds in which a request that was sent at once has been read, however many came with it
 CROWD = 3  # times as many connections as there should be, and none is taken any more
 MAY_ANSWER = (h11.IDLE, h11.SEND_RESPONSE)
+MAY_SEND_MORE = (h11.SEND_BODY, h11.ERROR)
+
+
+class HalfClosing(asyncio.Transport):
+    """A transport whose `close` may leave the reading side open, until the client has read the answer.
+
+    A socket that is closed with unread bytes resets the connection, and the reset may overtake the answer.
+    """
+
+    def __init__(self, inner: asyncio.Transport, half: Callable[[], bool]) -> None:
+        super().__init__()
+        self.inner = inner
+        self.half = half  # asked when closing: whether the reading side stays open
+        self.closed = False
+
+    def close(self) -> None:
+        """Send what is left; close, or only say that nothing more will be sent."""
+        if self.closed:
+            return
+        self.closed = True
+        if not self.inner.is_closing() and self.half():
+            self.inner.write_eof()
+            self.inner.resume_reading()
+        else:
+            self.inner.close()
+
+    def is_closing(self) -> bool:
+        """Whether nothing can be answered any more."""
+        return self.closed or self.inner.is_closing()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send bytes, unless it is closed."""
+        if not self.closed:
+            self.inner.write(data)
+
+    def abort(self) -> None:
+        """Close at once, whatever is left to send or to read."""
+        self.closed = True
+        self.inner.abort()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """What is known of the socket."""
+        return self.inner.get_extra_info(name, default)
+
+    def get_write_buffer_size(self) -> int:
+        """The bytes that the client has not taken yet."""
+        return self.inner.get_write_buffer_size()
+
+    def pause_reading(self) -> None:
+        """Read nothing for a while, unless what comes is thrown away anyway."""
+        if not self.closed:
+            self.inner.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        self.inner.resume_reading()
 
 
 class Protocol(H11Protocol):
@@ -53,7 +109,7 @@ class Protocol(H11Protocol):
         self.leaving: asyncio.TimerHandle | None = None  # set while an answer may still be on its way
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(HalfClosing(transport, self.linger))
         self.arriving = self.loop.call_later(self.policy.arriving, self.too_slow)
         most = self.policy.connections
         if len(self.connections) > CROWD * most:
@@ -82,9 +138,25 @@ class Protocol(H11Protocol):
         """The bytes of an answer that the client has not taken."""
         return self.transport.get_write_buffer_size()
 
+    def linger(self) -> bool:
+        """Whether a connection that is being closed is read from a little longer: its request has not come in whole."""
+        stop(self.arriving)
+        self.arriving = None
+        if self.conn.their_state not in MAY_SEND_MORE:
+            return False
+        self.arriving = self.loop.call_later(self.policy.lingering, self.transport.abort)
+        return True
+
+    def data_received(self, data: bytes) -> None:
+        """Take what comes in; after the answer to a request that was refused, the rest of it is thrown away."""
+        if not self.transport.is_closing():
+            super().data_received(data)
+
     def handle_events(self) -> None:
         """Start the clock with the first byte of a request, and stop it with the last."""
         super().handle_events()
+        if self.transport.is_closing():
+            return
         state = self.conn.their_state
         begun = state is h11.SEND_BODY or (state is h11.IDLE and self.conn.trailing_data[0])
         if not begun:
