@@ -7,9 +7,10 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 INSTALLED := .venv/installed
 
+WORKERS ?= 2
 PAGE := src/heedful/explore/static/index.html
 
-.PHONY: demo test web page screenshots torture format multi30k comparison clean
+.PHONY: demo test test-all web page screenshots torture format multi30k comparison clean
 
 demo: $(INSTALLED) page
 	$(BIN)/heedful demo
@@ -19,7 +20,11 @@ test: $(INSTALLED) page
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy src
-	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+
+# The same with the slow ones: longer matrices, more seeds, trainings of minutes.
+test-all: $(INSTALLED) page
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n $(WORKERS)
 
 # The explorer's page, from web/ into the package.
 web: $(PAGE)

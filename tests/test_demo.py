@@ -73,6 +73,7 @@ def test_the_demo_ends_by_offering_the_explorer(
     assert opened == [[run]]
 
 
+@pytest.mark.slow
 def test_the_real_demo_reaches_its_figure_and_looks_across(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "demo"
     demo.demo_verb(run)

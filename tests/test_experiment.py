@@ -6,7 +6,6 @@ import errno
 import itertools
 import json
 import math
-import random
 import shutil
 import struct
 import subprocess
@@ -135,13 +134,17 @@ for point in points:
 """
 
 
+@pytest.mark.parametrize(
+    "points",
+    [
+        ["step-13", "write-26", "rename-5"],
+        pytest.param(["step-1", "step-30", "step-38", "sync-17", "sync-36", "unlink-0"], marks=pytest.mark.slow),
+    ],
+    ids=["some", "more"],
+)
 def test_a_run_killed_at_any_moment_goes_on_to_the_same_end(
-    whole: tuple[Path, list[Happening]], tmp_path: Path
+    whole: tuple[Path, list[Happening]], tmp_path: Path, points: list[str]
 ) -> None:
-    chance = random.Random(0)
-    points = [f"step-{step}" for step in (1, 13, 30, 38)]  # once before the first save, once where a save is next
-    points += [f"{name}-{chance.randrange(12, 40)}" for name in ("sync", "write")]
-    points += [f"rename-{chance.randrange(3, 8)}", "unlink-0"]
     subprocess.run([sys.executable, "-c", KILLER, str(tmp_path), *points, "--", *TINY], check=True, timeout=300)
     expected = outcome(whole[0])
     for point in points:

@@ -33,7 +33,7 @@ def close(actual: Any, expected: Any, slack: float = SLACK, dtype: torch.dtype |
     `of` are numbers of the size that was computed with, where it is not that of `expected`: a difference of large
     numbers is as inexact as they are.
     """
-    if isinstance(actual, tuple | list) and any(isinstance(one, Tensor) for one in actual):
+    if isinstance(actual, tuple | list) and any(isinstance(one, tuple | list | Tensor) for one in actual):
         for one, other in zip(actual, expected, strict=True):
             close(one, other, slack, dtype, of)
         return

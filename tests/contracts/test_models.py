@@ -191,6 +191,13 @@ def those(params: Iterable[Any], applies: Callable[[Case], bool] = lambda case: 
 MODEL_CASES = [pytest.param(case, id=name) for name, case in TABLE.items()]
 every_variant, every_model = those(variants()), those(MODEL_CASES)
 every_smooth_variant = those(variants(), lambda case: case.smooth)
+trained_variants = those(  # every other one; `make test-all` trains them all
+    [
+        pytest.param(*param.values, id=param.id, marks=pytest.mark.slow if number % 2 else ())
+        for number, param in enumerate(variants())
+    ],
+    lambda case: case.smooth,
+)
 every_encoder = those(variants(), lambda case: case.reads_ahead)
 every_encoding_model = those(MODEL_CASES, lambda case: case.encodes)
 every_packer = those(variants(), lambda case: case.encodes and case.config.packs)
@@ -466,7 +473,7 @@ def test_a_target_beyond_the_context_is_refused(case: Case) -> None:
         model(torch.zeros(1, 1, dtype=torch.long), state)
 
 
-@every_smooth_variant
+@trained_variants
 def test_eight_examples_are_learned_by_heart(case: Case) -> None:
     model = replace(case, config=case.config.model_copy(update={"dropout": 0.0})).build()
     source, target = sentences(*range(1, 9)), torch.randint(1, VOCAB, (8, 6))

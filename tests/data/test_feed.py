@@ -113,11 +113,11 @@ def test_workers_leave_it_to_the_run_to_heed_signals() -> None:
 
 def test_a_program_that_reads_half_of_it_ends() -> None:
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import test_feed as t; from heedful.data.batches import Batches;"
+        "import sys; sys.path[:0] = sys.argv[1:]; import test_feed as t; from heedful.data.batches import Batches;"
         "source = t.feed(Batches(t.ENCODED, 0, 256), t.places(), 2); next(source); keep = [source]; keep.append(keep)"
     )
-    here = str(Path(__file__).parent)
-    assert subprocess.run([sys.executable, "-c", code, here], timeout=60, check=False).returncode == 0
+    here = Path(__file__).parent
+    assert subprocess.run([sys.executable, "-c", code, here, here.parent], timeout=60, check=False).returncode == 0
 
 
 def test_workers_end_when_their_parent_is_killed() -> None:

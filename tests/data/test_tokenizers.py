@@ -188,7 +188,7 @@ def test_saved_is_loaded(kind: str, tmp_path: Path) -> None:
 
 def test_training_is_the_same_in_every_process() -> None:
     script = (
-        "import sys; sys.path.insert(0, 'tests/data'); import test_tokenizers as t\n"
+        "import sys; sys.path[:0] = ['tests', 'tests/data']; import test_tokenizers as t\n"
         "print(*(one.sha256 for one in t.TRAINED.values()))"
     )
     root = Path(__file__).parents[2]

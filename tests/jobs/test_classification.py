@@ -228,7 +228,7 @@ def test_numbers_are_learned_and_said(start: Path, texts: list[str], tmp_path: P
     for name in ("train", "valid", "test"):
         file = tmp_path / f"{name}.tsv"
         file.write_text(file.read_text().replace("\ty", "\t4.5").replace("\tn", "\t1.25"))
-    given = recipe(start, [], *texts, "train.budget.steps=150", "train.optimizer.lr=5e-3", "train.schedule.warmup=5",
+    given = recipe(start, [], *texts, "train.budget.steps=150", "train.optimizer.lr=1e-2", "train.schedule.warmup=5",
                    "train.evaluate_every=200", name="stsb")  # fmt: skip
     events = list(train(given, tmp_path / "run"))
     test = next(event for event in events if isinstance(event, Evaluated) and event.split == "test")

@@ -327,7 +327,6 @@ def test_a_program_that_ends_finishes_its_save_first(tmp_path: Path) -> None:
 import time, torch
 from heedful.training import checkpoint
 from heedful.training.saving import Saver
-from patience import LONG
 checkpoint.require_finite = lambda *_: time.sleep(0.5)  # the program is at its end when the save really begins
 run = checkpoint.RunFolder.create_or_open({str(tmp_path / "run")!r}, "a: 1\\n")
 Saver(run, background=True).save(1, {{"model": {{"weight": torch.ones(3)}}}}, {{}}, {{}})

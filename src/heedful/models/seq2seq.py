@@ -199,7 +199,7 @@ class Seq2Seq(nn.Module):
         states = torch.tanh(self.begin(summary)).unflatten(-1, (self.config.layers, self.parts, -1))
         layers = tuple(tuple(layer.unbind(1)) for layer in states.unbind(1))
         real = torch.ones_like(source, dtype=torch.bool) if layout.real is None else layout.real
-        shown = self.decoder.attention.remember(memory, real, layout.at) if self.config.attention else None
+        shown = self.decoder.attention.remember(memory, real, layout.at) if self.config.attention is not None else None
         return Said(layers, torch.zeros((), dtype=torch.long, device=source.device), Shared(shown))
 
     def features(self, target: Tensor, state: Said) -> tuple[Tensor, Said]:

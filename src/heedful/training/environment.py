@@ -13,7 +13,7 @@ import torch
 from heedful import __version__
 from heedful.reading import is_file
 
-LIBRARIES = ("torch", "numpy", "safetensors", "tokenizers", "pydantic", "sacrebleu")
+LIBRARIES = ("numpy", "safetensors", "tokenizers", "pydantic", "sacrebleu")
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # as malloc.h numbers them
 KEPT, LARGEST = 2**30, 2**25  # bytes that stay at hand in all, and in one piece; glibc takes no larger piece
@@ -24,6 +24,7 @@ def environment(device: torch.device) -> dict[str, object]:
     return {
         "heedful": __version__,
         "python": platform.python_version(),
+        "torch": torch.__version__,  # with its build, which the package's version may leave out
         **{name: version(name) for name in LIBRARIES},
         "system": platform.system(),
         "machine": platform.machine(),
