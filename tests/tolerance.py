@@ -27,7 +27,9 @@ def tolerance(expected: Any, slack: float = SLACK, dtype: torch.dtype | None = N
     return slack * torch.finfo(precision).eps * (float(finite.max()) if finite.numel() else 0.0)
 
 
-def close(actual: Any, expected: Any, slack: float = SLACK, dtype: torch.dtype | None = None, of: Any = None) -> None:
+def close(
+    actual: Any, expected: Any, slack: float = SLACK, dtype: torch.dtype | None = None, of: Any = None, msg: str = ""
+) -> None:
     """Assert that two computations of the same numbers, or tuples of tensors, differ by rounding alone.
 
     `of` are numbers of the size that was computed with, where it is not that of `expected`: a difference of large
@@ -35,11 +37,13 @@ def close(actual: Any, expected: Any, slack: float = SLACK, dtype: torch.dtype |
     """
     if isinstance(actual, tuple | list) and any(isinstance(one, tuple | list | Tensor) for one in actual):
         for one, other in zip(actual, expected, strict=True):
-            close(one, other, slack, dtype, of)
+            close(one, other, slack, dtype, of, msg)
         return
     mine, its = _tensor(actual), _tensor(expected)
     most = tolerance(its if of is None else of, slack, dtype or _coarsest(mine, its))
-    torch.testing.assert_close(mine.double(), its.double(), rtol=0, atol=most, equal_nan=True)
+    torch.testing.assert_close(
+        mine.double(), its.double(), rtol=0, atol=most, equal_nan=True, msg=lambda text: f"{msg}\n{text}".strip()
+    )
 
 
 def near(expected: Any, slack: float = SLACK, dtype: torch.dtype = torch.float32, of: Any = None) -> Any:
