@@ -41,7 +41,7 @@ def test_pca_is_the_projection_on_orthogonal_columns_that_singular_vectors_give(
     centred = X - X.mean(0)
     right = np.linalg.svd(centred, full_matrices=False)[2][:k].T
     close(V.T @ V, np.eye(k), slack=8192)
-    close(np.abs((V * right).sum(0)), 1, slack=8388608)  # equal up to signs
+    close(np.abs((V * right).sum(0)), np.ones(k), slack=8388608)  # equal up to signs
     close(pca.transform(X), centred @ V, slack=8192)
     close(pca.reconstruct(X) - X.mean(0), centred @ V @ V.T, slack=8192)
     theirs = decomposition.PCA(k, svd_solver="full").fit(X)
