@@ -54,6 +54,7 @@ LAYERS: dict[str, set[str]] = {
         "hf.causal_configs",
         "reading",
         "jsontext",
+        "training.files",
     },  # torch-free settings of each part
     "training": {"tasks", "decode", "data", "blocks.losses", "config", "errors", "jsontext", "reading", "yamltext"},
     "hf": {
@@ -69,10 +70,10 @@ LAYERS: dict[str, set[str]] = {
         "yamltext",
     },
     "letters": set(),
-    "figures": {"errors", "letters"},
+    "figures": {"errors", "letters", "training.files"},
     "bars": {"errors", "figures", "letters"},
     "scatters": {"errors", "figures", "letters"},
-    "galleries": {"errors", "figures", "letters"},
+    "galleries": {"errors", "figures", "letters", "training.files"},
     "shapes": set(),
     "skipgram": {"config", "data", "errors"},
     "word_maps": {"errors", "figures"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from PIL import Image, ImageDraw
 
 from heedful.errors import UserError, printable
 from heedful.letters import written
+from heedful.training.files import write_atomic
 
 Grid = npt.NDArray[np.float64]
 Colour = tuple[int, int, int]
@@ -92,7 +94,9 @@ class Page:
         self.image.paste(Image.new("RGB", mark.size, colour), (round(left), round(top)), mark)
 
     def save(self, path: str | Path) -> None:
-        self.image.reduce(FINE).save(path, format="PNG", optimize=True, dpi=(96 * DOTS, 96 * DOTS))
+        file = BytesIO()
+        self.image.reduce(FINE).save(file, format="PNG", optimize=True, dpi=(96 * DOTS, 96 * DOTS))
+        write_atomic(Path(path), file.getvalue())
 
 
 # ------------------------------------------------------------------ heat maps

@@ -21,6 +21,7 @@ from PIL import Image
 from heedful.errors import UserError, printable
 from heedful.figures import DOTS, INK, LARGE, NORMAL, PAPER, QUIET, SMALL, Colour, Page
 from heedful.letters import written
+from heedful.training.files import write_atomic
 
 SIDE, LEAST, MOST = 168, 16, 480  # dots of a picture in the file: about, at least, at most
 GAP, MARGIN, LONGEST = 6.0, 20.0, 24  # between columns, around the page; characters of a title
@@ -75,7 +76,7 @@ class Sheet:
 
     def save(self, path: Path) -> None:
         """Draw it into a file of the kind that the name promises."""
-        path.write_bytes(DRAWN[path.suffix.lower()](self))
+        write_atomic(path, DRAWN[path.suffix.lower()](self))
 
     def png(self) -> bytes:
         """All as pixels; a pixel of a picture becomes a square of whole dots."""

@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heedful.data.images import Images, scaled
-from heedful.galleries import Column, Sheet, Window, gallery, strips
-from heedful.reading import is_folder
+from heedful.galleries import Column, Window, gallery, strips
 from heedful.tasks.reconstruction import Floats, Painter
-from heedful.training.files import make_folder, rename, temporary, write_new
+from heedful.training.files import own_folder, write_atomic
 
 if TYPE_CHECKING:
     from heedful.estimators.pca import PCA
@@ -89,8 +88,7 @@ class Painting(NamedTuple):
 def paint(painter: Painter, data: Any, folder: Path) -> Iterator[Painting]:
     """Draw the pictures of a run into a folder: images made again, a walk between two, and a map of the codes."""
     test: Images = data.read("valid" if data.test is None else "test")
-    if not is_folder(folder):
-        make_folder(folder)
+    own_folder(folder)
     yield _grid(painter, data, test, folder / "images.png")
     yield _walk(painter, test, folder / "walk.png")
     if len(test) > 2:
@@ -110,7 +108,7 @@ def _grid(painter: Painter, data: Any, test: Images, path: Path) -> Painting:
     columns += made(painter, images.pixels, "" if noise else "made again")
     about += f", {'noisy' if noise else 'and what is made of its code'}{', and restored' * bool(noise)}."
     title = f"Noise of deviation {noise:g}, and what is restored" if noise else "Images, made again from their codes"
-    _keep(path, gallery(columns, class_names(images), title))
+    write_atomic(path, gallery(columns, class_names(images), title).png())
     return Painting(path, title, about + " Beneath stands the mean squared difference from the original.")
 
 
@@ -119,7 +117,7 @@ def _walk(painter: Painter, test: Images, path: Path) -> Painting:
     other = 0 if test.labels is None else int(np.argmax(test.labels != test.labels[0]))
     ends = scaled(test.pixels[[0, other or min(1, len(test) - 1)]])  # (2, C, Y, X)
     title = "A walk from one code to another"
-    _keep(path, strips([("", painter.walk(ends[:1], ends[1:], STEPS))], title, Window.of(ends)))
+    write_atomic(path, strips([("", painter.walk(ends[:1], ends[1:], STEPS))], title, Window.of(ends)).png())
     return Painting(
         path, title, "What the decoder makes of the codes on the straight line between those of two images."
     )
@@ -133,9 +131,8 @@ def _map(painter: Painter, test: Images, path: Path) -> Painting:
     codes = painter.encode(test.pixels[some])  # (N, D)
     width = codes.shape[1]
     where = "its two numbers" if width == 2 else f"two principal components of {width:,} numbers"
-    fresh, labels = temporary(path), None if test.labels is None else test.labels[some]
-    scatter({where: flat(codes)}, labels, test.names, fresh, f"The codes of {len(codes):,} images")
-    rename(fresh, path)
+    labels = None if test.labels is None else test.labels[some]
+    scatter({where: flat(codes)}, labels, test.names, path, f"The codes of {len(codes):,} images")
     coloured = ", coloured by class" if labels is not None else ""
     return Painting(path, f"The codes of {len(codes):,} images", f"A point for each{coloured}, at {where}.")
 
@@ -147,10 +144,3 @@ def flat(codes: Floats) -> NDArray[Any]:
     if codes.shape[1] == 1:
         return np.pad(codes, ((0, 0), (0, 1)))
     return codes if codes.shape[1] == 2 else PCA(2, solver="randomized", random_state=0).fit_transform(codes)
-
-
-def _keep(path: Path, sheet: Sheet) -> None:
-    """Draw a picture so that the former file is there or the new one, never a part."""
-    fresh = temporary(path)
-    write_new(fresh, sheet.png())
-    rename(fresh, path)

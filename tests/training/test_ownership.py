@@ -171,3 +171,50 @@ def test_a_read_only_folder_is_refused_before_anything_else(folder: Path, monkey
         RunFolder.create_or_open(folder, RECIPE)
     assert raised.value.exit_code == 74
     assert raised.value.where == str(folder)
+
+
+# ------------------------------------------------------------------ links
+@pytest.mark.parametrize("name", ["lock", "checkpoints"])
+def test_nothing_is_written_through_a_link(folder: Path, tmp_path: Path, name: str) -> None:
+    with RunFolder.create_or_open(folder, RECIPE):
+        pass
+    victim = tmp_path / "victim"
+    files.discard(folder / name)
+    if name == "checkpoints":
+        victim.mkdir()
+    else:
+        victim.write_text("precious")
+    (folder / name).symlink_to(victim)
+    with pytest.raises(UserError, match=rf"{name}: this is a link, and nothing is written through it"):
+        RunFolder.create_or_open(folder, RECIPE)
+    assert list(victim.iterdir()) == [] if name == "checkpoints" else victim.read_text() == "precious"
+
+
+def test_nobody_waits_for_a_pipe_to_write_to(folder: Path) -> None:
+    folder.mkdir()
+    os.mkfifo(folder / "lock")
+    with pytest.raises(UserError, match="not a plain file"):
+        RunFolder.create_or_open(folder, RECIPE)
+
+
+def test_what_takes_a_name_replaces_a_link(folder: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    folder.mkdir()
+    (folder / "metrics.jsonl").symlink_to(victim)
+    with pytest.raises(UserError, match=r"metrics\.jsonl: this is a link"):
+        files.append_jsonl(folder / "metrics.jsonl", {"step": 1})
+    for name in ("results.json", "loss.png"):
+        (folder / name).symlink_to(victim)
+        files.write_text_atomic(folder / name, "new")
+        assert not (folder / name).is_symlink()
+    assert victim.read_text() == "precious"
+
+
+def test_the_run_folder_itself_may_be_a_link(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    folder.symlink_to(tmp_path / "disk")
+    with RunFolder.create_or_open(folder, RECIPE):
+        files.append_jsonl(folder / "metrics.jsonl", {"step": 1})
+    assert (tmp_path / "disk" / "checkpoints").is_dir()
+    assert (tmp_path / "disk" / "metrics.jsonl").read_text() == '{"step": 1}\n'

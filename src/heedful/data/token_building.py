@@ -34,7 +34,7 @@ from heedful.data.sources import Split
 from heedful.data.text import Running
 from heedful.data.token_text import PARTS, PLACES, TextManifest
 from heedful.errors import EXIT_GONE, UserError
-from heedful.reading import is_file, read_file
+from heedful.reading import entries, is_file, is_folder, read_file
 
 SMALL = 1 << 16  # tokens that two bytes can tell apart
 OWN = frozenset(("plan.json", "journal.jsonl", "lock", "tokens"))  # all that a folder has that is being made
@@ -143,7 +143,9 @@ def build_tokens(
 def _held(work: Path) -> Iterator[None]:
     """The folder that is being made, for this process alone."""
     work.mkdir(parents=True, exist_ok=True)
-    if strange := sorted(set(os.listdir(work)) - OWN):
+    inside = [*entries(work), *(entries(work / "tokens") if is_folder(work / "tokens") else [])]
+    links = [path.name for path in inside if path.is_symlink()]  # nothing is written through one
+    if strange := [*links, *sorted(set(os.listdir(work)) - OWN)]:
         raise UserError(
             "this folder holds something else than unfinished token files", where=str(work), found=strange[0],
             todo="move it away, or name another folder",

@@ -13,6 +13,7 @@ import difflib
 import gzip
 import io
 import os
+import secrets
 import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -159,9 +160,9 @@ class WordVectors:
 @contextmanager
 def _fresh(path: Path) -> Iterator[BinaryIO]:
     """A file to write, which takes its name only once it is whole."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        with fresh.open("wb") as file:
+        with fresh.open("xb") as file:
             if path.suffix == ".gz":
                 with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
                     yield cast(BinaryIO, packed)

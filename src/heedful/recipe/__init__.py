@@ -20,6 +20,7 @@ from heedful.config import Config, load_yaml, override, parse
 from heedful.data.sources import SPLITS, Split
 from heedful.errors import UserError
 from heedful.reading import exists, is_file, is_folder
+from heedful.training.files import write_text_atomic
 from heedful.yamltext import Marks, read_yaml
 
 if TYPE_CHECKING:
@@ -202,14 +203,6 @@ def init_recipe(template: str, path: Path, *, force: bool = False) -> tuple[Path
                 "a file is in the way", where=str(file), todo="name another path, or write over it with --force"
             )
     text = known[template].read_text(encoding="utf-8")
-    try:
-        editor.write_text(schema_text(), encoding="utf-8")
-        recipe.write_text(f"# yaml-language-server: $schema={editor.name}\n{text}", encoding="utf-8")
-    except OSError as error:
-        raise UserError(
-            "cannot write the file",
-            where=str(recipe),
-            found=error.strerror,
-            todo="name a path in a folder you can write",
-        ) from error
+    write_text_atomic(editor, schema_text())
+    write_text_atomic(recipe, f"# yaml-language-server: $schema={editor.name}\n{text}")
     return recipe, editor

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from heedful.figures import DOTS, INK, LARGE, LINE, NORMAL, PAPER, QUIET, SMALL, Colour, Page
 from heedful.letters import written
 from heedful.scaling.fits import LEVEL, Estimate, Laws, Line, Run, Variable
+from heedful.training.files import write_atomic
 
 SIDE, HIGH, GAP, MARGIN = 300.0, 300.0, 34.0, 24.0  # of a panel; between panels; around the page
 ROW = 24.0  # of the legend
@@ -145,7 +146,7 @@ DRAWN: dict[str, Callable[[Drawing], bytes]] = {".png": Drawing.png, ".svg": Dra
 
 def save(drawing: Drawing, path: Path) -> None:
     """Write a drawing into a file of the kind that the name promises."""
-    path.write_bytes(DRAWN[path.suffix](drawing))
+    write_atomic(path, DRAWN[path.suffix](drawing))
 
 
 def picture(runs: Sequence[Run], laws: Laws, predicted: Sequence[Predicted], title: str) -> Drawing:

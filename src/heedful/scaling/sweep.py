@@ -28,7 +28,7 @@ from heedful.recipe import find_recipe, load_recipe
 from heedful.recipe.language_model import LanguageModelRecipe
 from heedful.scaling.fits import Run
 from heedful.training.events import read_events
-from heedful.training.files import disk_errors
+from heedful.training.files import disk_errors, reopen
 from heedful.training.ownership import let_go, make_parents, require_same, take_lock
 
 HEAD_WIDTHS = (64, 32, 16)  # the largest that leaves FEWEST_HEADS is taken
@@ -392,7 +392,7 @@ class _Child:
         self.cell, self.began = cell, time.monotonic()
         self.seen: tuple[float, float] | None = None
         with disk_errors(cell.folder.parent, f"write {cell.log.name}"):
-            log = cell.log.open("ab")
+            log = os.fdopen(reopen(cell.log), "ab")
         with log:
             self.start = log.tell()
             self.process = subprocess.Popen(

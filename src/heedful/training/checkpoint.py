@@ -132,10 +132,8 @@ class RunFolder:
             else:
                 require_same(folder / "recipe.yaml", recipe_yaml, may_differ)
             with files.disk_errors(folder, "write to the run folder"):
-                if not exists(folder / "metrics.jsonl"):
-                    os.close(files.create(folder / "metrics.jsonl"))
-                if not exists(folder / "checkpoints"):
-                    files.make_folder(folder / "checkpoints")
+                os.close(files.reopen(folder / "metrics.jsonl"))
+                files.own_folder(folder / "checkpoints")
                 files.sync_folder(folder)  # what is in these is of no use while their names may be lost
         except BaseException:
             let_go(lock)

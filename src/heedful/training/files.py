@@ -1,5 +1,8 @@
 """Every change that training makes to a disk, through eight small functions, so that a test can fail or stop at each.
 
+Nothing is written through a link: a new file must not exist yet, what takes a name replaces a link of that name, and
+files that are added to and folders that are written into must be there themselves. The run folder may be a link.
+
 A file is complete under its own name or not there at all: it is written as `name.tmp-<random>`, synced, and renamed.
 What a crash leaves behind carries that suffix and is deleted by the next run that holds the folder's lock.
 """
@@ -12,6 +15,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,8 +40,33 @@ def create(path: Path) -> int:
 
 
 def reopen(path: Path) -> int:
-    """Open a file for adding to its end and for reading, making it where there is none."""
-    return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+    """Open a plain file for adding to its end and for reading, making it where there is none."""
+    require_no_link(path)
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a plain file", str(path))
+    return descriptor
+
+
+def require_no_link(path: Path) -> None:
+    """Refuse a link where something is to be written."""
+    if os.path.islink(path):
+        raise UserError(
+            "this is a link, and nothing is written through it",
+            where=str(path),
+            found=f"a link to {os.readlink(path)}",
+            expected="a file or folder of the run's own",
+            todo="remove it; to have a run on another disk, name a folder there with --run",
+        )
+
+
+def own_folder(path: Path) -> None:
+    """See to it that a folder is there, and no link to one."""
+    require_no_link(path)
+    if not os.path.lexists(path):
+        make_folder(path)
 
 
 def write(descriptor: int, data: bytes | memoryview) -> None:
@@ -165,7 +194,11 @@ def bytes_free(folder: Path) -> str:
 
 def write_text_atomic(path: Path, text: str) -> None:
     """Write a text file so that a reader or a crash sees the former file or the new one, never a part."""
-    data = text.encode()
+    write_atomic(path, text.encode())
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """The same for bytes."""
     fresh = temporary(path)
     with disk_errors(path.parent, f"write {path.name}", len(data)):
         try:
