@@ -13,13 +13,23 @@ from pathlib import Path
 import pytest
 
 
-def claims_in(path: Path) -> Iterator[str]:
-    """Every id that a test of the file is marked with, wherever the mark stands: decorator, parameter or module."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.claim":
+def claims_in(path: Path, slow: bool = True) -> Iterator[str]:
+    """Every id that a test of the file is marked with, wherever the mark stands: decorator, parameter or module.
+
+    Without `slow`, those of tests that `make test` leaves out are left out.
+    """
+    every = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    late = [node for node in every if isinstance(node, ast.FunctionDef) and "pytest.mark.slow" in _decorators(node)]
+    left_out = set() if slow else {id(part) for node in late for part in ast.walk(node)}
+    for node in every:
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.claim" and id(node) not in left_out:
             (argument,) = node.args
             assert isinstance(argument, ast.Constant), f"{path}:{node.lineno}: the id of a claim is a plain string"
             yield str(argument.value)
+
+
+def _decorators(test: ast.FunctionDef) -> list[str]:
+    return [ast.unparse(decorator) for decorator in test.decorator_list]
 
 
 def _must_run(report: pytest.TestReport | pytest.CollectReport, claims: Iterable[str]) -> None:

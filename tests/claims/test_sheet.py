@@ -25,6 +25,11 @@ def test_the_sheet_has_exactly_the_marked_rows() -> None:
     assert places == set(marked())
 
 
+def test_every_row_has_a_test_that_is_not_left_out_for_being_slow() -> None:
+    quick = {claim for path in (ROOT / "tests").rglob("test_*.py") for claim in claims_in(path, slow=False)}
+    assert {claim.id for claim in sheet()} <= quick
+
+
 def test_ids_are_unique_in_order_and_within_their_sections() -> None:
     rows = {section.letter: section.rows for section in SECTIONS}
     order = [(list(rows).index(claim.id[0]), int(claim.id[1:])) for claim in sheet()]
@@ -106,3 +111,5 @@ def test_a_marked_test_may_not_be_skipped_in_continuous_integration(tmp_path: Pa
 def test_a_mark_is_seen_wherever_it_stands(tmp_path: Path) -> None:
     (tmp_path / "test_marked.py").write_text(MARKED)
     assert set(claims_in(tmp_path / "test_marked.py")) == {"A1", "A2", "A3", "A4", "A5"}
+    (tmp_path / "test_slow.py").write_text(MARKED.replace("@pytest.mark.skipif(True", "@pytest.mark.slow\n#"))
+    assert set(claims_in(tmp_path / "test_slow.py", slow=False)) == {"A2", "A3", "A4", "A5"}

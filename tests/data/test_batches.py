@@ -47,6 +47,17 @@ def test_plan_is_pure_and_differs_by_seed_and_epoch() -> None:
     assert len({tuple(flat(seed, epoch)) for seed in range(3) for epoch in range(3)}) == 9
 
 
+def test_other_pairs_stand_together_in_another_epoch() -> None:
+    lengths = np.full((600, 2), 12)
+
+    def companies(seed: int, epoch: int) -> set[frozenset[int]]:
+        return {frozenset(rows.tolist()) for rows in plan(lengths, seed, epoch, 160)}
+
+    assert companies(0, 0) == companies(0, 0)
+    assert not companies(0, 0) & companies(0, 1)
+    assert not companies(0, 0) & companies(1, 0)
+
+
 def test_plan_wastes_little_and_keeps_no_order_of_length() -> None:
     lengths = spread(20_000, longest=100)
     batches = plan(lengths, 0, 0, 4096)
@@ -97,7 +108,11 @@ def test_padding_never_passes_the_context() -> None:
     text = "".join("abcdefghijkl"[place % 12] for place in range(100))
     lengths = [len(TOKENIZER.encode(text[:end]).ids) for end in range(101)]
     fits = lengths.index(11)
-    batch = encode([Pair(text[:fits], text[:fits])], TOKENIZER, longest=13).batch(np.array([0]))
+    more = next(end for end, length in enumerate(lengths) if length > 11)
+    pairs = [Pair(text[:fits], text[:fits]), Pair("a", text[:more]), Pair(text[: lengths.index(max(lengths))], "a")]
+    encoded = encode(pairs, TOKENIZER, longest=13)  # with what begins and ends a target, 12 are one too many
+    assert encoded.kept.tolist() == [0]
+    batch = encoded.batch(np.array([0]))
     assert batch.source.shape == batch.target.shape == (1, 13)
     assert batch.target_lengths.tolist() == [13]
 

@@ -114,6 +114,8 @@ def test_judging_counts_what_is_right_over_the_whole_set() -> None:
         again.hidden, again.right, again.pairs, again.right_pairs,
     )  # fmt: skip
     assert found.loss == pytest.approx(again.loss, rel=1e-5)
+    assert found.loss == pytest.approx(found.words / found.hidden + found.related / found.pairs)
+    assert found.related > 0
     assert found.pairs == ENCODED.cells
     assert found.perplexity == pytest.approx(math.exp(found.words / found.hidden))
     right = words = 0

@@ -110,6 +110,12 @@ def test_clip_by_the_true_norm_leaves_a_gradient_at_the_limit_alone() -> None:
     assert gradient(weight) == [3.0, 4.0]
 
 
+def test_clip_leaves_a_gradient_below_the_limit_as_it_is() -> None:
+    (weight,) = weights = with_gradients([0.3, 0.4])
+    assert float(clip(weights, 5.0)) == pytest.approx(0.5)
+    assert weight.grad is not None and weight.grad.tolist() == torch.tensor([0.3, 0.4]).tolist()
+
+
 def test_clip_by_the_squared_rule_reproduces_the_misprint() -> None:
     (weight,) = with_gradients([3.0, 4.0])
     assert clip([weight], 5.0, rule="squared").item() == 5.0
