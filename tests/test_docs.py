@@ -19,6 +19,7 @@ import heedful
 from heedful.cli import app
 from heedful.config import Config
 from heedful.data.bytepairs import BytePair, BytePairFiles
+from heedful.data.choices import ChoicesTable
 from heedful.data.conll import Conll, JsonTags
 from heedful.data.corpora import TokenFiles
 from heedful.data.documents import Documents, JsonDocuments, TextDocuments
@@ -44,6 +45,7 @@ from heedful.models.configs import (
     ElmoConfig,
     Global,
     Monotonic,
+    MultipleChoiceConfig,
     Predictive,
     RecurrentEncoder,
     RegressorConfig,
@@ -62,6 +64,7 @@ from heedful.models.configs.gpt import GptConfig
 from heedful.models.configs.layers import Conv, Dense, Flatten, MaxPool, Reshape, Upsample
 from heedful.recipe import KINDS, shipped
 from heedful.recipe.answering import AnsweringTask
+from heedful.recipe.choosing import MultipleChoiceTask
 from heedful.recipe.classification import ClassificationTask, RegressionTask
 from heedful.recipe.finetuning import Start
 from heedful.recipe.language_model import CausalStart, LanguageModelTask, WritingConfig
@@ -226,6 +229,7 @@ SETTINGS: dict[str, type[Config]] = {
     "task, `kind: pretraining`": PretrainingTask,
     "task, `kind: classification`": ClassificationTask,
     "task, `kind: regression`": RegressionTask,
+    "task, `kind: multiple_choice`": MultipleChoiceTask,
     "task, `kind: tagging`": TaggingTask,
     "task, `kind: answering`": AnsweringTask,
     "start": Start,
@@ -237,6 +241,7 @@ SETTINGS: dict[str, type[Config]] = {
     "data, `kind: csv`, of texts with labels": CsvTable,
     "data, `kind: jsonl`, of texts with labels": JsonlTable,
     "data, `kind: number_languages`": NumberLanguages,
+    "data, `kind: choices`": ChoicesTable,
     "data, `kind: conll`": Conll,
     "data, `kind: jsonl`, of words with tags": JsonTags,
     "data, `kind: squad`": Squad,
@@ -245,6 +250,7 @@ SETTINGS: dict[str, type[Config]] = {
     "model, `kind: bert`": BertConfig,
     "model, `kind: classifier`": ClassifierConfig,
     "model, `kind: regressor`": RegressorConfig,
+    "model, `kind: multiple_choice`": MultipleChoiceConfig,
     "model, `kind: tagger`": TaggerConfig,
     "model.reader, `kind: linear`": DenseReader,
     "model.reader, `kind: bilstm`": BiLSTMReader,

@@ -266,6 +266,19 @@ def classify(
 
 
 @app.command()
+def choose(
+    run: EncoderFolder,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The text to go on from.")],
+    choices: Annotated[list[str], typer.Argument(metavar="CHOICE", help="Two or more ways to go on.")],
+    as_json: Json = False,
+) -> None:
+    """Say which of several texts goes on best from another, the likeliest first."""
+    from heedful.commands.choose import choose_verb
+
+    choose_verb(run, text, choices, as_json)
+
+
+@app.command()
 def tag(
     run: EncoderFolder,
     texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts, or - for lines of stdin.")] = None,

@@ -18,6 +18,7 @@ from heedful.models.configs import (
     BertConfig,
     BiLSTMReader,
     ClassifierConfig,
+    MultipleChoiceConfig,
     RegressorConfig,
     TaggerConfig,
 )
@@ -138,6 +139,7 @@ TABLE = {
     "bert": Case(BERT, heads, lambda n: (n + 1, VOCAB), of_classes),
     "classifier": Case(ClassifierConfig(encoder=UNDER, labels=tuple("abc")), firsts, lambda n: (3,), of_classes),
     "regressor": Case(RegressorConfig(encoder=UNDER), firsts, lambda n: (), of_a_number),
+    "multiple_choice": Case(MultipleChoiceConfig(encoder=UNDER), firsts, lambda n: (), of_a_number),
     "tagger": Case(TaggerConfig(encoder=UNDER, labels=tuple("OBI")), tags, lambda n: (n, 3), of_classes),
     "tagger-bilstm": Case(
         TaggerConfig(encoder=UNDER, labels=tuple("OBI"), features="sum_all", reader=BiLSTMReader(hidden=10)),
@@ -164,7 +166,7 @@ def prepared(case: Case) -> Any:
 
 def test_the_table_has_every_model_that_only_reads() -> None:
     assert {case.config.kind for case in TABLE.values()} == {
-        kind for kind in MODELS if kind in ("bert", "classifier", "regressor", "tagger", "answerer")
+        kind for kind in MODELS if kind in ("bert", "classifier", "regressor", "multiple_choice", "tagger", "answerer")
     }
 
 

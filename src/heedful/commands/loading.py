@@ -11,6 +11,7 @@ import typer
 from heedful.errors import UserError, printable
 from heedful.loading import few_threads, load
 from heedful.tasks.answering import Responder
+from heedful.tasks.choosing import Chooser
 from heedful.tasks.classification import Labeller, Rater
 from heedful.tasks.embedding import Reader
 from heedful.tasks.language_model import TextReader, Writer
@@ -27,6 +28,7 @@ USES: dict[type, tuple[str, str]] = {
     Judge: ("judges trees", "`heedful judge`"),
     Labeller: ("says the class of texts", "`heedful classify`"),
     Rater: ("says a number of texts", "`heedful classify`"),
+    Chooser: ("chooses how texts go on", "`heedful choose`"),
     Marker: ("marks words of texts", "`heedful tag`"),
     Responder: ("answers questions about a passage", "`heedful answer`"),
     Painter: ("makes images from their codes", "`heedful reconstruct`, `heedful denoise` or `heedful encode`"),

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 class Measured(NamedTuple):
     """A task: how a model of Heedful's is told of it, and what counts."""
 
-    kind: Literal["classification", "regression", "tagging", "answering"]
+    kind: Literal["classification", "regression", "multiple_choice", "tagging", "answering"]
     reads: Literal["text", "pair"]
     metric: str
     examples: int  # to learn from
@@ -29,7 +29,7 @@ TASKS: dict[str, Measured] = {
     "RTE": Measured("classification", "pair", "accuracy", 2_500),
     "SQuAD v1.1": Measured("answering", "pair", "f1", 88_000),
     "SQuAD v2.0": Measured("answering", "pair", "f1", 130_000),
-    "SWAG": Measured("classification", "pair", "accuracy", 113_000),
+    "SWAG": Measured("multiple_choice", "pair", "accuracy", 73_000),
     "CoNLL-2003": Measured("tagging", "text", "f1", 14_000),
 }
 COLUMNS = ("MNLI-m", "MNLI-mm", "QQP", "QNLI", "SST-2", "CoLA", "STS-B", "MRPC", "RTE")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
@@ -97,47 +97,52 @@ class Columns(Labelled):
         """Every line that is not empty, as its number and its cells."""
 
     def rows(self, path: Path) -> Iterator[tuple[Cell, Cell | None, Cell]]:
-        """The chosen columns of each line, where all lines have as many as the first."""
-        places: list[int] = []
-        width = 0
-        for number, cells in self.split(path):
-            if not width:
-                width = len(cells)
-                places = [
-                    self._place(column, cells, path)
-                    for column in (self.text, self.pair, self.label)
-                    if column is not None
-                ]
-                if self.header:
-                    continue
-            if len(cells) != width:
-                raise UserError(
-                    "this line has another number of columns",
-                    where=f"{path}:{number}",
-                    found=f"{len(cells)} columns in {shown(' | '.join(cell.text for cell in cells))}",
-                    expected=f"{width} columns, as in the first line",
-                    todo=self.advice,
-                )
-            chosen = [cells[place] for place in places]
-            yield chosen[0], chosen[1] if len(chosen) > 2 else None, chosen[-1]
-        if not width:
-            raise UserError("there is no line with text", where=str(path), expected="one text and its label a line")
+        """The chosen columns of each line."""
+        columns = [column for column in (self.text, self.pair, self.label) if column is not None]
+        for cells in picked(self.split(path), columns, self.header, self.advice, path):
+            yield cells[0], cells[1] if len(cells) > 2 else None, cells[-1]
 
-    def _place(self, column: int | str, first: list[Cell], path: Path) -> int:
-        """Which column is meant, seen from the first line."""
-        names = [cell.text.strip() for cell in first]
-        if isinstance(column, str) and column in names:
-            return names.index(column)
-        if isinstance(column, int) and column < len(names):
-            return column
-        listed = ", ".join(map(shown, names[:MOST_NAMED])) if self.header else f"{len(names)} columns"
-        raise UserError(
-            f"there is no column {shown(column)}",
-            where=first[0].where,
-            found=listed,
-            expected="a name from the first line, or a number below their count, the first being 0",
-            todo=f"{self.advice}; or say data.header=false where the first line is no header",
-        )
+
+def picked(
+    split: Iterable[tuple[int, list[Cell]]], columns: Sequence[int | str], header: bool, advice: str, path: Path
+) -> Iterator[list[Cell]]:
+    """Some columns of each line of a table, where all lines have as many as the first."""
+    places: list[int] = []
+    width = 0
+    for number, cells in split:
+        if not width:
+            width = len(cells)
+            places = [_place(column, cells, header, advice) for column in columns]
+            if header:
+                continue
+        if len(cells) != width:
+            raise UserError(
+                "this line has another number of columns",
+                where=f"{path}:{number}",
+                found=f"{len(cells)} columns in {shown(' | '.join(cell.text for cell in cells))}",
+                expected=f"{width} columns, as in the first line",
+                todo=advice,
+            )
+        yield [cells[place] for place in places]
+    if not width:
+        raise UserError("there is no line with text", where=str(path), expected="one text and its label a line")
+
+
+def _place(column: int | str, first: list[Cell], header: bool, advice: str) -> int:
+    """Which column is meant, seen from the first line."""
+    names = [cell.text.strip() for cell in first]
+    if isinstance(column, str) and column in names:
+        return names.index(column)
+    if isinstance(column, int) and column < len(names):
+        return column
+    listed = ", ".join(map(shown, names[:MOST_NAMED])) if header else f"{len(names)} columns"
+    raise UserError(
+        f"there is no column {shown(column)}",
+        where=first[0].where,
+        found=listed,
+        expected="a name from the first line, or a number below their count, the first being 0",
+        todo=f"{advice}; or say data.header=false where the first line is no header",
+    )
 
 
 class TsvTable(Columns):
@@ -167,26 +172,29 @@ class CsvTable(Columns):
     separator: Annotated[str, Field(min_length=1, max_length=1)] = Field(",", description="what stands between columns")
 
     def split(self, path: Path) -> Iterator[tuple[int, list[Cell]]]:
-        """The cells of each record, which may take several lines."""
-        former = csv.field_size_limit(WIDEST)
-        try:
-            reader = csv.reader(
-                (f"{line}\n" for line in lines(path, self.longest)), delimiter=self.separator, strict=True
-            )
-            begin = 1
-            for row in reader:
-                if row:
-                    yield begin, [Cell(text, f"{path}:{begin}, column {place}") for place, text in enumerate(row, 1)]
-                begin = reader.line_num + 1
-        except csv.Error as error:
-            raise UserError(
-                f"this is not CSV: {error}",
-                where=f"{path}:{begin}",
-                expected='fields with a comma between; "a text, in quotes", and "a ""quote"" in it"',
-                todo="look for a quote that is opened here and never closed; data.kind=tsv reads quotes as they are",
-            ) from None
-        finally:
-            csv.field_size_limit(former)
+        """The cells of each record."""
+        return csv_cells(path, self.separator, self.longest)
+
+
+def csv_cells(path: Path, separator: str, longest: int) -> Iterator[tuple[int, list[Cell]]]:
+    """Every record of a CSV file that is not empty, which may take several lines: its first line, and its cells."""
+    former = csv.field_size_limit(WIDEST)
+    try:
+        reader = csv.reader((f"{line}\n" for line in lines(path, longest)), delimiter=separator, strict=True)
+        begin = 1
+        for row in reader:
+            if row:
+                yield begin, [Cell(text, f"{path}:{begin}, column {place}") for place, text in enumerate(row, 1)]
+            begin = reader.line_num + 1
+    except csv.Error as error:
+        raise UserError(
+            f"this is not CSV: {error}",
+            where=f"{path}:{begin}",
+            expected='fields with a comma between; "a text, in quotes", and "a ""quote"" in it"',
+            todo="look for a quote that is opened here and never closed; data.kind=tsv reads quotes as they are",
+        ) from None
+    finally:
+        csv.field_size_limit(former)
 
 
 class JsonlTable(Labelled):

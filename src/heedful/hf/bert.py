@@ -17,7 +17,13 @@ LAYER = {  # of a block, without .weight and .bias
     "add2.norm": "output.LayerNorm",
 }
 QKV = ("query", "key", "value")
-HEADS = {"classifier": "classifier", "regressor": "classifier", "tagger": "classifier", "answerer": "qa_outputs"}
+HEADS: dict[HeadKind, str] = {
+    "classifier": "classifier",
+    "regressor": "classifier",
+    "multiple_choice": "classifier",
+    "tagger": "classifier",
+    "answerer": "qa_outputs",
+}
 ORIGINAL_HEADS: dict[HeadKind, tuple[str, str]] = {
     "classifier": ("output_weights", "output_bias"),
     "answerer": ("cls/squad/output_weights", "cls/squad/output_bias"),

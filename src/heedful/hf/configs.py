@@ -19,7 +19,7 @@ from heedful.models.configs import BertConfig
 from heedful.reading import is_folder, require_folder
 from heedful.yamltext import load_yaml
 
-HeadKind = Literal["classifier", "regressor", "tagger", "answerer"]
+HeadKind = Literal["classifier", "regressor", "multiple_choice", "tagger", "answerer"]
 SIZES = {  # their key, ours, the least and the most
     "vocab_size": ("vocab", 5, 10_000_000),
     "hidden_size": ("width", 1, 65_536),
@@ -46,6 +46,7 @@ ARCHITECTURES: dict[str, tuple[bool, bool, bool, HeadKind | None]] = {
     "BertForMaskedLM": (False, True, False, None),
     "BertForNextSentencePrediction": (True, False, True, None),
     "BertForSequenceClassification": (True, False, False, "classifier"),
+    "BertForMultipleChoice": (True, False, False, "multiple_choice"),
     "BertForTokenClassification": (False, False, False, "tagger"),
     "BertForQuestionAnswering": (False, False, False, "answerer"),
 }

@@ -27,6 +27,7 @@ from heedful.models.configs import (
     BertConfig,
     ClassifierConfig,
     HeadConfig,
+    MultipleChoiceConfig,
     RegressorConfig,
     TaggerConfig,
 )
@@ -42,6 +43,7 @@ Weights = Callable[[Path], tuple[dict[str, Tensor], Path]]  # how they are read,
 MODELS: dict[HeadKind, tuple[str, type[HeadConfig]]] = {  # the task and the settings of each
     "classifier": ("classification", ClassifierConfig),
     "regressor": ("regression", RegressorConfig),
+    "multiple_choice": ("multiple_choice", MultipleChoiceConfig),
     "tagger": ("tagging", TaggerConfig),
     "answerer": ("answering", AnswererConfig),
 }
@@ -174,7 +176,7 @@ def _fitted(
 
 def _named(labels: tuple[str, ...], count: int, head: HeadKind, where: Path) -> tuple[str, ...]:
     """What the outputs of a head are called, if as many names are given; those that only count are made anew."""
-    if (wanted := {"answerer": 2, "regressor": 1}.get(head, count)) != count:
+    if (wanted := {"answerer": 2, "regressor": 1, "multiple_choice": 1}.get(head, count)) != count:
         raise UserError(
             "this head has another number of outputs",
             where=str(where),
@@ -182,7 +184,7 @@ def _named(labels: tuple[str, ...], count: int, head: HeadKind, where: Path) -> 
             expected=str(wanted),
             todo=AGAIN,
         )
-    if head in ("answerer", "regressor"):
+    if head in ("answerer", "regressor", "multiple_choice"):
         return ()
     if len(labels) == count:
         return labels

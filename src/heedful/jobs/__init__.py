@@ -208,6 +208,7 @@ JOBS = {  # where each is found, and the kinds of models that it trains
     "classification": ("heedful.jobs.classification", "ClassificationJob", ("classifier",)),
     "text_classification": ("heedful.jobs.text_classification", "TextClassificationJob", ("conv_classifier",)),
     "regression": ("heedful.jobs.classification", "RegressionJob", ("regressor",)),
+    "multiple_choice": ("heedful.jobs.choosing", "MultipleChoiceJob", ("multiple_choice",)),
     "tagging": ("heedful.jobs.tagging", "TaggingJob", ("tagger",)),
     "reconstruction": ("heedful.jobs.reconstruction", "ReconstructionJob", ("autoencoder",)),
     "answering": ("heedful.jobs.answering", "AnsweringJob", ("answerer",)),

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from heedful.blocks.layouts import Reading, Whole
 from heedful.blocks.linear import Linear
 from heedful.models.bert import Bert
-from heedful.models.configs import ClassifierConfig, HeadConfig, RegressorConfig
+from heedful.models.configs import ClassifierConfig, HeadConfig, MultipleChoiceConfig, RegressorConfig
 
 
 class Classifier(nn.Module):
@@ -36,9 +36,9 @@ class Classifier(nn.Module):
 
 
 class Regressor(nn.Module):
-    """tokens (B, T), the number of each text's first token (N,) -> a number each (N,)."""
+    """tokens (B, T), the number of each text's first token (N,) -> a number each (N,), such as a choice's score."""
 
-    def __init__(self, config: RegressorConfig) -> None:
+    def __init__(self, config: RegressorConfig | MultipleChoiceConfig) -> None:
         super().__init__()
         assert config.encoder is not None, "it comes from the recipe, or from the folder to start from"
         self.config = config

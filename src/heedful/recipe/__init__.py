@@ -25,6 +25,7 @@ from heedful.yamltext import Marks, read_yaml
 
 if TYPE_CHECKING:
     from heedful.recipe.answering import AnsweringRecipe
+    from heedful.recipe.choosing import MultipleChoiceRecipe
     from heedful.recipe.classification import ClassificationRecipe, RegressionRecipe
     from heedful.recipe.language_model import LanguageModelRecipe
     from heedful.recipe.pretraining import PretrainingRecipe
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
         | PretrainingRecipe
         | ClassificationRecipe
         | RegressionRecipe
+        | MultipleChoiceRecipe
         | TaggingRecipe
         | AnsweringRecipe
         | ReconstructionRecipe
@@ -59,6 +61,7 @@ PLACES = {  # of the class of each task's recipes
     "classification": ("heedful.recipe.classification", "ClassificationRecipe"),
     "text_classification": ("heedful.recipe.text_classification", "TextClassificationRecipe"),
     "regression": ("heedful.recipe.classification", "RegressionRecipe"),
+    "multiple_choice": ("heedful.recipe.choosing", "MultipleChoiceRecipe"),
     "tagging": ("heedful.recipe.tagging", "TaggingRecipe"),
     "answering": ("heedful.recipe.answering", "AnsweringRecipe"),
     "reconstruction": ("heedful.recipe.reconstruction", "ReconstructionRecipe"),

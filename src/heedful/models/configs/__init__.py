@@ -480,6 +480,21 @@ class RegressorConfig(HeadConfig):
         return self.encoder.parameters(vocab) + self.encoder.width + 1
 
 
+class MultipleChoiceConfig(HeadConfig):
+    """A score for each of several texts that may go on from another (Devlin et al., 2019): a layer with one output."""
+
+    packs: ClassVar = False  # the choices of a question stand in rows of their own
+    pools: ClassVar = True
+
+    kind: Literal["multiple_choice"] = "multiple_choice"
+    dropout: float = Field(0.1, ge=0, lt=1, description="share of what the head reads that is set to zero")
+
+    def parameters(self, vocab: int) -> int:
+        """How many numbers there are."""
+        assert self.encoder is not None
+        return self.encoder.parameters(vocab) + self.encoder.width + 1
+
+
 Feature = Literal["first", "last", "second_to_last", "sum_last_four", "concat_last_four", "sum_all"]
 
 
