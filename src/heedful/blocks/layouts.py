@@ -8,7 +8,7 @@ B batch, S source positions, T target positions, N sequences.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -24,6 +24,10 @@ class Layout(Protocol):
     @property
     def real(self) -> Tensor | None:
         """Which source places hold a token, (B, S), where some do not."""
+
+    @property
+    def gaps(self) -> bool:
+        """Whether places that hold no token may stand between tokens."""
 
     @property
     def at(self) -> Tensor:
@@ -47,6 +51,8 @@ class Layout(Protocol):
 @dataclass(frozen=True)
 class Whole:
     """One row a sequence, all of one length."""
+
+    gaps: ClassVar = False
 
     tokens: Tensor  # (B, S)
 
@@ -82,6 +88,7 @@ class Padded:
     """One row a sequence; `real` (B, S) marks what is not padding, wherever the padding stands."""
 
     real: Tensor
+    gaps: bool = True  # whether it may stand between tokens
 
     @property
     def at(self) -> Tensor:
@@ -242,6 +249,8 @@ class PackedPast:
 @dataclass(frozen=True)
 class Packed:
     """Source and target sequences end to end in one row each, in the same order."""
+
+    gaps: ClassVar = False
 
     at: Tensor  # (S,)
     target_at: Tensor  # (T,)

@@ -1,7 +1,8 @@
 """Recurrent layers: cells written out as on the slides, and the same cells over a whole sequence in one fused call.
 
 A state is what one layer carries from step to step: (h,), or (h, c) for an LSTM, each (B, H). Steps that are not `real`
-are padding, wherever they stand: they leave the state as it is and give zeros.
+are padding, wherever they stand: they leave the state as it is and give zeros. Without `gaps`, none stands between
+real ones.
 
 B batch, T steps, X width in, H hidden width, G gates.
 """
@@ -142,12 +143,13 @@ def unrolled(cell: Cell, x: Tensor, state: State, real: Tensor | None = None) ->
     return (y if real is None else y.masked_fill(~real[:, :, None], 0.0)), state
 
 
-def fused(cell: Cell, x: Tensor, state: State, real: Tensor | None = None) -> tuple[Tensor, State]:
+def fused(cell: Cell, x: Tensor, state: State, real: Tensor | None = None, gaps: bool = True) -> tuple[Tensor, State]:
     """The same in one call of the library's kernels, from a zero state where there is padding.
 
-    Padding is told to the kernel in columns of their own, which shut the gates that would change the state.
+    Padding is told to the kernel in columns of their own, which shut the gates that would change the state. What is
+    revealed still changes there: where there may be gaps, real steps are moved together.
     """
-    if real is not None and gapped(real):
+    if real is not None and gaps and gapped(real):
         to = real_first(real)  # (B, T)
         x = torch.zeros_like(x).scatter(1, to[:, :, None].expand_as(x), x)
         y, after = _fused(cell, x, state, torch.zeros_like(real).scatter(1, to, real))
@@ -164,7 +166,7 @@ def gapped(real: Tensor) -> bool:
 
 
 def _fused(cell: Cell, x: Tensor, state: State, real: Tensor | None = None) -> tuple[Tensor, State]:
-    """The same where no padding stands between real steps: an output there is not the last one, whatever is kept."""
+    """The same where padding does no harm to what follows it."""
     into: Tensor = cell.x.weight
     if real is not None:
         x, into = _flagged(cell, x, into, real)
@@ -218,14 +220,17 @@ class Layer(nn.Module):
         after: State = (self.cell if watched(self.cell) else self.cell.quick)(x, state)
         return after
 
-    def forward(self, x: Tensor, state: State | None = None, real: Tensor | None = None) -> tuple[Tensor, State]:
+    def forward(
+        self, x: Tensor, state: State | None = None, real: Tensor | None = None, gaps: bool = True
+    ) -> tuple[Tensor, State]:
         if x.shape[1] == 0:
             raise ValueError("there is nothing to read: the sequence has no steps")
         if x.shape[1] == 1 and real is None:
             state = self.step(x[:, 0], state or self.zeros(x))
             return state[0][:, None], state  # (B, T, H)
-        run = unrolled if watched(self.cell) or (state and real is not None) else fused
-        return run(self.cell, x, state or self.zeros(x), real)
+        if watched(self.cell) or (state and real is not None):
+            return unrolled(self.cell, x, state or self.zeros(x), real)
+        return fused(self.cell, x, state or self.zeros(x), real, gaps)
 
 
 class Both(nn.Module):
@@ -235,9 +240,11 @@ class Both(nn.Module):
         super().__init__()
         self.ahead, self.back = Layer(kind, width, hidden), Layer(kind, width, hidden)
 
-    def forward(self, x: Tensor, state: None = None, real: Tensor | None = None) -> tuple[Tensor, State]:
-        y, ahead = self.ahead(x, None, real)
-        z, back = self.back(x.flip(1), None, None if real is None else real.flip(1))
+    def forward(
+        self, x: Tensor, state: None = None, real: Tensor | None = None, gaps: bool = True
+    ) -> tuple[Tensor, State]:
+        y, ahead = self.ahead(x, None, real, gaps)
+        z, back = self.back(x.flip(1), None, None if real is None else real.flip(1), gaps)
         return torch.cat([y, z.flip(1)], -1), (*ahead, *back)  # (B, T, 2 * H)
 
 
@@ -251,12 +258,12 @@ class Stack(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(
-        self, x: Tensor, states: tuple[State, ...] | None = None, real: Tensor | None = None
+        self, x: Tensor, states: tuple[State, ...] | None = None, real: Tensor | None = None, gaps: bool = True
     ) -> tuple[Tensor, tuple[State, ...]]:
         after: list[State] = []
         for number, (layer, output) in enumerate(zip(self.layers, self.outputs, strict=True)):
             x = self.dropout(x) if number else x
-            x, state = layer(x, states[number] if states else None, real)  # (B, T, H)
+            x, state = layer(x, states[number] if states else None, real, gaps)  # (B, T, H)
             x = output(x)
             after.append(state)
         return x, tuple(after)

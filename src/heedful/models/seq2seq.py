@@ -58,7 +58,7 @@ class RecurrentReader(nn.Module):
         self.parts = CELLS[e.cell].parts  # of a state, hidden first
 
     def forward(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        memory, states = self.stack(x, None, layout.real)  # (B, S, M)
+        memory, states = self.stack(x, None, layout.real, layout.gaps)  # (B, S, M)
         summary = torch.cat(states[-1][:: self.parts], -1)  # (B, M)
         return self.output(memory), summary
 

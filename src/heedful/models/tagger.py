@@ -32,7 +32,7 @@ class Tagger(nn.Module):
         x = self.dropout(FEATURES[self.config.features](layers))  # (B, T, F)
         if self.reader is not None:
             assert not isinstance(layout, EndToEnd), "an LSTM reads a row from end to end"
-            x, _ = self.reader(x, None, layout.real)
+            x, _ = self.reader(x, None, layout.real, layout.gaps)
             x = self.dropout(x)  # (B, T, E)
         return self.head(x.flatten(0, 1)[words])  # (M, C)
 

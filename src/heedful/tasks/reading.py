@@ -17,7 +17,7 @@ def layout_of(sequences: Sequences) -> EndToEnd | Padded:
     """Where each token stands, and what it may see."""
     if sequences.packed:
         return EndToEnd.of(sequences.lengths, sequences.ids.shape[1], sequences.longest)
-    return Padded(sequences.real)
+    return Padded(sequences.real, gaps=False)
 
 
 def vectors(model: Any, sequences: Sequences) -> Tensor:

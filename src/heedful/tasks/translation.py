@@ -51,7 +51,7 @@ def translation_loss(model: Translating, batch: Batch, label_smoothing: float = 
         layout: Layout = Packed.of(batch.source_lengths, batch.target_lengths, source, target, batch.longest)
         given, wanted = batch.target, batch.labels
     else:
-        layout = Padded(batch.source_real)
+        layout = Padded(batch.source_real, gaps=False)
         given, wanted = batch.target[:, :-1], batch.target[:, 1:]
     x = model.read(batch.source, given, layout)  # (B, T, D)
     return projected_cross_entropy(
@@ -67,7 +67,7 @@ def reinforced_translation_loss(model: Exploring, batch: PairBatch, label_smooth
     other sentences at that place, which does not depend on the choice, so that the gradient is right on average.
     """
     given, wanted = batch.target[:, :-1], batch.target[:, 1:]
-    x, chosen = model.explore(batch.source, given, Padded(batch.source_real))  # (B, T, D), (B, T)
+    x, chosen = model.explore(batch.source, given, Padded(batch.source_real, gaps=False))  # (B, T, D), (B, T)
     loss = projected_cross_entropy(
         x.flatten(0, 1), model.tokens.weight, wanted.flatten(), label_smoothing, ignore=Tokenizer.pad
     )
@@ -253,7 +253,7 @@ class Translator:
         return found
 
     def _start(self, source: Tensor, real: Tensor | None) -> tuple[Any, Tensor]:
-        layout = None if real is None else Padded(real)
+        layout = None if real is None else Padded(real, gaps=False)
         prefix = torch.full((len(source), 1), Tokenizer.bos, device=self.device)  # (B, 1)
         return self.model.start(source, layout), prefix
 
