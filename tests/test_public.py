@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,12 @@ def test_the_names_are_these_and_each_is_there() -> None:
     assert all(getattr(heedful, name) is not None for name in NAMES)
     with pytest.raises(AttributeError, match="has no attribute 'lode'"):
         heedful.lode  # noqa: B018
+
+
+def test_dir_lists_the_names_and_fetches_none() -> None:
+    asked = "import sys, heedful; print(set(heedful.__all__) <= set(dir(heedful)), 'torch' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True, timeout=60)
+    assert found.stdout == "True False\n"
 
 
 def test_train_load_translate_watch(tmp_path: Path) -> None:

@@ -56,6 +56,11 @@ _PLACES = {
 }
 
 
+def __dir__() -> list[str]:
+    """The public names, which `globals()` lacks until they are fetched."""
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> object:
     """Public names are fetched when first asked for, so that `import heedful` costs nothing."""
     if name in _PLACES:

@@ -170,7 +170,7 @@ def reads(speaker: Any) -> bool:
 
 def translates(speaker: Any) -> bool:
     """Whether a model reads one text and writes another."""
-    return hasattr(speaker.model, "alignment") and hasattr(speaker, "search")
+    return hasattr(speaker, "align") and hasattr(speaker, "search")
 
 
 def writes(speaker: Any) -> bool:

@@ -17,10 +17,11 @@ from heedful.data.batches import Batches, Encoded, encode
 from heedful.data.sources import Examples, Split
 from heedful.data.tokenizers import Tokenizer
 from heedful.jobs import Evaluated, Job, Names, Progress
-from heedful.models.configs import Seq2SeqConfig, TransformerConfig
+from heedful.models import build
+from heedful.models.configs import Seq2SeqConfig, TransformerConfig, with_vocab
 from heedful.recipe.translation import DecodeConfig, TranslationRecipe
 from heedful.tasks.compiled import compiled
-from heedful.tasks.translation import Translator, perplexity_loss, reinforced_translation_loss, translation_loss
+from heedful.tasks.translation import Translator, aligns, perplexity_loss, reinforced_translation_loss, translation_loss
 from heedful.training.metrics import bleu, chrf, exact_match
 
 
@@ -144,6 +145,7 @@ class TranslationJob(Job):
         """To translate, with a look at where the model looked, and to search more widely."""
         run = shlex.quote(str(folder))
         sample = test.samples[0][0] if test and test.samples else "some text"
-        looks = self.recipe.model.kind == "transformer" or self.recipe.model.attention is not None
-        told = [f"heedful translate {run} {shlex.quote(sample)}{' --align' * looks}"]
+        with torch.device("meta"):  # what the model is made of, without its numbers
+            model = build(with_vocab(self.recipe.model, self.recipe.tokenizer.vocab))
+        told = [f"heedful translate {run} {shlex.quote(sample)}{' --align' * aligns(model)}"]
         return [*told, f"heedful eval {run} --beams 4"] if test else told

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from heedful.blocks.layouts import Layout, Packed, Padded
 from heedful.blocks.losses import Loss, projected_cross_entropy
@@ -224,7 +224,7 @@ class Translator:
 
         Of the layers, the one whose rows are sharpest (of the least entropy) is shown: it tells the most.
         """
-        if not any(fnmatchcase(name, self.model.alignment) for name in taps(self.model)):
+        if not aligns(self.model):
             raise UserError(
                 "this model does not look at the source while it writes",
                 found="a model without attention",
@@ -306,6 +306,12 @@ class Translator:
                 )
                 for ids, length, log, score in zip(tokens, lengths, logs, scores, strict=True)
             ]
+
+
+def aligns(model: nn.Module) -> bool:
+    """Whether a model has taps that show where it looks at the source."""
+    pattern = getattr(model, "alignment", "")
+    return any(fnmatchcase(name, pattern) for name in taps(model))
 
 
 class TooLongError(ValueError):

@@ -15,6 +15,7 @@ from heedful.explore.inspect import Look, Trace, translates
 from heedful.explore.packets import pack
 from heedful.explore.views import Asked, Request, input_in
 from heedful.explore.views.heads import told
+from heedful.tasks.translation import aligns
 
 if TYPE_CHECKING:
     from heedful.explore.subjects import Explorer, Subject
@@ -31,7 +32,7 @@ class Aligned(Asked):
 
 
 def fits(subject: Subject) -> bool:
-    return subject.broken is None and translates(subject.speaker) and subject.has_tap(subject.model.alignment)
+    return subject.broken is None and translates(subject.speaker) and aligns(subject.model)
 
 
 def steps(explorer: Explorer, asked: Asked) -> bytes:

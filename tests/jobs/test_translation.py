@@ -1,0 +1,107 @@
+"""A translation model of another kind than the two that are shipped: all that is asked is what it can do."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import ClassVar, Literal
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import heedful
+from heedful.blocks.embedding import Tied
+from heedful.blocks.layouts import Layout, Whole
+from heedful.blocks.state import Shared
+from heedful.blocks.taps import Tap
+from heedful.config import Config
+from heedful.errors import UserError
+from heedful.experiment import Finished
+from heedful.jobs import JOBS, job_of
+from heedful.models import MODELS
+from heedful.recipe import PLACES, load_recipe
+from heedful.recipe.translation import TranslationRecipe
+
+TINY = [
+    "data.train=60", "data.valid=4", "data.test=4", "tokenizer.vocab=90", "train.budget.steps=2",
+    "train.batch_tokens=256", "train.accumulate=1", "train.average=1", "train.schedule.warmup=1",
+]  # fmt: skip
+
+
+class BagConfig(Config):
+    """The mean of the source's words, said at every step."""
+
+    packs: ClassVar = False
+
+    kind: Literal["bag"] = "bag"
+    vocab: int | None = None
+    width: int = 8
+    context: int = 48
+    looks: bool = False
+
+    def parameters(self, vocab: int) -> int:
+        return vocab * self.width
+
+
+class Bag(nn.Module):
+    """source (B, S), target (B, T) -> logits (B, T, V)."""
+
+    def __init__(self, config: BagConfig) -> None:
+        super().__init__()
+        assert config.vocab is not None
+        self.config, self.tokens = config, Tied(config.vocab, config.width)
+        if config.looks:
+            self.alignment, self.weights = "weights", Tap()
+
+    def start(self, source: Tensor, layout: Layout | None = None) -> Shared[tuple[Tensor, Tensor]]:
+        layout = layout or Whole(source)
+        real = torch.ones_like(source, dtype=torch.bool) if layout.real is None else layout.real
+        return Shared((self.tokens(source), real / real.sum(1, keepdim=True).clamp(min=1)))
+
+    def features(self, target: Tensor, state: Shared[tuple[Tensor, Tensor]]) -> Tensor:
+        x, share = state.value
+        weights = share[:, None].expand(-1, target.shape[1], -1)  # (B, T, S)
+        weights = self.weights(weights[:, None])[:, 0] if self.config.looks else weights
+        y = (weights @ x).repeat_interleave(len(target) // len(x), 0)
+        return y + self.tokens(target)
+
+    def read(self, source: Tensor, target: Tensor, layout: Layout | None = None) -> Tensor:
+        return self.features(target, self.start(source, layout))
+
+    def forward(self, target: Tensor, state: Shared[tuple[Tensor, Tensor]]) -> tuple[Tensor, object]:
+        return self.tokens.logits(self.features(target, state)), state
+
+
+class BagRecipe(TranslationRecipe):
+    """The recipe of translation with the new kind in its union."""
+
+    model: BagConfig = BagConfig()
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("bag_of_words")
+    module.Bag, module.BagRecipe = Bag, BagRecipe  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "bag_of_words", module)
+    monkeypatch.setitem(MODELS, "bag", ("bag_of_words", "Bag", BagConfig))
+    monkeypatch.setitem(PLACES, "translation", ("bag_of_words", "BagRecipe"))
+    monkeypatch.setitem(JOBS, "translation", (*JOBS["translation"][:2], ("bag",)))
+
+
+@pytest.mark.parametrize("looks", [False, True])
+def test_a_third_kind_is_trained_reported_and_used(looks: bool, tmp_path: Path) -> None:
+    recipe = load_recipe("numbers", [*TINY, f"model={{kind: bag, looks: {str(looks).lower()}}}"])
+    run = tmp_path / "run"
+    assert isinstance(list(heedful.train(recipe, run))[-1], Finished)
+    assert ("--align" in (run / "report.html").read_text(encoding="utf-8")) == looks
+    assert ("--align" in job_of(recipe).next(run, None)[0]) == looks
+    translator = heedful.load(run)
+    (found,) = translator.search(["three"])
+    if looks:
+        assert translator.align("three", found[0]).layer == 1
+    else:
+        with pytest.raises(UserError, match="does not look at the source"):
+            translator.align("three", found[0])
+    assert heedful.show(run, view="run").html
