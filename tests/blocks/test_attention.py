@@ -11,6 +11,7 @@ from torch import Tensor
 from heedful.blocks import attention
 from heedful.blocks.attention import KV, MultiHead, SelfAttention, attend, softmax
 from heedful.blocks.masks import Bias, Mask, alibi, causal, dense, order, padding, prefix, real, same, window
+from heedful.blocks.positions import Rotary
 from heedful.blocks.scores import Additive, General, Location, cosine, dot, scaled_dot
 from heedful.blocks.taps import Tap, watch
 from tolerance import close
@@ -335,3 +336,52 @@ def test_dropout_takes_weights_and_keeps_their_mean() -> None:
         drawn = torch.stack([block(x) for _ in range(400)])
     assert not drawn[0].equal(drawn[1])
     assert float((drawn.mean(0) - still).abs().max()) < 0.15
+
+
+# ------------------------------------------------------------------ dimensions, memories, edits
+def test_heads_and_batch_may_be_missing() -> None:
+    q, k, v = torch.randn(3, 1, 4, 6), torch.randn(3, 1, 5, 6), torch.randn(3, 1, 5, 2)
+    mask, bias = torch.rand(3, 1, 4, 5) < 0.7, torch.randn(4, 5)
+    whole = attend(q, k, v, mask, bias)
+    close(attend(q[:, 0], k[:, 0], v[:, 0], mask[:, 0], bias), whole[:, 0])
+    close(attend(q[1, 0], k[1, 0], v[1, 0], mask[1, 0], bias), whole[1, 0])
+    tap = Tap()
+    tap.listener = lambda weights: None
+    close(attend(q[1, 0], k[1, 0], v[1, 0], mask[1, 0], bias, weights=tap), whole[1, 0])
+    close(attend(q[:, 0], q[:, 0], q[:, 0], causal()), attend(q, q, q, causal())[:, 0])
+
+
+@pytest.mark.parametrize("shapes", [((4,), (4,), (4,)), ((2, 4), (1, 2, 4), (2, 4)), ((2, 4), (3, 4), (5, 4))])
+def test_other_dimensions_are_refused_in_words(shapes: Sequence[tuple[int, ...]]) -> None:
+    with pytest.raises(ValueError, match=r"but attention takes q \(T, K\), k \(S, K\) and v \(S, E\)"):
+        attend(*(torch.zeros(shape) for shape in shapes))
+
+
+@pytest.mark.parametrize("rotary", [None, Rotary(9, 4)])
+def test_many_heads_take_a_memory_as_it_is(rotary: Rotary | None) -> None:
+    heads, x, memory, at = MultiHead(8, 2, rotary=rotary), torch.randn(2, 3, 8), torch.randn(2, 5, 8), torch.arange(3)
+    close(heads(x, memory, at=at), heads(x, heads.remember(memory), at=at))
+    close(heads(x, at=at), heads(x, heads.remember(x, at), at=at))
+    close(heads(x, x, causal(), at=at), heads(x, heads.remember(x, at), causal(), at=at))
+
+
+def sparsemax(scores: Tensor) -> Tensor:
+    """The point of the simplex that is nearest to the scores (Martins and Astudillo, 2016)."""
+    largest = scores.sort(-1, descending=True).values
+    beyond = largest.cumsum(-1) - 1
+    size = (largest * torch.arange(1, scores.shape[-1] + 1) > beyond).sum(-1, keepdim=True).clamp(min=1)
+    return (scores - beyond.gather(-1, size - 1) / size).clamp(min=0)
+
+
+@pytest.mark.parametrize("nowhere", [False, True])
+def test_an_edit_of_the_weights_gives_no_nan_where_masked(nowhere: bool) -> None:
+    heads, x = MultiHead(8, 2), torch.randn(2, 4, 8, requires_grad=True)
+    mask = torch.ones(4, 4, dtype=torch.bool).tril()
+    mask[2] &= not nowhere
+    with watch(heads, "weights", lambda name, weights: sparsemax(weights.log())):
+        y = heads(x, None, mask)
+    assert bool(y.isfinite().all())
+    y.square().sum().backward()
+    grads = [x.grad, *(weight.grad for weight in heads.parameters())]
+    assert all(grad is not None and bool(grad.isfinite().all()) for grad in grads)
+    assert bool(grads[0].any())

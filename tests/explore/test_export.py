@@ -184,6 +184,13 @@ def test_a_notebook_shows_the_view_in_a_frame_of_its_own(
     assert asked == []
     page.close()
     assert shown.save(tmp_path / "view.html").read_text(encoding="utf-8") == shown.html
+    for name in ("view.svg", "view.png", "view", "view.pdf"):
+        with pytest.raises(UserError, match="a view is written as a page") as error:
+            shown.save(tmp_path / name)
+        assert "for SVG or PNG, open the page" in str(error.value.todo)
+    with pytest.raises(UserError):
+        shown.save(tmp_path / "nowhere" / "view.html")
+    assert [file.name for file in tmp_path.iterdir() if file.name.startswith("view")] == ["view.html"]
 
 
 def test_a_view_that_makes_no_sense_is_refused(run: Callable[[str], Path]) -> None:

@@ -75,11 +75,23 @@ def attend(
 ) -> Tensor:
     """softmax(score(q, k) + bias, where mask) v, with q (B, H, T, K), k (B, H, S, K), v (B, H, S, E).
 
-    Masks and biases are rules, or dense tensors of two to four dimensions that broadcast to (B, H, T, S). With the
+    All three may lack the heads, or the heads and the batch. Masks and biases are rules, or dense tensors of two to as
+    many dimensions that broadcast to (B, H, T, S), without the heads where q lacks them. With the
     scaled dot product and nobody watching, the same sentence runs in a fused kernel. When q has W times the rows of k,
     W hypotheses in a row read one memory, and stand as further queries. `choose` may make other weights of the weights,
     and `dropout` is the share of them set to zero.
     """
+    if not q.dim() == k.dim() == v.dim() or not 2 <= q.dim() <= 4 or k.shape[-2] != v.shape[-2]:
+        raise ValueError(
+            f"q, k and v have the shapes {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}, but attention takes "
+            "q (T, K), k (S, K) and v (S, E), all with the same dimensions before: none, (B,) or (B, H)"
+        )
+    if q.dim() < 4:
+        lead = (None,) * (4 - q.dim()) if q.dim() == 2 else (slice(None), None)
+        mask = mask[:, None] if isinstance(mask, Tensor) and mask.dim() == q.dim() == 3 else mask
+        bias = bias[:, None] if isinstance(bias, Tensor) and bias.dim() == q.dim() == 3 else bias
+        o = attend(q[lead], k[lead], v[lead], mask, bias, score, scores, weights, products, choose, dropout)
+        return o[0, 0] if q.dim() == 2 else o[:, 0]
     rows, _, queries, _ = q.shape
     if rows != k.shape[0]:
         q = q.unflatten(0, (k.shape[0], -1)).transpose(1, 2).flatten(2, 3)  # (B, H, W * T, K)
@@ -104,7 +116,7 @@ def attend(
         a = a if bias is None else a + bias
         a = a if scores is None else scores(a)
         b = softmax(a, mask if isinstance(mask, Tensor) else None)
-        b = b if weights is None else weights(b)
+        b = b if weights is None else edited(b, mask if isinstance(mask, Tensor) else None, weights)
         b = F.dropout((b if choose is None else choose(b)).to(v.dtype), dropout)
         o = b @ v  # (B, H, T, E)
         if products is not None and heard(products):
@@ -112,6 +124,14 @@ def attend(
     if rows != k.shape[0]:
         o = o.unflatten(2, (-1, queries)).transpose(1, 2).flatten(0, 1)  # (B * W, H, T, E)
     return o
+
+
+def edited(weights: Tensor, mask: Tensor | None, tap: Tap) -> Tensor:
+    """The weights that somebody saw or replaced; what they make of a masked key, as log(0), has no gradient."""
+    if mask is None or not heard(tap):
+        return tap(weights)
+    replaced = tap(weights.masked_fill(~mask, 0.0))
+    return replaced.masked_fill(~mask.any(-1, keepdim=True), 0.0)
 
 
 def look_back(q: Tensor, memory: "KV") -> Tensor:
@@ -146,8 +166,9 @@ class KV(NamedTuple):
 class MultiHead(nn.Module):
     """o = W_o [o_1; ...; o_H], where o_i = attend(W_q x, W_k m, W_v m) in head i (Vaswani et al., 2017).
 
-    `remember(m)` gives keys and values, which a cache may hold or extend; calling it with x and those attends. Without
-    `output` there is no W_o, as in some lectures.
+    Calling it with x and a memory m attends to that, and with x alone to x itself. `remember(m)` gives keys and values,
+    which a cache may hold or extend, and which may stand for the memory. Without `output` there is no W_o, as in some
+    lectures.
     """
 
     entrances = ("remember",)  # methods that use weights apart from a call, for those who keep weights in shards
@@ -175,7 +196,7 @@ class MultiHead(nn.Module):
 
     def itself(self, x: Tensor, mask: Visible = None, bias: Bias | None = None, at: Tensor | None = None) -> Tensor:
         """Attention to x (B, T, D) from each of its own places."""
-        return self(x, self.remember(x, at), mask, bias, at)
+        return self(x, None, mask, bias, at)
 
     def split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, H, T, K)
@@ -186,8 +207,18 @@ class MultiHead(nn.Module):
         return KV(k if self.rotary is None or at is None else self.rotary(k, at), v)
 
     def forward(
-        self, x: Tensor, memory: KV, mask: Visible = None, bias: Bias | Tensor | None = None, at: Tensor | None = None
+        self,
+        x: Tensor,
+        memory: KV | Tensor | None = None,
+        mask: Visible = None,
+        bias: Bias | Tensor | None = None,
+        at: Tensor | None = None,
     ) -> Tensor:
+        """The places `at` are those of x; a memory that has its own is given as what `remember` makes of it."""
+        if memory is None or memory is x:
+            memory = self.remember(x, at)
+        elif isinstance(memory, Tensor):
+            memory = self.remember(memory)
         q = self.split(self.q(x))  # (B, H, T, K)
         q = self.queries(q if self.rotary is None or at is None else self.rotary(q, at))
         fast = self.score is scaled_dot and not heard(self.keys, self.values, self.scores, self.weights)

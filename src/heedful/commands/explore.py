@@ -16,14 +16,13 @@ import typer
 
 from heedful.commands.display import say
 from heedful.errors import UserError, printable
-from heedful.explore.export import Wish, first_view, page_of
+from heedful.explore.export import Wish, first_view, page_of, require_html, write_page
 from heedful.explore.guard import Policy, serve
 from heedful.explore.page import built
 from heedful.explore.protocol import listen
 from heedful.explore.server import application
 from heedful.explore.subjects import Explorer
 from heedful.loading import few_threads
-from heedful.training import files
 
 PORT = 8765  # the usual one, so that a link to a view stays right
 TOKEN = "HEEDFUL_TOKEN"
@@ -42,7 +41,7 @@ def explore_verb(
     if (view is not None or settings) and out is None:
         raise UserError("a view is chosen in the page", where="--view" if view else "--set", todo="add --out FILE.html")
     if out is not None:
-        require_html(out)
+        require_html(out, "--out")
     built()
     chosen = os.environ.get(TOKEN) or None
     policy = Policy.open(host, PORT if port is None else port, chosen)
@@ -90,13 +89,6 @@ def is_free(policy: Policy) -> bool:
     return True
 
 
-def require_html(out: Path) -> None:
-    """Refuse at once a name at which no page can be written."""
-    files.require_place(out, "--out")
-    if out.suffix.lower() not in (".html", ".htm"):
-        raise UserError("a view is a page", where="--out", found=str(out), expected="a name that ends in .html")
-
-
 def write(explorer: Explorer, out: Path, view: str | None, settings: Sequence[str]) -> None:
     """Write a view of the first subject, with everything in it that the page will ask."""
     state: dict[str, Any] = {"model": next(iter(explorer.subjects))}
@@ -106,11 +98,5 @@ def write(explorer: Explorer, out: Path, view: str | None, settings: Sequence[st
             raise UserError("this is not KEY=VALUE", where="--set", found=setting, expected="such as text=hello")
         state[key] = value
     page = page_of(explorer, Wish(view=view or first_view(explorer), state=state))
-    fresh = files.temporary(out)
-    with files.disk_errors(out.parent, f"write {out.name}"):
-        try:
-            fresh.write_text(page, encoding="utf-8")
-            files.rename(fresh, out)
-        finally:
-            fresh.unlink(missing_ok=True)
+    write_page(out, page)
     say(f"wrote {shlex.quote(str(out))}: {len(page.encode()) / 1e6:.1f} MB; it opens from the disk")

@@ -19,6 +19,7 @@ from heedful.errors import UserError, shown
 from heedful.explore.page import built
 from heedful.explore.subjects import Explorer, asked
 from heedful.explore.views import Request, find
+from heedful.training import files
 
 MOST_ASKED = 2000  # questions that a file answers
 MOST_TOLD = 100  # questions that a page tells of
@@ -108,6 +109,27 @@ def digest(text: str) -> str:
     return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
+def require_html(out: Path, where: str) -> None:
+    """Refuse at once a name at which no page can be written."""
+    files.require_place(out, where)
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise UserError(
+            "a view is written as a page", where=where, found=str(out), expected="a name that ends in .html",
+            todo="for SVG or PNG, open the page and use its buttons",
+        )  # fmt: skip
+
+
+def write_page(out: Path, page: str) -> None:
+    """Write a page, which appears whole or not at all."""
+    fresh = files.temporary(out)
+    with files.disk_errors(out.parent, f"write {out.name}"):
+        try:
+            fresh.write_text(page, encoding="utf-8")
+            files.rename(fresh, out)
+        finally:
+            fresh.unlink(missing_ok=True)
+
+
 class Shown:
     """A view of a model, for a notebook: it shows itself, and `save` writes it to a file."""
 
@@ -115,9 +137,10 @@ class Shown:
         self.html, self.height = html, height
 
     def save(self, path: str | Path) -> Path:
-        """Write the page; it opens from the disk, without a server."""
+        """Write the page to a file that ends in .html; it opens from the disk, without a server."""
         file = Path(path)
-        file.write_text(self.html, encoding="utf-8")
+        require_html(file, "path")
+        write_page(file, self.html)
         return file
 
     def _repr_html_(self) -> str:
