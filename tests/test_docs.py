@@ -66,8 +66,9 @@ from heedful.recipe import KINDS, shipped
 from heedful.recipe.answering import AnsweringTask
 from heedful.recipe.choosing import MultipleChoiceTask
 from heedful.recipe.classification import ClassificationTask, RegressionTask
-from heedful.recipe.finetuning import Start
+from heedful.recipe.finetuning import EncoderStart
 from heedful.recipe.language_model import CausalStart, LanguageModelTask, WritingConfig
+from heedful.recipe.parts import Start
 from heedful.recipe.pretraining import PretrainingTask
 from heedful.recipe.reconstruction import ReconstructionTask
 from heedful.recipe.tagging import TaggingTask
@@ -233,6 +234,7 @@ SETTINGS: dict[str, type[Config]] = {
     "task, `kind: tagging`": TaggingTask,
     "task, `kind: answering`": AnsweringTask,
     "start": Start,
+    "start, of a fine-tuned encoder": EncoderStart,
     "data, `kind: documents`": Documents,
     "data.train, `kind: text`": TextDocuments,
     "data.train, `kind: jsonl`": JsonDocuments,

@@ -38,7 +38,7 @@ TINY = [
     "model.hidden=32", "model.context=48", "model.encoder_layers=1", "model.decoder_layers=1", "model.dropout=0.1",
     "train.batch_tokens=1024", "train.accumulate=2", "train.budget.steps=40", "train.log_every=1",
     "train.evaluate_every=10", "train.save_every=10", "train.samples=3", "train.keep=3", "train.average=2",
-    "train.schedule.warmup=5", "train.optimizer.lr=2e-2",
+    "train.use=average", "train.schedule.warmup=5", "train.optimizer.lr=2e-2",
 ]  # fmt: skip
 
 
@@ -255,7 +255,7 @@ def test_the_best_checkpoint_is_kept_beside_the_newest(tmp_path: Path, monkeypat
     list(train(recipe("train.budget.steps=12", "train.evaluate_every=2", "train.save_every=2", "train.keep=2"), run))
     assert [point.step for point in newest(run, 9)[0]] == [12, 10, 4]
     state = newest(run, 1)[0][0].state
-    assert (state["best_step"], state["best_score"]) == (4, 50.0)
+    assert state["best"] == [[4, 50.0]]
 
 
 def test_the_best_is_one_that_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +263,7 @@ def test_the_best_is_one_that_can_be_kept(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(translation, "chrf", lambda *_: Score("chrf", next(scores), ""))
     run = tmp_path / "run"
     list(train(recipe("train.budget.steps=10", "train.evaluate_every=2", "train.save_every=4"), run))
-    assert newest(run, 1)[0][0].state["best_step"] == 4  # 2 and 6 were better, and are on no disk
+    assert newest(run, 1)[0][0].state["best"][0][0] == 4  # 2 and 6 were better, and are on no disk
 
 
 def test_the_final_model_is_the_mean_of_the_last_checkpoints(whole: tuple[Path, list[Happening]]) -> None:
@@ -464,6 +464,80 @@ def outcome_of_step(run: Path, step: int) -> bytes:
     return (run / "checkpoints" / f"step-{step:08d}" / "model.safetensors").read_bytes()
 
 
+def flip(file: Path) -> None:
+    """Change one bit in the middle of a file."""
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+AVERAGING = (
+    "train.average=3",
+    "train.keep=4",
+    "train.save_every=2",
+    "train.budget.steps=12",
+    "train.evaluate_every=12",
+)
+
+
+@pytest.fixture(scope="module")
+def averaging(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A complete run whose model is the mean of three checkpoints, of which it keeps four."""
+    run = tmp_path_factory.mktemp("averaging") / "run"
+    list(train(recipe(*AVERAGING), run))
+    return run
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda folder: flip(folder / "model.safetensors"),
+        lambda folder: (folder / "model.safetensors").unlink(),
+        shutil.rmtree,
+    ],
+    ids=["flipped bit", "file deleted", "folder deleted"],
+)
+def test_an_average_has_exactly_its_steps_or_the_run_stops(
+    averaging: Path, tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(averaging, run)
+    shutil.rmtree(run / "model")
+    (run / "results.json").unlink()
+    harm(run / "checkpoints" / "step-00000010")
+    with pytest.raises(UserError, match="mean of steps 8, 10, 12") as error:
+        list(train(recipe(*AVERAGING), run))
+    assert "step-00000010" in str(error.value.where)
+    assert not (run / "model").exists()
+    for step in (10, 12):  # what it says helps: they are trained again, bit for bit
+        assert "every later one, to train them again from step-00000008" in str(error.value.todo)
+        shutil.rmtree(run / "checkpoints" / f"step-{step:08d}", ignore_errors=True)
+    list(train(recipe(*AVERAGING), run))
+    assert (run / "model/model.safetensors").read_bytes() == (averaging / "model/model.safetensors").read_bytes()
+
+
+def test_what_an_average_will_lack_is_said_before_training_goes_on(averaging: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(averaging, run)
+    shutil.rmtree(run / "model")
+    shutil.rmtree(run / "checkpoints" / "step-00000012")
+    flip(run / "checkpoints" / "step-00000008" / "model.safetensors")
+    events: list[Happening] = []
+    with pytest.raises(UserError, match="mean of steps 8, 10, 12") as error:
+        events.extend(train(recipe(*AVERAGING), run))
+    assert error.value.where == str(run / "checkpoints" / "step-00000008" / "model.safetensors")
+    assert not any(isinstance(event, Step) for event in events)
+
+
+def test_a_damaged_checkpoint_that_is_not_averaged_is_no_matter(averaging: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(averaging, run)
+    shutil.rmtree(run / "model")
+    flip(run / "checkpoints" / "step-00000006" / "model.safetensors")
+    list(train(recipe(*AVERAGING), run))
+    assert (run / "model/model.safetensors").read_bytes() == (averaging / "model/model.safetensors").read_bytes()
+
+
 def test_training_that_explodes_ends_with_its_own_code_and_no_bad_checkpoint(tmp_path: Path) -> None:
     wild = ("train.optimizer.lr=1e37", "train.clip=null", "train.schedule={kind: constant}", "train.save_every=1")
     for name, changes in (("seen", ("train.evaluate_every=1",)), ("unseen", ("train.evaluate_every=1000",))):
@@ -586,16 +660,19 @@ def test_a_checkpoint_with_weights_of_another_model_is_refused(copied: Path) -> 
     shutil.rmtree(copied / "model")
     text = (copied / "recipe.yaml").read_text()
     (copied / "recipe.yaml").write_text(text.replace("width: 16", "width: 32"))
-    with pytest.raises(UserError, match="do not fit the model") as error:
+    with pytest.raises(UserError, match="not the recipe that step-00000040 was made with") as error:
         load(copied)
-    assert str(error.value.where).endswith("step-00000040/model.safetensors")
+    assert "model.width: 16 in step-00000040, 32 now" in str(error.value.found)
 
 
-def test_results_that_cannot_be_read_are_named(copied: Path) -> None:
+def test_results_that_cannot_be_read_are_named_and_made_anew_by_training(copied: Path) -> None:
+    wanted = results(copied)
     (copied / "results.json").write_text('{"step": 3}')
     with pytest.raises(UserError, match="test scores cannot be read") as error:
-        list(train(recipe(), copied))
+        results(copied)
     assert error.value.where == str(copied / "results.json")
+    list(train(recipe(), copied))
+    assert results(copied) == wanted
     (copied / "results.json").unlink()
     assert results(copied) is None
     assert not finished(list(train(recipe(), copied))).stopped

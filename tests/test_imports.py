@@ -49,6 +49,7 @@ LAYERS: dict[str, set[str]] = {
         "yamltext",
         "data",
         "models.configs",
+        "training.choice",
         "training.configs",
         "hf.configs",
         "hf.causal_configs",

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from heedful.errors import UserError
+from heedful.training.choice import at
 
 app = typer.Typer(
     name="heedful",
@@ -42,6 +43,10 @@ RunOption = Annotated[
 Beams = Annotated[int | None, typer.Option(min=1, max=1000, help="Hypotheses kept; else as the recipe says.")]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON, one object a line.")]
 Batch = Annotated[int, typer.Option(min=1, max=100_000, help="Lines translated together.")]
+Which = Annotated[
+    str | None,
+    typer.Option("--checkpoint", metavar="NAME|STEP", help="best, last, average or a step; else the final model."),
+]
 
 
 def _version(wanted: bool) -> None:
@@ -155,11 +160,12 @@ def evaluate(
         int | None, typer.Option(min=1, help="Tokens that a gpt predicts in each of its windows, which overlap.")
     ] = None,
     as_json: Json = False,
+    checkpoint: Which = None,
 ) -> None:
     """Score a trained model on its data. The scores come with their signatures, and samples."""
     from heedful.commands.evaluate import eval_verb
 
-    eval_verb(run, split, beams, as_json, stride)
+    eval_verb(at(run, checkpoint), split, beams, as_json, stride)
 
 
 @app.command()
@@ -177,6 +183,7 @@ def translate(
     top_p: Annotated[float | None, typer.Option(min=1e-6, max=1, help="Draw from this share of likelihood.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Which chance.")] = 0,
     batch: Batch = 64,
+    checkpoint: Which = None,
 ) -> None:
     """Translate texts, or lines that are piped in. Lines stay in order, and empty ones stay empty."""
     from heedful.commands.translate import Sampling, translate_verb
@@ -186,7 +193,9 @@ def translate(
         raise UserError(
             "--temperature, --top-k, --top-p and --seed are about chance", todo="add --sample, or leave them out"
         )
-    translate_verb(run, texts or [], beams, top, sampling if sample else None, as_json, align, align_to, batch)
+    translate_verb(
+        at(run, checkpoint), texts or [], beams, top, sampling if sample else None, as_json, align, align_to, batch
+    )
 
 
 @app.command()
@@ -225,6 +234,7 @@ def generate(
     ] = False,
     bf16: Annotated[bool, typer.Option("--bf16", help="Weights in half precision: faster on a GPU.")] = False,
     as_json: Json = False,
+    checkpoint: Which = None,
 ) -> None:
     """Go on with texts, token by token. What is longer than the model's context is forgotten, the older half first."""
     from heedful.commands.generate import Wish, generate_verb
@@ -234,7 +244,7 @@ def generate(
         "length_penalty": length_penalty, "repetition_penalty": repetition_penalty, "no_repeat": no_repeat,
         "at_least": at_least,
     }  # fmt: skip
-    generate_verb(run, prompts or [], Wish(manner, greedy, samples, seed, special, bf16), as_json)
+    generate_verb(at(run, checkpoint), prompts or [], Wish(manner, greedy, samples, seed, special, bf16), as_json)
 
 
 @app.command()
@@ -243,11 +253,12 @@ def judge(
     trees: Annotated[list[str] | None, typer.Argument(metavar="TREE", help="Trees, or - for lines of stdin.")] = None,
     nodes: Annotated[bool, typer.Option("--nodes", help="Show what is said of every part.")] = False,
     as_json: Json = False,
+    checkpoint: Which = None,
 ) -> None:
     """Say the class of trees, as (2 (2 not) (2 bad)). Their labels are not read, and may be any word."""
     from heedful.commands.judge import judge_verb
 
-    judge_verb(run, trees or [], nodes, as_json)
+    judge_verb(at(run, checkpoint), trees or [], nodes, as_json)
 
 
 @app.command()
@@ -258,11 +269,12 @@ def classify(
         bool, typer.Option("--pair", help="Texts come two and two; in a line of stdin, with a tab between.")
     ] = False,
     as_json: Json = False,
+    checkpoint: Which = None,
 ) -> None:
     """Say the class of texts, or their number. Lines stay in order, and empty ones stay empty."""
     from heedful.commands.classify import classify_verb
 
-    classify_verb(run, texts or [], pair, as_json)
+    classify_verb(at(run, checkpoint), texts or [], pair, as_json)
 
 
 @app.command()
@@ -283,11 +295,12 @@ def tag(
     run: EncoderFolder,
     texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts, or - for lines of stdin.")] = None,
     as_json: Json = False,
+    checkpoint: Which = None,
 ) -> None:
     """Mark names and the like in texts. Says what each is, how sure that is, and at which characters it stands."""
     from heedful.commands.tag import tag_verb
 
-    tag_verb(run, texts or [], as_json)
+    tag_verb(at(run, checkpoint), texts or [], as_json)
 
 
 @app.command()
@@ -299,11 +312,12 @@ def answer(
     ] = None,
     top: Annotated[int, typer.Option(min=1, max=1000, help="How many answers to show, the likeliest first.")] = 1,
     as_json: Json = False,
+    checkpoint: Which = None,
 ) -> None:
     """Answer questions about a passage. An answer is a part of it: how sure, and at which characters it stands."""
     from heedful.commands.answer import answer_verb
 
-    answer_verb(run, passage, questions or [], top, as_json)
+    answer_verb(at(run, checkpoint), passage, questions or [], top, as_json)
 
 
 def _only_reads() -> None:
@@ -330,12 +344,13 @@ def embed(
     eight_bits: Annotated[
         bool, typer.Option("--int8", help="Eight bits, on a CPU: faster, a little less exact.")
     ] = False,
+    checkpoint: Which = None,
 ) -> None:
     """Turn texts into vectors. Lines stay in order, however many there are; without --out, each is a JSON object."""
     _only_reads()
     from heedful.commands.embed import embed_verb
 
-    embed_verb(run, texts or [], layers, pooling, out, similar, eight_bits)
+    embed_verb(at(run, checkpoint), texts or [], layers, pooling, out, similar, eight_bits)
 
 
 @app.command()
@@ -346,12 +361,13 @@ def fill(
     ] = None,
     top: Annotated[int, typer.Option(min=1, max=100, help="How many words to show for each gap.")] = 5,
     as_json: Json = False,
+    checkpoint: Which = None,
 ) -> None:
     """Tell the words that [MASK] hides. Where there are several, says how much they depend on each other."""
     _only_reads()
     from heedful.commands.fill import fill_verb
 
-    fill_verb(run, texts or [], top, as_json)
+    fill_verb(at(run, checkpoint), texts or [], top, as_json)
 
 
 @app.command("next")
@@ -368,11 +384,13 @@ def next_word(
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Draw them side by side into a PNG file.")
     ] = None,
     as_json: Json = False,
+    checkpoint: Which = None,
 ) -> None:
     """Tell the word for a gap, in both directions. Words behind the gap change nothing for a causal model."""
     from heedful.commands.next import next_verb
 
-    next_verb(text, causal, masked, top, out, as_json)
+    chosen = [run and at(run, checkpoint) for run in (causal, masked)]
+    next_verb(text, chosen[0], chosen[1], top, out, as_json)
 
 
 Pictured = Annotated[
@@ -402,11 +420,12 @@ def reconstruct(
     count: Shown = None,
     seed: NoiseSeed = 0,
     as_json: Json = False,
+    checkpoint: Which = None,
 ) -> None:
     """Draw images beside what an autoencoder makes of them. Their errors stand beneath."""
     from heedful.commands.reconstruct import reconstruct_verb
 
-    reconstruct_verb(run, images or [], out, beside or [], pca, walk, count, seed, as_json)
+    reconstruct_verb(at(run, checkpoint), images or [], out, beside or [], pca, walk, count, seed, as_json)
 
 
 @app.command()
@@ -419,11 +438,12 @@ def denoise(
     count: Shown = None,
     seed: NoiseSeed = 0,
     as_json: Json = False,
+    checkpoint: Which = None,
 ) -> None:
     """Draw images, what noise leaves of them, and what an autoencoder restores."""
     from heedful.commands.reconstruct import denoise_verb
 
-    denoise_verb(run, images or [], out, noise, noisy_already, count, seed, as_json)
+    denoise_verb(at(run, checkpoint), images or [], out, noise, noisy_already, count, seed, as_json)
 
 
 @app.command()
@@ -431,11 +451,12 @@ def encode(
     run: RunFolder,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write: .npy, .npz or .csv.")],
     images: Pictured = None,
+    checkpoint: Which = None,
 ) -> None:
     """Write the codes that an autoencoder makes of images. With their labels, where these are known."""
     from heedful.commands.reconstruct import encode_verb
 
-    encode_verb(run, images or [], out)
+    encode_verb(at(run, checkpoint), images or [], out)
 
 
 @app.command()
@@ -447,11 +468,12 @@ def predict(
     beams: Beams = None,
     force: Annotated[bool, typer.Option("--force", help="Write even where a file is in the way.")] = False,
     batch: Batch = 64,
+    checkpoint: Which = None,
 ) -> None:
     """Translate a file of JSON lines. Every object gets a "prediction"."""
     from heedful.commands.translate import predict_verb
 
-    predict_verb(run, source, to, field, beams, force, batch)
+    predict_verb(at(run, checkpoint), source, to, field, beams, force, batch)
 
 
 @app.command()
@@ -463,11 +485,12 @@ def convert(
     ] = None,
     ledger: Annotated[bool, typer.Option("--ledger", help="Print what became of each tensor.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a model that is in the way.")] = False,
+    checkpoint: Which = None,
 ) -> None:
     """Turn a BERT or GPT into another kind of folder. Every tensor is accounted for, and no code of others is run."""
     from heedful.commands.convert import convert_verb
 
-    convert_verb(source, target, to, ledger, force)
+    convert_verb(at(source, checkpoint), target, to, ledger, force)
 
 
 @app.command()
@@ -626,11 +649,12 @@ def explore(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="What its address would say: text=..., layer=2."),
     ] = None,
+    checkpoint: Which = None,
 ) -> None:
     """Look inside models in the browser. Opens a local page on runs and models; nothing leaves this machine."""
     from heedful.commands.explore import explore_verb
 
-    explore_verb(folders, host, port, browser, out, view, settings or [])
+    explore_verb([at(folder, checkpoint) for folder in folders], host, port, browser, out, view, settings or [])
 
 
 @app.command()

@@ -8,35 +8,50 @@ import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from heedful.config import render
 from heedful.errors import UserError
 from heedful.jobs import Encoded, Evaluated, Job, Read, Vocabulary, job_of
-from heedful.loading import cores, read_recipe, write_portable
+from heedful.loading import Opened, cores, opened, read_recipe, write_portable
 from heedful.models import build
 from heedful.reading import exists
 from heedful.recipe import Recipe, check_recipe, recipe_of
 from heedful.recipe.finetuning import Finetuning
-from heedful.scoring import plain, results, scored
-from heedful.training.checkpoint import Checkpoint, RunFolder, is_saved, newest
+from heedful.recipe.parts import Start
+from heedful.scoring import Used, digest, made_from, plain, results, scored, write_results
+from heedful.training.checkpoint import Checkpoint, RunFolder, checkpoint_at, is_saved
+from heedful.training.choice import Use
+from heedful.training.configs import TrainConfig
 from heedful.training.distributed import Parallel, Team
 from heedful.training.environment import environment, memory
 from heedful.training.events import read_events, told_broken
-from heedful.training.files import append_jsonl, disk_errors, trim_jsonl, write_text_atomic
-from heedful.training.loop import Counters, Due, Epoch, Saved, Step, choose_device, fit, in_steps, repeat_exactly, spent
-from heedful.training.ownership import make_parents
+from heedful.training.files import append_jsonl, disk_errors, keep_events, trim_jsonl, write_text_atomic
+from heedful.training.loop import (
+    Counters,
+    Due,
+    Epoch,
+    Saved,
+    Step,
+    averaged,
+    choose_device,
+    fit,
+    in_steps,
+    over,
+    repeat_exactly,
+)
+from heedful.training.optim import Cosine, Linear
+from heedful.training.ownership import BUDGET, MAY_DIFFER, MAY_GROW, Changes, changes, make_parents, refused
 from heedful.training.saving import Saver
 from heedful.training.tensors import EXIT_NOT_FINITE
-from heedful.training.weights import fingerprint, load_strictly, require_fit, weights_of
+from heedful.training.ties import require_contents, require_made_with, require_of_run, run_name
+from heedful.training.weights import average, fingerprint, load_strictly, require_fit, weights_of
 
-# Settings that say how a run is computed, not what; a run may go on with others, at the price of the last bits.
-MAY_DIFFER = frozenset(f"train.{name}" for name in ("threads", "workers", "device", "parallel", "save_behind"))
+NOT_COMPUTED = frozenset({"run", "recipe", "tokenizer", "data", "valid", "test"})  # what a manifest tells besides
 
 
 @dataclass(frozen=True)
@@ -102,9 +117,13 @@ def train(
     path = Path(run)
     make_parents(path)
     with RunFolder.create_or_open(
-        path, render(recipe), keep=recipe.train.keep, every=recipe.train.save_every, may_differ=MAY_DIFFER
+        path,
+        render(recipe),
+        keep=recipe.train.keep,
+        every=recipe.train.save_every,
+        may_differ=MAY_DIFFER | MAY_GROW,
     ) as folder:
-        folder.preflight(model=4 * size, checkpoint=4 * size * 3)
+        folder.preflight(4 * size, 4 * size * 3, recipe.train.keep_best)
         yield from _train(recipe, folder, path, device, stop, team)
 
 
@@ -127,7 +146,9 @@ def _train(
     read: Read = job.read("train")
     valid: Read = job.read("valid")
     yield Stage(job.words.learning)
-    text = team.word(_vocabulary(job, path, read).json if folder else "")
+    checkpoint = folder.latest() if folder else None
+    origin = None if team.word("begun" if checkpoint else "") else origin_of(job)
+    text = team.word(_vocabulary(job, path, read, checkpoint is not None, origin).json if folder else "")
     vocabulary = job.open(text, str(path / job.file))
     yield Stage(job.words.encoding)
     encoded: Encoded = job.encode(read, vocabulary)
@@ -136,10 +157,11 @@ def _train(
 
     torch.manual_seed(recipe.train.seed)
     config = job.fitted(recipe.model, vocabulary, "model")
+    whole = origin is not None and is_of(origin, config, job)
     if (told := config.parameters(vocabulary.vocab)) > recipe.size:  # the words of trees are counted only now
         _require_memory(told, device, team, recipe.train.parallel)
         if folder:
-            folder.preflight(model=4 * told, checkpoint=4 * told * 3)
+            folder.preflight(4 * told, 4 * told * 3, recipe.train.keep_best)
     model: Any = build(config)
     size = sum(weight.numel() for weight in model.parameters())
     there = cores(team.local_world)
@@ -147,22 +169,37 @@ def _train(
     torch.set_num_threads(threads)
     model.to(device)
 
-    checkpoint = folder.latest() if folder else None
-    counters = Counters(**json.loads(team.word(json.dumps(checkpoint.state if checkpoint else {}))))
+    state = json.loads(team.word(json.dumps(checkpoint.state if checkpoint else {})))
+    counters = Counters.restored(state, recipe.train)
+    began: tuple[str, ...] = ()
     if not counters.step:
-        job.begin(model, vocabulary)
+        if origin is not None and whole:
+            load_strictly(model, origin.tensors, origin.file)
+            began = (f"all weights begin from {recipe.start.folder}",) if recipe.start else ()
+        else:
+            job.begin(model, vocabulary)
+        origin = None  # its weights are in the model now
         if team.world > 1:
             team.require_same(
                 "model to begin with", fingerprint(model), "give every machine the same files to begin from"
             )
-    setting = environment(device) | team.environment(recipe.train.parallel)
+    name = run_name(path, checkpoint) if folder else ""
+    setting = {"run": name, **environment(device), **team.environment(recipe.train.parallel)}
     packs = config.packs and device.type == "cuda"
     packed = recipe.train.batching == "packed" or (recipe.train.batching == "auto" and packs)
-    data = {"tokenizer": vocabulary.sha256, "data": encoded.sha256}
-    batching = {"packed": packed, "batch_tokens": recipe.train.batch_tokens, "accumulate": recipe.train.accumulate}
-    about = {**setting, **data, **batching, "seed": recipe.train.seed, "deterministic": recipe.train.deterministic}
+    made_with: dict[str, Any] = {
+        "recipe": recipe.model_dump(mode="json"),
+        "tokenizer": vocabulary.sha256,
+        "data": encoded.sha256,
+    }
+    if folder:
+        made_with |= {"valid": digest(valid, held_out), "test": _test_data(job, vocabulary)}
+    exactness = {"packed": packed, "seed": recipe.train.seed, "deterministic": recipe.train.deterministic}
+    about = {**setting, **made_with, **exactness}
+    changed: Changes = {}
     if checkpoint:
-        _require_same_samples(checkpoint, path, job.file, data, packed)
+        _require_same_samples(checkpoint, path, job.file, about)
+        changed = _require_own(checkpoint, path, recipe, name)
         require_fit(model, checkpoint.load("model"), checkpoint.path / "model.safetensors")
     saved = {
         stem: team.tensors(checkpoint.load(stem) if checkpoint else None)
@@ -170,19 +207,22 @@ def _train(
     }
     broken = 0
     if folder:
-        folder.prune(counters.best_step)  # where a crash came between a save and this
+        folder.prune(counters.kept)  # where a crash came between a save and this
         broken = read_events(path).broken
         trim_jsonl(path / "metrics.jsonl", counters.step)
         write_text_atomic(path / "env.json", json.dumps(setting, indent=2) + "\n")
     yield Started(
         counters.step, size, len(encoded), encoded.dropped, read.skipped, vocabulary.vocab, str(setting["device"]),
         threads, team.world,
-        (*_notes(folder, checkpoint, about, recipe, team, broken), *job.notes(encoded)),
+        (*_notes(folder, checkpoint, about, changed, recipe, team, broken), *began, *job.notes(encoded)),
     )  # fmt: skip
 
     even = device.type == "cuda" and not team.together  # where steps of few shapes are kept as graphs
     batches, loss_of = job.batches(encoded, packed, even), job.loss_of(model, packed)
     settings = in_steps(recipe.train, batches)
+    if checkpoint and _use(job) == "average":  # what is lacking shows before hours of training, not after them
+        end = settings.budget.steps or counters.step
+        require_all(path, recipe, name, averaged(settings, counters, end), counters.step)
     # Of a sharded model no process has all; the leader looks at a copy of it.
     sharded = team.together and recipe.train.parallel == "fsdp"
     shown: Any = build(config) if sharded and team.leads else model
@@ -199,18 +239,20 @@ def _train(
                     shown.load_state_dict(weights)
                     del weights
                 result = _validated(job, speaker, valid, held_out, event)
-                score = job.merit(result)
-                if event.saved and (counters.best_score is None or score > counters.best_score):
-                    counters.best_score, counters.best_step = score, event.step
+                counters.judge(event.step, job.merit(result), event.saved, recipe.train)
                 _record(path, result)
                 yield result
             else:
                 if team.leads:
                     _record(path, event, recipe.train.log_every)
                 yield event
-    stopped = spent(settings, counters) < 1
+    stopped = not over(settings, counters)
+    if not stopped and not counters.patient(recipe.train):
+        yield Noted(
+            f"stopped early: no better {job.metric} on the validation set in the last {counters.waited:,} evaluations"
+        )
     if folder and not stopped:
-        yield from _finish(job, folder, config, shown, speaker, counters, len(encoded))
+        yield from _finish(job, folder, config, shown, speaker, counters, about, len(encoded))
     yield Finished(counters.step, stopped, str(path))
 
 
@@ -245,7 +287,8 @@ def _validated(job: Job, speaker: Any, valid: Read, held_out: Encoded, event: Du
 def _notes(
     folder: RunFolder | None,
     checkpoint: Checkpoint | None,
-    about: Mapping[str, object],
+    about: Mapping[str, Any],
+    settings: Changes,
     recipe: Recipe,
     team: Team,
     broken: int,
@@ -258,12 +301,23 @@ def _notes(
         yield told_broken(folder.path, broken)
     if checkpoint:
         then = checkpoint.manifest.about
-        changed = [name for name, value in about.items() if then.get(name, value) != value]
+        changed = [name for name in about if name not in NOT_COMPUTED and then.get(name, about[name]) != about[name]]
         yield from (
             f"{name} was {then[name]} and is {about[name]} now: results may differ in the last bits" for name in changed
         )
+        grown = [name for name in settings if name in MAY_GROW]
+        yield from (f"{name} was {settings[name][0]} and is {settings[name][1]} now" for name in grown)
+        schedule = recipe.train.schedule
+        stretched = isinstance(schedule, Cosine | Linear) and any(name in BUDGET for name in grown)
+        if stretched:
+            yield (
+                f"the {schedule.kind} schedule follows the budget: from here on the learning rate is that of the "
+                "larger one, so that this is not the run that had it from the beginning"
+            )
+        if then.get("test", about["test"]) != about["test"]:
+            yield "the test data are others than when the run began: the model is scored on those that are there now"
         exact = recipe.train.deterministic or about["device"] == "cpu"
-        if not changed and exact and recipe.train.budget.minutes is None:
+        if not (changed or stretched) and exact and recipe.train.budget.minutes is None:
             yield "versions, machine, threads and processes are as before: the run goes on bit for bit"
         elif not exact:
             yield "results may differ in the last bits, since train.deterministic is off"
@@ -276,75 +330,108 @@ def _notes(
         )
 
 
-def _require_same_samples(checkpoint: Checkpoint, run: Path, file: str, data: dict[str, str], packed: bool) -> None:
+def _require_same_samples(checkpoint: Checkpoint, run: Path, file: str, about: Mapping[str, Any]) -> None:
     """Refuse to go on with other samples, or in another order, than the run began with."""
-    about = checkpoint.manifest.about
-    if about["packed"] != packed:
-        before, now = ("padded", "packed") if packed else ("packed", "padded")
+    if checkpoint.manifest.about["packed"] != about["packed"]:
+        before, now = ("padded", "packed") if about["packed"] else ("packed", "padded")
         raise UserError(
             "this run cannot go on in the same order of samples",
             where="train.batching",
             found=f"{now} batches on this device, {before} ones when the run began",
             todo=f"go on on the device it began on, or begin anew elsewhere with train.batching={before}",
         )
-    for name, where in (("tokenizer", str(run / file)), ("data", "the training data")):
-        if about.get(name, data[name]) != data[name]:  # a run of an older version may not have noted it
-            raise UserError(
-                "this is not what the run began with",
-                where=where,
-                found=f"contents of SHA-256 {data[name][:16]}...",
-                expected=f"contents of SHA-256 {about[name][:16]}..., as in {checkpoint.path.name}",
-                todo="put the former file back, or begin anew with another --run",
-            )
+    places = {"tokenizer": str(run / file), "data": "the training data", "valid": "the validation data"}
+    require_contents(checkpoint, about, places)
+
+
+def _require_own(checkpoint: Checkpoint, run: Path, recipe: Recipe, name: str) -> Changes:
+    """Refuse a checkpoint of another run, or of another recipe, and tell which settings changed that may."""
+    about, settings = checkpoint.manifest.about, recipe.model_dump(mode="json")
+    require_of_run(checkpoint.path, about, name, "delete it, or put the run's own back")
+    return require_made_with(checkpoint.path, about, settings, run, MAY_DIFFER | MAY_GROW)
+
+
+def _test_data(job: Job, vocabulary: Vocabulary) -> str | None:
+    """What tells the test data from any others, if there are any."""
+    if not _has_test(job.recipe):
+        return None
+    read = job.read("test")
+    return digest(read, job.encode(read, vocabulary))
 
 
 def _finish(
-    job: Job, folder: RunFolder, config: Any, model: nn.Module, speaker: Any, counters: Counters, examples: int
+    job: Job,
+    folder: RunFolder,
+    config: Any,
+    model: nn.Module,
+    speaker: Any,
+    counters: Counters,
+    about: Mapping[str, Any],
+    examples: int,
 ) -> Iterator[Happening]:
     """Average the last checkpoints, write the portable model, score it on the test set, and report on all that."""
     recipe = job.recipe
-    # A stop between two saves leaves a checkpoint too, which is not averaged: the model does not depend on stops.
-    regular = (
-        checkpoint
-        for checkpoint in newest(folder.path, recipe.train.keep + 3)[0]
-        if checkpoint.step % recipe.train.save_every == 0 or checkpoint.step == counters.step
-    )
-    checkpoints = list(islice(regular, recipe.train.average))
+    used = _used(job, counters)
+    checkpoints = require_all(folder.path, recipe, about["run"], used.steps, counters.step)
     load_strictly(model, average([checkpoint.load("model") for checkpoint in checkpoints]), checkpoints[0].path)
     model.eval()
-    write_portable(folder.path / "model", job, config, model, speaker.tokenizer)
+    made = {"run": about["run"], "checkpoint": asdict(used)}
+    write_portable(folder.path / "model", job, config, model, speaker.tokenizer, made)
     curve(folder.path, job.words.loss)
-    result = results(folder.path) if _has_test(recipe) else None
-    if result is None and _has_test(recipe):
-        yield Stage(job.words.testing.format("test"))
-        result = scored(speaker, recipe, "test", counters.step)
-        write_text_atomic(folder.path / "results.json", json.dumps(plain(result), indent=2, ensure_ascii=False) + "\n")
-    if result is not None:
-        if not read_events(folder.path).evaluated("test"):  # a crash may have come before this
-            _record(folder.path, result)
+    result = None
+    if _has_test(recipe):
+        of = made_from(folder.path, recipe, about["test"]) | {"checkpoint": asdict(used)}
+        result = results(folder.path, of)
+        if result is None:
+            yield Stage(job.words.testing.format("test"))
+            result = scored(speaker, recipe, "test", counters.step)
+            write_results(folder.path, result, of)
+        _record_test(folder.path, result)
         yield result
-    yield from _report(job, folder.path, config, speaker, result, examples)
+    yield from _report(job, folder.path, config, speaker, result, examples, used.text)
 
 
 def _report(
-    job: Job, run: Path, config: Any, speaker: Any, result: Evaluated | None, examples: int
+    job: Job, run: Path, config: Any, speaker: Any, result: Evaluated | None, examples: int, used: str
 ) -> Iterator[Happening]:
     """Draw the run's pictures and write its report; a run that cannot draw is complete all the same."""
     from heedful.report import write_report
 
     yield Stage("drawing pictures")
     try:
-        write_report(run, job, config, speaker, result, examples)
+        write_report(run, job, config, speaker, result, examples, used)
     except Exception as error:
         yield Noted(f"there is no report of this run, which is complete all the same: {error}")
 
 
-def average(states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean of several sets of weights, taken in float64."""
-    return {
-        name: torch.stack([state[name].double() for state in states]).mean(0).to(states[0][name].dtype)
-        for name in states[0]
-    }
+def _use(job: Job) -> Use:
+    """Which checkpoint the final model is, as the recipe asks for."""
+    train: TrainConfig = job.recipe.train
+    return train.use or ("average" if train.average > 1 else "best" if job.validates else "last")
+
+
+def _used(job: Job, counters: Counters) -> Used:
+    """The steps that the final model is made from."""
+    use, train = _use(job), job.recipe.train
+    steps = {
+        "best": [step for step, _ in counters.best[:1]] or [counters.step],
+        "last": [counters.step],
+        # A stop between two saves leaves a checkpoint too, which is not averaged: the model does not depend on stops.
+        "average": averaged(train, counters, counters.step),
+    }[use]
+    merit = dict(counters.best).get(steps[0]) if len(steps) == 1 else None
+    score = merit if merit is None or job.metric != "loss" else -merit
+    return Used(use, tuple(steps), counters.step, job.metric, score)
+
+
+def require_all(run: Path, recipe: Recipe, name: str, steps: Sequence[int], now: int) -> list[Checkpoint]:
+    """Those checkpoints of the final model that are due by now, the newest first; none may be lacking."""
+    many = f"the final model is the mean of steps {', '.join(map(str, steps))}"
+    why = many if len(steps) > 1 else "the final model is made from it"
+    found = [checkpoint_at(run, step, why) for step in sorted(steps, reverse=True) if step <= now]
+    for checkpoint in found:
+        _require_own(checkpoint, run, recipe, name)
+    return found
 
 
 def curve(run: Path, unit: str) -> Path | None:
@@ -373,14 +460,58 @@ def _has_test(recipe: Recipe) -> bool:
     return recipe.data.test is not None
 
 
-def _vocabulary(job: Job, folder: Path, read: Read) -> Vocabulary:
-    """The run's vocabulary, learned once and kept."""
+def origin_of(job: Job) -> Opened | None:
+    """The model of the same task that a run starts from, if its recipe names one; what else there is, the job reads."""
+    start: Start | None = job.recipe.start
+    found = opened(start.path) if start is not None else None
+    if start is None or found is None:
+        return None
+    if isinstance(found, Opened) and found.job is type(job):
+        return found
+    if job.starts_elsewhere:
+        return None
+    raise UserError(
+        "this run cannot start from that folder",
+        where=f"start.folder: {start.folder}",
+        found="a model of another task" if isinstance(found, Opened) else "a model that others wrote",
+        expected=f"a run or a model of the task {job.recipe.task.kind}",
+    )
+
+
+def is_of(origin: Opened, config: Any, job: Job) -> bool:
+    """Whether all weights of the folder to start from are for this model; if only a part can be, the job takes it."""
+    settings = {"model": config.model_dump(mode="json")}
+    there = {"model": origin.config.model_dump(mode="json")}
+    if (given := job.recipe.model_dump(mode="json").get("tokenizer")) and "tokenizer" in origin.recipe:
+        settings, there = {**settings, "tokenizer": given}, {**there, "tokenizer": origin.recipe["tokenizer"]}
+    changed = changes(there, settings)
+    fixed = {key: told for key, told in changed.items() if not key.rpartition(".")[2].endswith(("dropout", "freeze"))}
+    if fixed and not job.starts_elsewhere:
+        raise UserError(
+            "the model to start from is another than the recipe describes",
+            where=f"start.folder: {job.recipe.start.folder}",
+            found=refused(fixed, frozenset(), "there"),
+            expected="the same model and tokenizer; dropout may be another",
+            todo="give the recipe of that run: heedful train RUN/recipe.yaml start.folder=RUN --run OTHER",
+        )
+    return not fixed
+
+
+def _vocabulary(job: Job, folder: Path, read: Read, begun: bool, origin: Opened | None) -> Vocabulary:
+    """The run's vocabulary, learned when it begins, or that of the model it starts from, and kept from then on."""
     path = folder / job.file
-    if exists(path):
+    if begun and exists(path):
         return job.load(path)
-    vocabulary = job.learn(read)
+    vocabulary = origin.vocabulary if origin is not None else job.learn(read)
     write_text_atomic(path, vocabulary.json)
     return vocabulary
+
+
+def _record_test(run: Path, result: Evaluated) -> None:
+    """Let the metrics hold these test scores and no others: not those of a former model, nor none after a crash."""
+    if read_events(run).evaluated("test") != [json.loads(json.dumps(plain(result)))]:
+        keep_events(run / "metrics.jsonl", lambda event: event.get("split") != "test")
+        _record(run, result)
 
 
 def _record(run: Path, event: Step | Epoch | Saved | Evaluated, every: int = 1) -> None:

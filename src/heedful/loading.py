@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,41 +22,70 @@ from heedful.models import MODELS, build
 from heedful.models.configs import HeadConfig
 from heedful.reading import exists, is_file, is_folder, require_folder
 from heedful.recipe import Recipe, recipe_in
-from heedful.training.checkpoint import is_saved, newest
+from heedful.training.checkpoint import is_saved
+from heedful.training.choice import at, picked
+from heedful.training.chosen import chosen
 from heedful.training.portable import read_model, write_model
+from heedful.training.sealed import read_manifest
+from heedful.training.ties import require_own_model
 from heedful.training.weights import require_fit
 
 
-def load(path: str | Path, device: str | None = None) -> Any:
+def load(path: str | Path, device: str | None = None, checkpoint: str | int | None = None) -> Any:
     """A trained model from a run folder (its final model, else its newest checkpoint) or from a model folder.
 
     What it can do depends on its task: a `Translator`, say, or a `Writer`. A folder may be of Hugging Face's make, too.
+    `checkpoint` chooses one of a run's: best, last, average or the number of a step.
     """
-    folder = Path(path)
     place = _place(device)
+    found = opened(at(Path(path), checkpoint))
+    if isinstance(found, Path):
+        return _foreign(found, place)
+    model = _built(found.config, found.tensors, found.file)
+    return found.job.speaker(model, found.config, found.vocabulary, found.decode, place, found.notes)
+
+
+class Opened(NamedTuple):
+    """What a run or a model folder of ours holds, each part checked."""
+
+    job: type[Job]
+    config: Any
+    decode: Any
+    vocabulary: Vocabulary
+    tensors: dict[str, Tensor]
+    file: Path
+    recipe: Mapping[str, Any]  # what it was trained with, as far as that is known
+    notes: tuple[str, ...] = ()
+
+
+def opened(path: Path) -> Opened | Path:
+    """What a run, a checkpoint of it or a model folder holds; of a folder that others wrote, its path."""
+    folder, which = picked(path)
     require_folder(folder, "a run folder or a model folder", "`heedful runs` lists the runs below a folder")
     portable = folder / "model" if is_folder(folder / "model") else folder
-    notes: tuple[str, ...] = ()
-    if foreign(folder):
-        return _foreign(folder, place)
-    if portable != folder or is_file(folder / "config.json"):
+    if which is None and foreign(folder):
+        return folder
+    if which is None and (portable != folder or is_file(folder / "config.json")):
+        if portable != folder and is_file(folder / "recipe.yaml"):
+            require_own_model(portable, folder, read_recipe(folder).model_dump(mode="json"))
         job, config, decode, vocabulary, tensors = _portable(portable)
-        weights = portable / "model.safetensors"
-    else:
-        described = job_of(read_recipe(folder))
-        if not is_saved(folder):
-            begun = exists(folder / described.file)
-            raise UserError(
-                "this run has no checkpoint yet" if begun else "this run has not begun",
-                where=str(folder),
-                todo="train on with the same command, then try again",
-            )
-        job, vocabulary, decode = type(described), described.load(folder / described.file), described.decode
-        config = job.fitted(described.recipe.model, vocabulary, f"{folder / 'recipe.yaml'}: model")
-        checkpoints, damaged = newest(folder, 1)
-        notes = tuple(f"passed over a damaged checkpoint: {broken.reason}" for broken in damaged)
-        tensors, weights = checkpoints[0].load("model"), checkpoints[0].path / "model.safetensors"
-    return job.speaker(_built(config, tensors, weights), config, vocabulary, decode, place, notes)
+        about = read_manifest(portable).about if is_file(portable / "manifest.json") else {}
+        recipe = about.get("recipe") or {}
+        return Opened(job, config, decode, vocabulary, tensors, portable / "model.safetensors", recipe)
+    described = job_of(read_recipe(folder))
+    if not is_saved(folder):
+        begun = exists(folder / described.file)
+        raise UserError(
+            "this run has no checkpoint yet" if begun else "this run has not begun",
+            where=str(folder),
+            todo="train on with the same command, then try again",
+        )
+    job, vocabulary, recipe = type(described), described.load(folder / described.file), described.recipe
+    settings = recipe.model_dump(mode="json")
+    found = chosen(folder, which, settings, recipe.train)
+    found.require_vocabulary(vocabulary.sha256, folder / described.file)
+    config = job.fitted(recipe.model, vocabulary, f"{folder / 'recipe.yaml'}: model")
+    return Opened(job, config, described.decode, vocabulary, found.tensors, found.file, settings, found.notes)
 
 
 def _built(config: Any, tensors: dict[str, Tensor], weights: Path) -> nn.Module:
@@ -147,7 +176,8 @@ def _place(device: str | None) -> torch.device:
 
 
 def read_recipe(folder: Path) -> Recipe:
-    """The recipe that a run folder was made from."""
+    """The recipe that a run folder was made from, or the run of a checkpoint."""
+    folder, _ = picked(folder)
     file = folder / "recipe.yaml"
     if not is_file(file):
         raise UserError(
@@ -191,9 +221,11 @@ def cores(processes: int = 1) -> int:
     return max(1, found // processes)
 
 
-def write_portable(folder: Path, job: Job, config: Config, model: nn.Module, vocabulary: Vocabulary) -> None:
-    """The folder that `load` reads: config.json, model.safetensors, and the vocabulary's file."""
+def write_portable(
+    folder: Path, job: Job, config: Config, model: nn.Module, vocabulary: Vocabulary, made: Mapping[str, Any]
+) -> None:
+    """The folder that `load` reads: config.json, model.safetensors, and the vocabulary's file; `made` says by whom."""
     settings = {"task": job.recipe.task.kind, "model": config.model_dump()}
     settings |= {"decode": job.decode.model_dump()} if job.decoding else {}
-    about = {"recipe": job.recipe.model_dump(mode="json")}
+    about = {"recipe": job.recipe.model_dump(mode="json"), **made}
     write_model(folder, json.dumps(settings, indent=2) + "\n", model.state_dict(), vocabulary.json, about, job.file)

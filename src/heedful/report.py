@@ -58,17 +58,27 @@ def last_valid(folder: Path) -> Evaluated | None:
     return read_back(seen[-1]) if seen else None
 
 
-def write_report(folder: Path, job: Job, config: Any, speaker: Any, result: Evaluated | None, examples: int) -> Path:
+def write_report(
+    folder: Path, job: Job, config: Any, speaker: Any, result: Evaluated | None, examples: int, used: str = ""
+) -> Path:
     """Draw the run's pictures, if its task has any, and write the page; the same run gives the same page again."""
     with disk_errors(folder, "write the report"):
         pictures = "".join(_painted(folder, job, speaker))
         path = folder / NAME
-        write_text_atomic(path, page(folder, job, config, speaker, result or last_valid(folder), examples, pictures))
+        shown = result or last_valid(folder)
+        write_text_atomic(path, page(folder, job, config, speaker, shown, examples, pictures, used))
     return path
 
 
 def page(
-    folder: Path, job: Job, config: Any, speaker: Any, result: Evaluated | None, examples: int, pictures: str = ""
+    folder: Path,
+    job: Job,
+    config: Any,
+    speaker: Any,
+    result: Evaluated | None,
+    examples: int,
+    pictures: str = "",
+    used: str = "",
 ) -> str:
     """The whole page as text."""
     name = folder.resolve().name
@@ -88,6 +98,7 @@ def page(
         _section("Go on", _commands(job, folder, result)),
         _section("Made with", _folded("Versions and machine", _table((), _rows(setting))) + _recipe(job)),
     ]
+    lead += f" The final model is {used}." if used else ""
     body = f"<h1>{_text(name)}</h1>\n<p class=lead>{_text(lead)}</p>\n" + "".join(parts)
     head = f'<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">\n<title>{_text(name)}</title>'
     return f'<!doctype html>\n<html lang="en">\n{head}\n<style>{STYLE}</style>\n<main>\n{body}</main>\n</html>\n'

@@ -176,8 +176,8 @@ def test_the_best_language_model_is_the_one_that_guesses_least(text: list[str], 
     events = list(train(recipe, tmp_path / "run"))
     seen = {event.step: event.loss for event in events if isinstance(event, Evaluated) and event.split == "valid"}
     state = newest(tmp_path / "run", 1)[0][0].state
-    assert state["best_step"] == min(seen, key=lambda step: seen[step])
-    assert state["best_score"] == -min(seen.values())
+    best = min(seen, key=lambda step: seen[step])
+    assert state["best"] == [[best, -seen[best]]]
 
 
 def test_scores_of_a_language_model_are_of_the_whole_text(text: list[str], tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 import pytest
 
 import heedful
-from heedful.experiment import MAY_DIFFER
 from heedful.loading import read_recipe
 from heedful.training.checkpoint import newest
+from heedful.training.ownership import MAY_DIFFER
 from torture.child import Change, Orders, work
 
 SAVE_EVERY = 4
@@ -33,6 +33,7 @@ TINY = (
     "model.hidden=32", "model.context=48", "model.encoder_layers=1", "model.decoder_layers=1", "model.dropout=0.1",
     "train.batch_tokens=512", "train.accumulate=2", f"train.budget.steps={LAST}", "train.log_every=1",
     "train.evaluate_every=8", f"train.save_every={SAVE_EVERY}", "train.samples=1", "train.keep=2", "train.average=2",
+    "train.use=average",
     "train.schedule.warmup=5", "train.optimizer.lr=2e-2",
 )  # fmt: skip
 # Fewer steps and fewer lines of metrics, for what is done at each change to the disk.
@@ -237,6 +238,7 @@ def portable(run: Path) -> dict[str, Any]:
     """The manifest of a run's model, but for how it was computed: settings with which a run may go on."""
     manifest: dict[str, Any] = json.loads((run / "model" / "manifest.json").read_text())
     del manifest["digest"]  # that of the rest
+    del manifest["about"]["run"]  # a name that is drawn for each
     for name in MAY_DIFFER:
         manifest["about"]["recipe"]["train"].pop(name.removeprefix("train."), None)
     return manifest

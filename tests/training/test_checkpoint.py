@@ -38,8 +38,8 @@ def tensors_of(step: int) -> dict[str, dict[str, torch.Tensor]]:
     }
 
 
-def save(run: RunFolder, step: int, best: int | None = None) -> Path:
-    return run.save(step, tensors_of(step), {"step": step, "loss": 1 / 3}, {"seed": 1, "threads": 1}, best=best)
+def save(run: RunFolder, step: int, *kept: int) -> Path:
+    return run.save(step, tensors_of(step), {"step": step, "loss": 1 / 3}, {"seed": 1, "threads": 1}, kept)
 
 
 def assert_is(checkpoint: Checkpoint | None, step: int) -> None:
@@ -98,7 +98,7 @@ def test_tied_weights_are_saved_under_each_name(folder: Path) -> None:
 def test_prune_keeps_the_newest_two_and_the_best(folder: Path) -> None:
     with RunFolder.create_or_open(folder, RECIPE, keep=1) as run:
         for step in (10, 20, 30, 40, 50):
-            save(run, step, best=20 if step >= 20 else None)
+            save(run, step, *([20] if step >= 20 else []))
     assert steps(folder) == [20, 40, 50]
     assert_no_leftovers(folder)
 
@@ -172,8 +172,8 @@ def whole_life(folder: Path) -> None:
         files.trim_jsonl(folder / "metrics.jsonl", first)
         for step in range(first + 1, 5):
             files.append_jsonl(folder / "metrics.jsonl", {"step": step})
-            save(run, step, best=1)
-        save(run, 4, best=1)
+            save(run, step, 1)
+        save(run, 4, 1)
 
 
 def count_operations(tmp_path: Path) -> int:
@@ -456,9 +456,9 @@ def test_pruning_that_a_crash_prevented_can_be_done_later(folder: Path) -> None:
             save(run, step)
     with RunFolder.create_or_open(folder, RECIPE, keep=2) as run:
         run.latest()
-        run.prune(1)
+        run.prune([1])
         assert steps(folder) == [1, 3, 4]
-        run.prune(None)
+        run.prune([])
         assert steps(folder) == [3, 4]
 
 

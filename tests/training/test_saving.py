@@ -160,7 +160,7 @@ def test_a_wait_that_is_interrupted_forgets_no_save(
 def test_old_checkpoints_and_the_best_are_kept_as_without_background(run: RunFolder) -> None:
     saver = Saver(run, background=True)
     for step in range(1, 6):
-        saver.save(step, tensors_of(step), {}, {}, best=2 if step >= 2 else None)
+        saver.save(step, tensors_of(step), {}, {}, [2] if step >= 2 else [])
     saver.wait()
     assert sorted(os.listdir(run.path / "checkpoints")) == [name_of(step) for step in (2, 4, 5)]
 

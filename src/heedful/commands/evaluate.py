@@ -14,6 +14,7 @@ from heedful.loading import read_recipe
 from heedful.recipe import Recipe, check_recipe
 from heedful.recipe.language_model import LanguageModelRecipe
 from heedful.scoring import plain, scored
+from heedful.training.choice import picked
 
 
 def eval_verb(run: Path, split: Split, beams: int | None, as_json: bool, stride: int | None = None) -> None:
@@ -26,7 +27,7 @@ def eval_verb(run: Path, split: Split, beams: int | None, as_json: bool, stride:
     if split == "test" and recipe.data.test is None:
         raise UserError(
             "this run has no test set",
-            where=f"{run / 'recipe.yaml'}: data.test",
+            where=f"{picked(run)[0] / 'recipe.yaml'}: data.test",
             todo=f"score it on the validation set: heedful eval {shlex.quote(str(run))} --split valid",
         )
     check_recipe(recipe, [split])

@@ -27,6 +27,7 @@ from heedful.errors import UserError, printable, shown
 from heedful.loading import read_recipe
 from heedful.reading import exists, is_file, is_folder, open_file
 from heedful.recipe import check_recipe
+from heedful.training.choice import picked
 
 GREY = {"1", "L", "LA", "La"}  # Pillow's modes without colours
 
@@ -45,7 +46,7 @@ def images_for(run: Path, paths: Sequence[str], canvas: Canvas) -> Images:
 
 def own(run: Path) -> Images:
     """The test images of a run, or those of the validation where it has no others."""
-    if not is_file(run / "recipe.yaml"):
+    if not is_file(picked(run)[0] / "recipe.yaml"):
         raise UserError(
             "this folder is a model without the data of a run", where=str(run), expected="images to read",
             todo=f"name some: heedful reconstruct {shlex.quote(str(run))} IMAGE.png",

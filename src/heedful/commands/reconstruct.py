@@ -30,6 +30,7 @@ from heedful.recipe import check_recipe
 from heedful.studies import Table
 from heedful.tasks.reconstruction import Floats, Painter
 from heedful.training import files
+from heedful.training.choice import picked
 
 
 # ------------------------------------------------------------------ reconstruct
@@ -191,13 +192,20 @@ def require_name(out: Path) -> None:
 
 
 def named(runs: Sequence[Path]) -> dict[str, Path]:
-    """Runs by the names of their folders, with those above where that does not tell them apart."""
-    whole = [path.resolve() for path in runs]
+    """Runs by the names of their folders, with those above where that does not tell them apart.
+
+    A checkpoint goes by the name of its run and its own.
+    """
+    whole = [run.resolve() if which is None else _with(run.resolve(), which) for run, which in map(picked, runs)]
     for depth in range(1, max(len(path.parts) for path in whole)):
         names = ["/".join(path.parts[-depth:]) for path in whole]
         if len(set(names)) == len(names):
             return dict(zip(names, runs, strict=True))
     raise UserError("the same run is named twice", where="--beside", found=str(runs[-1]), todo="leave it out once")
+
+
+def _with(run: Path, which: str) -> Path:
+    return run.with_name(f"{run.name}-{which}")
 
 
 def same_canvas(painters: dict[str, Painter]) -> Canvas:

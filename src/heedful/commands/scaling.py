@@ -22,7 +22,6 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from heedful.commands.display import PAUSE, duration, json_line, say
 from heedful.errors import UserError, printable
-from heedful.experiment import MAY_DIFFER
 from heedful.loading import cores
 from heedful.recipe import check_recipe, find_recipe
 from heedful.scaling.fits import LEVEL, Estimate, Law, Laws, Line, Run, Surface, fit
@@ -47,6 +46,7 @@ from heedful.scaling.sweep import (
 )
 from heedful.training.environment import memory
 from heedful.training.files import disk_errors, write_text_atomic
+from heedful.training.ownership import MAY_DIFFER
 
 REPEATED = 4  # epochs from where on a text that is read again teaches markedly less (Muennighoff et al., 2023)
 MEANING = {

@@ -19,6 +19,7 @@ from heedful.experiment import Finished, Stage, Started, train
 from heedful.jobs import Evaluated, job_of
 from heedful.reading import is_file
 from heedful.recipe import Recipe, find_recipe, load_recipe
+from heedful.scoring import used
 from heedful.training.checkpoint import is_saved
 from heedful.training.distributed import Team, find_seat
 from heedful.training.loop import Step
@@ -74,7 +75,8 @@ def train_verb(name: str, overrides: Sequence[str], run: Path | None) -> None:
             return
         job = job_of(recipe)
         lines = ["", *scoreboard(test, job)] if test else []
-        lines += ["", f"run folder  {folder}", f"loss curve  {folder / 'loss.png'}"]
+        lines += ["", f"run folder  {folder}", *([f"model       {made.text}"] if (made := used(folder)) else [])]
+        lines += [f"loss curve  {folder / 'loss.png'}"]
         lines += [f"report      {folder / 'report.html'}"] * is_file(folder / "report.html")
         lines += ["", "next:", *(f"  {command}" for command in job.next(folder, test))]
         say("\n".join(lines))

@@ -25,6 +25,7 @@ from heedful.explore.views import VIEWS, View, find
 from heedful.loading import load
 from heedful.reading import is_file, require_folder
 from heedful.scoring import results
+from heedful.training.choice import picked
 
 MOST_BYTES, MOST_KEPT = 400_000_000, 256  # what is kept of a model: how large it is at the most, and how many
 PATIENCE = 2.0  # seconds until what could not be opened is tried again
@@ -47,7 +48,7 @@ class Subject:
     """A run or a model folder: its name, and its model once it is asked for."""
 
     def __init__(self, name: str, folder: Path) -> None:
-        self.name, self.folder = name, folder
+        self.name, self.folder, self._path = name, picked(folder)[0], folder
         self.lock = RLock()  # whoever watches a model has it alone
         self._kept: OrderedDict[str, Any] = OrderedDict()
         self._opening = Lock()
@@ -58,7 +59,7 @@ class Subject:
         """The model with all that it takes to use it, loaded once; weights that can be learned, whoever asks first."""
         with self._opening, torch.inference_mode(False):
             if "speaker" not in self.__dict__:  # whoever waited here gets what the other has loaded
-                found = load(self.folder)
+                found = load(self._path)
                 if hasattr(found, "graphs"):
                     found.graphs = None  # other threads use the device, too, which no capture of steps can bear
                 self.__dict__["speaker"] = found
@@ -179,7 +180,8 @@ class Explorer:
         if not folders:
             raise UserError("there is nothing to open", todo="name a run, or a folder with a model")
         for number, folder in enumerate(folders):
-            require_folder(folder, "a run folder or a model folder", "`heedful runs` lists the runs below a folder")
+            run, _ = picked(folder)
+            require_folder(run, "a run folder or a model folder", "`heedful runs` lists the runs below a folder")
             if folder.resolve() in [other.resolve() for other in folders[:number]]:
                 raise UserError("the same folder is named twice", where=str(folder), todo="leave it out once")
         called = named(folders)

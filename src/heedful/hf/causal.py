@@ -46,7 +46,7 @@ class Causal(NamedTuple):
 
 def pretrained_causal(folder: Path, weights: Weights = safetensors_in) -> Causal:
     """The GPT in a folder of ours or of others, every tensor of it accounted for."""
-    require_folder(folder, "a folder with a trained GPT in it")
+    require_folder(home(folder), "a folder with a trained GPT in it")
     if not foreign(folder):
         return _own(folder)
     own = home(folder)
@@ -59,7 +59,7 @@ def pretrained_causal(folder: Path, weights: Weights = safetensors_in) -> Causal
 
 def of_any_kind(folder: Path, weights: Weights = safetensors_in) -> Pretrained | Causal:
     """The model in a folder: a GPT, or else an encoder."""
-    gpt_there = is_folder(folder) and causal(folder)
+    gpt_there = is_folder(home(folder)) and causal(folder)
     return pretrained_causal(folder, weights) if gpt_there else pretrained(folder, weights)
 
 
@@ -136,6 +136,7 @@ def _own(folder: Path) -> Causal:
     """The GPT in a run or a model of ours: the final model, else the newest checkpoint."""
     config, found = config_in(folder), own_files(folder)
     tokenizer = open_tokenizer(found.tokenizer, str(found.folder / "tokenizer.json"))
+    found.require(tokenizer)
     config = config.model_copy(update={"vocab": config.vocab or tokenizer.vocab})
     with torch.device("meta"):
         require_fit(Gpt(config), found.tensors, found.file)

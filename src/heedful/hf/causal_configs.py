@@ -86,8 +86,8 @@ def causal(folder: Path) -> bool:
 
 def config_in(folder: Path) -> GptConfig:
     """The GPT in a folder, ours or of others, by its config files alone."""
-    require_folder(folder, "a folder with a trained GPT in it")
     own = home(folder)
+    require_folder(own, "a folder with a trained GPT in it")
     if has(own, "config.json"):
         settings = read_settings(own, "config.json")
         if "task" in settings:

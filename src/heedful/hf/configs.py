@@ -17,6 +17,7 @@ from heedful.hf.files import AGAIN, has, read_settings
 from heedful.hf.sentences import sentences_in
 from heedful.models.configs import BertConfig
 from heedful.reading import is_folder, require_folder
+from heedful.training.choice import picked
 from heedful.yamltext import load_yaml
 
 HeadKind = Literal["classifier", "regressor", "multiple_choice", "tagger", "answerer"]
@@ -75,8 +76,8 @@ class Described(NamedTuple):
 
 def config_of(folder: Path) -> BertConfig:
     """The encoder in a folder, ours or of others, by its config files alone."""
-    require_folder(folder, "a folder with a trained BERT in it")
     own = home(folder)
+    require_folder(own, "a folder with a trained BERT in it")
     if (sentences := sentences_in(own)) is not None:
         own = sentences[0]
     if has(own, "config.json"):
@@ -91,8 +92,24 @@ def config_of(folder: Path) -> BertConfig:
     raise unknown(folder)
 
 
+def own_model(folder: Path) -> Mapping[str, Any]:
+    """The settings of the model in a run or a model of ours, as they are written; none if the folder is not ours."""
+    own = home(folder)
+    if has(own, "config.json"):
+        settings = read_settings(own, "config.json")
+    elif has(own, "recipe.yaml"):
+        settings = load_yaml(own / "recipe.yaml")[0]
+    else:
+        return {}
+    model = settings.get("model")
+    return model if "task" in settings and isinstance(model, dict) else {}
+
+
 def home(folder: Path) -> Path:
     """Where the files of a model are: in the folder itself, or in `model` below it, as in a run."""
+    run, which = picked(folder)
+    if which is not None:
+        return run  # whose checkpoint is meant, not its final model
     below = folder / "model"
     return below if is_folder(below) and (has(folder, "recipe.yaml") or not has(folder, "config.json")) else folder
 

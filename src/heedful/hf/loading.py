@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from heedful.config import parse
+from heedful.data.scripts import LanguageTokenizer
 from heedful.data.tokenizers import LARGEST
 from heedful.data.wordpieces import WordPieces
 from heedful.errors import UserError
@@ -33,9 +34,12 @@ from heedful.models.configs import (
 )
 from heedful.models.configs.gpt import GptConfig
 from heedful.reading import require_folder
-from heedful.training.checkpoint import is_saved, newest
+from heedful.training.choice import picked
+from heedful.training.chosen import Chosen, chosen
+from heedful.training.configs import TrainConfig
 from heedful.training.portable import read_model
 from heedful.training.tensors import require_finite
+from heedful.training.ties import require_own_model
 from heedful.training.weights import require_fit
 from heedful.yamltext import load_yaml
 
@@ -80,7 +84,7 @@ def foreign(folder: Path) -> bool:
 
 def pretrained(folder: Path, weights: Weights = safetensors_in) -> Pretrained:
     """The encoder in a folder of ours or of others, every tensor of it accounted for."""
-    require_folder(folder, "a folder with a trained BERT in it")
+    require_folder(home(folder), "a folder with a trained BERT in it")
     if not foreign(folder):
         return _own(folder)
     own = home(folder)
@@ -204,22 +208,30 @@ class OwnFiles(NamedTuple):
     tensors: dict[str, Tensor]
     file: Path
     tokenizer: str
+    chosen: Chosen | None = None  # where they are a checkpoint's
+
+    def require(self, tokenizer: WordPieces | LanguageTokenizer) -> None:
+        """Refuse a tokenizer that a checkpoint was not trained with."""
+        if self.chosen is not None:
+            self.chosen.require_vocabulary(tokenizer.sha256, self.folder / "tokenizer.json")
 
 
 def own_files(folder: Path) -> OwnFiles:
     """What a run or a model of ours holds: the final model, else the newest checkpoint."""
     portable = home(folder)
     if has(portable, "config.json"):
+        if portable != folder and has(folder, "recipe.yaml"):
+            require_own_model(portable, folder, load_yaml(folder / "recipe.yaml")[0])
         settings: Any = read_settings(portable, "config.json")
         found = read_model(portable)
         given, file, text = found.tensors, portable / "model.safetensors", found.tokenizer_json
     else:
-        settings, _ = load_yaml(folder / "recipe.yaml")
-        if not is_saved(folder):
-            raise UserError("this run has no checkpoint yet", where=str(folder), todo="train on, then try again")
-        checkpoint = newest(folder, 1)[0][0]
-        given, file = checkpoint.load("model"), checkpoint.path / "model.safetensors"
-        text = read_text(folder, "tokenizer.json", LARGEST)
+        run, which = picked(folder)
+        settings, _ = load_yaml(run / "recipe.yaml")
+        train = parse(TrainConfig, settings.get("train") or {}, file=run / "recipe.yaml")
+        weights = chosen(run, which, settings, train)
+        text = read_text(run, "tokenizer.json", LARGEST)
+        return OwnFiles(run, settings, weights.tensors, weights.file, text, weights)
     if text is None:
         raise UserError(
             "the tokenizer is missing", where=str(portable / "tokenizer.json"), todo="copy the whole folder"
@@ -230,8 +242,10 @@ def own_files(folder: Path) -> OwnFiles:
 def _own(folder: Path) -> Pretrained:
     """The encoder in a run or a model of ours."""
     config = config_of(folder)
-    portable, settings, given, file, text = own_files(folder)
+    found = own_files(folder)
+    portable, settings, given, file, text, _ = found
     tokenizer = WordPieces(text, str(portable / "tokenizer.json"))
+    found.require(tokenizer)
     config = config.model_copy(update={"vocab": config.vocab or tokenizer.vocab})
     model = settings["model"]
     below = "encoder." if "encoder" in model else ""

@@ -97,6 +97,7 @@ class Job(Protocol):
     decoding: ClassVar[type[Config] | None]  # the class of `decode`, the settings of its speaker, if it has any
     searches: ClassVar[bool]  # whether its speaker can be told a number of beams
     file: ClassVar[str] = "tokenizer.json"  # where a folder keeps the vocabulary
+    starts_elsewhere: ClassVar[bool] = False  # whether a run may also start from a part, or from a folder of others
     recipe: Any
     decode: Any
 
@@ -185,8 +186,21 @@ class Job(Protocol):
     ) -> Evaluated:
         """Scores on a split whose loss is known, and a few samples; `beams` is for those that search."""
 
+    @property
+    def metric(self) -> str:
+        """The score that decides which checkpoint is the best, or loss: the less the better."""
+        return "loss"
+
     def merit(self, result: Evaluated) -> float:
         """What decides which checkpoint is the best: more is better."""
+        if self.metric == "loss":
+            return -result.loss
+        return next(score.value for score in result.scores if score.name == self.metric)
+
+    @property
+    def validates(self) -> bool:
+        """Whether the validation data are others than the test data, so that the best checkpoint can be chosen."""
+        return True
 
     def in_words(self, loss: float) -> str:
         """A loss, and what else it says in this task."""

@@ -119,9 +119,10 @@ class AnsweringJob(FinetuningJob):
         samples = tuple((read.questions[row].question, right[row][0], found[row]) for row in rows)
         return Evaluated(step, split, loss, answer_scores(found, right), samples, 0)
 
-    def merit(self, result: Evaluated) -> float:
-        """F1."""
-        return next(score.value for score in result.scores if score.name == "f1")
+    @property
+    def metric(self) -> str:
+        """F1 of the answers."""
+        return "f1"
 
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
         """To ask questions of one's own, and to look at others."""

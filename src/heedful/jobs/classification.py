@@ -80,9 +80,10 @@ class TextJob(FinetuningJob):
         """The mean loss a text."""
         return mean_loss(self.text_loss, speaker.model, encoded, speaker.device)
 
-    def merit(self, result: Evaluated) -> float:
+    @property
+    def metric(self) -> str:
         """The score that the task names."""
-        return next(score.value for score in result.scores if score.name == self.recipe.task.metric)
+        return str(self.recipe.task.metric)
 
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
         """To read texts of one's own, and to look at others."""

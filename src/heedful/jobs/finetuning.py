@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,13 +16,15 @@ from heedful.errors import UserError
 from heedful.hf import Pretrained, pretrained
 from heedful.jobs import Job
 from heedful.models.bert import Bert
-from heedful.recipe.finetuning import Start
+from heedful.recipe.finetuning import EncoderStart
 
 MOST_NAMED = 4  # weights that a note lists
 
 
 class FinetuningJob(Job):
     """A task of one added layer. Each one has its own job, and is one of these."""
+
+    starts_elsewhere: ClassVar = True
 
     def __init__(self, recipe: Any) -> None:
         self.recipe = recipe
@@ -65,12 +67,12 @@ class FinetuningJob(Job):
             self._found = None  # its weights are in the model now
 
     def _pretrained(self) -> Pretrained:
-        start: Start = self.recipe.start
+        start: EncoderStart = self.recipe.start
         self._found = self._found or pretrained(start.path)
         return self._found
 
 
-def begin_from(encoder: Bert, tensors: dict[str, Tensor], start: Start) -> list[str]:
+def begin_from(encoder: Bert, tensors: dict[str, Tensor], start: EncoderStart) -> list[str]:
     """Give an encoder the weights of a folder, and say which it has no use for, and which are drawn by chance."""
     needed = encoder.state_dict()
     lacking = [name for name in needed if name not in tensors]

@@ -69,6 +69,7 @@ class LanguageModelJob(Job):
     )
     decoding: ClassVar = WritingConfig
     searches: ClassVar = False
+    starts_elsewhere: ClassVar = True
 
     def __init__(self, recipe: LanguageModelRecipe) -> None:
         self.recipe, self.decode = recipe, recipe.decode
@@ -248,10 +249,6 @@ class LanguageModelJob(Job):
             (given.removesuffix("\n"), right[: len(one.added)], one.added)
             for (given, right), one in zip(rows, found, strict=True)
         )
-
-    def merit(self, result: Evaluated) -> float:
-        """How little is left to guess."""
-        return -result.loss
 
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
         """To write, or to get vectors."""

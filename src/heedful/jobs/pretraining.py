@@ -169,10 +169,6 @@ class PretrainingJob(Job):
             found.append((spelled(given), " ".join(hidden), " ".join(said)))
         return tuple(found)
 
-    def merit(self, result: Evaluated) -> float:
-        """How little is left to guess."""
-        return -result.loss
-
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
         """To fill gaps, and to get vectors."""
         run = shlex.quote(str(folder))

@@ -141,9 +141,10 @@ class ReconstructionJob(Job):
         how = f"images:{len(encoded)}|noise:{self.noise.deviation:g}|of:variance"
         return Evaluated(step, split, loss, (Score("explained", explained, how),), (), 0)
 
-    def merit(self, result: Evaluated) -> float:
-        """The less differs the better."""
-        return -result.loss
+    @property
+    def validates(self) -> bool:
+        """Whether there are images of their own to watch progress on; else those of the test serve."""
+        return self.recipe.data.valid is not None
 
     def in_words(self, loss: float) -> str:
         """The mean squared difference a pixel."""

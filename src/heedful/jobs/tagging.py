@@ -103,9 +103,10 @@ class TaggingJob(FinetuningJob):
         )
         return Evaluated(step, split, loss, chunk_scores(found, right), samples, 0)
 
-    def merit(self, result: Evaluated) -> float:
-        """F1."""
-        return next(score.value for score in result.scores if score.name == "f1")
+    @property
+    def metric(self) -> str:
+        """F1 of the chunks."""
+        return "f1"
 
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
         """To tag texts of one's own, and to look at others."""

@@ -145,9 +145,10 @@ class TextClassificationJob(Job):
         """Accuracy, F1 and Matthews' correlation, and a few texts with what is said of them."""
         return judged(speaker, read, encoded, loss, step, split, self.recipe.train.samples)
 
-    def merit(self, result: Evaluated) -> float:
+    @property
+    def metric(self) -> str:
         """The score that the task names."""
-        return next(score.value for score in result.scores if score.name == self.recipe.task.metric)
+        return str(self.recipe.task.metric)
 
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
         """To read texts of one's own, and to look at others."""

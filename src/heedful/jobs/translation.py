@@ -123,9 +123,10 @@ class TranslationJob(Job):
             fits.count(False),
         )
 
-    def merit(self, result: Evaluated) -> float:
-        """Its chrF."""
-        return next(score.value for score in result.scores if score.name == "chrf")
+    @property
+    def metric(self) -> str:
+        """chrF."""
+        return "chrf"
 
     def in_words(self, loss: float) -> str:
         """The loss, and between how many tokens such a model seems to choose."""

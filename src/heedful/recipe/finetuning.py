@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -13,10 +12,12 @@ from heedful.data.tokenizers import WordPiece
 from heedful.errors import UserError
 from heedful.models.configs import BertConfig, HeadConfig, encoder_under
 from heedful.reading import is_folder
+from heedful.recipe.parts import Start
+from heedful.training.choice import picked
 from heedful.training.configs import TrainConfig
 
 
-class Start(Config):
+class EncoderStart(Start):
     """A trained encoder to begin from, with its tokenizer."""
 
     folder: Name = Field(
@@ -25,11 +26,6 @@ class Start(Config):
     dropout: float | None = Field(
         None, ge=0, lt=1, description="dropout of the encoder, attention included; null: as the folder says"
     )
-
-    @property
-    def path(self) -> Path:
-        """Where it is."""
-        return Path(self.folder)
 
     def encoder(self) -> BertConfig:
         """What kind of encoder the folder holds; only its settings are read."""
@@ -40,7 +36,7 @@ class Start(Config):
 
     def missing(self) -> list[UserError]:
         """What a look at the folder already shows to be wrong."""
-        if not is_folder(self.path):
+        if not is_folder(picked(self.path)[0]):
             return [
                 UserError(
                     "there is no such folder",
@@ -63,7 +59,7 @@ class Finetuning(Config):
     """
 
     task: Config
-    start: Start | None = Field(None, description="the encoder to begin from; null: it is drawn by chance")
+    start: EncoderStart | None = Field(None, description="the encoder to begin from; null: it is drawn by chance")
     data: Any
     tokenizer: WordPiece | None = Field(
         None, description="how texts are cut into tokens; null: as in the folder that `start` names"

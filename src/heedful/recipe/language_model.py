@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping, Set
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, Tag, ValidationInfo, field_validator, model_validator
@@ -17,7 +17,7 @@ from heedful.data.token_text import TokenizedText
 from heedful.data.tokenizers import Bpe, Characters, Unigram, WholeWords, WordPiece
 from heedful.models.configs import ElmoConfig, RnnLMConfig
 from heedful.models.configs.gpt import GptConfig
-from heedful.recipe.parts import packs, require_room
+from heedful.recipe.parts import Start, packs, require_room, with_article
 from heedful.training.configs import TrainConfig
 
 TextConfig = Annotated[TextFiles | Documents | LibraryProse | TokenizedText, Field(discriminator="kind")]
@@ -42,8 +42,8 @@ class LanguageModelTask(Config):
     )
 
 
-class CausalStart(Config):
-    """A trained GPT to begin from, with its tokenizer."""
+class CausalStart(Start):
+    """A trained language model to begin from, with its tokenizer."""
 
     folder: Name = Field(description="a run or a model of Heedful's, a folder of Hugging Face's, or published files")
 
@@ -57,6 +57,12 @@ class WritingConfig(Config):
     top_p: float | None = Field(None, gt=0, le=1, description="draw from this share of likelihood; null: from all")
 
 
+def _fields(given: Mapping[str, Any]) -> Set[str]:
+    """The settings that a model of this kind has."""
+    kinds: dict[str, type[Config]] = {"rnn_lm": RnnLMConfig, "elmo": ElmoConfig}
+    return kinds.get(str(given.get("kind")), GptConfig).model_fields.keys()
+
+
 class LanguageModelRecipe(Config):
     """A whole experiment with a language model: a text, and writing.
 
@@ -64,7 +70,7 @@ class LanguageModelRecipe(Config):
     """
 
     task: LanguageModelTask = LanguageModelTask()
-    start: CausalStart | None = Field(None, description="the gpt to begin from; null: weights are drawn by chance")
+    start: CausalStart | None = Field(None, description="the model to begin from; null: weights are drawn by chance")
     data: TextConfig = Field(description="running text")
     tokenizer: LanguageTokenizerConfig | None = Field(
         None, description="how texts are cut into tokens; null: as token files or `start` say"
@@ -78,11 +84,16 @@ class LanguageModelRecipe(Config):
     def _filled(cls, model: Any, info: ValidationInfo) -> Any:
         start = info.data.get("start")
         given = model if isinstance(model, dict) else {}  # what is not given is the usual model by now
-        if start is None or given.keys() >= GptConfig.model_fields.keys():  # as in a run's own recipe
+        if start is None or given.keys() >= _fields(given):  # as in a run's own recipe
             return model
         from heedful.hf.causal_configs import config_in
+        from heedful.hf.configs import own_model
 
-        return {**config_in(Path(start.folder)).model_dump(), **given}
+        own = own_model(start.path)
+        there = own if own.get("kind") in ("rnn_lm", "elmo") else config_in(start.path).model_dump()
+        if given.get("kind", there["kind"]) != there["kind"]:
+            raise FieldError(f"the folder to start from holds {with_article(there['kind'])}; leave this out", "kind")
+        return {**there, **given}
 
     @field_validator("train")
     @classmethod
@@ -98,8 +109,6 @@ class LanguageModelRecipe(Config):
             )
         if not brought and self.tokenizer is None:
             raise FieldError("text needs a tokenizer; write {kind: characters, vocab: ...}, say", "tokenizer")
-        if self.start is not None and self.model.kind != "gpt":
-            raise FieldError("the folder to start from holds a gpt; leave this out", "model", "kind")
         if self.model.kind == "elmo" and isinstance(self.tokenizer, BytePair | BytePairFiles):
             raise FieldError("an elmo reads lines; write {kind: words, vocab: ...}, say", "tokenizer")
         if self.task.stride is not None and self.model.kind != "gpt":

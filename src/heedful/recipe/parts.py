@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from heedful.config import FieldError
+from heedful.config import Config, FieldError
+from heedful.data.sources import Name
 from heedful.data.tokenizers import Bpe, Characters, Unigram, WholeWords, WordPiece
 from heedful.training.configs import TrainConfig
 
 TokenizerConfig = Annotated[Bpe | WordPiece | Unigram | Characters | WholeWords, Field(discriminator="kind")]
+
+
+class Start(Config):
+    """A trained model of the same task to begin from: its weights, and its tokenizer, words or image sizes."""
+
+    folder: Name = Field(
+        description="a run or a model of Heedful's; of a run also a checkpoint, as RUN/checkpoints/best"
+    )
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+        return Path(self.folder)
 
 
 def packs(train: TrainConfig, model: Any) -> TrainConfig:

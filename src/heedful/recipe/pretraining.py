@@ -13,7 +13,7 @@ from heedful.data.embedded import LibraryProse
 from heedful.data.tokenizers import WordPiece
 from heedful.data.wordpieces import PieceFile
 from heedful.models.configs import BertConfig
-from heedful.recipe.parts import packs, require_room
+from heedful.recipe.parts import Start, packs, require_room
 from heedful.training.configs import TrainConfig
 
 SHORTEST = 8  # context that a pair of texts fits into
@@ -42,6 +42,7 @@ class PretrainingRecipe(Config):
     """A whole experiment with an encoder that learns from documents."""
 
     task: PretrainingTask = PretrainingTask()
+    start: Start | None = Field(None, description="the model to begin from; null: weights are random")
     data: PretrainingData = Field(description="documents")
     tokenizer: Pieces | None = Field(None, description="how texts are cut into tokens; null: as token files say")
     model: BertConfig = Field(BertConfig(), description="what is trained")

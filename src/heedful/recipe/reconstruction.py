@@ -10,7 +10,7 @@ from heedful.config import Config, FieldError
 from heedful.data.embedded import Digits
 from heedful.data.images import ArrayImages, CsvImages, IdxImages, ImageFolders
 from heedful.models.configs.autoencoder import AutoencoderConfig
-from heedful.recipe.parts import packs
+from heedful.recipe.parts import Start, packs
 from heedful.training.configs import TrainConfig
 
 ImagesConfig = Annotated[IdxImages | ImageFolders | ArrayImages | CsvImages | Digits, Field(discriminator="kind")]
@@ -38,6 +38,7 @@ class ReconstructionRecipe(Config):
     """A whole experiment with an autoencoder: images, and the layers that make them again."""
 
     task: ReconstructionTask = ReconstructionTask()
+    start: Start | None = Field(None, description="the model to begin from; null: weights are random")
     data: ImagesConfig = Field(description="images, with or without labels")
     model: AutoencoderConfig = Field(description="what is trained")
     train: TrainConfig = Field(description="how it is trained")

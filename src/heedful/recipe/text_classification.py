@@ -12,6 +12,7 @@ from heedful.data.trees import WordsConfig
 from heedful.errors import UserError
 from heedful.models.configs.conv_classifier import ConvClassifierConfig
 from heedful.recipe.classification import ClassesConfig
+from heedful.recipe.parts import Start
 from heedful.training.configs import TrainConfig
 
 
@@ -37,6 +38,7 @@ class TextClassificationRecipe(Config):
     """A whole experiment with texts that have a class each, and word vectors to begin from."""
 
     task: TextClassificationTask = TextClassificationTask()
+    start: Start | None = Field(None, description="the model to begin from; null: weights are random")
     data: ClassesConfig = Field(description="texts and their labels")
     tokenizer: Annotated[WordsConfig | CharactersConfig, Field(discriminator="kind")] = Field(
         WordsConfig(), description="what a text is cut into"
@@ -58,7 +60,7 @@ class TextClassificationRecipe(Config):
     def _parts_fit_together(self) -> Self:
         if self.embedding_init is not None and self.tokenizer.kind == "characters":
             raise FieldError("characters have no word vectors; leave this out, or cut into words", "embedding_init")
-        if self.model.freeze and self.embedding_init is None:
+        if self.model.freeze and self.embedding_init is None and self.start is None:
             raise FieldError(
                 "vectors drawn by chance must be learned; name a file under embedding_init, or write freeze: false",
                 "model",

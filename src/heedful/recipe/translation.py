@@ -10,7 +10,7 @@ from heedful.config import Config, FieldError, by_kind
 from heedful.data.embedded import NumberWords
 from heedful.data.sources import Jsonl, ParallelFiles, Tsv
 from heedful.models.configs import Seq2SeqConfig, TransformerConfig
-from heedful.recipe.parts import TokenizerConfig, packs, require_room
+from heedful.recipe.parts import Start, TokenizerConfig, packs, require_room
 from heedful.training.configs import TrainConfig
 
 PairsConfig = Annotated[ParallelFiles | Tsv | Jsonl | NumberWords, Field(discriminator="kind")]
@@ -39,6 +39,7 @@ class TranslationRecipe(Config):
     """A whole experiment: task, data, tokenizer, model, training and decoding."""
 
     task: TranslationTask = TranslationTask()
+    start: Start | None = Field(None, description="the model to begin from; null: weights are random")
     data: PairsConfig = Field(description="texts and their translations")
     tokenizer: TokenizerConfig = Field(description="how texts are cut into tokens")
     model: TranslatorConfig = Field(TransformerConfig(), description="what is trained")

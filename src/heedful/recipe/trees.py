@@ -9,7 +9,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from heedful.config import Config, FieldError
 from heedful.data.trees import SentimentTrees, WordsConfig
 from heedful.models.configs import TreeLSTMConfig
-from heedful.recipe.parts import packs
+from heedful.recipe.parts import Start, packs
 from heedful.training.configs import TrainConfig
 
 
@@ -24,6 +24,7 @@ class TreeRecipe(Config):
     """A whole experiment on trees of words, of which every node gets a class; there is nothing to decode."""
 
     task: TreeTask = TreeTask()
+    start: Start | None = Field(None, description="the model to begin from; null: weights are random")
     data: SentimentTrees = Field(description="files of labelled trees, and word vectors")
     tokenizer: WordsConfig = Field(WordsConfig(), description="which words are known")
     model: TreeLSTMConfig = Field(TreeLSTMConfig(), description="what is trained")

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -25,13 +24,13 @@ from torch import Tensor
 from heedful.errors import UserError
 from heedful.reading import entries, exists, is_file, is_folder
 from heedful.training import files
+from heedful.training.choice import STEP, named
 from heedful.training.ownership import clear, has_saved_nothing, let_go, require_run, require_same, take_lock
 from heedful.training.sealed import DamageError, Manifest, Pieces, commit, read_entry, verify
 from heedful.training.tensors import pack, require_finite, unpack
 
 FEWEST_KEPT = 2
 SLACK = 256 * 1024  # bytes
-STEP = re.compile(r"step-(\d{8,18})")
 CONTENTS = ("checkpoints", "model", "samples", "metrics.jsonl", "env.json", "recipe.yaml")
 
 
@@ -105,8 +104,9 @@ class RunFolder:
     ) -> RunFolder:
         """Lock a new folder, or one of the same recipe to resume in; `fresh` first empties a former run out of it.
 
-        Of the recipe, the settings named in `may_differ` may be others than when the run began. A run without any
-        checkpoint has nothing to lose: it begins anew, whatever its recipe was and whatever data it had read.
+        Of the recipe, the settings named in `may_differ` may be others than when the run began; the folder has the new
+        ones then. A run without any checkpoint has nothing to lose: it begins anew, whatever its recipe was and
+        whatever data it had read.
         """
         folder = Path(path)
         require_run(folder)
@@ -127,10 +127,9 @@ class RunFolder:
                     files.discard(leftover)
                 if anew := has_saved_nothing(folder):
                     clear(folder)
-            if anew or not exists(folder / "recipe.yaml"):
-                files.write_text_atomic(folder / "recipe.yaml", recipe_yaml)
-            else:
-                require_same(folder / "recipe.yaml", recipe_yaml, may_differ)
+            stored = folder / "recipe.yaml"
+            if anew or not exists(stored) or require_same(stored, recipe_yaml, may_differ):
+                files.write_text_atomic(stored, recipe_yaml)
             with files.disk_errors(folder, "write to the run folder"):
                 os.close(files.reopen(folder / "metrics.jsonl"))
                 files.own_folder(folder / "checkpoints")
@@ -150,13 +149,13 @@ class RunFolder:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def preflight(self, model: int, checkpoint: int) -> None:
+    def preflight(self, model: int, checkpoint: int, best: int = 1) -> None:
         """Refuse now, by a trial write and the free space, what would otherwise fail at a save.
 
-        There must be room for the checkpoints that are kept, the best, the one being written, and the model twice, less
-        what is there of them already; each with something for headers, small files and what a disk rounds up to.
+        There must be room for the checkpoints that are kept, the best ones, the one being written, and the model twice,
+        less what is there of them already; each with something for headers, small files and what a disk rounds up to.
         """
-        most = (self._keep + 2) * (checkpoint + SLACK) + 2 * (model + SLACK)
+        most = (self._keep + best + 1) * (checkpoint + SLACK) + 2 * (model + SLACK)
         there = sum(path.stat().st_size for path in self.path.glob("checkpoints/step-*/*") if is_file(path))
         needed = max(most - there, checkpoint + SLACK)
         with files.disk_errors(self.path, "write to the run folder", needed):
@@ -180,19 +179,19 @@ class RunFolder:
         tensors: Mapping[str, Mapping[str, Tensor]],
         state: Mapping[str, Any],
         about: Mapping[str, Any],
-        best: int | None = None,
+        kept: Collection[int] = (),
     ) -> Path:
-        """Commit a checkpoint, then delete the old ones but for the newest and the step named best.
+        """Commit a checkpoint, then delete the old ones but for the newest and the steps named in `kept`.
 
         A step is committed once: when a complete checkpoint of it is there already, that one stays, and only the
         deleting is done, which a crash may have cut short.
         """
-        final = self.path / "checkpoints" / f"step-{step:08d}"
+        final = self.path / "checkpoints" / named(step)
         for stem, group in tensors.items():
             require_finite(group, f"step {step}, {stem}", "lower the learning rate; the last checkpoint is still good")
         if not self._is_complete(step):
             self._write(final, step, tensors, state, about)
-        self.prune(best)
+        self.prune(kept)
         return final
 
     def _write(
@@ -226,17 +225,17 @@ class RunFolder:
             finally:
                 os.close(descriptor)
 
-    def prune(self, best: int | None) -> None:
-        """Delete the old checkpoints but for the newest complete ones and the step named best."""
+    def prune(self, kept: Collection[int]) -> None:
+        """Delete the old checkpoints but for the newest complete ones and the steps named in `kept`."""
         with files.disk_errors(self.path, "delete old checkpoints"):
-            self._prune(best)
+            self._prune(kept)
 
-    def _prune(self, best: int | None) -> None:
+    def _prune(self, needed: Collection[int]) -> None:
         steps = _steps(self.path)
         complete = list(islice(filter(self._is_complete, reversed(steps)), FEWEST_KEPT))
         # A run that was stopped and resumed must keep what an unbroken one keeps: the regular ones are counted apart.
         regular = (step for step in reversed(steps) if step % self._every == 0 and self._is_complete(step))
-        kept = {*complete, *islice(regular, self._keep), best}
+        kept = {*complete, *islice(regular, self._keep), *needed}
         for step in steps:
             # What is newer than every complete one is damaged, and stays to be reported until its step comes again.
             if step not in kept and step < complete[0]:
@@ -249,7 +248,7 @@ class RunFolder:
     def _is_complete(self, step: int) -> bool:
         if step not in self._verified:
             try:
-                _open(self.path / "checkpoints" / f"step-{step:08d}")
+                _open(self.path / "checkpoints" / named(step))
             except DamageError:
                 return False
             self._verified.add(step)
@@ -283,6 +282,23 @@ def newest(run: Path, count: int) -> tuple[list[Checkpoint], list[Damaged]]:
     return complete, damaged
 
 
+def checkpoint_at(run: Path, step: int, why: str) -> Checkpoint:
+    """The complete checkpoint of a step; if it is not there, the error says `why` it is needed."""
+    path = run / "checkpoints" / named(step)
+    try:
+        return _open(path)
+    except DamageError as damage:
+        earlier = [other for other in _steps(run) if other < step]
+        again = f"delete it and every later one, to train them again from {named(earlier[-1])}" if earlier else ""
+        raise UserError(
+            f"a checkpoint is {'damaged' if is_folder(path) else 'missing'}: {why}",
+            where=str(damage.path),
+            found=damage.reason,
+            expected=f"the complete checkpoint of step {step:,}",
+            todo=f"put it back, or {again or 'begin again with another --run'}",
+        ) from damage
+
+
 def _open(path: Path) -> Checkpoint:
     """A checkpoint folder, every byte of it checked."""
     checkpoint = Checkpoint(path, verify(path))
@@ -294,5 +310,5 @@ def _open(path: Path) -> Checkpoint:
 def _steps(run: Path) -> dict[int, Path]:
     """The folders that are named as checkpoints, oldest first, complete or not."""
     folder = run / "checkpoints"
-    named = [(STEP.fullmatch(path.name), path) for path in entries(folder)] if is_folder(folder) else []
-    return dict(sorted((int(match[1]), path) for match, path in named if match))
+    found = [(STEP.fullmatch(path.name), path) for path in entries(folder)] if is_folder(folder) else []
+    return dict(sorted((int(match[1]), path) for match, path in found if match))

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, Tag, ValidationInfo, field_validator, model_validator
 
 from heedful.config import Config, by_kind
+from heedful.training.choice import Use
 from heedful.training.optim import AdamW, Constant, Cosine, Linear, Noam, RMSprop
 
 OptimizerConfig = Annotated[Annotated[AdamW, Tag("adamw")] | Annotated[RMSprop, Tag("rmsprop")], by_kind("adamw")]
@@ -66,8 +67,19 @@ class TrainConfig(Config):
     )
     save_every: int = Field(500, ge=1, description="steps between two checkpoints")
     save_behind: bool = Field(False, description="write checkpoints while training goes on, from a copy")
-    keep: int = Field(2, ge=2, le=1000, description="newest checkpoints kept; the best one is kept besides")
+    keep: int = Field(2, ge=2, le=1000, description="newest checkpoints kept; the best are kept besides")
+    keep_best: int = Field(
+        1, ge=1, le=1000, description="best checkpoints kept, by the task's score on the validation set"
+    )
     average: int = Field(1, ge=1, le=1000, description="last checkpoints whose weights are averaged at the end")
+    use: Use | None = Field(
+        None,
+        description="which checkpoint the final model is; null: average where train.average is above 1, else best, or "
+        "last where there are no validation data",
+    )
+    patience: int | None = Field(
+        None, ge=1, description="evaluations without a better score after which training stops early; null: never"
+    )
 
     @field_validator("average")
     @classmethod
@@ -78,3 +90,13 @@ class TrainConfig(Config):
                 f"{average} checkpoints cannot be averaged when {keep} are kept; write train.keep: {average}"
             )
         return average
+
+    @field_validator("use")
+    @classmethod
+    def _has_several(cls, use: Use | None, info: ValidationInfo) -> Use | None:
+        average = info.data.get("average", 1)
+        if use == "average" and average == 1:
+            raise ValueError("an average needs several checkpoints; write train.average: 5 and train.keep: 5, say")
+        if use == "last" and average > 1:
+            raise ValueError(f"{average} checkpoints are averaged for nothing; write train.use: average")
+        return use

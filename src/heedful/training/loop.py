@@ -11,7 +11,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from typing import Any
@@ -91,14 +91,42 @@ class Counters:
     position: int = 0  # batches taken
     tokens: int = 0
     seconds: float = 0.0
-    best_step: int | None = None
-    best_score: float | None = None
+    best: list[tuple[int, float]] = field(default_factory=list)  # steps with their scores, the best first
+    highest: float | None = None  # score of any evaluation so far
+    waited: int = 0  # evaluations since then
     scale: float = SCALE  # of fp16 gradients
     steady: int = 0  # good steps since the scale last changed
     skipped: int = 0  # steps whose gradients were too large for fp16
     skipped_in_a_row: int = 0
     epoch_loss: float = 0.0  # summed since the epoch began
     epoch_tokens: int = 0
+    regular: list[int] = field(default_factory=list)  # steps saved on schedule, as many as are averaged at the end
+
+    @classmethod
+    def restored(cls, state: dict[str, Any], config: TrainConfig) -> Counters:
+        """The counters of a checkpoint, those of an older version with what it did not record."""
+        step, every = state.get("step", 0), config.save_every
+        known = {"regular": list(range(every, step + 1, every))[-config.average :], **state}
+        former, score = known.pop("best_step", None), known.pop("best_score", None)
+        known = {"best": [] if former is None else [(former, score)], "highest": score, **known}
+        return cls(**known | {"best": [(step, score) for step, score in known["best"]]})
+
+    def judge(self, step: int, score: float, saves: bool, config: TrainConfig) -> None:
+        """Note the score of an evaluation; of the checkpoints, as many of the best as are kept."""
+        known = math.isfinite(score)  # there is no correlation, say, where all answers are the same
+        better = known and (self.highest is None or score > self.highest)
+        self.highest, self.waited = (score, 0) if better else (self.highest, self.waited + 1)
+        if known and (saves or not self.patient(config)):
+            self.best = sorted([*self.best, (step, score)], key=lambda one: (-one[1], one[0]))[: config.keep_best]
+
+    def patient(self, config: TrainConfig) -> bool:
+        """Whether training may go on though the last evaluations were no better than one before them."""
+        return config.patience is None or self.waited < config.patience
+
+    @property
+    def kept(self) -> set[int]:
+        """The steps whose checkpoints are still needed."""
+        return {*self.regular, *(step for step, _ in self.best)}
 
 
 def fit(
@@ -128,7 +156,7 @@ def fit(
     optimizer = make_optimizer(config.optimizer, model, device)
     if saved:
         load_optimizer(optimizer, model, saved.pop("optimizer"))
-    if spent(config, counters) >= 1:
+    if over(config, counters):
         return
     if device.type == "cpu":
         keep_memory()
@@ -151,10 +179,12 @@ def fit(
 
     def save() -> None:
         require_sound(model, counters.step)
+        if counters.step % config.save_every == 0:
+            counters.regular = [*counters.regular, counters.step][-config.average :]
         moments = optimizer_tensors(optimizer, model)
         groups = {"model": weights_of(model, team), "optimizer": whole_of(moments, team)}
         if saver:
-            saver.save(counters.step, groups, vars(counters), about, counters.best_step)
+            saver.save(counters.step, groups, vars(counters), about, counters.kept)
         team.wait()
 
     def done() -> Iterator[Saved]:
@@ -163,7 +193,8 @@ def fit(
     began, last_time, last_tokens = time.monotonic() - counters.seconds, time.monotonic(), counters.tokens
     wished = False
     try:
-        while (progress := spent(config, counters)) < 1 and not wished:
+        while not over(config, counters) and not wished:
+            progress = spent(config, counters)
             wish = stop()
             if wish and not team.together:
                 break
@@ -222,12 +253,14 @@ def fit(
                 model.eval()
                 yield Due(step, saves)
                 model.train()
+                if config.patience is not None and any(team.sums([float(not counters.patient(config))])):
+                    counters.waited, saves = max(counters.waited, config.patience), True  # the leader alone has judged
                 team.wait()
             if saves:
                 save()
                 yield from done()
             last_time += time.monotonic() - paused  # looking at the model and saving it are not its speed
-        if counters.step and counters.step % config.save_every and spent(config, counters) < 1:
+        if counters.step and counters.step % config.save_every and not over(config, counters):
             save()  # stopped between two saves: nothing is lost
         if saver:
             saver.wait()
@@ -307,6 +340,18 @@ def spent(config: TrainConfig, counters: Counters) -> float:
         (counters.seconds / 60, budget.minutes),
     ]
     return min(1.0, max(used / limit for used, limit in shares if limit is not None))
+
+
+def over(config: TrainConfig, counters: Counters) -> bool:
+    """Whether training has ended: the budget is spent, or the model has got no better for too long."""
+    return spent(config, counters) >= 1 or not counters.patient(config)
+
+
+def averaged(config: TrainConfig, counters: Counters, end: int) -> list[int]:
+    """The steps whose weights are averaged where training ends at a step: this one, and those saved before it."""
+    every, step = config.save_every, counters.step
+    to_come = range(step - step % every + every, end, every)
+    return [*(step for step in counters.regular if step < end), *to_come, end][-config.average :]
 
 
 def in_steps(config: TrainConfig, batches: Sequenced) -> TrainConfig:

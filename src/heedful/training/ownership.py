@@ -17,6 +17,14 @@ from heedful.yamltext import load_yaml, read_yaml
 # All that a run writes before its first checkpoint; the metrics are there from the beginning.
 FIRST = frozenset({"recipe.yaml", "metrics.jsonl", "lock", "checkpoints", "tokenizer.json", "images.json", "env.json"})
 
+# Settings that say how a run is computed, not what; a run may go on with others, at the price of the last bits.
+MAY_DIFFER = frozenset(f"train.{name}" for name in ("threads", "workers", "device", "parallel", "save_behind"))
+# Limits of a run that may be raised or lifted while it is under way, never lowered.
+BUDGET = frozenset(f"train.budget.{name}" for name in ("steps", "tokens", "epochs", "minutes"))
+LIMITS = BUDGET | {"train.patience"}
+# What else may change: where the data are, and how often the run is looked at and saved.
+MAY_GROW = LIMITS | {"data.root", "train.log_every", "train.evaluate_every", "train.save_every"}
+
 
 def make_parents(folder: Path) -> None:
     """Make the folders that a run's folder is to be in."""
@@ -136,21 +144,59 @@ def clear(folder: Path) -> None:
     files.write_text_atomic(folder / "metrics.jsonl", "")
 
 
-def require_same(stored: Path, recipe_yaml: str, may_differ: Set[str] = frozenset()) -> None:
-    """Refuse a folder whose recipe has other values than this one, naming the first that differ."""
-    theirs = _leaves(load_yaml(stored)[0])
-    ours = _leaves(read_yaml(recipe_yaml, "this recipe")[0])
-    compared = [key for key in {**ours, **theirs} if key not in may_differ]
-    keys = [key for key in compared if (key in theirs, theirs.get(key)) != (key in ours, ours.get(key))]
-    if keys:
-        told = [f"{key}: {_told(theirs, key)} in the folder, {_told(ours, key)} now" for key in keys[:5]]
+def require_same(stored: Path, recipe_yaml: str, may_differ: Set[str] = frozenset()) -> bool:
+    """Refuse a folder whose recipe has other values than this one, naming the first that differ.
+
+    Those of `may_differ` may be others; the result says whether any is.
+    """
+    changed = changes(load_yaml(stored)[0], read_yaml(recipe_yaml, "this recipe")[0])
+    if told := refused(changed, may_differ, "in the folder"):
         raise UserError(
             "this folder belongs to a run of another recipe",
             where=str(stored),
-            found="\n".join(told) + (f"\nand {len(keys) - 5} more" if len(keys) > 5 else ""),
+            found=told,
             expected="the same values as in the folder's recipe.yaml",
-            todo=f"give another path with --run, or go on with that run: heedful train {stored} --run {stored.parent}",
+            todo=f"go on with that run: heedful train {stored} --run {stored.parent}\n{to_branch(stored.parent)}",
         )
+    return bool(changed)
+
+
+def to_branch(run: Path) -> str:
+    """How to get what cannot be changed in a run."""
+    return f"or begin another from its weights: give start.folder={run} and another --run"
+
+
+Changes = dict[str, tuple[str, str, bool]]  # a setting's value then and now, in words, and whether it only grows
+
+
+def changes(then: Any, now: Any) -> Changes:
+    """The settings that two recipes have different values of, by dotted key; to have none is to have null.
+
+    What one of them has no word for in a group that it has, is of another version, and has its default there.
+    """
+    theirs, ours = _leaves(then), _leaves(now)
+    keys = [key for key in {**ours, **theirs} if theirs.get(key) != ours.get(key)]
+    return {
+        key: (_told(theirs, key), _told(ours, key), _grows(theirs.get(key), ours.get(key)))
+        for key in keys
+        if all(key in leaves or not _has_group(leaves, key.rpartition(".")[0]) for leaves in (theirs, ours))
+    }
+
+
+def _has_group(leaves: Mapping[str, Any], group: str) -> bool:
+    return any(key.startswith(f"{group}.") for key in leaves)
+
+
+def refused(changed: Changes, may_differ: Set[str], where: str) -> str:
+    """What of it cannot be, line by line: settings that may not differ, and limits that would shrink."""
+    keys = [key for key, (*_, grows) in changed.items() if key not in may_differ or (key in LIMITS and not grows)]
+    told = [f"{key}: {changed[key][0]} {where}, {changed[key][1]} now" for key in keys[:5]]
+    return "\n".join(told) + (f"\nand {len(keys) - 5} more" if len(keys) > 5 else "")
+
+
+def _grows(then: Any, now: Any) -> bool:
+    """Whether a limit is larger now, or gone."""
+    return now is None or (isinstance(then, int | float) and isinstance(now, int | float) and now > then)
 
 
 def _leaves(data: Any, path: str = "") -> dict[str, Any]:

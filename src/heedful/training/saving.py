@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from pathlib import Path
@@ -42,15 +42,15 @@ class Saver:
         tensors: Mapping[str, Mapping[str, Tensor]],
         state: Mapping[str, Any],
         about: Mapping[str, Any],
-        best: int | None = None,
+        kept: Collection[int] = (),
     ) -> None:
         """Save as RunFolder.save does; a save still under way is waited for, and its error raised, first."""
         self._settle()
         if not self._background:
-            self._done.append((step, self._folder.save(step, tensors, state, about, best)))
+            self._done.append((step, self._folder.save(step, tensors, state, about, kept)))
             return
         state, about, copies = _copied(state), _copied(about), self._copy(tensors)
-        self._under_way = step, _in_background(lambda: self._folder.save(step, copies, state, about, best))
+        self._under_way = step, _in_background(lambda: self._folder.save(step, copies, state, about, kept))
 
     def finished(self) -> list[tuple[int, Path]]:
         """The saves committed since the last call; the error of one that failed is raised."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -27,6 +27,14 @@ def whole_of(tensors: Mapping[str, Tensor], team: Team) -> dict[str, Tensor]:
         if team.leads:
             found[name] = tensor.cpu() if is_sharded(value) else tensor
     return found
+
+
+def average(states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The mean of several sets of weights, taken in float64."""
+    return {
+        name: torch.stack([state[name].double() for state in states]).mean(0).to(states[0][name].dtype)
+        for name in states[0]
+    }
 
 
 def fingerprint(model: nn.Module) -> str:
