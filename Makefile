@@ -10,7 +10,7 @@ INSTALLED := .venv/installed
 WORKERS ?= 2
 PAGE := src/heedful/explore/static/index.html
 
-.PHONY: demo test test-all web page screenshots torture format multi30k comparison clean
+.PHONY: demo test test-all machines bench web page screenshots torture format multi30k comparison clean
 
 demo: $(INSTALLED) page
 	$(BIN)/heedful demo
@@ -25,6 +25,16 @@ test: $(INSTALLED) page
 # The same with the slow ones: longer matrices, more seeds, trainings of minutes.
 test-all: $(INSTALLED) page
 	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n $(WORKERS)
+
+# The suite as other machines would run it: busy, in random order, on one core, not as root ...; over an hour.
+machines: $(INSTALLED) page
+	$(BIN)/python benchmarks/machines.py
+
+# Budgets of time, as ratios: how soon light verbs answer, and the explorer's server under attack.
+bench: $(INSTALLED)
+	$(BIN)/python benchmarks/start.py
+	test -d runs/bench/model || $(BIN)/heedful train numbers train.budget.steps=20 --run runs/bench
+	$(BIN)/python benchmarks/explorer_load.py runs/bench --requests 2000 --slow 100
 
 # The explorer's page, from web/ into the package.
 web: $(PAGE)

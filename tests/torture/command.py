@@ -25,6 +25,7 @@ from heedful.loading import read_recipe
 from heedful.training.checkpoint import newest
 from heedful.training.ownership import MAY_DIFFER
 from torture.child import Change, Orders, work
+from torture.report import limit
 
 SAVE_EVERY = 4
 LAST = 24
@@ -81,7 +82,7 @@ class Command:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
-    def hear(self, seconds: float = 60) -> Change | None:
+    def hear(self, seconds: float = limit(60)) -> Change | None:
         """The next change that it tells, or None when it has ended."""
         assert self.line.poll(seconds), f"nothing was told for {seconds} s"
         try:
@@ -103,7 +104,7 @@ class Command:
         """Let it go on after a pause."""
         self.line.send("go on")
 
-    def wait(self, seconds: float = 120) -> Ended:
+    def wait(self, seconds: float = limit(120)) -> Ended:
         """Wait for its end, hearing all it has to tell."""
         until = time.monotonic() + seconds
         waiting: list[Any] = [self.line, self.process.sentinel]
@@ -165,7 +166,7 @@ class Trial:
         self.disk.mkdir(parents=True, exist_ok=True)
         words = [sys.executable, "-m", "heedful", "train", "numbers", *self.words, "--run", str(self.run)]
         began = time.monotonic()
-        done = subprocess.run(words, capture_output=True, text=True, timeout=120, env={**os.environ, **QUIET})
+        done = subprocess.run(words, capture_output=True, text=True, timeout=limit(120), env={**os.environ, **QUIET})
         return Ended(done.returncode, done.stdout + done.stderr, [], time.monotonic() - began)
 
 
@@ -176,7 +177,7 @@ def reached(run: Path) -> int:
 
 def wait_for_step(trial: Trial, command: Command, step: int = 1) -> bool:
     """Wait until a run has taken a step; False if it ended before that was seen."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + limit(60)
     while reached(trial.run) < step:
         if not command.alive():
             return False

@@ -17,6 +17,13 @@ ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "docs" / "reliability.json"
 PAGE = ROOT / "docs" / "reliability.md"
 FULL = os.environ.get("HEEDFUL_TORTURE") == "full"
+
+
+def limit(seconds: float) -> float:
+    """A limit of time: as promised where the torture has a machine for itself, and elsewhere only against hanging."""
+    return seconds if FULL else 300.0
+
+
 BEGIN, END = "<!-- table: written by make torture -->", "<!-- end of table -->"
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from torture.child import Orders
 from torture.command import QUIET, Command, Ended, Trial
 from torture.diary import PATH, Entry, entries
+from torture.report import limit
 
 TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
@@ -49,7 +50,7 @@ class Launch:
 
     def until(self, rank: int, what: str, times: int) -> bool:
         """Wait until a process has done something so often; False if all ended before."""
-        end = time.monotonic() + 60
+        end = time.monotonic() + limit(60)
         while len(self.entries(rank, what)) < times:
             if not self.alive():
                 return False
@@ -86,7 +87,7 @@ class Launch:
         """All that was said."""
         return self.log.read_text(errors="replace")
 
-    def wait(self, seconds: float = 120) -> Ended:
+    def wait(self, seconds: float = limit(120)) -> Ended:
         """Wait until all are gone, the seconds being those since now; none may stay for longer."""
         began = time.monotonic()
         while self.alive() or self.left():

@@ -11,9 +11,9 @@ from pathlib import Path
 from torture.child import Orders
 from torture.command import LAST, SAVE_EVERY, Ended, Trial, assert_same, committed, resumed
 from torture.mounts import fill, make_read_only, mounted
-from torture.report import FULL, counted
+from torture.report import FULL, counted, limit
 
-SECONDS = 5 if FULL else 30  # to be refused in; the small scale may share its machine with much else
+SECONDS = limit(5)  # to be refused in
 PAGE = 4096  # bytes, the least that such a disk gives to a file
 
 

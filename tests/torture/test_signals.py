@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from torture.command import LAST, TINY, Command, Trial, assert_same, committed, reached, resumed, wait_for_step
-from torture.report import counted
+from torture.report import counted, limit
 
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
 LONG = (*TINY, "train.accumulate=200", "train.budget.steps=2")  # steps of a second or so
@@ -55,7 +55,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Trial:
 
 def wait_for_text(command: Command, text: str) -> None:
     """Wait until a command has written something."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + limit(60)
     while text not in (command.log.read_text() if command.log.exists() else ""):
         assert command.alive() and time.monotonic() < until, f"it never says {text!r}"
         time.sleep(0.001)
@@ -79,7 +79,7 @@ def test_a_run_that_is_told_twice_stops_at_once(long: Trial, tmp_path: Path) -> 
             slowest = max(slowest, took)
             with row.trial(str(trial.place)):
                 assert ended.code == 130, f"exit code {ended.code}:\n{ended.output[-2000:]}"
-                assert took < 0.5, f"{took:.2f} s"
+                assert took < limit(0.5), f"{took:.2f} s"
                 assert "stopped at once; the same command begins anew" in ended.output
                 assert (reached(trial.run), committed(trial.run)) == (0, 0)
                 trial.finish()

@@ -13,7 +13,7 @@ import pytest
 
 from torture.child import Orders
 from torture.command import LAST, TINY, Trial, assert_same, committed, reached, resumed
-from torture.report import FULL, counted
+from torture.report import FULL, counted, limit
 from torture.team import Launch, ended, finish, forked
 
 PARALLEL = ("ddp", "fsdp")
@@ -78,7 +78,7 @@ def test_a_rank_that_is_killed_ends_all_and_the_run_goes_on_to_the_same_end(
                 launch.send(victim, signal.SIGKILL)
                 last = launch.entries(victim, *MOMENTS)[-1]
                 try:
-                    gone = launch.wait(10)
+                    gone = launch.wait(limit(10))
                     assert gone.code, "torchrun has not noticed"
                     assert_one_line(gone.output, victim, KILLED, last.step)
                     slowest = max(slowest, gone.seconds)
@@ -139,7 +139,7 @@ def test_a_team_that_is_told_to_stop_saves_the_same_step(unbroken_team: Unbroken
             launch = Launch(trial)
             assert launch.until(0, "step", chance.randint(2, LAST // 2))
             ways[way](launch)
-            gone = launch.wait(60)
+            gone = launch.wait(limit(60))
             if reached(trial.run) == LAST:
                 continue  # too late: nothing was left to save
             slowest = max(slowest, gone.seconds)

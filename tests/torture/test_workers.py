@@ -15,7 +15,7 @@ import pytest
 from torture.child import Orders
 from torture.command import TINY, Command, Trial, assert_same, committed, reached, resumed, wait_for_step
 from torture.diary import learned
-from torture.report import FULL, counted
+from torture.report import FULL, counted, limit
 from torture.team import diaries
 
 BATCHES = 96
@@ -132,8 +132,8 @@ def test_a_worker_that_is_killed_ends_the_run_within_two_seconds(far: Trial, tmp
             with row.trial(str(trial.place)):
                 assert len(crew) == 2
                 assert_missed(found.code, found.output, f"worker {victim + 1} of 2 was killed by SIGKILL")
-                assert took < 2, f"{took:.2f} s"
-                gone(crew, 0.5)
+                assert took < limit(2), f"{took:.2f} s"
+                gone(crew, limit(0.5))
                 assert_goes_on(trial, far)
         row.worst = f"gone after {slowest:.2f} s"
 
@@ -169,7 +169,7 @@ def test_a_worker_that_is_frozen_ends_the_run_within_a_minute(far: Trial, tmp_pa
             with row.trial(str(trial.place)):
                 assert took < 60, f"{took:.0f} s"
                 assert_missed(ended.code, ended.output, f"worker {worker} of 2 has sent nothing for 45 s")
-                gone(crew, 0.5)
+                gone(crew, limit(0.5))
                 assert_goes_on(trial, far)
         row.worst = f"gone after {max(took for _, took in found):.0f} s"
 
