@@ -15,6 +15,7 @@ from PIL import Image
 from heedful import cli, galleries, load
 from heedful.commands import reconstruct
 from heedful.data.embedded import Digits
+from heedful.data.images import ImageFolders
 from heedful.experiment import train
 from heedful.recipe import load_recipe
 from heedful.tasks.reconstruction import Painter
@@ -165,6 +166,20 @@ def test_a_colour_picture_is_converted_and_it_is_said(heedful: Run, runs: dict[s
     code, _, err = heedful("reconstruct", runs["plain"], "red.png", "-o", "grid.png")
     assert code == 0
     assert err == "note: red.png is in colour; the model reads grey, and so it was converted\n"
+
+
+def test_pictures_of_another_size_are_scaled_as_in_training(
+    heedful: Run, runs: dict[str, Path], drawn: list[list[galleries.Column]]
+) -> None:
+    Path("many").mkdir()
+    for name in ("wide.png", "many/wide.png"):
+        Image.fromarray(np.random.default_rng(0).integers(0, 256, (12, 20), np.uint8)).save(name)
+    code, _, err = heedful("reconstruct", runs["plain"], "wide.png", "many", "-o", "grid.png")
+    note = "note: wide.png has 12 rows of 20 pixels; it was scaled to the model's 8 rows of 8 pixels\n"
+    assert (code, err) == (0, note)
+    right = ImageFolders(root="many", train=".", test=None, channels=1, size=(8, 8)).read("train").pixels
+    close(drawn[0][0].images, np.concatenate([right, right]) / 255, slack=16)
+    assert heedful("encode", runs["plain"], "wide.png", "-o", "codes.npy")[0] == 0
 
 
 def test_a_walk_goes_through_the_codes_between_two_images(

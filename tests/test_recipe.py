@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -334,3 +335,53 @@ def test_the_lectures_autoencoders_are_told_by_their_parameters(name: str, size:
     recipe = load_recipe(name)
     assert recipe.size == size
     assert f"{size:,} parameters" in summary(shipped()[name])
+
+
+TRAIN = {"budget": {"steps": 3}, "batch_tokens": 99}
+TABLE = {"kind": "csv", "train": "a.csv", "text": "text"}
+SEVERAL: dict[str, tuple[dict[str, Any], list[str]]] = {
+    **{
+        kind: (
+            {"task": {"kind": kind}, "data": data, "train": TRAIN},
+            [f"data.{missing} is missing", "tokenizer: without `start`", "model.encoder: without `start`"],
+        )
+        for kind, data, missing in (
+            ("classification", TABLE | {"label": "label"}, "valid"),
+            ("regression", TABLE | {"label": "label"}, "valid"),
+            ("tagging", {"kind": "conll", "train": "a.txt"}, "valid"),
+            ("answering", {"kind": "squad", "train": "a.json"}, "valid"),
+        )
+    },
+    "translation": (
+        {
+            "data": {"kind": "tsv", "train": "a.tsv"}, "tokenizer": {"kind": "wordpiece", "vocab": 90}, "train": TRAIN,
+            "model": {"vocab": 20, "context": 8}, "decode": {"max_length": 9},
+        },
+        ["data.valid is missing", "the settings: model.vocab is 20", "the settings: decode.max_length is 9"],
+    ),
+    "language_model": (
+        {
+            "task": {"kind": "language_model", "stride": 9}, "data": {"kind": "text", "train": "a.txt"},
+            "model": {"kind": "rnn_lm"}, "train": TRAIN,
+        },
+        ["tokenizer: text needs a tokenizer", "task.stride: only a gpt"],
+    ),
+    "text_classification": (
+        {
+            "task": {"kind": "text_classification"}, "data": TABLE | {"label": "label"}, "train": TRAIN,
+            "model": {"freeze": True},
+        },
+        ["data.valid is missing", "model.freeze: vectors"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_all_problems_are_told_at_once(name: str, tmp_path: Path) -> None:
+    settings, said = SEVERAL[name]
+    (tmp_path / "mine.yaml").write_text(json.dumps(settings))
+    with pytest.raises(UserError) as error:
+        load_recipe(str(tmp_path / "mine.yaml"))
+    told = [problem.message for problem in error.value.problems]
+    assert all(any(one.startswith(start) for one in told) for start in said), told
+    assert len(told) == len(set(told))

@@ -17,13 +17,23 @@ app = typer.Typer(
     name="heedful",
     help="Train, check and look into the models of the attention era.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A YAML file, or the name of a shipped recipe.")]
+
+def recipe_names(incomplete: str) -> list[str]:
+    """The recipes that a word may become: shipped ones and YAML files nearby."""
+    from heedful.recipe import shipped
+
+    return [name for name in (*shipped(), *map(str, sorted(Path().glob("*.yaml")))) if name.startswith(incomplete)]
+
+
+RecipeName = Annotated[
+    str,
+    typer.Argument(metavar="RECIPE", help="A YAML file, or the name of a shipped recipe.", autocompletion=recipe_names),
+]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as train.seed=3.")
 ]

@@ -9,9 +9,9 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Discriminator, ValidationError
+from pydantic import BaseModel, ConfigDict, Discriminator, TypeAdapter, ValidationError
 
 from heedful.errors import UserError, shown
 from heedful.yamltext import DEEPEST, Key, Keys, Marks, halved, load_yaml, read_yaml, scalar, write_yaml
@@ -134,6 +134,8 @@ def parse(
             return config
     except ValidationError as error:
         problems += _explain(cls, error, where, settings, put)
+        said = {problem.message for problem in problems}
+        problems += [one for one in _of_parts(cls, error, settings, where) if one.message not in said]
         hidden = max(0, error.error_count() - MOST_PROBLEMS)
     if len(problems) == 1:
         raise problems[0]
@@ -218,6 +220,35 @@ def _explain(
         problems[path] = UserError(message, where=where(path), found=found, expected=expected, todo=todo)
     others = [_other_kind(cls, group, left[group], amiss[group], settings, where) for group in left]
     return [*others, *problems.values()]
+
+
+def _of_parts(
+    cls: type[Config], error: ValidationError, settings: Mapping[str, Any], where: Callable[[Keys], str | None]
+) -> list[UserError]:
+    """What does not fit together among the parts that are right: pydantic asks only once all of them are."""
+    wrong = {detail["loc"][0] for detail in error.errors(include_url=False) if detail["loc"]}
+    whole = cls.model_construct()
+    for name, field in cls.model_fields.items():
+        whole.__dict__.pop(name, None)
+        if name in wrong or (name not in settings and field.is_required()):
+            continue  # what asks for it cannot be asked
+        value = field.get_default(call_default_factory=True)
+        if name in settings:
+            kind: Any = Annotated[field.annotation, field]
+            value = TypeAdapter(kind).validate_json(json.dumps(settings[name]), strict=True)
+        whole.__dict__[name] = value
+    problems = []
+    for name, validator in cls.__pydantic_decorators__.model_validators.items():
+        if validator.info.mode == "after":
+            try:
+                getattr(whole, name)()
+            except AttributeError:
+                continue
+            except ValueError as found:
+                path = found.keys if isinstance(found, FieldError) else ()
+                about = ".".join(map(str, path)) or "the settings"
+                problems.append(UserError(f"{about}: {found}", where=where(path)))
+    return problems
 
 
 def _is_written(path: Keys, put: Iterable[Keys]) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import typer
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 
 from heedful.data.arrays import read_npy, read_npz
 from heedful.data.canvas import Canvas
@@ -80,23 +80,19 @@ def given(path: str, canvas: Canvas) -> Images:
 
 def _folder(folder: Path, canvas: Canvas) -> Images:
     """The pictures of a folder, whose inner folders are classes."""
-    found = ImageFolders(root=str(folder), train=".", test=None, channels=_channels(canvas, folder)).read("train")
-    canvas.require(found.pixels, str(folder))
-    return found
+    channels, (_, rows, columns) = _channels(canvas, folder), canvas.image
+    return ImageFolders(root=str(folder), train=".", test=None, channels=channels, size=(rows, columns)).read("train")
 
 
 def _picture(path: Path, canvas: Canvas) -> NDArray[np.uint8]:
-    """A picture (C, Y, X), in grey or in colours as the model needs it."""
-    channels = _channels(canvas, path)
-    found = read_picture(path, channels)
-    if found.shape != canvas.image:
-        raise UserError(
-            "this picture is not of the size that the model was trained on", where=str(path),
-            found=f"{found.shape[1]} rows of {found.shape[2]} pixels",
-            expected=f"{canvas.image[1]} rows of {canvas.image[2]}", todo="scale it to that size first",
-        )  # fmt: skip
+    """A picture (C, Y, X), in grey or in colours and of the size that the model reads, scaled as in training."""
+    channels, (_, rows, columns) = _channels(canvas, path), canvas.image
+    found = read_picture(path, channels, (rows, columns))
     with open_file(path) as plain, Image.open(plain) as file:
-        coloured = file.mode not in GREY
+        coloured, size = file.mode not in GREY, ImageOps.exif_transpose(file).size
+    if size != (columns, rows):
+        was, now = (f"{high} rows of {wide} pixels" for wide, high in (size, (columns, rows)))
+        typer.echo(f"note: {printable(str(path))} has {was}; it was scaled to the model's {now}", err=True)
     if coloured == (channels == 1):
         was, now = ("in colour", "grey") if coloured else ("grey", "colours")
         typer.echo(f"note: {printable(str(path))} is {was}; the model reads {now}, and so it was converted", err=True)

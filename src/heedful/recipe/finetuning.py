@@ -75,15 +75,19 @@ class Finetuning(Config):
         return train
 
     @model_validator(mode="after")
-    def _begins_somewhere(self) -> Self:
+    def _has_a_tokenizer(self) -> Self:
         if self.start is None and self.tokenizer is None:
             raise FieldError("without `start`, a tokenizer is needed; write {kind: wordpiece, vocab: ...}", "tokenizer")
+        if self.start is not None and self.tokenizer is not None:
+            raise FieldError("the encoder reads by the tokenizer it was trained with; leave this out", "tokenizer")
+        return self
+
+    @model_validator(mode="after")
+    def _has_an_encoder(self) -> Self:
         if self.start is None and self.model.encoder is None:
             raise FieldError(
                 "without `start`, model.encoder is needed; write {kind: bert, width: ...}", "model", "encoder"
             )
-        if self.start is not None and self.tokenizer is not None:
-            raise FieldError("the encoder reads by the tokenizer it was trained with; leave this out", "tokenizer")
         return self
 
     @property

@@ -111,14 +111,24 @@ class LanguageModelRecipe(Config):
             raise FieldError("text needs a tokenizer; write {kind: characters, vocab: ...}, say", "tokenizer")
         if self.model.kind == "elmo" and isinstance(self.tokenizer, BytePair | BytePairFiles):
             raise FieldError("an elmo reads lines; write {kind: words, vocab: ...}, say", "tokenizer")
+        if self.tokenizer is not None and not isinstance(self.tokenizer, BytePairFiles):
+            require_room(self.model.vocab, self.tokenizer.vocab)
+        return self
+
+    @model_validator(mode="after")
+    def _starts_with_its_own_kind(self) -> Self:
+        if self.start is not None and self.model.kind != "gpt":
+            raise FieldError("the folder to start from holds a gpt; leave this out", "model", "kind")
+        return self
+
+    @model_validator(mode="after")
+    def _windows_overlap(self) -> Self:
         if self.task.stride is not None and self.model.kind != "gpt":
             raise FieldError("only a gpt is judged in windows that overlap; leave this out", "task", "stride")
         if self.task.stride is not None and self.task.stride > self.model.context:
             raise FieldError(
                 f"a window has {self.model.context} tokens, as model.context says; write no more", "task", "stride"
             )
-        if self.tokenizer is not None and not isinstance(self.tokenizer, BytePairFiles):
-            require_room(self.model.vocab, self.tokenizer.vocab)
         return self
 
     @property

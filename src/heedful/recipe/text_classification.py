@@ -60,6 +60,10 @@ class TextClassificationRecipe(Config):
     def _parts_fit_together(self) -> Self:
         if self.embedding_init is not None and self.tokenizer.kind == "characters":
             raise FieldError("characters have no word vectors; leave this out, or cut into words", "embedding_init")
+        return self
+
+    @model_validator(mode="after")
+    def _learns_what_it_draws(self) -> Self:
         if self.model.freeze and self.embedding_init is None and self.start is None:
             raise FieldError(
                 "vectors drawn by chance must be learned; name a file under embedding_init, or write freeze: false",

@@ -63,6 +63,10 @@ class TranslationRecipe(Config):
     @model_validator(mode="after")
     def _parts_fit_together(self) -> Self:
         require_room(self.model.vocab, self.tokenizer.vocab)
+        return self
+
+    @model_validator(mode="after")
+    def _translations_fit(self) -> Self:
         longest = self.decode.max_length
         if longest is not None and longest > self.model.context:
             raise ValueError(
