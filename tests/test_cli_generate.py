@@ -54,6 +54,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
         weight.data += 0.2 * torch.randn_like(weight)
     model.save_pretrained(folder)
     (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces.pieces(range(pieces.vocab))))
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     return folder
 
 

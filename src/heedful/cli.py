@@ -208,6 +208,15 @@ def translate(
     )
 
 
+StartToken = Annotated[
+    bool | None,
+    typer.Option(
+        "--start-token/--no-start-token",
+        help="Read the text after the token that documents begin with; else as the model's folder says.",
+    ),
+]
+
+
 @app.command()
 def generate(
     run: EncoderFolder,
@@ -242,6 +251,7 @@ def generate(
     special: Annotated[
         bool, typer.Option("--special", help="<|endoftext|> in a prompt is the token, not text.")
     ] = False,
+    start_token: StartToken = None,
     bf16: Annotated[bool, typer.Option("--bf16", help="Weights in half precision: faster on a GPU.")] = False,
     as_json: Json = False,
     checkpoint: Which = None,
@@ -254,7 +264,8 @@ def generate(
         "length_penalty": length_penalty, "repetition_penalty": repetition_penalty, "no_repeat": no_repeat,
         "at_least": at_least,
     }  # fmt: skip
-    generate_verb(at(run, checkpoint), prompts or [], Wish(manner, greedy, samples, seed, special, bf16), as_json)
+    wish = Wish(manner, greedy, samples, seed, special, bf16, start_token)
+    generate_verb(at(run, checkpoint), prompts or [], wish, as_json)
 
 
 @app.command()
@@ -393,6 +404,7 @@ def next_word(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Draw them side by side into a PNG file.")
     ] = None,
+    start_token: StartToken = None,
     as_json: Json = False,
     checkpoint: Which = None,
 ) -> None:
@@ -400,7 +412,7 @@ def next_word(
     from heedful.commands.next import next_verb
 
     chosen = [run and at(run, checkpoint) for run in (causal, masked)]
-    next_verb(text, chosen[0], chosen[1], top, out, as_json)
+    next_verb(text, chosen[0], chosen[1], top, out, as_json, start_token)
 
 
 Pictured = Annotated[

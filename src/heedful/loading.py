@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from heedful.config import Config, parse
 from heedful.errors import UserError, shown
 from heedful.hf.causal import Causal, no_tokenizer, of_any_kind, whole_of
-from heedful.hf.loading import Pretrained, foreign
+from heedful.hf.loading import foreign
 from heedful.hf.sentences import SentenceConfig
 from heedful.jobs import JOBS, TINY, Job, Vocabulary, job_class, job_of
 from heedful.models import MODELS, build
@@ -103,12 +103,13 @@ def _foreign(folder: Path, place: torch.device) -> Any:
     if found.tokenizer is None:
         raise no_tokenizer(found, folder)
     task, config, tensors, unused = whole_of(found)
-    notes = found.notes if isinstance(found, Causal) else ()
-    notes += (f"not needed of this folder: {', '.join(unused)}",) if unused else ()
+    notes = found.notes + ((f"not needed of this folder: {', '.join(unused)}",) if unused else ())
     job = job_class(task)
     decode: Any = job.decoding() if job.decoding else None
-    if isinstance(found, Pretrained) and task == "pretraining" and found.pooling is not None:
-        decode = SentenceConfig(pooling=found.pooling, normalize=found.normalize, longest=found.longest)
+    if isinstance(found, Causal):
+        decode = decode.model_copy(update={"start_token": found.starts})
+    elif task == "pretraining":
+        decode = found.sentences
     return job.speaker(_built(config, tensors, folder), config, found.tokenizer, decode, place, notes)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import random
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer as Engine
 
 from heedful.data import wordpieces
 from heedful.data.tokenizers import WordPiece
@@ -115,15 +117,19 @@ def test_training_gives_the_same_pieces_each_time_the_special_ones_first() -> No
     assert WordPieces(again.json, "x").json == again.json
 
 
-@pytest.mark.parametrize("over", range(14))
-def test_a_pair_is_cut_as_published_one_token_at_a_time_from_the_longer(over: int) -> None:
-    for a, b in ((8, 5), (5, 8), (6, 6), (1, 12), (12, 1)):
-        first, second = list(range(a)), list(range(b))
-        room = max(2, a + b - over)
-        found = cut_pair(first, second, room)
-        while len(first) + len(second) > room:
-            (first if len(first) > len(second) else second).pop()
-        assert found == (first, second)
+@pytest.mark.parametrize("room", range(2, 20))
+def test_a_pair_is_cut_as_tokenizers_cuts_it_and_the_longer_one_keeps_the_odd_token(room: int, tmp_path: Path) -> None:
+    engine = Engine.from_str(TRAINED[True].json)
+    engine.enable_truncation(room + 3, strategy="longest_first")
+    dog = TRAINED[True].ids(["d"])[0]
+    for a, b in product(range(13), repeat=2):
+        kept = engine.encode("d " * a, "d " * b).ids
+        assert joined(TRAINED[True], *cut_pair(dog * a, dog * b, room))[0] == kept, (a, b)
+
+
+def test_an_odd_token_stays_with_the_longer_text_of_a_pair() -> None:
+    found = [tuple(map(len, cut_pair(range(a), range(b), 45))) for a, b in ((40, 30), (30, 40), (30, 30))]
+    assert found == [(23, 22), (22, 23), (22, 23)]
 
 
 def test_settings_of_a_foreign_file_are_passed_over_where_they_would_act_unasked() -> None:
@@ -135,6 +141,21 @@ def test_settings_of_a_foreign_file_are_passed_over_where_they_would_act_unasked
     added = json.loads(TRAINED[True].json)["added_tokens"]
     more = {**added[0], "id": TRAINED[True].vocab, "content": "[E1]", "special": True}
     assert WordPieces(changed(added_tokens=[*added, more]), "x").vocab == TRAINED[True].vocab + 1
+
+
+def test_an_added_token_is_kept_whole_and_its_file_is_read_as_it_was_written() -> None:
+    added, count = json.loads(TRAINED[True].json)["added_tokens"], TRAINED[True].vocab
+    more = [{**added[0], "id": count + place, "content": name} for place, name in enumerate(("[E1]", "[/E1]"))]
+    word = {**added[0], "id": count + 2, "content": "DogCat", "special": False, "normalized": True}
+    text = changed(added_tokens=[*added, *more, word])
+    ours, theirs = WordPieces(text, "x"), Engine.from_str(text)
+    for given in ("the [E1]quick fox[/E1] and [e1] a dogcat[E1][E1]", "xDOGCATx [E1", "[E1][MASK][/E1]"):
+        ids = theirs.encode(given.replace("[MASK]", "[ mask ]"), add_special_tokens=False).ids
+        assert ours.ids([given])[0] == ids == ours.encode(given).ids
+    assert ours.special == TRAINED[True].special | {count, count + 1} and ours.vocab == count + 3
+    assert WordPieces(ours.json, "x").json == ours.json
+    assert [token["special"] for token in json.loads(ours.json)["added_tokens"]] == [True] * 7 + [False]
+    assert ours.decode(ours.ids(["the [E1] quick dogcat"])[0]) == "the quick dogcat"
 
 
 GOOD = json.loads(TRAINED[True].json)
@@ -157,7 +178,11 @@ VOCAB = GOOD["model"]["vocab"]
         (changed(model=GOOD["model"] | {"max_input_chars_per_word": 10**9}), "max_input_chars_per_word"),
         (changed(model=GOOD["model"] | {"continuing_subword_prefix": "@@"}), "continuing_subword_prefix"),
         (changed(normalizer=GOOD["normalizer"] | {"lowercase": 3}), "a normalizer"),
-        (changed(added_tokens=[{"id": 5, "content": "dog", "special": False}]), "an added token"),
+        (changed(added_tokens=[{"id": 5, "content": "dog", "special": False}]), "the added token 'dog' with the id 5"),
+        (changed(added_tokens=[{"id": 500, "content": "[E1]", "special": True}]), "the added token '[E1]'"),
+        (changed(added_tokens=[{"id": 5, "content": 3, "special": True}]), "an added token"),
+        (changed(added_tokens=[{"id": 5, "content": "[E1]", "lstrip": 1}]), "an added token"),
+        (changed(added_tokens=3), "added_tokens of 3"),
     ],
 )  # fmt: skip
 def test_a_damaged_or_foreign_file_is_refused(text: str, found: str) -> None:

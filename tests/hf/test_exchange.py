@@ -13,6 +13,7 @@ import transformers
 from made import HEADS, PIECES, batch, change, folder_of, made
 from torch import Tensor
 
+import heedful
 from heedful.blocks.layouts import Padded
 from heedful.errors import UserError
 from heedful.hf import pretrained, write
@@ -285,13 +286,31 @@ def test_tokens_are_those_of_transformers_before_and_after(lower: bool, accents:
         assert theirs.mask_token_id == found.tokenizer.mask == 4
 
 
-def test_a_vocabulary_without_settings_is_lower_case_if_it_has_no_capital(tmp_path: Path) -> None:
+def test_a_vocabulary_without_settings_is_lower_case_as_in_transformers_and_capitals_are_named(
+    tmp_path: Path,
+) -> None:
     folder = folder_of(made(), tmp_path / "theirs")
-    tokenizer = pretrained(folder).tokenizer
-    assert tokenizer is not None and tokenizer.lowercase
+    found = pretrained(folder)
+    assert found.tokenizer is not None and found.tokenizer.lowercase and not found.notes
     (folder / "vocab.txt").write_text("\n".join([*PIECES[:-1], "A"]))
-    tokenizer = pretrained(folder).tokenizer
-    assert tokenizer is not None and not tokenizer.lowercase
+    found = pretrained(folder)
+    assert found.tokenizer is not None and found.tokenizer.lowercase and "has capital letters" in found.notes[0]
+    assert heedful.load(folder, "cpu").notes == found.notes
+
+
+def test_a_folder_says_how_many_tokens_are_read_there_and_back(tmp_path: Path) -> None:
+    text = "a b c d e f g h i j a b c d"
+    for kind in ("BertForSequenceClassification", "BertModel"):
+        folder = folder_of(made(kind), tmp_path / kind)
+        (folder / "tokenizer_config.json").write_text('{"model_max_length": 9}')
+        found = pretrained(folder)
+        write(tmp_path / f"{kind}-back", found)
+        assert found.longest == pretrained(tmp_path / f"{kind}-back").longest == 9
+        speaker = heedful.load(folder, "cpu")
+        if kind == "BertModel":
+            assert [len(row) for row in speaker.encoded([text]).rows] == [9]
+        else:
+            assert speaker.context == 9 and speaker.classify([text])[0].cut == 7
 
 
 def test_a_tokenizer_with_more_pieces_than_the_model_is_refused(tmp_path: Path) -> None:

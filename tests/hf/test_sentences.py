@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from made import folder_of, made
 
+import heedful
+from heedful.data.wordpieces import joined
 from heedful.errors import UserError
 from heedful.hf import pretrained, write
 from heedful.hf.configs import config_of
-from heedful.hf.sentences import sentence_files
+from heedful.hf.sentences import SentenceConfig, sentence_files
 
 
 def told(folder: Path, files: dict[str, str]) -> Path:
@@ -25,12 +29,35 @@ def told(folder: Path, files: dict[str, str]) -> Path:
 @pytest.mark.parametrize("pooling", ["mean", "first"])
 @pytest.mark.parametrize("normalize", [True, False])
 def test_what_is_said_of_sentences_is_read_and_written_back(pooling: Any, normalize: bool, tmp_path: Path) -> None:
-    folder = told(folder_of(made(), tmp_path / "theirs"), sentence_files(24, pooling, normalize, 16))
+    folder = told(
+        folder_of(made(), tmp_path / "theirs"),
+        sentence_files(24, SentenceConfig(pooling=pooling, normalize=normalize), 16),
+    )
     found = pretrained(folder)
     assert (found.pooling, found.normalize, found.longest) == (pooling, normalize, 16)
     write(tmp_path / "back", found)
     again = pretrained(tmp_path / "back")
     assert (again.pooling, again.normalize, again.longest) == (pooling, normalize, 16)
+
+
+def test_lower_case_and_the_usual_prompt_are_followed_and_written_back(tmp_path: Path) -> None:
+    settings = SentenceConfig(pooling="mean", lowercase=True, prompt="Cab: ")
+    folder = told(folder_of(made(), tmp_path / "theirs"), sentence_files(24, settings, 16))
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    found = pretrained(folder)
+    assert (found.lowercase, found.prompt) == (True, "Cab: ") and found.sentences.prompt == settings.prompt
+    write(tmp_path / "back", found)
+    vectors = []
+    for place in (folder, tmp_path / "back"):
+        reader = heedful.load(place, "cpu")
+        assert reader.encoded(["A Bad"]).rows == [joined(reader.tokenizer, reader.tokenizer.ids(["cab: a bad"])[0])[0]]
+        vectors.append(reader.embed(["A Bad"]))
+    assert torch.equal(*vectors)
+    assert not torch.equal(vectors[0], replace(reader, prompt="").embed(["A Bad"]))
+    pooling = json.loads((folder / "1_Pooling" / "config.json").read_text())
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({**pooling, "include_prompt": False}))
+    with pytest.raises(UserError, match="include_prompt"):
+        pretrained(folder)
 
 
 def test_an_encoder_that_says_nothing_of_sentences_has_no_pooling(tmp_path: Path) -> None:
@@ -40,7 +67,7 @@ def test_an_encoder_that_says_nothing_of_sentences_has_no_pooling(tmp_path: Path
 
 def test_an_encoder_in_a_folder_below_is_found(tmp_path: Path) -> None:
     (tmp_path / "whole").mkdir()
-    files = sentence_files(24, "mean", False, 16)
+    files = sentence_files(24, SentenceConfig(pooling="mean"), 16)
     modules = json.loads(files["modules.json"])
     modules[0]["path"] = "0_Transformer"
     told(tmp_path / "whole", {**files, "modules.json": json.dumps(modules)})
@@ -63,17 +90,25 @@ def test_an_encoder_in_a_folder_below_is_found(tmp_path: Path) -> None:
         ("1_Pooling/config.json", "{}", "not supported"),
         ("sentence_bert_config.json", '{"max_seq_length": "16"}', "max_seq_length"),
         ("sentence_bert_config.json", '{"max_seq_length": -1}', "max_seq_length"),
+        ("sentence_bert_config.json", '{"do_lower_case": "yes"}', "do_lower_case"),
+        ("config_sentence_transformers.json", '{"default_prompt_name": "q", "prompts": {}}', "default_prompt_name"),
+        ("config_sentence_transformers.json", '{"default_prompt_name": 3}', "default_prompt_name"),
     ],
 )
 def test_what_is_not_known_is_refused_by_name(name: str, text: str, words: str, tmp_path: Path) -> None:
-    folder = told(folder_of(made(), tmp_path / "theirs"), {**sentence_files(24, "mean", True, 16), name: text})
+    folder = told(
+        folder_of(made(), tmp_path / "theirs"),
+        {**sentence_files(24, SentenceConfig(pooling="mean", normalize=True), 16), name: text},
+    )
     with pytest.raises(UserError, match=words):
         pretrained(folder)
 
 
 @pytest.mark.parametrize("path", ["../other", "/etc"])
 def test_a_module_cannot_be_elsewhere(path: str, tmp_path: Path) -> None:
-    folder = told(folder_of(made(), tmp_path / "theirs"), sentence_files(24, "mean", True, 16))
+    folder = told(
+        folder_of(made(), tmp_path / "theirs"), sentence_files(24, SentenceConfig(pooling="mean", normalize=True), 16)
+    )
     modules = json.loads((folder / "modules.json").read_text())
     for which in (0, 1):
         modules[which]["path"] = path

@@ -18,7 +18,7 @@ import heedful
 from heedful.cli import main
 from heedful.errors import UserError
 from heedful.hf import pretrained
-from heedful.hf.sentences import sentence_files
+from heedful.hf.sentences import SentenceConfig, sentence_files
 from heedful.hf.unpickling import weights_of_any_age
 
 CHECKPOINT = Path(__file__).parent / "checkpoint"
@@ -93,7 +93,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: p
 
 def test_what_is_said_of_sentences_goes_through_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = folder_of(made(), tmp_path / "theirs")
-    for name, text in sentence_files(24, "mean", True, 16).items():
+    for name, text in sentence_files(24, SentenceConfig(pooling="mean", normalize=True), 16).items():
         (theirs / name).parent.mkdir(exist_ok=True)
         (theirs / name).write_text(text)
     assert convert(monkeypatch, theirs, tmp_path / "ours") == 0
@@ -170,7 +170,7 @@ def test_300_broken_folders_give_a_model_or_a_clear_error(tmp_path: Path) -> Non
     ]
     sources.append(folder_of(made(), tmp_path / "shards", max_shard_size="10KB"))
     sentences = folder_of(made(), tmp_path / "sentences")
-    for name, text in sentence_files(24, "mean", True, 16).items():
+    for name, text in sentence_files(24, SentenceConfig(pooling="mean", normalize=True), 16).items():
         (sentences / name).parent.mkdir(exist_ok=True)
         (sentences / name).write_text(text)
     pickled = folder_of(made("BertForMaskedLM"), tmp_path / "pickled")

@@ -14,6 +14,7 @@ from heedful.hf.causal import Causal, no_tokenizer, of_any_kind, whole_of
 from heedful.hf.convert import told
 from heedful.hf.loading import Pretrained, foreign
 from heedful.hf.onnx import require_packages, write_onnx
+from heedful.hf.sentences import SentenceConfig
 from heedful.hf.unpickling import weights_of_any_age
 from heedful.hf.writing import require_new, write
 from heedful.jobs import job_class
@@ -35,6 +36,8 @@ def convert_verb(source: Path, target: Path, to: Format | None, ledger: bool, fo
     typer.echo(f"reading {printable(str(source))} ...", err=True)
     found = of_any_kind(source, weights_of_any_age)
     typer.echo(f"read {described(found)}", err=True)
+    for note in found.notes:
+        typer.echo(f"note: {printable(note)}", err=True)
     if kind == "heedful":
         write_own(target, found, source)
     elif kind == "hf":
@@ -92,10 +95,9 @@ def write_own(target: Path, found: Pretrained | Causal, source: Path) -> None:
         typer.echo(f"note: {name} has no use under this head, and is left out", err=True)
     settings = {"task": task, "model": config.model_dump(mode="json")}
     decoding = job_class(task).decoding
-    settings |= {"decode": decoding().model_dump(mode="json")} if decoding else {}
-    if isinstance(found, Pretrained) and found.pooling is not None:
-        settings["sentences"] = {
-            "pooling": found.pooling, "normalize": found.normalize, "longest": found.longest,
-        }  # fmt: skip
+    decode = {"start_token": found.starts} if isinstance(found, Causal) else {}
+    settings |= {"decode": decoding().model_dump(mode="json") | decode} if decoding else {}
+    if isinstance(found, Pretrained) and task == "pretraining" and found.sentences != SentenceConfig():
+        settings["sentences"] = found.sentences.model_dump(mode="json")
     about = {"from": str(source), "ledger": [line.source for line in found.ledger]}
     write_model(target, json.dumps(settings, indent=2) + "\n", tensors, found.tokenizer.json, about)

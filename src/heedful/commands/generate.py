@@ -29,6 +29,7 @@ class Wish:
     seed: int
     special: bool
     bf16: bool
+    start_token: bool | None = None
 
     def settings(self) -> dict[str, Any]:
         """The settings, if they go together."""
@@ -61,6 +62,7 @@ def generate_verb(run: Path, prompts: Sequence[str], wish: Wish, as_json: bool) 
     settings = wish.settings()
     writer = load_as(Writer, run)
     writer = writer.halved() if wish.bf16 else writer
+    writer.start_token = writer.start_token if wish.start_token is None else wish.start_token
     reads, first, written, began = piped(prompts), 0, 0, time.monotonic()
     if len(prompts) <= 1 and not reads and not as_json and wish.samples == 1:
         prompt = "".join(prompts)
@@ -99,6 +101,9 @@ def flow(writer: Writer, prompt: str, settings: dict[str, Any], wish: Wish) -> i
 
 def tell(writer: Writer, prompts: Sequence[str], wish: Wish, told: bool) -> bool:
     """Say once that the model forgets, where texts are longer than its context; whether it has been said."""
+    if not writer.start_token and not all(prompts) and not told:
+        name = writer.tokenizer.pieces([writer.script.begins])[0]
+        typer.echo(f"note: nothing stands before the text, so the model begins after {name}", err=True)
     context, length = writer.context, wish.manner["length"] or writer.length
     if told or context is None or (wish.manner["beams"] or 1) > 1:
         return told

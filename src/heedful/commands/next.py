@@ -21,7 +21,15 @@ ABOUT = {
 }
 
 
-def next_verb(text: str, causal: Path | None, masked: Path | None, top: int, out: Path | None, as_json: bool) -> None:
+def next_verb(
+    text: str,
+    causal: Path | None,
+    masked: Path | None,
+    top: int,
+    out: Path | None,
+    as_json: bool,
+    start_token: bool | None = None,
+) -> None:
     """Tell the likeliest words for the gap of a text by one model or by two."""
     sides(text)
     if causal is None and masked is None:
@@ -31,7 +39,11 @@ def next_verb(text: str, causal: Path | None, masked: Path | None, top: int, out
     if out is not None:
         files.require_place(out, "--out")
         require_png(out, "--out")
-    found = [] if causal is None else [next_words(load_as(Writer, causal), text, top)]
+    found = []
+    if causal is not None:
+        writer = load_as(Writer, causal)
+        writer.start_token = writer.start_token if start_token is None else start_token
+        found.append(next_words(writer, text, top))
     found += [] if masked is None else [hidden_words(load_as(Reader, masked), text, top)]
     for line in [json_line(record(text, found))] if as_json else told(text, found):
         say(line)

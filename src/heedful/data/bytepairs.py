@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -149,7 +149,17 @@ class Merged(ABC):
         self.json: str = self._engine.to_str()
         self.vocab: int = len(vocab)
         self.special = frozenset(vocab[name] for name in names)
+        if kept := [name for name in names if name != self.mark]:  # added tokens, which texts may spell
+            self._engine = self._built(vocab, merges, [self.mark])
+            self._engine.add_tokens(kept)
         self._engine.encode_special_tokens = True  # the package means: encode their text as any other
+
+    def adding(self, tokens: dict[str, int], where: str) -> Self:
+        """The same with more special tokens, which are kept whole where a text spells them."""
+        made = type(self).__new__(type(self))
+        special = {name for name, number in self._vocab.items() if number in self.special}
+        made._begin(self._vocab | tokens, self._merges, special | tokens.keys(), where)
+        return made
 
     @cached_property
     def sha256(self) -> str:
@@ -251,8 +261,11 @@ class BytePairs(Merged):
         """The text that ids stand for, special tokens left out; U+FFFD for bytes that are no whole character."""
         return self.bytes(ids).decode(errors="replace")
 
-    def files(self, context: int | None = None) -> dict[str, str]:
-        """The files that say the same of it to Hugging Face's GPT2Tokenizer, by name; `context` is the model's."""
+    def files(self, context: int | None = None, starts: bool = False) -> dict[str, str]:
+        """The files that say the same of it to Hugging Face's GPT2Tokenizer, by name; `context` is the model's.
+
+        If `starts`, it puts `<|endoftext|>` before each text there.
+        """
         names = {f"{name}_token": END for name in ("bos", "eos", "unk")}
         added = {
             str(number): {"content": name, "lstrip": False, "normalized": False, "rstrip": False,
@@ -265,9 +278,13 @@ class BytePairs(Merged):
         }  # fmt: skip
         if context is not None:
             settings["model_max_length"] = context
+        text = self.json
+        if starts:
+            settings["add_bos_token"] = True
+            text = json.dumps(json.loads(text) | {"post_processor": starting(self.end)}, ensure_ascii=False)
         return {
             **listing(self._vocab, self._merges),
-            "tokenizer.json": self.json,
+            "tokenizer.json": text,
             "tokenizer_config.json": json.dumps(settings, indent=2) + "\n",
             "special_tokens_map.json": json.dumps(names, indent=2) + "\n",
         }
@@ -286,6 +303,17 @@ class BytePairs(Merged):
             name if number in self.special else piece.decode(errors="backslashreplace")
             for (name, number), piece in zip(self._vocab.items(), self._bytes, strict=True)
         ]
+
+
+def starting(end: int) -> dict[str, Any]:
+    """What a tokenizer.json says that puts `<|endoftext|>`, of this id, before each text."""
+    first, last = {"SpecialToken": {"id": END, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
+    return {
+        "type": "TemplateProcessing",
+        "single": [first, last],
+        "pair": [first, last, {"SpecialToken": {"id": END, "type_id": 1}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {END: {"id": END, "ids": [end], "tokens": [END]}},
+    }
 
 
 def pairs_of(config: BytePair | BytePairFiles, texts: Iterable[str]) -> BytePairs:
@@ -458,8 +486,8 @@ def read_parts(
     vocab, special = dict(vocab), set(special)
     for token in added:
         name, number = token.get("content"), token.get("id")
-        # An ordinary one would cut texts in another way.
-        if not isinstance(name, str) or token.get("special") is not True or vocab.get(name, number) != number:
+        odd = name not in special and not plain_token(token)
+        if not isinstance(name, str) or odd or vocab.get(name, number) != number:
             raise damaged(where, f"an added token {shown(token)}")
         vocab[name] = number
         special.add(name)
@@ -470,6 +498,13 @@ def read_parts(
             raise damaged(f"{where}: model.merges[{number}]", f"{shown(merge)}, not two pieces")
         pairs.append((pair[0], pair[1]))
     return vocab, pairs, special
+
+
+def plain_token(token: Mapping[str, Any]) -> bool:
+    """Whether an added token is special, and looked for as it is written: others would cut texts in another way."""
+    name = token.get("content")
+    flags = any(token.get(flag) not in (False, None) for flag in ("single_word", "lstrip", "rstrip"))
+    return token.get("special") is True and not flags and isinstance(name, str) and not re.search(r"\s|^$", name)
 
 
 def foreign(data: dict[str, Any], frame: dict[str, str | None], usual: dict[str, tuple[Any, ...]]) -> str | None:

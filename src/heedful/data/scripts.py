@@ -79,10 +79,11 @@ class Lines:
 class Bytes:
     """A text as the bytes that it is, line ends among them: `<|endoftext|>` stands before it and behind it."""
 
+    unwritten = ()
+
     def __init__(self, tokenizer: BytePairs) -> None:
         self.tokenizer = tokenizer
         self.begins = self.ends = tokenizer.end
-        self.unwritten = tuple(sorted(tokenizer.special - {tokenizer.end}))
 
     def text_ids(self, text: str) -> list[int]:
         """The ids of a text."""

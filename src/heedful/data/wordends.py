@@ -99,7 +99,7 @@ class WordEnds(Merged):
         """The text that ids stand for, special tokens left out, without the space after its last word."""
         return self.bytes(ids).decode().removesuffix(" ")
 
-    def files(self, context: int | None = None) -> dict[str, str]:
+    def files(self, context: int | None = None, starts: bool = False) -> dict[str, str]:
         """The files that say the same of it to Hugging Face's OpenAIGPTTokenizer; `context` is the model's."""
         settings: dict[str, Any] = {"tokenizer_class": "OpenAIGPTTokenizer", "unk_token": UNKNOWN}
         if context is not None:

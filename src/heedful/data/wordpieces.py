@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from pydantic import Field
 
@@ -27,6 +27,18 @@ NAMES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PREFIX = "##"  # of a piece that continues a word
 LONGEST_WORD = 100  # characters; a longer word is unknown, as published
 SETTINGS = ("clean_text", "handle_chinese_chars", "lowercase")  # of a normalizer, besides strip_accents
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of an added token
+
+
+class Added(NamedTuple):
+    """A token that is kept whole wherever a text spells it, such as `[E1]`, and how it is looked for."""
+
+    content: str
+    single_word: bool = False  # not within a word
+    lstrip: bool = False  # with the spaces before it
+    rstrip: bool = False  # with those after it
+    normalized: bool = False  # in the text as the normalizer leaves it
+    special: bool = True
 
 
 class PieceFile(Config):
@@ -48,26 +60,37 @@ class PieceFile(Config):
         return self.read().vocab
 
 
+class Parts(NamedTuple):
+    """What a tokenizer is made of, as its file says it."""
+
+    vocab: dict[str, int]
+    normalizer: dict[str, bool | None]
+    longest: int  # characters of a word; a longer one is unknown
+    added: dict[int, Added]  # by their ids; not the special tokens of every BERT
+
+
 class WordPieces:
-    """A tokenizer of BERT's kind; text that spells a special token, such as `[MASK]`, is ordinary text to it."""
+    """A tokenizer of BERT's kind; text that spells one of its own special tokens, as `[MASK]`, is ordinary text to it.
+
+    Tokens that were added to it are kept whole.
+    """
 
     def __init__(self, text: str, where: str) -> None:
         """Build it from the text of a tokenizer file; `where` is what errors name."""
-        model, normalizer = read_parts(text, where)
-        pieces = listed(model["vocab"], where)
-        self._begin(engine_of(pieces, normalizer, model.get("max_input_chars_per_word", LONGEST_WORD)))
+        self._begin(read_parts(json_in(text, where), where), where)
 
     @classmethod
     def of(cls, pieces: Sequence[str], lowercase: bool, where: str) -> WordPieces:
         """A tokenizer of the lines of a vocab.txt, normalised as published: lower case takes accents off too."""
-        vocab = {piece: number for number, piece in enumerate(pieces)}
-        if len(vocab) < len(pieces):
-            twice = next(piece for number, piece in enumerate(pieces) if vocab[piece] != number)
-            raise _damaged(f"{where}:{vocab[twice] + 1}", f"the piece {shown(twice)} for the second time")
-        made = cls.__new__(cls)
         normalizer = {"strip_accents": None, **dict.fromkeys(SETTINGS, True), "lowercase": lowercase}
-        made._begin(engine_of(listed(vocab, where), normalizer, LONGEST_WORD))
-        return made
+        return cls.made(Parts(numbered(pieces, where), normalizer, LONGEST_WORD, {}), where)
+
+    @classmethod
+    def made(cls, parts: Parts, where: str) -> WordPieces:
+        """A tokenizer of its parts."""
+        found = cls.__new__(cls)
+        found._begin(parts, where)
+        return found
 
     @classmethod
     def train(cls, config: WordPiece, texts: Iterable[str]) -> WordPieces:
@@ -94,12 +117,17 @@ class WordPieces:
         """Read a tokenizer.json, of Heedful's or of Hugging Face's make."""
         return cls(_text_in(path), str(path))
 
-    def _begin(self, engine: tokenizers.Tokenizer) -> None:
-        self._engine, vocab = engine, engine.get_vocab()
+    def _begin(self, parts: Parts, where: str) -> None:
+        pieces, added = listed(parts.vocab, where), placed(parts, where)
+        engine = engine_of(pieces, parts.normalizer, parts.longest, added)
+        vocab = engine.get_vocab()
         self.json: str = engine.to_str()
         self.vocab: int = engine.get_vocab_size()
         self.pad, self.unk, self.cls, self.sep, self.mask = (vocab[name] for name in NAMES)
-        self.special = frozenset((self.pad, self.unk, self.cls, self.sep, self.mask))
+        self.special = frozenset(vocab[name] for name in (*NAMES, *(one.content for one in added if one.special)))
+        if added:  # which are found in texts, as special tokens are not
+            engine = engine_of(pieces, parts.normalizer, parts.longest, [one._replace(special=False) for one in added])
+        self._engine = engine
         engine.encode_special_tokens = True  # the package means: encode their text as any other
 
     @property
@@ -172,25 +200,27 @@ def joined(
 
 
 def cut_pair(a: Sequence[int], b: Sequence[int], room: int) -> tuple[Sequence[int], Sequence[int]]:
-    """Both without so many of their last tokens, always the longer one's, that they have room together."""
-    over = len(a) + len(b) - room
-    if over <= 0:
+    """Both without so many of their last tokens that they have room together, as the `tokenizers` package cuts them.
+
+    The longer one is cut to the length of the other, then both to the same; if one token is left over, the longer one
+    keeps it, or the second of two that are equally long.
+    """
+    if len(a) + len(b) <= room:
         return a, b
-    # The longer loses until both are equally long, then they take turns, the second one first.
-    longer = min(over, abs(len(a) - len(b)))
-    rest = over - longer
-    from_a = (longer if len(a) > len(b) else 0) + rest // 2
-    from_b = (longer if len(b) > len(a) else 0) + rest - rest // 2
-    return a[: max(0, len(a) - from_a)], b[: max(0, len(b) - from_b)]
+    shorter = min(len(a), len(b), room // 2)
+    kept = room - shorter
+    return (a[:kept], b[:shorter]) if len(a) > len(b) else (a[:shorter], b[:kept])
 
 
-def engine_of(pieces: Sequence[str], normalizer: dict[str, Any], longest: int) -> tokenizers.Tokenizer:
+def engine_of(
+    pieces: Sequence[str], normalizer: dict[str, Any], longest: int, added: Sequence[Added] = ()
+) -> tokenizers.Tokenizer:
     """The package's tokenizer of some pieces, by their place; it also knows BERT's layout, for whoever reads its file.
 
     A word is cut at brackets before it is looked up, so that no text can spell a special token.
     """
+    from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
     from tokenizers import Tokenizer as Engine
-    from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
     vocab = {piece: number for number, piece in enumerate(pieces)}
     engine = Engine(
@@ -204,13 +234,35 @@ def engine_of(pieces: Sequence[str], normalizer: dict[str, Any], longest: int) -
         special_tokens=[(name, vocab[name]) for name in ("[CLS]", "[SEP]")],
     )  # fmt: skip
     engine.add_special_tokens(list(NAMES))
+    engine.add_tokens([AddedToken(one.content, **dict(zip(FLAGS, one[1:], strict=True))) for one in added])
     return engine
 
 
-def listed(vocab: Any, where: str) -> list[str]:
+def numbered(pieces: Sequence[str], where: str) -> dict[str, int]:
+    """The lines of a vocab.txt by their places, if none is there twice."""
+    vocab = {piece: number for number, piece in enumerate(pieces)}
+    if len(vocab) < len(pieces):
+        twice = next(piece for number, piece in enumerate(pieces) if vocab[piece] != number)
+        raise _damaged(f"{where}:{vocab[twice] + 1}", f"the piece {shown(twice)} for the second time")
+    return vocab
+
+
+def placed(parts: Parts, where: str) -> list[Added]:
+    """The added tokens in the order of their ids, if these are pieces' own or go on where the pieces end."""
+    end, seen = len(parts.vocab), set[str]()
+    for number, token in sorted(parts.added.items()):
+        here = parts.vocab.get(token.content, end)
+        if number != here or not token.content or token.content in seen or clean(token.content)[1]:
+            raise _damaged(where, f"the added token {shown(token.content)} with the id {number:,}, not {here:,}")
+        end += here == end
+        seen.add(token.content)
+    return [parts.added[number] for number in sorted(parts.added)]
+
+
+def listed(vocab: dict[str, int], where: str) -> list[str]:
     """The pieces of a vocabulary by their number, if they are numbered without gaps and the special ones are there."""
-    if not isinstance(vocab, dict) or len(vocab) > MOST:
-        raise _damaged(where, "a model without its vocab" if not isinstance(vocab, dict) else f"{len(vocab):,} pieces")
+    if len(vocab) > MOST:
+        raise _damaged(where, f"{len(vocab):,} pieces")
     bad = next((piece for piece, number in vocab.items() if type(number) is not int), None)
     if bad is not None or sorted(vocab.values()) != list(range(len(vocab))):
         raise _damaged(where, f"ids with gaps or doubles among {len(vocab):,} pieces")
@@ -221,20 +273,12 @@ def listed(vocab: Any, where: str) -> list[str]:
     return sorted(vocab, key=vocab.__getitem__)
 
 
-def read_parts(text: str, where: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The model of a tokenizer file, all its pieces in it, and the settings of its normalizer, both checked.
+def read_parts(data: dict[str, Any], where: str) -> Parts:
+    """What a tokenizer file says, each part checked.
 
     Padding, truncation and layout of the file are passed over: here they are asked for, never done unasked.
     """
-    try:
-        data = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise _damaged(f"{where}:{error.lineno}:{error.colno}", f"text that is not JSON: {error.msg}") from None
-    except (ValueError, RecursionError) as error:
-        raise _damaged(where, f"JSON that cannot be read: {error}") from None
-    if not isinstance(data, dict) or not all(isinstance(data.get(part), dict) for part in ("model", "normalizer")):
-        raise _damaged(where, "no object with a `model` and a `normalizer`")
-    model, normalizer = dict(data["model"]), data["normalizer"]
+    model, normalizer = data["model"], data["normalizer"]
     for part, wanted in (
         ("model", "WordPiece"),
         ("normalizer", "BertNormalizer"),
@@ -253,25 +297,46 @@ def read_parts(text: str, where: str) -> tuple[dict[str, Any], dict[str, Any]]:
     accents = normalizer.get("strip_accents")
     if not all(isinstance(value, bool) for value in settings.values()) or not isinstance(accents, bool | None):
         raise _damaged(where, f"a normalizer of {shown(normalizer)}")
-    return model | {"vocab": _with_added(model.get("vocab"), data.get("added_tokens"), where)}, {
-        **settings,
-        "strip_accents": accents,
-    }
+    tokens = data.get("added_tokens") or []
+    if not isinstance(tokens, list):
+        raise _damaged(where, f"added_tokens of {shown(tokens)}")
+    added = dict(added_token(token, where) for token in tokens)
+    return split(model.get("vocab"), {**settings, "strip_accents": accents}, longest, added, where)
 
 
-def _with_added(vocab: Any, added: Any, where: str) -> Any:
-    """A vocabulary with the special tokens that a file adds to it; ordinary ones would cut texts in another way."""
-    if not isinstance(vocab, dict) or not added:
-        return vocab
-    if not isinstance(added, list) or not all(isinstance(token, dict) for token in added):
-        raise _damaged(where, f"added_tokens of {shown(added)}")
-    vocab = dict(vocab)
-    for token in added:
-        name, number = token.get("content"), token.get("id")
-        if not isinstance(name, str) or token.get("special") is not True or vocab.get(name, number) != number:
-            raise _damaged(where, f"an added token {shown(token)}")
-        vocab[name] = number
-    return vocab
+def json_in(text: str, where: str) -> dict[str, Any]:
+    """The object in a tokenizer file, if it has a model and a normalizer."""
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise _damaged(f"{where}:{error.lineno}:{error.colno}", f"text that is not JSON: {error.msg}") from None
+    except (ValueError, RecursionError) as error:
+        raise _damaged(where, f"JSON that cannot be read: {error}") from None
+    if not isinstance(data, dict) or not all(isinstance(data.get(part), dict) for part in ("model", "normalizer")):
+        raise _damaged(where, "no object with a `model` and a `normalizer`")
+    return data
+
+
+def added_token(token: Any, where: str, number: Any = None) -> tuple[int, Added]:
+    """The id and the settings of an added token as files write it; the id may be known from elsewhere."""
+    if not isinstance(token, dict) or not isinstance(token.get("content"), str):
+        raise _damaged(where, f"an added token {shown(token)}")
+    number, flags = token.get("id", number), {name: token[name] for name in FLAGS if name in token}
+    if type(number) is not int or not 0 <= number < MOST or not all(type(flag) is bool for flag in flags.values()):
+        raise _damaged(where, f"an added token {shown(token)}")
+    special = flags.get("special", False)
+    return number, Added(token["content"], **{"normalized": not special, "special": special, **flags})
+
+
+def split(vocab: Any, normalizer: dict[str, bool | None], longest: int, added: dict[int, Added], where: str) -> Parts:
+    """The parts of a tokenizer: special tokens of every BERT that were added count as pieces."""
+    if not isinstance(vocab, dict):
+        raise _damaged(where, "a model without its vocab")
+    own = {token.content: number for number, token in added.items() if token.content in NAMES}
+    if wrong := next((name for name, number in own.items() if vocab.get(name, number) != number), None):
+        raise _damaged(where, f"the added token {shown(wrong)} with another id than the piece")
+    others = {number: token for number, token in added.items() if token.content not in NAMES}
+    return Parts(vocab | own, normalizer, longest, others)
 
 
 def read_vocab(path: str | Path) -> list[str]:

@@ -228,12 +228,11 @@ def source_ids(speaker: Any, text: str) -> list[int]:
 
 def read_ahead(speaker: Any, given: Given) -> Reading:
     """A text from its beginning, each token seeing those before it."""
-    script = speaker.script
-    return ahead(speaker, [script.begins, *script.text_ids(given.text)])
+    return ahead(speaker, speaker.read_ids(given.text))
 
 
 def ahead(speaker: Any, ids: list[int]) -> Reading:
-    """The same of ids, the first of which is what a text begins with."""
+    """The same of ids, which may begin with the start token."""
     if speaker.context is not None and len(ids) > speaker.context:
         raise too_long(len(ids), speaker.context)
 
@@ -244,7 +243,7 @@ def ahead(speaker: Any, ids: list[int]) -> Reading:
         return logits
 
     first, *rest = named(ids, speaker.tokenizer.pieces(ids), 0)
-    tokens = [replace(first, part=None), *rest]
+    tokens = [replace(first, part=None) if ids[0] == speaker.script.begins else first, *rest]
     return Reading({"text": tokens}, (Pass("text", "text", read, ahead=True),))
 
 

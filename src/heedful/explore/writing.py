@@ -43,7 +43,7 @@ def begun(speaker: Any, given: Given, then: Sequence[int]) -> Begun:
     """A model that has read an input, and some tokens that were written already."""
     require_tokens(speaker, then)
     if not translates(speaker):
-        ids = [speaker.script.begins, *speaker.script.text_ids(given.text), *then]
+        ids = [*speaker.read_ids(given.text), *then]
         forgotten = speaker.forgotten(len(ids))
         return Begun(speaker.model.start(1, speaker.device), ids[forgotten:], [], forgotten)
     source, tokenizer = source_ids(speaker, given.text), speaker.tokenizer

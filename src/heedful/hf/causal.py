@@ -8,16 +8,16 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from heedful.data.bytepairs import END, MERGES, VOCABS, BytePairs
+from heedful.data.bytepairs import END, MERGES, VOCABS, BytePairs, plain_token
 from heedful.data.scripts import LanguageTokenizer, open_tokenizer
 from heedful.data.tokenizers import LARGEST
 from heedful.data.wordends import WordEnds
-from heedful.errors import UserError
+from heedful.errors import UserError, shown
 from heedful.hf import convert, gpt
 from heedful.hf.causal_configs import HPARAMS, causal, config_in, described, original
 from heedful.hf.configs import home, unknown
@@ -25,12 +25,16 @@ from heedful.hf.convert import Line, Table
 from heedful.hf.files import AGAIN, has, read_settings, read_text
 from heedful.hf.loading import Pretrained, Weights, Whole, foreign, own_files, pretrained, whole
 from heedful.hf.tensorflow import checkpoint_in, read_checkpoint
+from heedful.hf.vocabularies import BACKEND, CONFIG, added_in, content, settings_in, template, with_roles
 from heedful.hf.weights import safetensors_in
 from heedful.models.configs.gpt import GptConfig
 from heedful.models.gpt import Gpt
 from heedful.reading import is_folder, require_folder
 from heedful.training.tensors import require_finite
 from heedful.training.weights import require_fit
+
+KINDS = ("GPT2Tokenizer", "OpenAIGPTTokenizer")
+PUBLISHED = "name the folder of a GPT-2 as it was published"
 
 
 class Causal(NamedTuple):
@@ -42,6 +46,7 @@ class Causal(NamedTuple):
     ledger: tuple[Line, ...]
     notes: tuple[str, ...] = ()  # what whoever loads it should know
     word_ends: WordEnds | None = None  # the tokenizer of the first GPT, which goes from folder to folder only
+    starts: bool = False  # whether texts are read after the token that documents begin with
 
 
 def pretrained_causal(folder: Path, weights: Weights = safetensors_in) -> Causal:
@@ -114,10 +119,10 @@ def _tensorflow(folder: Path, name: str) -> Causal:
 
 def _with_tokenizer(found: Causal, folder: Path) -> Causal:
     """A model with what stands beside it in its folder."""
-    tokenizer = tokenizer_in(folder, found.config)
+    tokenizer, starts = tokenizer_in(folder, found.config)
     if isinstance(tokenizer, WordEnds):
         return found._replace(word_ends=tokenizer)
-    return found._replace(tokenizer=tokenizer)
+    return found._replace(tokenizer=tokenizer, starts=starts)
 
 
 def _fitted(
@@ -141,21 +146,28 @@ def _own(folder: Path) -> Causal:
     with torch.device("meta"):
         require_fit(Gpt(config), found.tensors, found.file)
     ledger = tuple(Line(name, name, "as it is", tensor) for name, tensor in found.tensors.items())
-    return Causal(config, tokenizer, found.tensors, ledger)
+    decode = found.settings.get("decode")
+    starts = not isinstance(decode, dict) or decode.get("start_token") is not False
+    return Causal(config, tokenizer, found.tensors, ledger, starts=starts)
 
 
-def tokenizer_in(folder: Path, config: GptConfig) -> BytePairs | WordEnds | None:
+def tokenizer_in(folder: Path, config: GptConfig) -> tuple[BytePairs | WordEnds | None, bool]:
     """The tokenizer beside a model of others, if there is one: tokenizer.json, or the pieces with their merges.
 
-    A GPT-2 has byte pairs; a GPT has its own kind, unless there is a piece that ends documents.
+    A GPT-2 has byte pairs; a GPT has its own kind, unless there is a piece that ends documents. Besides, whether the
+    tokenizer puts `<|endoftext|>` before each text.
     """
     name = next((name for name in ("tokenizer.json", *VOCABS) if has(folder, name)), None)
     if name is None:
-        return None
+        return None, False
     text = read_text(folder, name, LARGEST)
+    settings, where = settings_in(folder), folder / CONFIG
+    _refuse(folder, settings)
     kind: type[BytePairs | WordEnds] = BytePairs if config.norm == "pre" or json.dumps(END) in text else WordEnds
+    data: dict[str, Any] = {}
     if name == "tokenizer.json":
         found = kind(text, str(folder / name))
+        data = json.loads(text)
     else:
         merges = next((name for name in MERGES if has(folder, name)), None)
         if merges is None:
@@ -163,22 +175,69 @@ def tokenizer_in(folder: Path, config: GptConfig) -> BytePairs | WordEnds | None
                 "the tokenizer lacks its merges", where=str(folder), found=f"{name} alone",
                 expected=" or ".join(MERGES) + " beside it", todo=AGAIN,
             )  # fmt: skip
-        _require_plain(folder)
         found = kind.of_texts(text, read_text(folder, merges, LARGEST), str(folder / name), str(folder / merges))
+    found = found.adding(_more(found, folder, settings, data), str(where))
     if found.vocab > (config.vocab or 0):
         raise UserError(
             "the model and its tokenizer do not belong together", where=str(folder / name),
             found=f"{found.vocab:,} pieces", expected=f"at most {config.vocab:,}, the vocabulary of the model",
             todo=AGAIN,
         )  # fmt: skip
-    return found
+    return found, isinstance(found, BytePairs) and _starts(settings, data, where)
 
 
-def _require_plain(folder: Path) -> None:
-    """Refuse a tokenizer that is told to put a space before each text, for it gives other ids."""
-    name = "tokenizer_config.json"
-    if has(folder, name) and read_settings(folder, name).get("add_prefix_space") not in (False, None):
+def _more(found: BytePairs | WordEnds, folder: Path, settings: dict[str, Any], data: dict[str, Any]) -> dict[str, int]:
+    """The special tokens that only the files beside a tokenizer name, by their ids."""
+    vocab = {piece: number for number, piece in enumerate(found.pieces(range(found.vocab)))}
+    special = set(found.pieces(found.special))
+    more = with_roles(added_in(folder, settings, data), vocab, settings, folder / CONFIG)
+    fresh = {number: token for number, token in more.items() if token.content not in special}
+    if odd := next((token for token in fresh.values() if not plain_token(token._asdict())), None):
         raise UserError(
-            "a space before each text is not supported", where=f"{folder / name}: add_prefix_space", found="true",
-            expected="false", todo="name the folder of a GPT-2 as it was published",
+            "an added token of this kind is not supported", where=str(folder / CONFIG), found=shown(odd._asdict()),
+            expected="a special token without spaces, found as it is written", todo=PUBLISHED,
+        )  # fmt: skip
+    return {token.content: number for number, token in sorted(fresh.items())}
+
+
+def _starts(settings: dict[str, Any], data: dict[str, Any], where: Path) -> bool:
+    """Whether a tokenizer puts `<|endoftext|>` before each text: a tokenizer.json says so itself."""
+    layout = data.get("post_processor")
+    kind = layout.get("type") if isinstance(layout, dict) else layout
+    if kind == "TemplateProcessing":
+        around = template(data["post_processor"].get("single"))[0]
+    elif data:
+        around = ["A"] if kind in (None, "ByteLevel") else [str(kind), "A"]
+    else:
+        bos, eos = (
+            [content(settings.get(f"{name}_token", END), f"{name}_token", where) or END]
+            if settings.get(f"add_{name}_token") is True else []
+            for name in ("bos", "eos")
+        )  # fmt: skip
+        around = [*bos, "A", *eos]
+    if around not in (["A"], [END, "A"]):
+        raise UserError(
+            "this tokenizer puts other tokens around texts", where=str(where), found=shown(around),
+            expected=f"nothing, or {END} before each", todo=PUBLISHED,
+        )  # fmt: skip
+    return around[0] == END
+
+
+def _refuse(folder: Path, settings: dict[str, Any]) -> None:
+    """Refuse what would give texts other ids than here."""
+    where, kind = folder / CONFIG, str(settings.get("tokenizer_class") or KINDS[0]).removesuffix("Fast")
+    if kind not in (*KINDS, *BACKEND):
+        raise UserError(
+            "tokenizers of this kind are not read", where=f"{where}: tokenizer_class",
+            found=shown(settings["tokenizer_class"]), expected=" or ".join(KINDS), todo=PUBLISHED,
+        )  # fmt: skip
+    if settings.get("add_prefix_space") not in (False, None):
+        raise UserError(
+            "a space before each text is not supported", where=f"{where}: add_prefix_space",
+            found=shown(settings["add_prefix_space"]), expected="false", todo=PUBLISHED,
+        )  # fmt: skip
+    if settings.get("split_special_tokens") not in (False, None):
+        raise UserError(
+            "split_special_tokens is not supported", where=f"{where}: split_special_tokens",
+            found=shown(settings["split_special_tokens"]), expected="false", todo=PUBLISHED,
         )  # fmt: skip

@@ -14,8 +14,8 @@ from typing import Any, Literal, NamedTuple
 from pydantic import ValidationError
 
 from heedful.errors import UserError, shown
-from heedful.hf.configs import home, real, refuse, unknown, whole, wrong
-from heedful.hf.files import AGAIN, has, read_settings
+from heedful.hf.configs import home, real, refuse, unknown, whole
+from heedful.hf.files import AGAIN, has, read_settings, wrong
 from heedful.models.configs.gpt import GptConfig
 from heedful.reading import require_folder
 from heedful.yamltext import load_yaml

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import ValidationError
 
 from heedful.errors import UserError, shown
-from heedful.hf.files import AGAIN, has, read_settings
+from heedful.hf.files import AGAIN, has, read_settings, wrong
 from heedful.hf.sentences import sentences_in
 from heedful.models.configs import BertConfig
 from heedful.reading import is_folder, require_folder
@@ -194,10 +194,6 @@ def _refuse_others(settings: Mapping[str, Any], where: Path) -> None:
             todo="name the folder of one of these",
         )  # fmt: skip
     refuse(settings, HARMLESS, where, "name the folder of a BERT as it was published")
-
-
-def wrong(where: Path, key: str, found: object, expected: str) -> UserError:
-    return UserError(f"{key} is not right", where=f"{where}: {key}", found=shown(found), expected=expected, todo=AGAIN)
 
 
 def whole(settings: Mapping[str, Any], key: str, least: int, most: int, where: Path) -> int:

@@ -15,6 +15,11 @@ DEEPEST = 40  # groups within groups
 AGAIN = "copy or download the whole folder again"
 
 
+def wrong(where: Path, key: str, found: object, expected: str) -> UserError:
+    """The error of a setting in a file of others that cannot be."""
+    return UserError(f"{key} is not right", where=f"{where}: {key}", found=shown(found), expected=expected, todo=AGAIN)
+
+
 def inside(folder: Path, name: str) -> Path:
     """The file of that name in a folder; names that lead out of it are refused, and so are links that do.
 

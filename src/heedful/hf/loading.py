@@ -72,6 +72,14 @@ class Pretrained(NamedTuple):
     pooling: Literal["mean", "first"] | None = None  # how a text's vector is made, where the folder says so
     normalize: bool = False
     longest: int | None = None  # tokens of a text that are read, where the folder says so
+    lowercase: bool = False  # whether a text is made lower case before the tokenizer reads it
+    prompt: str = ""  # what is put before each text that a vector is made of
+    notes: tuple[str, ...] = ()  # what whoever loads it should know
+
+    @property
+    def sentences(self) -> SentenceConfig:
+        """How one vector is made of a text."""
+        return SentenceConfig(**{name: getattr(self, name) for name in SentenceConfig.model_fields})
 
 
 def foreign(folder: Path) -> bool:
@@ -90,7 +98,8 @@ def pretrained(folder: Path, weights: Weights = safetensors_in) -> Pretrained:
     own = home(folder)
     if (sentences := sentences_in(own)) is not None:
         encoder, told = sentences
-        return _hugging_face(encoder, weights)._replace(**dict(told))
+        found = _hugging_face(encoder, weights)
+        return found._replace(**{"longest": found.longest, **told.model_dump(exclude_none=True)})
     if has(own, "config.json"):
         return _hugging_face(own, weights)
     if has(own, "bert_config.json") and (name := checkpoint_in(own)) is not None:
@@ -135,7 +144,9 @@ def _with_head(
     """An encoder and what is on top of it, apart, with the tokenizer beside them."""
     own = {name.removeprefix("head."): tensors.pop(name) for name in ("head.weight", "head.bias") if name in tensors}
     top = None if head is None else Head(head, _named(labels, len(own["bias"]), head, where), own)
-    return Pretrained(config, tokenizer_in(folder, config.vocab or 0), tensors, ledger, top)
+    tokenizer, longest, notes = tokenizer_in(folder, config.vocab or 0)
+    longest = None if longest is None or longest >= config.context else longest
+    return Pretrained(config, tokenizer, tensors, ledger, top, longest=longest, notes=notes)
 
 
 def _as_found(
@@ -258,7 +269,11 @@ def _own(folder: Path) -> Pretrained:
     fate = "as it is" if head else "left out, it is no one layer"
     ledger += [Line(name, name if head else None, fate, tensor) for name, tensor in rest.items()]
     said = settings.get("sentences")
-    told = {} if said is None else dict(parse(SentenceConfig, said, file=portable / "config.json"))
+    told = (
+        {"longest": model.get("longest")}
+        if said is None
+        else dict(parse(SentenceConfig, said, file=portable / "config.json"))
+    )
     return Pretrained(config, tokenizer, tensors, tuple(ledger), head, **told)
 
 
@@ -291,6 +306,7 @@ def whole(found: Pretrained) -> Whole:
         "encoder": found.config.model_copy(update=parts),
         "dropout": found.config.dropout,
         "labels": labels,
+        "longest": found.longest,
     }
     config = make(**{name: value for name, value in settings.items() if name in make.model_fields})
     left = ("masked_words.", "next_sentence.", *(() if make.pools else ("pooler.",)))

@@ -49,10 +49,9 @@ def contents_of(found: Pretrained) -> tuple[dict[str, Pieces], tuple[Line, ...]]
         ledger = tuple(replace(line, source=line.source.removeprefix("bert.")) for line in ledger)
     texts = {"config.json": config_text(found.config, kind, () if head is None else head.labels, found.tokenizer)}
     if found.tokenizer is not None:
-        texts |= tokenizer_files(found.tokenizer, found.config.context)
+        texts |= tokenizer_files(found.tokenizer, found.longest or found.config.context)
     if found.pooling is not None:
-        longest = found.longest or found.config.context
-        texts |= sentence_files(found.config.width, found.pooling, found.normalize, longest)
+        texts |= sentence_files(found.config.width, found.sentences, found.config.context)
     return _files(texts, written), ledger
 
 
@@ -63,7 +62,7 @@ def causal_contents(found: Causal) -> tuple[dict[str, Pieces], tuple[Line, ...]]
     require_finite(found.tensors, "model", "go back to an earlier checkpoint")
     written, ledger = convert.write(found.tensors, gpt.table(found.config))
     for tokenizer in (pairs, found.word_ends):
-        texts |= {} if tokenizer is None else tokenizer.files(found.config.context)
+        texts |= {} if tokenizer is None else tokenizer.files(found.config.context, found.starts)
     return _files(texts, written), ledger
 
 

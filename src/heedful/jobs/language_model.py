@@ -193,7 +193,7 @@ class LanguageModelJob(Job):
             assert isinstance(vocabulary, Tokenizer), "the recipe asks for it"
             return TextReader(model, vocabulary, device, config.context, notes)
         settings = (decode.length, decode.temperature, decode.top_k, decode.top_p)
-        return Writer(model, vocabulary, device, *settings, notes=notes)
+        return Writer(model, vocabulary, device, *settings, notes=notes, start_token=decode.start_token)
 
     def loss(self, speaker: Writer | TextReader, encoded: EncodedText) -> float:
         """The mean loss a token of the whole text; of both directions there are only windows."""

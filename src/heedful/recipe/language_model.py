@@ -55,6 +55,9 @@ class WritingConfig(Config):
     temperature: float = Field(1.0, gt=0, le=100, description="over 1 more daring, under 1 less")
     top_k: int | None = Field(None, ge=1, description="draw from the k likeliest tokens; null: from all")
     top_p: float | None = Field(None, gt=0, le=1, description="draw from this share of likelihood; null: from all")
+    start_token: bool = Field(
+        True, description="read a prompt after the token that documents begin with, as in training"
+    )
 
 
 def _fields(given: Mapping[str, Any]) -> Set[str]:

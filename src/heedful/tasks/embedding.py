@@ -95,7 +95,8 @@ class Filled:
 class Reader:
     """A pre-trained encoder with its tokenizer.
 
-    What `pooling`, `normalize` and `longest` say is what `embed` does where it is not told otherwise.
+    What `pooling`, `normalize` and `longest` say is what `embed` does where it is not told otherwise. It puts `prompt`
+    before each text, and makes both lower case where `lowercase` says so.
     """
 
     model: Any  # a Bert
@@ -105,6 +106,8 @@ class Reader:
     pooling: Pooling | None = None
     normalize: bool = False
     longest: int | None = None  # tokens of a text that are read
+    lowercase: bool = False
+    prompt: str = ""
 
     def __post_init__(self) -> None:
         self.model.to(self.device).eval()
@@ -138,7 +141,8 @@ class Reader:
 
     def encoded(self, texts: Sequence[str]) -> Texts:
         """The texts as the model reads them."""
-        rows, room = self.tokenizer.ids(several(texts)), self.room - 2
+        given = [self.prompt + text for text in several(texts)]
+        rows, room = self.tokenizer.ids([text.lower() for text in given] if self.lowercase else given), self.room - 2
         cut = sum(len(row) > room for row in rows)
         return Texts([joined(self.tokenizer, row[:room])[0] for row in rows], cut)
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -103,6 +104,7 @@ class Text:
     written: list[int] = field(default_factory=list)
     log: float = 0.0
     over: bool = False
+    begun: int = 1  # tokens at the beginning that stand for no text
 
     @property
     def ids(self) -> list[int]:
@@ -117,6 +119,9 @@ class Writer:
     What `length`, `temperature`, `top_k` and `top_p` say is what `generate` does where it is not told otherwise. A text
     may be longer than the model's context: when that is full, the model forgets the older half, and reads the newer
     one again as if the text began there. What it sees depends on the text's length alone.
+
+    A text is read after the start token, as in training, if `start_token` says so; where there is no text at all, it is
+    always read after it.
     """
 
     model: Any  # a module that is Ahead
@@ -127,6 +132,7 @@ class Writer:
     top_k: int | None = None
     top_p: float | None = None
     notes: tuple[str, ...] = ()  # what whoever loads it should know
+    start_token: bool = True
     graphs: Graphs | None = field(init=False)
     script: Script = field(init=False)
 
@@ -170,8 +176,7 @@ class Writer:
             )
         each, texts = (1 if how.beams > 1 else samples), list[tuple[str, Text]]()
         for number, prompt in rows:
-            given = [self.script.begins, *self._ids(prompt, special)]
-            texts += [(prompt, Text(given, seed_of(seed, number, sample))) for sample in range(each)]
+            texts += [(prompt, self._text(prompt, special, seed_of(seed, number, sample))) for sample in range(each)]
         found: list[Writing] = []
         size = max(1, TOGETHER // how.beams)
         for start in range(0, len(texts), size):
@@ -193,8 +198,8 @@ class Writer:
         if how.beams > 1:
             yield self.generate([prompt], seed=seed, special=special, **manner)[0].added
             return
-        text = Text([self.script.begins, *self._ids(prompt, special)], seed_of(seed, 0))
-        spelling = Spelling(self, text.given[1:])
+        text = self._text(prompt, special, seed_of(seed, 0))
+        spelling = Spelling(self, text.given)
         for step in self._drawn([text], how):
             token = int(step.tokens[0, 0])
             if not bool(step.done[0]) and token != self.script.ends:
@@ -229,11 +234,13 @@ class Writer:
         return self.length if self.context is None else min(self.length, self.context + 1 - len(self._seen(prompt)))
 
     def loss(self, text: str) -> float:
-        """The mean loss a token, in nats, of a whole text, each given all before it or at least half a context."""
+        """The mean loss a token, in nats, of a whole text, each given all before it or at least half a context.
+
+        Without the start token, nothing is given before the first token, and its loss does not count.
+        """
         if self.context is None:
-            return text_loss(self.model, _encoded(text, self.tokenizer), self.device)
-        encoded, stride = _encoded(text, self.tokenizer, self.context), -(-self.context // 2)
-        return sliding_loss(self.model, encoded, self.device, stride, STRIDE)
+            return text_loss(self.model, self._encoded(text), self.device)
+        return sliding_loss(self.model, self._encoded(text), self.device, -(-self.context // 2), STRIDE)
 
     def perplexity(self, text: str) -> float:
         """e to that loss: as if the model had so many tokens to choose from at each place."""
@@ -241,7 +248,7 @@ class Writer:
 
     def bits_per_character(self, text: str) -> float:
         """The loss of a whole text over its characters, in bits."""
-        return bits_per_character(self.loss(text), _encoded(text, self.tokenizer))
+        return bits_per_character(self.loss(text), self._encoded(text))
 
     def forgotten(self, count: int) -> int:
         """How many tokens at the beginning of a text of so many the model has forgotten."""
@@ -251,15 +258,24 @@ class Writer:
         return step * -(-(count - self.context) // step)
 
     def tokens_of(self, prompt: str, special: bool = False) -> int:
-        """How many tokens the model reads of a prompt, the one that it begins with counted."""
-        return 1 + len(self._ids(prompt, special))
+        """How many tokens the model reads of a prompt, the start token counted."""
+        return len(self.read_ids(prompt, special))
+
+    def read_ids(self, prompt: str, special: bool = False) -> list[int]:
+        """The tokens that the model reads of a prompt: its own, after the start token where it is read so."""
+        ids = self._ids(prompt, special)
+        return [self.script.begins, *ids] if self.starts(ids) else ids
+
+    def starts(self, ids: Sequence[int]) -> bool:
+        """Whether a text of these tokens is read after the start token; one without any always is."""
+        return self.start_token or not ids
 
     def completed(self, given: list[int], tokens: Sequence[int], length: int) -> list[str]:
         """What each of some tokens adds to a text, with the likeliest tokens that follow it."""
         texts = [Text([*given, token]) for token in tokens]
         for _ in self._drawn(texts, Manner(length, temperature=0.0)):
             pass
-        return [self._added(given[1:], [*text.given[len(given) :], *text.written]) for text in texts]
+        return [self._added(given, [*text.given[len(given) :], *text.written]) for text in texts]
 
     # -------------------------------------------------------------- from texts to searches
     def _manner(self, **changes: Any) -> Manner:
@@ -276,9 +292,24 @@ class Writer:
             )  # fmt: skip
         return self.tokenizer.allowing(prompt)
 
+    def _text(self, prompt: str, special: bool, seed: int) -> Text:
+        """A prompt that is to be gone on with."""
+        given = self.read_ids(prompt, special)
+        return Text(given, seed, begun=len(given) - len(self._ids(prompt, special)))
+
+    def _encoded(self, text: str) -> EncodedText:
+        """A text as a row of tokens of which all but the first are predicted."""
+        whole = _encoded(text, self.tokenizer, self.context or STRIDE)
+        if self.start_token:
+            return whole
+        ids = self.script.text_ids(text)
+        if len(ids) < 2:
+            raise ValueError("a text of one token has no perplexity without the start token")
+        return replace(whole, ids=np.array(ids, np.int32), starts=np.zeros(1, np.int64))
+
     def _seen(self, prompt: str) -> list[int]:
         """The tokens of a prompt that the model has not forgotten."""
-        ids = [self.script.begins, *self.script.text_ids(prompt)]
+        ids = self.read_ids(prompt)
         return ids[self.forgotten(len(ids)) :]
 
     def _rules(self, how: Manner) -> list[Rule]:
@@ -343,7 +374,7 @@ class Writer:
             for one, log in zip(ids, logs, strict=True):
                 # A penalty changes what beams compare; what is told is the model's own probability.
                 own = log if how.repetition_penalty == 1 else self._log(text.given, one)
-                found += [self._writing(prompt, Text(text.given, 0, one, own))] if math.isfinite(log) else []
+                found += [self._writing(prompt, replace(text, written=one, log=own))] if math.isfinite(log) else []
         return found
 
     def _begun(self, ids: list[list[int]], room: int, beams: int = 1) -> tuple[Decoder, Any, Tensor]:
@@ -376,7 +407,7 @@ class Writer:
         chosen = torch.tensor([len(text.written) for text in texts])  # (B,)
         if not how.looks_back:
             return Given(torch.zeros(len(texts), 0, dtype=torch.long), torch.zeros_like(chosen), chosen)
-        rows = [text.ids[1:] for text in texts]
+        rows = [text.ids[text.begun :] for text in texts]
         longest = -(-max(map(len, rows)) // MULTIPLE) * MULTIPLE
         tokens = torch.tensor([[self.script.begins] * (longest - len(row)) + row for row in rows])  # (B, P)
         return Given(tokens.long(), torch.tensor([len(row) for row in rows]), chosen)
@@ -391,7 +422,7 @@ class Writer:
     # -------------------------------------------------------------- from ids to texts
     def _writing(self, prompt: str, text: Text) -> Writing:
         ended = text.written[-1:] == [self._end]
-        return Writing(prompt, self._added(text.given[1:], text.written), text.log, text.written, ended)
+        return Writing(prompt, self._added(text.given, text.written), text.log, text.written, ended)
 
     def _added(self, before: list[int], ids: list[int]) -> str:
         """What some ids add to a text: pieces read differently inside a word than at its beginning.

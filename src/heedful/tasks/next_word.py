@@ -51,7 +51,7 @@ def next_words(writer: Writer, text: str, top: int = 5) -> Guessed:
     joint = script.text_ids(before + " ")
     if before and script.text_ids(before + " a")[: len(joint)] == joint:  # a space that no word takes along
         before = before + " "
-    ids = [script.begins, *script.text_ids(before)]
+    ids = writer.read_ids(before)
     ids = ids[writer.forgotten(len(ids)) :]
     logits, _ = writer.model(torch.tensor([ids], device=writer.device), writer.model.start(1, writer.device))
     logs = logits[0, -1, : writer.tokenizer.vocab].float().log_softmax(-1)  # (V,)

@@ -389,6 +389,9 @@ class HeadConfig(Config):
         None, description="what reads the texts, without heads of its own; null: that of the folder it starts from"
     )
     freeze: bool = Field(False, description="whether the encoder stays as it is, and only what is on top of it learns")
+    longest: int | None = Field(
+        None, ge=4, le=1_048_576, description="tokens of a text that are read; null: as many as the encoder's context"
+    )
 
     @field_validator("encoder")
     @classmethod
@@ -411,12 +414,12 @@ class HeadConfig(Config):
     def context(self) -> int:
         """Longest sequence, in tokens."""
         assert self.encoder is not None, "the encoder comes from the folder that the run starts from"
-        return self.encoder.context
+        return min(self.encoder.context, self.longest or self.encoder.context)
 
     @property
     def lacking(self) -> list[str]:
         """The settings that are not known until a run begins, and a model cannot be without."""
-        return [name for name in type(self).model_fields if getattr(self, name) is None]
+        return [name for name in type(self).model_fields if name != "longest" and getattr(self, name) is None]
 
     @abstractmethod
     def parameters(self, vocab: int) -> int:
