@@ -11,11 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pydantic import ValidationError
-
 from heedful.errors import UserError, shown
-from heedful.hf.configs import home, real, refuse, unknown, whole
-from heedful.hf.files import AGAIN, has, read_settings, wrong
+from heedful.hf.configs import checked, home, real, refuse, unknown, whole
+from heedful.hf.files import has, read_settings, wrong
 from heedful.models.configs.gpt import GptConfig
 from heedful.reading import require_folder
 from heedful.yamltext import load_yaml
@@ -150,11 +148,8 @@ def described(settings: Mapping[str, Any], where: Path) -> Described:
         raise wrong(where, key, act, "one of " + ", ".join(known))
     if found["width"] % found["heads"]:
         raise wrong(where, "n_head", found["heads"], f"a divisor of n_embd, {found['width']:,}")
-    try:
-        config = GptConfig(**found, activation=known[act], norm="pre" if family == "gpt2" else "post")
-    except ValidationError as error:
-        problem = error.errors()[0]
-        raise UserError("these settings make no model", where=str(where), found=problem["msg"], todo=AGAIN) from error
+    found |= {"activation": known[act], "norm": "pre" if family == "gpt2" else "post"}
+    config = checked(GptConfig, found, {ours: keys[0] for ours, (keys, _, _) in SIZES.items()}, where)
     below = real(settings, "embd_pdrop", 0.1, where)
     told = f"embd_pdrop {below} is taken as resid_pdrop, {config.dropout}: there is one dropout here"
     notes = () if below == config.dropout else (told,)

@@ -6,12 +6,13 @@ such as how a text is to be generated, say nothing about an encoder.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
+from heedful.config import Config, parse
 from heedful.errors import UserError, shown
 from heedful.hf.files import AGAIN, has, read_settings, wrong
 from heedful.hf.sentences import sentences_in
@@ -20,6 +21,7 @@ from heedful.reading import is_folder, require_folder
 from heedful.training.choice import picked
 from heedful.yamltext import load_yaml
 
+AnyConfig = TypeVar("AnyConfig", bound=Config)
 HeadKind = Literal["classifier", "regressor", "multiple_choice", "tagger", "answerer"]
 SIZES = {  # their key, ours, the least and the most
     "vocab_size": ("vocab", 5, 10_000_000),
@@ -126,8 +128,6 @@ def unknown(folder: Path) -> UserError:
 
 def _ours(model: Any, where: Path) -> BertConfig:
     """The encoder among a model's settings, as a folder of ours has them."""
-    from heedful.config import parse
-
     group = model.get("encoder", model) if isinstance(model, dict) else None
     if not isinstance(group, dict) or group.get("kind", "bert") != "bert":
         kind = group.get("kind") if isinstance(group, dict) else None
@@ -158,11 +158,9 @@ def described(settings: Mapping[str, Any], where: Path) -> Described:
         raise wrong(where, "num_attention_heads", found["heads"], f"a divisor of hidden_size, {found['width']:,}")
     named = _architecture(settings, where)
     pooler, words, next_sentence, head = ARCHITECTURES[named or "BertModel"]
-    try:
-        config = BertConfig(**found, pooler=pooler, masked_words=words, next_sentence=next_sentence)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        raise UserError("these settings make no model", where=str(where), found=problem["msg"], todo=AGAIN) from error
+    found |= {"pooler": pooler, "masked_words": words, "next_sentence": next_sentence}
+    keys = {ours: key for key, (ours, _, _) in SIZES.items()}
+    config = checked(BertConfig, found, keys | {ours: key for key, ours in SHARES.items()}, where)
     if head == "classifier" and (settings.get("problem_type") == "regression" or _count(settings, where) == 1):
         head = "regressor"
     if head == "classifier" and settings.get("problem_type") == "multi_label_classification":
@@ -171,6 +169,24 @@ def described(settings: Mapping[str, Any], where: Path) -> Described:
             found=shown(settings["problem_type"]), expected="a head that tells one class, or a number",
         )  # fmt: skip
     return Described(config, head, _labels(settings, where), named is not None)
+
+
+def checked(
+    make: Callable[..., AnyConfig], settings: Mapping[str, Any], keys: Mapping[str, str], where: str | Path
+) -> AnyConfig:
+    """A config of ours made of a file of others; what it does not allow is told by the key there, where it has one."""
+    try:
+        return make(**settings)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        key = next((keys[str(name)] for name in problem["loc"] if name in keys), None)
+        raise UserError(
+            "these settings make no model" if key is None else f"{key} is not right",
+            where=str(where) if key is None else f"{where}: {key}",
+            found=None if isinstance(problem["input"], dict) else shown(problem["input"]),
+            expected=problem["msg"].removeprefix("Value error, ").removeprefix("Input should be "),
+            todo=AGAIN,
+        ) from error
 
 
 def refuse(settings: Mapping[str, Any], harmless: Mapping[str, tuple[Any, ...]], where: Path, todo: str) -> None:

@@ -15,7 +15,7 @@ from heedful.data.tokenizers import LARGEST
 from heedful.data.wordpieces import WordPieces
 from heedful.errors import UserError
 from heedful.hf import bert, convert
-from heedful.hf.configs import HeadKind, config_of, described, home, original, unknown
+from heedful.hf.configs import HeadKind, checked, config_of, described, home, original, unknown
 from heedful.hf.convert import Line, Table
 from heedful.hf.files import AGAIN, has, read_settings, read_text
 from heedful.hf.sentences import SentenceConfig, sentences_in
@@ -59,6 +59,7 @@ class Head(NamedTuple):
     kind: HeadKind
     labels: tuple[str, ...]  # what its outputs are called
     tensors: dict[str, Tensor]  # weight and bias
+    where: str = ""  # the file that names the outputs
 
 
 class Pretrained(NamedTuple):
@@ -143,7 +144,9 @@ def _with_head(
 ) -> Pretrained:
     """An encoder and what is on top of it, apart, with the tokenizer beside them."""
     own = {name.removeprefix("head."): tensors.pop(name) for name in ("head.weight", "head.bias") if name in tensors}
-    top = None if head is None else Head(head, _named(labels, len(own["bias"]), head, where), own)
+    if head == "classifier" and len(own["bias"]) == 1:
+        head = "regressor"
+    top = None if head is None else Head(head, _named(labels, len(own["bias"]), head, where), own, str(where))
     tokenizer, longest, notes = tokenizer_in(folder, config.vocab or 0)
     longest = None if longest is None or longest >= config.context else longest
     return Pretrained(config, tokenizer, tensors, ledger, top, longest=longest, notes=notes)
@@ -265,25 +268,24 @@ def _own(folder: Path) -> Pretrained:
         require_fit(Bert(config), tensors, file)
     rest = {name: tensor for name, tensor in given.items() if not name.startswith(below)}
     ledger = [Line(below + name, name, "as it is", tensor) for name, tensor in tensors.items()]
-    head = _own_head(model, rest)
+    head, longest = _own_head(model, rest, portable / "config.json")
     fate = "as it is" if head else "left out, it is no one layer"
     ledger += [Line(name, name if head else None, fate, tensor) for name, tensor in rest.items()]
     said = settings.get("sentences")
-    told = (
-        {"longest": model.get("longest")}
-        if said is None
-        else dict(parse(SentenceConfig, said, file=portable / "config.json"))
-    )
+    told = {"longest": longest} if said is None else dict(parse(SentenceConfig, said, file=portable / "config.json"))
     return Pretrained(config, tokenizer, tensors, tuple(ledger), head, **told)
 
 
-def _own_head(model: dict[str, Any], rest: dict[str, Tensor]) -> Head | None:
-    """What a fine-tuned model of ours has on top of its encoder, if that is one layer."""
+def _own_head(model: dict[str, Any], rest: dict[str, Tensor], where: Path) -> tuple[Head | None, int | None]:
+    """What a fine-tuned model of ours has on top of its encoder, if that is one layer, and how much it reads."""
     kind = next((kind for kind in MODELS if kind == model.get("kind")), None)
-    if kind is None or rest.keys() != {"head.weight", "head.bias"} or model.get("features", "last") != "last":
-        return None
-    labels = tuple(map(str, model.get("labels") or ()))
-    return Head(kind, labels, {name.removeprefix("head."): value for name, value in rest.items()})
+    if kind is None:
+        return None, None
+    config = parse(MODELS[kind][1], model, file=where)
+    if rest.keys() != {"head.weight", "head.bias"} or model.get("features", "last") != "last":
+        return None, config.longest
+    labels: tuple[str, ...] = tuple(config.model_dump().get("labels") or ())
+    return Head(kind, labels, {name.removeprefix("head."): value for name, value in rest.items()}), config.longest
 
 
 class Whole(NamedTuple):
@@ -299,7 +301,7 @@ def whole(found: Pretrained) -> Whole:
     """The model that an encoder and its head make together."""
     if found.head is None:
         return Whole("pretraining", found.config, found.tensors, ())
-    kind, labels, top = found.head
+    kind, labels, top, where = found.head
     task, make = MODELS[kind]
     parts = {"pooler": make.pools, "masked_words": False, "next_sentence": False}
     settings: dict[str, Any] = {
@@ -308,7 +310,8 @@ def whole(found: Pretrained) -> Whole:
         "labels": labels,
         "longest": found.longest,
     }
-    config = make(**{name: value for name, value in settings.items() if name in make.model_fields})
+    settings = {name: value for name, value in settings.items() if name in make.model_fields}
+    config = checked(make, settings, {"labels": "id2label"}, where)
     left = ("masked_words.", "next_sentence.", *(() if make.pools else ("pooler.",)))
     tensors = {f"encoder.{name}": value for name, value in found.tensors.items() if not name.startswith(left)}
     tensors |= {f"head.{name}": value for name, value in top.items()}

@@ -541,7 +541,7 @@ class TaggerConfig(HeadConfig):
 
     kind: Literal["tagger"] = "tagger"
     labels: tuple[Label, ...] | None = Field(
-        None, min_length=2, max_length=100_000, description="the tags; null: those of the training data"
+        None, min_length=1, max_length=100_000, description="the tags; null: those of the training data"
     )
     features: Feature = Field(
         "last", description="what of the encoder's layers is read; first: the embeddings, below the first block"

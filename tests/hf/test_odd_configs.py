@@ -1,0 +1,137 @@
+"""Odd values in the config files of others: read as `transformers` reads them, or one error that names the key."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from made import PIECES, change, folder_of, made
+from made_gpt import gpt_folder, made_gpt
+
+import heedful
+from heedful.errors import UserError
+from heedful.hf import pretrained, write
+from heedful.hf.loading import whole
+from tolerance import close
+
+TEXT = "a bad cab, a"
+ODD: list[Any] = [
+    None, True, False, -1, 0, 1, 2, 3, 10**9, 10**30, 0.5, -0.5, 1e308, "", "a", "gelu", "\ud800", [], [1], ["a"], {},
+    {"0": "a"}, {"a": 1}, [[]], {"0": None}, {"1": "x"}, "BertModel", ["BertModel"], {"0": ""}, {"0": "y" * 2000},
+    {"0": "a", "1": "a"},
+]  # fmt: skip
+
+
+def with_labels(kind: str, labels: list[str], folder: Path) -> Path:
+    model = made(kind, num_labels=len(labels))
+    return change(folder_of(model, folder), id2label={str(number): label for number, label in enumerate(labels)})
+
+
+def test_a_tagger_with_one_label_is_read_and_comes_back(tmp_path: Path) -> None:
+    folder = with_labels("BertForTokenClassification", ["NAME"], tmp_path / "one")
+    found = pretrained(folder)
+    write(tmp_path / "back", found)
+    for place in (folder, tmp_path / "back"):
+        (marked,) = heedful.load(place, "cpu").tag([TEXT])
+        assert len(marked.words) == 5
+        theirs = transformers.BertForTokenClassification.from_pretrained(place)
+        assert theirs.config.id2label == {0: "NAME"}
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_one_output_of_a_classifier_is_a_number_as_in_transformers(named: bool, tmp_path: Path) -> None:
+    folder = with_labels("BertForSequenceClassification", ["score"], tmp_path / "one")
+    theirs = transformers.BertForSequenceClassification.from_pretrained(folder)
+    if not named:
+        change(folder, architectures=None, id2label=None)
+    rater = heedful.load(folder, "cpu")
+    ids = [2, *(PIECES.index(piece) for piece in ("a", "b", "##a", "##d")), 3]
+    with torch.no_grad():
+        right = theirs(torch.tensor([ids])).logits[0, 0]
+    close(torch.tensor(rater.rate(["a bad"])[0].number), right)
+
+
+@pytest.mark.parametrize("kind", ["BertForTokenClassification", "BertForSequenceClassification"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["a", ""],
+        ["a", "b" * 1001],
+        ["a", "a"],
+        {"0": "a", "2": "b"},
+        {"0": "a", "x": "b"},
+        ["a", 3],
+        [["a"], "b"],
+        3,
+    ],
+)
+def test_names_that_cannot_be_are_refused_with_the_file_and_the_key(kind: str, names: Any, tmp_path: Path) -> None:
+    given = {str(number): name for number, name in enumerate(names)} if isinstance(names, list) else names
+    folder = change(folder_of(made(kind, num_labels=2), tmp_path / "theirs"), id2label=given)
+    with pytest.raises(UserError) as refused:
+        heedful.load(folder, "cpu")
+    assert refused.value.where == f"{folder / 'config.json'}: id2label"
+    assert refused.value.found is not None and refused.value.expected is not None
+
+
+def keys_of(folder: Path) -> list[str]:
+    more = ("problem_type", "num_labels", "id2label", "hidden_act", "n_inner", "afn", "tie_word_embeddings")
+    return sorted({*json.loads((folder / "config.json").read_text()), *more} - {"model_type"})
+
+
+def tried(kind: str, values: int, tmp_path: Path) -> None:
+    """Put some odd values under each key, and load the folder."""
+    rng, folder = random.Random(kind), tmp_path / "folder"
+    if kind == "GPT2LMHeadModel":
+        gpt_folder(made_gpt(), folder)
+    else:
+        folder_of(made(kind), folder)
+    text, errors = (folder / "config.json").read_text(), list[str]()
+    for key in keys_of(folder):
+        for value in rng.sample(ODD, values):
+            (folder / "config.json").write_text(json.dumps({**json.loads(text), key: value}))
+            try:
+                heedful.load(folder, "cpu")
+            except UserError as error:
+                errors.append(str(error))
+    assert len(errors) > 10 and all(str(folder) in error for error in errors)
+
+
+KINDS = ["BertForTokenClassification", "BertForSequenceClassification", "BertModel", "GPT2LMHeadModel"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_odd_value_under_any_key_is_read_or_refused_by_name(kind: str, tmp_path: Path) -> None:
+    tried(kind, 1, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_value_under_any_key_is_read_or_refused_by_name(kind: str, tmp_path: Path) -> None:
+    tried(kind, len(ODD), tmp_path)
+
+
+@pytest.mark.parametrize("labels", [3, [], ["a", ""], ["a", "a"], [1, 2], None, "ab"])
+def test_labels_in_a_folder_of_ours_are_checked_too(labels: Any, tmp_path: Path) -> None:
+    found = pretrained(folder_of(made("BertForTokenClassification"), tmp_path / "theirs"))
+    assert whole(found).task == "tagging"
+    from heedful.commands.convert import write_own
+
+    write_own(tmp_path / "ours", found, tmp_path)
+    file = tmp_path / "ours" / "config.json"
+    settings = json.loads(file.read_text())
+    settings["model"]["labels"] = labels
+    (tmp_path / "ours" / "manifest.json").unlink()
+    file.write_text(json.dumps(settings))
+    with pytest.raises(UserError, match="labels"):
+        heedful.load(tmp_path / "ours", "cpu")
+    if labels is not None:
+        with pytest.raises(UserError, match="labels"):
+            pretrained(tmp_path / "ours")
+    shutil.rmtree(tmp_path / "ours")
