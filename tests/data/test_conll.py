@@ -115,6 +115,33 @@ def test_what_is_no_tag_is_named(tmp_path: Path, tag: str) -> None:
     assert (error.message, error.where, error.found) == ("this is no tag", f"{tmp_path}/train.txt:2", repr(tag))
 
 
+def test_tags_that_mark_no_chunks_are_kept_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("A DET\ndog NOUN\n\nB-side B_X\nx i-per\n")
+    found = Conll(root=str(tmp_path), train="train.txt", valid="train.txt").read("train").sentences
+    assert [sentence.tags for sentence in found] == [("DET", "NOUN"), ("B_X", "i-per")]
+    assert labels_of(found) == ("B_X", "DET", "NOUN", "i-per")
+    assert [sentence.where for sentence in found] == [f"{tmp_path}/train.txt:1", f"{tmp_path}/train.txt:4"]
+
+
+@pytest.mark.parametrize(("chunks", "tags"), [(None, None), (True, None), (False, ("I-ORG", "NNP"))])
+def test_whether_tags_mark_chunks_may_be_set(tmp_path: Path, chunks: bool | None, tags: tuple[str, ...] | None) -> None:
+    (tmp_path / "train.txt").write_text("EU I-ORG\nrejects NNP\n")
+    data = Conll(root=str(tmp_path), train="train.txt", valid="train.txt", chunks=chunks)
+    if tags is None:
+        with pytest.raises(UserError, match=r"train\.txt:2: this is no tag") as error:
+            data.read("train")
+        assert "data.chunks: false" in str(error.value.todo)
+    else:
+        assert data.read("train").sentences[0].tags == tags
+
+
+@pytest.mark.parametrize("tag", [" ", "x" * 1001])
+def test_a_tag_without_a_name_is_refused(tmp_path: Path, tag: str) -> None:
+    (tmp_path / "train.jsonl").write_text(json.dumps({"tokens": ["a"], "tags": [tag]}) + "\n")
+    with pytest.raises(UserError, match=r"train\.jsonl:1: this is no tag"):
+        JsonTags(root=str(tmp_path), train="train.jsonl", valid="train.jsonl").read("train")
+
+
 def test_a_file_without_words_is_refused(tmp_path: Path) -> None:
     assert problem(tmp_path, "-DOCSTART- O\n\n\n").message == "there is no sentence to read"
 
@@ -135,7 +162,6 @@ def test_json_lines_are_read(tmp_path: Path) -> None:
         ({"tokens": ["EU"]}, "'tokens'"),
         ({"tokens": "EU", "tags": ["O"]}, "'EU'"),
         ({"tokens": ["EU"], "tags": [1]}, "[1]"),
-        ({"tokens": ["EU"], "tags": ["PER"]}, "'PER'"),
     ],
 )
 def test_a_row_that_is_not_right_is_named(tmp_path: Path, row: dict[str, object], found: str) -> None:

@@ -13,6 +13,7 @@ import torch
 import transformers
 from made import PIECES, change, folder_of, made
 from made_gpt import gpt_folder, made_gpt
+from test_verb import convert
 
 import heedful
 from heedful.errors import UserError
@@ -30,6 +31,9 @@ ODD: list[Any] = [
 
 def with_labels(kind: str, labels: list[str], folder: Path) -> Path:
     model = made(kind, num_labels=len(labels))
+    with torch.no_grad():  # so that what it says depends on the words
+        model.bert.embeddings.word_embeddings.weight.mul_(20)
+        model.classifier.bias.zero_()
     return change(folder_of(model, folder), id2label={str(number): label for number, label in enumerate(labels)})
 
 
@@ -42,6 +46,41 @@ def test_a_tagger_with_one_label_is_read_and_comes_back(tmp_path: Path) -> None:
         assert len(marked.words) == 5
         theirs = transformers.BertForTokenClassification.from_pretrained(place)
         assert theirs.config.id2label == {0: "NAME"}
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["NOUN", "VERB", "DET"],
+        ["O", "PER", "LOC"],
+        ["B_PER", "O", "I_PER"],
+        ["LABEL_0", "LABEL_1", "LABEL_2"],
+        ["o", "i-per", "b-per"],
+        ["O", "B-PER", "I-PER", "E-PER", "S-PER"],
+        ["I-LOC", "O", "I-PER"],
+    ],
+)
+def test_a_tagger_keeps_all_its_labels_there_and_back(
+    labels: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    folder = with_labels("BertForTokenClassification", labels, tmp_path / "theirs")
+    theirs = transformers.BertForTokenClassification.from_pretrained(folder)
+    words = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", ".", ","]
+    ids = torch.tensor([[2, *(PIECES.index(word) for word in words), 3]])
+    with torch.no_grad():
+        right = tuple(labels[number] for number in theirs(ids).logits[0, 1:-1].argmax(-1).tolist())
+    assert len(set(right)) > 1
+    write(tmp_path / "hf", pretrained(folder))
+    assert convert(monkeypatch, folder, tmp_path / "ours") == 0
+    assert convert(monkeypatch, tmp_path / "ours", tmp_path / "back") == 0
+    for place in (folder, tmp_path / "hf", tmp_path / "ours", tmp_path / "back"):
+        marker = heedful.load(place, "cpu")
+        assert marker.labels == tuple(labels)
+        (marked,) = marker.tag([words])
+        assert marked.tags == right and bool(marked.entities) == (labels[2] == "I-PER")
+    known = json.loads((tmp_path / "back" / "config.json").read_text())["id2label"]
+    assert known == {str(number): label for number, label in enumerate(labels)}
 
 
 @pytest.mark.parametrize("named", [True, False])

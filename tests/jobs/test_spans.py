@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+import heedful
 from heedful.commands.answer import answer_verb, passage_of
 from heedful.commands.tag import tag_verb
+from heedful.data.conll import Conll
 from heedful.errors import UserError
 from heedful.experiment import Finished, Started, train
 from heedful.jobs import Evaluated, job_of
@@ -184,7 +186,7 @@ def test_tag_prints_what_is_marked_with_its_characters(
     assert [(each["kind"], each["text"], each["start"], each["end"]) for each in one["entities"]] == [
         ("PER", "Emmy Turing", 0, 11), ("LOC", "Rome", 16, 20),
     ]  # fmt: skip
-    assert blank == {"text": "", "words": [], "tags": [], "entities": []}
+    assert blank == {"text": "", "words": [], "tags": [], "entities": [], "spans": [], "probabilities": []}
 
 
 def test_answer_prints_parts_of_the_passage(
@@ -231,3 +233,49 @@ def test_commands_to_go_on_with_name_the_verbs(data: Path, tmp_path: Path) -> No
 def test_the_best_checkpoint_is_that_of_the_best_f1(kind: str, data: Path) -> None:
     scores = (Score("exact_match", 1.0, ""), Score("f1", 2.0, ""), Score("recall", 3.0, ""))
     assert job_of(recipe_of(kind, data)).merit(Evaluated(1, "valid", 9.0, scores, (), 0)) == 2.0
+
+
+@pytest.fixture(scope="module")
+def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tagger of parts of speech, trained on a file of columns."""
+    folder, luck = tmp_path_factory.mktemp("speech"), random.Random(1)
+    for split, size in (("train", 60), ("valid", 12), ("test", 12)):
+        lines = []
+        for _ in range(size):
+            lines += [f"{luck.choice(['the', 'a'])} DET", f"{luck.choice(['dog', 'cat'])} NOUN"]
+            lines += [f"{luck.choice(['saw', 'left'])} VERB", f"{luck.choice(['Rome', 'Oslo'])} NOUN", ". .", ""]
+        (folder / f"{split}.txt").write_text("\n".join(lines))
+    list(train(recipe_of("tagging", folder, "train.budget={steps: 40}", "train.evaluate_every=20"), folder / "run"))
+    return folder
+
+
+def test_parts_of_speech_are_learned_scored_and_shown(
+    speech: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sklearn.metrics import accuracy_score, f1_score
+
+    results = json.loads((speech / "run" / "results.json").read_text())
+    scores = {name: score["value"] for name, score in results["scores"].items()}
+    assert list(scores) == ["accuracy", "f1", "f1 .", "f1 DET", "f1 NOUN", "f1 VERB"]
+    marker = heedful.load(speech / "run", "cpu")
+    assert marker.labels == (".", "DET", "NOUN", "VERB")
+    sentences = Conll(root=str(speech), train="train.txt", valid="valid.txt", test="test.txt").read("test").sentences
+    said = [tag for marked in marker.tag([sentence.words for sentence in sentences]) for tag in marked.tags]
+    true = [tag for sentence in sentences for tag in sentence.tags]
+    assert scores["accuracy"] == pytest.approx(100 * accuracy_score(true, said)) and scores["accuracy"] > 60
+    assert scores["f1"] == pytest.approx(100 * f1_score(true, said, average="macro"))
+    each = 100 * f1_score(true, said, average=None, labels=marker.labels)
+    assert [scores[f"f1 {label}"] for label in marker.labels] == pytest.approx(each.tolist())
+    tag_verb(speech / "run", ["the dog left Rome ."], False)
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert [line.split()[0] for line in lines] == list(marker.tag(["the dog left Rome ."])[0].tags)
+    assert [line.split()[2:] for line in lines][:2] == [["0-3", "the"], ["4-7", "dog"]]
+    evaluated = [json.loads(line) for line in (speech / "run" / "metrics.jsonl").read_text().splitlines()]
+    valid = [event for event in evaluated if event.get("split") == "valid"]
+    assert valid and all(list(event["scores"]) == ["accuracy", "f1"] for event in valid)
+
+
+def test_the_best_tagger_of_other_labels_is_that_of_the_best_accuracy(speech: Path) -> None:
+    scores = (Score("accuracy", 1.0, ""), Score("f1", 2.0, ""))
+    recipe = recipe_of("tagging", speech, "model.labels=[DET, NOUN]")
+    assert job_of(recipe).merit(Evaluated(1, "valid", 9.0, scores, (), 0)) == 1.0

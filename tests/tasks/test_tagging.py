@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from heedful.data.conll import Sentence
-from heedful.data.tagged import TagBatches, encode_tags
+from heedful.data.tagged import TagBatches, encode_tags, encode_words
 from heedful.data.wordpieces import NAMES, WordPieces
 from heedful.models.configs import BertConfig, TaggerConfig
 from heedful.models.tagger import Tagger
@@ -117,8 +117,40 @@ def test_entities_are_the_chunks_with_their_least_likely_tag() -> None:
 
     SAYS = [("ann", "I-PER", 0.9), ("bob", "I-PER", 0.6), ("saw", "O", 0.8), ("rome", "B-LOC", 0.7), (".", "O", 1.0)]
     (marked,) = Marker(Fixed(), TOKENIZER, CPU, LABELS, 16).tag(["Ann Bob saw Rome."])
-    assert marked.tags == ("B-PER", "I-PER", "O", "B-LOC", "O")
+    assert marked.tags == ("I-PER", "I-PER", "O", "B-LOC", "O")
+    assert marked.spans == ((0, 3), (4, 7), (8, 11), (12, 16), (16, 17))
+    assert marked.probabilities == pytest.approx((0.9, 0.6, 0.8, 0.7, 1.0))
     assert marked.entities == (
         Entity("PER", "Ann Bob", 0, 7, pytest.approx(0.6)),  # type: ignore[arg-type]
         Entity("LOC", "Rome", 12, 16, pytest.approx(0.7)),  # type: ignore[arg-type]
     )
+
+
+@pytest.mark.parametrize(
+    ("labels", "marks"),
+    [
+        (("NOUN", "VERB", "DET"), False),
+        (("O", "PER", "LOC"), False),
+        (("O", "B_PER", "I_PER"), False),
+        (("LABEL_0", "LABEL_1", "LABEL_2"), False),
+        (("O", "b-per", "i-per"), False),
+        (("O", "B-PER", "I-PER", "PUNCT"), False),
+        (("O",), False),
+        (("X",), False),
+        (("O", "B-PER", "I-PER", "E-PER", "S-PER"), True),
+        (("O", "I-PER", "B-PER"), True),
+        (("B-NP", "I-NP"), True),
+    ],
+)
+def test_every_label_is_kept_and_only_iob_is_read_as_chunks(labels: tuple[str, ...], marks: bool) -> None:
+    encoder = model().config.encoder
+    tagger = Tagger(TaggerConfig(encoder=encoder, labels=labels))
+    with torch.no_grad():
+        tagger.head.weight.mul_(40)
+    marker = Marker(tagger, TOKENIZER, CPU, labels, 16)
+    (marked,) = marker.tag(["Ann saw Bobas Romes . Rome Ann"])
+    encoded = encode_words([marked.words], TOKENIZER, 16)
+    assert marked.tags == marker.tags(encoded)[0] and set(marked.tags) <= set(labels)
+    assert marker.marks == marks
+    assert marked.entities == () if not marks else len(marked.entities) <= len(marked.words)
+    assert [marked.text[start:end] for start, end in marked.spans] == list(marked.words)

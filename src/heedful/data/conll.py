@@ -1,8 +1,9 @@
 """Sentences whose words have tags: columns as in CoNLL-2003, or JSON lines, plain or gzip.
 
-A tag says whether its word is in a chunk, such as a name, and of which type. Files write this in several ways: IOB1,
-where B- stands only between neighbours of one type, IOB2, where every chunk begins with B-, and IOBES, where E- ends a
-chunk and S- is one of a single word. All are read by one rule, that of the CoNLL shared tasks, and kept as IOB2.
+Tags may be any labels, such as parts of speech. Those of one kind say whether a word is in a chunk, such as a name, and
+of which type. Files write this in several ways: IOB1, where B- stands only between neighbours of one type, IOB2, where
+every chunk begins with B-, and IOBES, where E- ends a chunk and S- is one of a single word. All are read by one rule,
+that of the CoNLL shared tasks, and kept as IOB2. Other tags are kept as they are.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from pydantic import Field
 from heedful.data.sources import FilePerSplit, Name, Split, lines, parsed
 from heedful.errors import UserError, shown
 
+CHUNK = re.compile(r"[BIESLU]-(.+)")
 TAG = re.compile(r"O|[BIESLU]-(.+)")
+LONGEST = 1000  # characters of a tag
 BETWEEN = re.compile(r"[ \t]+")
 DOCUMENT = "-DOCSTART-"  # what stands in the place of a word where a document begins
 
@@ -32,7 +35,7 @@ class Chunk(NamedTuple):
 
 
 class Sentence(NamedTuple):
-    """Words, the tag of each in IOB2, and the place in the file where they begin."""
+    """Words, the tag of each, in IOB2 where tags mark chunks, and the place in the file where they begin."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
@@ -50,10 +53,13 @@ class Tagged(FilePerSplit):
     """What files of tagged words share: where they are, and how long a line may be."""
 
     longest: int = Field(100_000, ge=1, le=100_000_000, description="characters that a line may have")
+    chunks: bool | None = Field(
+        None, description="whether tags mark chunks, as B-PER and I-PER do; null: if any tag of the file begins so"
+    )
 
     @abstractmethod
     def rows(self, path: Path) -> Iterator[Sentence]:
-        """Every sentence of a file, those without words included."""
+        """Every sentence of a file with its tags as they are written, those without words included."""
 
     def read(self, split: Split) -> Sentences:
         """The sentences of a split, with a count of those without words."""
@@ -62,7 +68,25 @@ class Tagged(FilePerSplit):
         found = [sentence for sentence in every if sentence.words]
         if not found:
             raise UserError("there is no sentence to read", where=str(path), expected="words with their tags")
+        begun = any(CHUNK.fullmatch(tag) for sentence in found for tag in sentence.tags)
+        if begun if self.chunks is None else self.chunks:
+            found = [sentence._replace(tags=iob2(self.checked(sentence))) for sentence in found]
         return Sentences(found, len(every) - len(found))
+
+    def checked(self, sentence: Sentence) -> tuple[str, ...]:
+        """The tags of a sentence, if each says of its word whether it is in a chunk."""
+        for number, tag in enumerate(sentence.tags):
+            if not TAG.fullmatch(tag):
+                raise UserError(
+                    "this is no tag", where=self.place(sentence, number), found=shown(tag),
+                    expected="O outside, B-TYPE or I-TYPE inside (also E-, S-, L-, U-), such as I-PER",
+                    todo="other tags of this file are so; write data.chunks: false if tags are any labels",
+                )  # fmt: skip
+        return sentence.tags
+
+    def place(self, sentence: Sentence, word: int) -> str:
+        """Where the word of that number stands, as far as that is known."""
+        return sentence.where
 
 
 class Conll(Tagged):
@@ -86,10 +110,15 @@ class Conll(Tagged):
                 if columns[self.word_column] != DOCUMENT:
                     first = first if words else number
                     words.append(columns[self.word_column])
-                    tags.append(checked(columns[self.tag_column], where))
+                    tags.append(named(columns[self.tag_column], where))
             elif words:
-                yield Sentence(tuple(words), iob2(tags), f"{path}:{first}")
+                yield Sentence(tuple(words), tuple(tags), f"{path}:{first}")
                 words, tags = [], []
+
+    def place(self, sentence: Sentence, word: int) -> str:
+        """The line of a word."""
+        path, first = sentence.where.rsplit(":", 1)
+        return f"{path}:{int(first) + word}"
 
     def _require_columns(self, columns: Sequence[str], width: int, where: str) -> None:
         tag = self.tag_column if self.tag_column >= 0 else width + self.tag_column
@@ -133,22 +162,24 @@ class JsonTags(Tagged):
                     found=f"{len(words)} under {shown(self.words)}, {len(tags)} under {shown(self.tags)}",
                     expected="a tag for each word",
                 )
-            yield Sentence(words, iob2([checked(tag, where) for tag in tags]), where)
+            yield Sentence(words, tuple(named(tag, where) for tag in tags), where)
 
 
 TagsConfig = Annotated[Conll | JsonTags, Field(discriminator="kind")]
 
 
-def checked(tag: str, where: str) -> str:
-    """A tag, if it is one that says of a word whether it is in a chunk."""
-    if not TAG.fullmatch(tag):
+def named(tag: str, where: str) -> str:
+    """A tag, if it has a name that can be shown."""
+    if not tag.strip() or len(tag) > LONGEST:
         raise UserError(
-            "this is no tag",
-            where=where,
-            found=shown(tag),
-            expected="O outside, B-TYPE or I-TYPE inside (also E-, S-, L-, U-), such as I-PER",
+            "this is no tag", where=where, found=shown(tag), expected=f"a name of at most {LONGEST:,} characters"
         )
     return tag
+
+
+def marks_chunks(labels: Sequence[str]) -> bool:
+    """Whether a set of tags is one that marks chunks: O, and B-TYPE and its like."""
+    return all(map(TAG.fullmatch, labels)) and any(map(CHUNK.fullmatch, labels))
 
 
 def chunks(tags: Iterable[str]) -> list[Chunk]:
@@ -181,8 +212,11 @@ def iob2(tags: Sequence[str]) -> tuple[str, ...]:
 
 
 def labels_of(sentences: Iterable[Sentence]) -> tuple[str, ...]:
-    """The tags in IOB2 that sentences may have: O, and both of each type that they name."""
-    kinds = {tag.partition("-")[2] for sentence in sentences for tag in sentence.tags} - {""}
+    """The tags that sentences may have: in IOB2 O, and both of each type that they name; else those that they have."""
+    tags = {tag for sentence in sentences for tag in sentence.tags}
+    if not marks_chunks(sorted(tags)):
+        return tuple(sorted(tags))
+    kinds = {tag.partition("-")[2] for tag in tags} - {""}
     return ("O", *(f"{mark}-{kind}" for kind in sorted(kinds) for mark in "BI"))
 
 

@@ -1,4 +1,4 @@
-"""Words with a tag each as a job: sentences of words, F1 of the chunks that tags mark."""
+"""Words with a tag each as a job: sentences of words, F1 of the chunks that tags mark, or accuracy of the tags."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 
 from heedful.blocks.losses import Loss
-from heedful.data.conll import Sentences, chunks
+from heedful.data.conll import Sentences, chunks, marks_chunks
 from heedful.data.sources import Split
 from heedful.data.tagged import EncodedTags, TagBatches, encode_tags
 from heedful.data.wordpieces import WordPieces
@@ -20,7 +20,7 @@ from heedful.jobs import Evaluated, Names, Progress
 from heedful.jobs.finetuning import FinetuningJob
 from heedful.models.configs import TaggerConfig
 from heedful.tasks.tagging import Marker, mean_loss, tag_loss
-from heedful.training.spans import chunk_scores
+from heedful.training.spans import tag_scores
 
 
 class TaggingJob(FinetuningJob):
@@ -94,19 +94,22 @@ class TaggingJob(FinetuningJob):
         beams: int | None = None,
         progress: Progress | None = None,
     ) -> Evaluated:
-        """F1, precision and recall of chunks, and a few sentences with what is marked in them."""
+        """Scores of chunks or of tags, in training without those of each tag, and a few sentences with their tags."""
         found, right = speaker.tags(encoded), [sentence.tags for sentence in read.sentences]
         rows = random.Random(step).sample(range(len(right)), min(self.recipe.train.samples, len(right)))
         words = [sentence.words for sentence in read.sentences]
+        told = listed if marks_chunks(speaker.labels) else beside
         samples = tuple(
-            (" ".join(words[row]), listed(words[row], right[row]), listed(words[row], found[row])) for row in rows
+            (" ".join(words[row]), told(words[row], right[row]), told(words[row], found[row])) for row in rows
         )
-        return Evaluated(step, split, loss, chunk_scores(found, right), samples, 0)
+        scores = tag_scores(found, right, speaker.labels, each=beams is None)
+        return Evaluated(step, split, loss, scores, samples, 0)
 
     @property
     def metric(self) -> str:
-        """F1 of the chunks."""
-        return "f1"
+        """F1 of chunks, or accuracy where tags mark none."""
+        labels = self.recipe.model.labels
+        return "f1" if labels is None or marks_chunks(labels) else "accuracy"
 
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
         """To tag texts of one's own, and to look at others."""
@@ -117,3 +120,8 @@ class TaggingJob(FinetuningJob):
 def listed(words: Sequence[str], tags: Sequence[str]) -> str:
     """What tags mark, as a sample shows it."""
     return "; ".join(f"{kind} {' '.join(words[start:end])}" for start, end, kind in chunks(tags)) or "nothing"
+
+
+def beside(words: Sequence[str], tags: Sequence[str]) -> str:
+    """Words with their tags, as a sample shows them."""
+    return " ".join(f"{word}/{tag}" for word, tag in zip(words, tags, strict=True))

@@ -42,7 +42,9 @@ class TaggingRecipe(Finetuning):
             return {}
         labels = labels_of(self.data.read("train").sentences)
         if len(labels) < 2:
-            raise UserError("no word is in a chunk", where=str(self.data.file("train")), found="the tag O alone")
+            raise UserError(
+                "all words have the same tag", where=str(self.data.file("train")), found=f"the tag {labels[0]} alone"
+            )
         return {"labels": labels}
 
     def missing(self) -> list[UserError]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heedful.blocks.losses import Loss
-from heedful.data.conll import chunks, iob2
+from heedful.data.conll import chunks, marks_chunks
 from heedful.data.tagged import NOTHING, EncodedTags, TagBatch, encode_words
 from heedful.data.wordpieces import WordPieces
 from heedful.tasks.reading import layout_of
@@ -70,12 +70,14 @@ class Entity:
 
 @dataclass(frozen=True)
 class Marked:
-    """A text's words with their tags in IOB2, and what they mark."""
+    """A text's words with their tags, as the model has them, and what they mark; nothing, where they are no IOB."""
 
     text: str
     words: tuple[str, ...]
     tags: tuple[str, ...]
     entities: tuple[Entity, ...]
+    spans: tuple[tuple[int, int], ...]  # the characters of each word, from and to before
+    probabilities: tuple[float, ...]  # of each word's tag
 
 
 @dataclass
@@ -91,6 +93,11 @@ class Marker:
 
     def __post_init__(self) -> None:
         self.model.to(self.device).eval()
+
+    @property
+    def marks(self) -> bool:
+        """Whether the tags mark chunks, such as names, and are not any labels."""
+        return marks_chunks(self.labels)
 
     def tag(self, texts: Sequence[str | Sequence[str]]) -> list[Marked]:
         """The words of each text with their tags; a text may also be given as its words."""
@@ -120,10 +127,10 @@ class Marker:
                 Entity(
                     kind, text[(first := places[start][0]) : (last := places[stop - 1][1])], first, last, float(least)
                 )
-                for start, stop, kind in chunks(said)
+                for start, stop, kind in (chunks(said) if self.marks else ())
                 for least in [sure[part][start:stop].min()]
             )
-            found.append(Marked(text, some, iob2(said), entities))
+            found.append(Marked(text, some, tuple(said), entities, tuple(places), tuple(sure[part].tolist())))
         return found
 
 

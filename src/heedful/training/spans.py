@@ -6,8 +6,9 @@ import re
 import string
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 
-from heedful.data.conll import chunks
+from heedful.data.conll import chunks, marks_chunks
 from heedful.training.metrics import Score
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -28,6 +29,26 @@ def chunk_scores(found: Sequence[Tags], right: Sequence[Tags]) -> tuple[Score, S
     f1 = 2 * precision * recall / (precision + recall) if hits else 0.0
     how = f"chunks:{len(true)}|found:{len(said)}|right:{hits}|words:{words}"
     return Score("f1", f1, how), Score("precision", precision, how), Score("recall", recall, how)
+
+
+def tag_scores(
+    found: Sequence[Tags], right: Sequence[Tags], labels: Sequence[str], each: bool = True
+) -> tuple[Score, ...]:
+    """Of tags that mark chunks, the scores of these; of others, the share of right words, and F1 as a mean over tags.
+
+    If `each`, F1 of every tag that was found or is right follows.
+    """
+    if marks_chunks(labels):
+        return chunk_scores(found, right)
+    said, true = (tuple(chain.from_iterable(tags)) for tags in (found, right))
+    hits, both = Counter(a for a, b in zip(said, true, strict=True) if a == b), Counter(said) + Counter(true)
+    f1 = {label: 100 * 2 * hits[label] / both[label] for label in labels if both[label]}
+    how = f"words:{len(true)}|tags:{len(labels)}"
+    return (
+        Score("accuracy", 100 * hits.total() / max(1, len(true)), how),
+        Score("f1", sum(f1.values()) / max(1, len(f1)), f"average:macro|{how}"),
+        *(Score(f"f1 {label}", value, how) for label, value in f1.items() if each),
+    )
 
 
 def answer_scores(found: Sequence[str], right: Sequence[Sequence[str]]) -> tuple[Score, Score]:
