@@ -68,7 +68,7 @@ class Shot(NamedTuple):
 
 SHOTS = [
     Shot("heads", ["minilm"], {"text": TIRED, "layer": "3", "token": "ask-10"}),
-    Shot("heads", ["minilm"], {"text": TIRED, "layer": "2"}, "heads-dark", "dark"),
+    Shot("heads", ["minilm"], {"text": TIRED, "layer": "2", "token": "all"}, "heads-dark", "dark"),
     Shot("heads", ["demo"], {"look": "decoder.*.cross.weights", "layer": "1"}, "heads-cross"),
     Shot("grid", ["minilm"], {"text": TIRED}),
     Shot("alignment", ["rnn"]),

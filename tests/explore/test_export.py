@@ -73,8 +73,15 @@ def watched(context: Any) -> tuple[Any, list[str], list[str]]:
 
 
 def written(page: Any) -> str:
-    """The words of the figure."""
-    return re.sub(r"\s+", " ", page.locator("[data-figure]").text_content())
+    """The words of the figure, without those that it needs only where it stands alone."""
+    words = page.locator("[data-figure]").evaluate(
+        """figure => {
+          const copy = figure.cloneNode(true);
+          for (const one of copy.querySelectorAll("[data-alone]")) one.remove();
+          return copy.textContent;
+        }"""
+    )
+    return re.sub(r"\s+", " ", words)
 
 
 def taken(page: Any, kind: str, folder: Path) -> Path:
@@ -110,6 +117,7 @@ def test_a_view_is_a_file_without_a_network_and_a_picture_with_all_its_words(
     page.goto(file.as_uri())
     page.locator(READY).wait_for()
     assert written(page) == live
+    assert page.get_by_test_id("caption").locator("strong").inner_text().endswith(f": {model}")
     assert [address for address in asked if not address.startswith(("data:", "blob:"))] == [file.as_uri()]
     assert not wrong
     page.goto(svg.as_uri())

@@ -171,7 +171,7 @@ def test_the_column_that_is_followed_is_in_sight_and_a_picture_has_all_of_them(
     with page.expect_download() as download:
         page.get_by_test_id("export-svg").click()
     drawn = Path(download.value.path()).read_text(encoding="utf-8")
-    assert float(drawn.split('width="')[1].split('"')[0]) > 92 * (last + 1)
+    assert float(drawn.split('width="')[1].split('"')[0]) > 64 * (last + 1)
     assert in_sight(last)
     page.get_by_test_id("cell-1-3").click()
     browsing.ready()

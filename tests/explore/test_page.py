@@ -35,7 +35,7 @@ def address(page: Any) -> dict[str, str]:
 def test_the_heads_of_a_published_model_are_shown_with_their_numbers(browse: Callable[..., Any], minilm: Path) -> None:
     """Pointing, clicking, heads on and off, sentences A and B, and every number as Python has it."""
     browsing = browse(minilm)
-    page = browsing.go("heads", text=TEXT, other=OTHER)
+    page = browsing.go("heads", text=TEXT, other=OTHER, token="all", lines="all")
     (name,) = browsing.explorer.subjects
     trace = browsing.explorer.subject(name).trace(Asked(model=name, text=TEXT, other=OTHER))
     (look,) = trace.looks

@@ -243,10 +243,10 @@ def test_the_page_shows_the_gates_and_the_gradient_of_any_step(
 def test_names_and_the_step_that_predicts_stay_in_sight_of_a_long_text(
     browse: Callable[..., Any], run: Callable[[str], Path]
 ) -> None:
-    page = browse(run("rnn")).go("recurrent", text="It is so. " * 30)
+    page = browse(run("rnn")).go("recurrent", text="It is so. " * 30, back=9999)  # the last one
     box = page.get_by_test_id("recurrent").bounding_box()
     last = page.locator("[data-testid^=token-]").count() - 1
-    for shown in (page.get_by_text("forget", exact=True), page.get_by_test_id(f"token-{last}")):
+    for shown in (page.get_by_text("forget gate", exact=True), page.get_by_test_id(f"token-{last}")):
         found = shown.bounding_box()
         assert box["x"] < found["x"] and found["x"] + found["width"] < box["x"] + box["width"]
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280

@@ -7,12 +7,16 @@ export function kind(number: number): string {
   return KINDS[number % KINDS.length];
 }
 
-/** Letters that can be read on the colour of a kind: white is too pale on the light ones. */
-export function inkOn(colour: string): string {
-  return [kind(3), kind(4), kind(5)].includes(colour) ? "#1d2430" : "white";
+type Colour = [number, number, number];
+
+/** Black or white letters, whichever can be read on a colour: one of them has a contrast of 4.5 and more. */
+export function inkOn(colour: string | Colour): string {
+  const [red, green, blue] = (typeof colour === "string" ? colour.match(/\w\w/g)!.map((part) => parseInt(part, 16)) : colour).map((part) =>
+    part / 255 <= 0.04045 ? part / 255 / 12.92 : ((part / 255 + 0.055) / 1.055) ** 2.4,
+  );
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 ? "black" : "white";
 }
 
-type Colour = [number, number, number];
 const LIGHT: Colour[] = [[247, 250, 252], [198, 219, 239], [107, 174, 214], [33, 113, 181], [8, 48, 107]];
 const DARK: Colour[] = [[22, 27, 34], [18, 58, 92], [28, 104, 156], [86, 169, 219], [214, 238, 253]];
 // From minus one over zero to one: orange, paper, blue.

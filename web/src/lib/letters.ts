@@ -1,0 +1,13 @@
+/** How wide words are on the page, so that figures can be fitted to it. */
+
+const pencil = document.createElement("canvas").getContext("2d")!;
+
+/** The width of a text in the page's letters, as bold as they become. */
+export function widthOf(text: string, size: number): number {
+  pencil.font = `650 ${size}px ${getComputedStyle(document.body).fontFamily}`;
+  return pencil.measureText(text).width;
+}
+
+export function widest(texts: string[], size: number): number {
+  return Math.max(0, ...texts.map((text) => widthOf(text, size)));
+}
