@@ -7,17 +7,21 @@ from collections.abc import Callable
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from heedful import cli
 from heedful.experiment import train
+from heedful.jobs import Evaluated, job_of
 from heedful.recipe import load_recipe
+from heedful.training.metrics import f1, matthews
 
 TINY = [
     "data.train=400", "data.valid=10", "data.test=10", "data.languages=[de, en]", "tokenizer.vocab=90",
     "model.encoder={width: 16, heads: 2, layers: 1, hidden: 24, context: 16}", "train.device=cpu",
     "train.budget.epochs=3", "train.optimizer.lr=1e-2", "train.schedule.warmup=5",
 ]  # fmt: skip
+RIGHT = np.array([0] * 9 + [1])
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -52,6 +56,29 @@ def test_lines_out_are_lines_in_and_arguments_are_read_alike(run: Path, heedful:
     assert [line.split()[:1] for line in lines] == [["de"], [], ["en"], [], ["de"]]
     assert heedful("classify", run, *texts)[1] == out
     assert lines[0].endswith("%  vierhundertzwölf")
+
+
+def test_a_file_where_a_text_belongs_is_refused(
+    run: Path, heedful: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("valid.csv").write_text("drei\n")
+    code, out, err = heedful("classify", run, "valid.csv")
+    assert (code, out) == (2, "")
+    assert "valid.csv: this is a file, and a text is expected" in err and "- < valid.csv" in err
+    assert heedful("classify", run, "-", stdin=Path("valid.csv").read_bytes())[0] == 0
+    for text in ("other.csv", "x" * 5000 + ".csv", "drei. vier", "/root/no.csv", "a\0.csv"):
+        assert heedful("classify", run, text)[0] == 0
+
+
+def test_a_model_that_predicts_one_class_is_told_of() -> None:
+    for recipe in (load_recipe("number-languages", TINY), load_recipe("number-languages-conv")):
+        said = [
+            job_of(recipe).remarks(Evaluated(1, "test", 0.3, (f1(found, RIGHT, "ab"), matthews(found, RIGHT)), (), 0))
+            for found in (np.zeros(10, np.int64), RIGHT)
+        ]
+        assert [len(remarks) for remarks in said] == [1, 0]
+        assert "predicts the most frequent class for every text" in said[0][0]
 
 
 def test_json_has_every_label_with_its_probability(run: Path, heedful: Run) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import shlex
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -127,7 +129,16 @@ def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 
 
 def piped(texts: Sequence[str]) -> bool:
-    """Whether texts come over stdin: it is named instead of them, or there are none and nobody types."""
+    """Whether texts come over stdin: it is named instead of them, or there are none and nobody types.
+
+    A file that is named where a text belongs is refused, since its name would be read.
+    """
+    for text in texts:
+        if Path(text).suffix and os.path.isfile(text):  # which is false of texts that can be no path
+            raise UserError(
+                "this is a file, and a text is expected", where=text,
+                todo=f"read its lines over stdin: - < {shlex.quote(text)}; or score it by a recipe: heedful eval",
+            )  # fmt: skip
     return list(texts) == ["-"] or (not texts and not sys.stdin.isatty())
 
 

@@ -90,6 +90,16 @@ class TextJob(FinetuningJob):
         return next_verbs(folder, self.recipe.data)
 
 
+def one_class_remarks(result: Evaluated) -> list[str]:
+    """What scores of nothing mean, where a model tells no classes apart."""
+    if not any(score.name == "matthews" and score.value == 0 for score in result.scores):
+        return []
+    return [
+        "Matthews' correlation is 0: the predictions say nothing about the classes, as when a model predicts the most "
+        "frequent class for every text; train longer, change the learning rate, or balance the training data"
+    ]
+
+
 def cut_notes(encoded: EncodedTexts) -> list[str]:
     """How many texts are not read to their end, if there are any."""
     cut = np.count_nonzero(encoded.lost)
@@ -174,6 +184,10 @@ class ClassificationJob(TextJob):
     ) -> Evaluated:
         """Accuracy, F1 and Matthews' correlation, and a few texts with what is said of them."""
         return judged(speaker, read, encoded, loss, step, split, self.recipe.train.samples)
+
+    def remarks(self, result: Evaluated) -> list[str]:
+        """Whether the model tells no classes apart."""
+        return one_class_remarks(result)
 
 
 class RegressionJob(TextJob):

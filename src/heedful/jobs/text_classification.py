@@ -18,7 +18,7 @@ from heedful.data.tables import Items, class_numbers, labels_of
 from heedful.data.word_vectors import WordVectors
 from heedful.errors import UserError, shown
 from heedful.jobs import Evaluated, Job, Names, Progress
-from heedful.jobs.classification import WORDS, cut_notes, judged, next_verbs, texts_of
+from heedful.jobs.classification import WORDS, cut_notes, judged, next_verbs, one_class_remarks, texts_of
 from heedful.models.configs.conv_classifier import ConvClassifierConfig
 from heedful.reading import read_file
 from heedful.recipe.text_classification import TextClassificationRecipe
@@ -144,6 +144,10 @@ class TextClassificationJob(Job):
     ) -> Evaluated:
         """Accuracy, F1 and Matthews' correlation, and a few texts with what is said of them."""
         return judged(speaker, read, encoded, loss, step, split, self.recipe.train.samples)
+
+    def remarks(self, result: Evaluated) -> list[str]:
+        """Whether the model tells no classes apart."""
+        return one_class_remarks(result)
 
     @property
     def metric(self) -> str:
