@@ -40,6 +40,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / f"{split}.prose").write_text(
             "All the world is a stage.\nThey have exits.\n\nMen are players.\nSo it is.\n\n" * 3
         )
+        row = "Ada saw Rome,She,left,fell,sang,slept"
+        (folder / f"{split}.csv").write_text(f"sent1,sent2,ending0,ending1,ending2,ending3,label\n{row},0\n{row},2\n")
         asked = [{"question": "where was Ada", "passage": "Ada saw Rome", "answer": "Rome", "start": 8}] * 4
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
     return folder
@@ -69,6 +71,7 @@ def case(name: str, data: Path) -> tuple[str, list[str]]:
         "regression": "stsb",
         "tagging": f"conll2003 data.root={data} data.train=train.tags data.valid=valid.tags data.test=test.tags",
         "answering": "squad",
+        "multiple_choice": f"swag data.root={data} data.train=train.csv data.valid=valid.csv data.test=test.csv",
         "reconstruction": "digits data.train=40 data.valid=4",
     }
     more = {
@@ -81,6 +84,7 @@ def case(name: str, data: Path) -> tuple[str, list[str]]:
         "text_classification": [*NUMBERS, languages],
         "regression": [*TUNED, files(data, "tsv", "tsv", ", text: 0, label: 1")],
         "tagging": TUNED,
+        "multiple_choice": TUNED,
         "answering": [*TUNED, files(data, "jsonl", "jsonl")],
     }
     shipped, *changes = tiny[name].split()
@@ -115,7 +119,15 @@ def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return make
 
 
-BRANCHED = {"gpt", "language_model", "classification", "regression", "tagging", "answering"}  # bring their tokenizer
+BRANCHED = {
+    "gpt",
+    "language_model",
+    "classification",
+    "regression",
+    "tagging",
+    "answering",
+    "multiple_choice",
+}  # bring their tokenizer
 
 
 @pytest.mark.parametrize("name", [*JOBS, "gpt"])

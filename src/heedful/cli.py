@@ -304,11 +304,12 @@ def choose(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The text to go on from.")],
     choices: Annotated[list[str], typer.Argument(metavar="CHOICE", help="Two or more ways to go on.")],
     as_json: Json = False,
+    checkpoint: Which = None,
 ) -> None:
     """Say which of several texts goes on best from another, the likeliest first."""
     from heedful.commands.choose import choose_verb
 
-    choose_verb(run, text, choices, as_json)
+    choose_verb(at(run, checkpoint), text, choices, as_json)
 
 
 @app.command()

@@ -106,9 +106,10 @@ class MultipleChoiceJob(FinetuningJob):
             samples.append((one.text, one.choices[one.right], f"{one.choices[best]} ({probabilities[row, best]:.0%})"))
         return Evaluated(step, split, loss, (accuracy(found, encoded.targets),), tuple(samples), 0)
 
-    def merit(self, result: Evaluated) -> float:
+    @property
+    def metric(self) -> str:
         """The share of right choices."""
-        return result.scores[0].value
+        return "accuracy"
 
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
         """To choose among texts of one's own, and to look at others."""
