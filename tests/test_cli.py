@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 
 from heedful import cli
+from heedful.errors import UserError
+from heedful.scoring import results
 from heedful.training import files
 
 TINY = (
@@ -641,12 +643,14 @@ def test_broken_lines_are_counted_where_a_run_is_listed_and_resumed(run: Path, h
 @pytest.mark.parametrize(
     "text", ["[" * 100_000, "[]", "{}", '{"scores": 1}', '{"scores": {"bleu": {"value": "x", "signature": ""}}}']
 )
-def test_results_that_were_edited_are_named(run: Path, heedful: Run, tmp_path: Path, text: str) -> None:
+def test_results_that_were_edited_are_named_and_made_anew(run: Path, heedful: Run, tmp_path: Path, text: str) -> None:
     shutil.copytree(run, tmp_path / "mine")
     data = json.loads((run / "results.json").read_text())
     found = json.loads(text) if len(text) < 1000 else None
     whole = json.dumps({**data, **found}) if isinstance(found, dict) and found else text
     (tmp_path / "mine" / "results.json").write_text(whole)
-    code, _, err = heedful("train", "numbers", *TINY, "--run", tmp_path / "mine")
-    assert code == 2
-    assert "results.json: the test scores cannot be read" in err
+    with pytest.raises(UserError, match=r"results\.json: the test scores cannot be read"):
+        results(tmp_path / "mine")
+    code, _, _ = heedful("train", "numbers", *TINY, "--run", tmp_path / "mine")
+    assert code == 0
+    assert (tmp_path / "mine" / "results.json").read_bytes() == (run / "results.json").read_bytes()
