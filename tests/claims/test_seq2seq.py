@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
 from collections.abc import Iterator
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,6 +23,7 @@ from heedful.blocks.taps import watch
 from heedful.data.batches import Batches, PairBatch, encode
 from heedful.data.embedded import NumberWords
 from heedful.data.tokenizers import Tokenizer, WordPiece
+from heedful.jobs import Evaluated
 from heedful.models import build
 from heedful.models.configs import Score, Seq2SeqConfig
 from heedful.recipe import load_recipe
@@ -364,6 +367,7 @@ def test_a_transformer_encoder_with_an_attention_rnn_decoder_learns() -> None:
 
 # ------------------------------------------------------------------ recurrent net and Transformer on equal terms
 ROOT = Path(__file__).parents[2]
+MULTI30K = Path(os.environ.get("HEEDFUL_DATA", "../shared/data"), "multi30k")
 COMPARED = ["train.budget.steps=4000", "train.keep=8", "train.average=8"]  # the Transformer with the other's budget
 
 
@@ -381,6 +385,38 @@ def test_the_transformer_translates_better_with_the_same_data_and_the_same_budge
     }
     assert all(len(some) == 3 for some in scores.values())
     assert min(scores["multi30k"]) > max(scores["multi30k-rnn"])
+
+
+@pytest.mark.claim("E8")
+@pytest.mark.skipif(not MULTI30K.is_dir(), reason=f"no Multi30k in {MULTI30K}; set HEEDFUL_DATA")
+def test_the_comparison_gives_both_the_same_tokenizer_batches_steps_and_test(tmp_path: Path) -> None:
+    """Both recipes, as shipped but for small nets and few sentences: what differs is the model, and how it learns."""
+    for name, count in (("train", 300), ("val", 8), ("test_2016_flickr", 8)):
+        for language in ("en", "de"):
+            with gzip.open(MULTI30K / f"{name}.{language}.gz", "rt", encoding="utf-8") as file:
+                lines = list(islice(file, count))
+            (tmp_path / f"{name}.{language}").write_text("".join(lines), encoding="utf-8")
+    files = {"train": "train", "valid": "val", "test": "test_2016_flickr"}
+    changes = [
+        f"data.root={tmp_path}",
+        *(f"data.{split}={{source: {name}.en, target: {name}.de}}" for split, name in files.items()),
+        "tokenizer.vocab=300", "train.budget={steps: 4}", "train.batch_tokens=600", "train.evaluate_every=4",
+        "train.save_every=2", "train.keep=2", "train.average=2", "train.device=cpu", "train.log_every=1",
+    ]  # fmt: skip
+    small = {
+        "multi30k": ["model.width=16", "model.heads=2", "model.encoder_layers=1", "model.decoder_layers=1"],
+        "multi30k-rnn": ["model.width=16", "model.hidden=16", "model.encoder.hidden=16"],
+    }  # fmt: skip
+    seen = {}
+    for name, sizes in small.items():
+        events = list(heedful.train(load_recipe(name, [*changes, *sizes]), tmp_path / name))
+        read = [(event.step, event.epoch, event.tokens) for event in events if isinstance(event, Step)]
+        last = [event for event in events if isinstance(event, Evaluated)][-1]
+        tokenizer = (tmp_path / name / "tokenizer.json").read_bytes()
+        seen[name] = read, tokenizer, last.split, [(score.name, score.signature) for score in last.scores]
+    one, other = seen.values()
+    assert one == other
+    assert len(one[0]) == 4 and one[2] == "test"
 
 
 @pytest.mark.parametrize("attention", ["null", *(f"{{score: {score}}}" for score in get_args(Score))])
