@@ -10,8 +10,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from heedful.errors import UserError
+from heedful.errors import EXIT_MEMORY, UserError, drop_output, lacks_memory, printable
 from heedful.training.choice import at
+from heedful.training.files import EXIT_DISK
 
 app = typer.Typer(
     name="heedful",
@@ -57,6 +58,9 @@ Which = Annotated[
     str | None,
     typer.Option("--checkpoint", metavar="NAME|STEP", help="best, last, average or a step; else the final model."),
 ]
+
+
+NO_MEMORY = "there is not enough memory for this; take a smaller model or smaller batches, or free some memory"
 
 
 def _version(wanted: bool) -> None:
@@ -701,13 +705,38 @@ def main() -> None:
     # Idle OpenMP threads that spin take the cores from the busy ones; it must be said before torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # what torch warns of when a connection ends is said by us
+    _open_closed()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter is no reason to fail
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # what cannot be written is known now, not when Python ends
     except UserError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
+    except (OSError, MemoryError, RuntimeError, ImportError) as error:
+        if lacks_memory(error):
+            typer.echo(f"error: {NO_MEMORY}", err=True)
+            sys.exit(EXIT_MEMORY)
+        if not isinstance(error, OSError):
+            raise
+        what = f"{error.filename}: " if error.filename else "cannot write the output: "
+        typer.echo(f"error: {printable(what + (error.strerror or str(error)))}", err=True)
+        drop_output()
+        sys.exit(EXIT_DISK)
+
+
+def _open_closed() -> None:
+    """Give a program that was started with a closed stream one that is empty, or that takes everything."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            place = os.open(os.devnull, os.O_RDWR)
+            if place != number:
+                os.dup2(place, number)
+                os.close(place)
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w"))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 
+EXIT_MEMORY = 71  # there is not enough memory: EX_OSERR of sysexits.h
 EXIT_GONE = 75  # a process that a run needs is gone, and the same command goes on: EX_TEMPFAIL of sysexits.h
 
 
@@ -39,6 +42,21 @@ class UserError(Exception):
         for problem in self.problems:
             lines.append("\n".join("  " + line for line in str(problem).split("\n")))
         return printable("\n".join(lines))
+
+
+def drop_output() -> None:
+    """Let everything that is written to stdout from now on vanish, since what is behind it takes nothing any more."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether an error says that there is not enough memory, as Python, the system, torch or a loader put it."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, (OSError, RuntimeError, ImportError))
+        and any(word in str(error) for word in ("DefaultCPUAllocator", "out of memory", "annot allocate memory"))
+    )
 
 
 def printable(text: str) -> str:

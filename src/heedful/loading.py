@@ -18,6 +18,7 @@ from heedful.hf.causal import Causal, no_tokenizer, of_any_kind, whole_of
 from heedful.hf.loading import foreign
 from heedful.hf.sentences import SentenceConfig
 from heedful.jobs import JOBS, TINY, Job, Vocabulary, job_class, job_of
+from heedful.jsontext import read_json
 from heedful.models import MODELS, build
 from heedful.models.configs import HeadConfig
 from heedful.reading import exists, is_file, is_folder, require_folder
@@ -190,8 +191,8 @@ def read_recipe(folder: Path) -> Recipe:
 
 def _json(text: str, where: Path) -> dict[str, Any]:
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        found = read_json(text)
+    except ValueError as error:
         raise UserError(
             "this is not JSON", where=f"{where}", found=str(error), todo="copy the whole folder again"
         ) from error

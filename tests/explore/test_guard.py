@@ -16,7 +16,7 @@ import pytest
 from heedful.errors import UserError
 from heedful.explore.answers import SHIELD
 from heedful.explore.guard import Guard, Policy, Refused, read_json
-from heedful.explore.login import PAGE, Door
+from heedful.explore.login import ADDRESSES, PAGE, Door, address
 
 TOKEN = "a-token-that-nobody-guesses"
 HERE = (b"host", b"127.0.0.1:8000")
@@ -487,7 +487,7 @@ def test_guesses_are_slow_and_few() -> None:
     assert post(guard, b"{}", (b"authorization", b"Bearer " + TOKEN.encode())).status == 429
     assert time.perf_counter() - began < 0.6, "what is refused at once is not slowed"
     assert guard.door is not None
-    guard.door.wrong[0] -= 61
+    guard.door.wrong[""][0] -= 61
     assert log_in(guard).status == 204
 
 
@@ -636,3 +636,32 @@ def test_an_application_hears_that_its_client_has_left() -> None:
         return heard
 
     assert finished(story()) == ["http.disconnect"]
+
+
+def test_one_who_guesses_locks_out_nobody_else() -> None:
+    door = Door(TOKEN, Policy(port=8000, token=TOKEN, pause=0.0, guesses=3))
+
+    async def story() -> None:
+        for _ in range(3):
+            with pytest.raises(Refused, match="not the token"):
+                await door.compare(b"x", "10.0.0.1")
+        with pytest.raises(Refused, match="too many"):
+            await door.compare(TOKEN.encode(), "10.0.0.1")
+        await door.compare(TOKEN.encode(), "10.0.0.2")
+        for number in range(ADDRESSES + 50):
+            with pytest.raises(Refused, match="not the token"):
+                await door.compare(b"x", f"stranger {number}")
+        assert len(door.wrong) == ADDRESSES
+
+    finished(story())
+
+
+@pytest.mark.parametrize(
+    ("client", "known"),
+    [
+        (("10.0.0.1", 5), "10.0.0.1"), (None, ""), (("2001:db8::1", 5), "2001:db8::/64"),
+        (("2001:db8::ffff:2", 5), "2001:db8::/64"), (("/a/socket", None), "/a/socket"),
+    ],
+)  # fmt: skip
+def test_who_guesses_is_known_by_the_address(client: Any, known: str) -> None:
+    assert address({"client": client}) == known

@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from heedful.cli import app
+from heedful.commands.explore import explore_verb
 from heedful.errors import UserError
 from patience import LONG
 
@@ -148,3 +149,9 @@ def test_a_folder_without_a_model_is_told_as_such(tmp_path: Path) -> None:
     error = failing(str(tmp_path / "empty"))
     assert "nothing to look at" in error.message
     assert "heedful runs" in (error.todo or "")
+
+
+def test_a_token_that_is_no_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEEDFUL_TOKEN", "a-long-token-with-\udcff-in-it")
+    with pytest.raises(UserError, match="HEEDFUL_TOKEN: the token is not UTF-8 text"):
+        explore_verb([tmp_path], "127.0.0.1", None, False, None, None, [])

@@ -13,6 +13,7 @@ import safetensors.torch
 import torch
 from made import change, folder_of, made
 
+from heedful import cli
 from heedful.errors import UserError
 from heedful.hf import pretrained
 from heedful.hf.configs import config_of
@@ -229,3 +230,17 @@ sys.stdout.write(f"{{config_of(Path({str(folder)!r})).width}} {{heavy}}")
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.stdout == "24 []", done.stderr
+
+
+@pytest.mark.parametrize("kind", [[], {}, None, 1, "x"])
+@pytest.mark.parametrize("verb", ["embed", "generate", "classify", "convert", "explore"])
+def test_a_kind_of_model_that_is_no_word_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: object, verb: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    words = {"convert": [str(tmp_path / "new")], "explore": ["--no-browser"]}.get(verb, ["a text"])
+    monkeypatch.setattr(sys, "argv", ["heedful", verb, str(tmp_path), *words])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == 2
+    assert "model" in capsys.readouterr().err

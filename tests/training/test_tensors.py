@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
 
-from heedful.errors import UserError
+from heedful.errors import EXIT_MEMORY, UserError
 from heedful.training import tensors
-from heedful.training.tensors import EXIT_NOT_FINITE, TYPES, pack, require_finite, unpack
+from heedful.training.tensors import EXIT_NOT_FINITE, MOST_TENSORS, TYPES, pack, require_finite, require_sound, unpack
 
 FILE = Path("some/model.safetensors")
 
@@ -158,3 +159,44 @@ def test_the_largest_numbers_and_no_numbers_are_finite(dtype: torch.dtype) -> No
     largest = torch.finfo(dtype).max if dtype.is_floating_point else 1
     require_finite({"full": torch.full((9,), largest, dtype=dtype)}, "step 7", "stop")
     require_finite({"none": torch.empty(0, 3, dtype=dtype)}, "step 7", "stop")
+
+
+# ------------------------------------------------------------------ refused by the header alone
+def test_a_sparse_file_is_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.touch()
+    os.truncate(path, 9 << 30)
+    with pytest.raises(UserError, match="not a sound safetensors file"):
+        require_sound(path)
+    path.write_bytes(b"".join(pack({"a": torch.ones(3)})))
+    require_sound(path)
+    whole = path.stat().st_size
+    os.truncate(path, 9 << 30)
+    with pytest.raises(UserError, match="12, as its header says"):
+        require_sound(path)
+    os.truncate(path, whole - 1)
+    with pytest.raises(UserError, match="11 bytes of numbers"):
+        require_sound(path)
+
+
+def test_a_file_larger_than_memory_is_refused_unread(tmp_path: Path) -> None:
+    path, numbers = tmp_path / "model.safetensors", 1 << 40
+    header = json.dumps({"a": {"dtype": "U8", "shape": [numbers], "data_offsets": [0, numbers]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    try:
+        os.truncate(path, 8 + len(header) + numbers)
+    except OSError:
+        pytest.skip("this disk has no room for a sparse file of a terabyte")
+    with pytest.raises(UserError, match="larger than the memory of this machine") as raised:
+        require_sound(path)
+    assert raised.value.exit_code == EXIT_MEMORY
+
+
+def test_escapes_hide_no_tensor_from_the_count(tmp_path: Path) -> None:
+    entry = rb'"%d": {"dtype": "U8", "shape": [0], "data\u005foffsets": [0, 0]}'
+    header = b"{" + b",".join(entry % number for number in range(MOST_TENSORS + 2)) + b"}"
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    for refused in (lambda: require_sound(path), lambda: unpack(path.read_bytes(), path)):
+        with pytest.raises(UserError, match="more than 100,000 tensors"):
+            refused()

@@ -12,7 +12,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
-from heedful.errors import printable
+from heedful.errors import drop_output, printable
 from heedful.experiment import Finished, Happening, Noted, Stage, Started
 from heedful.jobs import Evaluated, Job, Names
 from heedful.training.loop import Epoch, Step
@@ -58,7 +58,7 @@ class Lines(Display):
         pass
 
     def say(self, text: str) -> None:
-        say(text)
+        say_on(text)
 
     def show(self, event: Happening) -> None:
         if isinstance(event, Step):
@@ -125,6 +125,21 @@ def say(text: str) -> None:
     """Write a line, seen at once by whoever reads along, and with nothing in it that could move the cursor."""
     sys.stdout.write(printable(text) + "\n")
     sys.stdout.flush()
+
+
+LOST: list[OSError] = []  # why nothing of a run could be shown any more
+
+
+def say_on(text: str) -> None:
+    """The same for work of hours: it goes on where its output cannot be written, and loses nothing but that.
+
+    A pager that was left, or a full disk behind a log, is no reason to throw away what is being trained.
+    """
+    try:
+        say(text)
+    except OSError as error:
+        LOST.append(error)
+        drop_output()
 
 
 def json_line(record: object) -> str:

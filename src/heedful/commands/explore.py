@@ -23,6 +23,7 @@ from heedful.explore.protocol import listen
 from heedful.explore.server import application
 from heedful.explore.subjects import Explorer
 from heedful.loading import few_threads
+from heedful.yamltext import halved
 
 PORT = 8765  # the usual one, so that a link to a view stays right
 TOKEN = "HEEDFUL_TOKEN"
@@ -44,6 +45,8 @@ def explore_verb(
         require_html(out, "--out")
     built()
     chosen = os.environ.get(TOKEN) or None
+    if chosen is not None and halved(chosen):
+        raise UserError("the token is not UTF-8 text", where=TOKEN, expected="letters and digits, 16 or more")
     policy = Policy.open(host, PORT if port is None else port, chosen)
     explorer = Explorer(folders)
     for subject in explorer.subjects.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -11,10 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-import torch
-
-from heedful.commands.display import display, say, scoreboard
-from heedful.errors import UserError
+from heedful.commands.display import LOST, display, say_on, scoreboard
+from heedful.errors import EXIT_MEMORY, UserError, lacks_memory
 from heedful.experiment import Finished, Stage, Started, train
 from heedful.jobs import Evaluated, job_of
 from heedful.reading import is_file
@@ -22,6 +21,7 @@ from heedful.recipe import Recipe, find_recipe, load_recipe
 from heedful.scoring import used
 from heedful.training.checkpoint import is_saved
 from heedful.training.distributed import Team, find_seat
+from heedful.training.files import EXIT_DISK
 from heedful.training.loop import Step
 
 ECHO = 2.0  # seconds within which a second signal is the first one again, handed on by a launcher
@@ -79,7 +79,14 @@ def train_verb(name: str, overrides: Sequence[str], run: Path | None) -> None:
         lines += [f"loss curve  {folder / 'loss.png'}"]
         lines += [f"report      {folder / 'report.html'}"] * is_file(folder / "report.html")
         lines += ["", "next:", *(f"  {command}" for command in job.next(folder, test))]
-        say("\n".join(lines))
+        say_on("\n".join(lines))
+        if LOST and LOST[0].errno != errno.EPIPE:  # nobody wanted to read on; else somebody wanted to
+            raise UserError(
+                "the output could not be written, though everything is trained and saved",
+                where=str(folder),
+                found=LOST[0].strerror,
+                exit_code=EXIT_DISK,
+            )
 
 
 def run_to_end(
@@ -123,10 +130,13 @@ def enough_memory() -> Iterator[None]:
     """Turn a lack of memory into a message that says what helps."""
     try:
         yield
-    except (MemoryError, torch.OutOfMemoryError) as error:
+    except (MemoryError, RuntimeError, OSError) as error:
+        if not lacks_memory(error):
+            raise
         raise UserError(
             "there is not enough memory for this model and its batches",
             where="train.batch_tokens",
             found=str(error).split(". ")[0] or "no memory left",
             todo="lower train.batch_tokens and raise train.accumulate, or take a smaller model; a saved run goes on",
+            exit_code=EXIT_MEMORY,
         ) from error

@@ -76,7 +76,7 @@ class Guard:
             await self.read(receive, body, LOGIN if entering else self.policy.body)
             unread = []
             if self.door is not None and scope["path"] == "/login":
-                return await self.door.admits(bytes(body)) if entering else Answer(204)
+                return await self.door.admits(bytes(body), scope) if entering else Answer(204)
             return await self.in_turn(scope, bytes(body), receive)
         except Refused as error:
             refusal = error.answer()

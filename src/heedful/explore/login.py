@@ -7,6 +7,7 @@ import hmac
 import secrets
 import time
 from collections import deque
+from ipaddress import ip_address, ip_network
 
 from starlette.types import Scope
 
@@ -17,6 +18,7 @@ from heedful.explore.strict_json import read_json
 
 COOKIE = b"heedful"
 MINUTE = 60.0
+ADDRESSES = 1000  # that are remembered for their wrong tokens
 HTML = [(b"content-type", b"text/html; charset=utf-8")]
 SCRIPT = [(b"content-type", b"text/javascript; charset=utf-8")]
 STYLE = [(b"content-type", b"text/css; charset=utf-8")]
@@ -95,6 +97,17 @@ fetch("/login").then((answer) => answer.ok && enter(), () => {});
 FILES = {"/login.js": (SCRIPT, CODE), "/login.css": (STYLE, LOOK)}
 
 
+def address(scope: Scope) -> str:
+    """Where a request comes from: the address, or of IPv6 the network, in which one machine may have any number."""
+    client = scope.get("client")
+    host = str(client[0]) if client else ""
+    try:
+        found = ip_address(host)
+    except ValueError:
+        return host
+    return host if found.version == 4 else str(ip_network((found, 64), strict=False))
+
+
 class Door:
     """Knows who has shown the token; what it hands out is made from the token, and is not the token."""
 
@@ -102,7 +115,7 @@ class Door:
         self.token = token.encode()
         self.policy = policy
         self.mark = hmac.new(secrets.token_bytes(32), self.token, "sha256").hexdigest().encode()
-        self.wrong: deque[float] = deque()  # when wrong tokens came, in the last minute
+        self.wrong: dict[str, deque[float]] = {}  # when wrong tokens came in the last minute, by address
 
     async def passes(self, scope: Scope) -> bool:
         """Whether a request carries the cookie or the token."""
@@ -113,18 +126,23 @@ class Door:
         kind, _, given = (header(scope, b"authorization") or b"").partition(b" ")
         if kind.lower() != b"bearer":
             return False
-        await self.compare(given.strip())
+        await self.compare(given.strip(), address(scope))
         return True
 
-    async def compare(self, given: bytes) -> None:
-        """Refuse a wrong token slowly, and any token after too many wrong ones."""
+    async def compare(self, given: bytes, address: str) -> None:
+        """Refuse a wrong token slowly, and any token after too many wrong ones from the same address."""
         now = time.monotonic()
-        while self.wrong and self.wrong[0] < now - MINUTE:
-            self.wrong.popleft()
-        if len(self.wrong) >= self.policy.guesses:
+        mine = self.wrong.get(address, deque())
+        while mine and mine[0] < now - MINUTE:
+            mine.popleft()
+        if len(mine) >= self.policy.guesses:
             raise Refused(429, "too many wrong tokens; wait a minute", [(b"retry-after", b"60")])
         if not hmac.compare_digest(given, self.token):
-            self.wrong.append(now)
+            mine.append(now)
+            self.wrong.pop(address, None)
+            self.wrong[address] = mine  # the last to guess stands last
+            while len(self.wrong) > ADDRESSES:
+                del self.wrong[next(iter(self.wrong))]
             await asyncio.sleep(self.policy.pause)
             raise Refused(401, "this is not the token")
 
@@ -138,11 +156,11 @@ class Door:
             return Answer(200, HTML, PAGE)
         raise Refused(401, "log in first")
 
-    async def admits(self, body: bytes) -> Answer:
+    async def admits(self, body: bytes, scope: Scope) -> Answer:
         """The cookie, for the token."""
         given = read_json(body)
         if not isinstance(given, dict) or not isinstance(given.get("token"), str):
             raise Refused(400, "a token is asked for")
-        await self.compare(given["token"].encode())
+        await self.compare(given["token"].encode(), address(scope))
         cookie = COOKIE + b"=" + self.mark + b"; HttpOnly; SameSite=Strict; Path=/"
         return Answer(204, [(b"set-cookie", cookie)])

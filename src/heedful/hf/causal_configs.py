@@ -76,7 +76,7 @@ def causal(folder: Path) -> bool:
     own = home(folder)
     if has(own, "config.json"):
         settings = read_settings(own, "config.json")
-        return _is_ours(settings.get("model")) if "task" in settings else settings.get("model_type") in FAMILIES
+        return _is_ours(settings.get("model")) if "task" in settings else str(settings.get("model_type")) in FAMILIES
     if has(own, "recipe.yaml"):
         return _is_ours(load_yaml(own / "recipe.yaml")[0].get("model"))
     return has(own, HPARAMS)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from heedful import jsontext
 from heedful.errors import UserError, shown
 from heedful.reading import exists, read_file
 
@@ -73,37 +74,12 @@ def read_text(folder: Path, name: str, most: int) -> str:
 def read_json(folder: Path, name: str) -> Any:
     """The value in a JSON file: no NaN, no number of thousands of digits, no more than `DEEPEST` levels."""
     text = read_text(folder, name, LARGEST_JSON)
-
-    def refuse(word: str) -> NoReturn:
-        raise ValueError(f"{word} is not a number of JSON")
-
     try:
-        found = json.loads(text, parse_constant=refuse)
-    except RecursionError as error:
-        raise UserError(
-            "this file is nested too deeply", where=str(folder / name), expected=f"at most {DEEPEST} levels", todo=AGAIN
-        ) from error
+        return jsontext.read_json(text, deepest=DEEPEST)
     except json.JSONDecodeError as error:
         raise UserError(
             "this is not JSON", where=f"{folder / name}:{error.lineno}:{error.colno}", found=error.msg, todo=AGAIN
         ) from error
-    except ValueError as error:
-        raise UserError("this is not JSON", where=str(folder / name), found=str(error), todo=AGAIN) from error
-    level, depth = [found], 0
-    while level:
-        depth += 1
-        level = [
-            below
-            for value in level
-            if isinstance(value, (dict, list))
-            for below in (value.values() if isinstance(value, dict) else value)
-        ]
-        if depth > DEEPEST:
-            raise UserError(
-                "this file is nested too deeply", where=str(folder / name), expected=f"at most {DEEPEST} levels",
-                todo=AGAIN,
-            )  # fmt: skip
-    return found
 
 
 def read_settings(folder: Path, name: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from heedful.errors import UserError, shown
 from heedful.hf.files import AGAIN, has, inside, read_bytes, read_settings
-from heedful.training.tensors import require_finite, unpack
+from heedful.training.tensors import require_finite, require_sound, unpack
 
 WHOLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -25,6 +25,7 @@ def safetensors_in(folder: Path) -> tuple[dict[str, Tensor], Path]:
 
 
 def _unpacked(folder: Path, name: str) -> dict[str, Tensor]:
+    require_sound(inside(folder, name))
     return unpack(read_bytes(folder, name), folder / name)
 
 

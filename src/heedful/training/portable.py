@@ -12,7 +12,7 @@ from heedful.errors import UserError
 from heedful.reading import exists
 from heedful.training import files
 from heedful.training.sealed import DamageError, Pieces, commit, read_entry, read_manifest, read_plain
-from heedful.training.tensors import pack, require_finite, unpack
+from heedful.training.tensors import pack, require_finite, require_sound, unpack
 
 
 def write_model(
@@ -52,6 +52,7 @@ def read_model(folder: Path, file: Callable[[str], str] = lambda config: "tokeni
         def read(name: str) -> bytes:
             return read_entry(folder, name, manifest) if manifest else read_plain(folder / name)
 
+        require_sound(folder / "model.safetensors")
         tensors = unpack(read("model.safetensors"), folder / "model.safetensors")
         config = _text(folder / "config.json", read("config.json"))
         name = file(config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,7 +12,10 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from heedful.errors import UserError
+from heedful.errors import EXIT_MEMORY, UserError
+from heedful.jsontext import read_json
+from heedful.reading import open_file
+from heedful.training.environment import memory
 
 EXIT_NOT_FINITE = 3  # the exit code when a number is no longer one
 LARGEST_HEADER = 100_000_000  # bytes
@@ -68,13 +72,44 @@ def unpack(data: bytes, file: Path) -> dict[str, Tensor]:
         raise _broken(file, other or f"{len(data):,} bytes, of which a header claims {header:,}", "a whole file")
     if header > LARGEST_HEADER:
         raise _broken(file, f"a header of {header:,} bytes", f"at most {LARGEST_HEADER:,}")
-    # Counted in the text first, so that a header of millions of names is refused before it is parsed.
-    if data.count(b'"data_offsets"', 8, 8 + header) > MOST_TENSORS:
-        raise _broken(file, f"more than {MOST_TENSORS:,} tensors", "fewer")
+    _require_few(data[8 : 8 + header], file)
     try:
         return safetensors.torch.load(data)
     except (safetensors.SafetensorError, KeyError, ValueError, RuntimeError, TypeError, AssertionError) as error:
         raise _broken(file, f"{type(error).__name__}: {error}", "the safetensors format") from error
+
+
+def _require_few(header: bytes, file: Path) -> None:
+    """Refuse a header of millions of tensors before it is parsed: each has braces, which no escape can hide."""
+    if header.count(b"{") - 1 - (b'"__metadata__"' in header) > MOST_TENSORS:
+        raise _broken(file, f"more than {MOST_TENSORS:,} tensors", "fewer")
+
+
+def require_sound(path: Path) -> None:
+    """Refuse by its header alone a safetensors file that is damaged, or larger than the memory of this machine."""
+    try:
+        with open_file(path) as file:
+            size, begin = os.fstat(file.fileno()).st_size, file.read(8)
+            length = int.from_bytes(begin, "little")
+            if len(begin) < 8 or length > min(size - 8, LARGEST_HEADER):
+                return  # which `unpack` explains, after a look at the first bytes
+            header = file.read(length)
+    except OSError:
+        return  # which is said by whoever reads it
+    _require_few(header, path)
+    try:
+        entries = read_json(header.decode())
+        end = max((entry["data_offsets"][1] for name, entry in entries.items() if name != "__metadata__"), default=0)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        raise _broken(path, f"a header that cannot be read: {error}", "the safetensors format") from None
+    if end != size - 8 - length:
+        raise _broken(path, f"{size - 8 - length:,} bytes of numbers", f"{end!r}, as its header says")
+    there = memory(torch.device("cpu"))
+    if there is not None and size > there:
+        raise UserError(
+            "this file is larger than the memory of this machine", where=str(path), found=f"{size:,} bytes",
+            expected=f"at most {there:,}", todo="use a machine with more memory", exit_code=EXIT_MEMORY,
+        )  # fmt: skip
 
 
 def _broken(file: Path, found: str, expected: str) -> UserError:

@@ -1,0 +1,102 @@
+"""Output that cannot be written, closed streams, too little memory, and Ctrl-C before anything has begun."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from heedful import cli
+from heedful.commands.train import enough_memory
+from heedful.errors import EXIT_MEMORY, UserError, lacks_memory
+
+TINY = (
+    "data.train=100", "data.valid=5", "data.test=5", "tokenizer.vocab=90", "model.width=8", "model.heads=2",
+    "model.hidden=16", "model.context=40", "model.encoder_layers=1", "model.decoder_layers=1", "train.budget.steps=4",
+    "train.batch_tokens=128", "train.log_every=1", "train.evaluate_every=2", "train.save_every=2",
+)  # fmt: skip
+
+
+def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a line of bash in which heedful is the command line of this tree."""
+    line = line.replace("heedful", f"{shlex.quote(sys.executable)} -m heedful", 1)
+    whole = ["bash", "-c", f"set -o pipefail; {line}"]
+    return subprocess.run(whole, cwd=folder, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
+@pytest.mark.parametrize("words", ["show numbers", "recipes", "--help", "figure"])
+def test_output_that_cannot_be_written_is_one_line_and_74(tmp_path: Path, words: str) -> None:
+    done = shell(f"heedful {words} > /dev/full", tmp_path)
+    assert done.returncode == 74
+    assert done.stderr == "error: cannot write the output: No space left on device\n"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_survived(tmp_path: Path, closed: str) -> None:
+    done = shell(f"heedful recipes {closed}", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ("numbers" in done.stdout) is (">&- 2" not in closed and closed != ">&-")
+
+
+def test_a_run_goes_on_where_nobody_reads(tmp_path: Path) -> None:
+    done = shell(f"heedful train numbers {' '.join(TINY)} --run run | head -n 1", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("\n") == 1
+    assert (tmp_path / "run" / "results.json").is_file()
+    if os.path.exists("/dev/full"):
+        done = shell(f"heedful train numbers {' '.join(TINY)} --run run > /dev/full", tmp_path)
+        assert done.returncode == 74
+        assert "though everything is trained and saved" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_while_it_is_imported_is_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    script = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    script += "from heedful.__main__ import main; main()"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_want_of_memory_is_said_with_a_code_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UserError, match="not enough memory") as raised, enough_memory():
+        torch.empty(10**15)
+    assert raised.value.exit_code == EXIT_MEMORY
+    with pytest.raises(RuntimeError, match="shapes"), enough_memory():
+        raise RuntimeError("shapes do not fit")
+
+    def app() -> None:
+        torch.empty(10**15)
+
+    monkeypatch.setattr(cli, "app", app)
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == EXIT_MEMORY
+    assert capsys.readouterr().err.startswith("error: there is not enough memory")
+    assert lacks_memory(MemoryError()) and not lacks_memory(ValueError("out of memory"))
+
+
+def test_an_error_of_the_system_that_nobody_foresaw_names_its_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def app() -> None:
+        raise PermissionError(13, "Permission denied", "/some/file")
+
+    monkeypatch.setattr(cli, "app", app)
+    monkeypatch.setattr(cli, "drop_output", lambda: None)
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == 74
+    assert capsys.readouterr().err == "error: /some/file: Permission denied\n"
