@@ -42,12 +42,21 @@ RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a 
 EncoderFolder = Annotated[
     Path, typer.Argument(metavar="RUN", help="The folder of a run or of a model, ours or of Hugging Face's make.")
 ]
+
+
+def _run_path(text: str) -> Path:
+    if not text:
+        raise UserError("--run is empty", expected="the folder of a run", todo="name one, or leave --run out")
+    return Path(text)
+
+
 RunOption = Annotated[
     Path | None,
     typer.Option(
         "--run",
         "--folder",
         metavar="DIR",
+        parser=_run_path,
         help="The run's folder, else runs/NAME; torchrun lets only --folder through.",
     ),
 ]

@@ -51,6 +51,7 @@ from heedful.training.tensors import EXIT_NOT_FINITE
 from heedful.training.ties import require_contents, require_made_with, require_of_run, run_name
 from heedful.training.weights import average, fingerprint, load_strictly, require_fit, weights_of
 
+NOTHING_SAVED = "nothing was saved yet"
 NOT_COMPUTED = frozenset({"run", "recipe", "tokenizer", "data", "valid", "test"})  # what a manifest tells besides
 
 
@@ -124,7 +125,12 @@ def train(
         may_differ=MAY_DIFFER | MAY_GROW,
     ) as folder:
         folder.preflight(4 * size, 4 * size * 3, recipe.train.keep_best)
-        yield from _train(recipe, folder, path, device, stop, team)
+        try:
+            yield from _train(recipe, folder, path, device, stop, team)
+        except UserError as error:
+            if error.exit_code == EXIT_NOT_FINITE:
+                error.todo = f"{error.todo}; {'the last checkpoint is good' if is_saved(path) else NOTHING_SAVED}"
+            raise
 
 
 def _filled(recipe: Recipe, run: Path, team: Team) -> Recipe:
@@ -278,7 +284,7 @@ def _validated(job: Job, speaker: Any, valid: Read, held_out: Encoded, event: Du
         raise UserError(
             f"the loss on the validation set is not finite after step {event.step}",
             found=f"loss {loss}",
-            todo="lower the learning rate or the clip; the last checkpoint is good",
+            todo="lower the learning rate or the clip",
             exit_code=EXIT_NOT_FINITE,
         )
     return job.evaluate(speaker, valid, held_out, loss, event.step, "valid", beams=1)

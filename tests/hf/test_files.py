@@ -58,7 +58,7 @@ def folder(sound: Path, tmp_path: Path) -> Path:
         ("hidden_act", "__import__('os')"),
         ("hidden_act", ["gelu"]),
         ("architectures", ["LlamaForCausalLM"]),
-        ("architectures", ["BertForMultipleChoice"]),
+        ("architectures", ["BertLMHeadModel"]),
         ("architectures", "BertModel"),
         ("architectures", [["BertModel"]]),
         ("is_decoder", True),

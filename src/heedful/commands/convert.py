@@ -9,19 +9,22 @@ from typing import Literal
 import typer
 
 from heedful.data.tokenizers import Tokenizer
-from heedful.errors import UserError, printable
+from heedful.errors import UserError, printable, shown
 from heedful.hf.causal import Causal, no_tokenizer, of_any_kind, whole_of
+from heedful.hf.configs import home
 from heedful.hf.convert import told
+from heedful.hf.files import has, read_settings
 from heedful.hf.loading import Pretrained, foreign
 from heedful.hf.onnx import require_packages, write_onnx
 from heedful.hf.sentences import SentenceConfig
 from heedful.hf.unpickling import weights_of_any_age
 from heedful.hf.writing import require_new, write
 from heedful.jobs import job_class
-from heedful.reading import is_folder
+from heedful.reading import is_folder, require_folder
 from heedful.training.portable import write_model
 
 Format = Literal["heedful", "hf", "onnx"]
+CONVERTIBLE = ("bert", "gpt", "classifier", "regressor", "tagger", "answerer")
 NAMES: dict[Format, str] = {"heedful": "a model of Heedful's", "hf": "a Hugging Face folder", "onnx": "an ONNX file"}
 
 
@@ -33,6 +36,7 @@ def convert_verb(source: Path, target: Path, to: Format | None, ledger: bool, fo
     require_new(target, force)
     if kind == "onnx":
         require_packages()
+    require_convertible(source)
     typer.echo(f"reading {printable(str(source))} ...", err=True)
     found = of_any_kind(source, weights_of_any_age)
     typer.echo(f"read {described(found)}", err=True)
@@ -50,6 +54,19 @@ def convert_verb(source: Path, target: Path, to: Format | None, ledger: bool, fo
         for line in told(found.ledger):
             typer.echo(printable(line.replace("\t", "  ")))
     typer.echo(f"wrote {printable(str(target))}, {NAMES[kind]}", err=True)
+
+
+def require_convertible(source: Path) -> None:
+    """Refuse a model of ours that others have no files for."""
+    require_folder(source, "a folder with a BERT or a GPT in it")
+    own = home(source)
+    settings = read_settings(own, "config.json") if has(own, "config.json") else {}
+    model = settings.get("model") if "task" in settings else None
+    if isinstance(model, dict) and isinstance(kind := model.get("kind"), str) and kind not in CONVERTIBLE:
+        raise UserError(
+            "only BERT and GPT can be converted", where=str(own), found=f"a model of kind {shown(kind)}",
+            todo="load it with heedful.load, or look at it with `heedful explore`",
+        )  # fmt: skip
 
 
 def guessed(source: Path, target: Path) -> Format:

@@ -239,13 +239,14 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         directions = found.directions[:k]
         largest = np.take_along_axis(directions, np.abs(directions).argmax(1)[:, None], 1)  # (k, 1)
         left = max(found.total - found.squares[:k].sum(), 0.0) / (found.n - 1)
-        return Solution(
-            (directions * np.where(largest < 0, -1.0, 1.0)).astype(dtype),
-            (found.squares[:k] / (found.n - 1)).astype(dtype),
-            shares[:k].astype(dtype),
-            np.sqrt(found.squares[:k]).astype(dtype),
-            left / (most - k) if k < most else 0.0,
-        )
+        with np.errstate(over="ignore"):  # a variance may be too large for the numbers that came in
+            return Solution(
+                (directions * np.where(largest < 0, -1.0, 1.0)).astype(dtype),
+                (found.squares[:k] / (found.n - 1)).astype(dtype),
+                shares[:k].astype(dtype),
+                np.sqrt(found.squares[:k]).astype(dtype),
+                left / (most - k) if k < most else 0.0,
+            )
 
     # ------------------------------------------------------------------ use
     def transform(self, X: npt.ArrayLike) -> Array:

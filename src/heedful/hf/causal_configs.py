@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from heedful.errors import UserError, shown
-from heedful.hf.configs import checked, home, real, refuse, unknown, whole
+from heedful.hf.configs import checked, home, real, refuse, unknown, unsupported, whole
 from heedful.hf.files import has, read_settings, wrong
 from heedful.models.configs.gpt import GptConfig
 from heedful.reading import require_folder
@@ -145,7 +145,7 @@ def described(settings: Mapping[str, Any], where: Path) -> Described:
     key, known = ACTIVATION_KEYS[family], ACTIVATIONS[family]
     act = settings.get(key, USUAL[family])
     if not isinstance(act, str) or act not in known:
-        raise wrong(where, key, act, "one of " + ", ".join(known))
+        raise unsupported(where, key, act, known)
     if found["width"] % found["heads"]:
         raise wrong(where, "n_head", found["heads"], f"a divisor of n_embd, {found['width']:,}")
     found |= {"activation": known[act], "norm": "pre" if family == "gpt2" else "post"}

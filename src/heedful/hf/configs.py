@@ -6,7 +6,7 @@ such as how a text is to be generated, say nothing about an encoder.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -151,7 +151,7 @@ def described(settings: Mapping[str, Any], where: Path) -> Described:
     found |= {ours: real(settings, key, 0.1, where) for key, ours in SHARES.items()}
     act = settings.get("hidden_act", "gelu")
     if not isinstance(act, str) or act not in ACTIVATIONS:
-        raise wrong(where, "hidden_act", act, "one of " + ", ".join(ACTIVATIONS))
+        raise unsupported(where, "hidden_act", act, ACTIVATIONS)
     found["activation"] = ACTIVATIONS[act]
     found["norm_eps"] = real(settings, "layer_norm_eps", 1e-12, where)
     if found["width"] % found["heads"]:
@@ -212,6 +212,14 @@ def _refuse_others(settings: Mapping[str, Any], where: Path) -> None:
     refuse(settings, HARMLESS, where, "name the folder of a BERT as it was published")
 
 
+def unsupported(where: Path, key: str, found: object, known: Iterable[str]) -> UserError:
+    """The error of a setting that others have and that is not computed here."""
+    return UserError(
+        f"not supported: {key} {shown(found)}", where=f"{where}: {key}", expected="one of " + ", ".join(known),
+        todo="name the folder of a model that has one of these",
+    )  # fmt: skip
+
+
 def whole(settings: Mapping[str, Any], key: str, least: int, most: int, where: Path) -> int:
     found = settings.get(key)
     if key not in settings:
@@ -234,7 +242,7 @@ def _architecture(settings: Mapping[str, Any], where: Path) -> str | None:
     if found is None or found == []:
         return None
     if not isinstance(found, list) or len(found) != 1 or not isinstance(found[0], str) or found[0] not in ARCHITECTURES:
-        raise wrong(where, "architectures", found, "one of " + ", ".join(ARCHITECTURES))
+        raise unsupported(where, "architectures", found, ARCHITECTURES)
     return found[0]
 
 

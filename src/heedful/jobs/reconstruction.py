@@ -20,6 +20,7 @@ from heedful.data.sources import Split
 from heedful.errors import UserError
 from heedful.jobs import Evaluated, Job, Names, Progress
 from heedful.models.configs.autoencoder import AutoencoderConfig
+from heedful.models.configs.layers import Conv, Dense
 from heedful.recipe.reconstruction import ReconstructionRecipe, ReconstructionTask
 from heedful.tasks.reconstruction import Noise, Painter, mean_loss, reconstruction_loss
 from heedful.training.metrics import Score
@@ -154,10 +155,13 @@ class ReconstructionJob(Job):
         """That a model which has learned nothing may have died."""
         if result.scores[0].value > 0:
             return []
-        return [
-            "no better than the mean image: where the last layer has a ReLU, it may give nothing but zeros, and then "
-            "nothing is learned; try another train.seed, or activation: sigmoid"
-        ]
+        ends = [layer.activation for layer in self.recipe.model.decoder if isinstance(layer, Dense | Conv)]
+        if ends[-1:] == ["relu"]:
+            return [
+                "no better than the mean image: the last layer has a ReLU, which may give nothing but zeros, and then "
+                "nothing is learned; try another train.seed, or activation: sigmoid"
+            ]
+        return ["no better than the mean image: try another learning rate or train.seed, or train for longer"]
 
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
         """To make images again, and to see where they lie."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -112,6 +113,11 @@ def find_recipe(name: str) -> Path:
     known = shipped()
     if name in known:
         return known[name]
+    if is_file(Path(name) / "recipe.yaml"):
+        run, recipe = shlex.quote(name), shlex.quote(str(Path(name) / "recipe.yaml"))
+        raise UserError(
+            "this is a run, not a recipe", where=name, todo=f"resume it with: heedful train {recipe} --run {run}"
+        )
     if exists(name):
         return Path(name)  # a directory, say: reading it gives the fitting message
     nearby = [str(file) for pattern in ("*.yaml", "*.yml") for file in Path().glob(pattern)]

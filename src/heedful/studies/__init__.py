@@ -97,7 +97,7 @@ class Study(Protocol):
 def find(name: str) -> Study:
     """The study behind a figure's name."""
     if name not in FIGURES:
-        near = difflib.get_close_matches(name, FIGURES, n=1)
+        near = difflib.get_close_matches(name, FIGURES, n=1, cutoff=0.75)  # maps are not masks
         raise UserError(
             "there is no such figure",
             found=shown(name),

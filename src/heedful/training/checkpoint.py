@@ -188,7 +188,7 @@ class RunFolder:
         """
         final = self.path / "checkpoints" / named(step)
         for stem, group in tensors.items():
-            require_finite(group, f"step {step}, {stem}", "lower the learning rate; the last checkpoint is still good")
+            require_finite(group, f"step {step}, {stem}", "lower the learning rate")
         if not self._is_complete(step):
             self._write(final, step, tensors, state, about)
         self.prune(kept)

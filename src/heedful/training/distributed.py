@@ -97,9 +97,10 @@ def _tasks_here(counts: str, node: int) -> int:
 
 def _number(variables: Mapping[str, str], name: str, otherwise: str) -> int:
     text = variables.get(name, otherwise)
-    if not text.isdecimal():
+    if not text.isdecimal() or (name.endswith(("WORLD_SIZE", "NUM_TASKS")) and not int(text)):
         raise UserError(
-            "this is no number", where=f"the environment variable {name}", found=text or "nothing",
+            "this is not a whole number from 0 on", where=f"the environment variable {name}", found=text or "nothing",
+            expected="1 or more" if name.endswith(("WORLD_SIZE", "NUM_TASKS")) else "0 or more",
             todo="start the processes with torchrun or srun, which set it",
         )  # fmt: skip
     return int(text)

@@ -173,13 +173,19 @@ def disk_errors(folder: Path, doing: str, needed: int = 0) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        expected, todo = "a folder that can be written", "make the folder writable, then run the same command again"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            todo = "free some space, then run the same command again"
+        elif error.errno == errno.ENAMETOOLONG:
+            expected, todo = "names of at most 255 bytes", "give a shorter name"
+        elif error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE) and not os.path.isdir(folder):
+            expected, todo = "the folder, which is gone", "was it moved or deleted? Put it back, or name another one"
         raise UserError(
             f"cannot {doing}",
             where=str(folder),
             found=f"{error.strerror or error}; {bytes_free(folder)}",
-            expected=f"{needed:,} bytes that can be written there" if needed else "a folder that can be written",
-            todo=f"{'free some space' if full else 'make the folder writable'}, then run the same command again",
+            expected=f"{needed:,} bytes that can be written there" if needed else expected,
+            todo=todo,
             exit_code=EXIT_DISK,
         ) from error
 

@@ -23,6 +23,7 @@ from heedful.training.shards import local
 from heedful.training.tensors import EXIT_NOT_FINITE
 
 SHOWN = 8  # samples that a message names
+LARGE = 1e6  # beyond this, the data are to blame: pixels are from 0 to 255
 
 Place = tuple[Node, int]  # where a tensor was made: an operation of autograd's graph, and which of its results
 
@@ -33,7 +34,7 @@ def require_sound(model: nn.Module, step: int) -> None:
         raise UserError(
             f"a weight is not finite after step {step}",
             found=f"first bad tensor: {next(name for name, weight in model.named_parameters() if not sound(weight))}",
-            todo="lower the learning rate or the clip; the last checkpoint is good",
+            todo="lower the learning rate or the clip",
             exit_code=EXIT_NOT_FINITE,
         )
 
@@ -45,12 +46,17 @@ class NotFiniteError(UserError):
 
 
 def not_finite(
-    model: nn.Module, step: int, batches: Sequence[Batch], losses: Sequence[float], rerun: Callable[[int], Loss]
+    model: nn.Module,
+    step: int,
+    batches: Sequence[Batch],
+    losses: Sequence[float],
+    rerun: Callable[[int], Loss],
+    halved: bool = False,
 ) -> NotFiniteError:
     """Name the step, the samples and the first tensor that is not finite; nothing has been changed by this step.
 
     `batches` are the step's micro-batches, `losses` the sums that they gave, and `rerun` computes one of them again as
-    in the step, with its graph. The step's gradients are still in place, and stay there.
+    in the step, with its graph; `halved` says that products are of 16 bits. The step's gradients stay in place.
 
     Every micro-batch is run again, forward and backward, whatever is found: processes that share their weights then
     meet in the same places. All of them must call this.
@@ -66,11 +72,20 @@ def not_finite(
         f"a number is not finite at step {step}, and the step was not taken",
         found=f"loss {sum(losses) / tokens}; first bad tensor: {first}",
         where=named if samples else None,
-        todo="lower the learning rate or the clip, or use precision: fp32; the last checkpoint is good",
+        todo=_advice(batches, halved),
         exit_code=EXIT_NOT_FINITE,
     )
     report.own = any(found) or not all(map(math.isfinite, losses))
     return report
+
+
+def _advice(batches: Sequence[Batch], halved: bool) -> str:
+    """What helps: data of a usual size, else smaller steps, or more bits where there are few."""
+    values = [getattr(batch, part.name) for batch in batches if is_dataclass(batch) for part in fields(batch)]
+    sizes = [float(x.abs().max()) for x in values if isinstance(x, Tensor) and x.is_floating_point() and x.numel()]
+    if sizes and not max(sizes) <= LARGE:
+        return f"scale the data: their numbers reach {max(sizes):.3g}"
+    return "lower the learning rate or the clip" + ", or use precision: fp32" * halved
 
 
 def sound(x: Tensor) -> bool:

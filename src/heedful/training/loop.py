@@ -325,7 +325,7 @@ def rescaled(counters: Counters, finite: bool) -> bool:
             f"the gradients were too large for fp16 in {MOST_SKIPPED} steps in a row",
             where=f"step {counters.step + 1}",
             found=f"{counters.skipped} steps skipped in all; the scale of the loss is down to {counters.scale:g}",
-            todo="use precision: bf16 or fp32, or lower the learning rate; the last checkpoint is good",
+            todo="use precision: bf16 or fp32, or lower the learning rate",
             exit_code=EXIT_NOT_FINITE,
         )
     return False
@@ -420,7 +420,7 @@ def _blamed(
         share.seed(plain.device, step, index)
         return plain.loss(micro[index])
 
-    report = not_finite(model, step, micro, losses, rerun)
+    report = not_finite(model, step, micro, losses, rerun, plain.half is not None)
     bad = [0.0] * team.world
     bad[team.rank] = float(report.own)
     guilty = [rank for rank, is_bad in enumerate(team.sums(bad)) if is_bad] or [0]

@@ -1,0 +1,201 @@
+"""What the command line says to common mistakes: what is wrong, and what to type instead."""
+
+from __future__ import annotations
+
+import errno
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from heedful import cli
+from heedful.blocks.losses import Loss
+from heedful.commands.convert import require_convertible
+from heedful.errors import UserError
+from heedful.estimators.pca import PCA
+from heedful.experiment import train
+from heedful.hf.causal_configs import config_in
+from heedful.hf.configs import config_of
+from heedful.jobs import Evaluated, job_of
+from heedful.models.configs.layers import Dense
+from heedful.recipe import load_recipe
+from heedful.training.distributed import find_seat
+from heedful.training.files import disk_errors
+from heedful.training.finite import not_finite
+from heedful.training.metrics import Score
+
+Run = Callable[..., tuple[int, str]]
+TINY = (
+    "data.train=100", "data.valid=5", "data.test=5", "tokenizer.vocab=90", "model.width=8", "model.heads=2",
+    "model.hidden=16", "model.context=40", "model.encoder_layers=1", "model.decoder_layers=1", "train.budget.steps=6",
+    "train.batch_tokens=128", "train.evaluate_every=3", "train.save_every=3",
+)  # fmt: skip
+
+
+@pytest.fixture
+def heedful(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the command line in this process: its exit code, and what it complained of."""
+
+    def call(*words: object) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["heedful", *map(str, words)])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        return int(left.value.code or 0), capsys.readouterr().err
+
+    return call
+
+
+@pytest.mark.parametrize("verb", ["runs", "embed", "translate", "explore"])
+def test_a_file_where_a_folder_is_wanted(heedful: Run, tmp_path: Path, verb: str) -> None:
+    (tmp_path / "notes.md").touch()
+    code, told = heedful(verb, tmp_path / "notes.md", *(["a"] if verb in ("embed", "translate") else []))
+    assert code == 2
+    assert "notes.md: this is a file" in told and "name a folder" in told
+
+
+def test_a_file_where_a_model_is_to_be_converted(heedful: Run, tmp_path: Path) -> None:
+    (tmp_path / "notes.md").touch()
+    code, told = heedful("convert", tmp_path / "notes.md", tmp_path / "new")
+    assert code == 2
+    assert "notes.md: this is a file" in told
+
+
+def test_a_run_where_a_recipe_is_wanted_says_how_to_resume_it(heedful: Run, tmp_path: Path) -> None:
+    (tmp_path / "my run").mkdir()
+    (tmp_path / "my run" / "recipe.yaml").write_text("a: b")
+    code, told = heedful("train", tmp_path / "my run")
+    assert code == 2
+    run = f"'{tmp_path / 'my run'}'"
+    assert f"resume it with: heedful train '{tmp_path / 'my run'}/recipe.yaml' --run {run}" in told
+
+
+def test_an_empty_name_of_a_run(heedful: Run) -> None:
+    code, told = heedful("train", "numbers", "--run", "")
+    assert code == 2
+    assert "--run is empty" in told
+
+
+def test_a_name_that_is_too_long_for_a_run(heedful: Run, tmp_path: Path) -> None:
+    code, told = heedful("train", "numbers", *TINY, "--run", tmp_path / ("x" * 300))
+    assert code == 74
+    assert "names of at most 255 bytes" in told and "writable" not in told
+
+
+def test_a_folder_that_is_gone_was_moved_perhaps(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="was it moved or deleted") as raised, disk_errors(tmp_path / "gone", "write"):
+        (tmp_path / "gone" / "file").write_text("")
+    assert "writable" not in str(raised.value)
+    with pytest.raises(UserError, match="make the folder writable"), disk_errors(tmp_path, "write"):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+
+@pytest.mark.parametrize("kind", ["transformer", "seq2seq", "autoencoder", "tree_lstm"])
+def test_only_some_models_can_be_converted(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"task": "translation", "model": {"kind": kind}}))
+    with pytest.raises(UserError, match="only BERT and GPT can be converted"):
+        require_convertible(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt", "classifier", "tagger"])
+def test_these_can(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"task": "x", "model": {"kind": kind}}))
+    require_convertible(tmp_path)
+
+
+@pytest.mark.parametrize(("value", "name"), [("-1", "WORLD_SIZE"), ("0", "WORLD_SIZE"), ("x", "LOCAL_WORLD_SIZE")])
+def test_a_number_of_processes_is_one_or_more(value: str, name: str) -> None:
+    with pytest.raises(UserError, match=f"variable {name}") as raised:
+        find_seat({"RANK": "0", "WORLD_SIZE": "1", name: value})
+    assert raised.value.expected == "1 or more"
+
+
+BERT = {
+    "model_type": "bert", "vocab_size": 10, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1,
+    "intermediate_size": 8, "max_position_embeddings": 8, "type_vocab_size": 2,
+}  # fmt: skip
+GPT = {"model_type": "gpt2", "vocab_size": 10, "n_embd": 8, "n_layer": 1, "n_head": 1, "n_positions": 8}
+
+
+@pytest.mark.parametrize(
+    ("settings", "read", "key"),
+    [
+        ({**BERT, "hidden_act": "mish"}, config_of, "hidden_act 'mish'"),
+        ({**BERT, "architectures": ["BertForSomethingElse"]}, config_of, "architectures"),
+        ({**GPT, "activation_function": "mish"}, config_in, "activation_function 'mish'"),
+    ],
+    ids=["act", "head", "gpt"],
+)
+def test_what_is_not_supported_is_not_a_bad_copy(
+    tmp_path: Path, settings: dict[str, Any], read: Callable[[Path], Any], key: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(UserError, match=f"not supported: {key}") as raised:
+        read(tmp_path)
+    assert "again" not in str(raised.value.todo)
+
+
+def test_maps_are_not_masks(heedful: Run) -> None:
+    assert "did you mean" not in heedful("figure", "masks")[1]
+    assert "did you mean recall?" in heedful("figure", "recal")[1]
+
+
+# ------------------------------------------------------------------ numbers that are not finite
+def test_where_nothing_was_saved_no_checkpoint_is_promised(tmp_path: Path) -> None:
+    recipe = load_recipe("numbers", [*TINY, "train.optimizer.lr=1e30", "train.precision=fp32", "train.clip=null"])
+    with pytest.raises(UserError, match="not finite") as raised:
+        list(train(recipe, tmp_path / "run"))
+    assert str(raised.value.todo).endswith("nothing was saved yet")
+    assert "fp32" not in str(raised.value.todo)
+
+
+@dataclass
+class Pictures:
+    """A batch as training sees one."""
+
+    pixels: torch.Tensor
+    indices: torch.Tensor
+    tokens: int = 1
+
+
+@pytest.mark.parametrize(
+    ("largest", "halved", "todo"),
+    [
+        (1e30, False, "scale the data: their numbers reach 1e+30"),
+        (1.0, False, "lower the learning rate or the clip"),
+        (1.0, True, "lower the learning rate or the clip, or use precision: fp32"),
+    ],
+)
+def test_what_helps_depends_on_what_is_wrong(largest: float, halved: bool, todo: str) -> None:
+    model = nn.Linear(1, 1)
+    batch: Any = Pictures(torch.full((1, 1), largest), torch.tensor([0]))
+
+    def rerun(index: int) -> Loss:
+        total = model(batch.pixels).sum() * torch.tensor(float("nan"))
+        return Loss(total, total.detach(), torch.tensor(1))
+
+    assert not_finite(model, 1, [batch], [float("nan")], rerun, halved).todo == todo
+
+
+@pytest.mark.parametrize(("activation", "told"), [("relu", True), ("sigmoid", False)])
+def test_only_a_net_that_ends_in_a_relu_hears_of_it(activation: Any, told: bool) -> None:
+    recipe = load_recipe("digits")
+    last = recipe.model.decoder[-1]
+    assert isinstance(last, Dense)
+    decoder = (*recipe.model.decoder[:-1], last.model_copy(update={"activation": activation}))
+    model = recipe.model.model_copy(update={"decoder": decoder})
+    job = job_of(recipe.model_copy(update={"model": model}))
+    (remark,) = job.remarks(Evaluated(1, "test", 1.0, (Score("explained", -1.0, ""),), (), 0))
+    assert ("ReLU" in remark) is told
+
+
+def test_a_variance_beyond_all_numbers_is_no_warning(recwarn: pytest.WarningsRecorder) -> None:
+    large = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32) * np.float32(1e25)
+    assert np.isinf(PCA(2).fit(large).explained_variance_).any()
+    assert [str(warning.message) for warning in recwarn if warning.category is RuntimeWarning] == []
