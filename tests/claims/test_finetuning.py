@@ -226,6 +226,8 @@ def test_the_twelve_tasks_are_listed_with_their_sizes() -> None:
     assert [TASKS[column].examples for column in ("MNLI", "QQP", "QNLI", "SST-2", "CoLA", "STS-B", "MRPC", "RTE")] == [
         392_000, 363_000, 108_000, 67_000, 8_500, 5_700, 3_500, 2_500,
     ]  # fmt: skip
+    others = {"SQuAD v1.1": 88_000, "SQuAD v2.0": 130_000, "SWAG": 73_000, "CoNLL-2003": 14_000}  # as published
+    assert {name: TASKS[name].examples for name in others} == others
 
 
 @pytest.fixture(scope="module")

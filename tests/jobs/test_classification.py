@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from scipy import stats
 
 from heedful.config import render
 from heedful.data.tokenizers import WordPiece
@@ -236,6 +237,12 @@ def test_numbers_are_learned_and_said(start: Path, texts: list[str], tmp_path: P
     assert test.scores[0].value > 95
     speaker = load(tmp_path / "run")
     assert type(speaker) is Rater
+    rows = [line.split("\t") for line in (tmp_path / "test.tsv").read_text().splitlines()[1:]]
+    said = [one.number for one in speaker.rate([row[0] for row in rows])]
+    right = [float(row[1]) for row in rows]
+    assert [score.value for score in test.scores] == pytest.approx(
+        [100 * float(measure(said, right).statistic) for measure in (stats.pearsonr, stats.spearmanr)], rel=1e-4
+    )
     high, low = speaker.rate(["the film film was good", "the book book was bad"])
     assert high.number - low.number > 1.5
     with (tmp_path / "valid.tsv").open("a") as file:

@@ -15,6 +15,7 @@ from heedful.experiment import Started, train
 from heedful.jobs import Evaluated, job_of
 from heedful.loading import load
 from heedful.recipe import load_recipe, recipe_in
+from heedful.tasks.pretraining import judged
 from heedful.training.loop import Step
 
 SMALL = [
@@ -65,7 +66,12 @@ def test_an_evaluation_says_how_many_words_and_pairs_are_told_and_shows_some(doc
     events = list(train(recipe, tmp_path / "run"))
     last = next(event for event in reversed(events) if isinstance(event, Evaluated))
     assert [score.name for score in last.scores] == ["masked_accuracy", "next_sentence_accuracy", "masked_perplexity"]
-    assert all(0 <= score.value <= 100 for score in last.scores[:2])
+    job, reader = job_of(recipe), load(tmp_path / "run")
+    held_out = job.encode(job.read(last.split), reader.tokenizer)
+    found = judged(reader.model, held_out, reader.device, recipe.train.batch_tokens)
+    shares = (found.right / found.hidden, found.right_pairs / found.pairs)
+    assert [score.value for score in last.scores[:2]] == pytest.approx([100 * share for share in shares])
+    assert last.loss == pytest.approx(found.loss, rel=1e-5)
     assert len(last.samples) == 2
     for given, hidden, said in last.samples:
         assert given.startswith("[CLS] ")

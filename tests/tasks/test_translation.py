@@ -207,6 +207,7 @@ def test_a_text_too_long_is_named(translator: Translator) -> None:
 
 def test_a_translation_never_passes_the_context(translator: Translator) -> None:
     fits = "s " * (CONTEXT - 1)
+    assert translator.room(fits) == CONTEXT - 1  # the token that a translation begins with takes one place
     for found in translator.search([fits], 4, top=4)[0]:
         assert len(found.ids) <= CONTEXT - 1
 
