@@ -10,7 +10,7 @@ INSTALLED := .venv/installed
 WORKERS ?= 2
 PAGE := src/heedful/explore/static/index.html
 
-.PHONY: demo test test-all machines bench web page screenshots torture format multi30k comparison clean
+.PHONY: demo test test-all machines bench mutants web page screenshots torture format multi30k comparison clean
 
 demo: $(INSTALLED) page
 	$(BIN)/heedful demo
@@ -35,6 +35,10 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/start.py
 	test -d runs/bench/model || $(BIN)/heedful train numbers train.budget.steps=20 --run runs/bench
 	$(BIN)/python benchmarks/explorer_load.py runs/bench --requests 2000 --slow 100
+
+# Breaks the code on purpose, one small fault at a time, and checks that the test named for each fails; writes docs/mutants.md.
+mutants: $(INSTALLED)
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python tests/mutants.py
 
 # The explorer's page, from web/ into the package.
 web: $(PAGE)
