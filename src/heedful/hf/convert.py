@@ -119,7 +119,11 @@ def read(
                 wrong.append(f"{sources[name]}: {str(tensor.dtype).removeprefix('torch.')} is no type of weights here")
         for name, of in (pair for pair in twins.items() if pair[0] in sources and not wrong):
             if not torch.equal(tensors[sources[name]], tensors[sources[of]]):
-                wrong.append(f"{sources[name]}: not the same as {sources[of]}, which the model uses in its place")
+                raise UserError(
+                    f"not supported: {sources[name]} of its own", where=str(where),
+                    found=f"{sources[name]}: not the same as {sources[of]}, which the model uses in its place",
+                    expected=f"the same numbers as in {sources[of]}", todo="name the folder of a model that ties them",
+                )  # fmt: skip
     if wrong:
         raise misfit(wrong, len(known), where)
     theirs = {name: tensors[source].float() for name, source in sources.items() if name in known}
