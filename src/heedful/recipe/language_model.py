@@ -119,12 +119,6 @@ class LanguageModelRecipe(Config):
         return self
 
     @model_validator(mode="after")
-    def _starts_with_its_own_kind(self) -> Self:
-        if self.start is not None and self.model.kind != "gpt":
-            raise FieldError("the folder to start from holds a gpt; leave this out", "model", "kind")
-        return self
-
-    @model_validator(mode="after")
     def _windows_overlap(self) -> Self:
         if self.task.stride is not None and self.model.kind != "gpt":
             raise FieldError("only a gpt is judged in windows that overlap; leave this out", "task", "stride")
