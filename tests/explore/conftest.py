@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
@@ -41,6 +42,11 @@ RUNS: dict[str, tuple[str, list[str]]] = {
     "rnn": (
         "prose",
         ["train.budget.steps=40", "train.evaluate_every=40", "train.save_every=40"],
+    ),
+    "languages": (
+        "number-languages",
+        ["data.train=400", "data.valid=40", "data.test=40", "train.budget.epochs=1", "train.evaluate_every=10",
+         "train.save_every=10"],
     ),
     "images": ("digits", ["train.budget.epochs=10"]),
     "noisy": ("digits-denoising", ["train.budget.epochs=2"]),
@@ -113,10 +119,13 @@ class Browsing:
     def __init__(self, page: Any, url: str, explorer: Explorer) -> None:
         self.page, self.url, self.explorer = page, url, explorer
 
+    @property
+    def address(self) -> dict[str, str]:
+        """What the page's address says."""
+        return {name: values[0] for name, values in parse_qs(urlsplit(self.page.url).fragment).items()}
+
     def go(self, view: str, **state: object) -> Any:
         """Open a view, and wait until its figure is there."""
-        from urllib.parse import urlencode
-
         given = {name: value for name, value in state.items() if value is not None}
         self.page.goto("about:blank")
         self.page.goto(f"{self.url}#{urlencode({'view': view, **given})}")

@@ -108,7 +108,7 @@ def test_odd_texts_are_shown_or_refused(explorer: Explorer) -> None:
 
 
 def percent(share: float) -> str:
-    return "<0.001 %" if 0 < share < 5e-6 else f"{100 * share:.{3 if 0 < share < 0.0005 else 1}f} %"
+    return "<0.01 %" if 0 < share < 5e-5 else f"{100 * share:.{2 if 0 < share < 0.0005 else 1}f} %"
 
 
 def test_a_word_is_hidden_and_shown_again_in_the_page(

@@ -208,10 +208,10 @@ def test_scores_that_cannot_be_read_are_no_reason_to_show_nothing(run: Run, tmp_
     copy = tmp_path / "copy"
     shutil.copytree(run("translation"), copy)
     whole = Explorer([copy]).about()["subjects"][0]
-    assert whole["sample"]["text"] == Subject("x", copy).given[0]
+    assert whole["examples"][0]["text"] == Subject("x", copy).shown.examples[0].text
     (copy / "results.json").write_text("{}")
     damaged = Explorer([copy]).about()["subjects"][0]
-    assert damaged["sample"]["text"] and damaged["views"] == whole["views"]
+    assert damaged["examples"][0]["text"] and damaged["views"] == whole["views"]
 
 
 def test_nothing_to_open_is_told() -> None:

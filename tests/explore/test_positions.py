@@ -57,7 +57,8 @@ def test_a_models_own_positions_are_told_by_its_parts() -> None:
         explorer, model = opened(positions=kind)
         own = unpack(explorer.answer("positions", "own", {"model": "made"}))[0]["own"]
         named = "learned" if kind == "learned" else "fixed"
-        assert own == [{"name": "positions", "kind": named, "places": 10, "width": 8}]
+        layout = {"sinusoid": "interleaved", "sinusoid_halves": "halves"}.get(kind)
+        assert own == [{"name": "positions", "kind": named, "layout": layout, "places": 10, "width": 8}]
         table = asked(explorer, "table", model="made", of="positions", places=6, width=2)["table"]
         assert (table == model.positions.table[:6].detach().numpy()).all()
     explorer, model = opened(positions="rotary")
@@ -71,7 +72,9 @@ def test_a_models_own_positions_are_told_by_its_parts() -> None:
     bias = asked(explorer, "bias", model="made", of="alibi", places=5, width=2)["bias"]
     right = [[[-(2.0 ** -(4 * (h + 1))) * abs(q - k) for k in range(5)] for q in range(5)] for h in range(2)]
     assert bias == pytest.approx(np.array(right))
-    assert unpack(opened(positions="none")[0].answer("positions", "own", {"model": "made"}))[0]["own"] == []
+    explorer, _ = opened(positions="none")
+    with pytest.raises(UserError, match="makes no sense of this model"):
+        explorer.answer("positions", "own", {"model": "made"})
 
 
 @pytest.mark.claim("G6")
@@ -116,16 +119,34 @@ def test_odd_questions_are_refused() -> None:
             explorer.answer(*request)
 
 
-def test_a_broken_run_has_no_positions_and_every_other_subject_has(tmp_path: Path, run: Callable[[str], Path]) -> None:
+def test_only_models_that_know_places_have_the_view(tmp_path: Path, run: Callable[[str], Path]) -> None:
+    """Not a broken run, an autoencoder, recurrent nets, or a Transformer without positions."""
     assert not view.fits(Subject("empty", tmp_path))
-    assert view.fits(Subject("images", run("images"))) and view.fits(Subject("gpt", run("gpt")))
+    assert not any(view.fits(Subject(name, run(name))) for name in ("images", "recurrent", "rnn"))
+    assert all(view.fits(Subject(name, run(name))) for name in ("gpt", "translation"))
+    made = {kind: opened(positions=kind)[0].subjects["made"] for kind in ("sinusoid", "alibi", "rotary", "none")}
+    assert [kind for kind, subject in made.items() if view.fits(subject)] == ["sinusoid", "alibi", "rotary"]
+
+
+def test_the_page_opens_on_the_positions_of_its_model(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+    """A learned table for a GPT, and for a translator its sinusoids, as wide as the model is, with their formula."""
+    browsing = browse(run("gpt"), run("translation"))
+    page = browsing.go("positions", model="gpt")
+    assert page.get_by_test_id("of").input_value() == "positions"
+    page.get_by_text("it learned these numbers").wait_for()
+    page.get_by_test_id("model").select_option("translation")
+    page.get_by_role("heading", name="20 places × 96 numbers").wait_for()
+    browsing.ready()
+    box = page.get_by_test_id("table").bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 5.5 / 96, box["y"] + box["height"] * 3.5 / 20)
+    assert page.get_by_test_id("told").inner_text().startswith("cos(3 / 10000^(4/96)) = ")
 
 
 @pytest.mark.claim("D2")
 @pytest.mark.claim("D4")
 def test_the_page_draws_the_lectures_pictures(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     browsing = browse(run("gpt"))
-    page = browsing.go("positions")
+    page = browsing.go("positions", of="interleaved")
     table = sinusoids(20, 512).numpy()
     canvas = page.get_by_test_id("table")
     drawn = canvas.evaluate("one => [one.width, one.height, ...one.getContext('2d').getImageData(0, 0, 512, 20).data]")
@@ -171,7 +192,7 @@ def test_the_page_draws_the_lectures_pictures(browse: Callable[..., Any], run: C
 
 @pytest.mark.claim("G6")
 def test_the_page_sets_three_masks_side_by_side(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
-    browsing = browse(run("images"))
+    browsing = browse(run("gpt"))
     page = browsing.go("positions", show="three")
 
     def seen(kind: str) -> list[int]:

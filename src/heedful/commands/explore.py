@@ -61,6 +61,8 @@ def explore_verb(
             typer.echo(
                 f"note: {printable(subject.name)}: {printable(subject.broken)}; its curves can be seen", err=True
             )
+        else:
+            subject.about()  # what the page asks first, so that it is there at once
     models = [subject.speaker for subject in explorer.subjects.values() if subject.broken is None]
     torch.set_num_threads(max((few_threads(one.model, one.device) for one in models), default=1))
     if out is not None:

@@ -189,6 +189,13 @@ def listens(speaker: Any) -> bool:
     return hasattr(speaker.model, "both")
 
 
+def room(speaker: Any) -> int | None:
+    """How many tokens a model that reads texts can read; None where there is no end to it."""
+    encoder = None if translates(speaker) or writes(speaker) else encoder_in(speaker)
+    found: int | None = speaker.context if encoder is None else encoder.config.context
+    return found
+
+
 def read_pair(speaker: Any, given: Given) -> Reading:
     """A text and its translation, which the model writes where none is given."""
     source = source_ids(speaker, given.text)

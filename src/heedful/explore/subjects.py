@@ -19,19 +19,17 @@ from heedful.blocks.taps import taps
 from heedful.commands.reconstruct import named
 from heedful.config import AnyConfig
 from heedful.errors import UserError, shown
-from heedful.explore import inspect
+from heedful.explore import inspect, samples
 from heedful.explore.inspect import Given, Trace
+from heedful.explore.samples import Shown
 from heedful.explore.views import VIEWS, View, find
+from heedful.jobs import Example
 from heedful.loading import load
 from heedful.reading import is_file, require_folder
-from heedful.scoring import results
 from heedful.training.choice import picked
 
 MOST_BYTES, MOST_KEPT = 400_000_000, 256  # what is kept of a model: how large it is at the most, and how many
 PATIENCE = 2.0  # seconds until what could not be opened is tried again
-# What a model is shown at first, where its run has no sample: the lectures' own sentences.
-TIRED = "The animal didn't cross the street because it was too tired"
-BEGINNING = "The child came home from"
 
 
 class Sized(Protocol):
@@ -115,25 +113,26 @@ class Subject:
                 self._kept.popitem(last=False)
             return found
 
-    @cached_property
-    def given(self) -> list[str]:
-        """Texts of the run's own test set, where it is complete and its scores can be read."""
-        try:
-            found = results(self.folder) if self.is_run else None
-        except UserError:
-            return []
-        return [] if found is None else [text for text, _, _ in found.samples if text.strip()]
+    @property
+    def shown(self) -> Shown:
+        """The examples that a reader begins with, asked anew each time: a run that trains has others later."""
+        if not inspect.reads(self.speaker):
+            return Shown((), None)
+        job = samples.described(self.folder) if self.is_run else None
+        if job is not None and (own := samples.recorded(job, self.folder) or self._read):
+            return Shown(samples.ordered(self.speaker, own), job.words.sample[1])
+        return Shown((samples.usual(self.speaker),), None)
 
     @cached_property
+    def _read(self) -> list[Example]:
+        """Examples of the run's data, which are read once."""
+        job = samples.described(self.folder)
+        return [] if job is None else samples.read(job)
+
+    @property
     def sample(self) -> dict[str, str | None]:
-        """An input to begin with: a text of the run's own test set, or a sentence of the lectures."""
-        speaker = self.speaker
-        if not inspect.reads(speaker):
-            return {}
-        if self.given and inspect.translates(speaker):
-            return {"text": self.given[0], "other": None}
-        text = BEGINNING if inspect.writes(speaker) else TIRED
-        return {"text": text if _known(speaker, text) else _spelled(speaker), "other": None}
+        """An input to begin with: the first of these examples."""
+        return next(({"text": one.text, "other": one.other} for one in self.shown.examples), {})
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -146,8 +145,10 @@ class Subject:
         if self.broken is None:
             told["kind"] = self.model.config.kind
             told["parameters"] = sum(weight.numel() for weight in self.model.parameters())
-            told["sample"] = self.sample
             told["reads"] = reads(self.speaker)
+            first = self.shown
+            told["examples"] = [one._asdict() for one in first.examples]
+            told["named"] = first.named
         return told
 
 
@@ -158,19 +159,6 @@ def reads(speaker: Any) -> str:
     if inspect.translates(speaker):
         return "pair"
     return "one" if inspect.encoder_in(speaker) is None else "two"
-
-
-def _known(speaker: Any, text: str) -> bool:
-    """Whether a model knows most of the words of a text."""
-    ids = speaker.tokenizer.ids([text])[0]
-    unknown = getattr(speaker.tokenizer, "unk", None)
-    return sum(number == unknown for number in ids) <= len(ids) / 3
-
-
-def _spelled(speaker: Any) -> str:
-    """A few of the words of a vocabulary that has others than ours."""
-    pieces = [piece for piece in speaker.tokenizer.pieces(range(speaker.tokenizer.vocab)) if not piece.startswith("[")]
-    return " ".join(pieces[len(pieces) // 2 :][:8])
 
 
 class Explorer:

@@ -7,10 +7,10 @@ speaker is the model with all that it takes to use it, as `heedful.load` returns
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from heedful.config import Config
 from heedful.data.sources import Split
@@ -38,6 +38,14 @@ class Evaluated:
     scores: tuple[Score, ...]
     samples: tuple[tuple[str, str, str], ...]  # what was given, what was right, what the model made of it
     unread: int  # samples that do not fit into the model, which count as wrong
+
+
+class Example(NamedTuple):
+    """An example as people look at it: a text or a pair, and what is right of it."""
+
+    text: str
+    other: str | None
+    right: str
 
 
 @dataclass(frozen=True)
@@ -201,6 +209,14 @@ class Job(Protocol):
     def validates(self) -> bool:
         """Whether the validation data are others than the test data, so that the best checkpoint can be chosen."""
         return True
+
+    def example(self, sample: tuple[str, str, str]) -> Example | None:
+        """What the model was given when a sample was made; None where the sample does not tell all of it."""
+        return Example(sample[0], None, sample[1])
+
+    def examples(self, split: Split) -> Iterator[Example]:
+        """Some examples of a split; none, where they are no texts."""
+        return iter(())
 
     def in_words(self, loss: float) -> str:
         """A loss, and what else it says in this task."""

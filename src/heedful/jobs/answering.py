@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,7 +17,7 @@ from heedful.data.sources import Split
 from heedful.data.squad import Questions, WindowsConfig
 from heedful.data.wordpieces import WordPieces
 from heedful.errors import UserError
-from heedful.jobs import Evaluated, Names, Progress
+from heedful.jobs import Evaluated, Example, Names, Progress
 from heedful.jobs.finetuning import FinetuningJob
 from heedful.models.configs import AnswererConfig
 from heedful.recipe.answering import AnsweringRecipe
@@ -118,6 +118,15 @@ class AnsweringJob(FinetuningJob):
         rows = random.Random(step).sample(range(len(right)), min(self.recipe.train.samples, len(right)))
         samples = tuple((read.questions[row].question, right[row][0], found[row]) for row in rows)
         return Evaluated(step, split, loss, answer_scores(found, right), samples, 0)
+
+    def example(self, sample: tuple[str, str, str]) -> None:
+        """None: a sample does not tell the passage."""
+        return
+
+    def examples(self, split: Split) -> Iterator[Example]:
+        """The questions of a split with their passages."""
+        questions = self.read(split).questions
+        return (Example(one.question, one.passage, one.answers[0].text) for one in questions if one.answers)
 
     @property
     def metric(self) -> str:

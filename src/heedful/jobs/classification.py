@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import shlex
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,12 +19,13 @@ from heedful.data.labelled import EncodedTexts, LabelledBatch, LabelledBatches, 
 from heedful.data.sources import Split
 from heedful.data.tables import Items, class_numbers, numbers
 from heedful.data.wordpieces import WordPieces
-from heedful.jobs import Evaluated, Names, Progress
+from heedful.jobs import Evaluated, Example, Names, Progress
 from heedful.jobs.finetuning import FinetuningJob
 from heedful.models.configs import ClassifierConfig, RegressorConfig
 from heedful.tasks.classification import Labeller, Rater, class_loss, mean_loss, number_loss, said
 from heedful.training.metrics import Score, accuracy, f1, matthews, pearson, spearman
 
+BETWEEN = " || "  # the texts of a pair, in a sample
 WORDS = Names(
     examples="texts",
     tokens="tokens",
@@ -80,6 +81,15 @@ class TextJob(FinetuningJob):
         """The mean loss a text."""
         return mean_loss(self.text_loss, speaker.model, encoded, speaker.device)
 
+    def example(self, sample: tuple[str, str, str]) -> Example:
+        """The text or the pair of a sample."""
+        first, _, second = sample[0].partition(BETWEEN)
+        return Example(first, second, sample[1]) if are_pairs(self.recipe.data) else Example(sample[0], None, sample[1])
+
+    def examples(self, split: Split) -> Iterator[Example]:
+        """The texts or pairs of a split."""
+        return (Example(item.text, item.pair, item.label) for item in self.read(split).items)
+
     @property
     def metric(self) -> str:
         """The score that the task names."""
@@ -115,9 +125,13 @@ def texts_of(read: Items) -> list[str]:
 def next_verbs(folder: Path, data: Any) -> list[str]:
     """Commands that read texts of one's own, or pairs where the data are pairs, and look at others."""
     name = shlex.quote(str(folder))
-    pair = getattr(data, "pair", None) is not None
-    given = "--pair 'one text' 'the other text'" if pair else "'a text of your own'"
+    given = "--pair 'one text' 'the other text'" if are_pairs(data) else "'a text of your own'"
     return [f"heedful classify {name} {given}", f"heedful eval {name} --split valid"]
+
+
+def are_pairs(data: Any) -> bool:
+    """Whether each example of some data is a pair of texts."""
+    return getattr(data, "pair", None) is not None
 
 
 def sampled(read: Items, step: int, most: int) -> list[int]:
@@ -141,7 +155,7 @@ def judged(
 
 def whole(text: str, pair: str | None) -> str:
     """One text or two as a sample shows them."""
-    return text if pair is None else f"{text} || {pair}"
+    return text if pair is None else f"{text}{BETWEEN}{pair}"
 
 
 class ClassificationJob(TextJob):

@@ -24,7 +24,7 @@ from heedful.data.tokenizers import Tokenizer
 from heedful.data.windows import EncodedText, TextBatches, encode_text
 from heedful.errors import UserError
 from heedful.hf.causal import Causal, no_tokenizer, pretrained_causal
-from heedful.jobs import Evaluated, Job, Names, Progress
+from heedful.jobs import Evaluated, Example, Job, Names, Progress
 from heedful.models.configs import ElmoConfig, RnnLMConfig
 from heedful.models.configs.gpt import GptConfig
 from heedful.recipe.language_model import LanguageModelRecipe, WritingConfig
@@ -47,6 +47,7 @@ from heedful.training.metrics import Score
 from heedful.training.weights import load_strictly
 
 MUCH_UNKNOWN = 0.01  # of the tokens of a text, from where on it is told
+SHOWN = 8  # places in a text that stand for it
 MOST_SHOWN = 100  # tokens that are written for a sample
 SHARED = 100_000  # parameters of a gpt from which on threads share its work
 GIVEN = 32  # tokens that a sample begins with, where there are no lines
@@ -242,13 +243,17 @@ class LanguageModelJob(Job):
 
     def _samples(self, writer: Writer, read: Text | TextTokens, step: int) -> tuple[tuple[str, str, str], ...]:
         """Places in a text, what follows them there, and what the model goes on with."""
-        chance, count = random.Random(step), self.recipe.train.samples
-        rows = list(_after_lines(read, chance, count) if isinstance(read, Text) else _after_tokens(read, chance, count))
+        rows = list(_places(read, random.Random(step), self.recipe.train.samples))
         found = writer.generate([given for given, _ in rows], length=min(writer.length, MOST_SHOWN), seed=step)
         return tuple(
             (given.removesuffix("\n"), right[: len(one.added)], one.added)
             for (given, right), one in zip(rows, found, strict=True)
         )
+
+    def examples(self, split: Split) -> Iterator[Example]:
+        """Places in the text of a split, and what follows them."""
+        rows = _places(self.read(split), random.Random(0), SHOWN)
+        return (Example(given.removesuffix("\n"), None, right) for given, right in rows)
 
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
         """To write, or to get vectors."""
@@ -257,6 +262,11 @@ class LanguageModelJob(Job):
             return [f'in Python: heedful.load("{folder}").layers(["..."])']
         sample = test.samples[0][0] if test and test.samples else "Once upon a time"
         return [f"heedful generate {run} {shlex.quote(sample)} --temperature 0.8", f"heedful eval {run} --split valid"]
+
+
+def _places(read: Text | TextTokens, chance: random.Random, count: int) -> Iterator[tuple[str, str]]:
+    """Some places in a text: what stands before them, and what follows."""
+    return _after_lines(read, chance, count) if isinstance(read, Text) else _after_tokens(read, chance, count)
 
 
 def _after_lines(text: Text, chance: random.Random, count: int) -> Iterator[tuple[str, str]]:

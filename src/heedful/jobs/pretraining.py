@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -28,7 +28,7 @@ from heedful.data.sources import Split
 from heedful.data.wordpieces import PREFIX, WordPieces, pieces_of
 from heedful.errors import UserError
 from heedful.hf.sentences import SentenceConfig
-from heedful.jobs import Evaluated, Job, Names, Progress
+from heedful.jobs import Evaluated, Example, Job, Names, Progress
 from heedful.models.configs import BertConfig
 from heedful.recipe.pretraining import PretrainingRecipe
 from heedful.tasks.embedding import Reader
@@ -168,6 +168,18 @@ class PretrainingJob(Job):
             given, hidden, said = map(reader.tokenizer.pieces, (shown, right, [told[at] for at in some]))
             found.append((spelled(given), " ".join(hidden), " ".join(said)))
         return tuple(found)
+
+    def example(self, sample: tuple[str, str, str]) -> None:
+        """None: words are hidden in a sample, and others replaced."""
+        return
+
+    def examples(self, split: Split) -> Iterator[Example]:
+        """The first sentences of the documents of a split."""
+        read = self.read(split)
+        if isinstance(read, Tokens):
+            firsts = zip(read.sentences[read.documents[:-1]], read.sentences[read.documents[:-1] + 1], strict=True)
+            return (Example(spelled(read.tokenizer.pieces(read.ids[a:b].tolist())), None, "") for a, b in firsts)
+        return (Example(document[0], None, "") for document in read.documents)
 
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
         """To fill gaps, and to get vectors."""

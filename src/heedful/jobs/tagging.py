@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +16,7 @@ from heedful.data.conll import Sentences, chunks, marks_chunks
 from heedful.data.sources import Split
 from heedful.data.tagged import EncodedTags, TagBatches, encode_tags
 from heedful.data.wordpieces import WordPieces
-from heedful.jobs import Evaluated, Names, Progress
+from heedful.jobs import Evaluated, Example, Names, Progress
 from heedful.jobs.finetuning import FinetuningJob
 from heedful.models.configs import TaggerConfig
 from heedful.tasks.tagging import Marker, mean_loss, tag_loss
@@ -104,6 +104,11 @@ class TaggingJob(FinetuningJob):
         )
         scores = tag_scores(found, right, speaker.labels, each=beams is None)
         return Evaluated(step, split, loss, scores, samples, 0)
+
+    def examples(self, split: Split) -> Iterator[Example]:
+        """The sentences of a split."""
+        sentences = self.read(split).sentences
+        return (Example(" ".join(one.words), None, listed(one.words, one.tags)) for one in sentences)
 
     @property
     def metric(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +16,7 @@ from heedful.blocks.losses import Loss
 from heedful.data.batches import Batches, Encoded, encode
 from heedful.data.sources import Examples, Split
 from heedful.data.tokenizers import Tokenizer
-from heedful.jobs import Evaluated, Job, Names, Progress
+from heedful.jobs import Evaluated, Example, Job, Names, Progress
 from heedful.models import build
 from heedful.models.configs import Seq2SeqConfig, TransformerConfig, with_vocab
 from heedful.recipe.translation import DecodeConfig, TranslationRecipe
@@ -122,6 +122,10 @@ class TranslationJob(Job):
             tuple((pairs[row].source, references[row], found[row]) for row in shown),
             fits.count(False),
         )
+
+    def examples(self, split: Split) -> Iterator[Example]:
+        """The pairs of a split."""
+        return (Example(pair.source, None, pair.target) for pair in self.read(split).pairs)
 
     @property
     def metric(self) -> str:

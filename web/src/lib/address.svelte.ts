@@ -17,7 +17,33 @@ let params = $state<Record<string, string>>(read());
 
 addEventListener("hashchange", () => {
   params = read();
+  last = undefined;
 });
+
+const REST = 1000; // milliseconds after which a slider that moves again makes another choice
+let sliding = false;
+let last: { names: string; at: number } | undefined; // what a slider has just changed
+
+/** Change the state, and the address with it: a choice is an entry of the browser's history. */
+function write(changes: Changes, how: "step" | "follow"): void {
+  const next = { ...params };
+  for (const [name, value] of Object.entries(changes)) {
+    if (value === null || value === undefined) delete next[name];
+    else next[name] = String(value);
+  }
+  const hash = "#" + new URLSearchParams(next).toString();
+  if (hash === "#" + new URLSearchParams(params).toString()) return;
+  params = next;
+  const names = Object.keys(changes).sort().join();
+  const goesOn = sliding && last?.names === names && performance.now() - last.at < REST;
+  if (how === "step") last = sliding ? { names, at: performance.now() } : undefined;
+  try {
+    if (how === "step" && !goesOn) history.pushState(null, "", hash);
+    else history.replaceState(null, "", hash);
+  } catch {
+    // A frame in a notebook has no address of its own.
+  }
+}
 
 export const address = {
   text(name: string, otherwise = ""): string {
@@ -37,20 +63,21 @@ export const address = {
   get all(): Record<string, string> {
     return params;
   },
-  /** Change some of it; null takes a name away. With `step`, the browser's way back leads here again. */
-  set(changes: Changes, step = false): void {
-    const next = { ...params };
-    for (const [name, value] of Object.entries(changes)) {
-      if (value === null || value === undefined) delete next[name];
-      else next[name] = String(value);
-    }
-    params = next;
-    const hash = "#" + new URLSearchParams(next).toString();
+  /** Change some of it; null takes a name away. The browser's way back undoes it. */
+  set(changes: Changes): void {
+    write(changes, "step");
+  },
+  /** The same for what follows from something else, as a player's next step or what another text makes void. */
+  follow(changes: Changes): void {
+    write(changes, "follow");
+  },
+  /** While a slider is drawn along, its changes are one; the next one begins when it has rested. */
+  along(change: () => void): void {
+    sliding = true;
     try {
-      if (step) history.pushState(null, "", hash);
-      else history.replaceState(null, "", hash);
-    } catch {
-      // A frame in a notebook has no address of its own.
+      change();
+    } finally {
+      sliding = false;
     }
   },
   /** What takes away all that belongs to one view, for the way to another. */

@@ -5,6 +5,12 @@
 import { unpack, type Packet } from "./packet";
 import { pending } from "./pending.svelte";
 
+export interface Example {
+  text: string;
+  other: string | null;
+  right: string;
+}
+
 export interface Subject {
   name: string;
   run: boolean;
@@ -12,7 +18,8 @@ export interface Subject {
   views: string[];
   kind?: string;
   parameters?: number;
-  sample?: { text?: string; other?: string | null };
+  examples?: Example[]; // of its own data, or one that it can read; the one to begin with comes first
+  named?: string | null; // what is right of an example; null where they are not of its own data
   reads?: "pair" | "two" | "one" | "none";
 }
 

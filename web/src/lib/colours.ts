@@ -43,17 +43,3 @@ export function bothSides(dark: boolean): Colour[] {
 export function css([red, green, blue]: Colour): string {
   return `rgb(${red} ${green} ${blue})`;
 }
-
-/** A number as people read it: four digits that count, or a power of ten. */
-export function told(value: number, digits = 4): string {
-  if (Number.isNaN(value)) return "–";
-  if (!Number.isFinite(value)) return value === -Infinity ? "−∞" : String(value);
-  const size = Math.abs(value);
-  if (size !== 0 && (size < 1e-4 || size >= 1e6)) return value.toExponential(2).replace(/-/g, "−");
-  return String(Number(value.toPrecision(digits))).replace("-", "−");
-}
-
-export function percent(value: number): string {
-  if (value > 0 && value < 0.000005) return "<0.001 %";
-  return `${(100 * value).toFixed(value > 0 && value < 0.0005 ? 3 : 1)} %`;
-}

@@ -24,9 +24,8 @@ export const open = {
   },
   /** The input as all views ask about it: the model, the text, and the other text where there is one. */
   get input(): { model: string; text: string; other?: string } {
-    const subject = open.subject!;
-    const sample = subject.sample ?? {};
-    const other = address.has("text") || address.has("other") ? address.text("other") : (sample.other ?? "");
-    return { model: subject.name, text: address.text("text", sample.text ?? ""), ...(other ? { other } : {}) };
+    const first = open.subject!.examples?.[0];
+    const other = address.has("text") || address.has("other") ? address.text("other") : (first?.other ?? "");
+    return { model: open.subject!.name, text: address.text("text", first?.text ?? ""), ...(other ? { other } : {}) };
   },
 };

@@ -39,6 +39,7 @@ TITLE = "Map"
 ABOUT = "Vectors as points of a map: what is alike for the model lies close together."
 MOST = 1000  # points
 FEW = 500  # words of a table, or images
+LINES = 6  # of a run's own, to begin with
 MANY = 300  # points of which a file holds what is near in every layer
 FEWER = 100  # points of which a file holds every layer by t-SNE
 LEAST = 4  # points for t-SNE
@@ -248,14 +249,14 @@ def table(subject: Subject) -> Tensor | None:
 
 def first_lines(subject: Subject) -> list[str]:
     """The lines to begin with: the lectures' sentences for whoever knows English, or some of a run's own."""
-    from heedful.explore.subjects import BEGINNING, TIRED
+    from heedful.explore.samples import ENGLISH, best_known
 
     if not reads_in_layers(subject):
         return []
-    text = subject.sample.get("text") or ""
-    if text in (TIRED, BEGINNING):
+    shown = subject.shown
+    if shown.named is None and best_known(subject.speaker) == ENGLISH:
         return list(SENTENCES)
-    return subject.given[:6] or [text]
+    return [one.text for one in shown.examples[:LINES]]
 
 
 def chosen_word(words: Mapping[str, int]) -> str:

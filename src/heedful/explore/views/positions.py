@@ -52,7 +52,7 @@ class Seen(Config):
 
 
 def fits(subject: Subject) -> bool:
-    return subject.broken is None
+    return subject.broken is None and bool(described(subject.model))
 
 
 # ------------------------------------------------------------------ positions
@@ -65,9 +65,13 @@ def described(model: Any) -> list[dict[str, Any]]:
     """In words, what a model knows of places: told by its parts."""
     told = []
     for name, (kind, values) in tables(model).items():
-        told.append({"name": name, "kind": kind, "places": values.shape[0], "width": values.shape[1]})
+        places, width = values.shape
+        layout = layout_of(values) if kind == "fixed" else None
+        told.append({"name": name, "kind": kind, "layout": layout, "places": places, "width": width})
     if heads := slopes(model):
-        told.append({"name": ALIBI, "kind": "a slope for each head", "places": MOST_BIAS, "width": heads})
+        told.append(
+            {"name": ALIBI, "kind": "a slope for each head", "layout": None, "places": MOST_BIAS, "width": heads}
+        )
     return told
 
 
@@ -82,6 +86,12 @@ def tables(model: Any) -> dict[str, tuple[str, Tensor]]:
         elif isinstance(module, Rotary) and not any(kind == "rotary" for kind, _ in found.values()):
             found[name] = ("rotary", torch.cat([module.sin, module.cos], -1))
     return found
+
+
+def layout_of(table: Tensor) -> str | None:
+    """The layout of sinusoids that a table (T, D) has; None where it holds other numbers."""
+    found = table.detach().float().cpu()
+    return next((name for name, made in LAYOUTS.items() if torch.equal(found, made(*found.shape))), None)
 
 
 def slopes(model: Any) -> int:

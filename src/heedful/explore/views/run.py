@@ -113,6 +113,13 @@ def recorded(path: Path, offset: int, mark: str) -> tuple[bytes, int, bool]:
     return (data[:whole] if whole or not more else data), offset, more
 
 
+def last_evaluations(folder: Path) -> list[dict[str, Any]]:
+    """What the end of a run's metrics tells of its evaluations."""
+    path = folder / "metrics.jsonl"
+    size = path.stat().st_size if path.is_file() else 0
+    return sorted_out(read(path, max(0, size - AT_ONCE), AT_ONCE))[1]
+
+
 def mark_at(path: Path, offset: int) -> str:
     """By what the bytes before an offset are known again."""
     first = max(0, offset - TAIL)
