@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from heedful.estimators.pca import PCA
 
 ROWS, STEPS, POINTS = 10, 12, 10_000  # images of a grid, steps of a walk, codes of a map
+NOTHING = 1e-6  # of the variance
 WORTH = 1e11  # multiplications that a PCA may take where nobody asked for one
 
 
@@ -71,6 +72,11 @@ def components(known: NDArray[Any], width: int) -> PCA:
     return PCA(min(width, *known.shape)).fit(scaled(known))
 
 
+def loses(pca: PCA) -> bool:
+    """Whether principal components leave out anything: if not, what they leave of an image is the image itself."""
+    return float(pca.explained_variance_ratio_.sum()) < 1 - NOTHING
+
+
 def left_by(pca: PCA, given: Floats, right: Floats) -> Column:
     """What principal components leave of images, beside what would be right."""
     left = pca.reconstruct(given.reshape(len(given), -1))
@@ -101,9 +107,11 @@ def _grid(painter: Painter, data: Any, test: Images, path: Path) -> Painting:
     columns = [Column("original" if noise else "input", images.pixels)]
     about = "The first of each class that is not in training" if images.labels is not None else "Images of the test"
     if not noise:
-        known = data.read("train").vectors
+        known, pca = data.read("train").vectors, None
         if known.shape[0] * known.shape[1] ** 2 <= WORTH:
-            columns.append(by_pca(known, images.pixels, math.prod(painter.model.config.code)))
+            pca = components(known, math.prod(painter.model.config.code))
+        if pca is not None and loses(pca):
+            columns.append(left_by(pca, images.pixels, images.pixels))
             about += f", what principal components leave of it with as many numbers ({columns[-1].title})"
     columns += made(painter, images.pixels, "" if noise else "made again")
     about += f", {'noisy' if noise else 'and what is made of its code'}{', and restored' * bool(noise)}."

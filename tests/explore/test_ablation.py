@@ -276,3 +276,11 @@ def test_a_file_of_it_switches_heads_without_a_server(
     browsing.ready()
     without, _ = says(explorer, model=subject.name, text=text, off=[[2, 1, 0]])
     assert number(browsing.page, "loss-after") == pytest.approx(without["loss"], rel=5e-4)
+
+
+def test_nothing_is_lost_where_nothing_is_off(minilm: Path) -> None:
+    """Of a model that gives vectors alone: exactly nothing, and not what rounding leaves."""
+    (name,) = (explorer := Explorer([minilm])).subjects
+    words, arrays = unpack(explorer.answer("ablation", "says", {"model": name, "text": "It was late.", "off": []}))
+    assert words["loss"] == 0 and not arrays["losses"].any()
+    assert words["answers"][0]["text"].startswith("cosine 1.0000")

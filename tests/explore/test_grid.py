@@ -14,7 +14,7 @@ import torch
 from heedful.errors import UserError
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer, Subject
-from heedful.explore.views import Asked, ablation, alignment, grid
+from heedful.explore.views import Asked, ablation, alignment, grid, heads
 from tolerance import near
 
 TEXT = "The animal didn't cross the street because it was too tired"
@@ -68,7 +68,8 @@ def test_the_pictures_of_attention_fit_what_looks_and_an_alignment_what_looks_at
         (minilm, True, False), (run("rnn"), False, False), (run("images"), False, False), (tmp_path, False, False),
     ):  # fmt: skip
         subject = Subject("it", folder)
-        assert grid.fits(subject) is ablation.fits(subject) is looks, folder
+        assert heads.fits(subject) is ablation.fits(subject) is looks, folder
+        assert grid.fits(subject) is (looks and folder.name != "recurrent"), folder  # which has one head
         assert alignment.fits(subject) is aligned, folder
 
 
@@ -87,7 +88,7 @@ def test_one_packet_holds_every_kind_of_attention(run: Callable[[str], Path]) ->
 
 
 def test_odd_texts_are_shown_or_refused(run: Callable[[str], Path]) -> None:
-    for name in ("translation", "recurrent", "gpt"):
+    for name in ("translation", "gpt"):
         explorer = Explorer([run(name)])
         (model,) = explorer.subjects
         for text in ("", " ", "\u200b\n", "🙂" * 3, "<b>[MASK]</b>"):
@@ -168,3 +169,9 @@ def test_heads_are_sorted_and_enlarged_in_the_page(browse: Callable[..., Any], m
     page.get_by_test_id("text").fill("word")
     browsing.ready()
     assert page.get_by_test_id("trouble").count() == 0
+
+
+def test_one_head_alone_has_no_wall(run: Callable[[str], Path]) -> None:
+    subject = Subject("recurrent", run("recurrent"))
+    assert heads.fits(subject) and not grid.fits(subject)
+    assert grid.fits(Subject("gpt", run("gpt")))

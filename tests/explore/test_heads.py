@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from heedful.explore.subjects import TIRED
+from heedful.explore.samples import ENGLISH
 
 LAYERS, HEADS = 6, 12
 
@@ -21,7 +21,7 @@ def published(minilm: Path) -> tuple[list[str], Tensor]:
     transformers = pytest.importorskip("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(minilm)
     model = transformers.BertModel.from_pretrained(minilm, attn_implementation="eager").eval()
-    given = tokenizer(TIRED, return_tensors="pt")
+    given = tokenizer(ENGLISH.text, return_tensors="pt")
     with torch.inference_mode():
         looked = model(**given, output_attentions=True).attentions
     return tokenizer.convert_ids_to_tokens(given["input_ids"][0]), torch.cat(looked)
@@ -41,7 +41,7 @@ def test_where_it_looks_in_a_published_model(
     it = words.index("it")
     browsing = browse(minilm)
     page = browsing.go("heads")  # the sentence is what a model of English begins with
-    assert page.get_by_test_id("text").input_value() == TIRED
+    assert page.get_by_test_id("text").input_value() == ENGLISH.text
     assert page.locator("[data-token^=ask]").all_inner_texts() == words
     page.get_by_test_id(f"ask-{it}").click()
     for layer in range(LAYERS):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 import heedful
 from heedful.errors import UserError
+from heedful.explore.inspect import Given
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer
 from heedful.explore.views import source
@@ -48,18 +49,34 @@ def test_shapes_are_those_of_the_model_and_the_input(run: Callable[[str], Path])
     own = found["models/gpt.py"]
     assert own["at"] == 0
     assert own["text"] == (PACKAGE / "models" / "gpt.py").read_text()
-    assert shapes(own, "return self.tokens.logits(x), state")[0] == ["return[0]", [1, length, config.vocab], 1, 1]
+    assert shapes(own, "return self.tokens.logits(x), state")[0] == ["return[0]", [1, length, config.vocab], 1, 1, ""]
     letters = {letter: (meaning, sizes) for letter, meaning, sizes in own["letters"]}
     assert letters["T"] == ("positions", [length])
     assert letters["D"] == ("width", [config.width])
     attention = found["blocks/attention.py"]
     split = [1, config.heads, length, config.width // config.heads]
     each = shapes(attention, "q, k, v = qkv.transpose")
-    assert each == [[name, split, 1, config.layers] for name in ("q", "k", "v")]
+    assert each == [[name, split, 1, config.layers, ""] for name in ("q", "k", "v")]
     assert attention["dims"][line_of(attention, "a = score(q, k)")] == ["B", "H", "T", "S"]
     runs = arrays[f"runs{attention['at']}"]
     assert runs[int(line_of(attention, "a = score(q, k)")) - 1] == config.layers
     assert runs[int(line_of(attention, "class MultiHead")) - 1] == 0
+
+
+def test_a_letter_has_the_size_of_what_it_stands_for(run: Callable[[str], Path]) -> None:
+    """T is the target's length in the file of a translator, though one function reads source and target alike."""
+    explorer = Explorer([run("translation")])
+    (subject,) = explorer.subjects.values()
+    given = Given(text="five hundred six", other="fünf")
+    sides = subject.trace(given).reading.sides
+    source, target = len(sides["source"]), len(sides["target"])
+    assert source != target
+    found, _ = files(explorer, text=given.text, other=given.other)
+    own = found["models/transformer.py"]
+    letters = {letter: sizes for letter, _, sizes in own["letters"]}
+    assert (letters["S"], letters["T"]) == ([source], [target])
+    both = {(shape[1], where) for _, shape, _, _, where in shapes(own, "return self.dropout(self.positions(")}
+    assert both == {(source, "source"), (target, "target")}
 
 
 def test_the_comments_of_the_lines_that_ran_hold(run: Callable[[str], Path]) -> None:
@@ -69,7 +86,7 @@ def test_the_comments_of_the_lines_that_ran_hold(run: Callable[[str], Path]) -> 
     checked = 0
     for name, file in found.items():
         for statement in (one for group in statements(PACKAGE / name).values() for one in group):
-            for _, shape, items, _ in file["shapes"].get(str(statement.last), [])[:1] if statement.dims else []:
+            for _, shape, items, _, _ in file["shapes"].get(str(statement.last), [])[:1] if statement.dims else []:
                 assert items > 1 or len(shape) == len(statement.dims), (name, statement)
                 checked += 1
     assert checked > 20
@@ -134,10 +151,10 @@ def test_the_page_shows_the_shapes_beside_the_lines(browse: Callable[..., Any], 
     file = found["blocks/attention.py"]
     number = line_of(file, "a = score(q, k)")
     beside = page.get_by_test_id(f"shapes-{number}").inner_text()
-    for name, shape, _, _ in file["shapes"][number]:
+    for name, shape, *_ in file["shapes"][number]:
         assert f"{name} ({', '.join(map(str, shape))})" in beside
-    queries = [shape[2] for _, shape, _, _ in file["shapes"][number]]
-    assert f"T={' or '.join(dict.fromkeys(map(str, queries)))}" in beside
+    queries = {where: shape[2] for _, shape, _, _, where in file["shapes"][number] if where}
+    assert f"T={queries['source']} in the source, {queries['target']} in the target" in beside
     runs = page.get_by_test_id(f"line-{number}").get_attribute("data-runs")
     assert int(runs) == arrays[f"runs{file['at']}"][int(number) - 1]
     # Lines that did not run come when they are asked for, and every line reads as it is written.

@@ -76,3 +76,68 @@ def test_a_slider_that_is_drawn_along_is_one_choice(browse: Callable[..., Any], 
     browsing.ready()
     assert page.url == before
     assert "layer" not in browsing.address
+
+
+# ------------------------------------------------------------------ from view to view, and from model to model
+def test_layer_head_and_token_are_kept_between_views(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+    browsing = browse(run("translation"))
+    page, by = browsing.go("heads", text="five six", layer=1, token="ask-2", heads=3), browsing.page.get_by_test_id
+    by("view-steps").click()
+    by("view-steps").and_(page.locator("[aria-current]")).wait_for()
+    browsing.ready()
+    assert {name: browsing.address[name] for name in ("layer", "head", "token")} == {
+        "layer": "1", "head": "3", "token": "2",
+    }  # fmt: skip
+    assert by("query-2").get_attribute("aria-pressed") == "true"
+    by("view-map").click()  # which has no heads: they are kept for the next one
+    by("view-grid").click()
+    browsing.ready()
+    assert browsing.address["layer"] == "1" and browsing.address["head"] == "3"
+    by("view-heads").click()
+    browsing.ready()
+    assert browsing.address["heads"] == "3" and browsing.address["token"] == "ask-2"
+    by("view-alignment").click()  # where tokens are those that are written, and not of the source
+    browsing.ready()
+    assert browsing.address["aligned"] == "1" and browsing.address["alignhead"] == "3"
+    assert "step" not in browsing.address
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_url(lambda url: "step=1" in url)
+    by("view-heads").click()
+    browsing.ready()
+    assert browsing.address["look"].endswith("cross.weights") and browsing.address["token"] == "ask-1"
+
+
+def test_another_model_keeps_what_it_has(browse: Callable[..., Any], run: Callable[[str], Path], minilm: Path) -> None:
+    """The view, the layer and the head, or the last of them where there are fewer; a file is of what is seen."""
+    browsing = browse(minilm, run("gpt"), run("images"))
+    page, by = browsing.go("steps", text=TEXT, layer=5, head=11, token=3), browsing.page.get_by_test_id
+    by("model").select_option("gpt")
+    page.wait_for_url(lambda url: "model=gpt" in url)
+    browsing.ready()
+    assert browsing.address["view"] == "steps" and "token" not in browsing.address
+    assert by("layer").input_value() == "1" and by("head").input_value() == "3"
+    assert by("no-layer").inner_text() == "there is no layer 6 here: this is the last"
+    with page.expect_download() as saved:
+        by("export-html").click()
+    assert Path(saved.value.path()).stat().st_size > 100_000
+    by("model").select_option("images")
+    browsing.ready()
+    assert browsing.address["view"] == browsing.explorer.subject("images").views[0]
+
+
+def test_a_link_that_leads_nowhere_says_so(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+    """A model or a view that is not here, and a view that makes no sense of its model, with what there is."""
+    browsing = browse(run("gpt"), run("images"))
+    page = browsing.page
+    for link, said, way in (
+        ("model=nope&view=heads", "there is no model called nope here", "gpt"),
+        ("model=gpt&view=nope", "there is no view called nope", "Heads"),
+        ("model=images&view=heads", "“Heads” makes no sense of images", "Reconstructions"),
+    ):
+        page.goto("about:blank")
+        page.goto(f"{browsing.url}#{link}")
+        assert page.get_by_test_id("trouble").inner_text() == said
+        page.locator("main").get_by_role("link", name=way, exact=True).click()
+        browsing.ready()
+        assert page.get_by_test_id("trouble").count() == 0

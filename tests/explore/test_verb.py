@@ -135,6 +135,16 @@ def test_mistakes_are_told_in_words(run: Run, tmp_path: Path) -> None:
     assert "makes no sense" in wrong.message
     assert "heads" in (wrong.expected or "")
     assert "no such view" in failing(here, "--out", str(tmp_path / "x.html"), "--view", "head").message
+    for setting, said in (
+        ("layer=abc", "--set layer: 'abc' is not a whole number"),
+        ("layer=99", "--set layer: there is no such layer\n  found:    99\n  expected: 0 to 1"),
+        ("head=4", "--set head: there is no such head\n  found:    4\n  expected: 0 to 3"),
+        ("token=500", "--set token: there is no such token"),
+        ("model=nope", "model: there is no such model here\n  found:    'nope'\n  expected: gpt"),
+    ):
+        assert str(failing(here, "--out", str(tmp_path / "x.html"), "--view", "steps", "--set", setting)).startswith(
+            said
+        )
     assert "KEY=VALUE" in failing(here, "--out", str(tmp_path / "x.html"), "--set", "text").message
     assert "too short" in _with_token(here)
     assert not (tmp_path / "x.html").exists()

@@ -21,6 +21,7 @@ from heedful.training.metrics import (
     pearson,
     ranks,
     spearman,
+    translation_scores,
 )
 
 METRICS = [bleu, chrf, exact_match]
@@ -47,6 +48,14 @@ def test_bleu_is_the_geometric_mean_of_precisions_with_the_brevity_penalty() -> 
 def test_bleu_is_of_the_corpus_and_not_the_mean_of_lines() -> None:
     score = bleu(["the cat sat on the hat", "a dog ran"], ["the cat sat on the mat", "a dog ran"])
     assert score.value == pytest.approx(100 * (8 / 9 * 6 / 7 * 4 / 5 * 2 / 3) ** 0.25)
+
+
+def test_bleu_is_left_out_where_references_are_shorter_than_its_runs() -> None:
+    """Not of single words, nor where a few lines are longer; of sentences it is the first score."""
+    assert [score.name for score in translation_scores(["dreizehn"] * 3, ["dreizehn"] * 3)] == ["chrf", "exact_match"]
+    assert [score.name for score in translation_scores(LINES, LINES)] == ["bleu", "chrf", "exact_match"]
+    short = ["vier", "fünf", "the cat sat on the mat ."]
+    assert "bleu" not in [score.name for score in translation_scores(short, short)]
 
 
 def test_chrf_names_itself() -> None:

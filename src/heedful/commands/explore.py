@@ -15,8 +15,8 @@ import torch
 import typer
 
 from heedful.commands.display import say
-from heedful.errors import UserError, printable, shown
-from heedful.explore.export import Wish, first_view, page_of, require_html, write_page
+from heedful.errors import UserError, printable
+from heedful.explore.export import Wish, first_view, page_of, require_html, require_places, write_page
 from heedful.explore.guard import Policy, serve
 from heedful.explore.page import built
 from heedful.explore.protocol import listen
@@ -27,7 +27,6 @@ from heedful.yamltext import halved
 
 PORT = 8765  # the usual one, so that a link to a view stays right
 TOKEN = "HEEDFUL_TOKEN"
-WHOLE = ("layer", "head", "place")  # what an address says as a whole number
 
 
 def explore_verb(
@@ -102,9 +101,9 @@ def write(explorer: Explorer, out: Path, view: str | None, settings: Sequence[st
         key, sign, value = setting.partition("=")
         if not sign:
             raise UserError("this is not KEY=VALUE", where="--set", found=setting, expected="such as text=hello")
-        if key in WHOLE and not value.isdecimal():
-            raise UserError(f"--set {key}: {shown(value)} is not a whole number", expected=f"such as {key}=0")
         state[key] = value
-    page = page_of(explorer, Wish(view=view or first_view(explorer), state=state))
+    wish = Wish(view=view or first_view(explorer), state=state)
+    require_places(explorer, wish, "--set ")
+    page = page_of(explorer, wish)
     write_page(out, page)
     say(f"wrote {shlex.quote(str(out))}: {len(page.encode()) / 1e6:.1f} MB; it opens from the disk")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import time
 import zlib
 from base64 import b64encode
@@ -16,6 +17,7 @@ from pydantic import Field
 
 from heedful.config import Config
 from heedful.errors import UserError, shown
+from heedful.explore.inspect import Given
 from heedful.explore.page import built
 from heedful.explore.subjects import Explorer, asked
 from heedful.explore.views import Request, find
@@ -80,6 +82,40 @@ def whole_state(explorer: Explorer, wish: Wish) -> dict[str, Any]:
     first = fitting[0]
     sample = first.sample if first.broken is None and "text" not in given else {}
     return {"model": first.name, **{name: text for name, text in sample.items() if text is not None}, **given}
+
+
+# What a state names by numbers from 0 on, and of what; in the page, a number that is too large means the last one.
+PLACES = {"layer": "layer", "aligned": "layer", "head": "head", "alignhead": "head", "token": "token", "place": "token"}
+NUMBERED = re.compile("(?:(?:ask|see)-)?([0-9]{1,9})")
+LOOKING = ("heads", "grid", "alignment", "steps", "fill", "ablation")  # views of one kind of attention
+
+
+def require_places(explorer: Explorer, wish: Wish, said: str = "") -> None:
+    """Refuse a state that names a place which is not there; `said` stands before the name of what is refused."""
+    find(wish.view)
+    named = {name: str(value) for name, value in wish.state.items() if name in PLACES and value is not None}
+    for name, value in named.items():
+        if (number := NUMBERED.fullmatch(value)) is None:
+            raise UserError(
+                f"{shown(value)} is not a whole number", where=f"{said}{name}", expected=f"such as {name}=0"
+            )
+        count = counts(explorer, wish).get(PLACES[name])
+        if count is not None and int(number[1]) >= count:
+            raise UserError(
+                f"there is no such {PLACES[name]}", where=f"{said}{name}", found=value, expected=f"0 to {count - 1}"
+            )
+
+
+def counts(explorer: Explorer, wish: Wish) -> dict[str, int]:
+    """How many layers, heads and tokens there are in what a state shows, where it is one kind of attention."""
+    state = whole_state(explorer, wish)
+    if wish.view not in LOOKING:
+        return {}
+    trace = explorer.subject(state["model"]).trace(Given(text=state["text"], other=state.get("other")))
+    fitting = [look for look in trace.looks if look.kind == "cross" or wish.view != "alignment"]
+    look = next((look for look in fitting if look.name == state.get("look")), fitting[0])
+    tokens = max(len(trace.reading.sides[side]) for side in (look.asks, look.sees))
+    return {"layer": len(look.taps), "head": look.heads, "token": tokens}
 
 
 def packed(data: bytes) -> str:
@@ -157,7 +193,9 @@ def show(*folders: str | Path, view: str | None = None, height: int = 640, **sta
     view = view or first_view(explorer)
     lists = {name: ",".join(map(str, value)) for name, value in state.items() if isinstance(value, list | tuple)}
     told = json.dumps({"view": view, "state": {**state, **lists}}, default=str).encode()
-    return Shown(page_of(explorer, asked(Wish, told)), height)
+    wish = asked(Wish, told)
+    require_places(explorer, wish)
+    return Shown(page_of(explorer, wish), height)
 
 
 def first_view(explorer: Explorer) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from heedful.data.passages import encode_questions
 from heedful.data.squad import Question
@@ -114,7 +115,8 @@ def vectors(reading: Reading) -> Saying:
     whole = run(reading)[0].float()  # (T, D)
 
     def turned(now: Tensor, before: Tensor) -> Tensor:
-        return (1 - torch.cosine_similarity(now.double(), before.double(), dim=-1)).clamp(min=0)
+        """1 - cosine, as half the squared distance of unit vectors: exactly 0 where nothing has changed."""
+        return (normalize(now.double(), dim=-1) - normalize(before.double(), dim=-1)).square().sum(-1) / 2
 
     def answers() -> list[Answer]:
         away = float(turned(run(reading)[0].float().mean(0), whole.mean(0)))

@@ -146,6 +146,7 @@ class Subject:
             told["kind"] = self.model.config.kind
             told["parameters"] = sum(weight.numel() for weight in self.model.parameters())
             told["reads"] = reads(self.speaker)
+            told["looks"] = list(self.attentions)
             first = self.shown
             told["examples"] = [one._asdict() for one in first.examples]
             told["named"] = first.named
@@ -174,13 +175,15 @@ class Explorer:
                 raise UserError("the same folder is named twice", where=str(folder), todo="leave it out once")
         called = named(folders)
         if "model" in called and (above := called["model"].resolve().parent.name) not in called:
-            called[above] = called.pop("model")  # as it is called in every run
+            # As it is called in every run; its place among the others stays.
+            called = {above if name == "model" else name: folder for name, folder in called.items()}
         self.subjects = {name: Subject(name, folder) for name, folder in called.items()}
 
     def subject(self, name: str) -> Subject:
         """A subject by its name; nothing else can be opened from the page."""
         if name not in self.subjects:
-            raise UserError("there is no such model here", where="model", found=shown(name))
+            known = ", ".join(self.subjects)
+            raise UserError("there is no such model here", where="model", found=shown(name), expected=known)
         return self.subjects[name]
 
     def about(self) -> dict[str, Any]:

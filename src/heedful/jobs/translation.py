@@ -22,7 +22,7 @@ from heedful.models.configs import Seq2SeqConfig, TransformerConfig, with_vocab
 from heedful.recipe.translation import DecodeConfig, TranslationRecipe
 from heedful.tasks.compiled import compiled
 from heedful.tasks.translation import Translator, aligns, perplexity_loss, reinforced_translation_loss, translation_loss
-from heedful.training.metrics import bleu, chrf, exact_match
+from heedful.training.metrics import RUN, translation_scores
 
 
 class TranslationJob(Job):
@@ -106,7 +106,7 @@ class TranslationJob(Job):
         beams: int | None = None,
         progress: Progress | None = None,
     ) -> Evaluated:
-        """BLEU, chrF and exact match of the translations, and a few of them spread over the pairs."""
+        """BLEU where it counts, chrF and exact match of the translations, and a few of them spread over the pairs."""
         pairs = read.pairs
         fits = [length <= speaker.context for length in speaker.lengths([pair.source for pair in pairs])]
         texts = [pair.source for pair, fit in zip(pairs, fits, strict=True) if fit]
@@ -118,7 +118,7 @@ class TranslationJob(Job):
             step,
             split,
             loss,
-            (bleu(found, references), chrf(found, references), exact_match(found, references)),
+            translation_scores(found, references),
             tuple((pairs[row].source, references[row], found[row]) for row in shown),
             fits.count(False),
         )
@@ -139,9 +139,11 @@ class TranslationJob(Job):
 
     def remarks(self, result: Evaluated) -> list[str]:
         """Where BLEU has nothing to say, and what could not be read."""
-        told = []
-        if any(score.name == "bleu" and score.value == 0 for score in result.scores):
-            told.append("BLEU is 0 where no run of four words matches: short lines are better judged by the other two")
+        told, values = [], {score.name: score.value for score in result.scores}
+        if "bleu" not in values:
+            told.append(f"BLEU is left out: it counts runs of {RUN} words, and most references have fewer")
+        elif values["bleu"] == 0:
+            told.append(f"BLEU is 0 where no run of {RUN} words matches: short lines are better judged by the others")
         if result.unread:
             told.append(f"{result.unread:,} sources are longer than the model's context: they count as empty lines")
         return told

@@ -32,6 +32,20 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     return Score("bleu", float(value), str(metric.get_signature()))
 
 
+RUN = 4  # words of the longest run that BLEU counts
+
+
+def can_count_runs(references: Sequence[str]) -> bool:
+    """Whether BLEU says anything: where most references are shorter than its longest run, it is 0 or an accident."""
+    return 2 * sum(len(text.split()) >= RUN for text in references) >= len(references)
+
+
+def translation_scores(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[Score, ...]:
+    """BLEU where it says anything, chrF and exact match."""
+    scores = (chrf(hypotheses, references), exact_match(hypotheses, references))
+    return (bleu(hypotheses, references), *scores) if can_count_runs(references) else scores
+
+
 def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     """Corpus chrF2 as sacrebleu computes it, one reference each."""
     from sacrebleu.metrics.chrf import CHRF

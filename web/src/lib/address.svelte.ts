@@ -1,8 +1,6 @@
 /** The state of the page, which is its address: a view can be linked, and the way back is the browser's. */
 import { held } from "./ask";
 
-const SHARED = ["view", "model", "text", "other", "look", "layer", "theme"]; // what all views understand
-
 type Changes = Record<string, string | number | boolean | null | undefined>;
 
 function read(): Record<string, string> {
@@ -79,10 +77,6 @@ export const address = {
     } finally {
       sliding = false;
     }
-  },
-  /** What takes away all that belongs to one view, for the way to another. */
-  get cleared(): Changes {
-    return Object.fromEntries(Object.keys(params).filter((name) => !SHARED.includes(name)).map((name) => [name, null]));
   },
   link(changes: Changes): string {
     const next: Changes = { ...params, ...changes };

@@ -20,6 +20,7 @@ export interface Subject {
   parameters?: number;
   examples?: Example[]; // of its own data, or one that it can read; the one to begin with comes first
   named?: string | null; // what is right of an example; null where they are not of its own data
+  looks?: string[]; // its kinds of attention
   reads?: "pair" | "two" | "one" | "none";
 }
 

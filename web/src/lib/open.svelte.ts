@@ -14,13 +14,29 @@ export const open = {
   get views(): About["views"] {
     return about.views;
   },
-  /** The subject that is looked at. */
+  /** The subject that is looked at: the first, where the address names none; nothing, where there is none of that name. */
   get subject(): Subject | undefined {
-    return about.subjects.find((one) => one.name === address.text("model")) ?? about.subjects[0];
+    return address.has("model") ? about.subjects.find((one) => one.name === address.text("model")) : about.subjects[0];
   },
+  /** The view of it; nothing, where it has none of the name in the address. */
   get view(): string {
-    const said = address.text("view");
-    return open.subject?.views.includes(said) ? said : (open.subject?.views[0] ?? "");
+    const views = open.subject?.views ?? [];
+    return address.has("view") ? (views.find((one) => one === address.text("view")) ?? "") : (views[0] ?? "");
+  },
+  /** What the address asks for in vain, in words; and what there is instead, each with what leads to it. */
+  get lost(): { message: string; ways: [title: string, changes: Record<string, string | null>][] } | undefined {
+    const { subject } = open;
+    if (!subject)
+      return {
+        message: `there is no model called ${address.text("model")} here`,
+        ways: about.subjects.map((one) => [one.name, { model: one.name, look: null }]),
+      };
+    if (open.view || !subject.views.length) return undefined;
+    const said = about.views.find((one) => one.name === address.text("view"));
+    return {
+      message: said ? `“${said.title}” makes no sense of ${subject.name}` : `there is no view called ${address.text("view")}`,
+      ways: about.views.filter((one) => subject.views.includes(one.name)).map((one) => [one.title, { view: one.name }]),
+    };
   },
   /** The input as all views ask about it: the model, the text, and the other text where there is one. */
   get input(): { model: string; text: string; other?: string } {

@@ -56,6 +56,12 @@ def input_in(state: Mapping[str, Any]) -> dict[str, Any]:
     return {"model": state["model"], "text": state["text"], "other": state.get("other")}
 
 
+def place_in(state: Mapping[str, Any], name: str, count: int) -> int:
+    """A place from 0 on that a state names, as the page reads it: the last where there are fewer, else the first."""
+    said = str(state.get(name))
+    return min(int(said), count - 1) if said.isascii() and said.isdecimal() else 0
+
+
 class Request(NamedTuple):
     """One question that a view asks: of which view, which one, and its settings."""
 

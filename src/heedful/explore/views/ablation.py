@@ -88,7 +88,7 @@ def alone(explorer: Explorer, asked: Missing) -> bytes:
 def wanted(explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
     asked = input_in(state)
     looks = explorer.subject(state["model"]).trace(Asked(**asked)).looks
-    hiding = {**asked, "place": int(state["place"])} if "place" in state else asked
+    hiding = {**asked, "place": int(state["place"])} if str(state.get("place")).isdecimal() else asked
     every = [
         (place, layer, head)
         for place, look in enumerate(looks)

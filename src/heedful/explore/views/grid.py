@@ -27,7 +27,13 @@ NUMBERS = ("entropy", "distance", "first", "near")
 
 
 def fits(subject: Subject) -> bool:
-    return heads.fits(subject)
+    return heads.fits(subject) and heads_of(subject) > 1
+
+
+def heads_of(subject: Subject) -> int:
+    """How many heads a model has, all layers and kinds of attention together."""
+    every = (name.rpartition(".")[0] for each in subject.attentions.values() for name in each)
+    return sum(getattr(subject.model.get_submodule(name), "heads", 1) for name in every)
 
 
 def wall(explorer: Explorer, asked: Asked) -> bytes:

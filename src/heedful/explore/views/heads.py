@@ -14,7 +14,7 @@ from pydantic import Field
 from heedful.errors import UserError, shown
 from heedful.explore.inspect import Look, Token, Trace
 from heedful.explore.packets import pack
-from heedful.explore.views import Asked, Request, input_in
+from heedful.explore.views import Asked, Request, input_in, place_in
 
 if TYPE_CHECKING:
     from heedful.explore.subjects import Explorer, Subject
@@ -50,7 +50,8 @@ def layer(explorer: Explorer, asked: Layer) -> bytes:
 def wanted(explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
     asked = input_in(state)
     trace = explorer.subject(state["model"]).trace(Asked(**asked))
-    chosen = state.get("look", trace.looks[0].name), int(state.get("layer", 0))
+    look = next((one for one in trace.looks if one.name == state.get("look")), trace.looks[0])
+    chosen = look.name, place_in(state, "layer", len(look.taps))
     layers = [
         (look.name != chosen[0], abs(number - chosen[1]), trace.weights(look, number).numel(), look.name, number)
         for look in trace.looks

@@ -28,7 +28,7 @@ from heedful.explore import subjects
 from heedful.explore.packets import pack
 from heedful.explore.views import Named, Request
 from heedful.galleries import Column, Window, pictures_of
-from heedful.paintings import POINTS, WORTH, class_names, compared, components, first_of_each, left_by
+from heedful.paintings import POINTS, WORTH, class_names, compared, components, first_of_each, left_by, loses
 from heedful.tasks.reconstruction import Floats, Painter
 
 if TYPE_CHECKING:
@@ -125,14 +125,18 @@ class Gallery:
 
     @cached_property
     def pca(self) -> PCA | None:
-        """As many principal components of the training images as a code has numbers; None where that is too much."""
+        """As many principal components of the training images as a code has numbers.
+
+        None where they take too long, or lose nothing: then they show the images once more.
+        """
         try:
             known = training_vectors(self.folder)
         except UserError:
             known = Digits().read("train").vectors if self.images.pixels.shape[1:] == (1, 8, 8) else np.empty((0, 0))
         if not len(known) or known.shape[0] * known.shape[1] ** 2 > WORTH:
             return None
-        return components(known, self.width)
+        found = components(known, self.width)
+        return found if loses(found) else None
 
     @property
     def width(self) -> int:

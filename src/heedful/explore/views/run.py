@@ -19,6 +19,7 @@ from heedful.explore.views import Named, Request
 from heedful.jsontext import read_json
 from heedful.reading import open_file
 from heedful.training.events import Events, events_in
+from heedful.training.metrics import can_count_runs
 from heedful.training.ownership import is_at_work
 from heedful.yamltext import load_yaml, write_yaml
 
@@ -145,8 +146,14 @@ def sorted_out(data: bytes) -> tuple[list[dict[str, Any]], list[dict[str, Any]],
 
 
 def evaluation(event: Mapping[str, Any]) -> dict[str, Any]:
-    scores, samples = event.get("scores"), event.get("samples")
-    loss = number(event.get("loss"))
+    """An evaluation as the page shows it; runs of older versions recorded BLEU where it says nothing."""
+    scores, some, loss = event.get("scores"), event.get("samples"), number(event.get("loss"))
+    samples = [
+        [printable(str(part)[:LONGEST]) for part in sample]
+        for sample in (some if isinstance(some, list) else [])[:MOST]
+        if isinstance(sample, list) and len(sample) == 3
+    ]
+    left_out = () if can_count_runs([right for _, right, _ in samples]) else ("bleu",)
     return {
         "step": event["step"],
         "split": str(event.get("split"))[:LONGEST],
@@ -154,13 +161,9 @@ def evaluation(event: Mapping[str, Any]) -> dict[str, Any]:
         "scores": [
             [str(name), number(score.get("value")), str(score.get("signature"))[:LONGEST]]
             for name, score in (scores.items() if isinstance(scores, dict) else ())
-            if isinstance(score, dict) and math.isfinite(number(score.get("value")))
+            if isinstance(score, dict) and math.isfinite(number(score.get("value"))) and name not in left_out
         ],
-        "samples": [
-            [printable(str(part)[:LONGEST]) for part in sample]
-            for sample in (samples if isinstance(samples, list) else [])[:MOST]
-            if isinstance(sample, list) and len(sample) == 3
-        ],
+        "samples": samples,
     }  # fmt: skip
 
 

@@ -9,6 +9,8 @@ import re
 import sys
 import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -21,7 +23,7 @@ from heedful.errors import UserError
 from heedful.explore import inspect
 from heedful.explore.packets import pack
 from heedful.explore.views import Asked, Request
-from heedful.shapes import Line, follow
+from heedful.shapes import Found, Line, follow
 
 if TYPE_CHECKING:
     from heedful.explore.subjects import Explorer, Subject
@@ -34,6 +36,8 @@ LONGEST = 1500  # tokens of an input: a recurrent model runs its lines anew for 
 MOST = 6  # tensors that are told of a line
 KEYWORD, STRING, NUMBER, COMMENT, DEFINED = range(1, 6)  # kinds of words, in colours of their own
 _parsing = Lock()  # Python 3.11 loses count of how deep it is where two threads parse code (its issue 106905)
+PASSES = ("images", "text", "source", "target")  # in the order that they are made in
+Passes = dict[str, Line]  # what happened at one line, by pass
 LETTER = re.compile(r"(?:and )?([A-Z]) ([^.]+)")
 
 
@@ -54,19 +58,23 @@ def lines(explorer: Explorer, asked: Asked) -> bytes:
 
 def followed(subject: Subject, asked: Asked) -> bytes:
     """The same, by whoever is the only one to parse code."""
-    with subject.lock:
-        seen = follow(pass_through(subject, asked), sources())
     own = Path(sys.modules[type(subject.model).__module__].__file__ or "")
-    seen = {own: {}, **seen}  # the first, even where another part of the model did the reading
+    seen: dict[Path, dict[int, Passes]] = {own: {}}  # the first, even where another part of the model did the reading
+    with subject.lock:
+        for name, run in passes(subject, asked).items():
+            for path, happened in follow(run, sources()).items():
+                for number, line in happened.items():
+                    seen.setdefault(path, {}).setdefault(number, {})[name] = line
     arrays: dict[str, NDArray[Any]] = {}
     files = []
-    for number, (path, happened) in enumerate(seen.items()):
+    for number, (path, lines) in enumerate(seen.items()):
         text = path.read_text(encoding="utf-8")
         arrays[f"words{number}"] = np.array(list(coloured(text)), dtype=np.int32).reshape(-1, 4)
         arrays[f"runs{number}"] = np.array(
-            [happened[line].runs if line in happened else 0 for line in range(1, text.count("\n") + 1)], np.int32
+            [sum(each.runs for each in lines.get(line, {}).values()) for line in range(1, text.count("\n") + 1)],
+            np.int32,
         )
-        files.append({"name": path.relative_to(PACKAGE).as_posix(), "text": text, **told(text, happened)})
+        files.append({"name": path.relative_to(PACKAGE).as_posix(), "text": text, **told(text, lines)})
     return pack({"files": files}, **arrays)
 
 
@@ -80,11 +88,11 @@ def sources() -> list[Path]:
     return [path for part in SHOWN for path in sorted((PACKAGE / part).glob("*.py"))]
 
 
-def pass_through(subject: Subject, asked: Asked) -> Callable[[], object]:
-    """What has the model read an input, its attention written out, as somebody watches it."""
+def passes(subject: Subject, asked: Asked) -> dict[str, Callable[[], object]]:
+    """What has the model read an input, its attention written out: each pass by the name of what it goes over."""
     speaker = subject.speaker
     if not inspect.reads(speaker):
-        return lambda: speaker.reconstruct(np.zeros((1, *speaker.canvas.image), np.float32))
+        return {"images": lambda: speaker.reconstruct(np.zeros((1, *speaker.canvas.image), np.float32))}
     reading = inspect.reading(speaker, asked)
     if (count := sum(map(len, reading.sides.values()))) > LONGEST:
         raise UserError(
@@ -92,27 +100,45 @@ def pass_through(subject: Subject, asked: Asked) -> Callable[[], object]:
             expected=f"at most {LONGEST:,}", todo="give a shorter one",
         )  # fmt: skip
     pattern = f"*.{inspect.WEIGHTS}" if subject.attentions else "*"
-    return lambda: inspect.trace(speaker.model, reading, pattern)
+    return {
+        each.asks: partial(inspect.trace, speaker.model, replace(reading, passes=(each,)), pattern)
+        for each in reading.passes
+    }
 
 
-def told(text: str, seen: Mapping[int, Line]) -> dict[str, Any]:
-    """The shapes that were found at each line, the sizes of the letters of its comment, and what letters stand for."""
-    sizes: dict[str, dict[int, None]] = {}
-    for line in seen.values():
-        for letter, each in line.sizes.items():
-            sizes.setdefault(letter, {}).update(dict.fromkeys(each))
+def told(text: str, seen: Mapping[int, Passes]) -> dict[str, Any]:
+    """The shapes that were found at each line, the sizes of the letters of its comment, and what letters stand for.
+
+    A letter may have another size in each pass: it has that of the last one that it is in, which writes.
+    """
+    sizes: dict[str, dict[str, set[int]]] = {}
+    for lines in seen.values():
+        for name, line in lines.items():
+            for letter, each in line.sizes.items():
+                sizes.setdefault(letter, {}).setdefault(name, set()).update(each)
+    count = len({name for lines in seen.values() for name in lines})
     meant = meanings(text)
     return {
-        "shapes": {
-            number: [[one.name, one.shape, one.items, count] for one, count in line.found.items()][:MOST]
-            for number, line in sorted(seen.items())
-            if line.found
-        },
-        "dims": {number: line.dims for number, line in seen.items() if line.dims},
+        "shapes": {number: found for number, lines in sorted(seen.items()) if (found := shapes(lines, count))},
+        "dims": {number: line.dims for number, lines in seen.items() for line in lines.values() if line.dims},
         "letters": [
-            [letter, meant.get(letter, ""), sorted(each)] for letter, each in sizes.items() if letter.isupper()
+            [letter, meant.get(letter, ""), sorted(each[max(each, key=PASSES.index)])]
+            for letter, each in sizes.items()
+            if letter.isupper()
         ],
     }
+
+
+def shapes(lines: Passes, count: int) -> list[list[Any]]:
+    """The tensors that a line made: name, shape, items, how often, and in which pass, where not in all of them."""
+    found: dict[Found, dict[str, int]] = {}
+    for name, line in lines.items():
+        for one, times in line.found.items():
+            found.setdefault(one, {})[name] = times
+    return [
+        [one.name, one.shape, one.items, sum(each.values()), next(iter(each)) if len(each) == 1 < count else ""]
+        for one, each in found.items()
+    ][:MOST]
 
 
 def meanings(text: str) -> dict[str, str]:

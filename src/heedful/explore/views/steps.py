@@ -20,7 +20,7 @@ from heedful.config import Config
 from heedful.errors import UserError
 from heedful.explore.inspect import Look, Trace
 from heedful.explore.packets import pack
-from heedful.explore.views import Asked, Request, heads, input_in
+from heedful.explore.views import Asked, Request, heads, input_in, place_in
 from heedful.explore.views.heads import Layer, described, look_in
 
 if TYPE_CHECKING:
@@ -174,8 +174,7 @@ def wanted(explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
     subject = explorer.subject(state["model"])
     trace = subject.trace(Asked(**asked))
     look = next((one for one in trace.looks if one.name == state.get("look")), trace.looks[0])
-    layer = min(_whole(state.get("layer")), len(look.taps) - 1)
-    chosen = min(_whole(state.get("head")), look.heads - 1)
+    layer, chosen = place_in(state, "layer", len(look.taps)), place_in(state, "head", look.heads)
     weights = trace.weights(look, layer)
     few = weights.nbytes * 2 > LARGEST
     found = [
@@ -188,11 +187,6 @@ def wanted(explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
             for query in range(min(weights.shape[1], 100))
         ]
     return [Request("steps", "tokens", asked), Request("steps", "example", {}), *found]
-
-
-def _whole(text: Any) -> int:
-    """A number of the page's address, which holds text."""
-    return int(text) if str(text).isdecimal() else 0
 
 
 CALLS = {
