@@ -124,8 +124,8 @@ def test_heads_are_sorted_and_enlarged_in_the_page(browse: Callable[..., Any], m
     assert page.locator(".thumb").count() == len(numbers) == 72
     page.get_by_test_id("thumb-0-2-3").hover()
     told = [page.get_by_test_id(name).inner_text() for name in ("entropy", "distance", "first", "near")]
-    entropy, distance, first, near = numbers[2, 3]
-    assert told == [f"{entropy:.4g}", f"{distance:.4g}", f"{100 * first:.1f} %", f"{100 * near:.1f} %"]
+    entropy, distance, first, beside = numbers[2, 3]
+    assert told == [f"{entropy:.4g}", f"{distance:.4g}", f"{100 * first:.1f} %", f"{100 * beside:.1f} %"]
     dots = page.get_by_test_id("thumb-0-2-3").locator("canvas").evaluate(
         "(one) => [...one.getContext('2d').getImageData(0, 0, one.width, one.height).data]"
     )  # fmt: skip

@@ -126,7 +126,7 @@ def test_mistakes_are_told_in_words(run: Run, tmp_path: Path) -> None:
     here = str(run("gpt"))
     assert "no such folder" in failing(str(tmp_path / "nowhere")).message
     (tmp_path / "file").touch()
-    assert "not a folder" in failing(str(tmp_path / "file")).message
+    assert "this is a file" in failing(str(tmp_path / "file")).message
     twice = failing(here, here)
     assert "named twice" in twice.message and twice.where == here
     assert "ends in .html" in (failing(here, "--out", str(tmp_path / "x.png")).expected or "")

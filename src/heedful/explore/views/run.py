@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -116,9 +117,12 @@ def recorded(path: Path, offset: int, mark: str) -> tuple[bytes, int, bool]:
 
 def last_evaluations(folder: Path) -> list[dict[str, Any]]:
     """What the end of a run's metrics tells of its evaluations."""
-    path = folder / "metrics.jsonl"
-    size = path.stat().st_size if path.is_file() else 0
-    return sorted_out(read(path, max(0, size - AT_ONCE), AT_ONCE))[1]
+    try:
+        with open_file(folder / "metrics.jsonl") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - AT_ONCE))
+            return sorted_out(file.read(AT_ONCE))[1]
+    except OSError:
+        return []
 
 
 def mark_at(path: Path, offset: int) -> str:
