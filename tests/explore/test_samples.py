@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from heedful.data.sources import Split
+from heedful.errors import UserError
 from heedful.explore import samples
 from heedful.explore.subjects import Explorer, Subject
 from heedful.jobs import Example, job_of
 from heedful.jobs.classification import whole
+from heedful.jobs.language_model import LanguageModelJob
 from heedful.recipe import load_recipe
 from heedful.scoring import results
 
@@ -54,13 +56,18 @@ def test_examples_are_read_anew_when_results_come(run: Callable[[str], Path], tm
     assert {one.text for one in subject.shown.examples} == {given for given, _, _ in found.samples}
 
 
-def test_a_run_whose_data_are_gone_says_a_sentence(run: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_run_whose_data_are_gone_says_a_sentence(
+    run: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "moved"
     shutil.copytree(run("gpt"), folder)
     (folder / "results.json").unlink()
     (folder / "metrics.jsonl").write_text("")
-    recipe = (folder / "recipe.yaml").read_text().replace("kind: library_prose", "kind: text\n  train: nowhere.txt")
-    (folder / "recipe.yaml").write_text("\n".join(line for line in recipe.split("\n") if "valid: 30" not in line))
+
+    def gone(job: LanguageModelJob, split: Split) -> None:
+        raise UserError("there is no such file")
+
+    monkeypatch.setattr(LanguageModelJob, "read", gone)
     subject = Subject("moved", folder)
     assert subject.shown == samples.Shown((Example(samples.ENGLISH.prompt, None, ""),), None)
 
