@@ -55,9 +55,13 @@ class Looking:
         given = {"view": view, "model": model, "theme": "light", **({"text": text} if text else {}), **state}
         self.page.goto("about:blank")
         self.page.goto(f"{self.url}#{urlencode(given)}")
+        self.settled()
+        return self.page
+
+    def settled(self) -> None:
+        """Wait until the figure shows what was asked for, and is drawn."""
         self.page.locator('[data-figure][data-ready="true"]').first.wait_for(timeout=60_000)
         self.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-        return self.page
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +94,12 @@ def test_the_figure_comes_first_and_is_whole(looking: Looking, view: str) -> Non
 @pytest.mark.parametrize("view", SHOWN)
 def test_all_letters_can_be_read(looking: Looking, view: str) -> None:
     """A contrast of 4.5 to 1 or more on what they stand on, in light and in dark."""
-    found = {theme: looking.go(view, theme=theme).evaluate("layout.pale()") for theme in ("light", "dark")}
+    page = looking.go(view)
+    found = {"light": page.evaluate("layout.pale()")}
+    page.keyboard.press("t")
+    page.locator('html[data-theme="dark"]').wait_for()
+    looking.settled()
+    found["dark"] = page.evaluate("layout.pale()")
     assert not any(found.values()), found
 
 
@@ -114,7 +123,9 @@ ATTENTION = {"heads", "steps", "fill"}
 UNSCALED = {"beam", "map", "source"}  # nothing in them has a size or a colour for a number
 
 
-@pytest.mark.parametrize("view", SHOWN)
+@pytest.mark.parametrize(
+    "view", [view if view in {*ATTENTION, "ablation"} else pytest.param(view, marks=pytest.mark.slow) for view in SHOWN]
+)
 def test_a_picture_can_be_read_alone(looking: Looking, view: str) -> None:
     """It names the model, the layer and the head, and says how what is drawn is scaled."""
     page = looking.go(view)
