@@ -87,7 +87,7 @@ def test_attention_before_and_after_is_that_of_each_text(explorer: Explorer, sub
     moved = ask(explorer, "guess", hidden=[3])[1]["moved"]
     gone = (right[1].double() - right[0].double()).clamp(min=0).sum(-1).mean(-1)  # what one token gains, others lose
     assert moved.shape == (12, 4)
-    close(torch.tensor(moved[5]).double(), gone)
+    close(torch.tensor(moved[5]).double(), gone, dtype=torch.float32)
 
 
 def test_it_is_for_models_that_tell_hidden_words(run: Callable[[str], Path], minilm: Path, subject: Subject) -> None:

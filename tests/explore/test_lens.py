@@ -81,8 +81,8 @@ def test_every_cell_tells_the_likeliest_words_of_its_layer(explorer: Explorer) -
     subject = explorer.subject("gpt")
     right = torch.stack(reference(subject, Given(text=TEXT))).softmax(-1)  # (L, T, V)
     shares, ids = torch.from_numpy(arrays["shares"].copy()), torch.from_numpy(arrays["ids"].copy()).long()
-    close(shares.double(), right.topk(lens.TOLD).values, slack=16)
-    close(right.gather(-1, ids), shares.double(), slack=16)
+    close(shares.double(), right.topk(lens.TOLD).values, slack=16, dtype=torch.float32)
+    close(right.gather(-1, ids), shares.double(), slack=16, dtype=torch.float32)
     read = [token["id"] for token in words["tokens"]]
     assert arrays["right"].tolist() == [*read[1:], -1] and words["right"][-1] is None and words["ahead"]
     assert words["pieces"][str(int(ids[0, 0, 0]))] == subject.speaker.tokenizer.pieces([int(ids[0, 0, 0])])[0]
