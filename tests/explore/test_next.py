@@ -155,14 +155,14 @@ def test_the_page_shows_what_the_rules_of_the_library_make_of_the_logits(
         )
         assert len(bars) == 20
         for token, share, cut, shown in bars:
-            assert share == near(float(p[token]), 8388608, dtype=torch.float64)
+            assert share == near(float(p[token]), 8388608, torch.float64, of=1.0)
             assert cut == (float(p[token]) == 0)
             assert cut or shown.lstrip("<").startswith(f"{100 * float(p[token]):.1f}"[:3])
         rest = float(page.get_by_test_id("rest").get_attribute("data-p"))
-        assert rest == near(1 - sum(share for _, share, _, _ in bars), 8388608, dtype=torch.float64)
+        assert rest == near(1 - sum(share for _, share, _, _ in bars), 8388608, torch.float64, of=1.0)
         assert page.get_by_test_id("left").inner_text() == f"{int((p > 0).sum()):,}"
         entropy = float(page.get_by_test_id("entropy").get_attribute("data-value"))
-        assert entropy == near(float(torch.special.entr(p).sum()), 8388608, dtype=torch.float64)
+        assert entropy == near(float(torch.special.entr(p).sum()), 8388608, torch.float64, of=1.0)
     # A vector as long as the vocabulary; its largest number is looked up: that index reads as a word.
     top = int(arrays["logits"].argmax())
     said = page.get_by_test_id("argmax").inner_text()

@@ -34,6 +34,7 @@ def opened(model: torch.nn.Module, tokenizer: Any, **more: Any) -> Explorer:
     """An explorer on a model that was never trained."""
     explorer, subject = Explorer([Path()]), Subject("made", Path())
     speaker = SimpleNamespace(model=model.eval(), tokenizer=tokenizer, device=torch.device("cpu"), **more)
+    speaker.read_ids = lambda text: tokenizer.ids([text])[0]
     subject.__dict__["speaker"] = speaker
     explorer.subjects = {"made": subject}
     return explorer

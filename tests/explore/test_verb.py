@@ -12,14 +12,12 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from heedful.cli import app
-from heedful.commands.explore import explore_verb, write
+from heedful.commands.explore import explore_verb
 from heedful.errors import UserError
 from patience import LONG
 
@@ -167,10 +165,3 @@ def test_a_token_that_is_no_text_is_refused(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("HEEDFUL_TOKEN", "a-long-token-with-\udcff-in-it")
     with pytest.raises(UserError, match="HEEDFUL_TOKEN: the token is not UTF-8 text"):
         explore_verb([tmp_path], "127.0.0.1", None, False, None, None, [])
-
-
-@pytest.mark.parametrize("setting", ["layer=abc", "head=-1", "place="])
-def test_a_layer_that_is_no_number_is_named(tmp_path: Path, setting: str) -> None:
-    explorer: Any = SimpleNamespace(subjects={"model": None})
-    with pytest.raises(UserError, match=f"--set {setting.split('=')[0]}: .* is not a whole number"):
-        write(explorer, tmp_path / "view.html", None, [setting])

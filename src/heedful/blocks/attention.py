@@ -203,6 +203,9 @@ class MultiHead(nn.Module):
 
     def remember(self, memory: Tensor, at: Tensor | None = None) -> KV:
         """Keys and values of the memory (B, S, D), whose places `at` matter to rotary positions only."""
+        return self._remember(memory, at)
+
+    def _remember(self, memory: Tensor, at: Tensor | None = None) -> KV:  # within a call, where shards are together
         k, v = map(self.split, self.kv(memory).chunk(2, -1))  # (B, H, S, K)
         return KV(k if self.rotary is None or at is None else self.rotary(k, at), v)
 
@@ -216,9 +219,9 @@ class MultiHead(nn.Module):
     ) -> Tensor:
         """The places `at` are those of x; a memory that has its own is given as what `remember` makes of it."""
         if memory is None or memory is x:
-            memory = self.remember(x, at)
+            memory = self._remember(x, at)
         elif isinstance(memory, Tensor):
-            memory = self.remember(memory)
+            memory = self._remember(memory)
         q = self.split(self.q(x))  # (B, H, T, K)
         q = self.queries(q if self.rotary is None or at is None else self.rotary(q, at))
         fast = self.score is scaled_dot and not heard(self.keys, self.values, self.scores, self.weights)
