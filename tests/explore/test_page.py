@@ -329,7 +329,7 @@ def test_hostile_words_stay_words_in_a_file(chromium: Any, run: Callable[[str], 
     evil = tmp_path / "<script>alert(1)<\u2215script><!--<script>"
     shutil.copytree(run("gpt"), evil)
     text = VECTORS[0] + "<!--"
-    file = show(evil, text=text, token=HOSTILE[2], theme=HOSTILE[3], palm="".join(HOSTILE)).save(tmp_path / "view.html")
+    file = show(evil, text=text, heads=HOSTILE[2], theme=HOSTILE[3], palm="".join(HOSTILE)).save(tmp_path / "view.html")
     context = chromium.new_context(offline=True)
     page = context.new_page()
     page.add_init_script(WATCH)

@@ -28,8 +28,8 @@ def test_runs_open_on_their_own_test_set(run: Callable[[str], Path]) -> None:
         subject = Subject(name, run(name))
         found = results(subject.folder)
         assert found is not None and subject.shown.named == named
-        told = {(one.text, one.right) for one in subject.shown.examples}
-        assert told <= {(given.strip(), right) for given, right, _ in found.samples}
+        given = {f"{text.strip()}\n{right}".replace("\n", " ") for text, right, _ in found.samples}
+        assert {f"{one.text}\n{one.right}".replace("\n", " ") for one in subject.shown.examples} <= given
         assert subject.sample == {"text": subject.shown.examples[0].text, "other": None}
         assert subject.sample["text"] not in (samples.ENGLISH.text, samples.ENGLISH.prompt)
 

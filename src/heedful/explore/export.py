@@ -87,13 +87,14 @@ def whole_state(explorer: Explorer, wish: Wish) -> dict[str, Any]:
 # What a state names by numbers from 0 on, and of what; in the page, a number that is too large means the last one.
 PLACES = {"layer": "layer", "aligned": "layer", "head": "head", "alignhead": "head", "token": "token", "place": "token"}
 NUMBERED = re.compile("(?:(?:ask|see)-)?([0-9]{1,9})")
+EVERY = "all"  # tokens
 LOOKING = ("heads", "grid", "alignment", "steps", "fill", "ablation")  # views of one kind of attention
 
 
 def require_places(explorer: Explorer, wish: Wish, said: str = "") -> None:
     """Refuse a state that names a place which is not there; `said` stands before the name of what is refused."""
     find(wish.view)
-    named = {name: str(value) for name, value in wish.state.items() if name in PLACES and value is not None}
+    named = {name: str(value) for name, value in wish.state.items() if name in PLACES and value not in (None, EVERY)}
     for name, value in named.items():
         if (number := NUMBERED.fullmatch(value)) is None:
             raise UserError(

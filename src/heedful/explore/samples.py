@@ -23,6 +23,7 @@ from heedful.tasks.tagging import Marker
 MOST = 8  # examples that a reader can choose from
 HELD_OUT: tuple[Split, ...] = ("test", "valid")
 SHORT, LONG = 12, 200  # characters of a text that is taken in at a glance
+PROMPT = 32  # tokens of a text that goes on
 PIECES = 20_000  # of a vocabulary that tell its script
 LIKED = 0.85  # of the tokens that English takes: a language that takes fewer is the model's own
 
@@ -123,18 +124,21 @@ def samples(folder: Path) -> list[tuple[str, str, str]]:
 
 
 def cut(speaker: Any, example: Example) -> Example:
-    """An example that fits into a model: its first words, where it is too long."""
+    """An example that fits into a model: its first words, where it is too long; a prompt may as well be shorter."""
     words = example.text.strip().split(" ")
-    while len(words) > 1 and not fits(speaker, " ".join(words), example.other):
-        words = words[: len(words) // 2]
-    return Example(" ".join(words), example.other, example.right)
+    most = PROMPT if inspect.writes(speaker) else None
+    count = len(words)
+    while count > 1 and not fits(speaker, " ".join(words[:count]), example.other, most=most):
+        count -= 1 if most else -(-count // 2)
+    rest = [" ".join(words[count:])] if most and count < len(words) else []
+    return Example(" ".join(words[:count]), example.other, "\n".join([*rest, example.right]))
 
 
-def fits(speaker: Any, *texts: str | None) -> bool:
-    """Whether texts are no longer than a model can read, with a token around each."""
-    room = inspect.room(speaker)
+def fits(speaker: Any, *texts: str | None, most: int | None = None) -> bool:
+    """Whether texts have no more tokens than a model can read, with one around each, and no more than some number."""
+    rooms = [room for room in (inspect.room(speaker), most) if room is not None]
     ids = speaker.tokenizer.ids([text for text in texts if text is not None])
-    return room is None or sum(len(one) + 1 for one in ids) + 1 <= room
+    return not rooms or sum(len(one) + 1 for one in ids) + 1 <= min(rooms)
 
 
 # ------------------------------------------------------------------ of models without data
