@@ -211,7 +211,7 @@ def test_a_view_that_makes_no_sense_is_refused(run: Callable[[str], Path]) -> No
     assert "heads" not in str(caught.value.expected)
     with pytest.raises(UserError, match="no such model"):
         show(run("translation"), model="another")
-    with pytest.raises(UserError, match="no such state"):
+    with pytest.raises(UserError, match="not a whole number"):
         show(run("translation"), text="five", layer="first")
     with pytest.raises(UserError):
         show(run("translation"), text="five " * 10_000)
