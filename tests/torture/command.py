@@ -63,6 +63,7 @@ class Command:
         self.line, theirs = FORKS.Pipe()
         self.process = FORKS.Process(target=work, args=(words, root, log, orders, theirs))
         get_ready()
+        log.touch()  # here, since a process may be killed before it opens its log
         self.began = time.monotonic()
         self.process.start()
         theirs.close()

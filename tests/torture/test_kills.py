@@ -55,6 +55,16 @@ def test_a_run_killed_anywhere_goes_on_to_the_same_end(unbroken: Trial, tmp_path
         row.worst = f"{worst} steps lost, with a save every {SAVE_EVERY}"
 
 
+def test_a_run_killed_as_soon_as_it_is_started_goes_on_to_the_same_end(unbroken: Trial, tmp_path: Path) -> None:
+    trial = Trial(tmp_path)
+    command = trial.start()
+    command.send(signal.SIGKILL)  # as a rule before it has opened its log; what follows holds at any moment
+    command.wait()
+    at = committed(trial.run)
+    assert resumed(trial.finish()) == at
+    assert_same(trial.run, unbroken.run)
+
+
 def save_seconds(trial: Trial) -> float:
     """How long a save takes that deletes an old checkpoint, seen from outside."""
     command = trial.start(Orders(tell=True))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from heedful.data.embedded import NumberWords
+from heedful.errors import EXIT_MEMORY
 from torture.child import Orders
 from torture.command import LAST, SAVE_EVERY, TINY, Trial, assert_same, committed, metrics
 from torture.diary import learned
@@ -135,7 +136,7 @@ def test_a_save_that_fails_in_one_process_fails_in_all(whole: dict[str, Trial], 
 def no_memory(row: Row, trial: Trial, save: int, whole: Trial) -> None:
     """A process that does not write has no memory for its part of a save."""
     with row.trial(f"{trial.place}, no memory in save {save}"):
-        output = ended(forked(trial, Orders(), Orders(fail_in=save)), 2, 2)
+        output = ended(forked(trial, Orders(), Orders(fail_in=save)), EXIT_MEMORY, EXIT_MEMORY)
         assert_one_error(output, "error: train.batch_tokens: rank 1: there is not enough memory")
         assert_goes_on(trial, save, whole)
 
