@@ -84,7 +84,7 @@ def test_train_tells_its_way_and_its_end(run: Path) -> None:
         "step 1  loss ",
         "step 10  valid: loss ",
         "step 20  valid: loss ",
-        "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:",
+        "nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:",
         "run folder  runs/numbers",
         "loss curve  runs/numbers/loss.png",
         "report      runs/numbers/report.html",
@@ -288,7 +288,7 @@ def test_a_lack_of_memory_is_told_kindly(tmp_path: Path, heedful: Run, monkeypat
 
     monkeypatch.setattr("heedful.commands.train.train", greedy)
     code, _, err = heedful("train", "numbers", *TINY, "--run", tmp_path / "run")
-    assert code == 2
+    assert code == 71
     assert "lower train.batch_tokens" in err
 
 

@@ -21,13 +21,12 @@ from heedful import experiment
 from heedful.data.tokenizers import Tokenizer, WordPiece
 from heedful.errors import UserError
 from heedful.experiment import Finished, Happening, Stage, Started, average, curve, train
-from heedful.jobs import translation
 from heedful.loading import few_threads, load
 from heedful.models import build
 from heedful.models.configs import SIZES
 from heedful.recipe import Recipe, load_recipe
 from heedful.scoring import Evaluated, results, scored
-from heedful.training import files
+from heedful.training import files, metrics
 from heedful.training.checkpoint import newest
 from heedful.training.loop import Epoch, Saved, Step
 from heedful.training.metrics import Score
@@ -249,7 +248,7 @@ def test_evaluations_carry_signatures_and_samples(whole: tuple[Path, list[Happen
 
 def test_the_best_checkpoint_is_kept_beside_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scores = iter([5.0, 50.0, 7.0, 8.0, 50.0, 9.0, 1.0])
-    monkeypatch.setattr(translation, "chrf", lambda *_: Score("chrf", next(scores), ""))
+    monkeypatch.setattr(metrics, "chrf", lambda *_: Score("chrf", next(scores), ""))
     run = tmp_path / "run"
     list(train(recipe("train.budget.steps=12", "train.evaluate_every=2", "train.save_every=2", "train.keep=2"), run))
     assert [point.step for point in newest(run, 9)[0]] == [12, 10, 4]
@@ -259,7 +258,7 @@ def test_the_best_checkpoint_is_kept_beside_the_newest(tmp_path: Path, monkeypat
 
 def test_the_best_is_one_that_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scores = iter([99.0, 5.0, 98.0, 4.0, 3.0, 2.0])
-    monkeypatch.setattr(translation, "chrf", lambda *_: Score("chrf", next(scores), ""))
+    monkeypatch.setattr(metrics, "chrf", lambda *_: Score("chrf", next(scores), ""))
     run = tmp_path / "run"
     list(train(recipe("train.budget.steps=10", "train.evaluate_every=2", "train.save_every=4"), run))
     assert newest(run, 1)[0][0].state["best"][0][0] == 4  # 2 and 6 were better, and are on no disk

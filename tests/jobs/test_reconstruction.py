@@ -195,7 +195,7 @@ def test_a_model_that_learned_nothing_is_told_that_it_may_have_died() -> None:
     encoded = job.encode(images, job.learn(images))
     spread = float(np.var(images.pixels, 0).mean())
     dead, good = (job.evaluate(None, images, encoded, loss, 1, "test") for loss in (spread * 1.2, spread * 0.5))
-    assert "try another train.seed" in job.remarks(dead)[0]
+    assert "no better than the mean image: try another learning rate or train.seed" in job.remarks(dead)[0]
     assert job.remarks(good) == []
     assert job.merit(good) > job.merit(dead)
     assert good.scores[0].value == pytest.approx(50, rel=1e-4)

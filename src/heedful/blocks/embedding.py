@@ -38,4 +38,4 @@ class Tied(nn.Module):
 
 def onednn() -> bool:
     """Whether oneDNN's own product can stand for `F.linear`: it has no gradient, and is unknown to a compiler."""
-    return torch.backends.mkldnn.is_available() and not (torch.is_grad_enabled() or torch.compiler.is_compiling())
+    return not (torch.compiler.is_compiling() or torch.is_grad_enabled()) and torch.backends.mkldnn.is_available()
