@@ -26,7 +26,7 @@ from heedful.models import build
 from heedful.models.configs import SIZES
 from heedful.recipe import Recipe, load_recipe
 from heedful.scoring import Evaluated, results, scored
-from heedful.training import files, metrics
+from heedful.training import files
 from heedful.training.checkpoint import newest
 from heedful.training.loop import Epoch, Saved, Step
 from heedful.training.metrics import Score
@@ -248,7 +248,7 @@ def test_evaluations_carry_signatures_and_samples(whole: tuple[Path, list[Happen
 
 def test_the_best_checkpoint_is_kept_beside_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scores = iter([5.0, 50.0, 7.0, 8.0, 50.0, 9.0, 1.0])
-    monkeypatch.setattr(metrics, "chrf", lambda *_: Score("chrf", next(scores), ""))
+    monkeypatch.setattr("heedful.training.metrics.chrf", lambda *_: Score("chrf", next(scores), ""))
     run = tmp_path / "run"
     list(train(recipe("train.budget.steps=12", "train.evaluate_every=2", "train.save_every=2", "train.keep=2"), run))
     assert [point.step for point in newest(run, 9)[0]] == [12, 10, 4]
@@ -258,7 +258,7 @@ def test_the_best_checkpoint_is_kept_beside_the_newest(tmp_path: Path, monkeypat
 
 def test_the_best_is_one_that_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scores = iter([99.0, 5.0, 98.0, 4.0, 3.0, 2.0])
-    monkeypatch.setattr(metrics, "chrf", lambda *_: Score("chrf", next(scores), ""))
+    monkeypatch.setattr("heedful.training.metrics.chrf", lambda *_: Score("chrf", next(scores), ""))
     run = tmp_path / "run"
     list(train(recipe("train.budget.steps=10", "train.evaluate_every=2", "train.save_every=4"), run))
     assert newest(run, 1)[0][0].state["best"][0][0] == 4  # 2 and 6 were better, and are on no disk
@@ -611,7 +611,7 @@ GARBAGE: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors", "cannot be read"),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer.json", "this file is missing"),
     "bad JSON": (put("config.json", '{"task": "translation", '), "config.json", "not JSON"),
-    "deep JSON": (put("config.json", '{"a":' * 100_000), "config.json", "nested too deeply"),
+    "deep JSON": (put("config.json", '{"a":' * 100_000), "config.json", "nested more than"),
     "a list": (put("config.json", "[1, 2]"), "config.json", "holds no settings"),
     "empty config": (put("config.json", "{}"), "config.json", "vocab_size is not right"),
     "other task": (edit(lambda data: data.update(task="telepathy")), "config.json", "task is not right"),
