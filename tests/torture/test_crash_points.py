@@ -37,6 +37,7 @@ def points(changes: list[Change]) -> list[tuple[int, bool]]:
     return [chance.choice(kind) for kind in kinds] + chance.sample(every, 2)
 
 
+@pytest.mark.slow
 def test_a_run_that_dies_at_any_change_to_the_disk_goes_on_to_the_same_end(
     whole: tuple[Path, list[Change]], tmp_path: Path
 ) -> None:

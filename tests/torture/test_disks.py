@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from torture.child import Orders
 from torture.command import LAST, SAVE_EVERY, Ended, Trial, assert_same, committed, resumed
 from torture.mounts import fill, make_read_only, mounted
@@ -80,6 +82,7 @@ def unwritable(place: Path, stack: ExitStack) -> Iterator[tuple[str, Path]]:
     yield "a folder that cannot be made", Path("/proc/some/where/run")
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_hold_the_run_is_refused_before_the_first_step(tmp_path: Path) -> None:
     with ExitStack() as stack, counted("refused") as row:
         slowest = 0.0

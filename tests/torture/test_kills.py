@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from torture.child import Orders
 from torture.command import SAVE_EVERY, TINY, Trial, assert_same, committed, reached, resumed, wait_for_step
 from torture.report import Row, counted
@@ -109,6 +111,7 @@ def test_a_run_killed_inside_a_save_goes_on_to_the_same_end(unbroken: Trial, tmp
         killed_inside_saves(row, unbroken, tmp_path, SAVE_EVERY)
 
 
+@pytest.mark.slow
 def test_a_run_killed_while_it_saves_and_trains_goes_on_to_the_same_end(tmp_path: Path) -> None:
     behind = Trial(tmp_path / "unbroken", (*TINY, "train.save_behind=true"))
     behind.finish()

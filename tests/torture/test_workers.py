@@ -77,6 +77,7 @@ def in_one_epoch(trial: Trial, accumulate: int) -> int:
     return 5
 
 
+@pytest.mark.slow
 def test_five_kills_in_an_epoch_change_no_sample_and_no_bit(tmp_path: Path) -> None:
     kinds = list(itertools.product((1, 3), ("padded", "packed"), (0, 1, 2)))
     with counted("killed with workers") as row:
