@@ -19,6 +19,7 @@ from heedful.blocks.taps import Tap
 from heedful.config import Config
 from heedful.errors import UserError
 from heedful.experiment import Finished
+from heedful.explore.page import is_built
 from heedful.jobs import JOBS, job_of
 from heedful.models import MODELS
 from heedful.recipe import PLACES, load_recipe
@@ -104,4 +105,5 @@ def test_a_third_kind_is_trained_reported_and_used(looks: bool, tmp_path: Path) 
     else:
         with pytest.raises(UserError, match="does not look at the source"):
             translator.align("three", found[0])
-    assert heedful.show(run, view="run").html
+    if is_built():  # where Node was there to build the page
+        assert heedful.show(run, view="run").html

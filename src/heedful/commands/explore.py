@@ -43,7 +43,6 @@ def explore_verb(
         raise UserError("a view is chosen in the page", where="--view" if view else "--set", todo="add --out FILE.html")
     if out is not None:
         require_html(out, "--out")
-    built()
     chosen = os.environ.get(TOKEN) or None
     if chosen is not None and halved(chosen):
         raise UserError("the token is not UTF-8 text", where=TOKEN, expected="letters and digits, 16 or more")
@@ -62,6 +61,7 @@ def explore_verb(
             )
         else:
             subject.about()  # what the page asks first, so that it is there at once
+    built()  # a mistake in the command comes first
     models = [subject.speaker for subject in explorer.subjects.values() if subject.broken is None]
     torch.set_num_threads(max((few_threads(one.model, one.device) for one in models), default=1))
     if out is not None:
