@@ -15,6 +15,8 @@ from torture.command import LAST, SAVE_EVERY, Ended, Trial, assert_same, committ
 from torture.mounts import fill, make_read_only, mounted
 from torture.report import FULL, counted, limit
 
+pytestmark = pytest.mark.slow
+
 SECONDS = limit(5)  # to be refused in
 PAGE = 4096  # bytes, the least that such a disk gives to a file
 
@@ -82,7 +84,6 @@ def unwritable(place: Path, stack: ExitStack) -> Iterator[tuple[str, Path]]:
     yield "a folder that cannot be made", Path("/proc/some/where/run")
 
 
-@pytest.mark.slow
 def test_a_folder_that_cannot_hold_the_run_is_refused_before_the_first_step(tmp_path: Path) -> None:
     with ExitStack() as stack, counted("refused") as row:
         slowest = 0.0

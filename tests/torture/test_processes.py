@@ -17,6 +17,8 @@ from torture.mounts import fill, mounted
 from torture.report import FULL, Row, counted
 from torture.team import diaries, ended, forked
 
+pytestmark = pytest.mark.slow
+
 # Adam turns the rounding of gradients that should be 0 into whole steps, unless eps is larger than that.
 CALM = (*TINY, "model.dropout=0", "train.optimizer.lr=1e-2", "train.optimizer.eps=1e-4")
 STOPPED = 143

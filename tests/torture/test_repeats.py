@@ -12,6 +12,8 @@ from torture.child import Orders
 from torture.command import TINY, Trial, assert_same, committed, wait_for_step
 from torture.report import FULL, counted
 
+pytestmark = pytest.mark.slow
+
 # Large enough for several threads to share its matrices, and by default to be given them.
 WIDE = (*TINY, "model.width=128", "model.hidden=640", "model.encoder_layers=2", "model.decoder_layers=2",
         "train.budget.steps=6", "train.save_every=2", "train.evaluate_every=6")  # fmt: skip
@@ -32,7 +34,6 @@ def test_the_same_command_twice_gives_the_same_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core has no other number of threads")
-@pytest.mark.slow
 def test_another_number_of_threads_is_said(tmp_path: Path) -> None:
     with counted("other threads") as row:
         for before, now in ((1, 2), (2, 1))[: row.wanted]:

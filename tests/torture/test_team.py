@@ -16,6 +16,8 @@ from torture.command import LAST, TINY, Trial, assert_same, committed, reached, 
 from torture.report import FULL, counted, limit
 from torture.team import Launch, ended, finish, forked
 
+pytestmark = pytest.mark.slow
+
 PARALLEL = ("ddp", "fsdp")
 MOMENTS = ("step", "save", "evaluation")
 LONGEST = {"step": 0.005, "save": 0.02, "evaluation": 0.02}  # seconds after the beginning of each at which to kill

@@ -18,6 +18,8 @@ from torture.diary import learned
 from torture.report import FULL, counted, limit
 from torture.team import diaries
 
+pytestmark = pytest.mark.slow
+
 BATCHES = 96
 chance = random.Random(8)
 FAR = f"train.budget.steps={BATCHES}"  # far enough for a worker's last batches not to be the run's
@@ -77,7 +79,6 @@ def in_one_epoch(trial: Trial, accumulate: int) -> int:
     return 5
 
 
-@pytest.mark.slow
 def test_five_kills_in_an_epoch_change_no_sample_and_no_bit(tmp_path: Path) -> None:
     kinds = list(itertools.product((1, 3), ("padded", "packed"), (0, 1, 2)))
     with counted("killed with workers") as row:
