@@ -282,6 +282,11 @@ def newest(run: Path, count: int) -> tuple[list[Checkpoint], list[Damaged]]:
     return complete, damaged
 
 
+def saved_steps(run: Path) -> list[int]:
+    """The steps whose checkpoints are in a run's folder, oldest first, complete or not."""
+    return list(_steps(run))
+
+
 def checkpoint_at(run: Path, step: int, why: str) -> Checkpoint:
     """The complete checkpoint of a step; if it is not there, the error says `why` it is needed."""
     path = run / "checkpoints" / named(step)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from heedful.errors import UserError
-from heedful.training.checkpoint import Checkpoint, checkpoint_at, newest
+from heedful.training.checkpoint import Checkpoint, checkpoint_at, newest, saved_steps
 from heedful.training.choice import STEP
 from heedful.training.configs import TrainConfig
 from heedful.training.loop import Counters, averaged
@@ -35,6 +35,12 @@ class Chosen(NamedTuple):
 def chosen(run: Path, which: str | None, recipe: Mapping[str, Any], train: TrainConfig) -> Chosen:
     """The weights of a run's checkpoint, the newest unless another is named, if the run's recipe made them."""
     if which is not None and (step := STEP.fullmatch(which)):
+        if int(step[1]) not in (there := saved_steps(run)):
+            raise UserError(
+                "this run has no checkpoint of that step", where=str(run), found=f"step {int(step[1]):,}",
+                expected=f"one of steps {', '.join(map(str, there))}" if there else "a run that has saved one",
+                todo="choose one of these, best or last" if there else "train on with the same command, then try again",
+            )  # fmt: skip
         found, notes = [checkpoint_at(run, int(step[1]), "it was asked for")], []
     else:
         found, damaged = newest(run, 1)
