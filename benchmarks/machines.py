@@ -44,7 +44,7 @@ def run(names: list[str], pytest: list[str]) -> dict[str, object]:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     environment |= NARROW if "avx2" in names else {}
     workers = "1" if "core" in names else "2"
-    words = [sys.executable, "-m", "pytest", "-n", workers, "-m", "not slow", *pytest]
+    words = [sys.executable, "-m", "pytest", "-n", workers, "--dist", "worksteal", "-m", "not slow", *pytest]
     words += ["--random-order", f"--random-order-seed={time.time_ns() % 100000}"] if "random" in names else []
     words = ["taskset", "-c", "0", *words] if "core" in names else words
     with tempfile.TemporaryDirectory() as folder:

@@ -160,6 +160,7 @@ def changing(changed: list[str] | None) -> Running:
     raise StopError
 
 
+@pytest.mark.slow
 def test_a_killed_command_goes_on(tmp_path: Path) -> None:
     text = "".join(f"line {number} of a text that is long enough to be cut\n" for number in range(90_000))
     (tmp_path / "text.txt").write_text(text)

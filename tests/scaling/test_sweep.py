@@ -230,6 +230,7 @@ def verb(recipe: str, sizes: str, tokens: str, *overrides: str) -> None:
     scaling_verb(recipe, overrides, sizes, tokens, None, True, Path("sweep"), 2, False)
 
 
+@pytest.mark.slow
 def test_a_sweep_that_was_killed_goes_on_to_the_same_numbers(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = [sys.executable, "-m", "heedful", "scaling", recipe, "--sizes", "1x8,1x16", "--tokens", "51200"]
     killed = subprocess.Popen([*words, "-o", "sweep", "--jobs", "2"], stderr=subprocess.DEVNULL)

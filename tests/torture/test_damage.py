@@ -65,6 +65,7 @@ def remove(path: Path, _: random.Random) -> None:
 HARMS: tuple[Callable[[Path, random.Random], None], ...] = (remove, cut, grow, swap, flip, flip)
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_passed_over_aloud_and_the_end_is_the_same(
     unbroken: Trial, killed: Path, tmp_path: Path
 ) -> None:

@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 from torture.command import TINY, Command, Trial, reached
 from torture.report import FULL, counted
 
@@ -29,6 +31,7 @@ def sample(trial: Trial, command: Command) -> Sample:
     return Sample(reached(trial.run), memory, len(os.listdir(f"/proc/{command.pid}/fd")))
 
 
+@pytest.mark.slow
 def test_memory_and_open_files_do_not_grow(tmp_path: Path) -> None:
     with counted("growth") as row:
         last = FIRST + row.wanted

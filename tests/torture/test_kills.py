@@ -40,6 +40,7 @@ def killed_again_and_again(
     return worst
 
 
+@pytest.mark.slow
 def test_a_run_killed_anywhere_goes_on_to_the_same_end(unbroken: Trial, tmp_path: Path) -> None:
     life = Trial(tmp_path / "life").finish().seconds
 
@@ -106,6 +107,7 @@ def killed_inside_saves(row: Row, unbroken: Trial, place: Path, most: int) -> No
     row.worst = f"{worst} steps lost, with a save every {SAVE_EVERY}; {len(hit)} different places hit"
 
 
+@pytest.mark.slow
 def test_a_run_killed_inside_a_save_goes_on_to_the_same_end(unbroken: Trial, tmp_path: Path) -> None:
     with counted("killed in a save") as row:
         killed_inside_saves(row, unbroken, tmp_path, SAVE_EVERY)
@@ -119,6 +121,7 @@ def test_a_run_killed_while_it_saves_and_trains_goes_on_to_the_same_end(tmp_path
         killed_inside_saves(row, behind, tmp_path, 2 * SAVE_EVERY)
 
 
+@pytest.mark.slow
 def test_a_second_run_is_refused_and_a_lock_left_by_a_kill_is_not_in_the_way(unbroken: Trial, tmp_path: Path) -> None:
     with counted("two at once") as row:
         slowest = 0.0

@@ -79,6 +79,7 @@ def test_a_power_loss_takes_no_committed_checkpoint(whole: tuple[Path, list[Chan
         row.worst = f"{worst} committed steps lost"
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_after_a_power_loss(whole: tuple[Path, list[Change]], tmp_path: Path) -> None:
     run, told = whole
     chance = random.Random(3)

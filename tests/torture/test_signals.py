@@ -16,6 +16,7 @@ CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
 LONG = (*TINY, "train.accumulate=200", "train.budget.steps=2")  # steps of a second or so
 
 
+@pytest.mark.slow
 def test_a_run_that_is_told_to_stop_saves_its_step_and_goes_on_to_the_same_end(unbroken: Trial, tmp_path: Path) -> None:
     chance = random.Random(6)
     with counted("told to stop") as row:

@@ -85,13 +85,13 @@ def apart(one: list[Tensor], other: list[Tensor]) -> float:
         ({}, {}, 1, WHOLE),
         ({}, {}, 3, CUT),
         pytest.param(*({}, {"clip": 0.01}, 2, WHOLE), marks=pytest.mark.slow),
-        ({}, {"clip": None}, 2, CUT),
+        pytest.param(*({}, {"clip": None}, 2, CUT), marks=pytest.mark.slow),
         pytest.param(*({}, {"optimizer": RMSprop(eps=EPSILON)}, 2, WHOLE), marks=pytest.mark.slow),
         ({"norm": "post", "activation": "gelu"}, {}, 2, CUT),
         ({"positions": "rotary", "activation": "swish"}, {}, 2, CUT),
-        ({"positions": "alibi", "activation": "relu"}, {}, 2, WHOLE),
+        pytest.param(*({"positions": "alibi", "activation": "relu"}, {}, 2, WHOLE), marks=pytest.mark.slow),
         pytest.param(*({"positions": "alibi"}, {}, 2, CUT), marks=pytest.mark.slow),
-        ({"positions": "none"}, {}, 2, WHOLE),
+        pytest.param(*({"positions": "none"}, {}, 2, WHOLE), marks=pytest.mark.slow),
     ],
     ids=lambda value: "documents" if value is CUT else "one text" if value is WHOLE else str(value),
 )
@@ -111,7 +111,7 @@ def test_twenty_recorded_steps_are_twenty_plain_ones(
     assert len(step.shapes) > 1  # the last batch of an epoch is smaller
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_steps_broken_off_in_the_middle_are_the_unbroken_ones(threads: int) -> None:
     torch.set_num_threads(threads)
     config, batches = settings(), batches_of()
