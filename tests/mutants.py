@@ -176,6 +176,8 @@ def _pytest(copy: Path, tests: list[str], options: list[str], patience: float) -
 def _child(copy: Path, tests: list[str], options: list[str], answer: multiprocessing.connection.Connection) -> None:
     """Run some tests in the copy, in silence, and say what became of them."""
     os.chdir(copy)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "heedful"]:  # of an older fork server
+        del sys.modules[name]
     os.environ["PYTHONPATH"] = str(copy / "src")  # for processes that a test starts
     os.environ.setdefault("HEEDFUL_DATA", str(ROOT.parent / "shared" / "data"))
     silence = os.open(os.devnull, os.O_RDWR)
