@@ -10,7 +10,7 @@ INSTALLED := .venv/installed
 WORKERS ?= 2
 PAGE := src/heedful/explore/static/index.html
 
-.PHONY: demo test test-all machines bench mutants web page screenshots torture format multi30k comparison clean
+.PHONY: demo test test-all golden machines bench mutants web page screenshots torture format multi30k comparison clean
 
 demo: $(INSTALLED) page
 	$(BIN)/heedful demo
@@ -25,6 +25,10 @@ test: $(INSTALLED) page
 # The same with the slow ones: longer matrices, more seeds, trainings of minutes.
 test-all: $(INSTALLED) page
 	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+# Old runs bit for bit, on a machine like the one that recorded them; `make test` allows for other CPUs.
+golden: $(INSTALLED)
+	HEEDFUL_GOLDEN=bits OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest tests/golden
 
 # The suite as other machines would run it: busy, in random order, on one core, not as root ...; over an hour.
 machines: $(INSTALLED) page

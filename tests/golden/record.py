@@ -1,0 +1,541 @@
+"""Write the golden files that are missing: `python tests/golden/record.py`. What is there is never written over.
+
+To record a file again, delete it on purpose.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(TESTS), str(TESTS / "hf")]
+os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}  # as `tests/conftest.py` says
+
+import numpy as np
+import torch
+
+import heedful
+from golden.comparing import packed
+from golden.library import LEDGERS, PACKETS, PUBLISHED, RUNS, SHOWN, ledger, packet, predictions, recipes, shown
+
+Files = dict[str, str | bytes]
+SPLITS = {"train": 48, "valid": 8, "test": 8}
+DRAWN = ("*.png", "*.html", "pictures", "lock")  # what a run leaves besides
+
+# A large eps: else a gradient that is zero but for rounding moves a weight by a whole step, another one on each CPU.
+TRAIN = """
+train:
+  seed: 7
+  budget: {steps: 30}
+  optimizer: {kind: adamw, lr: 2e-2, eps: 1e-4}
+  schedule: {kind: cosine, warmup: 3}
+  precision: fp32
+  device: cpu
+  threads: 1
+  log_every: 1
+  evaluate_every: 20
+  save_every: 10
+  keep: 2
+  samples: 2
+"""
+TUNED = """
+tokenizer: {kind: wordpiece, vocab: 60, lowercase: true}
+model:
+  kind: KIND
+  encoder: {width: 8, heads: 2, layers: 1, hidden: 16, context: 32}
+"""
+
+
+# ------------------------------------------------------------------ texts of our own
+DIGITS = {
+    "one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six": "sechs", "seven": "sieben",
+    "eight": "acht", "nine": "neun",
+}  # fmt: skip
+ANIMALS, THINGS = ("cat", "dog", "bird"), ("ball", "stone", "leaf")
+QUALITIES, VERBS = ("red", "big", "small", "old"), ("sees", "takes", "likes")
+
+
+class Texts:
+    """Sentences drawn from a few words."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+
+    def digits(self) -> tuple[str, str]:
+        """Some digits in two languages."""
+        some = self.chance.choices(list(DIGITS), k=self.chance.randint(1, 4))
+        return " ".join(some), " ".join(DIGITS[word] for word in some)
+
+    def parts(self) -> tuple[str, str, str, str, str, str]:
+        """An article with a quality and an animal, a verb, a quality and a thing."""
+        pick = self.chance.choice
+        return pick(("the", "a")), pick(QUALITIES), pick(ANIMALS), pick(VERBS), pick(QUALITIES), pick(THINGS)
+
+    def sentence(self) -> str:
+        """A sentence of these parts."""
+        article, quality, animal, verb, other, thing = self.parts()
+        return f"{article} {quality} {animal} {verb} the {other} {thing} ."
+
+
+def lines(rows: list[str]) -> str:
+    """Rows as the text of a file."""
+    return "".join(f"{row}\n" for row in rows)
+
+
+def table(rows: list[list[Any]]) -> str:
+    """Rows as the text of a CSV file."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(rows)
+    return out.getvalue()
+
+
+def pairs(texts: Texts, split: str, size: int) -> Files:
+    """A file a language."""
+    found = [texts.digits() for _ in range(size)]
+    return {f"{split}.en": lines([en for en, _ in found]), f"{split}.de": lines([de for _, de in found])}
+
+
+def columns(texts: Texts, split: str, size: int) -> Files:
+    """Both languages in one file."""
+    return {f"{split}.tsv": lines(["\t".join(texts.digits()) for _ in range(size)])}
+
+
+def prose(texts: Texts, split: str, size: int) -> Files:
+    """A sentence a line."""
+    return {f"{split}.txt": lines([texts.sentence() for _ in range(size)])}
+
+
+def documents(texts: Texts, split: str, size: int) -> Files:
+    """Four sentences a document."""
+    return {f"{split}.txt": "\n".join(lines([texts.sentence() for _ in range(4)]) for _ in range(max(4, size // 4)))}
+
+
+def classes(texts: Texts, split: str, size: int) -> Files:
+    """Sentences by their animals."""
+    found = [texts.sentence() for _ in range(size)]
+    return {f"{split}.tsv": lines(["text\tlabel", *(f"{text}\t{text.split()[2]}" for text in found)])}
+
+
+def objects(texts: Texts, split: str, size: int) -> Files:
+    """The same as JSON lines."""
+    found = [texts.sentence() for _ in range(size)]
+    return {f"{split}.jsonl": lines([json.dumps({"text": text, "label": text.split()[2]}) for text in found])}
+
+
+def numbers(texts: Texts, split: str, size: int) -> Files:
+    """Two sentences, and the share of places where they have the same word."""
+    rows: list[list[Any]] = [["one", "other", "score"]]
+    for _ in range(size):
+        one, other = texts.sentence(), texts.sentence()
+        rows.append([one, other, sum(a == b for a, b in zip(one.split(), other.split(), strict=True)) / 8])
+    return {f"{split}.csv": table(rows)}
+
+
+def choices(texts: Texts, split: str, size: int) -> Files:
+    """A sentence, and what may be said of its animal."""
+    rows: list[list[Any]] = [["sent1", "first", "second", "third", "label"]]
+    for _ in range(size):
+        article, quality, animal, verb, other, thing = texts.parts()
+        right = texts.chance.randrange(3)
+        said = [f"the {texts.chance.choice(THINGS)} is {texts.chance.choice(QUALITIES)} ." for _ in range(3)]
+        said[right] = f"the {animal} is {quality} ."
+        rows.append([f"{article} {quality} {animal} {verb} the {other} {thing} .", *said, right])
+    return {f"{split}.csv": table(rows)}
+
+
+def tags(texts: Texts, split: str, size: int) -> Files:
+    """Animals with their quality, and things."""
+    rows = []
+    for _ in range(size):
+        article, quality, animal, verb, other, thing = texts.parts()
+        rows += [f"{article} O", f"{quality} B-ANIMAL", f"{animal} I-ANIMAL", f"{verb} O", "the O"]
+        rows += [f"{other} O", f"{thing} B-THING", ". O", ""]
+    return {f"{split}.txt": lines(rows)}
+
+
+def questions(texts: Texts, split: str, size: int) -> Files:
+    """What an animal sees, and where it is said."""
+    rows = []
+    for _ in range(size):
+        passage = texts.sentence()
+        words = passage.split()
+        answer = " ".join(words[4:7])
+        asked = {"question": f"what is it that the {words[2]} {words[3]} ?", "passage": passage, "answer": answer}
+        rows.append(json.dumps({**asked, "start": passage.index(answer)}))
+    return {f"{split}.jsonl": lines(rows)}
+
+
+def trees(texts: Texts, split: str, size: int) -> Files:
+    """Good and bad, turned by a word before it."""
+    rows = []
+    for _ in range(size):
+        good, turned = texts.chance.randrange(2), texts.chance.randrange(2)
+        word, before = ("bad", "good")[good], ("very", "not")[turned]
+        rows.append(f"({2 * (good ^ turned)} (1 {before}) ({2 * good} (1 {texts.chance.choice(THINGS)}) (1 {word})))")
+    return {f"{split}.txt": lines(rows)}
+
+
+def pictures(texts: Texts, split: str, size: int) -> Files:
+    """Bytes drawn by chance, with a bright row or column."""
+    made = np.array([texts.chance.randrange(60) for _ in range(size * 36)], np.uint8).reshape(size, 6, 6)
+    for number in range(size):
+        place = texts.chance.randrange(6)
+        made[number][place if number % 2 else slice(None), slice(None) if number % 2 else place] = 230
+    out = io.BytesIO()
+    np.save(out, made)
+    return {f"{split}.npy": out.getvalue()}
+
+
+# ------------------------------------------------------------------ recipes
+def files(kind: str, ending: str, more: str = "") -> str:
+    """The data of a recipe that has a file a split."""
+    each = ", ".join(f"{split}: {split}.{ending}" for split in SPLITS)
+    return f"data: {{kind: {kind}, root: data, {each}{more}}}\n"
+
+
+def several(form: str) -> str:
+    """The same, each split being what `form` says of it."""
+    return ", ".join(f"{split}: {form.replace('SPLIT', split)}" for split in SPLITS)
+
+
+Made = tuple[str, Callable[[Texts, str, int], Files]]
+TRAINED: dict[str, Made] = {
+    "translation-transformer": (
+        f"data: {{kind: parallel, root: data, {several('{source: SPLIT.en, target: SPLIT.de}')}}}"
+        """
+tokenizer: {kind: bpe, vocab: 270}
+model: {kind: transformer, width: 8, heads: 2, encoder_layers: 1, decoder_layers: 1, hidden: 16, context: 32}
+decode: {beams: 3}
+"""
+        + TRAIN
+        + "  batch_tokens: 96\n  average: 2\n",
+        pairs,
+    ),
+    "translation-seq2seq": (
+        files("tsv", "tsv")
+        + """
+tokenizer: {kind: wordpiece, vocab: 50}
+model:
+  kind: seq2seq
+  width: 8
+  encoder: {kind: recurrent, cell: lstm, layers: 1, hidden: 8}
+  cell: gru
+  layers: 1
+  hidden: 8
+  attention: {score: additive, feed: input}
+  context: 32
+decode: {beams: 2, length_penalty: 0.6}
+"""
+        + TRAIN
+        + "  batch_tokens: 96\n  accumulate: 2\n",
+        columns,
+    ),
+    "language_model-gpt": (
+        "task: {kind: language_model, stride: 8}\n"
+        + files("text", "txt")
+        + """
+tokenizer: {kind: byte_pairs, vocab: 290}
+model: {kind: gpt, width: 8, heads: 2, layers: 2, hidden: 16, context: 16}
+decode: {length: 12}
+"""
+        + TRAIN
+        + "  batch_tokens: 64\n",
+        prose,
+    ),
+    "language_model-rnn_lm": (
+        "task: {kind: language_model}\n"
+        + files("text", "txt")
+        + """
+tokenizer: {kind: characters, vocab: 40}
+model: {kind: rnn_lm, width: 8, cell: lstm, layers: 1, hidden: 12, context: 16, dropout: 0.2}
+decode: {length: 12}
+"""
+        + TRAIN
+        + "  batch_tokens: 128\n",
+        prose,
+    ),
+    "language_model-elmo": (
+        "task: {kind: language_model}\n"
+        + files("text", "txt")
+        + """
+tokenizer: {kind: words, vocab: 40}
+model: {kind: elmo, width: 8, layers: 2, hidden: 8, context: 12}
+"""
+        + TRAIN
+        + "  batch_tokens: 96\n",
+        prose,
+    ),
+    "pretraining-bert": (
+        "task: {kind: pretraining}\n"
+        f"data: {{kind: documents, root: data, {several('[{kind: text, files: [SPLIT.txt], between: blank_lines}]')}}}"
+        """
+tokenizer: {kind: wordpiece, vocab: 60, lowercase: true}
+model: {kind: bert, width: 8, heads: 2, layers: 2, hidden: 16, context: 32}
+"""
+        + TRAIN
+        + "  batch_tokens: 128\n",
+        documents,
+    ),
+    "classification-classifier": (
+        "task: {kind: classification, label_smoothing: 0.05}\n"
+        + files("tsv", "tsv", ", text: text, label: label")
+        + TUNED.replace("KIND", "classifier")
+        + TRAIN
+        + "  batch_examples: 8\n",
+        classes,
+    ),
+    "text_classification-conv_classifier": (
+        "task: {kind: text_classification}\n"
+        + files("jsonl", "jsonl", ", text: text, label: label")
+        + """
+tokenizer: {kind: words}
+model: {kind: conv_classifier, width: 8, sizes: [2, 3], filters: 4, context: 32}
+"""
+        + TRAIN
+        + "  batch_examples: 8\n",
+        objects,
+    ),
+    "regression-regressor": (
+        "task: {kind: regression}\n"
+        + files("csv", "csv", ", text: one, pair: other, label: score")
+        + TUNED.replace("KIND", "regressor")
+        + TRAIN.replace("cosine, warmup", "linear, warmup")
+        + "  batch_examples: 8\n",
+        numbers,
+    ),
+    "multiple_choice-multiple_choice": (
+        "task: {kind: multiple_choice}\n"
+        + files("choices", "csv", ", begin: null, choices: [first, second, third]")
+        + TUNED.replace("KIND", "multiple_choice")
+        + TRAIN
+        + "  batch_examples: 4\n",
+        choices,
+    ),
+    "tagging-tagger": (
+        "task: {kind: tagging}\n"
+        + files("conll", "txt")
+        + TUNED.replace("KIND", "tagger")
+        + "  reader: {kind: bilstm, hidden: 8, layers: 1}\n"
+        + TRAIN
+        + "  batch_examples: 8\n",
+        tags,
+    ),
+    "answering-answerer": (
+        "task: {kind: answering}\n"
+        + files("jsonl", "jsonl")
+        + TUNED.replace("KIND", "answerer")
+        + TRAIN
+        + "  batch_examples: 8\ndecode: {stride: 4, question: 12, longest: 6}\n",
+        questions,
+    ),
+    "tree_classification-tree_lstm": (
+        "task: {kind: tree_classification}\n"
+        + files("trees", "txt", ", classes: 3")
+        + "model: {kind: tree_lstm, width: 8, hidden: 8, classes: 3, dropout: 0.1}\n"
+        + TRAIN.replace("kind: cosine", "kind: constant")
+        + "  batch_tokens: 40\n",
+        trees,
+    ),
+    "reconstruction-autoencoder": (
+        "task: {kind: reconstruction, noise: 0.2}\n"
+        f"data: {{kind: array, root: data, {several('{file: SPLIT.npy}')}}}"
+        """
+model:
+  kind: autoencoder
+  input: [1, 6, 6]
+  encoder: [{kind: conv, filters: 4}, {kind: max_pool}, {kind: flatten}, {kind: dense, width: 5}]
+  decoder:
+    - {kind: dense, width: 36}
+    - {kind: reshape, shape: [4, 3, 3]}
+    - {kind: upsample}
+    - {kind: conv, filters: 1, activation: sigmoid}
+"""
+        + TRAIN.replace("{kind: adamw, lr: 2e-2, eps: 1e-4}", "{kind: rmsprop, lr: 1e-2, eps: 1e-4}")
+        + "  batch_examples: 8\n",
+        pictures,
+    ),
+}  # fmt: skip
+
+
+def record_run(name: str) -> None:
+    """Train a run beside its data, and keep what a run folder needs."""
+    text, make = TRAINED[name]
+    with tempfile.TemporaryDirectory() as made:
+        run = Path(made) / name
+        (run / "data").mkdir(parents=True)
+        texts = Texts(len(name))
+        for split, size in SPLITS.items():
+            for file, contents in make(texts, split, size).items():
+                whole = contents.encode() if isinstance(contents, str) else contents
+                (run / "data" / file).write_bytes(whole)
+        (Path(made) / "asked.yaml").write_text(text)
+        with chdir(run):
+            for _ in heedful.train(heedful.load_recipe("../asked.yaml"), "made"):
+                pass
+            for part in Path("made").iterdir():
+                shutil.move(part, part.name)
+            Path("made").rmdir()
+        for pattern in DRAWN:
+            for file in run.glob(pattern):
+                shutil.rmtree(file) if file.is_dir() else file.unlink()
+        shutil.copytree(run, RUNS / name, dirs_exist_ok=True)
+
+
+def record_predictions(name: str) -> None:
+    """What the finished model of a run says."""
+    recipe = heedful.load_recipe(str(RUNS / name / "recipe.yaml"))
+    said = predictions(heedful.load(RUNS / name, device="cpu"), recipe.task.kind, recipe.model.kind)
+    write(RUNS / name / "predictions.json", json.dumps(said, ensure_ascii=False, indent=None))
+
+
+# ------------------------------------------------------------------ published folders
+BERTS = {
+    "bert": "BertModel",
+    "bert-pickled": "BertModel",
+    "bert-pretraining": "BertForPreTraining",
+    "bert-masked": "BertForMaskedLM",
+    "bert-next": "BertForNextSentencePrediction",
+    "bert-classes": "BertForSequenceClassification",
+    "bert-number": "BertForSequenceClassification",
+    "bert-tags": "BertForTokenClassification",
+    "bert-answers": "BertForQuestionAnswering",
+}
+GPTS = {
+    "gpt2": "GPT2LMHeadModel",
+    "gpt2-bare": "GPT2Model",
+    "gpt2-release": "GPT2LMHeadModel",
+    "gpt": "OpenAIGPTLMHeadModel",
+    "gpt-bare": "OpenAIGPTModel",
+}
+SMALL = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 12}
+SMALL_GPT = {"n_embd": 8, "n_head": 2, "n_layer": 1, "n_positions": 16}
+
+
+def record_published(name: str) -> None:
+    """A folder as others write it, its numbers the same on every machine."""
+    from made import folder_of, made
+    from made_gpt import gpt_folder, made_gpt, release
+
+    if name in BERTS:
+        more = {"num_labels": 1, "problem_type": "regression"} if name == "bert-number" else {}
+        model = made(BERTS[name], **SMALL, max_position_embeddings=16, **more)
+    else:
+        model = made_gpt(GPTS[name], **SMALL_GPT)
+    chance = np.random.RandomState(len(name))
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_(torch.from_numpy(chance.randint(-256, 256, tuple(weight.shape)) / 512))
+    with tempfile.TemporaryDirectory() as folder:
+        make: Callable[..., Path] = folder_of if name in BERTS else release if name == "gpt2-release" else gpt_folder
+        make(model, Path(folder) / name)
+        if name == "bert-pickled":
+            (Path(folder) / name / "model.safetensors").unlink()
+            torch.save(model.state_dict(), Path(folder) / name / "pytorch_model.bin")
+        shutil.copytree(Path(folder) / name, PUBLISHED / name)
+
+
+def record_ledger(name: str) -> None:
+    """What conversion makes of a published folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        write(LEDGERS / f"{name}.json", json.dumps(ledger(PUBLISHED / name, Path(folder)), indent=1))
+
+
+# ------------------------------------------------------------------ packets
+GPT, RNN, TRANSLATOR, ENCODER = (
+    "language_model-gpt", "language_model-rnn_lm", "translation-transformer", "pretraining-bert",
+)  # fmt: skip
+PAIR, TEXT = {"text": "seven two", "other": "sieben zwei"}, {"text": "the red cat sees a ball ."}
+CROSS = "decoder.*.cross.weights"
+ASKED: dict[str, tuple[str, str, dict[str, Any]]] = {  # view.call: run, and the rest of the question
+    "heads.tokens": (TRANSLATOR, "tokens", PAIR),
+    "heads.layer": (TRANSLATOR, "layer", {**PAIR, "look": CROSS, "layer": 0}),
+    "grid.wall": (GPT, "wall", TEXT),
+    "alignment.steps": (TRANSLATOR, "steps", PAIR),
+    "alignment.weights": ("translation-seq2seq", "weights", PAIR),
+    "steps.head": (TRANSLATOR, "head", {**PAIR, "look": CROSS, "layer": 0, "head": 1}),
+    "beam.tree": (TRANSLATOR, "tree", {"text": "seven two", "k": 3, "limit": 6}),
+    "next.logits": (GPT, "logits", TEXT),
+    "next.luck": (GPT, "luck", {"seed": 3}),
+    "fill.guess": (ENCODER, "guess", {**TEXT, "hidden": [3]}),
+    "lens.words": (GPT, "words", TEXT),
+    "map.points": (GPT, "points", {"of": "tokens", "lines": [TEXT["text"], "a big dog likes the old stone ."]}),
+    "ablation.says": (TRANSLATOR, "says", {**PAIR, "off": [[0, 0, 0]]}),
+    "recurrent.layers": (RNN, "layers", TEXT),
+    "recurrent.gradient": (RNN, "gradient", TEXT),
+    "reconstruct.rows": ("reconstruction-autoencoder", "rows", {"noise": 0.1, "seed": 1}),
+    "reconstruct.code": ("reconstruction-autoencoder", "code", {"image": 2}),
+    "positions.own": (GPT, "own", {}),
+    "positions.mask": (GPT, "mask", {"kind": "local", "size": 6}),
+    "run.about": (GPT, "about", {}),
+    "run.metrics": (TRANSLATOR, "metrics", {}),
+    "source.lines": (GPT, "lines", TEXT),
+}  # fmt: skip
+NAMELESS = ("next.luck", "positions.mask")  # questions about no model
+
+
+def record_packet(name: str) -> None:
+    """The answer to a question of a view."""
+    run, call, question = ASKED[name]
+    view = name.partition(".")[0]
+    question = question if name in NAMELESS else {"model": run, **question}
+    with chdir(RUNS / run):  # where the run's data are
+        words, arrays = packet(RUNS / run, view, call, question)
+    asked = {"run": run, "view": view, "call": call, "question": question}
+    whole = {**asked, "words": words, "arrays": {key: packed(array) for key, array in arrays.items()}}
+    write(PACKETS / f"{name}.json", json.dumps(whole, ensure_ascii=False))
+
+
+# ------------------------------------------------------------------ all of it
+def write(path: Path, text: str) -> None:
+    """A file that ends with the end of a line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
+
+
+def record_recipe(name: str) -> None:
+    """What `heedful show` prints of a recipe."""
+    with tempfile.TemporaryDirectory() as folder:
+        write(SHOWN / f"{name}.yaml", shown(name, Path(folder)))
+
+
+def missing(path: Path) -> bool:
+    """Whether something is to be recorded, which is said."""
+    if not path.exists():
+        print(path.relative_to(TESTS), flush=True)
+    return not path.exists()
+
+
+def main() -> None:
+    """Record what is missing."""
+    torch.set_num_threads(1)
+    for name in sorted(recipes()):
+        if missing(SHOWN / f"{name}.yaml"):
+            record_recipe(name)
+    for name in TRAINED:
+        if missing(RUNS / name / "recipe.yaml"):
+            record_run(name)
+        if missing(RUNS / name / "predictions.json"):
+            record_predictions(name)
+    for name in (*BERTS, *GPTS):
+        if missing(PUBLISHED / name):
+            record_published(name)
+        if missing(LEDGERS / f"{name}.json"):
+            record_ledger(name)
+    for name in ASKED:
+        if missing(PACKETS / f"{name}.json"):
+            record_packet(name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""Runs, recipes, conversions and views as they were when the golden files were recorded, and as they must stay.
+
+Run folders written before load, predict and evaluate as they did, and go on to the same end. Numbers may differ as they
+do between CPUs; `make golden` compares their bits, on a machine like the one that recorded them.
+`python tests/golden/record.py` writes what is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+import heedful
+from golden.comparing import EXACT, same, same_array
+from golden.library import (
+    LEDGERS,
+    PACKETS,
+    PUBLISHED,
+    RUNS,
+    SHOWN,
+    command,
+    ledger,
+    packet,
+    predictions,
+    recipes,
+    shown,
+    trained,
+    views,
+)
+from tolerance import close
+
+LEARNED = 2**13  # epsilons, 1e-3 of the largest: errors of rounding grow over thirty steps
+SCORED = 2**13  # the same: a correlation of numbers that are near each other loses digits
+NAMES = sorted(folder.name for folder in RUNS.iterdir())
+TEXTS = sorted(file.relative_to(SHOWN).with_suffix("").as_posix() for file in SHOWN.rglob("*.yaml"))
+ASKED = sorted(file.stem for file in PACKETS.glob("*.json"))
+CONVERTED = sorted(folder.name for folder in PUBLISHED.iterdir())
+
+
+@pytest.fixture
+def run(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of a golden run at another place, which is the current folder: the data are seen from there."""
+    copy = tmp_path / request.param
+    shutil.copytree(RUNS / request.param, copy)
+    monkeypatch.chdir(copy)
+    return copy
+
+
+every_run = pytest.mark.parametrize("run", NAMES, indirect=True)
+
+
+def read(path: Path) -> Any:
+    """What a JSON file says."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def losses(run: Path, after: int = 0) -> list[list[Any]]:
+    """The steps that a run has recorded, with the loss and the learning rate of each."""
+    events = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [[one["step"], one["loss"], one["rate"]] for one in events if one["kind"] == "step" and one["step"] > after]
+
+
+def scores(found: dict[str, Any]) -> dict[str, Any]:
+    """What of an evaluation depends on the model and the data."""
+    return {name: found[name] for name in ("split", "loss", "scores", "unread")}
+
+
+def checkpoint(run: Path, step: int) -> Path:
+    """The folder of a checkpoint."""
+    return run / "checkpoints" / f"step-{step:08}"
+
+
+def same_tensors(found: Path, expected: Path) -> None:
+    """Assert that two files hold the same tensors.
+
+    Some are nothing but rounding, as that of a bias which softmax does not feel: none is held to more than a tenth of
+    the largest number of its kind.
+    """
+    mine, its = load_file(found), load_file(expected)
+    assert mine.keys() == its.keys()
+    largest: dict[str, float] = {}
+    for name, tensor in its.items():
+        largest[kind_of(name)] = max(float(tensor.abs().max()), largest.get(kind_of(name), 0.0))
+    for name, tensor in its.items():
+        assert mine[name].dtype == tensor.dtype
+        if EXACT:
+            assert mine[name].equal(tensor), name
+        else:
+            size = max(float(tensor.abs().max()), largest[kind_of(name)] / 10)
+            close(mine[name], tensor, LEARNED, of=size, msg=name)
+
+
+def kind_of(name: str) -> str:
+    """Which of an optimizer's numbers these are, or weights."""
+    return next((kind for kind in ("exp_avg_sq.", "exp_avg.", "square.", "step.") if name.startswith(kind)), "")
+
+
+# ------------------------------------------------------------------ nothing is left out
+def test_every_task_recipe_and_view_has_golden_files() -> None:
+    kinds = [heedful.load_recipe(str(RUNS / name / "recipe.yaml")) for name in NAMES]
+    assert {(one.task.kind, one.model.kind) for one in kinds} == trained()
+    assert set(TEXTS) == recipes()
+    assert {name.partition(".")[0] for name in ASKED} == views()
+    assert sorted(file.stem for file in LEDGERS.glob("*.json")) == CONVERTED
+
+
+# ------------------------------------------------------------------ recipes and conversions
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_recipe_is_shown_as_before(name: str, tmp_path: Path) -> None:
+    assert shown(name, tmp_path) == (SHOWN / f"{name}.yaml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", CONVERTED)
+def test_a_published_folder_is_converted_tensor_by_tensor_as_before(name: str, tmp_path: Path) -> None:
+    assert ledger(PUBLISHED / name, tmp_path) == read(LEDGERS / f"{name}.json")
+
+
+# ------------------------------------------------------------------ runs
+@every_run
+def test_an_old_run_predicts_the_same(run: Path) -> None:
+    recipe = heedful.load_recipe("recipe.yaml")
+    for folder in (run, run / "model"):
+        said = predictions(heedful.load(folder, device="cpu"), recipe.task.kind, recipe.model.kind)
+        same(said, read(run / "predictions.json"))
+
+
+@every_run
+def test_an_old_run_is_evaluated_to_the_same_figures(run: Path) -> None:
+    recorded = read(run / "results.json")
+    same(scores(json.loads(command("eval", run, "--json"))), scores(recorded), SCORED)
+    (run / "results.json").unlink()
+    for _ in heedful.train(heedful.load_recipe("recipe.yaml"), run):  # which is complete, but for its scores
+        pass
+    again = read(run / "results.json")
+    same(scores(again), scores(recorded), SCORED)
+    assert again["samples"] == recorded["samples"]
+
+
+@every_run
+def test_an_old_run_goes_on_to_the_same_end(run: Path) -> None:
+    recorded, whole = losses(run, after=20), RUNS / run.name
+    for made in (checkpoint(run, 30), run / "model"):
+        shutil.rmtree(made)
+    (run / "results.json").unlink()
+    for _ in heedful.train(heedful.load_recipe("recipe.yaml"), run):
+        pass
+    assert [step for step, *_ in recorded] == list(range(21, 31))
+    same(losses(run, after=20), recorded, LEARNED)
+    for file in ("model.safetensors", "optimizer.safetensors"):
+        same_tensors(checkpoint(run, 30) / file, checkpoint(whole, 30) / file)
+    same_tensors(run / "model" / "model.safetensors", whole / "model" / "model.safetensors")
+    assert read(run / "model" / "config.json") == read(whole / "model" / "config.json")
+
+
+@every_run
+def test_a_new_run_learns_as_the_old_one(run: Path) -> None:
+    for _ in heedful.train(heedful.load_recipe("recipe.yaml"), run / "again"):
+        pass
+    same(losses(run / "again"), losses(run), LEARNED)
+    for file in (one.name for one in run.glob("*.json") if one.name in ("tokenizer.json", "words.json", "images.json")):
+        assert (run / "again" / file).read_bytes() == (run / file).read_bytes()
+    same_tensors(checkpoint(run / "again", 30) / "model.safetensors", checkpoint(run, 30) / "model.safetensors")
+
+
+# ------------------------------------------------------------------ views
+@pytest.mark.parametrize("name", ASKED)
+def test_a_view_answers_as_before(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = read(PACKETS / f"{name}.json")
+    copy = tmp_path / asked["run"]
+    shutil.copytree(RUNS / asked["run"], copy)
+    monkeypatch.chdir(copy)
+    words, arrays = packet(copy, asked["view"], asked["call"], asked["question"])
+    same(words, asked["words"])
+    assert list(arrays) == list(asked["arrays"])
+    for key, array in arrays.items():
+        same_array(array, asked["arrays"][key])
