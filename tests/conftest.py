@@ -2,6 +2,7 @@
 
 import os
 import signal
+import tempfile
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -14,6 +15,10 @@ from claim_marks import pytest_make_collect_report, pytest_runtest_makereport
 __all__ = ["pytest_make_collect_report", "pytest_runtest_makereport"]
 
 torch.set_num_threads(1)
+
+# torch.compile keeps its machine code for the next process, also where that one may not use the same instructions.
+CODE = f"heedful-compiled-{os.getuid()}-{torch.__version__}-{torch.backends.cpu.get_cpu_capability()}".replace(" ", "-")
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(tempfile.gettempdir(), CODE))
 
 # What a shell or a scheduler may have ignored or blocked; programs that tests start inherit it from here.
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGPIPE):
