@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 import heedful
@@ -159,6 +160,9 @@ def test_an_old_run_goes_on_to_the_same_end(run: Path) -> None:
 
 @every_run
 def test_a_new_run_learns_as_the_old_one(run: Path) -> None:
+    then = read(run / "env.json")["torch"]
+    if [*torch.__version__.split(".")[:2]] != then.split(".")[:2]:
+        pytest.skip(f"recorded with torch {then}, whose initial weights are other random numbers")
     for _ in heedful.train(heedful.load_recipe("recipe.yaml"), run / "again"):
         pass
     same(losses(run / "again"), losses(run), LEARNED)

@@ -103,8 +103,7 @@ class Look(nn.Module):
 
     def forward(self, q: Tensor, source: Source, at: Tensor) -> tuple[Tensor, Tensor | None]:
         """Contexts (R, T, M) of queries (R, T, H) at the steps `at` (T,); of a hard look also log p(choice) (R, T)."""
-        rows, steps, _ = q.shape
-        count = len(source.real)
+        rows, steps, count = len(q), q.shape[1], len(source.real)
         q = q.unflatten(0, (count, -1)).flatten(1, 2)  # (B, W * T, H)
         mask, bias = self.span(q, source, at.repeat(rows // count))
         logs: list[Tensor] = []

@@ -9,6 +9,7 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -115,7 +116,8 @@ class Tokenizer:
             return cls(listed(config, corpus).to_str(), "tokenizer")
         engine = untrained(config)
         try:
-            engine.train_from_iterator(corpus, trainer(config, engine, corpus))
+            with one_by_one() if isinstance(config, Unigram) else nullcontext():
+                engine.train_from_iterator(corpus, trainer(config, engine, corpus))
         except Exception as error:  # the package raises nothing more special
             raise UserError(
                 f"the tokenizer cannot be trained: {error}",
@@ -305,6 +307,21 @@ def trainer(config: Bpe | WordPiece | Unigram, engine: tokenizers.Tokenizer, cor
     return trainers.UnigramTrainer(
         vocab_size=config.vocab, special_tokens=list(SPECIAL), unk_token=SPECIAL[Tokenizer.unk], show_progress=False
     )
+
+
+@contextmanager
+def one_by_one() -> Iterator[None]:
+    """Let `tokenizers` use one thread: several add up a unigram model's counts in the order in which they are done."""
+    name = "TOKENIZERS_PARALLELISM"
+    former = os.environ.get(name)
+    os.environ[name] = "false"
+    try:
+        yield
+    finally:
+        if former is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = former
 
 
 def piece_trainer(
