@@ -44,7 +44,7 @@ def batches(length: int) -> list[Any]:
     """Four batches of random tokens, all of one length."""
     import torch
 
-    from heedful.data.pretraining import PretrainingBatch
+    from heedful.data.text.pretraining import PretrainingBatch
 
     luck, rows = torch.Generator().manual_seed(1), CASES[length]
     hidden, made = int(0.15 * length), []
@@ -83,8 +83,8 @@ def train_peer(size: str, length: int) -> dict[str, Any]:
     import torch.nn.functional as F
     from transformers import BertConfig, BertForPreTraining
 
-    from heedful.hf.bert import table
-    from heedful.hf.convert import write
+    from heedful.hub.bert import table
+    from heedful.hub.rules import write
 
     mine = ours(size)
     c = mine.config
@@ -143,7 +143,7 @@ def train_ours(size: str, length: int) -> dict[str, Any]:
 
     from heedful.tasks.pretraining import pretraining_loss
     from heedful.training.configs import Budget, TrainConfig
-    from heedful.training.distributed import Spread
+    from heedful.training.distributed.team import Spread
     from heedful.training.optim import make_optimizer
     from heedful.training.step import GraphedStep, PlainStep
 

@@ -274,9 +274,9 @@ def mixed(folder: Path) -> dict[str, float]:
 
     from heedful import load
     from heedful.blocks.layouts import Padded
-    from heedful.data.documents import documents_of
     from heedful.data.embedded import LibraryProse
-    from heedful.data.sequences import padded
+    from heedful.data.labelled.sequences import padded
+    from heedful.data.text.documents import documents_of
     from heedful.tasks.embedding import Texts, mean
 
     torch.set_num_threads(THREADS)
@@ -314,10 +314,10 @@ def mixed(folder: Path) -> dict[str, float]:
 
 def token_rows(folder: Path, count: int) -> list[list[int]]:
     """English prose in rows of exactly so many tokens, special ones included."""
-    from heedful.data.documents import read_documents
     from heedful.data.embedded import LibraryProse
-    from heedful.data.wordpieces import joined
-    from heedful.hf.vocabularies import tokenizer_in
+    from heedful.data.text.documents import read_documents
+    from heedful.data.tokenizers.wordpieces import joined
+    from heedful.hub.vocabularies import tokenizer_in
 
     tokenizer = tokenizer_in(folder, 30_522)
     assert tokenizer is not None

@@ -24,12 +24,12 @@ from typing import Any
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
-from heedful.data.documents import TextDocuments, library_documents
 from heedful.data.embedded import LibraryProse
-from heedful.data.feed import Place, feed
-from heedful.data.pretraining import EncodedDocuments, PretrainingBatches, Rules, encode_documents
-from heedful.data.tokenizers import WordPiece
-from heedful.data.wordpieces import PieceFile, WordPieces, pieces_of
+from heedful.data.text.documents import TextDocuments, library_documents
+from heedful.data.text.pretraining import EncodedDocuments, PretrainingBatches, Rules, encode_documents
+from heedful.data.tokenizers.tokenizer import WordPiece
+from heedful.data.tokenizers.wordpieces import PieceFile, WordPieces, pieces_of
+from heedful.data.workers import Place, feed
 
 ROOM = 32_768
 

@@ -31,11 +31,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 import torch
 from safetensors.torch import save_file
 
+from heedful.files import writing as files
 from heedful.models import build
 from heedful.models.configs import TransformerConfig
-from heedful.training import files
-from heedful.training.checkpoint import RunFolder
-from heedful.training.saving import Saver
+from heedful.training.checkpoint.folder import RunFolder
+from heedful.training.checkpoint.saver import Saver
 
 SIZES = {
     "base": TransformerConfig(vocab=37_000, width=512, heads=8, encoder_layers=6, decoder_layers=6, hidden=2048),

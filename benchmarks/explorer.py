@@ -32,14 +32,14 @@ sys.path[:0] = [str(ROOT / "src")]
 
 import torch  # noqa: E402
 
-from heedful.data.wordpieces import WordPieces  # noqa: E402
-from heedful.explore.guard import Policy, serving  # noqa: E402
-from heedful.explore.page import built  # noqa: E402
-from heedful.explore.server import application  # noqa: E402
+from heedful.data.tokenizers.wordpieces import WordPieces  # noqa: E402
+from heedful.explore.server.app import application  # noqa: E402
+from heedful.explore.server.guard import Policy, serving  # noqa: E402
+from heedful.explore.server.page import built  # noqa: E402
 from heedful.explore.subjects import Explorer  # noqa: E402
 from heedful.models.bert import Bert  # noqa: E402
 from heedful.models.configs import BertConfig  # noqa: E402
-from heedful.training.portable import write_model  # noqa: E402
+from heedful.runs.model_folder import write_model  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "explorer.json"
 WORDS, VOCAB = 2000, 30_522

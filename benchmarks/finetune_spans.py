@@ -21,8 +21,8 @@ def tagging(args: Any) -> dict[str, float]:
     import torch
     from finetune import began, loop
 
-    from heedful.data.conll import Conll, labels_of
-    from heedful.training.spans import chunk_scores
+    from heedful.data.formats.conll import Conll, labels_of
+    from heedful.training.span_metrics import chunk_scores
 
     source = Conll(root=args.data, train=CONLL[0], valid=CONLL[1])
     train, valid = source.read("train").sentences, source.read("valid").sentences
@@ -65,8 +65,8 @@ def answering(args: Any) -> dict[str, float]:
     import torch
     from finetune import began, loop
 
-    from heedful.data.squad import Squad
-    from heedful.training.spans import answer_scores
+    from heedful.data.formats.squad import Squad
+    from heedful.training.span_metrics import answer_scores
 
     source = Squad(root=args.data, train=SQUAD[0], valid=SQUAD[1])
     train, valid = source.read("train").questions, source.read("valid").questions

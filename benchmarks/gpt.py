@@ -57,8 +57,8 @@ def theirs(mine: Any, dtype: Any) -> Any:
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    from heedful.hf.convert import write
-    from heedful.hf.gpt import table
+    from heedful.hub.gpt import table
+    from heedful.hub.rules import write
 
     config = GPT2Config(
         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, attn_implementation="sdpa", bos_token_id=0, eos_token_id=0,
@@ -203,11 +203,11 @@ def train_ours() -> dict[str, Any]:
     """As `heedful train` does it with compile: true on a GPU."""
     import torch
 
-    from heedful.data.windows import TextBatch
+    from heedful.data.text.windows import TextBatch
     from heedful.tasks.compiled import compiled
     from heedful.tasks.perplexity import ahead_loss
     from heedful.training.configs import Budget, TrainConfig
-    from heedful.training.distributed import Spread
+    from heedful.training.distributed.team import Spread
     from heedful.training.optim import make_optimizer
     from heedful.training.step import GraphedStep, PlainStep
 

@@ -53,7 +53,7 @@ def compared(net: str, eps_place: str, data: Path, steps: int, file: Path) -> di
     import numpy as np
     import torch
 
-    from heedful.data.image_batches import EncodedImages, ImageBatches
+    from heedful.data.images.batches import EncodedImages, ImageBatches
     from heedful.jobs import job_of
     from heedful.models import build
     from heedful.recipe import load_recipe

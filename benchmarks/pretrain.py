@@ -27,8 +27,8 @@ def learn_as_peer(run: Path, settings: list[str]) -> dict[str, Any]:
     from transformers import BertConfig as PeerConfig
     from transformers import BertForPreTraining
 
-    from heedful.hf.bert import canonical, table
-    from heedful.hf.convert import read, write
+    from heedful.hub.bert import canonical, table
+    from heedful.hub.rules import read, write
     from heedful.jobs import job_of
     from heedful.models import build
     from heedful.recipe import load_recipe

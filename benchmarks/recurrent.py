@@ -96,7 +96,7 @@ def batches() -> list[Any]:
     """Four batches of random tokens, all of one length."""
     import torch
 
-    from heedful.data.batches import PairBatch
+    from heedful.data.pairs.batches import PairBatch
 
     luck, full = torch.Generator().manual_seed(1), torch.full((BATCH,), LENGTH)
     made = []
@@ -170,7 +170,7 @@ def train_ours() -> dict[str, Any]:
 
     from heedful.tasks.translation import translation_loss
     from heedful.training.configs import Budget, TrainConfig
-    from heedful.training.distributed import Team
+    from heedful.training.distributed.team import Team
     from heedful.training.optim import make_optimizer
     from heedful.training.step import GraphedStep, PlainStep
 

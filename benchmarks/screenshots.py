@@ -27,10 +27,10 @@ sys.path[:0] = [str(ROOT / "src")]
 
 from PIL import Image  # noqa: E402
 
-from heedful.commands.convert import convert_verb  # noqa: E402
-from heedful.commands.train import run_to_end  # noqa: E402
-from heedful.explore.guard import Policy, serving  # noqa: E402
-from heedful.explore.server import application  # noqa: E402
+from heedful.cli.convert import convert_verb  # noqa: E402
+from heedful.cli.train import run_to_end  # noqa: E402
+from heedful.explore.server.app import application  # noqa: E402
+from heedful.explore.server.guard import Policy, serving  # noqa: E402
 from heedful.explore.subjects import Explorer  # noqa: E402
 from heedful.explore.views import VIEWS  # noqa: E402
 from heedful.recipe import load_recipe  # noqa: E402

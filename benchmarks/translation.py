@@ -167,11 +167,11 @@ def train_ours() -> dict[str, Any]:
     import numpy as np
     import torch
 
-    from heedful.data.batches import Batches, Encoded, Ragged
+    from heedful.data.pairs.batches import Batches, Encoded, Ragged
     from heedful.tasks.compiled import compiled
     from heedful.tasks.translation import translation_loss
     from heedful.training.configs import Budget, TrainConfig
-    from heedful.training.distributed import Spread
+    from heedful.training.distributed.team import Spread
     from heedful.training.optim import make_optimizer
     from heedful.training.step import GraphedStep, PlainStep
 

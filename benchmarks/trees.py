@@ -74,9 +74,9 @@ def tree_speed(form: str, batches: int, threads: int) -> dict[str, Any]:
     import numpy as np
     import torch
 
-    from heedful.data.tree_batches import encode_trees
-    from heedful.data.trees import WordsConfig, parse_tree
-    from heedful.data.words import Words
+    from heedful.data.tokenizers.words import Words
+    from heedful.data.trees.batches import encode_trees
+    from heedful.data.trees.treebank import WordsConfig, parse_tree
     from heedful.models import build
     from heedful.models.configs import TreeLSTMConfig
     from heedful.tasks.tree_classification import tree_loss

@@ -38,8 +38,8 @@ def learn_as_peer(run: Path, settings: list[str]) -> dict[str, Any]:
     import torch.nn.functional as F
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    from heedful.hf.convert import read, write
-    from heedful.hf.gpt import canonical, table
+    from heedful.hub.gpt import canonical, table
+    from heedful.hub.rules import read, write
     from heedful.jobs import job_of
     from heedful.models import build
     from heedful.recipe import load_recipe

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heedful import WordVectors, load_vectors
-from heedful.data.sources import lines
-from heedful.skipgram import LONGEST, WORD, SkipGramConfig, read_corpus, train_vectors
+from heedful.data.formats.sources import lines
+from heedful.extras.word2vec import LONGEST, WORD, SkipGramConfig, read_corpus, train_vectors
 
 
 def ours(path: Path, config: SkipGramConfig) -> tuple[WordVectors, float]:

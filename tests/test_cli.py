@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from heedful import cli
+from heedful.cli import app as cli
 from heedful.errors import UserError
-from heedful.scoring import results
-from heedful.training import files
+from heedful.files import writing as files
+from heedful.runs.evaluate import results
 
 TINY = (
     "data.train=300", "data.valid=10", "data.test=20", "tokenizer.vocab=90", "model.width=16", "model.heads=2",
@@ -241,8 +241,8 @@ def test_a_stopped_run_is_saved_and_goes_on(tmp_path: Path, heedful: Run, sent: 
     step = int(saved.name.removeprefix("step-"))
     assert 0 < step < 99999
     if sent == signal.SIGINT:
-        from heedful.experiment import Started, train
         from heedful.recipe import load_recipe
+        from heedful.runs.train import Started, train
 
         recipe = load_recipe("numbers", [*words, "train.budget.steps=99999"])
         events = train(recipe, folder)
@@ -256,7 +256,7 @@ def test_a_run_that_is_stopped_at_once_says_what_there_is_to_go_on_from(
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("heedful.commands.train.train", stopped)
+    monkeypatch.setattr("heedful.cli.train.train", stopped)
     code, out, _ = heedful("train", "numbers", *TINY, "--run", tmp_path / "run")
     assert code == 130
     assert "the same command begins anew, since nothing was saved yet" in out
@@ -268,7 +268,7 @@ def test_a_run_that_is_stopped_at_once_says_what_there_is_to_go_on_from(
 
 
 def test_a_second_wish_to_stop_is_heeded_at_once() -> None:
-    from heedful.commands.train import Stopper
+    from heedful.cli.train import Stopper
 
     stopper = Stopper()
     with pytest.raises(KeyboardInterrupt):
@@ -286,7 +286,7 @@ def test_a_lack_of_memory_is_told_kindly(tmp_path: Path, heedful: Run, monkeypat
     def greedy(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB")
 
-    monkeypatch.setattr("heedful.commands.train.train", greedy)
+    monkeypatch.setattr("heedful.cli.train.train", greedy)
     code, _, err = heedful("train", "numbers", *TINY, "--run", tmp_path / "run")
     assert code == 71
     assert "lower train.batch_tokens" in err
@@ -507,7 +507,7 @@ def test_runs_lists_what_is_there(run: Path, heedful: Run, tmp_path: Path, monke
 
 
 def test_claims_prints_the_sheet(heedful: Run) -> None:
-    from heedful.claims import render, sheet
+    from heedful.lectures.claims import render, sheet
 
     assert heedful("claims")[1] == render(sheet())
 
@@ -571,7 +571,7 @@ def test_generate_goes_on_with_each_line_of_stdin(written: Path, heedful: Run, m
     prompts, words = ["Shall I", "", "Thou", "to a", "lovely"], ("--json", "--length", 8, "--seed", 3)
     given = [json.loads(line) for line in heedful("generate", written, *prompts, *words)[1].splitlines()]
     assert [told["prompt"] for told in given] == prompts
-    monkeypatch.setattr("heedful.commands.generate.TOGETHER", 2)
+    monkeypatch.setattr("heedful.cli.generate.TOGETHER", 2)
     for dash in (["-"], []):
         code, out, err = heedful("generate", written, *dash, *words, stdin="\n".join(prompts).encode())
         assert (code, err) == (0, "")

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heedful import cli
-from heedful.experiment import train
+from heedful.cli import app as cli
 from heedful.jobs import Evaluated, job_of
 from heedful.recipe import load_recipe
+from heedful.runs.train import train
 from heedful.training.metrics import f1, matthews
 
 TINY = [

@@ -14,13 +14,14 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from heedful import cli, load
-from heedful.commands import embed
-from heedful.data.tokenizers import WordPiece
-from heedful.data.wordpieces import WordPieces
+from heedful import load
+from heedful.cli import app as cli
+from heedful.cli import embed
+from heedful.data.tokenizers.tokenizer import WordPiece
+from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.models import build
 from heedful.models.configs import BertConfig
-from heedful.training.portable import write_model
+from heedful.runs.model_folder import write_model
 from tolerance import close
 
 TEXTS = ["the cat sat", "a dog", "", "the old cat sat on a mat", "[MASK]"]

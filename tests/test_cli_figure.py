@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import pytest
 from PIL import Image
 
-from heedful import cli
-from heedful.commands import figure
+from heedful.cli import app as cli
+from heedful.cli import figure
 from heedful.config import Config
-from heedful.studies import FIGURES, Progress, Table
+from heedful.lectures import FIGURES, Progress, Table
 
 SMALL = ("gradient-distance", "distance=30", "hidden=3", "singular=[0.5, 2.0]")
 
@@ -109,7 +109,7 @@ def test_a_picture_that_cannot_be_written_is_no_traceback(heedful: Run, monkeypa
     def full(self: object, path: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("heedful.figures.Page.save", full)
+    monkeypatch.setattr("heedful.plots.figures.Page.save", full)
     code, _, err = heedful(*SMALL)
     assert code != 0
     assert "gradient-distance.png" in err
@@ -117,7 +117,7 @@ def test_a_picture_that_cannot_be_written_is_no_traceback(heedful: Run, monkeypa
 
 def test_long_waits_are_told_in_a_log(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     clock = iter(range(0, 100, 3))
-    monkeypatch.setattr("heedful.commands.figure.time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("heedful.cli.figure.time.monotonic", lambda: float(next(clock)))
 
     def study():  # type: ignore[no-untyped-def]
         for tenth in range(10):

@@ -16,10 +16,10 @@ import pytest
 import torch
 
 import heedful as library
-from heedful import cli
-from heedful.data.bytepairs import BytePair, BytePairs
-from heedful.data.tokenizers import WordPiece
-from heedful.data.wordpieces import WordPieces
+from heedful.cli import app as cli
+from heedful.data.tokenizers.byte_pairs import BytePair, BytePairs
+from heedful.data.tokenizers.tokenizer import WordPiece
+from heedful.data.tokenizers.wordpieces import WordPieces
 
 TEXT = "The child came home from school. A rose is a rose is a rose; naïve café 日本 🙂"
 Run = Callable[..., tuple[int, str, str]]

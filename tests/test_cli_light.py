@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from heedful import __version__, cli
+from heedful import __version__
+from heedful.cli import app as cli
 from heedful.errors import UserError
 from heedful.recipe import load_recipe
 
@@ -126,7 +127,7 @@ def test_only_autoencoders_are_shown_with_a_table(
 
 
 def test_ever_fewer_epochs_get_a_line() -> None:
-    from heedful.commands.display import is_round
+    from heedful.cli.display import is_round
 
     told = [epoch for epoch in range(1, 1001) if is_round(epoch)]
     assert told == [*range(1, 10), *range(10, 100, 10), *range(100, 1001, 100)]
@@ -144,7 +145,7 @@ def test_ever_fewer_epochs_get_a_line() -> None:
 def test_a_shell_completes_verbs_options_and_recipes(words: tuple[str, ...], found: set[str], tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("{}")
     line = {"COMP_WORDS": " ".join(["heedful", *words]), "COMP_CWORD": str(len(words))}
-    asked = "import sys; from heedful.cli import app; sys.argv = ['heedful']; "
+    asked = "import sys; from heedful.cli.app import app; sys.argv = ['heedful']; "
     asked += "import atexit; atexit.register(lambda: print('torch' in sys.modules)); app(prog_name='heedful')"
     ran = subprocess.run(
         [sys.executable, "-c", asked], capture_output=True, text=True, cwd=tmp_path, timeout=60,

@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from heedful import cli, galleries, load
-from heedful.commands import reconstruct
+from heedful import load
+from heedful.cli import app as cli
+from heedful.cli import reconstruct
 from heedful.data.embedded import Digits
-from heedful.data.images import ImageFolders
-from heedful.experiment import train
+from heedful.data.images.sources import ImageFolders
+from heedful.plots import image_grid as galleries
 from heedful.recipe import load_recipe
+from heedful.runs.train import train
 from heedful.tasks.reconstruction import Painter
 from tolerance import close
 

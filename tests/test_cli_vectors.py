@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heedful import cli
+from heedful.cli import app as cli
 from heedful.data.word_vectors import WordVectors, load_vectors
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from heedful import demo
+from heedful.cli import demo
 from heedful.data.embedded import NumberWords
-from heedful.loading import load
 from heedful.recipe import Recipe, load_recipe
-from heedful.scoring import results
+from heedful.runs.evaluate import results
+from heedful.runs.load import load
 
 TINY = ["tokenizer.vocab=90", "model.width=16", "model.heads=2", "model.hidden=32", "train.budget.steps=3"]
 
@@ -58,7 +58,7 @@ def test_the_demo_ends_by_offering_the_explorer(
     tmp_path: Path, quick: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, opened = tmp_path / "demo", list[object]()
-    monkeypatch.setattr("heedful.commands.explore.explore_verb", lambda folders, *rest: opened.append(folders))
+    monkeypatch.setattr("heedful.cli.explore.explore_verb", lambda folders, *rest: opened.append(folders))
     monkeypatch.setattr("typer.confirm", lambda question, default: "browser" in question)
     demo.demo_verb(run)
     assert f"heedful explore {run}" in capsys.readouterr().out

@@ -17,25 +17,25 @@ import typer.main
 from pydantic_core import PydanticUndefined
 
 import heedful
-from heedful.cli import app
+from heedful.cli.app import app
 from heedful.config import Config
-from heedful.data.bytepairs import BytePair, BytePairFiles
-from heedful.data.choices import ChoicesTable
-from heedful.data.conll import Conll, JsonTags
-from heedful.data.corpora import TokenFiles
-from heedful.data.documents import Documents, JsonDocuments, TextDocuments
 from heedful.data.embedded import Digits, LibraryProse, NumberLanguages, NumberWords
 from heedful.data.embedding_init import EmbeddingInit
-from heedful.data.images import ArrayFile, ArrayImages, CsvImages, IdxImages, ImageFiles, ImageFolders
-from heedful.data.sources import Files, Jsonl, ParallelFiles, Tsv
-from heedful.data.squad import JsonQuestions, Squad, WindowsConfig
-from heedful.data.tables import CsvTable, JsonlTable, TsvTable
-from heedful.data.text import TextFiles
-from heedful.data.token_text import TokenizedText
-from heedful.data.tokenizers import Bpe, Characters, Unigram, WholeWords, WordPiece
-from heedful.data.trees import SentimentTrees, WordsConfig
-from heedful.data.wordpieces import PieceFile
-from heedful.explore.page import is_built
+from heedful.data.formats.conll import Conll, JsonTags
+from heedful.data.formats.sources import Files, Jsonl, ParallelFiles, Tsv
+from heedful.data.formats.squad import JsonQuestions, Squad, WindowsConfig
+from heedful.data.formats.tables import CsvTable, JsonlTable, TsvTable
+from heedful.data.images.sources import ArrayFile, ArrayImages, CsvImages, IdxImages, ImageFiles, ImageFolders
+from heedful.data.labelled.choices import ChoicesTable
+from heedful.data.text.documents import Documents, JsonDocuments, TextDocuments
+from heedful.data.text.files import TextFiles
+from heedful.data.text.token_documents import TokenFiles
+from heedful.data.text.token_text import TokenizedText
+from heedful.data.tokenizers.byte_pairs import BytePair, BytePairFiles
+from heedful.data.tokenizers.tokenizer import Bpe, Characters, Unigram, WholeWords, WordPiece
+from heedful.data.tokenizers.wordpieces import PieceFile
+from heedful.data.trees.treebank import SentimentTrees, WordsConfig
+from heedful.explore.server.page import is_built
 from heedful.models.configs import (
     SIZES,
     AnswererConfig,

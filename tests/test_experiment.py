@@ -17,17 +17,17 @@ from typing import Any
 import pytest
 import torch
 
-from heedful import experiment
-from heedful.data.tokenizers import Tokenizer, WordPiece
+from heedful.data.tokenizers.tokenizer import Tokenizer, WordPiece
 from heedful.errors import UserError
-from heedful.experiment import Finished, Happening, Stage, Started, average, curve, train
-from heedful.loading import few_threads, load
+from heedful.files import writing as files
 from heedful.models import build
 from heedful.models.configs import SIZES
 from heedful.recipe import Recipe, load_recipe
-from heedful.scoring import Evaluated, results, scored
-from heedful.training import files
-from heedful.training.checkpoint import newest
+from heedful.runs import train as experiment
+from heedful.runs.evaluate import Evaluated, results, scored
+from heedful.runs.load import few_threads, load
+from heedful.runs.train import Finished, Happening, Stage, Started, average, curve, train
+from heedful.training.checkpoint.folder import newest
 from heedful.training.loop import Epoch, Saved, Step
 from heedful.training.metrics import Score
 from heedful.training.optim import Cosine
@@ -99,7 +99,7 @@ from pathlib import Path
 
 import torch
 
-from heedful.experiment import Step, train
+from heedful.runs.train import Step, train
 from heedful.recipe import load_recipe
 from heedful.training import files
 
@@ -320,7 +320,7 @@ def test_the_curve_shows_training_and_validation_alone(
     copied: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     drawn: list[dict[str, tuple[list[int], list[float]]]] = []
-    monkeypatch.setattr("heedful.figures.curves", lambda series, *rest: drawn.append(series))
+    monkeypatch.setattr("heedful.plots.figures.curves", lambda series, *rest: drawn.append(series))
     assert curve(copied, "nats a token") == copied / "loss.png"
     assert drawn[0]["train"][0] == list(range(1, 41))
     assert drawn[0]["valid"][0] == [10, 20, 30, 40]  # the loss on the test set is not one of them
@@ -706,7 +706,7 @@ def test_a_full_disk_at_the_end_keeps_what_was_trained(tmp_path: Path, monkeypat
 
 
 def test_a_model_that_no_memory_holds_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heedful.experiment.job_of", lambda _: pytest.fail("nothing is read or built"))
+    monkeypatch.setattr("heedful.runs.train.job_of", lambda _: pytest.fail("nothing is read or built"))
     with pytest.raises(UserError, match="too large to be trained here") as error:
         list(train(recipe("model.width=8192", "model.hidden=32768", "model.encoder_layers=200"), tmp_path / "run"))
     assert "parameters" in str(error.value.found)

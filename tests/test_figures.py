@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from heedful.figures import QUIET, SERIES, SHADES, Pen, _scale_of_powers, curves, heatmap, heatmaps, text_heatmap
+from heedful.plots.figures import QUIET, SERIES, SHADES, Pen, _scale_of_powers, curves, heatmap, heatmaps, text_heatmap
 
 
 def pixels(path: Path) -> np.ndarray:

@@ -12,8 +12,19 @@ import pytest
 from PIL import Image
 
 from heedful.errors import UserError
-from heedful.figures import DOTS
-from heedful.galleries import LEAST, MOST, SIDE, Column, Sheet, Window, drawn_size, gallery, require_picture, strips
+from heedful.plots.figures import DOTS
+from heedful.plots.image_grid import (
+    LEAST,
+    MOST,
+    SIDE,
+    Column,
+    Sheet,
+    Window,
+    drawn_size,
+    gallery,
+    require_picture,
+    strips,
+)
 
 SVG = "{http://www.w3.org/2000/svg}"
 CHANCE = np.random.default_rng(0)

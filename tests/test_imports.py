@@ -191,7 +191,7 @@ def test_imports_go_down_only(path: Path) -> None:
         ("blocks", "heedful.config", False),
         ("decode", "heedful.blocks.state", True),
         ("decode", "heedful.blocks.statement", False),
-        ("models", "heedful.data.batches", False),
+        ("models", "heedful.data.pairs.batches", False),
         ("data", ".sources", False),
         ("tasks", "heedful.blocks.layouts", True),
         ("tasks", "heedful.blocks.attention", False),
@@ -200,12 +200,12 @@ def test_imports_go_down_only(path: Path) -> None:
         ("experiment", "heedful.recipe", True),
         ("experiment", "heedful.jobs", True),
         ("jobs", "heedful.tasks.translation", True),
-        ("jobs", "heedful.loading", False),
+        ("jobs", "heedful.runs.load", False),
         ("tasks", "heedful.jobs", False),
+        ("experiment", "heedful.cli.app", False),
+        ("cli", "heedful.runs.train", True),
+        ("commands", "heedful.runs.train", True),
         ("experiment", "heedful.cli", False),
-        ("cli", "heedful.experiment", True),
-        ("commands", "heedful.experiment", True),
-        ("experiment", "heedful.commands", False),
         ("cli", "transformers", False),
     ],
 )
@@ -228,7 +228,7 @@ LIGHT += [("train", "--help"), ("translate", "--help"), ("demo", "--help"), ("cl
 @pytest.mark.parametrize("words", LIGHT, ids=" ".join)
 def test_light_verbs_load_nothing_heavy(words: tuple[str, ...]) -> None:
     script = (
-        "import sys\nfrom heedful.cli import main\n"
+        "import sys\nfrom heedful.cli.app import main\n"
         f"sys.argv = ['heedful', *{words!r}]\n"
         "try:\n    main()\nexcept SystemExit as left:\n    assert not left.code, left.code\n"
         f"print('LOADED', sorted({HEAVY!r} & set(sys.modules)))\n"

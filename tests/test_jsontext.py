@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from heedful.jsontext import DEEPEST, read_json
+from heedful.files.json import DEEPEST, read_json
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from heedful import letters
-from heedful.letters import written
+from heedful.plots import fonts as letters
+from heedful.plots.fonts import written
 
 
 def ink(text: str, pixels: int = 40) -> np.ndarray:

@@ -15,21 +15,21 @@ import pytest
 import torch
 from torch import nn
 
-from heedful import cli
 from heedful.blocks.losses import Loss
-from heedful.commands.convert import require_convertible
+from heedful.cli import app as cli
+from heedful.cli.convert import require_convertible
 from heedful.errors import UserError
-from heedful.estimators.pca import PCA
-from heedful.experiment import train
-from heedful.hf.causal_configs import config_in
-from heedful.hf.configs import config_of
+from heedful.extras.estimators.pca import PCA
+from heedful.files.writing import disk_errors
+from heedful.hub.causal_configs import config_in
+from heedful.hub.configs import config_of
 from heedful.jobs import Evaluated, job_of
 from heedful.models.configs.layers import Dense
 from heedful.recipe import load_recipe
-from heedful.training.distributed import find_seat
-from heedful.training.files import disk_errors
-from heedful.training.finite import not_finite
+from heedful.runs.train import train
+from heedful.training.distributed.team import find_seat
 from heedful.training.metrics import Score
+from heedful.training.nan_checks import not_finite
 
 Run = Callable[..., tuple[int, str]]
 TINY = (

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import heedful
-from heedful import cli
+from heedful.cli import app as cli
 from heedful.errors import UserError
-from heedful.reading import entries, exists, is_file, is_folder, open_file, read_file, require_folder
+from heedful.files.reading import entries, exists, is_file, is_folder, open_file, read_file, require_folder
 
 SOURCE = Path(heedful.__file__).parent
 
@@ -188,10 +188,11 @@ def waited(*_: object) -> None:
     raise AssertionError("somebody waits for a pipe")
 
 
-# Files are opened and paths are asked about in heedful.reading alone; what is listed here reads Heedful's own files or
-# the system's.
+# Files are opened and paths are asked about in heedful.files.reading alone; what is listed here reads Heedful's own
+# files or the system's.
 ELSEWHERE = {
-    "shapes.py", "explore/page.py", "explore/views/source.py", "training/vigil.py", "training/environment.py",
+    "shapes.py", "explore/server/page.py", "explore/views/source.py", "training/distributed/heartbeat.py",
+    "training/environment.py",
     "recipe/__init__.py", "data/embedded.py",
 }  # fmt: skip
 READS = re.compile(

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from heedful import paintings, report
-from heedful.data.images import Images
-from heedful.experiment import Finished, Happening, Noted, Stage, train
+from heedful.data.images.sources import Images
 from heedful.jobs import Evaluated, job_of
-from heedful.loading import load
+from heedful.plots import autoencoder_plots as paintings
 from heedful.recipe import load_recipe
-from heedful.report import page, write_report
+from heedful.runs import report
+from heedful.runs.load import load
+from heedful.runs.report import page, write_report
+from heedful.runs.train import Finished, Happening, Noted, Stage, train
 from heedful.training.metrics import Score
 
 DIGITS = ["data.train=100", "data.valid=20", "data.test=80", "train.budget.epochs=1", "train.evaluate_every=2"]

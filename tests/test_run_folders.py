@@ -12,17 +12,17 @@ import pytest
 import torch
 from typer.main import get_command
 
-from heedful.cli import app
+from heedful.cli.app import app
 from heedful.errors import UserError
-from heedful.experiment import Finished, Happening, Noted, Stage, Started, train
 from heedful.jobs import translation
-from heedful.loading import load
 from heedful.recipe import Recipe, load_recipe
-from heedful.scoring import Evaluated, results, used
-from heedful.training.checkpoint import newest
+from heedful.runs.evaluate import Evaluated, results, used
+from heedful.runs.load import load
+from heedful.runs.train import Finished, Happening, Noted, Stage, Started, train
+from heedful.training.checkpoint.folder import newest
+from heedful.training.checkpoint.manifest import read_manifest
 from heedful.training.loop import Step
 from heedful.training.metrics import Score
-from heedful.training.sealed import read_manifest
 
 WORDS = (("one", "eins"), ("two", "zwei"), ("three", "drei"), ("four", "vier"))
 TINY = [
@@ -191,7 +191,7 @@ def test_a_model_of_another_run_is_refused_and_written_anew(
 
 def as_before(run: Path) -> None:
     """Make a folder such as the version before this one left it: nothing is recorded of what belongs together."""
-    from heedful.training.sealed import commit
+    from heedful.training.checkpoint.manifest import commit
 
     for folder in [*run.glob("checkpoints/*"), *run.glob("model")]:
         manifest = read_manifest(folder)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from heedful import skipgram
 from heedful.errors import UserError
-from heedful.skipgram import BLOCK, DRAWN, Corpus, Plan, SkipGramConfig, Table, learn, read_corpus, train_vectors
+from heedful.extras import word2vec as skipgram
+from heedful.extras.word2vec import BLOCK, DRAWN, Corpus, Plan, SkipGramConfig, Table, learn, read_corpus, train_vectors
 
 
 def text(path: Path, lines: int = 400) -> Path:

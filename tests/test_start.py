@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from heedful import experiment
 from heedful.errors import UserError
-from heedful.experiment import Finished, Started, train
 from heedful.jobs import JOBS
-from heedful.loading import load
 from heedful.recipe import load_recipe
-from heedful.training.checkpoint import newest
+from heedful.runs import train as experiment
+from heedful.runs.load import load
+from heedful.runs.train import Finished, Started, train
+from heedful.training.checkpoint.folder import newest
 
 TRAINED = [
     "train.budget={steps: 2}", "train.evaluate_every=1", "train.save_every=1", "train.samples=0", "train.device=cpu",

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from heedful import cli
-from heedful.commands.train import enough_memory
+from heedful.cli import app as cli
+from heedful.cli.train import enough_memory
 from heedful.errors import EXIT_MEMORY, UserError, lacks_memory
 
 TINY = (

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heedful.errors import UserError
-from heedful.yamltext import LARGEST_FILE, Mark, load_yaml, read_yaml, scalar, write_yaml
+from heedful.files.yaml import LARGEST_FILE, Mark, load_yaml, read_yaml, scalar, write_yaml
 
 
 @pytest.mark.parametrize(

@@ -29,29 +29,29 @@ if TYPE_CHECKING:
     from heedful.blocks.taps import watch
     from heedful.data.word_vectors import WordVectors, load_glove, load_vectors, load_word2vec
     from heedful.errors import UserError
-    from heedful.estimators.autoencoder import Autoencoder, ConvAutoencoder, DenoisingAutoencoder
-    from heedful.estimators.pca import PCA
-    from heedful.experiment import train
     from heedful.explore.export import show
-    from heedful.loading import load
+    from heedful.extras.estimators.autoencoder import Autoencoder, ConvAutoencoder, DenoisingAutoencoder
+    from heedful.extras.estimators.pca import PCA
     from heedful.recipe import load_recipe
+    from heedful.runs.load import load
+    from heedful.runs.train import train
     from heedful.tasks.embedding import Reader
 
 _PLACES = {
-    "Autoencoder": "heedful.estimators.autoencoder",
-    "ConvAutoencoder": "heedful.estimators.autoencoder",
-    "DenoisingAutoencoder": "heedful.estimators.autoencoder",
-    "PCA": "heedful.estimators.pca",
+    "Autoencoder": "heedful.extras.estimators.autoencoder",
+    "ConvAutoencoder": "heedful.extras.estimators.autoencoder",
+    "DenoisingAutoencoder": "heedful.extras.estimators.autoencoder",
+    "PCA": "heedful.extras.estimators.pca",
     "Reader": "heedful.tasks.embedding",
     "UserError": "heedful.errors",
     "WordVectors": "heedful.data.word_vectors",
-    "load": "heedful.loading",
+    "load": "heedful.runs.load",
     "load_glove": "heedful.data.word_vectors",
     "load_recipe": "heedful.recipe",
     "load_vectors": "heedful.data.word_vectors",
     "load_word2vec": "heedful.data.word_vectors",
     "show": "heedful.explore.export",
-    "train": "heedful.experiment",
+    "train": "heedful.runs.train",
     "watch": "heedful.blocks.taps",
 }
 

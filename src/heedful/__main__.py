@@ -10,7 +10,7 @@ def main() -> None:
     heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not so where a shell has it ignored
     if heard:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from heedful.cli import main as run
+    from heedful.cli.app import main as run
 
     if heard:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Discriminator, TypeAdapter, ValidationError
 
 from heedful.errors import UserError, shown
-from heedful.yamltext import DEEPEST, Key, Keys, Marks, halved, load_yaml, read_yaml, scalar, write_yaml
+from heedful.files.yaml import DEEPEST, Key, Keys, Marks, halved, load_yaml, read_yaml, scalar, write_yaml
 
 __all__ = ["Config", "FieldError", "by_kind", "load_yaml", "override", "parse", "render"]
 

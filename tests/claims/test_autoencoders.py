@@ -17,10 +17,10 @@ from torch import Tensor
 
 from heedful.blocks.noise import gaussian
 from heedful.data.embedded import Digits
-from heedful.data.image_batches import EncodedImages, ImageBatch, ImageBatches, encode_images
-from heedful.data.pretraining import PretrainingBatches, Rules, encode_documents
-from heedful.data.tokenizers import WordPiece
-from heedful.data.wordpieces import WordPieces
+from heedful.data.images.batches import EncodedImages, ImageBatch, ImageBatches, encode_images
+from heedful.data.text.pretraining import PretrainingBatches, Rules, encode_documents
+from heedful.data.tokenizers.tokenizer import WordPiece
+from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.models import build
 from heedful.models.autoencoder import Autoencoder
 from heedful.models.configs import BertConfig

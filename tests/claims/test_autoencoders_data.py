@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heedful.data.images import IdxImages, ImageFiles, scaled
+from heedful.data.images.sources import IdxImages, ImageFiles, scaled
 
 MNIST = Path(os.environ.get("HEEDFUL_DATA", "../shared/data"), "mnist")
 

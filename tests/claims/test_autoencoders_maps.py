@@ -15,13 +15,13 @@ from sklearn import decomposition
 from sklearn.datasets import load_digits
 
 from heedful import PCA
-from heedful.data.image_batches import EncodedImages, ImageBatches, encode_images
-from heedful.data.images import scaled
+from heedful.data.images.batches import EncodedImages, ImageBatches, encode_images
+from heedful.data.images.sources import scaled
+from heedful.lectures import Progress
+from heedful.lectures.maps import Maps, Settings, maps
 from heedful.models.autoencoder import Autoencoder
 from heedful.models.configs.autoencoder import dense
 from heedful.recipe import load_recipe
-from heedful.studies import Progress
-from heedful.studies.maps import Maps, Settings, maps
 from heedful.tasks.reconstruction import Noise, reconstruction_loss
 from heedful.training.loop import Counters, fit
 from tolerance import close
@@ -129,12 +129,12 @@ def test_codes_by_tsne_make_a_better_map_than_codes_of_two_numbers(mapped: Maps)
 def test_each_map_is_timed_with_the_codes_that_it_is_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock of our own: what is slow in a map is seen in its figure."""
     now = [0.0]
-    monkeypatch.setattr("heedful.studies.maps.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("heedful.lectures.maps.time.perf_counter", lambda: now[0])
 
     def slow(vectors: Any, perplexity: float, seed: int) -> Any:
         now[0] += vectors.shape[1]  # as if each number took a second
         return vectors[:, :2]
 
-    monkeypatch.setattr("heedful.studies.maps.tsne", slow)
+    monkeypatch.setattr("heedful.lectures.maps.tsne", slow)
     found = drained(maps(lambda: X[:50, :20], lambda: X[:50, :2], X[:50], Y[:50], "0123456789", Settings()))
     assert [one.seconds for one in found.maps] == [20, 0, 64]

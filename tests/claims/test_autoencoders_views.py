@@ -12,17 +12,19 @@ import pytest
 import torch
 from PIL import Image
 
-from heedful import PCA, cli, galleries, load
-from heedful.commands import reconstruct
-from heedful.commands.figure import watched
+from heedful import PCA, load
+from heedful.cli import app as cli
+from heedful.cli import reconstruct
+from heedful.cli.figure import watched
 from heedful.config import parse
 from heedful.data.embedded import Digits
-from heedful.experiment import train
+from heedful.lectures import pooling
 from heedful.models.configs.autoencoder import SIZES
 from heedful.models.configs.layers import MaxPool, Upsample
 from heedful.models.network import Network
+from heedful.plots import image_grid as galleries
 from heedful.recipe.reconstruction import ReconstructionRecipe
-from heedful.studies import pooling
+from heedful.runs.train import train
 from tolerance import close
 
 MODELS = {"dense": 161_804, "conv": 1_185, "denoising": 28_353}

@@ -14,15 +14,15 @@ from sklearn import decomposition
 from torch.utils.flop_counter import FlopCounterMode
 
 from heedful.blocks.taps import watch
-from heedful.data.labelled import encode_texts
-from heedful.data.pretraining import PretrainingBatch, Written, written_batch
-from heedful.data.tokenizers import WordPiece
-from heedful.data.wordpieces import WordPieces
+from heedful.data.labelled.batches import encode_texts
+from heedful.data.text.pretraining import PretrainingBatch, Written, written_batch
+from heedful.data.tokenizers.tokenizer import WordPiece
+from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.lectures.contexts import SENTENCES, WORD, word_vectors
+from heedful.lectures.cost import CLAIMS, Claim, published_work, training_work
+from heedful.lectures.occurrences import flat
 from heedful.models import build
 from heedful.models.configs import SIZES, BertConfig, RnnLMConfig
-from heedful.studies.contexts import SENTENCES, WORD, word_vectors
-from heedful.studies.cost import CLAIMS, Claim, published_work, training_work
-from heedful.studies.occurrences import flat
 from heedful.tasks.embedding import Reader
 from heedful.tasks.pretraining import pretraining_loss
 from tolerance import close, near

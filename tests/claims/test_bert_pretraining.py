@@ -12,10 +12,9 @@ import torch.nn.functional as F
 from sklearn.linear_model import LogisticRegression
 
 from heedful.blocks.layouts import Padded
-from heedful.data.corpora import write_tokens
 from heedful.data.masking import Marks, corrupted
 from heedful.data.order import numbers
-from heedful.data.pretraining import (
+from heedful.data.text.pretraining import (
     FOLLOWS,
     UNRELATED,
     PretrainingBatches,
@@ -25,8 +24,9 @@ from heedful.data.pretraining import (
     tokenized,
     written_batch,
 )
-from heedful.data.tokenizers import WordPiece
-from heedful.data.wordpieces import WordPieces, joined
+from heedful.data.text.token_documents import write_tokens
+from heedful.data.tokenizers.tokenizer import WordPiece
+from heedful.data.tokenizers.wordpieces import WordPieces, joined
 from heedful.jobs.pretraining import PretrainingJob
 from heedful.models import build
 from heedful.models.configs import BertConfig

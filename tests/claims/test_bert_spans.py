@@ -15,16 +15,16 @@ from sklearn.metrics import f1_score
 from torch import Tensor
 
 from heedful.blocks.features import FEATURES
-from heedful.data.conll import Sentence
-from heedful.data.passages import encode_questions
-from heedful.data.squad import Answer, Question, WindowsConfig
-from heedful.data.tagged import NOTHING, encode_tags
-from heedful.data.wordpieces import NAMES, WordPieces
-from heedful.loading import load
+from heedful.data.formats.conll import Sentence
+from heedful.data.formats.squad import Answer, Question, WindowsConfig
+from heedful.data.labelled.passages import encode_questions
+from heedful.data.labelled.tagged import NOTHING, encode_tags
+from heedful.data.tokenizers.wordpieces import NAMES, WordPieces
 from heedful.models.answerer import Answerer
 from heedful.models.configs import SIZES, AnswererConfig, BertConfig, BiLSTMReader, TaggerConfig, encoder_under
 from heedful.models.tagger import Tagger
 from heedful.recipe import load_recipe
+from heedful.runs.load import load
 from heedful.tasks.answering import answer_loss, best_spans, outputs
 from heedful.tasks.reading import layout_of
 from heedful.tasks.tagging import tag_loss

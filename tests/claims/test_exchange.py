@@ -17,10 +17,10 @@ import torch
 import transformers
 
 from heedful.data.word_vectors import WordVectors
-from heedful.hf import pretrained
-from heedful.hf.bert import table
-from heedful.hf.configs import config_of
-from heedful.hf.tensorflow import read_checkpoint
+from heedful.hub import pretrained
+from heedful.hub.bert import table
+from heedful.hub.configs import config_of
+from heedful.hub.tensorflow import read_checkpoint
 from heedful.models.bert import Bert
 from heedful.models.configs import SIZES, BertConfig
 from tolerance import close

@@ -11,10 +11,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from heedful.data.glue import COLUMNS, RESULTS, TASKS, glue_average
-from heedful.experiment import train
+from heedful.data.labelled.glue import COLUMNS, RESULTS, TASKS, glue_average
 from heedful.jobs import job_of
-from heedful.loading import load
 from heedful.models import build
 from heedful.models.configs import (
     AnswererConfig,
@@ -25,6 +23,8 @@ from heedful.models.configs import (
     TaggerConfig,
 )
 from heedful.recipe import load_recipe
+from heedful.runs.load import load
+from heedful.runs.train import train
 from tolerance import close
 
 WIDTH = 24

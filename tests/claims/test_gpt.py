@@ -9,10 +9,10 @@ import pytest
 import torch
 import transformers
 
-from heedful.hf.causal import pretrained_causal
+from heedful.hub.causal import pretrained_causal
+from heedful.lectures import nopos
 from heedful.models.configs.gpt import SIZES
 from heedful.models.gpt import Gpt
-from heedful.studies import nopos
 
 
 def counted(size: str) -> int:

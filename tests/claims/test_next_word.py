@@ -11,14 +11,14 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from heedful.bars import bars
-from heedful.data.bytepairs import BytePair, BytePairs
-from heedful.data.tokenizers import Characters, Tokenizer, WordPiece
-from heedful.data.wordpieces import WordPieces
+from heedful.data.tokenizers.byte_pairs import BytePair, BytePairs
+from heedful.data.tokenizers.tokenizer import Characters, Tokenizer, WordPiece
+from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.configs import BertConfig
 from heedful.models.configs.gpt import GptConfig
+from heedful.plots.bars import bars
 from heedful.tasks.embedding import Reader
 from heedful.tasks.language_model import Writer
 from heedful.tasks.next_word import hidden_words, next_words, sides, word_of

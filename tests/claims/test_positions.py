@@ -9,11 +9,11 @@ import torch
 from PIL import Image
 
 from heedful.blocks.positions import Absent, Fixed, Learned, sinusoid_halves, sinusoids
-from heedful.figures import SERIES, SHADES, curves, heatmap
 from heedful.models.configs import TransformerConfig
 from heedful.models.configs.gpt import GptConfig
 from heedful.models.gpt import Gpt
 from heedful.models.transformer import Transformer
+from heedful.plots.figures import SERIES, SHADES, curves, heatmap
 from tolerance import close, near
 
 

@@ -7,9 +7,9 @@ import torch
 from heedful.blocks.graphs import GraphLSTM, Merging, Order
 from heedful.blocks.grids import GridLSTM
 from heedful.blocks.recurrent import LSTM, unrolled
-from heedful.data.tree_batches import encode_trees
-from heedful.data.trees import Tree, WordsConfig
-from heedful.data.words import Words
+from heedful.data.tokenizers.words import Words
+from heedful.data.trees.batches import encode_trees
+from heedful.data.trees.treebank import Tree, WordsConfig
 from heedful.models.configs import TreeLSTMConfig
 from heedful.models.tree_lstm import TreeLSTM
 from tolerance import close

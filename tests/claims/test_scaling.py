@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from heedful.data.embedded import LibraryProse
-from heedful.experiment import train
-from heedful.scaling.fits import fit
-from heedful.scaling.sweep import measured, plan, read_sizes, read_tokens
+from heedful.extras.scaling.fits import fit
+from heedful.extras.scaling.sweep import measured, plan, read_sizes, read_tokens
+from heedful.runs.train import train
 
 RECIPE = """
 task: {kind: language_model}

@@ -20,9 +20,9 @@ import heedful
 from heedful.blocks.layouts import Padded
 from heedful.blocks.memory import drawn
 from heedful.blocks.taps import watch
-from heedful.data.batches import Batches, PairBatch, encode
 from heedful.data.embedded import NumberWords
-from heedful.data.tokenizers import Tokenizer, WordPiece
+from heedful.data.pairs.batches import Batches, PairBatch, encode
+from heedful.data.tokenizers.tokenizer import Tokenizer, WordPiece
 from heedful.jobs import Evaluated
 from heedful.models import build
 from heedful.models.configs import Score, Seq2SeqConfig

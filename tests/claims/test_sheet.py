@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from claim_marks import claims_in
-from heedful.claims import SECTIONS, render, sheet
+from heedful.lectures.claims import SECTIONS, render, sheet
 
 ROOT = Path(__file__).parents[2]
 

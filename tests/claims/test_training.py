@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 import torch
 
-from heedful.data.batches import Batches, encode
 from heedful.data.embedded import NumberWords
-from heedful.data.tokenizers import Tokenizer, WordPiece
+from heedful.data.pairs.batches import Batches, encode
+from heedful.data.tokenizers.tokenizer import Tokenizer, WordPiece
 from heedful.models import build
 from heedful.models.configs import TransformerConfig
 from heedful.tasks.translation import translation_loss
-from heedful.training.checkpoint import RunFolder, newest
+from heedful.training.checkpoint.folder import RunFolder, newest
+from heedful.training.checkpoint.saver import Saver
 from heedful.training.configs import Budget, TrainConfig
 from heedful.training.loop import Counters, Due, Epoch, Event, Saved, Step, fit
 from heedful.training.optim import AdamW, Constant, Cosine, Linear, Noam, clip
-from heedful.training.saving import Saver
 
 PAIRS = NumberWords(train=60, valid=1, test=1).pairs("train")[:60]
 TOKENIZER = Tokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])

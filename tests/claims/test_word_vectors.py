@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import heedful
-from heedful import cli
+from heedful.cli import app as cli
 from heedful.data.word_vectors import FORMATS, Format
 from heedful.models import build
 from heedful.models.configs.conv_classifier import ConvClassifierConfig

@@ -11,7 +11,7 @@ import torch
 from heedful.models import build
 from heedful.models.configs.autoencoder import SIZES, AutoencoderConfig
 from heedful.models.configs.layers import Conv, Dense, Flatten, MaxPool, Reshape, Upsample
-from heedful.training.portable import read_model, write_model
+from heedful.runs.model_folder import read_model, write_model
 from tolerance import close
 
 TABLE = {

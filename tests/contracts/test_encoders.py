@@ -22,7 +22,7 @@ from heedful.models.configs import (
     RegressorConfig,
     TaggerConfig,
 )
-from heedful.training.portable import read_model, write_model
+from heedful.runs.model_folder import read_model, write_model
 from tolerance import close
 
 VOCAB, CONTEXT = 23, 16

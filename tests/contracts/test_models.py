@@ -30,7 +30,7 @@ from heedful.models.configs import (
     TransformerEncoder,
 )
 from heedful.models.configs.gpt import GptConfig
-from heedful.training.portable import read_model, write_model
+from heedful.runs.model_folder import read_model, write_model
 from tolerance import close
 
 VOCAB, CONTEXT = 23, 16

@@ -21,8 +21,8 @@ from heedful.blocks.recurrent import Both, unrolled
 from heedful.blocks.scores import Additive, General, Location, cosine, dot, scaled_dot
 from heedful.blocks.state import Cache, Ragged, ahead, regroup, reserve
 from heedful.blocks.taps import watch
-from heedful.data.tree_batches import encode_trees
-from heedful.data.trees import Tree, parse_tree
+from heedful.data.trees.batches import encode_trees
+from heedful.data.trees.treebank import Tree, parse_tree
 from heedful.decode.rules import AtLeast, Begins, Below, Never, NoRepeat, Penalty, Temperature, TopK, TopP
 from heedful.decode.search import beam, drain, greedy, largest, sample
 from heedful.models.answerer import Answerer

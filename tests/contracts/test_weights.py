@@ -18,8 +18,8 @@ from contracts import test_autoencoders as autoencoders
 from contracts import test_encoders as encoders
 from contracts import test_models as decoders
 from heedful.blocks.int8 import int8
-from heedful.data.tree_batches import encode_trees
-from heedful.data.trees import parse_tree
+from heedful.data.trees.batches import encode_trees
+from heedful.data.trees.treebank import parse_tree
 from heedful.models import MODELS, build
 from heedful.models.configs import TreeLSTMConfig
 from heedful.models.configs.conv_classifier import ConvClassifierConfig

@@ -6,10 +6,10 @@ import torch
 from numpy.typing import NDArray
 
 from heedful.blocks.losses import Loss
-from heedful.data.batches import Batches, Encoded, PairBatch, Ragged, encode, plan, rounded
 from heedful.data.embedded import NumberWords
-from heedful.data.sources import Pair
-from heedful.data.tokenizers import Bpe, Tokenizer
+from heedful.data.formats.sources import Pair
+from heedful.data.pairs.batches import Batches, Encoded, PairBatch, Ragged, encode, plan, rounded
+from heedful.data.tokenizers.tokenizer import Bpe, Tokenizer
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.configs import AttentionConfig, RecurrentEncoder, Seq2SeqConfig

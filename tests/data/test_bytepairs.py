@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heedful.data import bytepairs
-from heedful.data.bytepairs import END, BytePair, BytePairFiles, BytePairs, cut, pairs_of
-from heedful.data.tokenizers import byte_letters
+from heedful.data.tokenizers import byte_pairs as bytepairs
+from heedful.data.tokenizers.byte_pairs import END, BytePair, BytePairFiles, BytePairs, cut, pairs_of
+from heedful.data.tokenizers.tokenizer import byte_letters
 from heedful.errors import UserError
 
 DATA = Path(os.environ.get("HEEDFUL_DATA", "../shared/data"))
@@ -203,7 +203,7 @@ def test_a_line_of_a_megabyte_is_read_in_three_seconds(text: str) -> None:
 def test_training_gives_the_same_pieces_in_any_process_as_gpt2_numbers_them() -> None:
     code = (
         "import pydoc_data.topics as p\n"
-        "from heedful.data.bytepairs import *\n"
+        "from heedful.data.tokenizers.byte_pairs import *\n"
         "texts = (p.topics[name] for name in sorted(p.topics)[:30])\n"
         "print(BytePairs.train(BytePair(vocab=600), texts).sha256)\n"
     )

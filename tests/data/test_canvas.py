@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heedful.data.canvas import Canvas
+from heedful.data.images.image_spec import Canvas
 from heedful.errors import UserError
 
 CANVAS = Canvas((1, 28, 28), ("zero", "eins", "zwölf"))

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heedful.data.choice_batches import ChoiceBatches, encode_choices
-from heedful.data.choices import ChoicesTable, Question
-from heedful.data.labelled import NOTHING
-from heedful.data.wordpieces import NAMES, WordPieces
+from heedful.data.labelled.batches import NOTHING
+from heedful.data.labelled.choice_batches import ChoiceBatches, encode_choices
+from heedful.data.labelled.choices import ChoicesTable, Question
+from heedful.data.tokenizers.wordpieces import NAMES, WordPieces
 from heedful.errors import UserError
 
 HEADER = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from heedful.data.conll import Chunk, Conll, JsonTags, chunks, iob2, labels_of
+from heedful.data.formats.conll import Chunk, Conll, JsonTags, chunks, iob2, labels_of
 from heedful.errors import UserError
 
 CONLL = Path(os.environ.get("HEEDFUL_DATA", "../shared/data"), "conll2003")

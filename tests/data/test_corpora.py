@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heedful.data.corpora import TokenFiles, read_manifest, write_tokens
-from heedful.data.pretraining import Rules, encode_documents, tokenized
-from heedful.data.sources import Split
-from heedful.data.tokenizers import WordPiece
-from heedful.data.wordpieces import WordPieces
+from heedful.data.formats.sources import Split
+from heedful.data.text.pretraining import Rules, encode_documents, tokenized
+from heedful.data.text.token_documents import TokenFiles, read_manifest, write_tokens
+from heedful.data.tokenizers.tokenizer import WordPiece
+from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.errors import UserError
 
 DOCUMENTS = [[f"the cat number {number} sat.", "\u200b", "it slept for a while", "漢字"] for number in range(20)]

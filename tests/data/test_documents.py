@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from heedful.data.documents import (
+from heedful.data.embedded import LibraryProse
+from heedful.data.text.documents import (
     Documents,
     JsonDocuments,
     TextDocuments,
@@ -19,7 +20,6 @@ from heedful.data.documents import (
     read_documents,
     sentences,
 )
-from heedful.data.embedded import LibraryProse
 from heedful.errors import UserError
 
 DATA = Path(os.environ.get("HEEDFUL_DATA", "../shared/data"))

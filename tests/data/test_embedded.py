@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from unicode_rbnf import RbnfEngine
 
 from heedful.data.embedded import LibraryProse, NumberWords, even_shares, languages, library, sample, spell
-from heedful.data.sources import SPLITS
+from heedful.data.formats.sources import SPLITS
 from heedful.errors import UserError
 
 SPELLED = {

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 import torch
 
-from heedful.data import feed as feeding
-from heedful.data.batches import Batch, Batches, encode
+from heedful.data import workers as feeding
 from heedful.data.embedded import NumberWords
-from heedful.data.feed import Place, feed
-from heedful.data.tokenizers import Tokenizer, WordPiece
+from heedful.data.pairs.batches import Batch, Batches, encode
+from heedful.data.tokenizers.tokenizer import Tokenizer, WordPiece
+from heedful.data.workers import Place, feed
 from heedful.errors import UserError
 from patience import LONG
 
@@ -113,7 +113,8 @@ def test_workers_leave_it_to_the_run_to_heed_signals() -> None:
 
 def test_a_program_that_reads_half_of_it_ends() -> None:
     code = (
-        "import sys; sys.path[:0] = sys.argv[1:]; import test_feed as t; from heedful.data.batches import Batches;"
+        "import sys; sys.path[:0] = sys.argv[1:]; import test_feed as t;"
+        "from heedful.data.pairs.batches import Batches;"
         "source = t.feed(Batches(t.ENCODED, 0, 256), t.places(), 2); next(source); keep = [source]; keep.append(keep)"
     )
     here = Path(__file__).parent

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from heedful.data.feed import Place, feed
-from heedful.data.image_batches import EncodedImages, ImageBatch, ImageBatches, encode_images
-from heedful.data.images import ArrayFile, ArrayImages, Images
+from heedful.data.images.batches import EncodedImages, ImageBatch, ImageBatches, encode_images
+from heedful.data.images.sources import ArrayFile, ArrayImages, Images
+from heedful.data.workers import Place, feed
 
 BYTES = np.random.default_rng(0).integers(0, 256, (23, 3, 5, 7)).astype(np.uint8)
 SETS = {"bytes": BYTES, "floats": BYTES.astype(np.float32) / 7}
@@ -110,7 +110,7 @@ def test_the_hash_names_type_shape_and_every_pixel(monkeypatch: pytest.MonkeyPat
     others = [changed, BYTES.transpose(0, 2, 1, 3), BYTES.reshape(23, 1, 15, 7), BYTES.view(np.int8), BYTES[:-1]]
     hashes = {encode_images(Images(other)).sha256 for other in others}
     assert len(hashes) == 5 and known not in hashes
-    monkeypatch.setattr("heedful.data.image_batches.CHUNK", 100)
+    monkeypatch.setattr("heedful.data.images.batches.CHUNK", 100)
     assert encoded().sha256 == known
 
 

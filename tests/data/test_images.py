@@ -24,8 +24,9 @@ from pydantic import ValidationError
 
 from heedful.config import parse
 from heedful.data.embedded import Digits
-from heedful.data.idx import TYPES, read_idx
-from heedful.data.images import (
+from heedful.data.formats.idx import TYPES, read_idx
+from heedful.data.formats.sources import Split
+from heedful.data.images.sources import (
     ArrayFile,
     ArrayImages,
     CsvImages,
@@ -36,7 +37,6 @@ from heedful.data.images import (
     Images,
     scaled,
 )
-from heedful.data.sources import Split
 from heedful.errors import UserError
 
 GREY = np.arange(3 * 4 * 5, dtype=np.uint8).reshape(3, 4, 5) * 4  # three images of 4 x 5
@@ -187,7 +187,10 @@ def test_a_gzip_bomb_is_refused(tmp_path: Path) -> None:
 
 def limited(path: Path) -> subprocess.CompletedProcess[str]:
     """Read an idx file in a process that may take 1 GiB at most."""
-    script = "import sys; from pathlib import Path; from heedful.data.idx import read_idx; read_idx(Path(sys.argv[1]))"
+    script = (
+        "import sys; from pathlib import Path; from heedful.data.formats.idx import read_idx;"
+        "read_idx(Path(sys.argv[1]))"
+    )
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))
@@ -263,7 +266,8 @@ def test_settings_from_a_recipe_and_nothing_heavy_to_check_them(tmp_path: Path) 
     data = parse(ArrayImages, {"kind": "array", "train": {"file": "x.npz"}, "shape": [1, 28, 28]})
     assert data.shape == (1, 28, 28)
     script = (
-        "import sys; from heedful.data.embedded import Digits; from heedful.data.images import CsvImages, ImageFolders;"
+        "import sys; from heedful.data.embedded import Digits;"
+        "from heedful.data.images.sources import CsvImages, ImageFolders;"
         f"Digits().missing(), CsvImages(train='x').missing(), ImageFolders(root={str(tmp_path)!r}).missing();"
         "print({'numpy', 'torch', 'PIL', 'sklearn'} & set(sys.modules))"
     )
@@ -393,7 +397,7 @@ def test_bad_arrays(tmp_path: Path, array: NDArray[Any], message: str, told: str
 
 
 def test_the_first_bad_pixel_is_found_wherever_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heedful.data.pixels.AT_ONCE", 40)  # two images at a time
+    monkeypatch.setattr("heedful.data.images.pixels.AT_ONCE", 40)  # two images at a time
     many = np.zeros((9, 4, 5))
     many[7, 3, 2] = many[8, 0, 0] = np.nan
     assert "nan in image 7, channel 0, row 3, column 2" in str(refused(arrays(tmp_path, many)))

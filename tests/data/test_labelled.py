@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from heedful.data.embedded import NumberLanguages
-from heedful.data.feed import Place, feed
-from heedful.data.labelled import EncodedTexts, LabelledBatch, LabelledBatches, encode_texts
-from heedful.data.tokenizers import WordPiece
-from heedful.data.wordpieces import WordPieces
+from heedful.data.labelled.batches import EncodedTexts, LabelledBatch, LabelledBatches, encode_texts
+from heedful.data.tokenizers.tokenizer import WordPiece
+from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.data.workers import Place, feed
 
 ITEMS = NumberLanguages(languages=("de", "en"), train=300, valid=1, test=1).read("train").items
 TOKENIZER = WordPieces.train(WordPiece(vocab=120), [item.text for item in ITEMS])

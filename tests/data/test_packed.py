@@ -10,7 +10,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from heedful.data.batches import (
+from heedful.data.embedded import NumberWords
+from heedful.data.formats.sources import Pair
+from heedful.data.pairs.batches import (
     Batch,
     Batches,
     Encoded,
@@ -21,9 +23,7 @@ from heedful.data.batches import (
     packed_rooms,
     plan_packed,
 )
-from heedful.data.embedded import NumberWords
-from heedful.data.sources import Pair
-from heedful.data.tokenizers import Tokenizer, WordPiece
+from heedful.data.tokenizers.tokenizer import Tokenizer, WordPiece
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.configs import TransformerConfig

@@ -4,7 +4,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from heedful.data.passages import (
+from heedful.data.formats.squad import Answer, Question, WindowsConfig
+from heedful.data.labelled.passages import (
     NOTHING,
     AnswerBatch,
     AnswerBatches,
@@ -13,8 +14,7 @@ from heedful.data.passages import (
     encode_questions,
     passage_windows,
 )
-from heedful.data.squad import Answer, Question, WindowsConfig
-from heedful.data.wordpieces import NAMES, WordPieces
+from heedful.data.tokenizers.wordpieces import NAMES, WordPieces
 
 WORDS = ["ann", "bob", "saw", "rome", "who", "##a", "##s", "a", "s", ".", "?"]
 TOKENIZER = WordPieces.of([*NAMES, *WORDS], True, "here")

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from heedful.data.documents import sentences
-from heedful.data.feed import Place, feed
 from heedful.data.masking import Marks, chosen, chosen_words, corrupted, wanted
 from heedful.data.order import numbers
-from heedful.data.pretraining import (
+from heedful.data.text.documents import sentences
+from heedful.data.text.pretraining import (
     FOLLOWS,
     NOTHING,
     UNRELATED,
@@ -28,8 +27,9 @@ from heedful.data.pretraining import (
     encode_documents,
     lost,
 )
-from heedful.data.tokenizers import WordPiece
-from heedful.data.wordpieces import WordPieces
+from heedful.data.tokenizers.tokenizer import WordPiece
+from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.data.workers import Place, feed
 from heedful.errors import UserError
 
 CONTEXT = 64
@@ -159,7 +159,7 @@ def test_every_place_of_the_context_is_hidden_now_and_then_and_masks_change_with
 
 
 def torch_of(found: Built) -> PretrainingBatch:
-    from heedful.data.pretraining import padded_batch
+    from heedful.data.text.pretraining import padded_batch
 
     every = np.arange(len(found.ids))
     return padded_batch(found, every, every, ENCODED.marks)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from heedful.data.sources import Files, Jsonl, Pair, ParallelFiles, Source, Split, Tsv, lines
+from heedful.data.formats.sources import Files, Jsonl, Pair, ParallelFiles, Source, Split, Tsv, lines
 from heedful.errors import UserError
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from heedful.data.squad import Answer, JsonQuestions, Squad
+from heedful.data.formats.squad import Answer, JsonQuestions, Squad
 from heedful.errors import UserError
 
 SQUAD = Path(os.environ.get("HEEDFUL_DATA", "../shared/data"), "squad-v1.1")

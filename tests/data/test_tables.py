@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from heedful.data.embedded import NumberLanguages
-from heedful.data.tables import CsvTable, Item, JsonlTable, TsvTable, class_numbers, labels_of, numbers
+from heedful.data.formats.tables import CsvTable, Item, JsonlTable, TsvTable, class_numbers, labels_of, numbers
 from heedful.errors import UserError
 
 GLUE = Path(os.environ.get("HEEDFUL_DATA", "../shared/data"), "glue")

@@ -4,9 +4,17 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from heedful.data.conll import Sentence
-from heedful.data.tagged import NOTHING, EncodedTags, TagBatch, TagBatches, encode_tags, encode_words, word_windows
-from heedful.data.wordpieces import NAMES, WordPieces
+from heedful.data.formats.conll import Sentence
+from heedful.data.labelled.tagged import (
+    NOTHING,
+    EncodedTags,
+    TagBatch,
+    TagBatches,
+    encode_tags,
+    encode_words,
+    word_windows,
+)
+from heedful.data.tokenizers.wordpieces import NAMES, WordPieces
 from heedful.errors import UserError
 
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")

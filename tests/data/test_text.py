@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from heedful.data.feed import Place, feed
-from heedful.data.scripts import script_of
-from heedful.data.text import Text, TextFiles
-from heedful.data.tokenizers import Bpe, Characters, Tokenizer, WholeWords
-from heedful.data.windows import TextBatches, encode_text
+from heedful.data.text.files import Text, TextFiles
+from heedful.data.text.windows import TextBatches, encode_text
+from heedful.data.tokenizers.lm_tokenization import script_of
+from heedful.data.tokenizers.tokenizer import Bpe, Characters, Tokenizer, WholeWords
+from heedful.data.workers import Place, feed
 from heedful.errors import UserError
 
 LINES = ["To be, or not to be:", "", "  that is the question", "Whether 'tis nobler", "in the mind to suffer"] * 7

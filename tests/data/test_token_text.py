@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from heedful.data import token_building
-from heedful.data.bytepairs import BytePair, BytePairs
-from heedful.data.running import passages, shards
-from heedful.data.scripts import Bytes, LanguageTokenizer, Lines
-from heedful.data.sources import Split
-from heedful.data.text import Running, TextFiles, gathered
-from heedful.data.token_building import build_tokens
-from heedful.data.token_text import TokenizedText, read_text_manifest
-from heedful.data.tokenizers import Characters, Tokenizer
-from heedful.data.windows import EncodedText, TextBatches, encode_text
+from heedful.data.formats.sources import Split
+from heedful.data.text import token_building
+from heedful.data.text.files import Running, TextFiles, gathered
+from heedful.data.text.text_stream import passages, shards
+from heedful.data.text.token_building import build_tokens
+from heedful.data.text.token_text import TokenizedText, read_text_manifest
+from heedful.data.text.windows import EncodedText, TextBatches, encode_text
+from heedful.data.tokenizers.byte_pairs import BytePair, BytePairs
+from heedful.data.tokenizers.lm_tokenization import Bytes, LanguageTokenizer, Lines
+from heedful.data.tokenizers.tokenizer import Characters, Tokenizer
 from heedful.errors import UserError
 from patience import until
 

@@ -12,7 +12,7 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heedful.data.tokenizers import (
+from heedful.data.tokenizers.tokenizer import (
     Bpe,
     Characters,
     Encoding,

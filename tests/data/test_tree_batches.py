@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from heedful.data.tree_batches import EncodedTrees, TreeBatches, encode_trees
-from heedful.data.trees import NOTHING, Tree, WordsConfig, parse_tree
-from heedful.data.words import Words
+from heedful.data.tokenizers.words import Words
+from heedful.data.trees.batches import EncodedTrees, TreeBatches, encode_trees
+from heedful.data.trees.treebank import NOTHING, Tree, WordsConfig, parse_tree
 from heedful.errors import UserError
 
 LINES = ["(3 (2 It) (4 (2 's) (4 great)))", "(1 no)", "(0 (1 (2 very) (1 bad)) (2 .))"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from heedful.data.trees import DEEPEST, NOTHING, SentimentTrees, Tree, parse_tree, read_trees
+from heedful.data.trees.treebank import DEEPEST, NOTHING, SentimentTrees, Tree, parse_tree, read_trees
 from heedful.errors import UserError
 
 DATA = Path(os.environ.get("HEEDFUL_DATA", "../shared/data"))

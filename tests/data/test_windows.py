@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from heedful.data.bytepairs import BytePair, BytePairs
-from heedful.data.documents import Documents, JsonDocuments, TextDocuments
-from heedful.data.feed import Place, feed
-from heedful.data.running import PASSAGE, encode_passages, passages, shards
-from heedful.data.scripts import LanguageTokenizer, Lines, open_tokenizer, script_of
-from heedful.data.text import Text, TextFiles, gathered
-from heedful.data.tokenizers import Bpe, Characters, Tokenizer, WholeWords
-from heedful.data.windows import EncodedText, TextBatches, encode_text
+from heedful.data.text.documents import Documents, JsonDocuments, TextDocuments
+from heedful.data.text.files import Text, TextFiles, gathered
+from heedful.data.text.text_stream import PASSAGE, encode_passages, passages, shards
+from heedful.data.text.windows import EncodedText, TextBatches, encode_text
+from heedful.data.tokenizers.byte_pairs import BytePair, BytePairs
+from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer, Lines, open_tokenizer, script_of
+from heedful.data.tokenizers.tokenizer import Bpe, Characters, Tokenizer, WholeWords
+from heedful.data.workers import Place, feed
 from heedful.errors import UserError
 
 DOCUMENTS = [

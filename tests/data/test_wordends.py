@@ -13,9 +13,9 @@ import pytest
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
-from heedful.data import bytepairs
-from heedful.data.tokenizers import clean
-from heedful.data.wordends import WordEndFiles, WordEnds
+from heedful.data.tokenizers import byte_pairs as bytepairs
+from heedful.data.tokenizers.gpt1_bpe import WordEndFiles, WordEnds
+from heedful.data.tokenizers.tokenizer import clean
 from heedful.errors import UserError
 
 TEXTS = [pydoc_data.topics.topics[topic] for topic in sorted(pydoc_data.topics.topics)[:30]]

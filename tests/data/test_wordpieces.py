@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer as Engine
 
-from heedful.data import wordpieces
-from heedful.data.tokenizers import WordPiece
-from heedful.data.wordpieces import NAMES, PieceFile, WordPieces, cut_pair, joined, pieces_of, read_vocab
+from heedful.data.tokenizers import wordpieces
+from heedful.data.tokenizers.tokenizer import WordPiece
+from heedful.data.tokenizers.wordpieces import NAMES, PieceFile, WordPieces, cut_pair, joined, pieces_of, read_vocab
 from heedful.errors import UserError
 
 WEIGHTS = Path(os.environ.get("HEEDFUL_WEIGHTS", "../shared/weights"))

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heedful.data.trees import WordsConfig
-from heedful.data.words import Words, read_vectors
+from heedful.data.tokenizers.words import Words, read_vectors
+from heedful.data.trees.treebank import WordsConfig
 from heedful.errors import UserError
 
 GLOVE = Path(os.environ.get("HEEDFUL_DATA", "../shared/data"), "glove-6b-100d-subset", "glove.6B.100d.subset.txt.gz")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from heedful.blocks.layouts import Padded
-from heedful.data.bytepairs import BytePair, BytePairs
+from heedful.data.tokenizers.byte_pairs import BytePair, BytePairs
 from heedful.decode.graphs import Graphs
 from heedful.decode.rules import NoRepeat, TopK
 from heedful.decode.search import Paths, Search, beam, drain, greedy, sample

@@ -23,8 +23,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import heedful
 from heedful import Autoencoder, ConvAutoencoder, DenoisingAutoencoder, UserError
 from heedful.data.embedded import Digits
-from heedful.estimators import autoencoder
-from heedful.estimators.autoencoder import Autoencoding, cut
+from heedful.extras.estimators import autoencoder
+from heedful.extras.estimators.autoencoder import Autoencoding, cut
 from heedful.models.configs.autoencoder import SIZES
 from heedful.recipe.reconstruction import ReconstructionRecipe
 from heedful.training.configs import Budget, TrainConfig

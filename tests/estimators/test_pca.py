@@ -19,7 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from heedful import PCA
-from heedful.estimators import pca
+from heedful.extras.estimators import pca
 from tolerance import close, near
 
 DIGITS = load_digits().data

@@ -14,9 +14,9 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
-from heedful.commands.convert import convert_verb
-from heedful.commands.train import run_to_end
-from heedful.explore.page import is_built
+from heedful.cli.convert import convert_verb
+from heedful.cli.train import run_to_end
+from heedful.explore.server.page import is_built
 from heedful.explore.subjects import Explorer
 from heedful.recipe import load_recipe
 from patience import LONG
@@ -153,8 +153,8 @@ def chromium() -> Iterator[Any]:
 @pytest.fixture
 def browse(chromium: Any) -> Iterator[Callable[..., Browsing]]:
     """A page on an explorer of the folders that are named; whatever goes wrong in the page fails the test."""
-    from heedful.explore.guard import Policy, serving
-    from heedful.explore.server import application
+    from heedful.explore.server.app import application
+    from heedful.explore.server.guard import Policy, serving
 
     with ExitStack() as stack:
         wrong: list[str] = []

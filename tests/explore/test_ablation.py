@@ -13,14 +13,14 @@ import pytest
 import torch
 
 from heedful.blocks.losses import Loss
-from heedful.data.batches import PairBatch
-from heedful.data.squad import WindowsConfig
-from heedful.data.wordpieces import NAMES, WordPieces
+from heedful.data.formats.squad import WindowsConfig
+from heedful.data.pairs.batches import PairBatch
+from heedful.data.tokenizers.wordpieces import NAMES, WordPieces
 from heedful.errors import UserError
 from heedful.explore.export import Wish, page_of
 from heedful.explore.inspect import Given, attentions, reading
 from heedful.explore.packets import unpack
-from heedful.explore.saying import saying
+from heedful.explore.predictions import saying
 from heedful.explore.subjects import Explorer, Subject
 from heedful.explore.views import ablation
 from heedful.models.answerer import Answerer

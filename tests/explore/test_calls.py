@@ -25,11 +25,11 @@ import torch
 
 from heedful.config import Config
 from heedful.errors import UserError
-from heedful.explore.answers import Refused
 from heedful.explore.export import Wish, page_of
-from heedful.explore.guard import Policy, read_json, serving
 from heedful.explore.packets import unpack
-from heedful.explore.server import application
+from heedful.explore.server.answers import Refused
+from heedful.explore.server.app import application
+from heedful.explore.server.guard import Policy, read_json, serving
 from heedful.explore.subjects import MOST_BYTES, MOST_KEPT, Explorer, Subject, asked
 from heedful.explore.views import LONGEST, VIEWS, find, positions, recurrent
 

@@ -18,9 +18,9 @@ from PIL import Image
 
 from heedful.errors import UserError
 from heedful.explore.export import Question, Wish, page_of, show
-from heedful.explore.guard import Policy, serving
-from heedful.explore.page import built
-from heedful.explore.server import application
+from heedful.explore.server.app import application
+from heedful.explore.server.guard import Policy, serving
+from heedful.explore.server.page import built
 from heedful.explore.subjects import Explorer
 from heedful.explore.subjects import asked as question
 from heedful.explore.views import VIEWS, find

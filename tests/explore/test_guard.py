@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 import pytest
 
 from heedful.errors import UserError
-from heedful.explore.answers import SHIELD
-from heedful.explore.guard import Guard, Policy, Refused, read_json
-from heedful.explore.login import ADDRESSES, PAGE, Door, address
+from heedful.explore.server.answers import SHIELD
+from heedful.explore.server.guard import Guard, Policy, Refused, read_json
+from heedful.explore.server.login import ADDRESSES, PAGE, Door, address
 
 TOKEN = "a-token-that-nobody-guesses"
 HERE = (b"host", b"127.0.0.1:8000")

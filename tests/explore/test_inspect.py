@@ -220,7 +220,7 @@ def test_nothing_to_open_is_told() -> None:
 
 
 def test_errors_call_folders_by_their_names_and_words_stay_words(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from heedful.explore.server import hidden
+    from heedful.explore.server.app import hidden
 
     monkeypatch.chdir(run("gpt"))
     error = UserError("this model is 0.5 wide", found=str(run("gpt") / "x"))

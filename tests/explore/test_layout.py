@@ -12,8 +12,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from heedful.explore.guard import Policy, serving
-from heedful.explore.server import application
+from heedful.explore.server.app import application
+from heedful.explore.server.guard import Policy, serving
 from heedful.explore.subjects import Explorer
 from heedful.explore.views import VIEWS
 from heedful.explore.views.heads import Asked

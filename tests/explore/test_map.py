@@ -18,10 +18,10 @@ from heedful.explore.export import Wish, page_of
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer, Subject
 from heedful.explore.views import map as view
+from heedful.lectures.contexts import SENTENCES, WORD, Settings, study, word_vectors
+from heedful.lectures.occurrences import flat
 from heedful.models import build
 from heedful.models.configs import ElmoConfig
-from heedful.studies.contexts import SENTENCES, WORD, Settings, study, word_vectors
-from heedful.studies.occurrences import flat
 from tolerance import close, near
 
 LINES = list(SENTENCES)

@@ -14,12 +14,12 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import numpy as np
 import pytest
 
-from heedful.explore.guard import Policy, serving
 from heedful.explore.packets import pack
-from heedful.explore.server import application
+from heedful.explore.server.app import application
+from heedful.explore.server.guard import Policy, serving
 from heedful.explore.subjects import Explorer
 from heedful.explore.views.heads import Asked
-from heedful.yamltext import write_yaml
+from heedful.files.yaml import write_yaml
 from tolerance import near
 
 TEXT = "The animal didn't cross the street because it was too tired"

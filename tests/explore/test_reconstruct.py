@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from heedful.commands.images import own
-from heedful.commands.reconstruct import training_vectors
-from heedful.data.canvas import Canvas
+from heedful.cli.images import own
+from heedful.cli.reconstruct import training_vectors
+from heedful.data.images.image_spec import Canvas
 from heedful.errors import UserError
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer, Subject
 from heedful.explore.views import reconstruct as view
-from heedful.loading import load
-from heedful.paintings import by_pca, chosen, components, made
+from heedful.plots.autoencoder_plots import by_pca, chosen, components, made
+from heedful.runs.load import load
 from tolerance import near
 
 DRAWING = "ff" * 8 + "00" * 56  # the first row of eight by eight pixels

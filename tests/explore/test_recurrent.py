@@ -16,11 +16,11 @@ from heedful.errors import UserError
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer, Subject
 from heedful.explore.views import recurrent as view
-from heedful.loading import load
 from heedful.models.configs import BertConfig, BiLSTMReader, ElmoConfig, RnnLMConfig, TaggerConfig
 from heedful.models.elmo import Elmo
 from heedful.models.rnn_lm import RnnLM
 from heedful.models.tagger import Tagger
+from heedful.runs.load import load
 
 TEXT = "The child came home"
 SOURCE = "nine hundred seventy-one"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from heedful.data.sources import Split
+from heedful.data.formats.sources import Split
 from heedful.errors import UserError
 from heedful.explore import samples
 from heedful.explore.subjects import Explorer, Subject
@@ -19,7 +19,7 @@ from heedful.jobs import Example, job_of
 from heedful.jobs.classification import whole
 from heedful.jobs.language_model import LanguageModelJob
 from heedful.recipe import load_recipe
-from heedful.scoring import results
+from heedful.runs.evaluate import results
 
 
 def test_runs_open_on_their_own_test_set(run: Callable[[str], Path]) -> None:

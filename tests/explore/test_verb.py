@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from heedful.cli import app
-from heedful.commands.explore import explore_verb
+from heedful.cli.app import app
+from heedful.cli.explore import explore_verb
 from heedful.errors import UserError
 from patience import LONG
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from safetensors.numpy import load_file
 
-from heedful import cli
+from heedful.cli import app as cli
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer
 from heedful.explore.views import VIEWS

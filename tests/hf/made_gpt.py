@@ -10,9 +10,9 @@ import torch
 import transformers
 from torch import Tensor
 
-from heedful.data.bytepairs import BytePair, BytePairs
-from heedful.hf.checksums import crc32c, masked
-from heedful.hf.tensorflow import MAGIC
+from heedful.data.tokenizers.byte_pairs import BytePair, BytePairs
+from heedful.hub.checksums import crc32c, masked
+from heedful.hub.tensorflow import MAGIC
 
 KINDS = ("GPT2LMHeadModel", "GPT2Model", "OpenAIGPTLMHeadModel", "OpenAIGPTModel")
 TEXT = "the child came home from school and the child went to the house again, and then home. " * 20

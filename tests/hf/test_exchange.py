@@ -16,10 +16,10 @@ from torch import Tensor
 import heedful
 from heedful.blocks.layouts import Padded
 from heedful.errors import UserError
-from heedful.hf import pretrained, write
-from heedful.hf.configs import config_of
-from heedful.hf.convert import digest, told
-from heedful.hf.loading import Pretrained, whole
+from heedful.hub import pretrained, write
+from heedful.hub.configs import config_of
+from heedful.hub.loading import Pretrained, whole
+from heedful.hub.rules import digest, told
 from heedful.models import build
 
 CLOSE = 1e-5

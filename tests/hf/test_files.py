@@ -13,12 +13,12 @@ import safetensors.torch
 import torch
 from made import change, folder_of, made
 
-from heedful import cli
+from heedful.cli import app as cli
 from heedful.errors import UserError
-from heedful.hf import pretrained
-from heedful.hf.configs import config_of
-from heedful.hf.files import inside
-from heedful.hf.loading import foreign
+from heedful.hub import pretrained
+from heedful.hub.configs import config_of
+from heedful.hub.files import inside
+from heedful.hub.loading import foreign
 
 
 @pytest.fixture(scope="module")
@@ -224,7 +224,7 @@ def test_settings_are_read_without_torch(folder: Path) -> None:
     script = f"""
 import sys
 from pathlib import Path
-from heedful.hf.configs import config_of
+from heedful.hub.configs import config_of
 heavy = [name for name in ("torch", "tokenizers") if name in sys.modules]
 sys.stdout.write(f"{{config_of(Path({str(folder)!r})).width}} {{heavy}}")
 """

@@ -19,11 +19,11 @@ from torch.nn.functional import cross_entropy
 import heedful
 from heedful.blocks.taps import watch
 from heedful.errors import UserError
-from heedful.hf import write
-from heedful.hf.causal import Causal, of_any_kind, pretrained_causal
-from heedful.hf.causal_configs import config_in, config_text
-from heedful.hf.convert import digest
-from heedful.hf.loading import Pretrained
+from heedful.hub import write
+from heedful.hub.causal import Causal, of_any_kind, pretrained_causal
+from heedful.hub.causal_configs import config_in, config_text
+from heedful.hub.loading import Pretrained
+from heedful.hub.rules import digest
 from heedful.models.configs.gpt import SIZES, GptConfig
 from heedful.models.gpt import Gpt
 
@@ -341,7 +341,7 @@ def test_an_encoder_is_still_read_as_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", ["gpt", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"])
 def test_a_published_size_has_the_tensors_that_transformers_has_one_for_one(size: str, tmp_path: Path) -> None:
-    from heedful.hf.gpt import table
+    from heedful.hub.gpt import table
 
     config = SIZES[size]
     (tmp_path / "config.json").write_text(config_text(config, 5))

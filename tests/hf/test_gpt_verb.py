@@ -16,13 +16,13 @@ from test_verb import broken, convert
 
 import heedful
 from heedful import load_recipe, train
-from heedful.data.tokenizers import Characters, Tokenizer
+from heedful.data.tokenizers.tokenizer import Characters, Tokenizer
 from heedful.errors import UserError
-from heedful.hf.causal import pretrained_causal
-from heedful.hf.causal_configs import causal, config_in
-from heedful.hf.unpickling import weights_of_any_age
+from heedful.hub.causal import pretrained_causal
+from heedful.hub.causal_configs import causal, config_in
+from heedful.hub.unpickling import weights_of_any_age
+from heedful.runs.model_folder import write_model
 from heedful.tasks.language_model import Writer
-from heedful.training.portable import write_model
 
 
 def test_a_gpt2_goes_to_ours_and_back_and_writes_at_each_stop(

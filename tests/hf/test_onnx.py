@@ -12,9 +12,9 @@ from made import batch, folder_of, made
 from torch import Tensor
 
 from heedful.errors import UserError
-from heedful.hf import onnx, pretrained
-from heedful.hf.loading import Pretrained
-from heedful.hf.onnx import Exported, write_onnx
+from heedful.hub import onnx, pretrained
+from heedful.hub.loading import Pretrained
+from heedful.hub.onnx import Exported, write_onnx
 from tolerance import close
 
 ort = pytest.importorskip("onnxruntime", reason="ONNX files need `pip install 'heedful[onnx]'`")

@@ -18,10 +18,10 @@ import torch
 from made import folder_of, made
 
 from heedful.errors import UserError
-from heedful.hf import pickled, pretrained
-from heedful.hf.pickled import MAGIC, RefusedError, converted
-from heedful.hf.unpickling import unpickled, weights_of_any_age
-from heedful.training.tensors import unpack
+from heedful.hub import pickled, pretrained
+from heedful.hub.pickled import MAGIC, RefusedError, converted
+from heedful.hub.unpickling import unpickled, weights_of_any_age
+from heedful.training.checkpoint.tensors import unpack
 
 
 def read(data: bytes) -> dict[str, torch.Tensor]:

@@ -12,10 +12,10 @@ import safetensors.torch
 import torch
 import transformers
 
-from heedful.hf import pretrained, write
-from heedful.hf.convert import digest
-from heedful.hf.loading import Pretrained, whole
-from heedful.hf.unpickling import weights_of_any_age
+from heedful.hub import pretrained, write
+from heedful.hub.loading import Pretrained, whole
+from heedful.hub.rules import digest
+from heedful.hub.unpickling import weights_of_any_age
 from heedful.models import build
 from tolerance import close
 

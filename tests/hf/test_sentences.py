@@ -12,11 +12,11 @@ import torch
 from made import folder_of, made
 
 import heedful
-from heedful.data.wordpieces import joined
+from heedful.data.tokenizers.wordpieces import joined
 from heedful.errors import UserError
-from heedful.hf import pretrained, write
-from heedful.hf.configs import config_of
-from heedful.hf.sentences import SentenceConfig, sentence_files
+from heedful.hub import pretrained, write
+from heedful.hub.configs import config_of
+from heedful.hub.sentences import SentenceConfig, sentence_files
 
 
 def told(folder: Path, files: dict[str, str]) -> Path:

@@ -14,13 +14,13 @@ from test_verb import convert
 
 import heedful
 from heedful import load_recipe, train
-from heedful.cli import main
-from heedful.data.bytepairs import END
+from heedful.cli.app import main
+from heedful.data.tokenizers.byte_pairs import END
 from heedful.errors import UserError
+from heedful.explore.decoding import begun
 from heedful.explore.inspect import Given, read_ahead
-from heedful.explore.writing import begun
-from heedful.hf.causal import pretrained_causal, tokenizer_in
-from heedful.hf.causal_configs import config_in
+from heedful.hub.causal import pretrained_causal, tokenizer_in
+from heedful.hub.causal_configs import config_in
 from heedful.tasks.language_model import Writer
 from heedful.tasks.next_word import next_words
 from tolerance import close

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from heedful.errors import UserError
-from heedful.hf import pretrained
-from heedful.hf.checksums import BYTES, crc32c, masked
-from heedful.hf.tensorflow import MAGIC, DamageError, read_index
+from heedful.hub import pretrained
+from heedful.hub.checksums import BYTES, crc32c, masked
+from heedful.hub.tensorflow import MAGIC, DamageError, read_index
 from heedful.models.bert import Bert
 from tolerance import close
 
@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 def test_it_computes_what_transformers_makes_of_the_same_tensors(tmp_path: Path) -> None:
     import transformers
 
-    from heedful.hf import write
+    from heedful.hub import write
 
     found = pretrained(FOLDER)
     write(tmp_path / "hf", found)

@@ -13,9 +13,9 @@ import transformers
 from tokenizers import Tokenizer as Engine
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
-from heedful.data.wordpieces import NAMES, cut_pair, joined
+from heedful.data.tokenizers.wordpieces import NAMES, cut_pair, joined
 from heedful.errors import UserError
-from heedful.hf.vocabularies import Vocabulary, tokenizer_files, tokenizer_in
+from heedful.hub.vocabularies import Vocabulary, tokenizer_files, tokenizer_in
 
 LETTERS = "abcdefghijklmnoprstuvwxyzABCDEFGHÉéÄäñ日本[]/1."
 PIECES = [*NAMES, "[unused1]", "[unused2]", *LETTERS, *(f"##{letter}" for letter in LETTERS), "cafe", "Café"]

@@ -15,11 +15,11 @@ import transformers
 from made import HEADS, batch, folder_of, made
 
 import heedful
-from heedful.cli import main
+from heedful.cli.app import main
 from heedful.errors import UserError
-from heedful.hf import pretrained
-from heedful.hf.sentences import SentenceConfig, sentence_files
-from heedful.hf.unpickling import weights_of_any_age
+from heedful.hub import pretrained
+from heedful.hub.sentences import SentenceConfig, sentence_files
+from heedful.hub.unpickling import weights_of_any_age
 
 CHECKPOINT = Path(__file__).parent / "checkpoint"
 
@@ -75,7 +75,7 @@ def test_nothing_is_written_over_unless_it_is_a_model_and_one_says_so(
 
 
 def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from heedful.training import files
+    from heedful.files import writing as files
 
     theirs = folder_of(made(), tmp_path / "theirs")
     assert convert(monkeypatch, theirs, tmp_path / "model", "--to", "hf") == 0

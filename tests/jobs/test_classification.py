@@ -15,18 +15,18 @@ from safetensors.torch import load_file
 from scipy import stats
 
 from heedful.config import render
-from heedful.data.tokenizers import WordPiece
-from heedful.data.wordpieces import WordPieces
+from heedful.data.tokenizers.tokenizer import WordPiece
+from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.errors import UserError
-from heedful.experiment import Finished, Started, train
 from heedful.jobs import Evaluated, job_of
-from heedful.loading import load, read_recipe
 from heedful.models import build
 from heedful.models.configs import SIZES, BertConfig
 from heedful.recipe import check_recipe, load_recipe, recipe_of
+from heedful.runs.load import load, read_recipe
+from heedful.runs.model_folder import write_model
+from heedful.runs.train import Finished, Started, train
 from heedful.tasks.classification import Labeller, Rater
 from heedful.training.loop import Step
-from heedful.training.portable import write_model
 from tolerance import near
 
 ENCODER = BertConfig(width=16, heads=2, layers=2, hidden=24, context=24)

@@ -14,20 +14,20 @@ from typing import Any
 
 import pytest
 
-from heedful.commands.display import scoreboard
+from heedful.cli.display import scoreboard
 from heedful.config import _kinds, _members
 from heedful.errors import UserError
-from heedful.experiment import Finished, Happening, Started, train
 from heedful.jobs import JOBS, Evaluated, Job, job_class, job_of
-from heedful.loading import load, read_recipe
 from heedful.models import MODELS
 from heedful.recipe import KINDS, load_recipe
-from heedful.scoring import results, scored
+from heedful.runs.evaluate import results, scored
+from heedful.runs.load import load, read_recipe
+from heedful.runs.train import Finished, Happening, Started, train
 from heedful.tasks.classification import Labeller
 from heedful.tasks.embedding import Reader
 from heedful.tasks.language_model import TextReader, Writer
 from heedful.tasks.translation import Translator
-from heedful.training.checkpoint import newest
+from heedful.training.checkpoint.folder import newest
 from heedful.training.loop import Step
 from heedful.training.metrics import Score
 

@@ -11,17 +11,17 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from heedful.cli import app
-from heedful.data.text import gathered
-from heedful.data.windows import encode_text
+from heedful.cli.app import app
+from heedful.data.text.files import gathered
+from heedful.data.text.windows import encode_text
 from heedful.errors import UserError
-from heedful.experiment import Evaluated, Finished, Started, Step, train
 from heedful.jobs import job_of
 from heedful.jobs.language_model import LanguageModelJob
-from heedful.loading import load, read_recipe
 from heedful.models import build
 from heedful.recipe import load_recipe
-from heedful.scoring import scored
+from heedful.runs.evaluate import scored
+from heedful.runs.load import load, read_recipe
+from heedful.runs.train import Evaluated, Finished, Started, Step, train
 from heedful.tasks.perplexity import document_loss, sliding_loss, windows_loss
 
 TEXTS = [f"Once upon a time {number} mice were there.\nThey ate all {number} cheeses!" for number in range(40)]

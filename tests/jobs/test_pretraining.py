@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from heedful.commands.tokenize import tokenize_verb
+from heedful.cli.tokenize import tokenize_verb
 from heedful.config import render
-from heedful.data.wordpieces import WordPieces
+from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.errors import UserError
-from heedful.experiment import Started, train
 from heedful.jobs import Evaluated, job_of
-from heedful.loading import load
 from heedful.recipe import load_recipe, recipe_in
+from heedful.runs.load import load
+from heedful.runs.train import Started, train
 from heedful.tasks.pretraining import judged
 from heedful.training.loop import Step
 

@@ -14,15 +14,15 @@ import torch
 
 import heedful
 from heedful.errors import UserError
-from heedful.experiment import Finished, train
 from heedful.jobs import job_of
 from heedful.jobs.reconstruction import ReconstructionJob
 from heedful.models.configs.autoencoder import SIZES
 from heedful.recipe import load_recipe, recipe_in
 from heedful.recipe.reconstruction import ReconstructionRecipe
-from heedful.scoring import Evaluated, results
+from heedful.runs.evaluate import Evaluated, results
+from heedful.runs.train import Finished, train
 from heedful.tasks.reconstruction import Painter
-from heedful.training.checkpoint import newest
+from heedful.training.checkpoint.folder import newest
 from heedful.training.loop import Epoch, Step
 
 SHORT = [
@@ -40,7 +40,7 @@ def recipe(name: str = "digits", *changes: str) -> ReconstructionRecipe:
 @pytest.fixture(autouse=True)
 def _drawn_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures have tests of their own."""
-    monkeypatch.setattr("heedful.report.write_report", lambda *given: None)
+    monkeypatch.setattr("heedful.runs.report.write_report", lambda *given: None)
     threads = torch.get_num_threads()
     yield  # type: ignore[misc]
     torch.set_num_threads(threads)
@@ -51,7 +51,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]
     folder = tmp_path_factory.mktemp("runs") / "run"
     threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("heedful.report.write_report", lambda *given: None)
+        patch.setattr("heedful.runs.report.write_report", lambda *given: None)
         events = list(train(recipe(), folder))
     torch.set_num_threads(threads)
     return folder, events

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 import heedful
-from heedful.commands.answer import answer_verb, passage_of
-from heedful.commands.tag import tag_verb
-from heedful.data.conll import Conll
+from heedful.cli.answer import answer_verb, passage_of
+from heedful.cli.tag import tag_verb
+from heedful.data.formats.conll import Conll
 from heedful.errors import UserError
-from heedful.experiment import Finished, Started, train
 from heedful.jobs import Evaluated, job_of
-from heedful.loading import load
 from heedful.recipe import check_recipe, load_recipe
-from heedful.scoring import results, scored
+from heedful.runs.evaluate import results, scored
+from heedful.runs.load import load
+from heedful.runs.train import Finished, Started, train
 from heedful.tasks.answering import Responder
 from heedful.tasks.tagging import Marker
 from heedful.training.loop import Step

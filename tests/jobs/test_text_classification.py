@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from heedful.data.classed import TextWords, cut
+from heedful.data.tokenizers.text_words import TextWords, cut
 from heedful.data.word_vectors import WordVectors
 from heedful.errors import UserError
-from heedful.experiment import Finished, Started, train
 from heedful.jobs import Evaluated, job_of
-from heedful.loading import load
 from heedful.recipe import check_recipe, load_recipe
+from heedful.runs.load import load
+from heedful.runs.train import Finished, Started, train
 from heedful.tasks.classification import Labeller
 from tolerance import near
 

@@ -18,12 +18,12 @@ from heedful.blocks.state import Shared
 from heedful.blocks.taps import Tap
 from heedful.config import Config
 from heedful.errors import UserError
-from heedful.experiment import Finished
-from heedful.explore.page import is_built
+from heedful.explore.server.page import is_built
 from heedful.jobs import JOBS, job_of
 from heedful.models import MODELS
 from heedful.recipe import PLACES, load_recipe
 from heedful.recipe.translation import TranslationRecipe
+from heedful.runs.train import Finished
 
 TINY = [
     "data.train=60", "data.valid=4", "data.test=4", "tokenizer.vocab=90", "train.budget.steps=2",

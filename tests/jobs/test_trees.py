@@ -10,17 +10,17 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 import heedful
-from heedful.cli import app
-from heedful.data.trees import Tree, parse_tree
+from heedful.cli.app import app
+from heedful.data.trees.treebank import Tree, parse_tree
 from heedful.errors import UserError
-from heedful.experiment import Started, train
 from heedful.jobs.trees import TreeJob
 from heedful.models import build
 from heedful.recipe import load_recipe
 from heedful.recipe.trees import TreeRecipe
-from heedful.scoring import Evaluated, results, scored
+from heedful.runs.evaluate import Evaluated, results, scored
+from heedful.runs.train import Started, train
 from heedful.tasks.tree_classification import Judge
-from heedful.training.checkpoint import newest
+from heedful.training.checkpoint.folder import newest
 from heedful.training.loop import Step
 
 GOOD, BAD = ("good", "fine", "great"), ("bad", "poor", "awful")
@@ -160,9 +160,9 @@ def test_a_run_is_scored_without_the_files_that_only_training_reads(folder: Path
 def test_a_model_that_its_words_make_too_large_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = recipe(folder, "tokenizer.known=10000000")  # of which the file has seven
     there = 16 * few.model.parameters(11)
-    monkeypatch.setattr("heedful.experiment.memory", lambda device: there)
+    monkeypatch.setattr("heedful.runs.train.memory", lambda device: there)
     assert any(isinstance(event, Started) for event in train(few, folder / "run"))
-    monkeypatch.setattr("heedful.experiment.memory", lambda device: there - 1)
+    monkeypatch.setattr("heedful.runs.train.memory", lambda device: there - 1)
     with pytest.raises(UserError, match="too large to be trained here"):
         list(train(few, folder / "other"))
 
@@ -295,7 +295,7 @@ def test_where_there_is_no_tree_to_judge_it_is_said(trained: Path, given: list[s
 
 @pytest.mark.parametrize("wrong", ["no tree", "(1 (1 a) (1 b) (1 c))"])
 def test_a_line_that_is_wrong_loses_none_before_it(trained: Path, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heedful.commands.judge.TOGETHER", 2)
+    monkeypatch.setattr("heedful.cli.judge.TOGETHER", 2)
     said = heard("judge", str(trained), "-", stdin=f"(2 good)\n\n(2 bad)\n{wrong}\n(2 fine)\n")
     assert [line.split()[-1:] for line in said.output.splitlines()] == [["good"], [], ["bad"]]
     assert isinstance(said.exception, UserError) and str(said.exception.where).startswith("stdin:4")

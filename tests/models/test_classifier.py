@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from heedful.config import parse
-from heedful.data.labelled import LabelledBatch, encode_texts
-from heedful.data.tokenizers import WordPiece
-from heedful.data.wordpieces import WordPieces
+from heedful.data.labelled.batches import LabelledBatch, encode_texts
+from heedful.data.tokenizers.tokenizer import WordPiece
+from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.configs import BertConfig, ClassifierConfig, RegressorConfig

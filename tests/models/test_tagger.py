@@ -10,7 +10,7 @@ from torch import Tensor
 
 from heedful.blocks.features import FEATURES
 from heedful.blocks.taps import taps, watch
-from heedful.data.sequences import Sequences, packed, padded
+from heedful.data.labelled.sequences import Sequences, packed, padded
 from heedful.models import build
 from heedful.models.answerer import Answerer
 from heedful.models.configs import AnswererConfig, BertConfig, BiLSTMReader, DenseReader, Feature, TaggerConfig

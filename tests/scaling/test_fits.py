@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from heedful.scaling.fits import FEWEST_ABOVE_FLOOR, LEVEL, Estimate, Run, fit, fit_line, fit_surface, frontier
+from heedful.extras.scaling.fits import FEWEST_ABOVE_FLOOR, LEVEL, Estimate, Run, fit, fit_line, fit_surface, frontier
 
 
 def along(n: int, exponent: float, scatter: float, seed: int, floor: float = 0.0, span: float = 100.0) -> list[Run]:

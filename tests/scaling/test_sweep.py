@@ -12,12 +12,9 @@ from typing import Any
 
 import pytest
 
-from heedful.commands.scaling import scaling_verb
+from heedful.cli.scaling import scaling_verb
 from heedful.errors import UserError
-from heedful.experiment import train
-from heedful.models import build
-from heedful.models.configs import with_vocab
-from heedful.scaling.sweep import (
+from heedful.extras.scaling.sweep import (
     Begun,
     Cell,
     Ended,
@@ -33,6 +30,9 @@ from heedful.scaling.sweep import (
     short,
     sweep_folder,
 )
+from heedful.models import build
+from heedful.models.configs import with_vocab
+from heedful.runs.train import train
 from patience import until
 
 RECIPE = """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from heedful.lectures.cost import CHIPS, CLAIMS, Claim, Costs, published_work, training_work
 from heedful.models.configs import SIZES, BertConfig
-from heedful.studies.cost import CHIPS, CLAIMS, Claim, Costs, published_work, training_work
 
 
 def test_rates_are_those_that_the_makers_publish() -> None:

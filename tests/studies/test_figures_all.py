@@ -14,13 +14,13 @@ from PIL import Image
 
 from heedful import load_recipe, train
 from heedful.config import parse
-from heedful.data.tokenizers import WordPiece
-from heedful.data.wordpieces import WordPieces
+from heedful.data.tokenizers.tokenizer import WordPiece
+from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.errors import UserError
+from heedful.lectures import FIGURES, Found, Progress, Study, Table, find
 from heedful.models import build
 from heedful.models.configs import BertConfig
-from heedful.studies import FIGURES, Found, Progress, Study, Table, find
-from heedful.training.portable import write_model
+from heedful.runs.model_folder import write_model
 
 # The smallest settings of each, and how many rows its table then has.
 TINY: dict[str, tuple[list[str], int]] = {

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from heedful.blocks.recurrent import LSTM, Elman
-from heedful.studies.cell_gradient import along_the_cell, forget_with
-from heedful.studies.gradient_distance import net, norms
+from heedful.lectures.cell_gradient import along_the_cell, forget_with
+from heedful.lectures.gradient_distance import net, norms
 from tolerance import close
 
 T, H = 7, 5

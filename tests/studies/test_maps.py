@@ -17,12 +17,12 @@ from sklearn.model_selection import LeaveOneOut, cross_val_score
 from sklearn.neighbors import KNeighborsClassifier
 
 from heedful import load, load_recipe, train
-from heedful.commands.figure import figure_verb
+from heedful.cli.figure import figure_verb
 from heedful.data.embedded import Digits
 from heedful.errors import UserError
-from heedful.scatters import COLOURS, scatter
-from heedful.studies import Progress
-from heedful.studies.maps import Maps, Settings, images_of, maps, neighbour_accuracy, study, tsne
+from heedful.lectures import Progress
+from heedful.lectures.maps import Maps, Settings, images_of, maps, neighbour_accuracy, study, tsne
+from heedful.plots.scatters import COLOURS, scatter
 
 DENSE = "{kind: dense, width: 4, activation: linear}"
 
@@ -89,9 +89,9 @@ def test_the_time_of_a_map_is_that_of_its_codes_and_of_t_sne(monkeypatch: pytest
         return found
 
     X = load_digits().data[:20]
-    monkeypatch.setattr("heedful.studies.maps.time.perf_counter", lambda: clock[0])
-    monkeypatch.setattr("heedful.studies.maps.tsne", lambda vectors, *_: taking(len(vectors[0]), vectors[:, :2]))
-    monkeypatch.setattr("heedful.studies.maps.neighbour_accuracy", lambda *_: taking(1000, 0.5))
+    monkeypatch.setattr("heedful.lectures.maps.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("heedful.lectures.maps.tsne", lambda vectors, *_: taking(len(vectors[0]), vectors[:, :2]))
+    monkeypatch.setattr("heedful.lectures.maps.neighbour_accuracy", lambda *_: taking(1000, 0.5))
     made = maps(lambda: taking(7, X[:, :5]), lambda: taking(3, X[:, :2]), X, np.arange(20), "0123456789", Settings())
     found = run(made)
     assert [one.seconds for one in found.maps] == [7 + 5, 3, 64]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from heedful.studies import FIGURES, find
+from heedful.lectures import FIGURES, find
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "recurrent.md"

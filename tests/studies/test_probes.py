@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from heedful import word_maps
-from heedful.data.tokenizers import WordPiece
-from heedful.data.wordpieces import WordPieces
+from heedful.data.tokenizers.tokenizer import WordPiece
+from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.lectures import nopos
+from heedful.lectures.contexts import word_vectors
+from heedful.lectures.learning import made
+from heedful.lectures.nopos import Settings, Windows, config_of, layers_of, told_by, wrong_by
+from heedful.lectures.occurrences import flat
 from heedful.models import build
 from heedful.models.configs import BertConfig
 from heedful.models.gpt import Gpt
-from heedful.studies import nopos
-from heedful.studies.contexts import word_vectors
-from heedful.studies.learning import made
-from heedful.studies.nopos import Settings, Windows, config_of, layers_of, told_by, wrong_by
-from heedful.studies.occurrences import flat
+from heedful.plots import word_maps
 from heedful.tasks.embedding import Reader
 from tolerance import close
 

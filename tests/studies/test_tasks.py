@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.studies.learning import learn, made
-from heedful.studies.recall import FILLERS, KEYS, NETS, QUESTION, Settings, trial
-from heedful.studies.strings import ATTENTION, BEGIN, END, LETTERS, writer
+from heedful.lectures.learning import learn, made
+from heedful.lectures.recall import FILLERS, KEYS, NETS, QUESTION, Settings, trial
+from heedful.lectures.strings import ATTENTION, BEGIN, END, LETTERS, writer
 
 
 @pytest.mark.parametrize("distance", [1, 9])

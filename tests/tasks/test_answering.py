@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 import torch
 
-from heedful.data.passages import AnswerBatches, encode_questions
-from heedful.data.squad import Answer, Question, WindowsConfig
-from heedful.data.wordpieces import NAMES, WordPieces
+from heedful.data.formats.squad import Answer, Question, WindowsConfig
+from heedful.data.labelled.passages import AnswerBatches, encode_questions
+from heedful.data.tokenizers.wordpieces import NAMES, WordPieces
 from heedful.models.answerer import Answerer
 from heedful.models.configs import AnswererConfig, BertConfig
 from heedful.tasks.answering import Responder, answer_loss, best_spans, mean_loss, passage_scores, together

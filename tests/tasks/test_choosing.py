@@ -14,20 +14,20 @@ import torch
 import torch.nn.functional as F
 import transformers
 
-from heedful.commands.choose import choose_verb
-from heedful.commands.classify import classify_verb
-from heedful.data.choice_batches import encode_choices
-from heedful.data.choices import Question
-from heedful.data.wordpieces import NAMES, WordPieces
+from heedful.cli.choose import choose_verb
+from heedful.cli.classify import classify_verb
+from heedful.data.labelled.choice_batches import encode_choices
+from heedful.data.labelled.choices import Question
+from heedful.data.tokenizers.wordpieces import NAMES, WordPieces
 from heedful.errors import UserError
-from heedful.experiment import train
-from heedful.hf import pretrained, write
-from heedful.hf.loading import whole
+from heedful.hub import pretrained, write
+from heedful.hub.loading import whole
 from heedful.jobs import Evaluated
-from heedful.loading import load
 from heedful.models import build
 from heedful.models.configs import BertConfig, MultipleChoiceConfig
 from heedful.recipe import load_recipe
+from heedful.runs.load import load
+from heedful.runs.train import train
 from heedful.tasks.choosing import Chooser, choice_loss
 from tolerance import close
 

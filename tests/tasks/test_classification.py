@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from heedful.data.labelled import EncodedTexts, LabelledBatch, encode_texts
-from heedful.data.rows import parted
-from heedful.data.tokenizers import WordPiece
-from heedful.data.wordpieces import WordPieces
-from heedful.loading import load
+from heedful.data.labelled.batches import EncodedTexts, LabelledBatch, encode_texts
+from heedful.data.row_schedule import parted
+from heedful.data.tokenizers.tokenizer import WordPiece
+from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.runs.load import load
 from heedful.tasks.classification import Labeller, Rater, class_loss, mean_loss, number_loss, said
 from heedful.training.configs import Budget, TrainConfig
-from heedful.training.distributed import Spread
+from heedful.training.distributed.team import Spread
 from heedful.training.optim import AdamW, make_optimizer
 from heedful.training.step import PlainStep
 from tolerance import close

@@ -15,8 +15,8 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 import heedful
-from heedful.data.tokenizers import WordPiece
-from heedful.data.wordpieces import WordPieces, joined
+from heedful.data.tokenizers.tokenizer import WordPiece
+from heedful.data.tokenizers.wordpieces import WordPieces, joined
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.configs import BertConfig

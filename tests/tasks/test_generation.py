@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from heedful.data.bytepairs import BytePair, BytePairs
-from heedful.data.tokenizers import Bpe, Characters, Tokenizer, WholeWords, WordPiece
+from heedful.data.tokenizers.byte_pairs import BytePair, BytePairs
+from heedful.data.tokenizers.tokenizer import Bpe, Characters, Tokenizer, WholeWords, WordPiece
 from heedful.decode.rules import Written
 from heedful.decode.search import drain
 from heedful.errors import UserError

@@ -9,9 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from heedful.data.text import Text
-from heedful.data.tokenizers import Bpe, Characters, Tokenizer, WholeWords, WordPiece
-from heedful.data.windows import TextBatches, encode_text
+from heedful.data.text.files import Text
+from heedful.data.text.windows import TextBatches, encode_text
+from heedful.data.tokenizers.tokenizer import Bpe, Characters, Tokenizer, WholeWords, WordPiece
 from heedful.models import build
 from heedful.models.configs import ElmoConfig, RnnLMConfig
 from heedful.models.configs.gpt import GptConfig

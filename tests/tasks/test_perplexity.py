@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from heedful.data.bytepairs import BytePair, BytePairs
-from heedful.data.scripts import LanguageTokenizer
-from heedful.data.text import Text, gathered
-from heedful.data.tokenizers import Characters, Tokenizer
-from heedful.data.windows import EncodedText, TextBatches, encode_text
+from heedful.data.text.files import Text, gathered
+from heedful.data.text.windows import EncodedText, TextBatches, encode_text
+from heedful.data.tokenizers.byte_pairs import BytePair, BytePairs
+from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer
+from heedful.data.tokenizers.tokenizer import Characters, Tokenizer
 from heedful.models import build
 from heedful.models.configs.gpt import GptConfig
 from heedful.tasks.perplexity import (

@@ -10,9 +10,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from heedful.data.pretraining import NOTHING, PretrainingBatches, Rules, encode_documents
-from heedful.data.tokenizers import WordPiece
-from heedful.data.wordpieces import WordPieces
+from heedful.data.text.pretraining import NOTHING, PretrainingBatches, Rules, encode_documents
+from heedful.data.tokenizers.tokenizer import WordPiece
+from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.models import build
 from heedful.models.configs import BertConfig
 from heedful.tasks.pretraining import guesses, judged, pretraining_loss

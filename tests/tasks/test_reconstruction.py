@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from heedful.data.canvas import Canvas
-from heedful.data.image_batches import EncodedImages, ImageBatch
+from heedful.data.images.batches import EncodedImages, ImageBatch
+from heedful.data.images.image_spec import Canvas
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.configs.autoencoder import AutoencoderConfig, dense

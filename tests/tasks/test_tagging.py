@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from heedful.data.conll import Sentence
-from heedful.data.tagged import TagBatches, encode_tags, encode_words
-from heedful.data.wordpieces import NAMES, WordPieces
+from heedful.data.formats.conll import Sentence
+from heedful.data.labelled.tagged import TagBatches, encode_tags, encode_words
+from heedful.data.tokenizers.wordpieces import NAMES, WordPieces
 from heedful.models.configs import BertConfig, TaggerConfig
 from heedful.models.tagger import Tagger
 from heedful.tasks.tagging import Entity, Marker, mean_loss, split, tag_loss

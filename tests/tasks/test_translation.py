@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 
 from heedful.blocks.losses import cross_entropy
-from heedful.data.batches import Batches, encode
 from heedful.data.embedded import NumberWords
-from heedful.data.tokenizers import Tokenizer, WordPiece
+from heedful.data.pairs.batches import Batches, encode
+from heedful.data.tokenizers.tokenizer import Tokenizer, WordPiece
 from heedful.decode.search import drain
 from heedful.errors import UserError
 from heedful.models import build

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from heedful.data.tree_batches import TreeBatch, encode_trees
-from heedful.data.trees import NOTHING, Tree, WordsConfig, parse_tree
-from heedful.data.words import Words
+from heedful.data.tokenizers.words import Words
+from heedful.data.trees.batches import TreeBatch, encode_trees
+from heedful.data.trees.treebank import NOTHING, Tree, WordsConfig, parse_tree
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.configs import TreeLSTMConfig

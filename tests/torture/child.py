@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-import heedful.commands.train
-import heedful.figures
+import heedful.cli.train
+import heedful.plots.figures
 import heedful.training.metrics  # noqa: F401  (imported here, once, and not in every fork)
-from heedful.cli import main
-from heedful.training.checkpoint import RunFolder
+from heedful.cli.app import main
+from heedful.training.checkpoint.folder import RunFolder
 from torture.diary import Diary
 
 CHANGES = ("mkdir", "open", "write", "ftruncate", "fsync", "rename", "unlink", "rmdir")

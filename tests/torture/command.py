@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 import pytest
 
 import heedful
-from heedful.loading import read_recipe
-from heedful.training.checkpoint import newest
-from heedful.training.ownership import MAY_DIFFER
+from heedful.runs.load import read_recipe
+from heedful.training.checkpoint.folder import newest
+from heedful.training.checkpoint.ownership import MAY_DIFFER
 from torture.child import Change, Orders, work
 from torture.report import limit
 

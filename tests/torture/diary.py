@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-import heedful.experiment  # noqa: F401  (which also evaluates with weights_of, as it is before any hook)
-from heedful.cli import main
-from heedful.data.batches import Batch
+import heedful.runs.train  # noqa: F401  (which also evaluates with weights_of, as it is before any hook)
+from heedful.cli.app import main
+from heedful.data.pairs.batches import Batch
 from heedful.training import loop
-from heedful.training.distributed import Team
+from heedful.training.distributed.team import Team
 from heedful.training.loop import Share
 
 PATH = "TORTURE_DIARY"

@@ -18,23 +18,23 @@ import torch
 from torch import Tensor, nn
 
 from heedful.blocks.losses import Loss
-from heedful.commands.display import facts
-from heedful.data.batches import Batch, Batches, encode
+from heedful.cli.display import facts
 from heedful.data.embedded import NumberWords
-from heedful.data.tokenizers import Tokenizer, WordPiece
+from heedful.data.pairs.batches import Batch, Batches, encode
+from heedful.data.tokenizers.tokenizer import Tokenizer, WordPiece
 from heedful.errors import UserError
 from heedful.jobs.translation import TranslationJob
 from heedful.models import build
 from heedful.models.configs import TransformerConfig
 from heedful.tasks.translation import translation_loss
 from heedful.training import loop
-from heedful.training.checkpoint import RunFolder, newest
+from heedful.training.checkpoint.folder import RunFolder, newest
+from heedful.training.checkpoint.saver import Saver
 from heedful.training.configs import Budget, TrainConfig
-from heedful.training.distributed import Team
+from heedful.training.distributed.shards import whole
+from heedful.training.distributed.team import Team
 from heedful.training.loop import Counters, Event, Step, fit
 from heedful.training.optim import make_optimizer, optimizer_tensors
-from heedful.training.saving import Saver
-from heedful.training.shards import whole
 from heedful.training.step import PlainStep
 from torture.report import FULL, counted
 from training.test_distributed import together

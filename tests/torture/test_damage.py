@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from heedful.errors import UserError
-from heedful.loading import load
-from heedful.training.checkpoint import newest
+from heedful.runs.load import load
+from heedful.training.checkpoint.folder import newest
 from torture.child import Orders
 from torture.command import SAVE_EVERY, Trial, assert_same, resumed
 from torture.report import counted

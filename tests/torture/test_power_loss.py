@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from heedful.errors import UserError
-from heedful.training.checkpoint import RunFolder
+from heedful.training.checkpoint.folder import RunFolder
 from torture.child import CHANGES, Change, Orders
 from torture.command import SHORT, Trial, assert_same, committed, resumed
 from torture.disk import Disk, Loss

@@ -20,8 +20,8 @@ import pytest
 import torch
 
 from heedful.errors import UserError
-from heedful.training import files
-from heedful.training.checkpoint import SLACK, Checkpoint, RunFolder, newest
+from heedful.files import writing as files
+from heedful.training.checkpoint.folder import SLACK, Checkpoint, RunFolder, newest
 
 RECIPE = "task:\n  kind: translation\ntrain:\n  seed: 1\n  optimizer:\n    lr: 1e-3\n"
 OPERATIONS = ("make_folder", "create", "reopen", "write", "sync", "rename", "unlink", "remove_folder")
@@ -408,7 +408,7 @@ def test_damage_after_the_scan_is_still_found_when_a_file_is_read(folder: Path) 
 def test_a_newer_format_is_refused_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with RunFolder.create_or_open(folder, RECIPE) as run:
         with monkeypatch.context() as patch:
-            patch.setattr("heedful.training.sealed.FORMAT", 2)
+            patch.setattr("heedful.training.checkpoint.manifest.FORMAT", 2)
             save(run, 1)
         with pytest.raises(UserError, match="newer version"):
             run.latest()

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from heedful.training.crew import Crew
+from heedful.training.thread_pool import Crew
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])

@@ -22,11 +22,11 @@ import torch
 import torch.distributed.fsdp  # once, before the processes fork
 from numpy.typing import NDArray
 
-from heedful.data.batches import Batches, encode
 from heedful.data.embedded import NumberWords
-from heedful.data.labelled import LabelledBatches, encode_texts
-from heedful.data.tokenizers import Tokenizer, WordPiece
-from heedful.data.wordpieces import WordPieces
+from heedful.data.labelled.batches import LabelledBatches, encode_texts
+from heedful.data.pairs.batches import Batches, encode
+from heedful.data.tokenizers.tokenizer import Tokenizer, WordPiece
+from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.configs import (
@@ -39,16 +39,16 @@ from heedful.models.configs import (
 )
 from heedful.tasks.classification import class_loss
 from heedful.tasks.translation import translation_loss
-from heedful.training import distributed
-from heedful.training.checkpoint import RunFolder, newest
+from heedful.training.checkpoint.folder import RunFolder, newest
+from heedful.training.checkpoint.saver import Saver
 from heedful.training.configs import Budget, TrainConfig
-from heedful.training.distributed import Parallel, Seat, Team, find_seat, first_host
+from heedful.training.distributed import team as distributed
+from heedful.training.distributed.heartbeat import Vigil
+from heedful.training.distributed.shards import cut_like, local, whole
+from heedful.training.distributed.team import Parallel, Seat, Team, find_seat, first_host
 from heedful.training.loop import Counters, Step, fit
 from heedful.training.optim import AdamW, load_optimizer, make_optimizer, optimizer_tensors
-from heedful.training.saving import Saver
-from heedful.training.shards import cut_like, local, whole
 from heedful.training.step import PlainStep
-from heedful.training.vigil import Vigil
 from patience import until
 from tolerance import near
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from heedful.training.events import NAME, events_in, read_events, told_broken
-from heedful.training.files import append_jsonl
+from heedful.files.writing import append_jsonl
+from heedful.runs.events import NAME, events_in, read_events, told_broken
 
 
 @pytest.mark.parametrize("sign", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\r", "\n"])

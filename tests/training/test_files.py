@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from heedful.errors import UserError
-from heedful.training import files
+from heedful.files import writing as files
 
 
 def test_text_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

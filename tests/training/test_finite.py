@@ -19,19 +19,19 @@ from torch.distributed.fsdp import fully_shard
 
 from heedful.blocks.losses import Loss
 from heedful.blocks.taps import watch
-from heedful.data.batches import Batch, Batches, Encoded, encode
 from heedful.data.embedded import NumberWords
-from heedful.data.tokenizers import Tokenizer, WordPiece
+from heedful.data.pairs.batches import Batch, Batches, Encoded, encode
+from heedful.data.tokenizers.tokenizer import Tokenizer, WordPiece
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.configs import TransformerConfig
 from heedful.tasks.translation import translation_loss
-from heedful.training.checkpoint import RunFolder, newest
+from heedful.training.checkpoint.folder import RunFolder, newest
+from heedful.training.checkpoint.saver import Saver
 from heedful.training.configs import Budget, TrainConfig
-from heedful.training.finite import first_bad, not_finite, require_sound, tensors
 from heedful.training.loop import Counters, Step, fit
+from heedful.training.nan_checks import first_bad, not_finite, require_sound, tensors
 from heedful.training.optim import AdamW, clip, make_optimizer, optimizer_tensors
-from heedful.training.saving import Saver
 from heedful.training.seeds import reseed
 
 CPU = torch.device("cpu")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from heedful.training import forms
+from heedful.training import replay_ops as forms
 from heedful.training.replay import Recording
 
 F = nn.functional

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from heedful.training.checkpoint import newest
+from heedful.training.checkpoint.folder import newest
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -17,15 +17,16 @@ import torch
 from torch import Tensor, nn
 
 from heedful.blocks.losses import Loss
-from heedful.data.batches import Batch, Batches, encode
 from heedful.data.embedded import NumberWords
-from heedful.data.tokenizers import Tokenizer, WordPiece
+from heedful.data.pairs.batches import Batch, Batches, encode
+from heedful.data.tokenizers.tokenizer import Tokenizer, WordPiece
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.configs import TransformerConfig
 from heedful.tasks.translation import translation_loss
 from heedful.training import loop
-from heedful.training.checkpoint import RunFolder, newest
+from heedful.training.checkpoint.folder import RunFolder, newest
+from heedful.training.checkpoint.saver import Saver
 from heedful.training.configs import Budget, TrainConfig
 from heedful.training.loop import (
     Counters,
@@ -40,7 +41,6 @@ from heedful.training.loop import (
     in_steps,
 )
 from heedful.training.optim import AdamW, Constant, Cosine, Linear, Noam
-from heedful.training.saving import Saver
 from heedful.training.seeds import reseed
 
 CPU = torch.device("cpu")

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from heedful.errors import UserError
-from heedful.training import files
-from heedful.training.checkpoint import RunFolder
+from heedful.files import writing as files
+from heedful.training.checkpoint.folder import RunFolder
 
 RECIPE = "task:\n  kind: translation\ntrain:\n  seed: 1\n  optimizer:\n    lr: 1e-3\n"
 
@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 
 HOLD = """
 import sys, time
-from heedful.training.checkpoint import RunFolder
+from heedful.training.checkpoint.folder import RunFolder
 run = RunFolder.create_or_open(sys.argv[1], sys.argv[2])
 print("held", flush=True)
 time.sleep(600)

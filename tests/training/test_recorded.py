@@ -16,20 +16,20 @@ import torch
 from torch import Tensor
 
 from heedful.blocks.losses import Loss
-from heedful.data.image_batches import EncodedImages, ImageBatch, ImageBatches
+from heedful.data.images.batches import EncodedImages, ImageBatch, ImageBatches
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.configs.autoencoder import AutoencoderConfig, dense
 from heedful.models.configs.layers import Conv, MaxPool, Upsample
 from heedful.tasks.reconstruction import Noise, reconstruction_loss
 from heedful.training import loop
-from heedful.training.checkpoint import RunFolder, newest
+from heedful.training.checkpoint.folder import RunFolder, newest
+from heedful.training.checkpoint.saver import Saver
 from heedful.training.configs import Budget, TrainConfig
-from heedful.training.distributed import Spread
-from heedful.training.finite import NotFiniteError
+from heedful.training.distributed.team import Spread
 from heedful.training.loop import Counters, Due, Epoch, Event, Step, fit
+from heedful.training.nan_checks import NotFiniteError
 from heedful.training.optim import AdamW, Constant, RMSprop, make_optimizer, optimizer_tensors
-from heedful.training.saving import Saver
 from heedful.training.step import AnyStep, PlainStep, RecordedStep, evenly, shared
 
 CPU = torch.device("cpu")

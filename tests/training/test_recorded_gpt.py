@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from heedful.data.running import Amounts
-from heedful.data.windows import EncodedText, TextBatches
+from heedful.data.text.text_stream import Amounts
+from heedful.data.text.windows import EncodedText, TextBatches
 from heedful.jobs import job_of
 from heedful.models import build
 from heedful.models.configs.gpt import GptConfig
@@ -20,7 +20,7 @@ from heedful.recipe import load_recipe
 from heedful.tasks.perplexity import document_loss
 from heedful.training import loop
 from heedful.training.configs import Budget, TrainConfig
-from heedful.training.distributed import Spread
+from heedful.training.distributed.team import Spread
 from heedful.training.loop import Counters, Step, fit
 from heedful.training.optim import AdamW, Constant, RMSprop, load_optimizer, make_optimizer, optimizer_tensors
 from heedful.training.replay import CannotRecordError

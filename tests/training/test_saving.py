@@ -17,9 +17,11 @@ import pytest
 import torch
 
 from heedful.errors import UserError
-from heedful.training import checkpoint, files, saving
-from heedful.training.checkpoint import RunFolder
-from heedful.training.saving import Saver
+from heedful.files import writing as files
+from heedful.training.checkpoint import folder as checkpoint
+from heedful.training.checkpoint import saver as saving
+from heedful.training.checkpoint.folder import RunFolder
+from heedful.training.checkpoint.saver import Saver
 from patience import LONG
 
 RECIPE = "train:\n  seed: 1\n"
@@ -326,7 +328,7 @@ def test_a_program_that_ends_finishes_its_save_first(tmp_path: Path) -> None:
     script = f"""
 import time, torch
 from heedful.training import checkpoint
-from heedful.training.saving import Saver
+from heedful.training.checkpoint.saver import Saver
 checkpoint.require_finite = lambda *_: time.sleep(0.5)  # the program is at its end when the save really begins
 run = checkpoint.RunFolder.create_or_open({str(tmp_path / "run")!r}, "a: 1\\n")
 Saver(run, background=True).save(1, {{"model": {{"weight": torch.ones(3)}}}}, {{}}, {{}})

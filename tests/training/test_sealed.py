@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from heedful.training import files, sealed
-from heedful.training.sealed import DamageError, commit, read_manifest, verify
+from heedful.files import writing as files
+from heedful.training.checkpoint import manifest as sealed
+from heedful.training.checkpoint.manifest import DamageError, commit, read_manifest, verify
 
 
 def test_a_second_commit_replaces_the_first_whole(tmp_path: Path) -> None:

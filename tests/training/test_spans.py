@@ -8,8 +8,8 @@ from collections import Counter
 
 import pytest
 
-from heedful.data.conll import iob2
-from heedful.training.spans import answer_f1, answer_scores, chunk_scores, plain_answer
+from heedful.data.formats.conll import iob2
+from heedful.training.span_metrics import answer_f1, answer_scores, chunk_scores, plain_answer
 from tolerance import near
 
 Sentences = list[list[str]]

@@ -11,15 +11,15 @@ import pytest
 import torch
 
 from heedful.blocks.losses import Loss
-from heedful.data.batches import Batch, Batches, encode
 from heedful.data.embedded import NumberWords
-from heedful.data.tokenizers import Tokenizer, WordPiece
+from heedful.data.pairs.batches import Batch, Batches, encode
+from heedful.data.tokenizers.tokenizer import Tokenizer, WordPiece
 from heedful.models import build
 from heedful.models.bert import Bert
 from heedful.models.configs import AttentionConfig, BertConfig, RecurrentEncoder, Seq2SeqConfig, TransformerConfig
 from heedful.tasks.translation import translation_loss
 from heedful.training.configs import Budget, TrainConfig
-from heedful.training.distributed import Spread
+from heedful.training.distributed.team import Spread
 from heedful.training.optim import load_optimizer, make_optimizer, optimizer_tensors
 from heedful.training.seeds import reseed
 from heedful.training.step import GraphedStep, PlainStep
@@ -258,7 +258,7 @@ def test_a_run_that_goes_on_captures_its_shapes_later_and_gives_the_same_bits(br
 
 @gpu
 def test_captured_steps_of_an_encoder_lose_what_plain_ones_lose_and_anew_each_time() -> None:
-    from heedful.data.pretraining import PretrainingBatch
+    from heedful.data.text.pretraining import PretrainingBatch
     from heedful.tasks.pretraining import pretraining_loss
 
     luck, rows, length = torch.Generator().manual_seed(0), 6, 24

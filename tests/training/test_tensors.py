@@ -12,8 +12,16 @@ import safetensors.torch
 import torch
 
 from heedful.errors import EXIT_MEMORY, UserError
-from heedful.training import tensors
-from heedful.training.tensors import EXIT_NOT_FINITE, MOST_TENSORS, TYPES, pack, require_finite, require_sound, unpack
+from heedful.training.checkpoint import tensors
+from heedful.training.checkpoint.tensors import (
+    EXIT_NOT_FINITE,
+    MOST_TENSORS,
+    TYPES,
+    pack,
+    require_finite,
+    require_sound,
+    unpack,
+)
 
 FILE = Path("some/model.safetensors")
 

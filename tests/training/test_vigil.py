@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from heedful.training import vigil
-from heedful.training.vigil import Sign, Vigil, fate, is_stopped, system
+from heedful.training.distributed import heartbeat as vigil
+from heedful.training.distributed.heartbeat import Sign, Vigil, fate, is_stopped, system
 from patience import LONG, until
 
 

@@ -10,8 +10,8 @@ import torch
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.configs import TransformerConfig
-from heedful.training.distributed import Seat, Team
-from heedful.training.weights import load_strictly, weights_of
+from heedful.training.checkpoint.weights import load_strictly, weights_of
+from heedful.training.distributed.team import Seat, Team
 
 MODEL = TransformerConfig(vocab=20, width=16, heads=2, encoder_layers=1, decoder_layers=1, hidden=32, context=60)
 

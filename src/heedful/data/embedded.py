@@ -13,10 +13,10 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from heedful.config import Config
-from heedful.data.images import Images
-from heedful.data.sources import SPLITS, Examples, Pair, Split
-from heedful.data.tables import Item, Items
-from heedful.data.text import Running, Text, gathered
+from heedful.data.formats.sources import SPLITS, Examples, Pair, Split
+from heedful.data.formats.tables import Item, Items
+from heedful.data.images.sources import Images
+from heedful.data.text.files import Running, Text, gathered
 from heedful.errors import UserError
 
 NO_PROSE = {"site-packages", "dist-packages", "test", "tests", "__pycache__"}  # folders that are not the library's own

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from heedful.config import Config
-from heedful.data.sources import Name, unfit
+from heedful.data.formats.sources import Name, unfit
 from heedful.errors import UserError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.data.wordpieces import PREFIX, WordPieces
+from heedful.data.tokenizers.wordpieces import PREFIX, WordPieces
 
 MASKED, SWAPPED = 0.8, 0.1  # shares of the hidden tokens: [MASK], another token; the rest stay as they are
 Ids = NDArray[np.int32]

@@ -26,9 +26,9 @@ from typing import Any, BinaryIO, Literal, NamedTuple, TypeAlias, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.data.sources import FREE, GZIP, RATIO, unfit
+from heedful.data.formats.sources import FREE, GZIP, RATIO, unfit
 from heedful.errors import UserError, shown
-from heedful.reading import open_file
+from heedful.files.reading import open_file
 
 Format = Literal["word2vec", "word2vec-binary", "glove"]
 Stream: TypeAlias = "io.BufferedReader[Any]"

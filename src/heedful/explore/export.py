@@ -18,10 +18,10 @@ from pydantic import Field
 from heedful.config import Config
 from heedful.errors import UserError, shown
 from heedful.explore.inspect import Given
-from heedful.explore.page import built
+from heedful.explore.server.page import built
 from heedful.explore.subjects import Explorer, asked
 from heedful.explore.views import Request, find
-from heedful.training import files
+from heedful.files import writing as files
 
 MOST_ASKED = 2000  # questions that a file answers
 MOST_TOLD = 100  # questions that a page tells of

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from heedful.blocks.taps import taps, watch
 from heedful.config import Config
-from heedful.data.scripts import script_of
-from heedful.data.wordpieces import WordPieces, joined
+from heedful.data.tokenizers.lm_tokenization import script_of
+from heedful.data.tokenizers.wordpieces import WordPieces, joined
 from heedful.errors import UserError
 from heedful.tasks.embedding import MASK
 from heedful.tasks.translation import TooLongError

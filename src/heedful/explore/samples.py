@@ -9,13 +9,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from heedful.data.sources import Split
+from heedful.data.formats.sources import Split
 from heedful.errors import UserError
 from heedful.explore import inspect
 from heedful.explore.views import run
 from heedful.jobs import Example, Job, job_of
-from heedful.loading import read_recipe
-from heedful.scoring import results
+from heedful.runs.evaluate import results
+from heedful.runs.load import read_recipe
 from heedful.tasks.answering import Responder
 from heedful.tasks.classification import Labeller
 from heedful.tasks.tagging import Marker

@@ -16,17 +16,17 @@ import torch
 from pydantic import ValidationError
 
 from heedful.blocks.taps import taps
-from heedful.commands.reconstruct import named
+from heedful.cli.reconstruct import named
 from heedful.config import AnyConfig
 from heedful.errors import UserError, shown
 from heedful.explore import inspect, samples
 from heedful.explore.inspect import Given, Trace
 from heedful.explore.samples import Shown
 from heedful.explore.views import VIEWS, View, find
+from heedful.files.reading import is_file, require_folder
 from heedful.jobs import Example
-from heedful.loading import load
-from heedful.reading import is_file, require_folder
-from heedful.training.choice import picked
+from heedful.runs.load import load
+from heedful.training.checkpoint.choice import picked
 
 MOST_BYTES, MOST_KEPT = 400_000_000, 256  # what is kept of a model: how large it is at the most, and how many
 PATIENCE = 2.0  # seconds until what could not be opened is tried again

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from heedful.config import Config
-from heedful.data.sources import Split
+from heedful.data.formats.sources import Split
 from heedful.errors import UserError
 from heedful.models.configs import with_vocab
 from heedful.recipe import Recipe

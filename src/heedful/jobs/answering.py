@@ -12,17 +12,17 @@ from typing import Any, ClassVar
 import torch
 
 from heedful.blocks.losses import Loss
-from heedful.data.passages import AnswerBatches, EncodedQuestions, encode_questions
-from heedful.data.sources import Split
-from heedful.data.squad import Questions, WindowsConfig
-from heedful.data.wordpieces import WordPieces
+from heedful.data.formats.sources import Split
+from heedful.data.formats.squad import Questions, WindowsConfig
+from heedful.data.labelled.passages import AnswerBatches, EncodedQuestions, encode_questions
+from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.errors import UserError
 from heedful.jobs import Evaluated, Example, Names, Progress
 from heedful.jobs.finetuning import FinetuningJob
 from heedful.models.configs import AnswererConfig
 from heedful.recipe.answering import AnsweringRecipe
 from heedful.tasks.answering import Responder, answer_loss, mean_loss
-from heedful.training.spans import answer_scores
+from heedful.training.span_metrics import answer_scores
 
 
 class AnsweringJob(FinetuningJob):

@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 
 from heedful.blocks.losses import Loss
-from heedful.data.choice_batches import ChoiceBatches, EncodedChoices, encode_choices
-from heedful.data.choices import Questions
-from heedful.data.sources import Split
-from heedful.data.wordpieces import WordPieces
+from heedful.data.formats.sources import Split
+from heedful.data.labelled.choice_batches import ChoiceBatches, EncodedChoices, encode_choices
+from heedful.data.labelled.choices import Questions
+from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.jobs import Evaluated, Names, Progress
 from heedful.jobs.classification import cut_notes
 from heedful.jobs.finetuning import FinetuningJob

@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 
 from heedful.blocks.losses import Loss
-from heedful.data.labelled import EncodedTexts, LabelledBatch, LabelledBatches, encode_texts
-from heedful.data.sources import Split
-from heedful.data.tables import Items, class_numbers, numbers
-from heedful.data.wordpieces import WordPieces
+from heedful.data.formats.sources import Split
+from heedful.data.formats.tables import Items, class_numbers, numbers
+from heedful.data.labelled.batches import EncodedTexts, LabelledBatch, LabelledBatches, encode_texts
+from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.jobs import Evaluated, Example, Names, Progress
 from heedful.jobs.finetuning import FinetuningJob
 from heedful.models.configs import ClassifierConfig, RegressorConfig

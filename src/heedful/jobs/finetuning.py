@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from heedful.data.tokenizers import WordPiece
-from heedful.data.wordpieces import WordPieces
+from heedful.data.tokenizers.tokenizer import WordPiece
+from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.errors import UserError
-from heedful.hf import Pretrained, pretrained
+from heedful.hub import Pretrained, pretrained
 from heedful.jobs import Job
 from heedful.models.bert import Bert
 from heedful.recipe.finetuning import EncoderStart

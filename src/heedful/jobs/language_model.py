@@ -14,16 +14,16 @@ import numpy as np
 import torch
 
 from heedful.blocks.losses import Loss
-from heedful.data.bytepairs import BytePair, BytePairFiles, pairs_of, text_in
-from heedful.data.running import passages
-from heedful.data.scripts import Bytes, LanguageTokenizer, open_tokenizer, script_of
-from heedful.data.sources import Split
-from heedful.data.text import Text, gathered
-from heedful.data.token_text import TextTokens, TokenizedText
-from heedful.data.tokenizers import Tokenizer
-from heedful.data.windows import EncodedText, TextBatches, encode_text
+from heedful.data.formats.sources import Split
+from heedful.data.text.files import Text, gathered
+from heedful.data.text.text_stream import passages
+from heedful.data.text.token_text import TextTokens, TokenizedText
+from heedful.data.text.windows import EncodedText, TextBatches, encode_text
+from heedful.data.tokenizers.byte_pairs import BytePair, BytePairFiles, pairs_of, text_in
+from heedful.data.tokenizers.lm_tokenization import Bytes, LanguageTokenizer, open_tokenizer, script_of
+from heedful.data.tokenizers.tokenizer import Tokenizer
 from heedful.errors import UserError
-from heedful.hf.causal import Causal, no_tokenizer, pretrained_causal
+from heedful.hub.causal import Causal, no_tokenizer, pretrained_causal
 from heedful.jobs import Evaluated, Example, Job, Names, Progress
 from heedful.models.configs import ElmoConfig, RnnLMConfig
 from heedful.models.configs.gpt import GptConfig
@@ -43,8 +43,8 @@ from heedful.tasks.perplexity import (
     windows_loss,
     word_perplexity,
 )
+from heedful.training.checkpoint.weights import load_strictly
 from heedful.training.metrics import Score
-from heedful.training.weights import load_strictly
 
 MUCH_UNKNOWN = 0.01  # of the tokens of a text, from where on it is told
 SHOWN = 8  # places in a text that stand for it

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 
 from heedful.blocks.losses import Loss
-from heedful.data.corpora import Tokens
-from heedful.data.documents import Prose, read_documents
+from heedful.data.formats.sources import Split
 from heedful.data.masking import Marks
-from heedful.data.pretraining import (
+from heedful.data.text.documents import Prose, read_documents
+from heedful.data.text.pretraining import (
     EncodedDocuments,
     PretrainingBatches,
     Rules,
@@ -24,10 +24,10 @@ from heedful.data.pretraining import (
     padded_batch,
     ready,
 )
-from heedful.data.sources import Split
-from heedful.data.wordpieces import PREFIX, WordPieces, pieces_of
+from heedful.data.text.token_documents import Tokens
+from heedful.data.tokenizers.wordpieces import PREFIX, WordPieces, pieces_of
 from heedful.errors import UserError
-from heedful.hf.sentences import SentenceConfig
+from heedful.hub.sentences import SentenceConfig
 from heedful.jobs import Evaluated, Example, Job, Names, Progress
 from heedful.models.configs import BertConfig
 from heedful.recipe.pretraining import PretrainingRecipe

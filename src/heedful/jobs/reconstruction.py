@@ -13,10 +13,10 @@ import numpy as np
 import torch
 
 from heedful.blocks.losses import Loss
-from heedful.data.canvas import Canvas
-from heedful.data.image_batches import EncodedImages, ImageBatches, encode_images
-from heedful.data.images import Images, scaled
-from heedful.data.sources import Split
+from heedful.data.formats.sources import Split
+from heedful.data.images.batches import EncodedImages, ImageBatches, encode_images
+from heedful.data.images.image_spec import Canvas
+from heedful.data.images.sources import Images, scaled
 from heedful.errors import UserError
 from heedful.jobs import Evaluated, Job, Names, Progress
 from heedful.models.configs.autoencoder import AutoencoderConfig

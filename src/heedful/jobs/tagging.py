@@ -12,15 +12,15 @@ from typing import Any, ClassVar
 import torch
 
 from heedful.blocks.losses import Loss
-from heedful.data.conll import Sentences, chunks, marks_chunks
-from heedful.data.sources import Split
-from heedful.data.tagged import EncodedTags, TagBatches, encode_tags
-from heedful.data.wordpieces import WordPieces
+from heedful.data.formats.conll import Sentences, chunks, marks_chunks
+from heedful.data.formats.sources import Split
+from heedful.data.labelled.tagged import EncodedTags, TagBatches, encode_tags
+from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.jobs import Evaluated, Example, Names, Progress
 from heedful.jobs.finetuning import FinetuningJob
 from heedful.models.configs import TaggerConfig
 from heedful.tasks.tagging import Marker, mean_loss, tag_loss
-from heedful.training.spans import tag_scores
+from heedful.training.span_metrics import tag_scores
 
 
 class TaggingJob(FinetuningJob):

@@ -11,16 +11,16 @@ import numpy as np
 import torch
 
 from heedful.blocks.losses import Loss
-from heedful.data.classed import TextWords, cut
-from heedful.data.labelled import EncodedTexts, LabelledBatches, encode_texts
-from heedful.data.sources import Split
-from heedful.data.tables import Items, class_numbers, labels_of
+from heedful.data.formats.sources import Split
+from heedful.data.formats.tables import Items, class_numbers, labels_of
+from heedful.data.labelled.batches import EncodedTexts, LabelledBatches, encode_texts
+from heedful.data.tokenizers.text_words import TextWords, cut
 from heedful.data.word_vectors import WordVectors
 from heedful.errors import UserError, shown
+from heedful.files.reading import read_file
 from heedful.jobs import Evaluated, Job, Names, Progress
 from heedful.jobs.classification import WORDS, cut_notes, judged, next_verbs, one_class_remarks, texts_of
 from heedful.models.configs.conv_classifier import ConvClassifierConfig
-from heedful.reading import read_file
 from heedful.recipe.text_classification import TextClassificationRecipe
 from heedful.tasks.classification import Labeller, class_loss, mean_loss
 

@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 import torch
 
 from heedful.blocks.losses import Loss
-from heedful.data.batches import Batches, Encoded, encode
-from heedful.data.sources import Examples, Split
-from heedful.data.tokenizers import Tokenizer
+from heedful.data.formats.sources import Examples, Split
+from heedful.data.pairs.batches import Batches, Encoded, encode
+from heedful.data.tokenizers.tokenizer import Tokenizer
 from heedful.jobs import Evaluated, Example, Job, Names, Progress
 from heedful.models import build
 from heedful.models.configs import Seq2SeqConfig, TransformerConfig, with_vocab

@@ -12,14 +12,14 @@ from typing import Any, ClassVar
 import torch
 
 from heedful.blocks.losses import Loss
-from heedful.data.sources import Split
-from heedful.data.tree_batches import EncodedTrees, TreeBatches, encode_trees
-from heedful.data.trees import Trees
-from heedful.data.words import Vectors, Words, folded, read_vectors
+from heedful.data.formats.sources import Split
+from heedful.data.tokenizers.words import Vectors, Words, folded, read_vectors
+from heedful.data.trees.batches import EncodedTrees, TreeBatches, encode_trees
+from heedful.data.trees.treebank import Trees
 from heedful.errors import UserError
+from heedful.files.reading import read_file
 from heedful.jobs import Evaluated, Job, Names, Progress
 from heedful.models.configs import TreeLSTMConfig
-from heedful.reading import read_file
 from heedful.recipe.trees import TreeRecipe
 from heedful.tasks.tree_classification import Judge, class_name, mean_loss, require_narrow, tree_loss
 from heedful.training.metrics import Score

@@ -18,11 +18,11 @@ from pydantic import ConfigDict, Field, create_model
 from pydantic.json_schema import models_json_schema
 
 from heedful.config import Config, load_yaml, override, parse
-from heedful.data.sources import SPLITS, Split
+from heedful.data.formats.sources import SPLITS, Split
 from heedful.errors import UserError
-from heedful.reading import exists, is_file, is_folder
-from heedful.training.files import write_text_atomic
-from heedful.yamltext import Marks, read_yaml
+from heedful.files.reading import exists, is_file, is_folder
+from heedful.files.writing import write_text_atomic
+from heedful.files.yaml import Marks, read_yaml
 
 if TYPE_CHECKING:
     from heedful.recipe.answering import AnsweringRecipe

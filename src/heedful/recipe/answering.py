@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from heedful.config import Config
-from heedful.data.squad import QuestionsConfig, WindowsConfig
+from heedful.data.formats.squad import QuestionsConfig, WindowsConfig
 from heedful.models.configs import AnswererConfig
 from heedful.recipe.finetuning import Finetuning
 from heedful.training.configs import TrainConfig

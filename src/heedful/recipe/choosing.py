@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from heedful.config import Config, FieldError
-from heedful.data.choices import ChoicesTable
+from heedful.data.labelled.choices import ChoicesTable
 from heedful.models.configs import MultipleChoiceConfig
 from heedful.recipe.finetuning import Finetuning
 from heedful.training.configs import TrainConfig

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from heedful.config import Config
 from heedful.data.embedded import NumberLanguages
-from heedful.data.tables import CsvTable, JsonlTable, TsvTable, labels_of
+from heedful.data.formats.tables import CsvTable, JsonlTable, TsvTable, labels_of
 from heedful.models.configs import ClassifierConfig, RegressorConfig
 from heedful.recipe.finetuning import Finetuning
 from heedful.training.configs import TrainConfig

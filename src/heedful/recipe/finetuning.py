@@ -7,13 +7,13 @@ from typing import Any, Self
 from pydantic import Field, field_validator, model_validator
 
 from heedful.config import Config, FieldError
-from heedful.data.sources import Name
-from heedful.data.tokenizers import WordPiece
+from heedful.data.formats.sources import Name
+from heedful.data.tokenizers.tokenizer import WordPiece
 from heedful.errors import UserError
+from heedful.files.reading import is_folder
 from heedful.models.configs import BertConfig, HeadConfig, encoder_under
-from heedful.reading import is_folder
 from heedful.recipe.parts import Start
-from heedful.training.choice import picked
+from heedful.training.checkpoint.choice import picked
 from heedful.training.configs import TrainConfig
 
 
@@ -29,7 +29,7 @@ class EncoderStart(Start):
 
     def encoder(self) -> BertConfig:
         """What kind of encoder the folder holds; only its settings are read."""
-        from heedful.hf.configs import config_of
+        from heedful.hub.configs import config_of
 
         dropout = {} if self.dropout is None else {"dropout": self.dropout, "attention_dropout": self.dropout}
         return config_of(self.path).model_copy(update=dropout)

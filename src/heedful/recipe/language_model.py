@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, Tag, ValidationInfo, field_validator, model_validator
 
 from heedful.config import Config, FieldError, by_kind
-from heedful.data.bytepairs import BytePair, BytePairFiles
-from heedful.data.documents import Documents
 from heedful.data.embedded import LibraryProse
-from heedful.data.sources import Name
-from heedful.data.text import TextFiles
-from heedful.data.token_text import TokenizedText
-from heedful.data.tokenizers import Bpe, Characters, Unigram, WholeWords, WordPiece
+from heedful.data.formats.sources import Name
+from heedful.data.text.documents import Documents
+from heedful.data.text.files import TextFiles
+from heedful.data.text.token_text import TokenizedText
+from heedful.data.tokenizers.byte_pairs import BytePair, BytePairFiles
+from heedful.data.tokenizers.tokenizer import Bpe, Characters, Unigram, WholeWords, WordPiece
 from heedful.models.configs import ElmoConfig, RnnLMConfig
 from heedful.models.configs.gpt import GptConfig
 from heedful.recipe.parts import Start, packs, require_room, with_article
@@ -89,8 +89,8 @@ class LanguageModelRecipe(Config):
         given = model if isinstance(model, dict) else {}  # what is not given is the usual model by now
         if start is None or given.keys() >= _fields(given):  # as in a run's own recipe
             return model
-        from heedful.hf.causal_configs import config_in
-        from heedful.hf.configs import own_model
+        from heedful.hub.causal_configs import config_in
+        from heedful.hub.configs import own_model
 
         own = own_model(start.path)
         there = own if own.get("kind") in ("rnn_lm", "elmo") else config_in(start.path).model_dump()

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from heedful.config import Config, FieldError
-from heedful.data.sources import Name
-from heedful.data.tokenizers import Bpe, Characters, Unigram, WholeWords, WordPiece
+from heedful.data.formats.sources import Name
+from heedful.data.tokenizers.tokenizer import Bpe, Characters, Unigram, WholeWords, WordPiece
 from heedful.training.configs import TrainConfig
 
 TokenizerConfig = Annotated[Bpe | WordPiece | Unigram | Characters | WholeWords, Field(discriminator="kind")]

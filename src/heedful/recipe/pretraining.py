@@ -7,11 +7,11 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from heedful.config import Config, FieldError
-from heedful.data.corpora import TokenFiles
-from heedful.data.documents import Documents
 from heedful.data.embedded import LibraryProse
-from heedful.data.tokenizers import WordPiece
-from heedful.data.wordpieces import PieceFile
+from heedful.data.text.documents import Documents
+from heedful.data.text.token_documents import TokenFiles
+from heedful.data.tokenizers.tokenizer import WordPiece
+from heedful.data.tokenizers.wordpieces import PieceFile
 from heedful.models.configs import BertConfig
 from heedful.recipe.parts import Start, packs, require_room
 from heedful.training.configs import TrainConfig

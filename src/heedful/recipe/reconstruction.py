@@ -8,7 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from heedful.config import Config, FieldError
 from heedful.data.embedded import Digits
-from heedful.data.images import ArrayImages, CsvImages, IdxImages, ImageFolders
+from heedful.data.images.sources import ArrayImages, CsvImages, IdxImages, ImageFolders
 from heedful.models.configs.autoencoder import AutoencoderConfig
 from heedful.recipe.parts import Start, packs
 from heedful.training.configs import TrainConfig

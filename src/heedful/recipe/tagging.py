@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from heedful.config import Config, FieldError
-from heedful.data.conll import TagsConfig, labels_of
+from heedful.data.formats.conll import TagsConfig, labels_of
 from heedful.errors import UserError
 from heedful.models.configs import TaggerConfig
 from heedful.recipe.finetuning import Finetuning

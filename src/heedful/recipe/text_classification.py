@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from heedful.config import Config, FieldError
 from heedful.data.embedding_init import EmbeddingInit
-from heedful.data.trees import WordsConfig
+from heedful.data.trees.treebank import WordsConfig
 from heedful.errors import UserError
 from heedful.models.configs.conv_classifier import ConvClassifierConfig
 from heedful.recipe.classification import ClassesConfig

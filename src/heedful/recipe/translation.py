@@ -8,7 +8,7 @@ from pydantic import Field, Tag, ValidationInfo, field_validator, model_validato
 
 from heedful.config import Config, FieldError, by_kind
 from heedful.data.embedded import NumberWords
-from heedful.data.sources import Jsonl, ParallelFiles, Tsv
+from heedful.data.formats.sources import Jsonl, ParallelFiles, Tsv
 from heedful.models.configs import Seq2SeqConfig, TransformerConfig
 from heedful.recipe.parts import Start, TokenizerConfig, packs, require_room
 from heedful.training.configs import TrainConfig

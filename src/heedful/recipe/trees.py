@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from heedful.config import Config, FieldError
-from heedful.data.trees import SentimentTrees, WordsConfig
+from heedful.data.trees.treebank import SentimentTrees, WordsConfig
 from heedful.models.configs import TreeLSTMConfig
 from heedful.recipe.parts import Start, packs
 from heedful.training.configs import TrainConfig

@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heedful.blocks.losses import Loss
-from heedful.data.passages import (
+from heedful.data.formats.squad import Question, WindowsConfig
+from heedful.data.labelled.passages import (
     NOTHING,
     AnswerBatch,
     EncodedQuestions,
     best_windows,
     encode_questions,
 )
-from heedful.data.squad import Question, WindowsConfig
-from heedful.data.wordpieces import WordPieces
+from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.tasks.reading import layout_of
 
 BATCH_TOKENS = 16384  # tokens that are read together

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from heedful.blocks.losses import Loss, cross_entropy
-from heedful.data.choice_batches import EncodedChoices
-from heedful.data.labelled import NOTHING, Cutter, LabelledBatch
+from heedful.data.labelled.batches import NOTHING, Cutter, LabelledBatch
+from heedful.data.labelled.choice_batches import EncodedChoices
 from heedful.tasks.classification import encodings, outputs, said
 
 

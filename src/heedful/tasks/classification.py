@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from heedful.blocks.losses import Loss, cross_entropy
-from heedful.data.labelled import NOTHING, Cutter, EncodedTexts, LabelledBatch, encode_texts
+from heedful.data.labelled.batches import NOTHING, Cutter, EncodedTexts, LabelledBatch, encode_texts
 from heedful.tasks.reading import layout_of
 
 BATCH_TOKENS = 16384  # tokens that are read together

@@ -18,9 +18,9 @@ from torch import Tensor
 from heedful.blocks.features import FEATURES
 from heedful.blocks.int8 import Int8Linear, int8
 from heedful.blocks.layouts import Padded
-from heedful.data.sequences import padded
-from heedful.data.tokenizers import several
-from heedful.data.wordpieces import WordPieces, cut_pair, joined
+from heedful.data.labelled.sequences import padded
+from heedful.data.tokenizers.tokenizer import several
+from heedful.data.tokenizers.wordpieces import WordPieces, cut_pair, joined
 from heedful.errors import UserError, shown
 
 MASK = "[MASK]"

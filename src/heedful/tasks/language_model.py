@@ -16,11 +16,11 @@ from torch import Tensor
 
 from heedful.blocks.state import Cache, Ragged
 from heedful.blocks.taps import watched
-from heedful.data.bytepairs import BytePairs
-from heedful.data.scripts import LanguageTokenizer, Script, script_of
-from heedful.data.text import Text as Lines
-from heedful.data.tokenizers import SPECIAL, Tokenizer, several
-from heedful.data.windows import EncodedText, encode_text
+from heedful.data.text.files import Text as Lines
+from heedful.data.text.windows import EncodedText, encode_text
+from heedful.data.tokenizers.byte_pairs import BytePairs
+from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer, Script, script_of
+from heedful.data.tokenizers.tokenizer import SPECIAL, Tokenizer, several
 from heedful.decode.graphs import Graphs
 from heedful.decode.rules import AtLeast, Begins, Below, Never, NoRepeat, Penalty, Rule, Temperature, TopK, TopP
 from heedful.decode.search import Decoder, Given, Paths, Search, Step, beam, drain, greedy, sample

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from heedful.blocks.losses import Loss, projected_cross_entropy
-from heedful.data.windows import EncodedText, TextBatch
+from heedful.data.text.windows import EncodedText, TextBatch
 
 STRIDE = 2048  # tokens of a whole text that are read at a time
 NONE = -100  # in place of a token that is not to be predicted

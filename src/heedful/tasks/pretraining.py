@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from heedful.blocks.losses import Loss, cross_entropy, projected_cross_entropy
-from heedful.data.pretraining import EncodedDocuments, PretrainingBatch
+from heedful.data.text.pretraining import EncodedDocuments, PretrainingBatch
 from heedful.tasks.reading import vectors
 
 

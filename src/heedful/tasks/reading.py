@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from heedful.blocks.layouts import EndToEnd, Padded
-from heedful.data.sequences import Sequences
+from heedful.data.labelled.sequences import Sequences
 
 
 def layout_of(sequences: Sequences) -> EndToEnd | Padded:

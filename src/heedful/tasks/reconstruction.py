@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from heedful.blocks.losses import Loss, squared_error
 from heedful.blocks.noise import gaussian
-from heedful.data.canvas import Canvas
-from heedful.data.image_batches import EncodedImages, ImageBatch
-from heedful.data.images import scaled
+from heedful.data.images.batches import EncodedImages, ImageBatch
+from heedful.data.images.image_spec import Canvas
+from heedful.data.images.sources import scaled
 from heedful.errors import UserError
 
 Floats = NDArray[np.float32]

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heedful.blocks.losses import Loss
-from heedful.data.conll import chunks, marks_chunks
-from heedful.data.tagged import NOTHING, EncodedTags, TagBatch, encode_words
-from heedful.data.wordpieces import WordPieces
+from heedful.data.formats.conll import chunks, marks_chunks
+from heedful.data.labelled.tagged import NOTHING, EncodedTags, TagBatch, encode_words
+from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.tasks.reading import layout_of
 
 BATCH_TOKENS = 16384  # tokens that are read together

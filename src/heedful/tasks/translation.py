@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from heedful.blocks.layouts import Layout, Packed, Padded
 from heedful.blocks.losses import Loss, projected_cross_entropy
 from heedful.blocks.taps import taps, watch, watched
-from heedful.data.batches import Batch, Encoded, PackedBatch, PairBatch
-from heedful.data.tokenizers import Tokenizer, several
+from heedful.data.pairs.batches import Batch, Encoded, PackedBatch, PairBatch
+from heedful.data.tokenizers.tokenizer import Tokenizer, several
 from heedful.decode.graphs import Graphs
 from heedful.decode.rules import Begins, Never, Rule, Temperature, TopK, TopP
 from heedful.decode.search import Paths, Search, beam, drain, greedy, sample

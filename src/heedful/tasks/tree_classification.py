@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from heedful.blocks.losses import Loss, cross_entropy
-from heedful.data.tree_batches import EncodedTrees, TreeBatch, encode_trees
-from heedful.data.trees import NOTHING, Tree, parse_tree
-from heedful.data.words import Words
+from heedful.data.tokenizers.words import Words
+from heedful.data.trees.batches import EncodedTrees, TreeBatch, encode_trees
+from heedful.data.trees.treebank import NOTHING, Tree, parse_tree
 from heedful.errors import UserError
 
 BATCH_NODES = 16384  # nodes that are judged together

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, Tag, ValidationInfo, field_validator, model_validator
 
 from heedful.config import Config, by_kind
-from heedful.training.choice import Use
+from heedful.training.checkpoint.choice import Use
 from heedful.training.optim import AdamW, Constant, Cosine, Linear, Noam, RMSprop
 
 OptimizerConfig = Annotated[Annotated[AdamW, Tag("adamw")] | Annotated[RMSprop, Tag("rmsprop")], by_kind("adamw")]

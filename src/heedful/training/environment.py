@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from heedful import __version__
-from heedful.reading import is_file
+from heedful.files.reading import is_file
 
 LIBRARIES = ("numpy", "safetensors", "tokenizers", "pydantic", "sacrebleu")
 

@@ -20,20 +20,20 @@ import torch
 from torch import Tensor, nn
 
 from heedful.blocks.losses import Loss
-from heedful.data.batches import Batch, Batches
-from heedful.data.feed import Place, Sequenced, feed
+from heedful.data.pairs.batches import Batch, Batches
+from heedful.data.workers import Place, Sequenced, feed
 from heedful.errors import UserError
+from heedful.training.checkpoint.saver import Saver
+from heedful.training.checkpoint.tensors import EXIT_NOT_FINITE
+from heedful.training.checkpoint.weights import weights_of, whole_of
 from heedful.training.configs import TrainConfig
-from heedful.training.distributed import LossOf, Team
+from heedful.training.distributed.team import LossOf, Team
 from heedful.training.environment import keep_memory
-from heedful.training.finite import not_finite, require_sound
+from heedful.training.nan_checks import not_finite, require_sound
 from heedful.training.optim import load_optimizer, make_optimizer, optimizer_tensors
 from heedful.training.replay import CannotRecordError
-from heedful.training.saving import Saver
 from heedful.training.seeds import reseed
 from heedful.training.step import AnyStep, GraphedStep, PlainStep, RecordedStep
-from heedful.training.tensors import EXIT_NOT_FINITE
-from heedful.training.weights import weights_of, whole_of
 
 SCALE = 2.0**16  # of fp16 gradients at first
 STEADY = 2000  # good steps after which the scale is doubled

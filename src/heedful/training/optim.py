@@ -10,7 +10,7 @@ from pydantic import Field
 
 from heedful.config import Config
 from heedful.errors import UserError
-from heedful.training.shards import cut_like, local, whole
+from heedful.training.distributed.shards import cut_like, local, whole
 
 if TYPE_CHECKING:
     import torch

@@ -22,7 +22,7 @@ from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
 
-from heedful.training.forms import forms
+from heedful.training.replay_ops import forms
 
 aten = torch.ops.aten
 TOLD_BY_THE_BUFFER = ("dtype", "layout", "device", "pin_memory")

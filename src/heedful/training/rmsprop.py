@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from heedful.training.shards import local
+from heedful.training.distributed.shards import local
 
 LATE = 1e6  # a step so late that Adam corrects nothing any more
 

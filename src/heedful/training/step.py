@@ -13,15 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from heedful.blocks.losses import Loss
-from heedful.data.batches import Batch
+from heedful.data.pairs.batches import Batch
 from heedful.training import adamw
 from heedful.training.configs import TrainConfig
-from heedful.training.crew import Crew
-from heedful.training.distributed import Spread
+from heedful.training.distributed.shards import local
+from heedful.training.distributed.team import Spread
 from heedful.training.optim import clip
 from heedful.training.replay import CannotRecordError, Recording
 from heedful.training.rmsprop import RootMeanSquare
-from heedful.training.shards import local
+from heedful.training.thread_pool import Crew
 
 Result = TypeVar("Result")
 FIRST_SHARE = 0.95  # of an even part of the samples, which the calling thread takes

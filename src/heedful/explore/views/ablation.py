@@ -17,7 +17,7 @@ from heedful.blocks.taps import watch
 from heedful.errors import UserError
 from heedful.explore.inspect import Look
 from heedful.explore.packets import pack
-from heedful.explore.saying import Saying, saying
+from heedful.explore.predictions import Saying, saying
 from heedful.explore.views import Asked, Request, heads, input_in
 
 if TYPE_CHECKING:

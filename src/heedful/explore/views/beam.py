@@ -16,10 +16,10 @@ from pydantic import Field
 
 from heedful.decode.search import Paths, Search
 from heedful.errors import UserError
+from heedful.explore.decoding import begun, end_of, goes_on, read, require_tokens, stated
 from heedful.explore.inspect import source_ids, translates
 from heedful.explore.packets import pack, unpack
 from heedful.explore.views import Asked, Request
-from heedful.explore.writing import begun, end_of, goes_on, read, require_tokens, stated
 
 if TYPE_CHECKING:
     from heedful.explore.subjects import Explorer, Subject

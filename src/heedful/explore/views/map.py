@@ -21,15 +21,15 @@ from torch import Tensor
 from torch.nn.functional import normalize, pad
 
 from heedful.blocks.taps import taps
-from heedful.data.images import Images, scaled
+from heedful.data.images.sources import Images, scaled
 from heedful.errors import UserError, shown
 from heedful.explore import inspect
 from heedful.explore.inspect import Given
 from heedful.explore.packets import diverged, pack
 from heedful.explore.views import Named, Request
-from heedful.loading import read_recipe
-from heedful.studies.contexts import SENTENCES, WORD
-from heedful.studies.occurrences import flat
+from heedful.lectures.contexts import SENTENCES, WORD
+from heedful.lectures.occurrences import flat
+from heedful.runs.load import read_recipe
 from heedful.tasks.embedding import feature
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def points(explorer: Explorer, asked: Mapped) -> bytes:
 
 def tsne(explorer: Explorer, asked: Layer) -> bytes:
     """The points (N, 2) of a layer by t-SNE, turned to lie like the other map."""
-    from heedful.studies import maps
+    from heedful.lectures import maps
 
     found = cloud(explorer.subject(asked.model), asked)
     vectors = found.layer(asked.layer)

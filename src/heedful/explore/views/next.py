@@ -14,9 +14,9 @@ from torch import Tensor
 
 from heedful.config import Config
 from heedful.decode.rules import Written
+from heedful.explore.decoding import begun, end_of, goes_on, read, rules_of, stated
 from heedful.explore.packets import pack, unpack
 from heedful.explore.views import Asked, Named, Request
-from heedful.explore.writing import begun, end_of, goes_on, read, rules_of, stated
 from heedful.tasks.language_model import seed_of
 from heedful.tasks.perplexity import exp
 

@@ -19,21 +19,30 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from heedful.commands.images import own
-from heedful.commands.reconstruct import training_vectors
+from heedful.cli.images import own
+from heedful.cli.reconstruct import training_vectors
 from heedful.data.embedded import Digits
-from heedful.data.images import Images, scaled
+from heedful.data.images.sources import Images, scaled
 from heedful.errors import UserError
 from heedful.explore import subjects
 from heedful.explore.packets import pack
 from heedful.explore.views import Named, Request
-from heedful.galleries import Column, Window, pictures_of
-from heedful.paintings import POINTS, WORTH, class_names, compared, components, first_of_each, left_by, loses
+from heedful.plots.autoencoder_plots import (
+    POINTS,
+    WORTH,
+    class_names,
+    compared,
+    components,
+    first_of_each,
+    left_by,
+    loses,
+)
+from heedful.plots.image_grid import Column, Window, pictures_of
 from heedful.tasks.reconstruction import Floats, Painter
 
 if TYPE_CHECKING:
-    from heedful.estimators.pca import PCA
     from heedful.explore.subjects import Explorer, Subject
+    from heedful.extras.estimators.pca import PCA
 
 TITLE = "Reconstructions"
 ABOUT = "What an autoencoder makes of an image through its code, and what the numbers of the code stand for."

@@ -17,12 +17,12 @@ from pydantic import Field
 from heedful.errors import UserError, printable, shown
 from heedful.explore.packets import pack
 from heedful.explore.views import Named, Request
-from heedful.jsontext import read_json
-from heedful.reading import open_file
-from heedful.training.events import Events, events_in
+from heedful.files.json import read_json
+from heedful.files.reading import open_file
+from heedful.files.yaml import load_yaml, write_yaml
+from heedful.runs.events import Events, events_in
+from heedful.training.checkpoint.ownership import is_at_work
 from heedful.training.metrics import can_count_runs
-from heedful.training.ownership import is_at_work
-from heedful.yamltext import load_yaml, write_yaml
 
 if TYPE_CHECKING:
     from heedful.explore.subjects import Explorer, Subject

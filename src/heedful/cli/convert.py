@@ -1,0 +1,120 @@
+"""The verb `convert`: a trained BERT or GPT from one kind of folder to another, or a BERT to an ONNX file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Literal
+
+import typer
+
+from heedful.data.tokenizers.tokenizer import Tokenizer
+from heedful.errors import UserError, printable, shown
+from heedful.files.reading import is_folder, require_folder
+from heedful.hub.causal import Causal, no_tokenizer, of_any_kind, whole_of
+from heedful.hub.configs import home
+from heedful.hub.files import has, read_settings
+from heedful.hub.loading import Pretrained, foreign
+from heedful.hub.onnx import require_packages, write_onnx
+from heedful.hub.rules import told
+from heedful.hub.sentences import SentenceConfig
+from heedful.hub.unpickling import weights_of_any_age
+from heedful.hub.writing import require_new, write
+from heedful.jobs import job_class
+from heedful.runs.model_folder import write_model
+
+Format = Literal["heedful", "hf", "onnx"]
+CONVERTIBLE = ("bert", "gpt", "classifier", "regressor", "tagger", "answerer")
+NAMES: dict[Format, str] = {"heedful": "a model of Heedful's", "hf": "a Hugging Face folder", "onnx": "an ONNX file"}
+
+
+def convert_verb(source: Path, target: Path, to: Format | None, ledger: bool, force: bool) -> None:
+    """Read one folder, account for every tensor, and write the other kind; nothing is written if anything is amiss."""
+    kind = to or guessed(source, target)
+    if target.resolve() == source.resolve() or source.resolve().is_relative_to(target.resolve()):
+        raise UserError("this would write over what is read", where=str(target), todo="name another place")
+    require_new(target, force)
+    if kind == "onnx":
+        require_packages()
+    require_convertible(source)
+    typer.echo(f"reading {printable(str(source))} ...", err=True)
+    found = of_any_kind(source, weights_of_any_age)
+    typer.echo(f"read {described(found)}", err=True)
+    for note in found.notes:
+        typer.echo(f"note: {printable(note)}", err=True)
+    if kind == "heedful":
+        write_own(target, found, source)
+    elif kind == "hf":
+        write(target, found)
+        if isinstance(found, Causal) and isinstance(found.tokenizer, Tokenizer):
+            typer.echo("note: its tokenizer is one of Heedful's own, which others cannot read: left out", err=True)
+    else:
+        typer.echo(f"outputs: {', '.join(write_onnx(target, encoder(found, source)))}", err=True)
+    if ledger:
+        for line in told(found.ledger):
+            typer.echo(printable(line.replace("\t", "  ")))
+    typer.echo(f"wrote {printable(str(target))}, {NAMES[kind]}", err=True)
+
+
+def require_convertible(source: Path) -> None:
+    """Refuse a model of ours that others have no files for."""
+    require_folder(source, "a folder with a BERT or a GPT in it")
+    own = home(source)
+    settings = read_settings(own, "config.json") if has(own, "config.json") else {}
+    model = settings.get("model") if "task" in settings else None
+    if isinstance(model, dict) and isinstance(kind := model.get("kind"), str) and kind not in CONVERTIBLE:
+        raise UserError(
+            "only BERT and GPT can be converted", where=str(own), found=f"a model of kind {shown(kind)}",
+            todo="load it with heedful.load, or look at it with `heedful explore`",
+        )  # fmt: skip
+
+
+def guessed(source: Path, target: Path) -> Format:
+    """The kind that is meant: by the target's name, else the one that the source is not."""
+    if target.suffix == ".onnx":
+        return "onnx"
+    return "heedful" if is_folder(source) and foreign(source) else "hf"
+
+
+def described(found: Pretrained | Causal) -> str:
+    """What was read, in words."""
+    config, unused = found.config, sum(line.name is None for line in found.ledger)
+    size = sum(tensor.numel() for tensor in found.tensors.values())
+    if isinstance(found, Pretrained):
+        parts = [name for name in ("pooler", "masked_words", "next_sentence") if getattr(config, name)]
+        parts += [found.head.kind] if found.head else []
+        size += sum(tensor.numel() for tensor in found.head.tensors.values()) if found.head else 0
+        more = f"with {', '.join(parts) or 'no head'}"
+    else:
+        more = f"a context of {config.context:,}"
+    return (
+        f"{len(found.ledger)} tensors{f', {unused} of them left out' if unused else ''}: {size:,} numbers, "
+        f"{config.layers} blocks of width {config.width}, {more}"
+    )
+
+
+def encoder(found: Pretrained | Causal, source: Path) -> Pretrained:
+    """What was read, if it is an encoder: only those are written as ONNX."""
+    if isinstance(found, Causal):
+        raise UserError(
+            "a GPT is not written as ONNX", where=str(source), expected="a BERT",
+            todo="write a Hugging Face folder: --to hf",
+        )  # fmt: skip
+    return found
+
+
+def write_own(target: Path, found: Pretrained | Causal, source: Path) -> None:
+    """Write a folder that `heedful.load` reads."""
+    if found.tokenizer is None:
+        raise no_tokenizer(found, source)
+    task, config, tensors, unused = whole_of(found)
+    for name in unused:
+        typer.echo(f"note: {name} has no use under this head, and is left out", err=True)
+    settings = {"task": task, "model": config.model_dump(mode="json")}
+    decoding = job_class(task).decoding
+    decode = {"start_token": found.starts} if isinstance(found, Causal) else {}
+    settings |= {"decode": decoding().model_dump(mode="json") | decode} if decoding else {}
+    if isinstance(found, Pretrained) and task == "pretraining" and found.sentences != SentenceConfig():
+        settings["sentences"] = found.sentences.model_dump(mode="json")
+    about = {"from": str(source), "ledger": [line.source for line in found.ledger]}
+    write_model(target, json.dumps(settings, indent=2) + "\n", tensors, found.tokenizer.json, about)

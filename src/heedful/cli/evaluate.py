@@ -1,0 +1,52 @@
+"""The verb `eval`: how good a trained model is on a split of its own data."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from heedful.cli.display import counting, json_line, say, scoreboard
+from heedful.cli.loading import load_run
+from heedful.data.formats.sources import Split
+from heedful.errors import UserError
+from heedful.jobs import job_of
+from heedful.recipe import Recipe, check_recipe
+from heedful.recipe.language_model import LanguageModelRecipe
+from heedful.runs.evaluate import plain, scored
+from heedful.runs.load import read_recipe
+from heedful.training.checkpoint.choice import picked
+
+
+def eval_verb(run: Path, split: Split, beams: int | None, as_json: bool, stride: int | None = None) -> None:
+    """Print the scores with their signatures, and some samples."""
+    speaker = load_run(run)
+    recipe = read_recipe(run) if stride is None else with_stride(read_recipe(run), stride)
+    job = job_of(recipe)
+    if beams is not None and not job.searches:
+        raise UserError("this model is judged without a search", where="--beams", todo="leave it out")
+    if split == "test" and recipe.data.test is None:
+        raise UserError(
+            "this run has no test set",
+            where=f"{picked(run)[0] / 'recipe.yaml'}: data.test",
+            todo=f"score it on the validation set: heedful eval {shlex.quote(str(run))} --split valid",
+        )
+    check_recipe(recipe, [split])
+    with counting(job.words.testing.format(split)) as tell:
+        result = scored(speaker, recipe, split, beams=beams, progress=tell)
+    if as_json:
+        searched = {"beams": beams or speaker.beams} if job.searches else {}
+        say(json_line({**plain(result), **searched}))
+    else:
+        say("\n".join(scoreboard(result, job, recipe.train.samples)))
+
+
+def with_stride(recipe: Recipe, stride: int) -> Recipe:
+    """The same recipe, judged in windows that are so far apart."""
+    if not isinstance(recipe, LanguageModelRecipe) or recipe.model.kind != "gpt":
+        raise UserError("only a gpt is judged in windows that overlap", where="--stride", todo="leave it out")
+    if stride > recipe.model.context:
+        raise UserError(
+            "the windows would leave tokens out between them", where="--stride", found=f"{stride:,}",
+            expected=f"at most {recipe.model.context:,}, the model's context",
+        )  # fmt: skip
+    return recipe.model_copy(update={"task": recipe.task.model_copy(update={"stride": stride})})

@@ -1,0 +1,138 @@
+"""The verb `generate`: a language model goes on with texts."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from heedful.cli.display import json_line
+from heedful.cli.loading import load_as
+from heedful.cli.translate import batched, piped, stdin_lines, write
+from heedful.errors import UserError, printable
+from heedful.tasks.language_model import TOGETHER, Writer, Writing
+
+
+@dataclass(frozen=True)
+class Wish:
+    """How texts are gone on with, where that was said."""
+
+    manner: dict[str, Any]  # settings of a `Manner` by name, None where nothing was said
+    greedy: bool
+    samples: int
+    seed: int
+    special: bool
+    bf16: bool
+    start_token: bool | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """The settings, if they go together."""
+        chance = [f"--{name.replace('_', '-')}" for name in ("temperature", "top_k", "top_p") if self.said(name)]
+        chance += ["--seed"] if self.seed else []
+        beams = self.manner["beams"] or 1
+        if (self.greedy or beams > 1) and chance:
+            raise UserError(
+                f"{chance[0]} is about chance, and with {'--greedy' if self.greedy else '--beams'} there is none",
+                where=chance[0], todo="leave one of them out",
+            )  # fmt: skip
+        if self.greedy and beams > 1:
+            raise UserError("one beam is greedy, and more are not", where="--beams", todo="leave one of them out")
+        if self.samples > 1 and (self.greedy or 1 < beams < self.samples):
+            what = (
+                "without chance there is one text" if self.greedy else f"{beams} beams cannot give {self.samples} texts"
+            )
+            raise UserError(what, where="--samples", todo=f"write --beams {self.samples}, or leave --samples out")
+        if self.said("length_penalty") and beams == 1:
+            raise UserError("only beams compare texts by their length", where="--length-penalty", todo="add --beams 4")
+        return self.manner | ({"temperature": 0.0} if self.greedy else {})
+
+    def said(self, name: str) -> bool:
+        """Whether a setting was given."""
+        return self.manner[name] is not None
+
+
+def generate_verb(run: Path, prompts: Sequence[str], wish: Wish, as_json: bool) -> None:
+    """Go on with each prompt, given as an argument or as a line of stdin."""
+    settings = wish.settings()
+    writer = load_as(Writer, run)
+    writer = writer.halved() if wish.bf16 else writer
+    writer.start_token = writer.start_token if wish.start_token is None else wish.start_token
+    reads, first, written, began = piped(prompts), 0, 0, time.monotonic()
+    if len(prompts) <= 1 and not reads and not as_json and wish.samples == 1:
+        prompt = "".join(prompts)
+        tell(writer, [prompt], wish, False)
+        written = flow(writer, prompt, settings, wish)
+    else:
+        told = False
+        # A person who types lines waits for each.
+        for batch in batched(given(prompts), 1 if reads and sys.stdin.isatty() else TOGETHER):
+            told = tell(writer, batch, wish, told)
+            found = writer.generate(
+                batch, samples=wish.samples, seed=wish.seed, first=first, special=wish.special, **settings
+            )
+            for one in found:
+                write(json_line(record(one)) if as_json else shown(one.text))
+            first, written = first + len(batch), written + sum(len(one.ids) for one in found)
+    if sys.stderr.isatty():
+        passed = time.monotonic() - began
+        typer.echo(f"{written:,} tokens in {passed:.1f} s, {written / passed:,.0f} tokens/s", err=True)
+
+
+def flow(writer: Writer, prompt: str, settings: dict[str, Any], wish: Wish) -> int:
+    """Write a text as it comes, and say how many tokens came; what is there stays when somebody stops it."""
+    pieces = writer.stream(prompt, seed=wish.seed, special=wish.special, **settings)
+    first = next(pieces, "")  # what cannot be done is said before anything is written
+    count = -1
+    try:
+        for piece in chain([prompt, first], pieces):
+            sys.stdout.write(shown(piece))
+            sys.stdout.flush()
+            count += 1
+    finally:
+        write("")
+    return count
+
+
+def tell(writer: Writer, prompts: Sequence[str], wish: Wish, told: bool) -> bool:
+    """Say once that the model forgets, where texts are longer than its context; whether it has been said."""
+    if not writer.start_token and not all(prompts) and not told:
+        name = writer.tokenizer.pieces([writer.script.begins])[0]
+        typer.echo(f"note: nothing stands before the text, so the model begins after {name}", err=True)
+    context, length = writer.context, wish.manner["length"] or writer.length
+    if told or context is None or (wish.manner["beams"] or 1) > 1:
+        return told
+    longest = max(writer.tokens_of(prompt, wish.special) for prompt in prompts)
+    if longest + length - 1 <= context:
+        return False
+    seen = longest - writer.forgotten(longest)
+    begun = f"; of a prompt of {longest:,} tokens it sees the last {seen:,}" if seen < longest else ""
+    what = f"note: the model sees {context:,} tokens at once, and when they are full it forgets the older half"
+    typer.echo(what + begun, err=True)
+    return True
+
+
+def given(prompts: Sequence[str]) -> Iterator[str]:
+    """What is to be gone on with: the beginning of a text where there is nothing."""
+    if not piped(prompts):
+        return iter(prompts or [""])
+    lines = (line.text for line in stdin_lines(sys.stdin.buffer))
+    return lines if prompts else chain([next(lines, "")], lines)
+
+
+def record(found: Writing) -> dict[str, object]:
+    """What --json writes of one text."""
+    return {
+        "prompt": found.prompt, "added": found.added, "text": found.text, "log_probability": found.log_probability,
+        "tokens": len(found.ids), "ended": found.ended,
+    }  # fmt: skip
+
+
+def shown(text: str) -> str:
+    """A text as it is, but for what could move the cursor where a person looks on."""
+    return "\n".join(map(printable, text.split("\n"))) if sys.stdout.isatty() else text

@@ -1,0 +1,145 @@
+"""Images that a verb is given: files and folders of the command line, or the run's own test set.
+
+N images, C channels, Y rows, X columns.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from heedful.data.formats.arrays import read_npy, read_npz
+from heedful.data.formats.idx import read_idx
+from heedful.data.images.image_spec import Canvas
+from heedful.data.images.pictures import read_picture
+from heedful.data.images.pixels import images_of, labels_of
+from heedful.data.images.sources import PICTURES, ImageFolders, Images, scaled
+from heedful.errors import UserError, printable, shown
+from heedful.files.reading import exists, is_file, is_folder, open_file
+from heedful.recipe import check_recipe
+from heedful.runs.load import read_recipe
+from heedful.training.checkpoint.choice import picked
+
+GREY = {"1", "L", "LA", "La"}  # Pillow's modes without colours
+
+
+def images_for(run: Path, paths: Sequence[str], canvas: Canvas) -> Images:
+    """All images that were named, as the model reads them, or the run's test set where none was."""
+    if not paths:
+        return own(run)
+    parts = [given(path, canvas) for path in paths]
+    pixels = np.concatenate([scaled(part.pixels) for part in parts])
+    names = parts[0].names
+    labels = [part.labels for part in parts if part.labels is not None]
+    known = len(labels) == len(parts) and all(part.names == names for part in parts)
+    return Images(pixels, np.concatenate(labels), names) if known else Images(pixels)
+
+
+def own(run: Path) -> Images:
+    """The test images of a run, or those of the validation where it has no others."""
+    if not is_file(picked(run)[0] / "recipe.yaml"):
+        raise UserError(
+            "this folder is a model without the data of a run", where=str(run), expected="images to read",
+            todo=f"name some: heedful reconstruct {shlex.quote(str(run))} IMAGE.png",
+        )  # fmt: skip
+    recipe: Any = read_recipe(run)
+    split: Any = "valid" if recipe.data.test is None else "test"
+    check_recipe(recipe, [split])
+    found: Images = recipe.data.read(split)
+    return Images(scaled(found.pixels), found.labels, found.names)
+
+
+def given(path: str, canvas: Canvas) -> Images:
+    """The images of one file or folder; FILE.npz:NAME is an array of several."""
+    file, _, key = path.partition(".npz:")
+    place = Path(f"{file}.npz" if key else path)
+    if not exists(place):
+        raise UserError(
+            "there is no such file", where=str(place),
+            expected="a picture, a folder of pictures, a .npy or .npz file, or an idx file",
+        )  # fmt: skip
+    if is_folder(place):
+        return _folder(place, canvas)
+    suffix = place.suffix.lower()
+    if suffix in PICTURES:
+        return Images(_picture(place, canvas)[None])
+    if suffix == ".npz":
+        return _archive(place, key or None, canvas)
+    array = read_npy(place) if suffix == ".npy" else read_idx(place)
+    return Images(_fitting(array, canvas, str(place)))
+
+
+def _folder(folder: Path, canvas: Canvas) -> Images:
+    """The pictures of a folder, whose inner folders are classes."""
+    channels, (_, rows, columns) = _channels(canvas, folder), canvas.image
+    return ImageFolders(root=str(folder), train=".", test=None, channels=channels, size=(rows, columns)).read("train")
+
+
+def _picture(path: Path, canvas: Canvas) -> NDArray[np.uint8]:
+    """A picture (C, Y, X), in grey or in colours and of the size that the model reads, scaled as in training."""
+    channels, (_, rows, columns) = _channels(canvas, path), canvas.image
+    found = read_picture(path, channels, (rows, columns))
+    with open_file(path) as plain, Image.open(plain) as file:
+        coloured, size = file.mode not in GREY, ImageOps.exif_transpose(file).size
+    if size != (columns, rows):
+        was, now = (f"{high} rows of {wide} pixels" for wide, high in (size, (columns, rows)))
+        typer.echo(f"note: {printable(str(path))} has {was}; it was scaled to the model's {now}", err=True)
+    if coloured == (channels == 1):
+        was, now = ("in colour", "grey") if coloured else ("grey", "colours")
+        typer.echo(f"note: {printable(str(path))} is {was}; the model reads {now}, and so it was converted", err=True)
+    return found
+
+
+def _channels(canvas: Canvas, path: Path) -> Any:
+    """Whether the model reads grey or colours."""
+    if canvas.image[0] not in (1, 3):
+        raise UserError(
+            f"this model reads {canvas.image[0]} channels, and pictures have 1 or 3", where=str(path),
+            todo="give the images as a .npy file",
+        )  # fmt: skip
+    return canvas.image[0]
+
+
+def _archive(path: Path, key: str | None, canvas: Canvas) -> Images:
+    """The images of a .npz file, and what it has under `labels`."""
+    names: list[str] = []
+    if zipfile.is_zipfile(path):  # what is none is told of below
+        with zipfile.ZipFile(path) as archive:
+            names = [name.removesuffix(".npy") for name in archive.namelist()]
+    images = [name for name in names if name != "labels"]
+    if key is None and len(images) > 1:
+        raise UserError(
+            "which of these arrays holds the images?", where=str(path), found=", ".join(map(shown, names[:20])),
+            todo=f"name it: {path}:{images[0]}",
+        )  # fmt: skip
+    pixels = _fitting(read_npz(path, key, "labels"), canvas, str(path))
+    if "labels" not in names or key == "labels":
+        return Images(pixels)
+    labels = labels_of(read_npz(path, "labels"), len(pixels), f"{path}:labels")
+    return Images(pixels, labels, tuple(map(str, range(int(labels.max()) + 1))))
+
+
+def _fitting(array: NDArray[Any], canvas: Canvas, where: str) -> NDArray[Any]:
+    """An array of images, or of one, as (N, C, Y, X), if they are such as the model was trained on."""
+    channels, rows, columns = canvas.image
+    wanted: list[tuple[int, ...]] = [(rows, columns, channels), (channels, rows, columns), (math.prod(canvas.image),)]
+    wanted += [(rows, columns)] * (channels == 1)
+    if array.shape in wanted:
+        array = array[None]
+    if array.shape[1:] not in wanted:
+        raise UserError(
+            "these images are not of the size that the model was trained on", where=where,
+            found=f"an array of {' x '.join(map(str, array.shape))} numbers",
+            expected=f"{rows} rows of {columns} pixels" + (f" in {channels} channels" if channels > 1 else ""),
+            todo="scale them to that size first",
+        )  # fmt: skip
+    return images_of(array, canvas.image, where)

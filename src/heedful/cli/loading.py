@@ -1,0 +1,60 @@
+"""A run's model, ready for a verb."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import typer
+
+from heedful.errors import UserError, printable
+from heedful.runs.load import few_threads, load
+from heedful.tasks.answering import Responder
+from heedful.tasks.choosing import Chooser
+from heedful.tasks.classification import Labeller, Rater
+from heedful.tasks.embedding import Reader
+from heedful.tasks.language_model import TextReader, Writer
+from heedful.tasks.reconstruction import Painter
+from heedful.tasks.tagging import Marker
+from heedful.tasks.translation import Translator
+from heedful.tasks.tree_classification import Judge
+
+Speaker = TypeVar("Speaker")
+# What each kind of model does, and with what it is asked to.
+USES: dict[type, tuple[str, str]] = {
+    Translator: ("translates", "`heedful translate`"),
+    Writer: ("goes on with texts", "`heedful generate`"),
+    Judge: ("judges trees", "`heedful judge`"),
+    Labeller: ("says the class of texts", "`heedful classify`"),
+    Rater: ("says a number of texts", "`heedful classify`"),
+    Chooser: ("chooses how texts go on", "`heedful choose`"),
+    Marker: ("marks words of texts", "`heedful tag`"),
+    Responder: ("answers questions about a passage", "`heedful answer`"),
+    Painter: ("makes images from their codes", "`heedful reconstruct`, `heedful denoise` or `heedful encode`"),
+    Reader: ("gives vectors of texts", "`heedful embed`, and where it has a head for hidden words, `heedful fill`"),
+    TextReader: ("gives vectors of texts", "it from Python: heedful.load(RUN).layers([TEXT])"),
+}
+
+
+def load_run(run: Path) -> Any:
+    """The model of a run folder, with as many CPU threads as its size is worth."""
+    speaker = load(run)
+    torch.set_num_threads(few_threads(speaker.model, speaker.device))
+    for note in speaker.notes:
+        typer.echo(f"note: {printable(note)}", err=True)
+    return speaker
+
+
+def load_as(kind: type[Speaker], run: Path) -> Speaker:
+    """The same, if it is of a kind that the verb can use."""
+    speaker = load_run(run)
+    if not isinstance(speaker, kind):
+        raise other_use(speaker, run)
+    return speaker
+
+
+def other_use(speaker: Any, run: Path) -> UserError:
+    """The error of a verb that a model is not for."""
+    does, use = USES[type(speaker)]
+    return UserError(f"this model {does}", where=str(run), todo=f"use {use}")

@@ -1,0 +1,242 @@
+"""The verbs `reconstruct`, `denoise` and `encode`: what an autoencoder makes of images, as pictures and as codes.
+
+N images, C channels, Y rows, X columns, D numbers of a code.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heedful.cli.display import json_line, say
+from heedful.cli.figure import written
+from heedful.cli.images import given, images_for
+from heedful.cli.loading import load_as
+from heedful.data.images.image_spec import Canvas
+from heedful.data.images.sources import Images, scaled
+from heedful.errors import UserError, printable
+from heedful.files import writing as files
+from heedful.lectures import Table
+from heedful.plots.autoencoder_plots import ROWS, by_pca, chosen, class_names, made
+from heedful.plots.image_grid import Column, Sheet, Window, gallery, require_picture, strips
+from heedful.recipe import check_recipe
+from heedful.runs.load import read_recipe
+from heedful.tasks.reconstruction import Floats, Painter
+from heedful.training.checkpoint.choice import picked
+
+
+# ------------------------------------------------------------------ reconstruct
+def reconstruct_verb(
+    run: Path,
+    paths: Sequence[str],
+    out: Path,
+    beside: Sequence[Path],
+    pca: bool,
+    walk: tuple[str, str] | None,
+    count: int | None,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Draw images beside what one or several models make of them, or a walk from one image to another."""
+    require_name(out)
+    painters = {name: load_as(Painter, path) for name, path in named([run, *beside]).items()}
+    canvas = same_canvas(painters)
+    if walk is not None:
+        if pca or paths:
+            raise UserError("a walk goes from one image to another", where="--walk", todo="leave out the other images")
+        walked(run, painters, canvas, walk, count or ROWS, out, as_json)
+        return
+    images = chosen(images_for(run, paths, canvas), count or ROWS)
+    columns = [Column("input", images.pixels)]
+    if pca:
+        width = math.prod(next(iter(painters.values())).model.config.code)
+        columns.append(by_pca(training_vectors(run), images.pixels, width))
+    for name, painter in painters.items():
+        columns += made(painter, images.pixels, name, seed)
+    sheet = gallery(columns, class_names(images), f"{len(images):,} images, made again from their codes")
+    finish(sheet, columns, out, as_json)
+
+
+def training_vectors(run: Path) -> NDArray[Any]:
+    """The images that a run was trained on, each as one row (N, C * Y * X)."""
+    recipe: Any = read_recipe(run)
+    check_recipe(recipe, ["train"])
+    found: Images = recipe.data.read("train")
+    return found.vectors
+
+
+def walked(
+    run: Path, painters: dict[str, Painter], canvas: Canvas, ends: tuple[str, str], steps: int, out: Path, as_json: bool
+) -> None:
+    """Draw, for each model, the images of the codes between two images."""
+    if steps < 2:
+        raise UserError("a walk has a beginning and an end", where="--count", found=str(steps), expected="at least 2")
+    first, last = (end_of(run, end, canvas) for end in ends)
+    rows = [(name, painter.walk(first, last, steps)) for name, painter in painters.items()]
+    sheet = strips(rows, f"From one code to another in {steps} steps", Window.of(np.concatenate([first, last])))
+    with files.disk_errors(out.parent, f"write {out.name}"):
+        sheet.save(out)
+    say(json_line({"picture": str(out), "steps": steps, "runs": list(painters)}) if as_json else f"picture  {out}")
+
+
+def end_of(run: Path, name: str, canvas: Canvas) -> Floats:
+    """An image (1, C, Y, X) by its number in the test set, the first being 0, or from a file."""
+    if not name.isdecimal():
+        return scaled(given(name, canvas).pixels[:1])
+    every = images_for(run, [], canvas).pixels
+    if int(name) >= len(every):
+        raise UserError(
+            "there is no such image", where="--walk", found=name, expected=f"a number below {len(every):,}, or a file"
+        )
+    return every[int(name)][None]
+
+
+# ------------------------------------------------------------------ denoise
+def denoise_verb(
+    run: Path,
+    paths: Sequence[str],
+    out: Path,
+    noise: float | None,
+    noisy_already: bool,
+    count: int | None,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Draw images, what noise leaves of them, and what is restored of that."""
+    require_name(out)
+    if noisy_already and (noise is not None or not paths):
+        raise UserError(
+            "--given says that the images that are named are noisy already", where="--given",
+            todo="name them, and leave out --noise",
+        )  # fmt: skip
+    painter = load_as(Painter, run)
+    if noise is not None:
+        painter.noise = replace(painter.noise, deviation=noise)
+    images = chosen(images_for(run, paths, painter.canvas), count or ROWS)
+    if noisy_already:
+        columns = [Column("noisy", images.pixels), Column("restored", painter.reconstruct(images.pixels))]
+        title = "Images and what is restored of them"
+    elif painter.noise.deviation:
+        columns = [Column("original", images.pixels), *made(painter, images.pixels, "", seed)]
+        title = f"Noise of deviation {painter.noise.deviation:g}, and what is restored"
+    else:
+        raise UserError(
+            "this model has not learned to undo noise", where=str(run),
+            todo="say how much to add, with --noise 0.5, or train one with task.noise=0.5",
+        )  # fmt: skip
+    finish(gallery(columns, class_names(images), title), columns, out, as_json)
+
+
+# ------------------------------------------------------------------ encode
+def encode_verb(run: Path, paths: Sequence[str], out: Path) -> None:
+    """Write the code of each image, and its label where that is known."""
+    files.require_place(out, "--out")
+    if out.suffix.lower() not in CODES:
+        raise UserError(
+            "the name does not say what to write", where="--out", found=str(out),
+            expected="a name that ends in " + " or ".join(CODES),
+        )  # fmt: skip
+    painter = load_as(Painter, run)
+    images = images_for(run, paths, painter.canvas)
+    codes = painter.encode(images.pixels)
+    fresh = files.temporary(out)
+    with files.disk_errors(out.parent, f"write {out.name}"):
+        try:
+            fresh.write_bytes(CODES[out.suffix.lower()](codes, images))
+            files.rename(fresh, out)
+        finally:
+            fresh.unlink(missing_ok=True)
+    labelled = ", with labels" if images.labels is not None and out.suffix.lower() != ".npy" else ""
+    say(f"wrote {len(codes):,} codes of {codes.shape[1]:,} numbers to {out}{labelled}")
+
+
+def _npy(codes: Floats, images: Images) -> bytes:
+    file = io.BytesIO()
+    np.save(file, codes)
+    return file.getvalue()
+
+
+def _npz(codes: Floats, images: Images) -> bytes:
+    file = io.BytesIO()
+    labels: dict[str, Any] = {} if images.labels is None else {"labels": images.labels, "names": np.array(images.names)}
+    np.savez_compressed(file, codes=codes, **labels)
+    return file.getvalue()
+
+
+def _csv(codes: Floats, images: Images) -> bytes:
+    file = io.StringIO()
+    labels = class_names(images)
+    out = csv.writer(file, lineterminator="\n")
+    out.writerow([*(f"code{number}" for number in range(1, codes.shape[1] + 1)), *(["label"] if labels else [])])
+    for row, code in enumerate(codes.tolist()):
+        out.writerow([*(f"{value:.9g}" for value in code), *([labels[row]] if labels else [])])
+    return file.getvalue().encode()
+
+
+CODES: dict[str, Callable[[Floats, Images], bytes]] = {".npy": _npy, ".npz": _npz, ".csv": _csv}
+
+
+# ------------------------------------------------------------------ what they share
+def require_name(out: Path) -> None:
+    """Refuse at once a name at which no picture can be written."""
+    files.require_place(out, "--out")
+    require_picture(out, "--out")
+
+
+def named(runs: Sequence[Path]) -> dict[str, Path]:
+    """Runs by the names of their folders, with those above where that does not tell them apart.
+
+    A checkpoint goes by the name of its run and its own.
+    """
+    whole = [run.resolve() if which is None else _with(run.resolve(), which) for run, which in map(picked, runs)]
+    for depth in range(1, max(len(path.parts) for path in whole)):
+        names = ["/".join(path.parts[-depth:]) for path in whole]
+        if len(set(names)) == len(names):
+            return dict(zip(names, runs, strict=True))
+    raise UserError("the same run is named twice", where="--beside", found=str(runs[-1]), todo="leave it out once")
+
+
+def _with(run: Path, which: str) -> Path:
+    return run.with_name(f"{run.name}-{which}")
+
+
+def same_canvas(painters: dict[str, Painter]) -> Canvas:
+    """What the images of all these models are like."""
+    (first, one), *others = painters.items()
+    for name, painter in others:
+        if painter.canvas.image != one.canvas.image:
+            raise UserError(
+                "these models read images of different sizes", where="--beside",
+                found=f"{_sides(painter)} for {name}", expected=f"{_sides(one)}, as for {first}",
+            )  # fmt: skip
+    return one.canvas
+
+
+def _sides(painter: Painter) -> str:
+    return " x ".join(map(str, painter.canvas.image))
+
+
+def finish(sheet: Sheet, columns: Sequence[Column], out: Path, as_json: bool) -> None:
+    """Draw the picture, and say how far each column is from the first."""
+    with files.disk_errors(out.parent, f"write {out.name}"):
+        sheet.save(out)
+    known = [(column.title.replace("\n", " "), column.errors) for column in columns if column.errors is not None]
+    if as_json:
+        errors = {title: [float(f"{error:.6g}") for error in some] for title, some in known}
+        means = {title: float(f"{some.mean():.6g}") for title, some in known}
+        say(json_line({"picture": str(out), "images": len(columns[0].images), "mse": means, "each": errors}))
+        return
+    if known:
+        rows = tuple((title, float(some.mean()), float(some.min()), float(some.max())) for title, some in known)
+        for line in written(Table(("", "mean squared difference", "least", "most"), rows)):
+            say(line)
+        say("")
+    say(f"picture  {printable(str(out))}")

@@ -1,0 +1,114 @@
+"""The verb `runs`: what has been trained below a folder, and how far it is; needs no torch."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from heedful.errors import UserError, printable
+from heedful.files.reading import entries, exists, is_file, is_folder, require_folder
+from heedful.files.yaml import load_yaml
+from heedful.runs.events import read_events, told_broken
+
+DEEPEST = 4  # folders below the given one
+STEP = re.compile(r"step-(\d{8,18})")
+
+
+def runs_verb(folder: Path) -> None:
+    """Print a table of the runs, the newest first, or say how to make one."""
+    if folder != Path("runs"):
+        require_folder(folder, "a folder that holds runs", "name a folder that holds runs")
+    found = sorted(find(folder), key=lambda run: -touched(run)) if is_folder(folder) else []
+    console = Console(markup=False, highlight=False, soft_wrap=False)
+    if not found:
+        console.print(f"there are no runs below {folder} yet; make one with `heedful demo` or `heedful train RECIPE`")
+        return
+    table = Table("run", "kind", "step", "done", "valid", "test", "last change", box=None, pad_edge=False)
+    for run in found:
+        table.add_row(*(Text(printable(cell)) for cell in row(run, folder)))
+    if not console.is_terminal:
+        console.width = 200  # a file or a pipe has room for whole lines
+    console.print(table)
+
+
+def find(folder: Path, depth: int = DEEPEST) -> Iterator[Path]:
+    """The folders that hold a run, the given one and those below it, not following links."""
+    try:
+        is_run = is_file(folder / "recipe.yaml")
+        below = [path for path in entries(folder) if is_folder(path) and not path.is_symlink()] if depth else []
+    except UserError as error:
+        typer.echo(f"note: passed over {printable(str(folder))}: {error.found}", err=True)
+        return
+    if is_run:
+        yield folder
+        return
+    for path in below:
+        yield from find(path, depth - 1)
+
+
+def row(run: Path, folder: Path) -> list[str]:
+    """What the table says of one run; what cannot be read is left blank."""
+    name = str(run.relative_to(folder)) if run != folder else run.name or str(run)
+    events = read_events(run)
+    if events.broken:
+        typer.echo(f"note: {printable(told_broken(run, events.broken))}", err=True)
+    valid, test, steps = events.evaluated("valid"), events.evaluated("test"), events.steps()
+    progress = steps[-1].get("progress") if steps else 0.0
+    return [
+        name,
+        kind(run),
+        f"{saved(run):,}",
+        f"{progress:.0%}" if isinstance(progress, int | float) else "",
+        told(valid[-1]) if valid else "",
+        told(test[-1]) if test else "",
+        ago(time.time() - touched(run)),
+    ]
+
+
+def kind(run: Path) -> str:
+    """Task, model and data of a run in a word each."""
+    try:
+        data = load_yaml(run / "recipe.yaml")[0]
+        return " ".join(str(data[part]["kind"]) for part in ("task", "model", "data"))
+    except (UserError, KeyError, TypeError):
+        return "(no readable recipe)"
+
+
+def saved(run: Path) -> int:
+    """The newest step that has a checkpoint."""
+    folder = run / "checkpoints"
+    try:
+        names = [path.name for path in entries(folder)] if is_folder(folder) else []
+    except UserError:  # a folder of somebody else's
+        return 0
+    return max((int(match[1]) for match in map(STEP.fullmatch, names) if match), default=0)
+
+
+def told(event: dict[str, Any]) -> str:
+    """Scores in few words."""
+    scores = event.get("scores")
+    if not isinstance(scores, dict):
+        return ""
+    values = {name: score.get("value") for name, score in scores.items() if isinstance(score, dict)}
+    return " ".join(f"{name} {value:.1f}" for name, value in values.items() if isinstance(value, int | float))
+
+
+def touched(run: Path) -> float:
+    """When something was last recorded in a run."""
+    return max(path.stat().st_mtime for path in (run / "metrics.jsonl", run / "recipe.yaml") if exists(path))
+
+
+def ago(seconds: float) -> str:
+    """A time that has passed, in its largest unit."""
+    for name, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {name} ago"
+    return "just now"

@@ -1,0 +1,384 @@
+"""The verb `scaling`: a sweep is trained, power laws are fitted to it, and a larger run is predicted."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from heedful.cli.display import PAUSE, duration, json_line, say
+from heedful.errors import UserError, printable
+from heedful.extras.scaling.fits import LEVEL, Estimate, Law, Laws, Line, Run, Surface, fit
+from heedful.extras.scaling.picture import Predicted, picture, save
+from heedful.extras.scaling.sweep import (
+    FEWEST_STEPS,
+    Begun,
+    Cell,
+    Ended,
+    Event,
+    Going,
+    Sweep,
+    measured,
+    plan,
+    read_places,
+    read_sizes,
+    read_tokens,
+    require_same_recipes,
+    room,
+    short,
+    sweep_folder,
+)
+from heedful.files.writing import disk_errors, write_text_atomic
+from heedful.recipe import check_recipe, find_recipe
+from heedful.runs.load import cores
+from heedful.training.checkpoint.ownership import MAY_DIFFER
+from heedful.training.environment import memory
+
+REPEATED = 4  # epochs from where on a text that is read again teaches markedly less (Muennighoff et al., 2023)
+MEANING = {
+    "N": "parameters without embeddings, as Kaplan et al. (2020) count them",
+    "D": "tokens seen in training",
+    "C": "6 N D, floating-point operations",
+    "L": "loss on the validation set at the end of a run, nats a token",
+}
+
+
+def scaling_verb(
+    recipe: str,
+    overrides: Sequence[str],
+    sizes: str,
+    tokens: str,
+    predict: str | None,
+    train: bool,
+    out: Path | None,
+    jobs: int | None,
+    as_json: bool,
+) -> None:
+    """Train what is missing of a sweep, then say and draw what all of it shows."""
+    folder = out or Path("runs") / f"scaling-{find_recipe(recipe).stem}"
+    held_out = read_places(predict) if predict else []
+    cells = plan(recipe, overrides, read_sizes(sizes), read_tokens(tokens), held_out, folder)
+    check_recipe(cells[0].recipe)
+    with sweep_folder(folder) as lock:
+        require_same_recipes(cells, MAY_DIFFER)
+        wanted = [cell for cell in cells if train or not cell.held_out]
+        failed = _train(recipe, cells, wanted, jobs, lock, as_json)
+        runs, left_out = measured(cells)
+        for name, why in failed.items():
+            left_out[name] = why.splitlines()[0]
+        found = _found(recipe, cells, runs, {name: left_out[name] for name in left_out if name not in runs}, train)
+        write_text_atomic(folder / "scaling.json", json.dumps(_plain(found), indent=2, allow_nan=False) + "\n")
+        fitted, predicted = _fitted(cells, runs), found["_predicted"]
+        with disk_errors(folder, "draw the picture"):
+            for kind in (".svg", ".png"):
+                drawing = picture(fitted, found["_laws"], predicted, f"Scaling of {find_recipe(recipe).stem}")
+                save(drawing, folder / f"scaling{kind}")
+    if as_json:
+        say(json_line(_plain(found)))
+    else:
+        for line in _told(cells, runs, found, folder):
+            say(line)
+    if failed:
+        raise UserError(
+            f"{len(failed)} of {len(wanted)} runs failed; the others are kept",
+            problems=[UserError(why, where=name) for name, why in failed.items()],
+            todo="the same command tries only these again",
+            exit_code=1,
+        )
+
+
+# ------------------------------------------------------------------ training
+def _train(
+    recipe: str, cells: Sequence[Cell], wanted: Sequence[Cell], jobs: int | None, lock: int, quiet: bool
+) -> dict[str, str]:
+    """Train the runs that are not complete yet; returns what went wrong, by name."""
+    left = [cell for cell in wanted if cell.outcome() is None]
+    if not left:
+        return {}
+    gpus = torch.cuda.device_count() if cells[0].recipe.train.device != "cpu" else 0
+    side_by_side = jobs or gpus or room(cells, cores(), memory(torch.device("cpu")))
+    sweep = Sweep(recipe, left, side_by_side, max(1, cores() // side_by_side), gpus, lock)
+    failed: dict[str, str] = {}
+    with _screen(len(wanted), len(wanted) - len(left), side_by_side, quiet) as screen, _heeding(sweep):
+        for event in sweep.events():
+            screen.show(event)
+            if isinstance(event, Ended) and event.wrong:
+                failed[event.cell.name] = event.wrong
+    if sweep.stopping:
+        say("stopped; what every run had done is saved, and the same command goes on from here")
+        sys.exit(130)
+    return failed
+
+
+@contextmanager
+def _heeding(sweep: Sweep) -> Iterator[None]:
+    """Hand Ctrl-C and `kill` on to all runs, and put everything back afterwards."""
+
+    def heed(number: int, _: FrameType | None) -> None:
+        if not sweep.stopping:
+            os.write(2, b"\nstopping: every run finishes its step and saves it (Ctrl-C again stops them at once)\n")
+        sweep.stop()
+
+    former = {number: signal.signal(number, heed) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _screen(total: int, complete: int, jobs: int, quiet: bool) -> Iterator[_Lines | _Bars]:
+    """A bar for each run where a person looks on, lines on stderr where not or where stdout is for JSON."""
+    if sys.stdout.isatty() and not quiet:
+        columns = (TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.fields[facts]}"))
+        with Progress(*columns, console=Console(markup=False, highlight=False), transient=True) as bars:
+            screen: _Lines | _Bars = _Bars(bars, total, complete)
+            screen.say(_beginning(total, complete, jobs))
+            yield screen
+    else:
+        screen = _Lines(total, complete)
+        screen.say(_beginning(total, complete, jobs))
+        yield screen
+
+
+def _beginning(total: int, complete: int, jobs: int) -> str:
+    there = f", {complete} complete already" if complete else ""
+    return f"{total} runs{there}; {jobs} side by side" if jobs > 1 else f"{total} runs{there}"
+
+
+class _Lines:
+    """A line on stderr for each run that ends, and now and then one about those at work."""
+
+    def __init__(self, total: int, complete: int) -> None:
+        self.total, self.done, self.last = total, complete, time.monotonic()
+        self.at: dict[str, Going | None] = {}
+
+    def say(self, text: str) -> None:
+        sys.stderr.write(printable(text) + "\n")
+        sys.stderr.flush()
+
+    def show(self, event: Event) -> None:
+        if isinstance(event, Ended):
+            self.at.pop(event.cell.name, None)
+            self.done += 1
+            self.say(f"{self.done} of {self.total}  {_end(event)}")
+        else:
+            self.at[event.cell.name] = event if isinstance(event, Going) else None
+        if time.monotonic() - self.last >= PAUSE:
+            self.last = time.monotonic()
+            self.say("  ".join(f"{name} {_share(going)}" for name, going in self.at.items()))
+
+
+class _Bars:
+    """A bar for each run at work, and a line for each that ends."""
+
+    def __init__(self, bars: Progress, total: int, complete: int) -> None:
+        self.bars, self.total, self.done = bars, total, complete
+        self.tasks: dict[str, Any] = {}
+
+    def say(self, text: str) -> None:
+        self.bars.console.print(printable(text), soft_wrap=True)
+
+    def show(self, event: Event) -> None:
+        name = event.cell.name
+        if isinstance(event, Begun):
+            self.tasks[name] = self.bars.add_task(name, total=1.0, facts="starting")
+        elif isinstance(event, Going):
+            facts = f"{event.share:4.0%}  loss {event.loss:.4f}"
+            self.bars.update(self.tasks[name], completed=event.share, facts=facts)
+        else:
+            self.bars.remove_task(self.tasks.pop(name))
+            self.done += 1
+            self.say(f"{self.done} of {self.total}  {_end(event)}")
+
+
+def _share(going: Going | None) -> str:
+    return f"{going.share:.0%}" if going else "starting"
+
+
+def _end(event: Ended) -> str:
+    outcome = event.cell.outcome()
+    if event.wrong is not None or outcome is None:
+        return f"{event.cell.name}: {'failed' if event.wrong else 'stopped'}"
+    return f"{event.cell.name}: loss {outcome.loss:.4f} in {duration(event.seconds)}"
+
+
+# ------------------------------------------------------------------ what was found
+def _fitted(cells: Sequence[Cell], runs: Mapping[str, Run]) -> list[Run]:
+    return [runs[cell.name] for cell in cells if cell.name in runs and not cell.held_out]
+
+
+def _found(
+    recipe: str, cells: Sequence[Cell], runs: Mapping[str, Run], left_out: Mapping[str, str], train: bool
+) -> dict[str, Any]:
+    """All numbers of a sweep, as scaling.json has them; what begins with _ is for this program alone."""
+    fitted, held_out = _fitted(cells, runs), [cell for cell in cells if cell.held_out]
+    places = [(cell.parameters, _tokens(cell, runs)) for cell in held_out]
+    laws = fit(fitted, places)
+    predicted = [
+        Predicted(cell.name, *place, said, runs.get(cell.name))
+        for cell, place, said in zip(held_out, places, laws.predicted, strict=True)
+    ]
+    return {
+        "recipe": recipe,
+        "meaning": MEANING,
+        "level": LEVEL,
+        "runs": [_row(cell, runs[cell.name]) for cell in cells if cell.name in runs],
+        "left_out": {name: why for name, why in left_out.items() if train or name not in _names(held_out)},
+        "lines": {line.variable: asdict(line) for line in laws.lines},
+        "surface": asdict(laws.surface),
+        "predictions": [
+            {"name": one.name, "N": one.parameters, "D": one.tokens, "predicted": one.said and asdict(one.said),
+             "measured": one.run and one.run.loss, "inside": _inside(one)}
+            for one in predicted
+        ],
+        "_laws": laws,
+        "_predicted": predicted,
+    }  # fmt: skip
+
+
+def _names(cells: Sequence[Cell]) -> set[str]:
+    return {cell.name for cell in cells}
+
+
+def _tokens(cell: Cell, runs: Mapping[str, Run]) -> int:
+    """The tokens that a run saw, or is to see: whole batches go a little beyond the budget."""
+    return runs[cell.name].tokens if cell.name in runs else cell.budget
+
+
+def _row(cell: Cell, run: Run) -> dict[str, Any]:
+    outcome = cell.outcome()
+    return {
+        "name": run.name, "layers": cell.size.layers, "width": cell.size.width, "N": run.parameters, "D": run.tokens,
+        "C": run.compute, "L": run.loss, "epochs": outcome.epochs if outcome else None, "held_out": cell.held_out,
+    }  # fmt: skip
+
+
+def _inside(one: Predicted) -> bool | None:
+    return one.said.low <= one.run.loss <= one.said.high if one.said and one.run else None
+
+
+def _plain(found: Mapping[str, Any]) -> Any:
+    """The numbers as JSON can hold them: those that are not finite are null."""
+
+    def cleaned(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: cleaned(one) for name, one in value.items() if not name.startswith("_")}
+        if isinstance(value, list | tuple):
+            return [cleaned(one) for one in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return cleaned(dict(found))
+
+
+# ------------------------------------------------------------------ in words
+def _told(cells: Sequence[Cell], runs: Mapping[str, Run], found: Mapping[str, Any], folder: Path) -> Iterator[str]:
+    """The table in Markdown, the laws, what was predicted, and what to be careful of."""
+    rows = sorted(found["runs"], key=lambda row: (row["N"], row["D"]))
+    yield "| run | N | D | C | epochs | L |"
+    yield "|---|---:|---:|---:|---:|---:|"
+    for row in rows:
+        mark = " (held out)" if row["held_out"] else ""
+        size, data = f"{row['N']:,}", f"{row['D']:,}"
+        yield f"| {row['name']}{mark} | {size} | {data} | {row['C']:.3g} | {row['epochs']} | {row['L']:.4f} |"
+    yield ""
+    yield from (f"{letter}: {meaning}" for letter, meaning in MEANING.items())
+    yield f"intervals hold the true number {LEVEL:.0%} of the time, if the law itself is right"
+    yield ""
+    laws: Laws = found["_laws"]
+    for line in laws.lines:
+        yield from _line_told(line, runs)
+    yield from _surface_told(laws.surface)
+    for one in found["_predicted"]:
+        yield _prediction_told(one)
+    notes = list(_notes(cells, found))
+    yield from ["", *(f"note: {note}" for note in notes)] if notes else []
+    yield ""
+    yield f"picture  {folder / 'scaling.svg'} and .png"
+    yield f"numbers  {folder / 'scaling.json'}"
+    yield f"runs     heedful runs {shlex.quote(str(folder))}"
+
+
+def _line_told(line: Line, runs: Mapping[str, Run]) -> Iterator[str]:
+    where = {
+        "N": f"at D = {runs[line.runs[0]].tokens:,}" if line.runs else "",
+        "D": f"at N = {runs[line.runs[0]].parameters:,}" if line.runs else "",
+        "C": f"over the {len(line.runs)} runs that none beats with less compute",
+    }[line.variable]
+    yield f"L({line.variable}) {where}".rstrip()
+    if line.plain is None:
+        yield f"    {line.missing}"
+        return
+    yield f"    {'  ' if line.has_floor else '* '}{_law_told(line.variable, line.plain)}"
+    if line.above_floor is None:
+        yield f"      a floor needs more than {len(line.runs)} runs"
+    else:
+        yield f"    {'* ' if line.has_floor else '  '}{_law_told(line.variable, line.above_floor)}"
+    gain = "is more than chance gives" if line.has_floor else "may be chance"
+    if line.above_floor is not None:
+        yield f"    * believed and drawn: what a floor improves {gain}"
+    if line.law and line.law.exponent.low <= 0:
+        yield "    these runs do not show that the loss falls along this axis"
+
+
+def _law_told(variable: str, law: Law) -> str:
+    floor = f"{law.floor.value:.4g} + " if law.floor else ""
+    form = f"L = {floor}({variable}_c / {variable})^a"
+    scale = f", {variable}_c = {law.scale:.3g}" if law.scale else ""
+    bounds = f", floor {_interval(law.floor)}" if law.floor else ""
+    return f"{form}: a = {_interval(law.exponent)}{bounds}{scale}; scatter {law.scatter:.2%}"
+
+
+def _surface_told(surface: Surface) -> Iterator[str]:
+    if surface.floor is None or surface.size_exponent is None or surface.data_exponent is None:
+        yield str(surface.missing)
+        return
+    yield "L(N, D) over all runs that are fitted"
+    yield (
+        f"      L = E + A / N^a + B / D^b: E = {_interval(surface.floor)}, a = {_interval(surface.size_exponent)}, "
+        f"b = {_interval(surface.data_exponent)}; scatter {surface.scatter:.2%}"
+    )
+
+
+def _interval(found: Estimate) -> str:
+    return f"{found.value:.4g} ({found.low:.4g} to {found.high:.4g})"
+
+
+def _prediction_told(one: Predicted) -> str:
+    said = f"predicted {_interval(one.said)}" if one.said else "not predicted"
+    if one.run is None:
+        return f"{one.name}: {said}, not measured"
+    where = {None: "", True: ": inside the interval", False: ": outside the interval"}[_inside(one)]
+    off = f", {one.run.loss / one.said.value - 1:+.2%}" if one.said else ""
+    return f"{one.name}: {said}, measured {one.run.loss:.4f}{off}{where}"
+
+
+def _notes(cells: Sequence[Cell], found: Mapping[str, Any]) -> Iterator[str]:
+    """What whoever reads the laws should know of the runs."""
+    yield from (f"{name} is left out: {why}" for name, why in found["left_out"].items())
+    often = [row for row in found["runs"] if row["epochs"] > REPEATED]
+    if often:
+        most = max(row["epochs"] for row in often)
+        names = sorted({short(cell.budget) for cell in cells if cell.name in {row["name"] for row in often}})
+        yield (
+            f"the runs of {', '.join(names)} tokens read the same text up to {most} times: beyond {REPEATED}, "
+            "what is read again teaches less than new text, and the laws speak of both"
+        )
+    brief = [cell.name for cell in cells if cell.steps < FEWEST_STEPS]
+    if brief:
+        yield f"fewer than {FEWEST_STEPS} steps, which says little: {', '.join(brief)}"

@@ -1,0 +1,139 @@
+"""The verb `tokenize`: a recipe's text as token files, for texts that are larger than memory."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from heedful.data.formats.sources import SPLITS, Split
+from heedful.data.text.documents import Documents, documents_of
+from heedful.data.text.files import TextFiles
+from heedful.data.text.pretraining import tokenized
+from heedful.data.text.text_stream import passages
+from heedful.data.text.token_building import build_tokens, cores
+from heedful.data.text.token_documents import TokenFiles, write_tokens
+from heedful.data.text.token_text import TokenizedText
+from heedful.data.tokenizers.byte_pairs import BytePair, BytePairFiles, pairs_of
+from heedful.data.tokenizers.lm_tokenization import Bytes, LanguageTokenizer
+from heedful.data.tokenizers.tokenizer import Tokenizer
+from heedful.data.tokenizers.wordpieces import pieces_of
+from heedful.errors import UserError
+from heedful.files.reading import exists
+from heedful.hub.causal import no_tokenizer, pretrained_causal
+from heedful.recipe import check_recipe, load_recipe
+from heedful.recipe.language_model import LanguageModelRecipe
+from heedful.recipe.pretraining import PretrainingRecipe
+
+LEARNED = 200_000_000  # characters that a tokenizer is trained on at the most
+TELLS = 5.0  # seconds between two lines of progress
+
+
+def tokenize_verb(name: str, overrides: Sequence[str], folder: Path, jobs: int | None = None) -> None:
+    """Tokenize the text of a recipe, and say how to train on it."""
+    recipe = load_recipe(name, overrides)
+    data: Any = recipe.data
+    if isinstance(data, TokenFiles | TokenizedText) or not isinstance(recipe, PretrainingRecipe | LanguageModelRecipe):
+        raise UserError(
+            "there is nothing to tokenize", where=name, found=f"task {recipe.task.kind}, data {data.kind}",
+            expected="a recipe for pretraining or for a language model, on text",
+        )  # fmt: skip
+    check_recipe(recipe)
+    splits: tuple[Split, ...] = SPLITS if data.test is not None else ("train", "valid")
+    told = (
+        write_text(recipe, folder, splits, jobs)
+        if isinstance(recipe, LanguageModelRecipe)
+        else write_sentences(recipe, folder, splits)
+    )
+    for line in told:
+        typer.echo(line)
+    given = shlex.quote(f"data={{kind: tokens, folder: {folder}}}")
+    typer.echo(f"wrote {folder}; train on it with {given} tokenizer=null")
+
+
+def write_sentences(recipe: PretrainingRecipe, folder: Path, splits: Sequence[Split]) -> Iterator[str]:
+    """Documents as sentences, for pre-training; what there is of each split."""
+    data: Any = recipe.data
+    assert recipe.tokenizer is not None, "text needs one"
+    typer.echo("reading the tokenizer" if recipe.tokenizer.kind == "pieces" else "training the tokenizer", err=True)
+    tokenizer = pieces_of(recipe.tokenizer, some(sentences(documents_of(data, "train"))))
+    parts = {split: tokenized(documents_of(data, split), tokenizer) for split in splits}
+    manifest = write_tokens(folder, tokenizer, dict(parts), Telling())
+    for split, counts in manifest.splits.items():
+        yield f"{split:<6} {counts.tokens:>14,} tokens, {counts.sentences:,} sentences, {counts.documents:,} documents"
+
+
+def write_text(recipe: LanguageModelRecipe, folder: Path, splits: Sequence[Split], jobs: int | None) -> Iterator[str]:
+    """Documents as running text, for language models; what there is of each split."""
+    data: Any = recipe.data
+    manifest = build_tokens(
+        folder, plan_of(recipe), partial(learned, recipe), {split: partial(data.running, split) for split in splits},
+        jobs or cores(), Telling(), partial(typer.echo, err=True),
+    )  # fmt: skip
+    for split, amounts in manifest.splits.items():
+        yield f"{split:<6} {amounts.tokens:>14,} tokens, {amounts.bytes:,} bytes, {amounts.documents:,} documents"
+
+
+def plan_of(recipe: LanguageModelRecipe) -> dict[str, Any]:
+    """What decides the tokens: settings, and the size and time of each file."""
+    data, tokenizer = recipe.data, recipe.tokenizer
+    paths = [path for split in SPLITS for path in data.paths(split)] if isinstance(data, TextFiles | Documents) else []
+    if isinstance(tokenizer, BytePairFiles):
+        paths += [Path(name) for name in (tokenizer.file, tokenizer.merges) if name is not None]
+    files = {str(path): [path.stat().st_size, path.stat().st_mtime_ns] for path in paths if exists(path)}
+    parts = {name: part.model_dump() if part is not None else None for name, part in recipe if name in DECIDING}
+    return {**parts, "files": files}
+
+
+DECIDING = frozenset(("data", "tokenizer", "start"))  # of a recipe's parts
+
+
+def learned(recipe: LanguageModelRecipe) -> LanguageTokenizer:
+    """The tokenizer that a recipe asks for."""
+    config, data = recipe.tokenizer, recipe.data
+    if recipe.start is not None:
+        typer.echo("reading the tokenizer", err=True)
+        folder = Path(recipe.start.folder)
+        found = pretrained_causal(folder)
+        if found.tokenizer is None:
+            raise no_tokenizer(found, folder)
+        return found.tokenizer
+    assert config is not None, "text needs one"
+    assert not isinstance(data, TokenizedText)
+    typer.echo("reading the tokenizer" if isinstance(config, BytePairFiles) else "training the tokenizer", err=True)
+    if isinstance(config, BytePair | BytePairFiles):
+        return pairs_of(config, some(passage.text for passage in passages(data.running("train"), Bytes.cut)))
+    return Tokenizer.train(config, some(line for document in data.running("train") for line in document))
+
+
+def some(texts: Iterable[str]) -> Iterator[str]:
+    """The first texts, as many as a tokenizer is trained on."""
+    left = LEARNED
+    for text in texts:
+        left -= len(text)
+        yield text
+        if left < 0:
+            return
+
+
+def sentences(documents: Iterable[list[str]]) -> Iterator[str]:
+    """Those of all documents, one after the other."""
+    return (text for document in documents for text in document)
+
+
+class Telling:
+    """Says now and then how far it is."""
+
+    def __init__(self) -> None:
+        self.told = self.began = time.monotonic()
+
+    def __call__(self, split: Split, tokens: int) -> None:
+        now = time.monotonic()
+        if now - self.told > TELLS:
+            self.told = now
+            typer.echo(f"{split}: {tokens:,} tokens after {now - self.began:,.0f} s", err=True)

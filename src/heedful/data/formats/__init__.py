@@ -1,0 +1,1 @@
+"""File formats: tables, CoNLL, SQuAD, idx, arrays."""

@@ -1,0 +1,103 @@
+"""Arrays of numpy's files: .npy, which is mapped into memory, and .npz; objects are never unpickled."""
+
+from __future__ import annotations
+
+import math
+import os
+import tokenize
+import zipfile
+import zlib
+from io import BytesIO
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heedful.data.formats.sources import FREE, RATIO
+from heedful.errors import UserError, shown
+from heedful.files.reading import open_file
+
+MOST_NAMED = 20  # arrays that a message lists
+DAMAGED = (ValueError, TypeError, SyntaxError, EOFError, OverflowError, tokenize.TokenError)  # what a bad head raises
+
+
+def read_npy(path: Path) -> NDArray[Any]:
+    """The array of a file, which stays on disk until it is looked at."""
+    try:
+        with open_file(path) as file:
+            shape, order, kind, begin = _head(file, os.fstat(file.fileno()).st_size, str(path))
+        mode: Any = "c"  # what is written to it stays in memory
+        return np.asarray(np.memmap(path, kind, mode, begin, shape, order))
+    except OSError as error:
+        raise UserError(f"this file cannot be read: {error.strerror}", where=str(path)) from None
+
+
+def read_npz(path: Path, key: str | None, besides: str | None = None) -> NDArray[Any]:
+    """The array under a key of an archive; without a key, the only one that there is, apart from one."""
+    try:
+        with open_file(path) as file, zipfile.ZipFile(file) as archive:
+            names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
+            chosen = [name for name in names if (name == key if key is not None else name != besides)]
+            if len(chosen) != 1:
+                raise UserError(
+                    "there is no such array" if key is not None else "which of these arrays holds the images?",
+                    where=str(path),
+                    found=", ".join(map(shown, names[:MOST_NAMED])) or "no array",
+                    expected="one array" if key is None else shown(key),
+                    todo="name it under `key`, as in data.train.key" if key is None else "use one of these names",
+                )
+            entry = archive.getinfo(f"{chosen[0]}.npy")
+            where = f"{path}:{chosen[0]}"
+            if entry.file_size > max(FREE, RATIO * entry.compress_size):
+                raise UserError(
+                    "this archive unpacks to suspiciously much",
+                    where=where,
+                    found=f"{entry.file_size:,} bytes from {entry.compress_size:,}",
+                    expected=f"at most {RATIO} times as many",
+                    todo="save the array as .npy if you trust it",
+                )
+            content = bytearray(archive.read(entry))
+    except OSError as error:
+        raise UserError(f"this file cannot be read: {error.strerror}", where=str(path)) from None
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise UserError(
+            f"this archive is damaged: {error}", where=str(path), expected="a .npz file, as numpy.savez writes it"
+        ) from None
+    shape, order, kind, begin = _head(BytesIO(content), len(content), where)
+    return np.frombuffer(content, kind, offset=begin).reshape(shape, order=order)
+
+
+def _head(file: BinaryIO, size: int, where: str) -> tuple[tuple[int, ...], Any, np.dtype[Any], int]:
+    """The shape, order and type of an array, and where it begins in a file of so many bytes."""
+    try:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, kind = read(file)
+    except DAMAGED as error:
+        raise UserError(
+            "this is no array of numpy",
+            where=where,
+            found=shown(str(error).split("\n")[0]),
+            expected="a .npy file, as numpy.save writes it",
+        ) from None
+    if kind.hasobject:
+        raise UserError(
+            "this array holds Python objects, which are never unpickled",
+            where=where,
+            found=f"an array of {kind}",
+            expected="numbers",
+            todo="save it with a type of numbers, for example numpy.save(file, array.astype('uint8'))",
+        )
+    wanted, there = math.prod(shape) * kind.itemsize, size - file.tell()
+    if min(shape, default=0) < 0 or wanted != there:
+        raise UserError(
+            "this array is not as long as it says",
+            where=where,
+            found=f"{there:,} bytes",
+            expected=f"{wanted:,} bytes: {' x '.join(map(str, shape))} numbers of {kind}",
+            todo="write the file again",
+        )
+    if not wanted:
+        raise UserError("there is nothing in this array", where=where, found=f"sizes {shape}", expected="numbers")
+    return shape, "F" if fortran else "C", kind, file.tell()

@@ -1,0 +1,235 @@
+"""Sentences whose words have tags: columns as in CoNLL-2003, or JSON lines, plain or gzip.
+
+Tags may be any labels, such as parts of speech. Those of one kind say whether a word is in a chunk, such as a name, and
+of which type. Files write this in several ways: IOB1, where B- stands only between neighbours of one type, IOB2, where
+every chunk begins with B-, and IOBES, where E- ends a chunk and S- is one of a single word. All are read by one rule,
+that of the CoNLL shared tasks, and kept as IOB2. Other tags are kept as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field
+
+from heedful.data.formats.sources import FilePerSplit, Name, Split, lines, parsed
+from heedful.errors import UserError, shown
+
+CHUNK = re.compile(r"[BIESLU]-(.+)")
+TAG = re.compile(r"O|[BIESLU]-(.+)")
+LONGEST = 1000  # characters of a tag
+BETWEEN = re.compile(r"[ \t]+")
+DOCUMENT = "-DOCSTART-"  # what stands in the place of a word where a document begins
+
+
+class Chunk(NamedTuple):
+    """Words from `start` to before `end`, and what they are."""
+
+    start: int
+    end: int
+    kind: str
+
+
+class Sentence(NamedTuple):
+    """Words, the tag of each, in IOB2 where tags mark chunks, and the place in the file where they begin."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    where: str
+
+
+class Sentences(NamedTuple):
+    """The sentences of one split, and how many were empty."""
+
+    sentences: list[Sentence]
+    skipped: int
+
+
+class Tagged(FilePerSplit):
+    """What files of tagged words share: where they are, and how long a line may be."""
+
+    longest: int = Field(100_000, ge=1, le=100_000_000, description="characters that a line may have")
+    chunks: bool | None = Field(
+        None, description="whether tags mark chunks, as B-PER and I-PER do; null: if any tag of the file begins so"
+    )
+
+    @abstractmethod
+    def rows(self, path: Path) -> Iterator[Sentence]:
+        """Every sentence of a file with its tags as they are written, those without words included."""
+
+    def read(self, split: Split) -> Sentences:
+        """The sentences of a split, with a count of those without words."""
+        path = self.path(split)
+        every = list(self.rows(path))
+        found = [sentence for sentence in every if sentence.words]
+        if not found:
+            raise UserError("there is no sentence to read", where=str(path), expected="words with their tags")
+        begun = any(CHUNK.fullmatch(tag) for sentence in found for tag in sentence.tags)
+        if begun if self.chunks is None else self.chunks:
+            found = [sentence._replace(tags=iob2(self.checked(sentence))) for sentence in found]
+        return Sentences(found, len(every) - len(found))
+
+    def checked(self, sentence: Sentence) -> tuple[str, ...]:
+        """The tags of a sentence, if each says of its word whether it is in a chunk."""
+        for number, tag in enumerate(sentence.tags):
+            if not TAG.fullmatch(tag):
+                raise UserError(
+                    "this is no tag", where=self.place(sentence, number), found=shown(tag),
+                    expected="O outside, B-TYPE or I-TYPE inside (also E-, S-, L-, U-), such as I-PER",
+                    todo="other tags of this file are so; write data.chunks: false if tags are any labels",
+                )  # fmt: skip
+        return sentence.tags
+
+    def place(self, sentence: Sentence, word: int) -> str:
+        """Where the word of that number stands, as far as that is known."""
+        return sentence.where
+
+
+class Conll(Tagged):
+    """A word a line, in columns with a space or a tab between; a blank line ends a sentence."""
+
+    kind: Literal["conll"] = "conll"
+    word_column: int = Field(0, ge=0, le=1000, description="column of the word, the first being 0")
+    tag_column: int = Field(-1, ge=-1000, le=1000, description="column of the tag; -1: the last")
+
+    def rows(self, path: Path) -> Iterator[Sentence]:
+        """The sentences between blank lines; lines that begin a document hold no word."""
+        words: list[str] = []
+        tags: list[str] = []
+        first = width = 0
+        for number, line in enumerate([*lines(path, self.longest), ""], start=1):
+            if line.strip():
+                where = f"{path}:{number}"
+                columns = line.rstrip("\r").split("\t") if "\t" in line else BETWEEN.split(line.strip(" "))
+                width = width or len(columns)
+                self._require_columns(columns, width, where)
+                if columns[self.word_column] != DOCUMENT:
+                    first = first if words else number
+                    words.append(columns[self.word_column])
+                    tags.append(named(columns[self.tag_column], where))
+            elif words:
+                yield Sentence(tuple(words), tuple(tags), f"{path}:{first}")
+                words, tags = [], []
+
+    def place(self, sentence: Sentence, word: int) -> str:
+        """The line of a word."""
+        path, first = sentence.where.rsplit(":", 1)
+        return f"{path}:{int(first) + word}"
+
+    def _require_columns(self, columns: Sequence[str], width: int, where: str) -> None:
+        tag = self.tag_column if self.tag_column >= 0 else width + self.tag_column
+        needed = max(self.word_column, tag, 1) + 1
+        if tag < 0 or tag == self.word_column or width < needed:
+            raise UserError(
+                "this line has too few columns",
+                where=where,
+                found=f"{_columns(len(columns))} in {shown(' '.join(columns))}",
+                expected=f"a word in column {self.word_column} and a tag in column {self.tag_column} "
+                "(the first is 0, the last -1)",
+                todo="look at data.word_column and data.tag_column",
+            )
+        if len(columns) != width:
+            raise UserError(
+                "this line has another number of columns",
+                where=where,
+                found=f"{_columns(len(columns))} in {shown(' '.join(columns))}",
+                expected=f"{_columns(width)}, as in the first line",
+                todo="columns are set apart by spaces or by one tab each: is one missing, or is there one too many?",
+            )
+
+
+class JsonTags(Tagged):
+    """One JSON object a line, with a list of words and a list of their tags."""
+
+    kind: Literal["jsonl"] = "jsonl"
+    words: Name = Field("tokens", description="key of the words")
+    tags: Name = Field("tags", description="key of the tags")
+
+    def rows(self, path: Path) -> Iterator[Sentence]:
+        """The sentence of each object; a blank line is one without words."""
+        for number, line in enumerate(lines(path, self.longest), start=1):
+            where = f"{path}:{number}"
+            row = parsed(line, where) if line.strip() else {self.words: [], self.tags: []}
+            words, tags = (_texts_under(row, key, where) for key in (self.words, self.tags))
+            if len(words) != len(tags):
+                raise UserError(
+                    "words and tags are not as many",
+                    where=where,
+                    found=f"{len(words)} under {shown(self.words)}, {len(tags)} under {shown(self.tags)}",
+                    expected="a tag for each word",
+                )
+            yield Sentence(words, tuple(named(tag, where) for tag in tags), where)
+
+
+TagsConfig = Annotated[Conll | JsonTags, Field(discriminator="kind")]
+
+
+def named(tag: str, where: str) -> str:
+    """A tag, if it has a name that can be shown."""
+    if not tag.strip() or len(tag) > LONGEST:
+        raise UserError(
+            "this is no tag", where=where, found=shown(tag), expected=f"a name of at most {LONGEST:,} characters"
+        )
+    return tag
+
+
+def marks_chunks(labels: Sequence[str]) -> bool:
+    """Whether a set of tags is one that marks chunks: O, and B-TYPE and its like."""
+    return all(map(TAG.fullmatch, labels)) and any(map(CHUNK.fullmatch, labels))
+
+
+def chunks(tags: Iterable[str]) -> list[Chunk]:
+    """The chunks that tags mark, by the rule of the CoNLL shared tasks, whatever the way of writing.
+
+    A chunk goes on while tags say I- or E- of the same type. All else begins a chunk: an I- after O or after another
+    type is read as B- would be.
+    """
+    found: list[Chunk] = []
+    goes_on = False  # whether the last chunk may have the next word too
+    for place, tag in enumerate(tags):
+        mark, _, kind = tag.partition("-")
+        if mark == "O":
+            goes_on = False
+            continue
+        if goes_on and mark in "IEL" and found[-1].kind == kind:
+            found[-1] = Chunk(found[-1].start, place + 1, kind)
+        else:
+            found.append(Chunk(place, place + 1, kind))
+        goes_on = mark in "BI"
+    return found
+
+
+def iob2(tags: Sequence[str]) -> tuple[str, ...]:
+    """The same chunks, each beginning with B-."""
+    written = ["O"] * len(tags)
+    for start, end, kind in chunks(tags):
+        written[start:end] = [f"B-{kind}"] + [f"I-{kind}"] * (end - start - 1)
+    return tuple(written)
+
+
+def labels_of(sentences: Iterable[Sentence]) -> tuple[str, ...]:
+    """The tags that sentences may have: in IOB2 O, and both of each type that they name; else those that they have."""
+    tags = {tag for sentence in sentences for tag in sentence.tags}
+    if not marks_chunks(sorted(tags)):
+        return tuple(sorted(tags))
+    kinds = {tag.partition("-")[2] for tag in tags} - {""}
+    return ("O", *(f"{mark}-{kind}" for kind in sorted(kinds) for mark in "BI"))
+
+
+def _columns(count: int) -> str:
+    return "1 column" if count == 1 else f"{count} columns"
+
+
+def _texts_under(row: dict[str, object], key: str, where: str) -> tuple[str, ...]:
+    """The list of texts that an object holds under a key."""
+    texts = row.get(key)
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        found = shown(texts) if key in row else ", ".join(map(shown, list(row)[:10])) or "no key at all"
+        raise UserError(
+            f"there is no list of texts under {shown(key)}", where=where, found=found, expected=f'"{key}": ["...", ...]'
+        )
+    return tuple(texts)

@@ -1,0 +1,105 @@
+"""The idx format, in which MNIST comes: a type, some sizes, and numbers, plain or gzip."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import zlib
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heedful.data.formats.sources import FREE, GZIP, RATIO
+from heedful.errors import UserError, shown
+from heedful.files.reading import open_file
+
+TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}  # third byte of a file
+MOST_SIZES = 32  # that an array of numpy may have
+AT_ONCE = 2**20  # bytes
+
+
+def read_idx(path: Path) -> NDArray[Any]:
+    """The array that an idx file holds; it takes no more memory than there are bytes, whatever the file says."""
+    try:
+        with open_file(path) as file:
+            packed = path.suffix == ".gz" or file.peek(2)[:2] == GZIP
+            return _array(Bytes(path, file, gzip.GzipFile(fileobj=file) if packed else file, packed))
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(
+            f"this gzip file is damaged: {error}",
+            where=str(path),
+            expected="a whole gzip file",
+            todo="fetch it again; `gzip -t` tests a file",
+        ) from None
+    except OSError as error:
+        raise UserError(f"this file cannot be read: {error.strerror}", where=str(path)) from None
+
+
+class Bytes:
+    """The bytes of a file, unpacked, of which a gzip file may not have suspiciously many."""
+
+    def __init__(self, path: Path, file: BinaryIO, stream: Any, packed: bool) -> None:
+        self.path, self.file, self.stream, self.packed = path, file, stream, packed
+        self.count = 0
+
+    def read(self, size: int) -> bytearray:
+        """So many bytes, or all that there are."""
+        found = bytearray()
+        while len(found) < size and (more := self.stream.read(min(size - len(found), AT_ONCE))):
+            found += more
+            self.count += len(more)
+            if self.packed and self.count > max(FREE, RATIO * self.file.tell()):
+                raise UserError(
+                    "this gzip file unpacks to suspiciously much",
+                    where=str(self.path),
+                    found=f"over {self.count:,} bytes from {self.file.tell():,}",
+                    expected=f"at most {RATIO} times as many",
+                    todo="unpack it yourself if you trust it",
+                )
+        return found
+
+
+def _array(data: Bytes) -> NDArray[Any]:
+    where = str(data.path)
+    magic = data.read(4)
+    if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in TYPES or not 1 <= magic[3] <= MOST_SIZES:
+        raise UserError(
+            "this is no idx file",
+            where=where,
+            found=f"{shown(bytes(magic))} at its beginning",
+            expected="two zero bytes, one for the type (8, 9, 11, 12, 13 or 14), one for the number of sizes",
+            todo="images of MNIST begin with the bytes 0 0 8 3, its labels with 0 0 8 1",
+        )
+    kind, rank = np.dtype(TYPES[magic[2]]), magic[3]
+    sizes = data.read(4 * rank)
+    if len(sizes) < 4 * rank:
+        raise _truncated(where, data.count, 4 + 4 * rank, f"a head with {rank} sizes")
+    shape = tuple(map(int, np.frombuffer(sizes, ">u4")))
+    wanted = math.prod(shape) * kind.itemsize
+    if not wanted:
+        raise UserError("there is nothing in this idx file", where=where, found=f"sizes {shape}", expected="numbers")
+    content = data.read(wanted)
+    told = f"{' x '.join(map(str, shape))} numbers of {kind.itemsize} {'byte' if kind.itemsize == 1 else 'bytes'}"
+    if len(content) < wanted:
+        raise _truncated(where, data.count, 4 + 4 * rank + wanted, told)
+    if data.read(AT_ONCE):
+        raise UserError(
+            "this idx file is longer than it says",
+            where=where,
+            found=f"{data.count:,} bytes or more",
+            expected=f"{4 + 4 * rank + wanted:,} bytes: {told}",
+            todo="fetch it again",
+        )
+    return np.frombuffer(content, kind).reshape(shape)
+
+
+def _truncated(where: str, found: int, wanted: int, told: str) -> UserError:
+    return UserError(
+        "this idx file is truncated",
+        where=where,
+        found=f"{found:,} bytes",
+        expected=f"{wanted:,} bytes: {told}",
+        todo="fetch it again",
+    )

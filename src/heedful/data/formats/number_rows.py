@@ -1,0 +1,111 @@
+"""Numbers in lines of text, as in CSV files: the fast way where they are bytes, and every mistake by its place."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heedful.data.formats.sources import lines
+from heedful.errors import UserError, shown
+
+AT_ONCE = 1000  # lines
+LARGEST = float(np.finfo(np.float32).max)
+
+
+class Line(NamedTuple):
+    """A line that is not blank, and its number."""
+
+    number: int
+    text: str
+
+
+class Rows(NamedTuple):
+    """A table of numbers, bytes where all are, and the names of its columns, if the file has them."""
+
+    numbers: NDArray[Any]  # (N, D) uint8 or float32
+    header: tuple[str, ...]
+
+
+def read_rows(path: Path, separator: str, header: bool | None, longest: int) -> Rows:
+    """The numbers of a file; whether its first line names the columns can be seen where `header` is None."""
+    found = (Line(number, text) for number, text in enumerate(lines(path, longest), 1) if text.strip())
+    first = next(found, None)
+    if first is None:
+        raise UserError("there is no line with numbers", where=str(path), expected="the numbers of an image a line")
+    cells = tuple(cell.strip().strip('"') for cell in first.text.split(separator))
+    named = _names_columns(cells) if header is None else header
+    rest = found if named else _before(first, found)
+    parts = []
+    while some := list(islice(rest, AT_ONCE)):
+        parts.append(_parsed(some, separator, len(cells), path))
+    if not parts:
+        raise UserError("there is no image to read", where=str(path), found="a header", expected="lines of numbers")
+    return Rows(np.concatenate(parts), cells if named else ())
+
+
+def _before(first: Line, rest: Iterator[Line]) -> Iterator[Line]:
+    yield first
+    yield from rest
+
+
+def _names_columns(cells: Iterable[str]) -> bool:
+    """Whether a line holds names: words among them, or nothing but 0, 1, 2 ... as of a table without names."""
+    cells = list(cells)
+    words = any(cell[:1].isalpha() and cell.lower() not in {"nan", "inf", "infinity"} for cell in cells)
+    return words or (len(cells) > 2 and cells == [str(number) for number in range(len(cells))])
+
+
+def _parsed(some: list[Line], separator: str, width: int, path: Path) -> NDArray[Any]:
+    """The numbers of some lines, which have so many each."""
+    for kind in (np.uint8, np.float32):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # of older numpy, which cuts 5.7 to 5
+                found = np.loadtxt([line.text for line in some], kind, comments=None, delimiter=separator, ndmin=2)
+        except (ValueError, OverflowError, Warning):
+            continue
+        if found.shape == (len(some), width) and np.isfinite(found).all():
+            return found
+    raise next(_mistakes(some, separator, width, path))
+
+
+def _mistakes(some: list[Line], separator: str, width: int, path: Path) -> Iterator[UserError]:
+    """What is wrong with lines that cannot be read."""
+    advice = f"columns are set apart by one {shown(separator)} each; data.separator names another sign"
+    for line in some:
+        cells = line.text.split(separator)
+        if len(cells) != width:
+            yield UserError(
+                "this line has another number of columns",
+                where=f"{path}:{line.number}",
+                found=f"{len(cells):,} columns",
+                expected=f"{width:,}, as in the first line",
+                todo=advice,
+            )
+        for place, cell in enumerate(cells, 1):
+            if not _is_number(cell):
+                yield UserError(
+                    "this is no number",
+                    where=f"{path}:{line.number}, column {place}",
+                    found=shown(cell) if cell.strip() else "nothing",
+                    expected="a number such as 128 or 0.5",
+                    todo="if this line names the columns, say data.header=true; " * (line.number == 1) + advice,
+                )
+    yield UserError(
+        "these lines are no rows of numbers",
+        where=f"{path}:{some[0].number}-{some[-1].number}",
+        expected="numbers such as 128 or 0.5",
+    )
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        return "_" not in cell and abs(float(cell)) <= LARGEST  # which is not true of what is no number either
+    except ValueError:
+        return False

@@ -1,0 +1,357 @@
+"""Pairs of texts from files: two files of lines, TSV or JSON lines, plain or gzip."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import stat
+import zlib
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Annotated, BinaryIO, Literal, NamedTuple
+
+from pydantic import Field, model_validator
+
+from heedful.config import Config
+from heedful.errors import UserError, shown
+from heedful.files.reading import is_folder, open_file
+
+Split = Literal["train", "valid", "test"]
+SPLITS: tuple[Split, ...] = ("train", "valid", "test")
+BOM = b"\xef\xbb\xbf"
+GZIP = b"\x1f\x8b"
+RATIO = 200  # text rarely packs better than 20 to 1, a bomb about 1000 to 1
+FREE = 64 * 2**20  # bytes that any archive may unpack to, so that short repetitive files pass
+
+Name = Annotated[str, Field(min_length=1)]
+Column = Annotated[int, Field(ge=0, le=10_000)]
+
+
+class Pair(NamedTuple):
+    """A text and what it should become."""
+
+    source: str
+    target: str
+
+
+class Examples(NamedTuple):
+    """The pairs of one split, and how many were left out because a side was blank."""
+
+    pairs: list[Pair]
+    skipped: int
+
+
+class Files(Config):
+    """Two files whose lines belong together."""
+
+    source: Name = Field(description="file of source texts, one a line")
+    target: Name = Field(description="file of target texts, line by line those of the source")
+
+
+class Source(Config):
+    """What every kind of file shares: where it is, how long a line may be, and how blanks are counted."""
+
+    kind: str
+    root: Name = Field(".", description="folder that the files are in, seen from the current one")
+    longest: int = Field(100_000, ge=1, le=100_000_000, description="characters that a line may have")
+
+    @abstractmethod
+    def files(self, split: Split) -> list[Path]:
+        """The files of a split, none where it is not given."""
+
+    @abstractmethod
+    def rows(self, split: Split) -> Iterator[Pair]:
+        """Every pair of a split that is given, blank ones included."""
+
+    def read(self, split: Split) -> Examples:
+        """The pairs of a split, with a count of those that were blank on a side."""
+        files = self.files(split)
+        if not files:
+            raise no_data(split)
+        pairs = []
+        skipped = 0
+        for pair in self.rows(split):
+            if pair.source.strip() and pair.target.strip():
+                pairs.append(pair)
+            else:
+                skipped += 1
+        if not pairs:
+            raise UserError(
+                "there is no pair to read",
+                where=" and ".join(map(str, files)),
+                found=f"{skipped} pairs, each blank on one side or both",
+                expected="at least one pair with text on both sides",
+            )
+        return Examples(pairs, skipped)
+
+    def pairs(self, split: Split) -> list[Pair]:
+        """The pairs of a split that have text on both sides."""
+        return self.read(split).pairs
+
+    def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
+        """What a look at the files of some splits, without reading, already shows to be wrong."""
+        return missing_files(self.root, (path for split in splits for path in self.files(split)))
+
+
+class FilePerSplit(Config):
+    """What all data share that have one file for each split."""
+
+    kind: str
+    root: Name = Field(".", description="folder that the files are in, seen from the current one")
+    train: Name = Field(description="file to learn from")
+    valid: Name = Field(description="file to watch progress on")
+    test: Name | None = Field(None, description="file for the final figure")
+
+    def file(self, split: Split) -> Path | None:
+        """The file of a split, if it is given."""
+        name = {"train": self.train, "valid": self.valid, "test": self.test}[split]
+        return None if name is None else Path(self.root, name)
+
+    def path(self, split: Split) -> Path:
+        """The file of a split that is to be read."""
+        file = self.file(split)
+        if file is None:
+            raise no_data(split)
+        return file
+
+    def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
+        """What a look at the files of some splits, without reading, already shows to be wrong."""
+        return missing_files(self.root, map(self.file, splits))
+
+
+class ParallelFiles(Source):
+    """A file of source lines and a file of target lines for each split."""
+
+    kind: Literal["parallel"] = "parallel"
+    train: Files = Field(description="files to learn from")
+    valid: Files = Field(description="files to watch progress on")
+    test: Files | None = Field(None, description="files for the final figure")
+
+    def files(self, split: Split) -> list[Path]:
+        """The source file and the target file of a split."""
+        files = {"train": self.train, "valid": self.valid, "test": self.test}[split]
+        return [] if files is None else [Path(self.root, files.source), Path(self.root, files.target)]
+
+    def rows(self, split: Split) -> Iterator[Pair]:
+        """Line n of one file with line n of the other, to the same last line."""
+        source, target = self.files(split)
+        left, right = lines(source, self.longest), lines(target, self.longest)
+        for number, (text, translation) in enumerate(zip_longest(left, right)):
+            if text is None or translation is None:
+                longer = number + 1 + sum(1 for _ in (right if text is None else left))
+                counts = (number, longer) if text is None else (longer, number)
+                raise UserError(
+                    "the two files have unequal numbers of lines",
+                    where=f"{source} and {target}",
+                    found=f"{counts[0]:,} lines in {source}, {counts[1]:,} in {target}",
+                    expected="line by line translations",
+                    todo="look for a lost or doubled line where the texts stop matching",
+                )
+            yield Pair(text, translation)
+
+
+class Table(Source):
+    """What a split kept in a single file shares."""
+
+    train: Name = Field(description="file to learn from")
+    valid: Name = Field(description="file to watch progress on")
+    test: Name | None = Field(None, description="file for the final figure")
+
+    def files(self, split: Split) -> list[Path]:
+        """The one file of a split."""
+        name = {"train": self.train, "valid": self.valid, "test": self.test}[split]
+        return [] if name is None else [Path(self.root, name)]
+
+
+class Tsv(Table):
+    """Lines of columns with a tab between; there is no quoting, so a text holds no tab."""
+
+    kind: Literal["tsv"] = "tsv"
+    source_column: Column = Field(0, description="column of the source, the first being 0")
+    target_column: Column = Field(1, description="column of the target, the first being 0")
+
+    @model_validator(mode="after")
+    def _two_columns(self) -> Tsv:
+        if self.source_column == self.target_column:
+            raise ValueError(f"source_column and target_column are both {self.source_column}; give two columns")
+        return self
+
+    def rows(self, split: Split) -> Iterator[Pair]:
+        """Two columns of each line, where all lines have as many columns as the first."""
+        (path,) = self.files(split)
+        needed = max(self.source_column, self.target_column) + 1
+        width = None
+        for number, line in enumerate(lines(path, self.longest), start=1):
+            if not line:
+                yield Pair("", "")
+                continue
+            columns = line.split("\t")
+            width = len(columns) if width is None else width
+            if len(columns) != width or width < needed:
+                raise UserError(
+                    "this line has another number of columns" if width >= needed else "this line has too few columns",
+                    where=f"{path}:{number}",
+                    found=f"{len(columns)} columns in {shown(line)}",
+                    expected=f"{width} columns, as in the first line" if width >= needed else f"at least {needed}",
+                    todo="columns are set apart by one tab each, and quotes do not protect a tab",
+                )
+            yield Pair(columns[self.source_column], columns[self.target_column])
+
+
+class Jsonl(Table):
+    """One JSON object a line, with a text under each of two keys."""
+
+    kind: Literal["jsonl"] = "jsonl"
+    source: Name = Field("source", description="key of the source text")
+    target: Name = Field("target", description="key of the target text")
+
+    def rows(self, split: Split) -> Iterator[Pair]:
+        """The two texts of each object; a line without text is a blank pair."""
+        (path,) = self.files(split)
+        for number, line in enumerate(lines(path, self.longest), start=1):
+            if line.strip():
+                row = parsed(line, f"{path}:{number}")
+                yield Pair(*(text_under(row, key, f"{path}:{number}") for key in (self.source, self.target)))
+            else:
+                yield Pair("", "")
+
+
+def parsed(line: str, where: str) -> dict[str, object]:
+    """The JSON object that a line holds."""
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise UserError(
+            f"this is not JSON: {error.msg}",
+            where=f"{where}:{error.colno}",
+            found=shown(line[max(0, error.pos - 20) : error.pos + 20]),
+            expected="one JSON object a line",
+        ) from None
+    except (ValueError, RecursionError) as error:  # a number of too many digits, brackets too deep
+        raise UserError(f"this JSON cannot be read: {error}", where=where, found=shown(line)) from None
+    if not isinstance(row, dict):
+        raise UserError("this line is no JSON object", where=where, found=shown(line), expected='{"key": "text", ...}')
+    return row
+
+
+def text_under(row: dict[str, object], key: str, where: str) -> str:
+    """The text that an object holds under a key."""
+    if key not in row:
+        keys = ", ".join(map(shown, list(row)[:10])) or "no key at all"
+        raise UserError(
+            f"the key {shown(key)} is missing", where=where, found=keys, expected=f"{shown(key)} with a text"
+        )
+    text = row[key]
+    if not isinstance(text, str):
+        raise UserError(f"what {shown(key)} holds is no text", where=where, found=shown(text), expected="a JSON string")
+    return text
+
+
+def no_data(split: Split) -> UserError:
+    """The error for a split that is asked for and not given."""
+    return UserError(
+        f"there is no {split} data", where=f"data.{split}", found="no file", todo=f"name one under data.{split}"
+    )
+
+
+def missing_files(root: str, paths: Iterable[Path | None]) -> list[UserError]:
+    """Why files in a folder, those that are given, cannot be read; of a folder that is not there, that alone."""
+    if not is_folder(root):
+        return [UserError("there is no such folder", where="data.root", found=shown(root), expected="a folder")]
+    given = dict.fromkeys(path for path in paths if path is not None)
+    return [found for path in given if (found := unfit(path)) is not None]
+
+
+def unfit(path: Path) -> UserError | None:
+    """Why a path cannot be read as a file of text, as far as its entry in the folder tells."""
+    where = str(path)
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return UserError("there is no such file", where=where, todo="check the path; it begins at data.root")
+    except OSError as error:
+        return UserError(f"this file cannot be reached: {error.strerror}", where=where)
+    if stat.S_ISDIR(found.st_mode):
+        return UserError("this is a folder", where=where, expected="a file", todo="name the file inside it")
+    if not stat.S_ISREG(found.st_mode):
+        return UserError("this is no ordinary file", where=where, expected="a file of text, plain or gzip")
+    if found.st_size == 0:
+        return UserError("this file is empty", where=where, expected="at least one line of text")
+    if not os.access(path, os.R_OK):
+        return UserError("this file may not be read", where=where, todo="change its permissions")
+    return None
+
+
+def lines(path: Path, longest: int) -> Iterator[str]:
+    r"""The lines of a UTF-8 file, ended by \n or \r\n only, since other separators may stand inside a text."""
+    if (problem := unfit(path)) is not None:
+        raise problem
+    most = 4 * longest + 8  # bytes: beyond this, even 4-byte characters with BOM and line end are too many
+    number = unpacked = 0
+    try:
+        with open_file(path) as file:
+            stream: BinaryIO = file
+            packed = path.suffix == ".gz" or file.peek(2)[:2] == GZIP
+            if packed:
+                # GzipFile reads lines in Python, a buffer over it in C.
+                stream = io.BufferedReader(gzip.GzipFile(fileobj=file), 2**17)
+            while line := stream.readline(most):
+                number += 1
+                unpacked += len(line)
+                if packed and unpacked > max(FREE, RATIO * file.tell()):
+                    raise UserError(
+                        "this gzip file unpacks to suspiciously much",
+                        where=f"{path}:{number}",
+                        found=f"over {unpacked:,} bytes from {file.tell():,}",
+                        expected=f"at most {RATIO} times as many",
+                        todo="unpack it yourself if you trust it",
+                    )
+                yield text_of(line if number > 1 else line.removeprefix(BOM), longest, f"{path}:{number}")
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(
+            f"this gzip file is damaged: {error}",
+            where=f"{path}:{number + 1}",
+            expected="a whole gzip file",
+            todo="fetch it again; `gzip -t` tests a file",
+        ) from None
+    except OSError as error:
+        raise UserError(f"this file cannot be read: {error.strerror}", where=f"{path}:{number + 1}") from None
+    if number == 0:
+        raise UserError("this file is empty", where=str(path), expected="at least one line of text")
+
+
+def text_of(line: bytes, longest: int, where: str) -> str:
+    """The text of one line without its end, or an error that says which byte or length is wrong."""
+    line = line.removesuffix(b"\n").removesuffix(b"\r")
+    if len(line) > longest:  # only then can there be too many characters
+        characters = len(line.decode(errors="replace"))
+        if characters > longest:
+            raise UserError(
+                "this line is too long",
+                where=where,
+                found=f"at least {characters:,} characters",
+                expected=f"at most {longest:,}",
+                todo="split it, or raise data.longest",
+            )
+    if (place := line.find(0)) >= 0:
+        raise UserError(
+            "this is not text",
+            where=f"{where}:{place + 1}",
+            found=f"a NUL byte, byte {place + 1} of the line",
+            expected="UTF-8 text",
+            todo="if it is UTF-16, convert it: iconv -f UTF-16 -t UTF-8",
+        )
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise UserError(
+            "this is not UTF-8",
+            where=f"{where}:{error.start + 1}",
+            found=f"byte 0x{line[error.start]:02x}, byte {error.start + 1} of the line, {error.reason}",
+            expected="UTF-8 text",
+            todo="convert the file, for example: iconv -f LATIN1 -t UTF-8",
+        ) from None

@@ -1,0 +1,177 @@
+"""Questions whose answers stand in a passage: SQuAD's JSON (Rajpurkar et al., 2016), or JSON lines, plain or gzip."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import Field
+
+from heedful.config import Config
+from heedful.data.formats.sources import FilePerSplit, Split, lines, parsed, text_under
+from heedful.errors import UserError, shown
+
+LONGEST = 1_000_000_000  # characters of a whole file
+AROUND = 40  # characters that an error quotes
+
+
+class Answer(NamedTuple):
+    """A text, and the character of the passage where it begins."""
+
+    text: str
+    start: int
+
+
+class Question(NamedTuple):
+    """A question about a passage, and the answers that count as right; `name` tells it from all others."""
+
+    name: str
+    question: str
+    passage: str
+    answers: tuple[Answer, ...]
+
+
+class Questions(NamedTuple):
+    """The questions of one split, and how many were blank."""
+
+    questions: list[Question]
+    skipped: int
+
+
+class WindowsConfig(Config):
+    """How passages are read that are longer than the model's context, and what an answer may be."""
+
+    stride: int = Field(128, ge=1, le=1_000_000, description="tokens of the passage from one window to the next")
+    question: int = Field(64, ge=1, le=1_000_000, description="tokens of a question that are read")
+    longest: int = Field(30, ge=1, le=1_000_000, description="tokens that an answer may have")
+
+
+class Asked(FilePerSplit):
+    """What files of questions share: where they are."""
+
+    @abstractmethod
+    def rows(self, path: Path) -> Iterator[Question]:
+        """Every question of a file, blank ones included."""
+
+    def read(self, split: Split) -> Questions:
+        """The questions of a split, with a count of those that ask nothing or about nothing."""
+        path = self.path(split)
+        every = list(self.rows(path))
+        found = [one for one in every if one.question.strip() and one.passage.strip()]
+        if not found:
+            raise UserError("there is no question to read", where=str(path), expected="questions about passages")
+        return Questions(found, len(every) - len(found))
+
+
+class Squad(Asked):
+    """Articles of paragraphs with questions, as SQuAD v1.1 is released."""
+
+    kind: Literal["squad"] = "squad"
+
+    def rows(self, path: Path) -> Iterator[Question]:
+        """The questions of all articles, in order."""
+        data = _whole(path)
+        for number, article in enumerate(_list(data, "data", str(path)), 1):
+            title = article.get("title") if isinstance(article.get("title"), str) else None
+            there = f"{path}: article {number}" + (f" ({title})" if title else "")
+            for place, paragraph in enumerate(_list(article, "paragraphs", there), 1):
+                where = f"{there}, paragraph {place}"
+                passage = text_under(paragraph, "context", where)
+                for question in _list(paragraph, "qas", where):
+                    yield _question(question, passage, where)
+
+
+class JsonQuestions(Asked):
+    """One JSON object a line: a question, a passage, an answer, and the character where it begins."""
+
+    kind: Literal["jsonl"] = "jsonl"
+    longest: int = Field(1_000_000, ge=1, le=100_000_000, description="characters that a line may have")
+
+    def rows(self, path: Path) -> Iterator[Question]:
+        """The question of each object; a blank line is a blank one."""
+        for number, line in enumerate(lines(path, self.longest), start=1):
+            where = f"{path}:{number}"
+            if line.strip():
+                row = parsed(line, where)
+                question, passage, text = (text_under(row, key, where) for key in ("question", "passage", "answer"))
+                yield Question(str(number), question, passage, (_answer(text, row.get("start"), passage, where),))
+            else:
+                yield Question(str(number), "", "", ())
+
+
+QuestionsConfig = Annotated[Squad | JsonQuestions, Field(discriminator="kind")]
+
+
+def _question(row: Mapping[str, Any], passage: str, where: str) -> Question:
+    """A question of SQuAD's JSON."""
+    name = text_under(dict(row), "id", where)
+    where = f"{where}, question {name}"
+    if row.get("is_impossible"):
+        raise UserError(
+            "this question has no answer",
+            where=where,
+            found='"is_impossible": true, as in SQuAD 2.0',
+            expected="an answer that stands in the passage, as in SQuAD 1.1",
+            todo="take the files of SQuAD 1.1, or leave such questions out",
+        )
+    answers = tuple(
+        _answer(text_under(answer, "text", where), answer.get("answer_start"), passage, where)
+        for answer in _list(row, "answers", where)
+    )
+    if not answers:
+        raise UserError("this question has no answer", where=where, found="an empty list", expected="at least one")
+    return Question(name, text_under(dict(row), "question", where), passage, answers)
+
+
+def _answer(text: str, start: object, passage: str, where: str) -> Answer:
+    """An answer, if it stands in the passage where it is said to."""
+    if type(start) is not int or start < 0:
+        raise UserError(
+            "where the answer begins is no number", where=where, found=shown(start), expected="a character, from 0 on"
+        )
+    if not text.strip() or passage[start : start + len(text)] != text:
+        other = passage.find(text) if text.strip() else -1
+        raise UserError(
+            "the answer does not stand there in the passage",
+            where=where,
+            found=f"{shown(passage[start : start + max(len(text), 1)])} at character {start}",
+            expected=shown(text),
+            todo=f"it stands at character {other}" if other >= 0 else "it stands nowhere in the passage",
+        )
+    return Answer(text, start)
+
+
+def _whole(path: Path) -> Mapping[str, Any]:
+    """The JSON object that a file holds."""
+    text = "\n".join(lines(path, LONGEST))
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UserError(
+            f"this is not JSON: {error.msg}",
+            where=f"{path}:{error.lineno}:{error.colno}",
+            found=shown(text[max(0, error.pos - AROUND // 2) : error.pos + AROUND // 2]),
+            expected='SQuAD\'s JSON, {"data": [...]}; of JSON lines write data.kind: jsonl',
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"this JSON cannot be read: {error}", where=str(path)) from None
+    if not isinstance(data, dict):
+        raise UserError("this is no JSON object", where=str(path), found=shown(data), expected='{"data": [...]}')
+    return data
+
+
+def _list(row: Mapping[str, Any], key: str, where: str) -> list[dict[str, Any]]:
+    """The list of objects under a key."""
+    found = row.get(key)
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        keys = ", ".join(map(shown, list(row)[:10])) or "no key at all"
+        raise UserError(
+            f"there is no list of objects under {shown(key)}",
+            where=where,
+            found=shown(found) if key in row else keys,
+            expected=f'"{key}": [{{...}}, ...]',
+        )
+    return found

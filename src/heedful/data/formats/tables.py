@@ -1,0 +1,279 @@
+"""Texts, or pairs of texts, with a label each: tables with a tab or a comma between columns, and JSON lines."""
+
+from __future__ import annotations
+
+import csv
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, NamedTuple
+
+from pydantic import Field, model_validator
+
+from heedful.data.formats.sources import Column, FilePerSplit, Name, Split, lines, parsed, text_under
+from heedful.errors import UserError, shown
+
+MOST_NAMED = 20  # labels or columns that a message lists
+WIDEST = 100_000_000  # characters of a field between quotes
+
+
+class Item(NamedTuple):
+    """A text, or a pair of them, with its label, and the place it came from."""
+
+    text: str
+    pair: str | None
+    label: str
+    where: str  # file:line:column of the label
+
+    @property
+    def blank(self) -> bool:
+        """Whether there is nothing to read."""
+        return not self.text.strip() or (self.pair is not None and not self.pair.strip())
+
+
+class Items(NamedTuple):
+    """The items of one split, and how many were left out because a text was blank."""
+
+    items: list[Item]
+    skipped: int
+
+
+class Cell(NamedTuple):
+    """What stands in one place of a table, and where."""
+
+    text: str
+    where: str
+
+
+class Labelled(FilePerSplit):
+    """What all kinds of files with labels share."""
+
+    longest: int = Field(1_000_000, ge=1, le=WIDEST, description="characters that a line may have")
+
+    @abstractmethod
+    def rows(self, path: Path) -> Iterator[tuple[Cell, Cell | None, Cell]]:
+        """The text, the second text if there are pairs, and the label of every row."""
+
+    def read(self, split: Split) -> Items:
+        """The items of a split, with a count of those that were blank."""
+        path = self.path(split)
+        found = [
+            Item(text.text, pair.text if pair else None, label.text.strip(), label.where)
+            for text, pair, label in self.rows(path)
+        ]
+        items = [item for item in found if not item.blank]
+        if not items:
+            raise UserError(
+                "there is no text to read", where=str(path), found=f"{len(found)} rows, each with a blank text",
+                expected="at least one text with a label",
+            )  # fmt: skip
+        return Items(items, len(found) - len(items))
+
+
+ByName = Column | Name
+
+
+class Columns(Labelled):
+    """What tables of lines and columns share."""
+
+    advice: ClassVar[str]  # about what stands between columns
+
+    header: bool = Field(True, description="whether the first line names the columns")
+    text: ByName = Field(description="column of the text, by its name or by its number from 0")
+    pair: ByName | None = Field(None, description="column of the second text, where there are pairs")
+    label: ByName = Field(description="column of the label")
+
+    @model_validator(mode="after")
+    def _names_have_a_header(self) -> Columns:
+        named = [column for column in (self.text, self.pair, self.label) if isinstance(column, str)]
+        if named and not self.header:
+            raise ValueError(
+                f"without a header, columns have no names; write a number from 0 in place of {shown(named[0])}"
+            )
+        return self
+
+    @abstractmethod
+    def split(self, path: Path) -> Iterator[tuple[int, list[Cell]]]:
+        """Every line that is not empty, as its number and its cells."""
+
+    def rows(self, path: Path) -> Iterator[tuple[Cell, Cell | None, Cell]]:
+        """The chosen columns of each line."""
+        columns = [column for column in (self.text, self.pair, self.label) if column is not None]
+        for cells in picked(self.split(path), columns, self.header, self.advice, path):
+            yield cells[0], cells[1] if len(cells) > 2 else None, cells[-1]
+
+
+def picked(
+    split: Iterable[tuple[int, list[Cell]]], columns: Sequence[int | str], header: bool, advice: str, path: Path
+) -> Iterator[list[Cell]]:
+    """Some columns of each line of a table, where all lines have as many as the first."""
+    places: list[int] = []
+    width = 0
+    for number, cells in split:
+        if not width:
+            width = len(cells)
+            places = [_place(column, cells, header, advice) for column in columns]
+            if header:
+                continue
+        if len(cells) != width:
+            raise UserError(
+                "this line has another number of columns",
+                where=f"{path}:{number}",
+                found=f"{len(cells)} columns in {shown(' | '.join(cell.text for cell in cells))}",
+                expected=f"{width} columns, as in the first line",
+                todo=advice,
+            )
+        yield [cells[place] for place in places]
+    if not width:
+        raise UserError("there is no line with text", where=str(path), expected="one text and its label a line")
+
+
+def _place(column: int | str, first: list[Cell], header: bool, advice: str) -> int:
+    """Which column is meant, seen from the first line."""
+    names = [cell.text.strip() for cell in first]
+    if isinstance(column, str) and column in names:
+        return names.index(column)
+    if isinstance(column, int) and column < len(names):
+        return column
+    listed = ", ".join(map(shown, names[:MOST_NAMED])) if header else f"{len(names)} columns"
+    raise UserError(
+        f"there is no column {shown(column)}",
+        where=first[0].where,
+        found=listed,
+        expected="a name from the first line, or a number below their count, the first being 0",
+        todo=f"{advice}; or say data.header=false where the first line is no header",
+    )
+
+
+class TsvTable(Columns):
+    """Columns with one tab between, as GLUE's: nothing is quoted, so that a text holds no tab."""
+
+    advice: ClassVar = "columns are set apart by one tab each, and quotes do not protect a tab"
+
+    kind: Literal["tsv"] = "tsv"
+
+    def split(self, path: Path) -> Iterator[tuple[int, list[Cell]]]:
+        """The cells of each line."""
+        for number, line in enumerate(lines(path, self.longest), start=1):
+            if line:
+                cells, place = [], 1
+                for text in line.split("\t"):
+                    cells.append(Cell(text, f"{path}:{number}:{place}"))
+                    place += len(text) + 1
+                yield number, cells
+
+
+class CsvTable(Columns):
+    """Columns with a comma between; a text in double quotes may hold commas, line ends, and quotes that are doubled."""
+
+    advice: ClassVar = "columns are set apart by the one sign that data.separator names"
+
+    kind: Literal["csv"] = "csv"
+    separator: Annotated[str, Field(min_length=1, max_length=1)] = Field(",", description="what stands between columns")
+
+    def split(self, path: Path) -> Iterator[tuple[int, list[Cell]]]:
+        """The cells of each record."""
+        return csv_cells(path, self.separator, self.longest)
+
+
+def csv_cells(path: Path, separator: str, longest: int) -> Iterator[tuple[int, list[Cell]]]:
+    """Every record of a CSV file that is not empty, which may take several lines: its first line, and its cells."""
+    former = csv.field_size_limit(WIDEST)
+    try:
+        reader = csv.reader((f"{line}\n" for line in lines(path, longest)), delimiter=separator, strict=True)
+        begin = 1
+        for row in reader:
+            if row:
+                yield begin, [Cell(text, f"{path}:{begin}, column {place}") for place, text in enumerate(row, 1)]
+            begin = reader.line_num + 1
+    except csv.Error as error:
+        raise UserError(
+            f"this is not CSV: {error}",
+            where=f"{path}:{begin}",
+            expected='fields with a comma between; "a text, in quotes", and "a ""quote"" in it"',
+            todo="look for a quote that is opened here and never closed; data.kind=tsv reads quotes as they are",
+        ) from None
+    finally:
+        csv.field_size_limit(former)
+
+
+class JsonlTable(Labelled):
+    """One JSON object a line; the label may be a text, a number, or true or false."""
+
+    kind: Literal["jsonl"] = "jsonl"
+    text: Name = Field("text", description="key of the text")
+    pair: Name | None = Field(None, description="key of the second text, where there are pairs")
+    label: Name = Field("label", description="key of the label")
+
+    def rows(self, path: Path) -> Iterator[tuple[Cell, Cell | None, Cell]]:
+        """What each object holds under the keys; blank lines are passed over."""
+        for number, line in enumerate(lines(path, self.longest), start=1):
+            if line.strip():
+                where = f"{path}:{number}"
+                row = parsed(line, where)
+                text = Cell(text_under(row, self.text, where), where)
+                pair = Cell(text_under(row, self.pair, where), where) if self.pair else None
+                yield text, pair, Cell(plain_under(row, self.label, where), where)
+
+
+def plain_under(row: dict[str, object], key: str, where: str) -> str:
+    """A text, number or truth value that an object holds under a key, as text."""
+    value = row.get(key)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value) if isinstance(value, int | float) else text_under(row, key, where)
+
+
+def labels_of(items: Sequence[Item], where: str) -> tuple[str, ...]:
+    """The different labels of some items: whole numbers by their size, others by the alphabet."""
+    found = {item.label for item in items}
+    if blank := next((item for item in items if not item.label), None):
+        raise UserError("a label is missing", where=blank.where, found="nothing", expected="a label for each text")
+    if len(found) < 2:
+        raise UserError(
+            "there is nothing to tell apart", where=where, found=f"the label {shown(found.pop())} alone",
+            expected="texts of at least two different labels", todo="look whether data.label names the right column",
+        )  # fmt: skip
+    if len(found) > max(100, len(items) // 2):
+        raise UserError(
+            "nearly every text has a label of its own", where=where,
+            found=f"{len(found):,} different labels of {len(items):,} texts, such as {shown(min(found))}",
+            expected="few classes that many texts share",
+            todo="look whether data.label names the right column; numbers are learned by task.kind: regression",
+        )  # fmt: skip
+    whole = all(label.removeprefix("-").isdecimal() and len(label) < 20 for label in found)
+    return tuple(sorted(found, key=lambda label: (int(label) if whole else 0, label)))
+
+
+def class_numbers(items: Sequence[Item], labels: Sequence[str]) -> list[int]:
+    """The number of each item's label among those that are known."""
+    known = {label: number for number, label in enumerate(labels)}
+    for item in items:
+        if item.label not in known:
+            more = f" and {len(labels) - MOST_NAMED:,} more" if len(labels) > MOST_NAMED else ""
+            raise UserError(
+                "this label is not known",
+                where=item.where,
+                found=shown(item.label) if item.label else "no label",
+                expected="one of " + ", ".join(map(shown, labels[:MOST_NAMED])) + more,
+                todo="correct it, or name all labels under model.labels",
+            )
+    return [known[item.label] for item in items]
+
+
+def numbers(items: Sequence[Item]) -> list[float]:
+    """The label of each item as a number."""
+    return [_number(item) for item in items]
+
+
+def _number(item: Item) -> float:
+    try:
+        value = float(item.label)
+    except ValueError:
+        value = float("nan")
+    if not abs(value) < 1e30:  # which is not true of what is no number either
+        raise UserError(
+            "this is no number", where=item.where, found=shown(item.label) if item.label else "nothing",
+            expected="a number such as 3.8, since the model is to learn numbers",
+        )  # fmt: skip
+    return value

@@ -1,0 +1,114 @@
+"""Images as batches: which come at a position depends on the seed alone.
+
+B images of a batch, N of all, C channels, Y rows, X columns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from heedful.data.images.sources import Images
+from heedful.data.order import permutation
+
+CHUNK = 2**24  # bytes that are hashed at a time
+
+
+@dataclass(frozen=True, slots=True)
+class ImageBatch:
+    """Images side by side, and what it takes to draw noise for each: the epoch, and which image it is."""
+
+    pixels: Tensor  # (B, C, Y, X) uint8 or float, as they are stored
+    epoch: Tensor  # () long, -1 outside training
+    indices: Tensor  # (B,) long, which image each is
+
+    @property
+    def tokens(self) -> int:
+        """How many images there are."""
+        return len(self.indices)
+
+    def to(self, device: torch.device | str, non_blocking: bool = True) -> ImageBatch:
+        """The same batch on a device."""
+        return ImageBatch(
+            self.pixels.to(device, non_blocking=non_blocking),
+            self.epoch.to(device, non_blocking=non_blocking),
+            self.indices.to(device, non_blocking=non_blocking),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodedImages:
+    """Images as they are trained on, in one tensor."""
+
+    pixels: Tensor  # (N, C, Y, X) uint8 or float
+    labels: NDArray[np.int64] | None = None  # (N,)
+    dropped: int = 0  # images are all of one size, so that none is left out
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    @property
+    def sha256(self) -> str:
+        """A name for exactly these images in this order."""
+        digest = hashlib.sha256(f"{self.pixels.dtype} {tuple(self.pixels.shape)} ".encode())
+        content = self.pixels.numpy().reshape(-1).view(np.uint8)
+        for start in range(0, len(content), CHUNK):
+            digest.update(content[start : start + CHUNK].data)
+        return digest.hexdigest()
+
+    def batch(self, rows: Tensor, epoch: int) -> ImageBatch:
+        """Some images as one batch, or none."""
+        return ImageBatch(torch.index_select(self.pixels, 0, rows), torch.full((), epoch), rows)
+
+    def in_order(self, size: int) -> Iterator[ImageBatch]:
+        """Every image once, from the first to the last, so many at a time."""
+        for start in range(0, len(self), size):
+            pixels = self.pixels[start : start + size]
+            yield ImageBatch(pixels, torch.full((), -1), torch.arange(start, start + len(pixels)))
+
+
+class ImageBatches:
+    """The endless sequence of training batches; the last of an epoch is what is left."""
+
+    kind = ImageBatch
+    steady: ClassVar = True  # all batches have one shape, but for the last of an epoch
+
+    def __init__(self, encoded: EncodedImages, seed: int, size: int) -> None:
+        self.encoded, self.seed = encoded, seed
+        self.size = min(size, len(encoded))
+        self.count = -(-len(encoded) // self.size)  # batches of an epoch
+        self.alike = len(encoded) % self.size == 0
+        self._orders: dict[int, Tensor] = {}  # of the two epochs that were last looked at
+
+    def at(self, position: int, part: int = 0, parts: int = 1) -> ImageBatch:
+        """The batch at a position, counted from 0 over all epochs, or one part of it, which may hold no image."""
+        epoch, number = divmod(position, self.count)
+        rows = self._order(epoch)[number * self.size : (number + 1) * self.size]  # (B,)
+        return self.encoded.batch(rows if parts == 1 else rows[part::parts], epoch)
+
+    def tokens(self, position: int) -> int:
+        """How many images the whole batch at a position has."""
+        return min(self.size, len(self.encoded) - position % self.count * self.size)
+
+    def epoch_of(self, position: int) -> int:
+        """The epoch, counted from 0, that the batch at a position belongs to."""
+        return position // self.count
+
+    def _order(self, epoch: int) -> Tensor:
+        if epoch not in self._orders:
+            latest = list(self._orders.items())[-1:]
+            order = torch.from_numpy(permutation(self.seed, epoch, len(self.encoded)))  # (N,)
+            self._orders = dict([*latest, (epoch, order)])
+        return self._orders[epoch]
+
+
+def encode_images(images: Images) -> EncodedImages:
+    """Images as a tensor, in the same memory where it may be written to."""
+    return EncodedImages(torch.from_numpy(np.require(images.pixels, requirements=["C", "W"])), images.labels)

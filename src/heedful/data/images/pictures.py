@@ -1,0 +1,85 @@
+"""Pictures in files, as Pillow reads them."""
+
+from __future__ import annotations
+
+import struct
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from heedful.errors import UserError
+from heedful.files.reading import open_file
+
+DAMAGED = (OSError, SyntaxError, ValueError, EOFError, struct.error, IndexError, TypeError, KeyError, OverflowError)
+
+
+def read_pictures(
+    paths: Sequence[Path], channels: Literal[1, 3], size: tuple[int, int] | None = None
+) -> NDArray[np.uint8]:
+    """Pictures of one size (N, C, Y, X); those of another are scaled where a size is given."""
+    first = read_picture(paths[0], channels, size)
+    found = np.empty((len(paths), *first.shape), np.uint8)
+    found[0] = first
+    for number, path in enumerate(paths[1:], 1):
+        picture = read_picture(path, channels, size)
+        if picture.shape != first.shape:
+            raise UserError(
+                "this picture has another size than the first",
+                where=str(path),
+                found=_size(picture),
+                expected=f"{_size(first)}, as {paths[0]} has",
+                todo=f"scale all to one size: data.size={list(first.shape[1:])}",
+            )
+        found[number] = picture
+    return found
+
+
+def read_picture(path: Path, channels: Literal[1, 3], size: tuple[int, int] | None = None) -> NDArray[np.uint8]:
+    """One picture (C, Y, X) in grey or in colour, the right way up; of an animation, the first frame."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about what surrounds the pixels
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with open_file(path) as plain, Image.open(plain) as file:
+                _require_bytes(file, path)
+                picture = ImageOps.exif_transpose(file).convert("L" if channels == 1 else "RGB")
+                if size is not None and picture.size != size[::-1]:
+                    picture = picture.resize(size[::-1], Image.Resampling.LANCZOS)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise UserError(
+            "this picture is suspiciously large",
+            where=str(path),
+            found=str(error).split(",")[0],
+            expected=f"at most {Image.MAX_IMAGE_PIXELS:,} pixels",
+            todo="make it smaller if you trust it",
+        ) from None
+    except DAMAGED as error:
+        raise UserError(
+            "this picture cannot be read",
+            where=str(path),
+            found=f"{getattr(error, 'strerror', None) or error}",
+            expected="a whole picture: PNG, JPEG, BMP, GIF, WebP, TIFF or PNM",
+            todo="look at it in a viewer; make it again, or take it away",
+        ) from None
+    pixels = np.asarray(picture, np.uint8)
+    return pixels.reshape(*pixels.shape[:2], channels).transpose(2, 0, 1)
+
+
+def _require_bytes(file: Image.Image, path: Path) -> None:
+    if file.mode[0] in "IF":
+        raise UserError(
+            "this picture has more than 256 shades",
+            where=str(path),
+            found=f"Pillow's mode {file.mode}",
+            expected="8 bits for each colour",
+            todo="convert it to 8 bits, or keep the numbers as an array: data.kind=array",
+        )
+
+
+def _size(picture: NDArray[np.uint8]) -> str:
+    return f"{picture.shape[1]} rows of {picture.shape[2]} pixels"

@@ -1,0 +1,201 @@
+"""Texts and pairs of texts, each with a target, to batches: a row each, or all end to end in one row.
+
+B rows, T places in a row, N texts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from heedful.data.labelled.sequences import Sequences, moved, packed, padded
+from heedful.data.pairs.batches import CHUNK, Ragged, rounded
+from heedful.data.row_schedule import Ints, Rows, in_order
+from heedful.data.tokenizers.wordpieces import Marks, cut_pair, joined
+
+NOTHING = -100  # the target where there is none
+
+
+class Cutter(Marks, Protocol):
+    """What turns texts into ids."""
+
+    pad: int
+
+    def ids(self, texts: Sequence[str]) -> list[list[int]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledBatch:
+    """Texts as ids, and what is to be learned of each."""
+
+    ids: Tensor  # (B, T) long
+    segments: Tensor  # (B, T) long
+    lengths: Tensor  # (N,) long
+    targets: Tensor  # (N,) long: a class, or the bits of a number; NOTHING where there is no text
+    indices: Tensor  # (N,) long, where each text stood in the list that was encoded, -1 for none
+    longest: int  # no text is longer
+
+    @property
+    def sequences(self) -> Sequences:
+        """The texts alone."""
+        return Sequences(self.ids, self.segments, self.lengths, self.longest)
+
+    @property
+    def numbers(self) -> Tensor:
+        """Targets that are numbers, 0 where there is no text."""
+        return torch.where(self.indices >= 0, self.targets.view(torch.float64), 0.0).float()  # (N,)
+
+    @property
+    def tokens(self) -> int:
+        """How many texts there are."""
+        return int((self.indices >= 0).sum())
+
+    def to(self, device: torch.device | str, non_blocking: bool = True) -> LabelledBatch:
+        """The same batch on a device."""
+        return moved(self, device, non_blocking)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedTexts:
+    """All texts of a split as ids, special tokens included, and their targets."""
+
+    ids: Ragged
+    firsts: Ints  # (N,) tokens of the first segment
+    targets: Ints  # (N,)
+    lost: Ints  # (N,) tokens that did not fit into the model's context and were cut off
+    context: int  # of the model, so that no text is longer
+    pad: int
+    nothing: tuple[int, int]  # the ids of a text without words
+
+    def __len__(self) -> int:
+        return len(self.firsts)
+
+    @property
+    def dropped(self) -> int:
+        """How many texts were left out: none, since what is too long is cut."""
+        return 0
+
+    @property
+    def lengths(self) -> Ints:
+        """The tokens of each text."""
+        return self.ids.lengths
+
+    @property
+    def sha256(self) -> str:
+        """A name for exactly these texts and targets in this order."""
+        arrays = (self.ids.flat, self.ids.starts, self.firsts, self.targets)
+        return hashlib.sha256(b"".join(hashlib.sha256(array.tobytes()).digest() for array in arrays)).hexdigest()
+
+    def row(self, row: int) -> tuple[NDArray[np.int32], Ints]:
+        """A text's ids and their segments."""
+        ids = self.ids.flat[self.ids.starts[row] : self.ids.starts[row + 1]]
+        return ids, (np.arange(len(ids)) >= self.firsts[row]).astype(np.int64)
+
+    def batch(self, rows: Ints) -> LabelledBatch:
+        """Some texts, a row each; of no texts, one row from which there is nothing to learn."""
+        if not len(rows):
+            return self._batch(padded([(self.nothing, (0, 0))], self.pad), rows)
+        return self._batch(padded(list(map(self.row, rows.tolist())), self.pad, self.widest(rows)), rows)
+
+    def widest(self, rows: Ints) -> int:
+        """The longest of some texts, rounded up as far as the model's context goes."""
+        return min(rounded(int(self.lengths[rows].max())), self.context)
+
+    def pack(self, rows: Ints, room: int, most: int, longest: int) -> LabelledBatch:
+        """Some texts end to end in a row of so many places, which so many texts may share."""
+        return self._batch(packed(list(map(self.row, rows.tolist())), self.pad, room, most, longest), rows)
+
+    def _batch(self, found: Sequences, rows: Ints) -> LabelledBatch:
+        spare = (0, len(found.lengths) - len(rows))
+        targets, indices = (
+            np.pad(self.targets[rows], spare, constant_values=NOTHING),
+            np.pad(rows, spare, constant_values=-1),
+        )
+        return LabelledBatch(
+            found.ids,
+            found.segments,
+            found.lengths,
+            torch.from_numpy(targets),
+            torch.from_numpy(indices),
+            found.longest,
+        )
+
+    def in_order(self, batch_tokens: int) -> Iterator[LabelledBatch]:
+        """Every text once, for evaluation: the longest first, so that a lack of memory shows at once."""
+        yield from map(self.batch, in_order(self.lengths, batch_tokens))
+
+
+def encode_texts(
+    texts: Sequence[tuple[str, str | None]], targets: Ints, tokenizer: Cutter, context: int
+) -> EncodedTexts:
+    """The ids of texts and pairs, each cut where the model's context ends; of a pair, the longer text is cut first."""
+    parts: list[NDArray[np.int32]] = []
+    lengths: list[int] = []
+    firsts: list[int] = []
+    lost: list[int] = []
+    for start in range(0, len(texts), CHUNK):
+        chunk = texts[start : start + CHUNK]
+        ones = tokenizer.ids([text for text, _ in chunk])
+        others = iter(tokenizer.ids([pair for _, pair in chunk if pair is not None]))
+        for one, (_, pair) in zip(ones, chunk, strict=True):
+            other = None if pair is None else next(others)
+            a, b = fitted(one, other, context)
+            ids, segments = joined(tokenizer, a, b)
+            lost.append(len(one) + len(other or ()) - len(a) - len(b or ()))
+            lengths.append(len(ids))
+            firsts.append(len(segments) - sum(segments))
+            parts.append(np.array(ids, dtype=np.int32))
+    return EncodedTexts(
+        ids=Ragged.of(lengths, parts),
+        firsts=np.array(firsts, dtype=np.int64),
+        targets=targets,
+        lost=np.array(lost, dtype=np.int64),
+        context=context,
+        pad=tokenizer.pad,
+        nothing=(tokenizer.cls, tokenizer.sep),
+    )
+
+
+def fitted(a: Sequence[int], b: Sequence[int] | None, context: int) -> tuple[Sequence[int], Sequence[int] | None]:
+    """One text or two without what has no place in the context besides the special tokens."""
+    return (a[: context - 2], None) if b is None else cut_pair(a, b, context - 3)
+
+
+class LabelledBatches:
+    """The endless sequence of training batches; which one comes at a position depends on the seed alone.
+
+    A batch has a fixed number of texts, if one is given, else as many as the budget of tokens holds.
+    """
+
+    kind: ClassVar = LabelledBatch
+    alike: ClassVar = False  # there are rows of several lengths
+
+    def __init__(
+        self, encoded: EncodedTexts, seed: int, batch_tokens: int, examples: int | None = None, packed: bool = False
+    ) -> None:
+        self.encoded, self.steady = encoded, packed
+        self._longest = encoded.widest(np.arange(len(encoded)))
+        self._rows = Rows(encoded.lengths, seed, batch_tokens, packed, examples)
+
+    def at(self, position: int, part: int = 0, parts: int = 1) -> LabelledBatch:
+        """The batch at a position, counted from 0 over all epochs, or one part of it, which may hold no text."""
+        rows = self._rows.at(position)[part::parts]
+        if not self.steady:
+            return self.encoded.batch(rows)
+        room = self._rows.room(int(self.encoded.lengths[rows].sum()))
+        return self.encoded.pack(rows, room, self._rows.most, self._longest)
+
+    def tokens(self, position: int) -> int:
+        """How many texts the whole batch at a position has."""
+        return len(self._rows.at(position))
+
+    def epoch_of(self, position: int) -> int:
+        """The epoch, counted from 0, that the batch at a position belongs to."""
+        return self._rows.epoch_of(position)

@@ -1,0 +1,228 @@
+"""Questions with their passages to batches of `[CLS] question [SEP] passage [SEP]`.
+
+A passage too long for the model is read in windows that overlap; each begins a stride after the one before. Of what the
+windows say of a token, that of the window counts in which it has most tokens on both sides.
+
+B rows, T places in a row, N windows, P places of a passage.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from heedful.data.formats.squad import Question, WindowsConfig
+from heedful.data.labelled.sequences import Sequences, moved, packed, padded
+from heedful.data.pairs.batches import Ragged, rounded
+from heedful.data.row_schedule import Ints, Rows, in_order
+from heedful.data.tokenizers.wordpieces import WordPieces, joined
+
+NOTHING = -100  # where an answer begins and ends that is not in the window
+SPECIALS = 3  # tokens of a window besides those of question and passage
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerBatch:
+    """Windows, a row each or end to end in one row, and where in their passages the answers begin and end."""
+
+    ids: Tensor  # (B, T) long
+    segments: Tensor  # (B, T) long
+    lengths: Tensor  # (N,) long
+    begins: Tensor  # (N,) long, the number of each passage's first token
+    sizes: Tensor  # (N,) long, the tokens of each passage
+    starts: Tensor  # (N,) long, the place in the passage of the answer's first token, NOTHING where there is none
+    ends: Tensor  # (N,) long, the same of its last token
+    longest: int  # no window is longer
+    most: int  # P: no passage has more tokens
+
+    @property
+    def sequences(self) -> Sequences:
+        """The windows alone."""
+        return Sequences(self.ids, self.segments, self.lengths, self.longest)
+
+    @property
+    def tokens(self) -> int:
+        """How many answers are to be found; on a GPU this waits for it, so ask before moving there."""
+        return int((self.starts != NOTHING).sum())
+
+    def to(self, device: torch.device | str, non_blocking: bool = True) -> AnswerBatch:
+        """The same batch on a device."""
+        return moved(self, device, non_blocking)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedQuestions:
+    """All questions of a split in windows, and the characters of every token of their passages."""
+
+    ids: Ragged  # of N windows
+    begins: Ints  # (N,) the place in the window of its first token of the passage
+    firsts: Ints  # (N,) which token of the passage that is
+    sizes: Ints  # (N,)
+    starts: Ints  # (N,) place in the window's part of the passage, NOTHING where the answer is not wholly in it
+    ends: Ints  # (N,)
+    windows: Ints  # (questions + 1,) where the windows of each question begin
+    offsets: list[NDArray[np.int32]]  # of each question, (tokens of its passage, 2): from and to before a character
+    pad: int
+    context: int
+    dropped: int  # questions of which no window has the whole answer: nothing is learned from them
+    cut: int  # questions of which only the beginning is read
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @property
+    def sha256(self) -> str:
+        """A name for exactly these ids and answers in this order."""
+        arrays = (self.ids.flat, self.ids.starts, self.begins, self.firsts, self.starts, self.ends, self.windows)
+        return hashlib.sha256(b"".join(hashlib.sha256(array.tobytes()).digest() for array in arrays)).hexdigest()
+
+    @property
+    def longest(self) -> int:
+        """The tokens of the longest window, and a few more."""
+        return min(rounded(int(self.ids.lengths.max(initial=1))), self.context)
+
+    @property
+    def answered(self) -> Ints:
+        """The windows that have a whole answer."""
+        return np.flatnonzero(self.starts != NOTHING)
+
+    def batch(self, rows: Ints) -> AnswerBatch:
+        """Some windows, a row each; of none, one token without an answer, from which there is nothing to learn."""
+        width = min(rounded(int(self.ids.lengths[rows].max(initial=1))), self.context)
+        some = padded(self._sequences(rows) or [([self.pad], [0])], self.pad, width)
+        most = int(self.sizes[rows].max(initial=1))
+        return self._with_answers(some, rows, np.arange(len(rows)) * width, max(1, most))
+
+    def pack(self, rows: Ints, room: int, most: int) -> AnswerBatch:
+        """Some windows end to end in a row of so many places, which so many windows may share."""
+        some = packed(self._sequences(rows), self.pad, room, most, self.longest)
+        lengths = self.ids.lengths[rows]
+        return self._with_answers(some, rows, np.cumsum(lengths) - lengths, max(1, int(self.sizes.max())))
+
+    def in_order(self, rows: Ints, batch_tokens: int) -> Iterator[tuple[AnswerBatch, Ints]]:
+        """Some windows, each once, for evaluation, with their numbers."""
+        for some in in_order(self.ids.lengths[rows], batch_tokens):
+            yield self.batch(rows[some]), rows[some]
+
+    def _sequences(self, rows: Ints) -> list[tuple[NDArray[np.int32], NDArray[np.int64]]]:
+        found = ((self.ids.flat[self.ids.starts[row] : self.ids.starts[row + 1]], self.begins[row]) for row in rows)
+        return [(ids, (np.arange(len(ids)) >= begin).astype(np.int64)) for ids, begin in found]
+
+    def _with_answers(self, some: Sequences, rows: Ints, numbers: Ints, most: int) -> AnswerBatch:
+        """A batch with the answers of its windows, which begin at some numbers."""
+        spare = (0, len(some.lengths) - len(rows))
+        begins, sizes = np.pad(numbers + self.begins[rows], spare), np.pad(self.sizes[rows], spare)
+        starts, ends = (np.pad(places[rows], spare, constant_values=NOTHING) for places in (self.starts, self.ends))
+        return AnswerBatch(
+            some.ids,
+            some.segments,
+            some.lengths,
+            torch.from_numpy(begins),
+            torch.from_numpy(sizes),
+            torch.from_numpy(starts),
+            torch.from_numpy(ends),
+            some.longest,
+            most,
+        )
+
+
+class AnswerBatches:
+    """The endless sequence of training batches; which one comes at a position depends on the seed alone."""
+
+    kind: ClassVar = AnswerBatch
+    alike: ClassVar = False  # there are rows of several lengths
+
+    def __init__(
+        self, encoded: EncodedQuestions, seed: int, batch_tokens: int, examples: int | None = None, packed: bool = False
+    ) -> None:
+        self.encoded, self.steady = encoded, packed
+        self._answered, self._lengths = encoded.answered, encoded.ids.lengths
+        self._rows = Rows(self._lengths[self._answered], seed, batch_tokens, packed, examples)
+
+    def at(self, position: int, part: int = 0, parts: int = 1) -> AnswerBatch:
+        """The batch at a position, counted from 0 over all epochs, or one part of it, which may hold no window."""
+        rows = self._answered[self._rows.at(position)[part::parts]]
+        if not self.steady:
+            return self.encoded.batch(rows)
+        return self.encoded.pack(rows, self._rows.room(int(self._lengths[rows].sum())), self._rows.most)
+
+    def tokens(self, position: int) -> int:
+        """How many answers are to be found in the whole batch at a position."""
+        return len(self._rows.at(position))
+
+    def epoch_of(self, position: int) -> int:
+        """The epoch, counted from 0, that the batch at a position belongs to."""
+        return self._rows.epoch_of(position)
+
+
+def passage_windows(length: int, room: int, stride: int) -> list[tuple[int, int]]:
+    """The first token and the number of tokens of each window over a passage; every token is in one."""
+    firsts = [0]
+    while firsts[-1] + room < length:
+        firsts.append(firsts[-1] + min(stride, room))
+    return [(first, min(room, length - first)) for first in firsts]
+
+
+def best_windows(windows: Sequence[tuple[int, int]], length: int) -> Ints:
+    """For each token of a passage the window in which the fewer of its neighbours on either side are the most."""
+    place = np.arange(length)
+    firsts, sizes = np.array(windows, np.int64).T[:, :, None]  # (windows, 1) each
+    before, after = place - firsts, firsts + sizes - 1 - place
+    return np.minimum(before, after).argmax(0)
+
+
+def encode_questions(
+    questions: Sequence[Question], tokenizer: WordPieces, context: int, config: WindowsConfig
+) -> EncodedQuestions:
+    """Questions and passages as ids, with the first of the right answers; a question may have none."""
+    asked = tokenizer.ids([question.question for question in questions])
+    most = min(config.question, (context - SPECIALS) // 2)
+    passages = dict.fromkeys(question.passage for question in questions)
+    read = dict(zip(passages, tokenizer.encode_batch(list(passages)), strict=True))
+    offsets = {text: np.array(one.offsets, np.int32).reshape(-1, 2) for text, one in read.items()}
+    ids: list[list[int]] = []
+    rows: list[tuple[int, int, int, int, int]] = []
+    counts = [0]
+    for question, words in zip(questions, asked, strict=True):
+        words, passage, answer = words[:most], read[question.passage].ids, answer_tokens(question, offsets)
+        windows = passage_windows(len(passage), context - SPECIALS - len(words), config.stride)
+        for first, size in windows:
+            ids.append(joined(tokenizer, words, passage[first : first + size])[0])
+            whole = answer is not None and first <= answer[0] and answer[1] < first + size
+            start, end = (answer[0] - first, answer[1] - first) if answer and whole else (NOTHING, NOTHING)
+            rows.append((len(words) + 2, first, size, start, end))
+        counts.append(len(windows))
+    begins, firsts, sizes, starts, ends = np.array(rows, np.int64).T.copy()
+    bounds = np.cumsum(counts)
+    known = np.add.reduceat(starts != NOTHING, bounds[:-1], dtype=np.int64)
+    return EncodedQuestions(
+        ids=Ragged.of([len(some) for some in ids], [np.array(some, np.int32) for some in ids]),
+        begins=begins,
+        firsts=firsts,
+        sizes=sizes,
+        starts=starts,
+        ends=ends,
+        windows=bounds,
+        offsets=[offsets[question.passage] for question in questions],
+        pad=tokenizer.pad,
+        context=context,
+        dropped=int((known == 0).sum()),
+        cut=sum(len(words) > most for words in asked),
+    )
+
+
+def answer_tokens(question: Question, offsets: dict[str, NDArray[np.int32]]) -> tuple[int, int] | None:
+    """The first and the last token of the passage that share a character with the first answer."""
+    if not question.answers:
+        return None
+    text, start = question.answers[0]
+    tokens = offsets[question.passage]
+    inside = np.flatnonzero((tokens[:, 1] > start) & (tokens[:, 0] < start + len(text)))
+    return (int(inside[0]), int(inside[-1])) if len(inside) else None

@@ -1,0 +1,232 @@
+"""Tagged sentences to batches: ids, the tokens that begin a word, and the tag of each word.
+
+A sentence too long for the model is read in windows that overlap. Every word gets its tag in one window only, the one
+in which it stands further from the edge.
+
+B rows, T places in a row, N windows, M words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from heedful.data.formats.conll import Sentence
+from heedful.data.labelled.sequences import Sequences, moved, packed, padded
+from heedful.data.pairs.batches import Ragged, rounded
+from heedful.data.row_schedule import Ints, Rows, in_order
+from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.errors import UserError, shown
+
+NOTHING = -100  # the tag of a word that has none
+OVERLAP = 4  # a window shares up to a fourth of its room with the next one
+
+
+@dataclass(frozen=True, slots=True)
+class TagBatch:
+    """Windows of sentences, a row each or end to end in one row, and the words that are tagged in them."""
+
+    ids: Tensor  # (B, T) long
+    segments: Tensor  # (B, T) long
+    lengths: Tensor  # (N,) long
+    words: Tensor  # (M,) long, the number of the token that begins each word
+    labels: Tensor  # (M,) long, NOTHING where there is none
+    longest: int  # no window is longer
+
+    @property
+    def sequences(self) -> Sequences:
+        """The windows alone."""
+        return Sequences(self.ids, self.segments, self.lengths, self.longest)
+
+    @property
+    def tokens(self) -> int:
+        """How many words have a tag; on a GPU this waits for it, so ask before moving there."""
+        return int((self.labels != NOTHING).sum())
+
+    def to(self, device: torch.device | str, non_blocking: bool = True) -> TagBatch:
+        """The same batch on a device."""
+        return moved(self, device, non_blocking)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedTags:
+    """All sentences of a split in windows; the words that are tagged in one window after the other are all words."""
+
+    ids: Ragged  # of N windows
+    words: Ragged  # of N windows, the places in each of the tokens that begin a word that is tagged there
+    labels: Ints  # (M,)
+    counts: Ints  # words of each sentence
+    pad: int
+    context: int
+    cut: int  # words of more pieces than a window holds, of which the last pieces were left out
+    dropped: int = 0  # sentences are read in windows, not left out
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @property
+    def longest(self) -> int:
+        """The tokens of the longest window, and a few more."""
+        return min(rounded(int(self.ids.lengths.max(initial=1))), self.context)
+
+    @property
+    def sha256(self) -> str:
+        """A name for exactly these ids and tags in this order."""
+        arrays = (self.ids.flat, self.ids.starts, self.words.flat, self.words.starts, self.labels, self.counts)
+        return hashlib.sha256(b"".join(hashlib.sha256(array.tobytes()).digest() for array in arrays)).hexdigest()
+
+    def batch(self, rows: Ints) -> TagBatch:
+        """Some windows, a row each; of none, one token without a tag, from which there is nothing to learn."""
+        width = min(rounded(int(self.ids.lengths[rows].max(initial=1))), self.context)
+        some = padded(self._sequences(rows) or [([self.pad], [0])], self.pad, width)
+        return self._with_words(some, rows, np.arange(len(rows)) * width, int(self.words.lengths[rows].sum()))
+
+    def pack(self, rows: Ints, room: int, most: int) -> TagBatch:
+        """Some windows end to end in a row of so many places, which so many windows may share."""
+        some = packed(self._sequences(rows), self.pad, room, most, self.longest)
+        lengths = self.ids.lengths[rows]
+        return self._with_words(some, rows, np.cumsum(lengths) - lengths, room)
+
+    def of_words(self, rows: Ints) -> Ints:
+        """Where the words of some windows stand among all words."""
+        places = [np.arange(self.words.starts[row], self.words.starts[row + 1]) for row in rows]
+        return np.concatenate([np.zeros(0, np.int64), *places])
+
+    def in_order(self, batch_tokens: int) -> Iterator[tuple[TagBatch, Ints]]:
+        """Every window once, for evaluation, and where the words of each batch stand among all words."""
+        for rows in in_order(self.ids.lengths, batch_tokens):
+            yield self.batch(rows), self.of_words(rows)
+
+    def _sequences(self, rows: Ints) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
+        found = (self.ids.flat[self.ids.starts[row] : self.ids.starts[row + 1]] for row in rows)
+        return [(ids, np.zeros_like(ids)) for ids in found]
+
+    def _with_words(self, some: Sequences, rows: Ints, begins: Ints, most: int) -> TagBatch:
+        """A batch with the words of its windows, which begin at some numbers, and room for so many of them."""
+        at = self.of_words(rows)
+        words, labels = np.zeros(most, np.int64), np.full(most, NOTHING, np.int64)
+        words[: len(at)] = self.words.flat[at] + np.repeat(begins, self.words.lengths[rows])
+        labels[: len(at)] = self.labels[at]
+        return TagBatch(
+            some.ids, some.segments, some.lengths, torch.from_numpy(words), torch.from_numpy(labels), some.longest
+        )
+
+
+class TagBatches:
+    """The endless sequence of training batches; which one comes at a position depends on the seed alone."""
+
+    kind: ClassVar = TagBatch
+    alike: ClassVar = False  # there are rows of several lengths
+
+    def __init__(
+        self, encoded: EncodedTags, seed: int, batch_tokens: int, examples: int | None = None, packed: bool = False
+    ) -> None:
+        self.encoded, self.steady = encoded, packed
+        self._lengths = encoded.ids.lengths
+        self._rows = Rows(self._lengths, seed, batch_tokens, packed, examples)
+
+    def at(self, position: int, part: int = 0, parts: int = 1) -> TagBatch:
+        """The batch at a position, counted from 0 over all epochs, or one part of it, which may hold no sentence."""
+        rows = self._rows.at(position)[part::parts]
+        if not self.steady:
+            return self.encoded.batch(rows)
+        return self.encoded.pack(rows, self._rows.room(int(self._lengths[rows].sum())), self._rows.most)
+
+    def tokens(self, position: int) -> int:
+        """How many words have a tag in the whole batch at a position."""
+        at = self.encoded.of_words(self._rows.at(position))
+        return int(np.count_nonzero(self.encoded.labels[at] != NOTHING))
+
+    def epoch_of(self, position: int) -> int:
+        """The epoch, counted from 0, that the batch at a position belongs to."""
+        return self._rows.epoch_of(position)
+
+
+class Window(NamedTuple):
+    """Words from `start` to before `end`, of which those from `first` to before `last` are tagged here."""
+
+    start: int
+    end: int
+    first: int
+    last: int
+
+
+def word_windows(sizes: Sequence[int], room: int) -> list[Window]:
+    """Windows over words of so many tokens each, none of more tokens than there is room for.
+
+    A window shares words with the next one, up to a fourth of its room, and each tags its half of them.
+    """
+    ends = np.cumsum([0, *sizes])
+    bounds: list[tuple[int, int]] = []
+    start = 0
+    while not bounds or bounds[-1][1] < len(sizes):
+        end = int(np.searchsorted(ends, ends[start] + room, side="right")) - 1
+        bounds.append((start, end))
+        shared = int(np.searchsorted(ends, ends[end] - room // OVERLAP, side="left"))
+        start = max(start + 1, min(shared, end))
+    middles = [(start + end + 1) // 2 for (_, end), (start, _) in pairwise(bounds)]
+    shares = zip([0, *middles], [*middles, len(sizes)], strict=True)
+    found = [Window(*bound, *share) for bound, share in zip(bounds, shares, strict=True)]
+    return [window for window in found if window.first < window.last]
+
+
+def encode_tags(
+    sentences: Sequence[Sentence], tokenizer: WordPieces, labels: Sequence[str], context: int
+) -> EncodedTags:
+    """Sentences as ids with the number of each word's tag."""
+    numbers = {label: number for number, label in enumerate(labels)}
+    return encode_words(
+        [sentence.words for sentence in sentences], tokenizer, context,
+        np.array([_number(tag, numbers, one) for one in sentences for tag in one.tags], np.int64),
+    )  # fmt: skip
+
+
+def encode_words(
+    sentences: Sequence[Sequence[str]], tokenizer: WordPieces, context: int, labels: Ints | None = None
+) -> EncodedTags:
+    """Words as ids; without the numbers of their tags, they have none."""
+    room = context - 2
+    pieces = iter(tokenizer.words([word for words in sentences for word in words]))
+    ids: list[list[int]] = []
+    places: list[Ints] = []
+    cut = 0
+    for words in sentences:
+        every = [next(pieces) for _ in words]
+        cut += sum(len(some) > room for some in every)
+        every = [some[:room] for some in every]
+        sizes = [len(some) for some in every]
+        ends = np.cumsum([0, *sizes])
+        for start, end, first, last in word_windows(sizes, room) if words else ():
+            inner = [number for some in every[start:end] for number in some]
+            ids.append([tokenizer.cls, *inner, tokenizer.sep])
+            places.append(1 + ends[first:last] - ends[start])
+    counts = np.array([len(words) for words in sentences], np.int64)
+    return EncodedTags(
+        ids=Ragged.of([len(some) for some in ids], [np.array(some, np.int32) for some in [[], *ids]]),
+        words=Ragged.of([len(some) for some in places], [np.zeros(0, np.int32), *(p.astype(np.int32) for p in places)]),
+        labels=np.full(int(counts.sum()), NOTHING, np.int64) if labels is None else labels,
+        counts=counts,
+        pad=tokenizer.pad,
+        context=context,
+        cut=cut,
+    )
+
+
+def _number(tag: str, numbers: Mapping[str, int], sentence: Sentence) -> int:
+    if tag not in numbers:
+        raise UserError(
+            "the model does not know this tag",
+            where=f"{sentence.where}, the sentence that begins there",
+            found=shown(tag),
+            expected="one of " + ", ".join(numbers),
+            todo="tags are those of the training data, unless model.labels names them",
+        )
+    return numbers[tag]

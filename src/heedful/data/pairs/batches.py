@@ -1,0 +1,399 @@
+"""Pairs of texts to padded batches of ids, grouped by length under a budget of tokens.
+
+B batch, S source positions, T target positions, N samples.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from heedful.data.formats.sources import Pair
+from heedful.data.order import permutation
+from heedful.data.tokenizers.tokenizer import Tokenizer, clean
+from heedful.errors import UserError
+
+MULTIPLE = 8  # tensor cores work on tiles of this size
+TILE = 128  # and matrix products like long sides that are multiples of this
+POOL = 64  # batches' worth of samples that are sorted together: more waste less padding, fewer are more random
+CHUNK = 1024  # pairs that are tokenized at a time
+
+Number = TypeVar("Number", int, NDArray[np.int64])
+
+
+@dataclass(frozen=True, slots=True)
+class PairBatch:
+    """Sources that end with eos and targets from bos to eos, padded to the right."""
+
+    source: Tensor  # (B, S) long
+    source_lengths: Tensor  # (B,) long
+    target: Tensor  # (B, T) long
+    target_lengths: Tensor  # (B,) long
+    indices: Tensor  # (B,) long, where each pair stood in the list that was encoded
+
+    @property
+    def source_real(self) -> Tensor:
+        """Where the source is not padding."""
+        places = torch.arange(self.source.shape[1], device=self.source.device)  # (S,)
+        return places < self.source_lengths[:, None]  # (B, S)
+
+    @property
+    def tokens(self) -> int:
+        """How many target tokens are to be predicted; on a GPU this waits for it, so ask before moving there."""
+        return int(self.target_lengths.sum()) - len(self.target_lengths)
+
+    def to(self, device: torch.device | str, non_blocking: bool = True) -> PairBatch:
+        """The same batch on a device."""
+        return PairBatch(
+            self.source.to(device, non_blocking=non_blocking),
+            self.source_lengths.to(device, non_blocking=non_blocking),
+            self.target.to(device, non_blocking=non_blocking),
+            self.target_lengths.to(device, non_blocking=non_blocking),
+            self.indices.to(device, non_blocking=non_blocking),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PackedBatch:
+    """The same pairs end to end in one row each side, every batch of one shape; what is left over is padding.
+
+    Targets stand as what the decoder reads (bos ...) and what it should say (... eos).
+    """
+
+    source: Tensor  # (1, S) long
+    source_lengths: Tensor  # (N,) long, zeros after the last pair
+    target: Tensor  # (1, T) long
+    labels: Tensor  # (1, T) long
+    target_lengths: Tensor  # (N,) long, zeros after the last pair
+    indices: Tensor  # (N,) long, -1 after the last pair
+    longest: int  # no sequence is longer
+
+    @property
+    def tokens(self) -> int:
+        """How many target tokens are to be predicted."""
+        return int(self.target_lengths.sum())
+
+    def to(self, device: torch.device | str, non_blocking: bool = True) -> PackedBatch:
+        """The same batch on a device."""
+        return PackedBatch(
+            self.source.to(device, non_blocking=non_blocking),
+            self.source_lengths.to(device, non_blocking=non_blocking),
+            self.target.to(device, non_blocking=non_blocking),
+            self.labels.to(device, non_blocking=non_blocking),
+            self.target_lengths.to(device, non_blocking=non_blocking),
+            self.indices.to(device, non_blocking=non_blocking),
+            self.longest,
+        )
+
+
+Batch = PairBatch | PackedBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """Rows of unequal length as one flat array: row i is flat[starts[i]:starts[i + 1]]."""
+
+    flat: NDArray[np.int32]
+    starts: NDArray[np.int64]  # (N + 1,)
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], parts: Sequence[NDArray[np.int32]]) -> Ragged:
+        """Rows that lie one after the other in some arrays."""
+        return cls(np.concatenate(parts), np.cumsum([0, *lengths], dtype=np.int64))
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """The length of each row."""
+        return np.diff(self.starts)
+
+    def packed(self, rows: NDArray[np.int64], room: int, first: int, last: int) -> Tensor:
+        """Some rows end to end, each without its first and last so many, in one row of a fixed size."""
+        ids = np.full((1, room), Tokenizer.pad, dtype=np.int64)  # (1, S)
+        parts = [self.flat[self.starts[row] + first : self.starts[row + 1] - last] for row in rows]
+        filled = np.concatenate([self.flat[:0], *parts])
+        ids[0, : len(filled)] = filled
+        return torch.from_numpy(ids)
+
+    def padded(self, rows: NDArray[np.int64], widest: int) -> tuple[Tensor, Tensor]:
+        """Some rows side by side, and their lengths; the width is a multiple of 8 unless that passes the widest."""
+        lengths = self.starts[rows + 1] - self.starts[rows]  # (B,)
+        places = np.arange(min(rounded(int(lengths.max())), widest))  # (S,)
+        real = places < lengths[:, None]  # (B, S)
+        ids = np.full(real.shape, Tokenizer.pad, dtype=np.int64)  # (B, S)
+        ids[real] = self.flat[(self.starts[rows][:, None] + places)[real]]
+        return torch.from_numpy(ids), torch.from_numpy(lengths)
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """All pairs of a split as ids, and how many could not be taken as they were."""
+
+    source: Ragged
+    target: Ragged
+    kept: NDArray[np.int64]  # (N,) where each pair stood in the list that was encoded
+    longest: int
+    dropped: int  # pairs left out because a side is longer than `longest` tokens
+    replaced: int  # lone surrogates in the texts, read as U+FFFD
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Source and target length of each pair, bos and eos included."""
+        return np.stack([self.source.lengths, self.target.lengths], axis=1)  # (N, 2)
+
+    @property
+    def sha256(self) -> str:
+        """A name for exactly these ids in this order."""
+        arrays = (self.source.flat, self.source.starts, self.target.flat, self.target.starts, self.kept)
+        return hashlib.sha256(b"".join(hashlib.sha256(array.tobytes()).digest() for array in arrays)).hexdigest()
+
+    def batch(self, rows: NDArray[np.int64]) -> PairBatch:
+        """Some pairs as one batch; of no pairs, one row from which there is nothing to learn."""
+        if not len(rows):
+            nothing = torch.full((1, MULTIPLE), Tokenizer.pad)
+            one = torch.ones(1, dtype=torch.long)
+            return PairBatch(torch.full((1, MULTIPLE), Tokenizer.eos), one, nothing, one, -one)
+        source, source_lengths = self.source.padded(rows, self.longest)
+        target, target_lengths = self.target.padded(rows, self.longest)
+        return PairBatch(source, source_lengths, target, target_lengths, torch.from_numpy(self.kept[rows]))
+
+    def even(self, rows: NDArray[np.int64], batch_tokens: int) -> PairBatch:
+        """Some pairs as a batch of one of few shapes: both sides equally wide, and as many rows as the budget holds."""
+        batch = self.batch(rows)
+        width = max(batch.source.shape[1], batch.target.shape[1])
+        spare = max(0, batch_tokens // width - len(batch.source))
+        source, target = (
+            functional.pad(side, (0, width - side.shape[1], 0, spare), value=Tokenizer.pad)
+            for side in (batch.source, batch.target)
+        )
+        source[len(source) - spare :, 0] = Tokenizer.eos
+        source_lengths, target_lengths = (
+            functional.pad(lengths, (0, spare), value=1) for lengths in (batch.source_lengths, batch.target_lengths)
+        )
+        return PairBatch(
+            source, source_lengths, target, target_lengths, functional.pad(batch.indices, (0, spare), value=-1)
+        )
+
+    def pack(self, rows: NDArray[np.int64], rooms: tuple[int, int]) -> PackedBatch:
+        """Some pairs end to end, in rows of so many places for the sources and for the targets."""
+        spare = (0, most_packed(max(rooms)) - len(rows))
+        lengths = np.pad(self.lengths[rows] - (0, 1), (spare, (0, 0)))  # (N, 2)
+        return PackedBatch(
+            source=self.source.packed(rows, rooms[0], 0, 0),
+            source_lengths=torch.from_numpy(lengths[:, 0].copy()),
+            target=self.target.packed(rows, rooms[1], 0, 1),
+            labels=self.target.packed(rows, rooms[1], 1, 0),
+            target_lengths=torch.from_numpy(lengths[:, 1].copy()),
+            indices=torch.from_numpy(np.pad(self.kept[rows], spare, constant_values=-1)),
+            longest=self.longest,
+        )
+
+    def in_order(self, batch_tokens: int) -> Iterator[PairBatch]:
+        """Every pair once, for evaluation: the longest first, so that a lack of memory shows at once."""
+        lengths = self.lengths
+        for rows in reversed(cut(by_length(np.arange(len(self)), lengths), lengths, batch_tokens)):
+            yield self.batch(rows)
+
+
+class Batches:
+    """The endless sequence of training batches; which one comes at a position depends on the seed alone.
+
+    A batch has a row for each pair; `even` ones have few shapes; `packed` ones have all pairs end to end in one row.
+    """
+
+    def __init__(
+        self, encoded: Encoded, seed: int, batch_tokens: int, packed: bool = False, even: bool = False
+    ) -> None:
+        self.encoded = encoded
+        self.seed = seed
+        self.batch_tokens = batch_tokens
+        self.packed, self.even = packed, even
+        self._lengths = encoded.lengths
+        self._rooms = packed_rooms(self._lengths, batch_tokens)
+        self._starts = [0]  # position of the first batch of each epoch that was looked at
+        self._plans: dict[int, list[NDArray[np.int64]]] = {}  # of the two epochs that were last looked at
+
+    @property
+    def kind(self) -> type[Batch]:
+        """The class of the batches."""
+        return PackedBatch if self.packed else PairBatch
+
+    def at(self, position: int, part: int = 0, parts: int = 1) -> Batch:
+        """The batch at a position, counted from 0 over all epochs, or one part of it, which may hold no pair."""
+        rows = self._rows(position)[part::parts]
+        if self.packed:
+            return self.encoded.pack(rows, self._rooms)
+        return self.encoded.even(rows, self.batch_tokens) if self.even else self.encoded.batch(rows)
+
+    @property
+    def steady(self) -> bool:
+        """Whether batches have so few shapes that a device can keep what to do with each."""
+        return self.packed or self.even
+
+    @property
+    def alike(self) -> bool:
+        """Whether all of them have one shape."""
+        return self.packed
+
+    def tokens(self, position: int) -> int:
+        """How many target tokens are to be predicted in the whole batch at a position."""
+        rows = self._rows(position)
+        return int(self._lengths[rows, 1].sum()) - len(rows)
+
+    def epoch_of(self, position: int) -> int:
+        """The epoch, counted from 0, that the batch at a position belongs to."""
+        # Epochs have slightly different numbers of batches, so that a far position asks for all plans before it.
+        while self._starts[-1] <= position:
+            self._starts.append(self._starts[-1] + len(self._planned(len(self._starts) - 1)))
+        return bisect_right(self._starts, position) - 1
+
+    def _rows(self, position: int) -> NDArray[np.int64]:
+        epoch = self.epoch_of(position)
+        return self._planned(epoch)[position - self._starts[epoch]]
+
+    def _planned(self, epoch: int) -> list[NDArray[np.int64]]:
+        if epoch not in self._plans:
+            choose = plan_packed if self.packed else plan
+            latest = list(self._plans.items())[-1:]
+            self._plans = dict([*latest, (epoch, choose(self._lengths, self.seed, epoch, self.batch_tokens))])
+        return self._plans[epoch]
+
+
+def encode(
+    pairs: Sequence[Pair], tokenizer: Tokenizer, longest: int, progress: Callable[[int, int], None] | None = None
+) -> Encoded:
+    """The ids of all pairs that fit into a model's context; `progress` is told pairs done and pairs in all."""
+    sources: list[NDArray[np.int32]] = []
+    targets: list[NDArray[np.int32]] = []
+    lengths: list[tuple[int, int]] = []
+    kept: list[int] = []
+    for start in range(0, len(pairs), CHUNK):
+        chunk = pairs[start : start + CHUNK]
+        rows = [
+            (index, [*source, tokenizer.eos], [tokenizer.bos, *target, tokenizer.eos])
+            for index, source, target in zip(
+                range(start, start + len(chunk)),
+                tokenizer.ids([pair.source for pair in chunk]),
+                tokenizer.ids([pair.target for pair in chunk]),
+                strict=True,
+            )
+            if max(len(source) + 1, len(target) + 2) <= longest
+        ]
+        kept += [index for index, _, _ in rows]
+        lengths += [(len(source), len(target)) for _, source, target in rows]
+        sources.append(np.array([number for _, source, _ in rows for number in source], dtype=np.int32))
+        targets.append(np.array([number for _, _, target in rows for number in target], dtype=np.int32))
+        if progress is not None:
+            progress(start + len(chunk), len(pairs))
+    if not kept:
+        raise UserError(
+            "no pair is left to work with",
+            where="data",
+            found=f"{len(pairs):,} pairs, each longer than {longest:,} tokens on a side" if pairs else "no pairs",
+            expected="at least one pair that fits into the model's context",
+            todo="raise model.context, or give shorter texts",
+        )
+    return Encoded(
+        source=Ragged.of([source for source, _ in lengths], sources),
+        target=Ragged.of([target for _, target in lengths], targets),
+        kept=np.array(kept, dtype=np.int64),
+        longest=longest,
+        dropped=len(pairs) - len(kept),
+        replaced=sum(clean(text)[1] for pair in pairs for text in pair),
+    )
+
+
+def plan(lengths: NDArray[np.int64], seed: int, epoch: int, batch_tokens: int) -> list[NDArray[np.int64]]:
+    """The batches of an epoch as row numbers: those of like lengths together, as many as the budget holds."""
+    mean = float(rounded(lengths.max(axis=1)).mean())
+    size = max(1, int(POOL * batch_tokens / mean))
+    return pooled(lengths, seed, epoch, size, lambda rows: cut(rows, lengths, batch_tokens))
+
+
+def pooled(
+    lengths: NDArray[np.int64],
+    seed: int,
+    epoch: int,
+    size: int,
+    cut: Callable[[NDArray[np.int64]], list[NDArray[np.int64]]],
+) -> list[NDArray[np.int64]]:
+    """The batches of an epoch: shuffle, sort by length in pools of a size, cut each, shuffle in each pool."""
+    order = permutation(seed, epoch, len(lengths))  # (N,)
+    batches = []
+    for number, start in enumerate(range(0, len(order), size)):
+        pool = cut(by_length(order[start : start + size], lengths))
+        batches += [pool[place] for place in permutation(seed, epoch, len(pool), stream=1 + number)]
+    return batches
+
+
+def plan_packed(lengths: NDArray[np.int64], seed: int, epoch: int, room: int) -> list[NDArray[np.int64]]:
+    """The batches of an epoch as row numbers: shuffle, then fill one batch after the other; lengths do not matter."""
+    order, rooms = permutation(seed, epoch, len(lengths)), packed_rooms(lengths, room)  # (N,)
+    ends = np.cumsum(lengths[order] - (0, 1), axis=0)  # (N, 2)
+    batches = []
+    start = 0
+    while start < len(order):
+        before = ends[start - 1] if start else np.zeros(2, dtype=np.int64)
+        stop = min(int(np.searchsorted(ends[:, side], before[side] + rooms[side], side="right")) for side in (0, 1))
+        stop = min(stop, start + most_packed(max(rooms)))
+        if stop == start:
+            raise UserError(
+                "a batch is too small for a pair",
+                where="train.batch_tokens",
+                found=f"{room:,} tokens",
+                expected=f"at least {int(lengths.max()):,}, the longest side of any pair",
+                todo="raise train.batch_tokens, or lower model.context so that such pairs are left out",
+            )
+        batches.append(order[start:stop])
+        start = stop
+    return batches
+
+
+def packed_rooms(lengths: NDArray[np.int64], room: int) -> tuple[int, int]:
+    """Places for sources and for targets: the side that is longer on the whole gets all, the other its share."""
+    source, target = (lengths - (0, 1)).sum(axis=0) / max(lengths.sum(axis=0))
+    longest = int(lengths.max())
+    shares = (source / max(source, target), target / max(source, target))
+    first, second = (min(room, max(longest, round(1.01 * share * room / TILE) * TILE)) for share in shares)
+    return first, second
+
+
+def most_packed(room: int) -> int:
+    """How many pairs a packed batch holds at the most: room for short ones of eight tokens each."""
+    return max(1, room // MULTIPLE)
+
+
+def by_length(rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Rows by their longest side, then by each side; equal ones stay in the order they came in."""
+    sides = lengths[rows]
+    return rows[np.lexsort((*sides.T[::-1], sides.max(axis=1)))]
+
+
+def cut(rows: NDArray[np.int64], lengths: NDArray[np.int64], batch_tokens: int) -> list[NDArray[np.int64]]:
+    """Rows that rise in length, cut so that rows x longest padded side stays in the budget; a row too long is alone."""
+    widths = rounded(lengths[rows].max(axis=1))  # (N,)
+    batches = []
+    start = 0
+    while start < len(rows):
+        # Widths rise, so that no batch from here on has more rows than the budget holds of the first.
+        window = widths[start : start + batch_tokens // widths[start]]
+        count = int(np.count_nonzero(window * np.arange(1, len(window) + 1) <= batch_tokens))
+        batches.append(rows[start : start + max(1, count)])
+        start += max(1, count)
+    return batches
+
+
+def rounded(length: Number) -> Number:
+    """A length, or an array of them, rounded up to what it is padded to."""
+    return -(-length // MULTIPLE) * MULTIPLE

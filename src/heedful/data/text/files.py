@@ -1,0 +1,170 @@
+"""Running text from files and folders, plain or gzip, a paragraph a line.
+
+A document is what is read from its beginning to its end: an iterable of lines, which need not be in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias
+
+from pydantic import Field, field_validator
+
+from heedful.config import Config
+from heedful.data.formats.sources import SPLITS, Name, Split, lines, missing_files, no_data
+from heedful.errors import UserError
+from heedful.files.reading import is_folder
+
+SUFFIXES = (".txt", ".tokens", ".raw", ".md", ".rst", ".json", ".jsonl")  # of files that a folder is read for
+
+Running: TypeAlias = Iterator[Iterable[str]]  # documents, each as its lines without their ends
+
+
+class Text(NamedTuple):
+    """A text as its lines, without their ends; blank ones are a part of it."""
+
+    lines: list[str]
+    skipped: int = 0
+    starts: tuple[int, ...] = (0,)  # the lines that documents begin with
+
+    @property
+    def characters(self) -> int:
+        """How many characters it has, each line's end counted as one."""
+        return sum(map(len, self.lines)) + len(self.lines)
+
+    @property
+    def documents(self) -> Running:
+        """The lines of each document."""
+        ends = (*self.starts[1:], len(self.lines))
+        return (self.lines[start:end] for start, end in zip(self.starts, ends, strict=True))
+
+
+class TextFiles(Config):
+    """Files of running text for each split, each file a document, or text whose end is held out."""
+
+    kind: Literal["text"] = "text"
+    root: Name = Field(".", description="folder that the files are in, seen from the current one")
+    longest: int = Field(1_000_000, ge=1, le=100_000_000, description="characters that a line may have")
+    train: Name | list[Name] = Field(description="file or folder to learn from, or a list of them")
+    valid: Name | list[Name] | None = Field(
+        None, description="what to watch progress on; null: the end of the text to learn from"
+    )
+    test: Name | list[Name] | None = Field(None, description="what the final figure is of")
+    held_out: float = Field(0.1, gt=0, lt=1, description="share of the text that is held out where valid is null")
+
+    @field_validator("train", "valid", "test")
+    @classmethod
+    def _named(cls, names: str | list[str] | None) -> str | list[str] | None:
+        if names == []:
+            raise ValueError("an empty list; name files, or leave it out")
+        return names
+
+    def names(self, split: Split) -> list[str]:
+        """What is named for a split, nothing where it is not given."""
+        names = {"train": self.train, "valid": self.valid or self.train, "test": self.test}[split]
+        return [names] if isinstance(names, str) else names or []
+
+    def paths(self, split: Split) -> list[Path]:
+        """The files of a split, none where it is not given."""
+        return list(found_files(self.root, self.names(split)))
+
+    def running(self, split: Split) -> Running:
+        """Each file of a split as its lines, none of which are held in memory."""
+        paths = self.paths(split)
+        if not paths:
+            raise no_data(split)
+        if self.valid is not None or split == "test":
+            return told(lines(path, self.longest) for path in paths)
+        kept = self._kept(paths, split)
+        return told((line for _, line in some) for _, some in groupby(kept, itemgetter(0)))
+
+    def read(self, split: Split) -> Text:
+        """The text of a split."""
+        text = gathered(self.running(split))
+        if not text.lines:
+            where = " and ".join(map(str, self.paths(split)))
+            raise UserError("there is no text to read", where=where, found="blank lines alone")
+        return text
+
+    def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
+        """What a look at the files of some splits, without reading, already shows to be wrong."""
+        return missing_texts(self.root, (name for split in splits for name in self.names(split)))
+
+    def _kept(self, paths: Sequence[Path], split: Split) -> Iterator[tuple[int, str]]:
+        """The lines of a split with their files' numbers: the first share of the characters, or all after it.
+
+        A line belongs to the share if its end does; there is one line at least on either side.
+        """
+        total, last = 0, -1
+        for last, (_, line) in enumerate(self._lines(paths)):  # noqa: B007
+            total += len(line) + 1
+        if last < 1:
+            raise UserError(
+                "one line cannot be cut in two", where=" and ".join(map(str, paths)), found="a single line of text",
+                todo="name a file of its own under data.valid",
+            )  # fmt: skip
+        limit, end = (1 - self.held_out) * total, 0
+        for number, (file, line) in enumerate(self._lines(paths)):
+            end += len(line) + 1
+            learned = number == 0 or (end < limit and number < last)
+            if learned == (split == "train"):
+                yield file, line
+
+    def _lines(self, paths: Sequence[Path]) -> Iterator[tuple[int, str]]:
+        return ((number, line) for number, path in enumerate(paths) for line in lines(path, self.longest))
+
+
+def gathered(documents: Running) -> Text:
+    """Documents in memory, end to end."""
+    found: list[str] = []
+    starts: list[int] = []
+    for document in documents:
+        starts.append(len(found))
+        found += document
+    return Text(found, 0, tuple(starts or [0]))
+
+
+def told(documents: Iterable[Iterable[str]]) -> Running:
+    """The documents that are not blank."""
+    for document in documents:
+        rest, seen = iter(document), []
+        for line in rest:
+            seen.append(line)
+            if line.strip():
+                yield chain(seen, rest)
+                break
+
+
+def found_files(root: str, names: Sequence[str]) -> Iterator[Path]:
+    """Some files, and those of folders, in the order of their names."""
+    for name in names:
+        path = Path(root, name)
+        if not is_folder(path):
+            yield path
+        elif files := _in_folder(path):
+            yield from files
+        else:
+            raise _no_files(path)
+
+
+def missing_texts(root: str, names: Iterable[str]) -> list[UserError]:
+    """What a look at files and folders, without reading, already shows to be wrong."""
+    paths = dict.fromkeys(Path(root, name) for name in names)
+    empty = [_no_files(path) for path in paths if is_folder(path) and not _in_folder(path)]
+    return [*missing_files(root, (path for path in paths if not is_folder(path))), *empty]
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    """The files of text in a folder and those below it."""
+    found = (path for path in sorted(folder.rglob("*")) if path.name.removesuffix(".gz").endswith(SUFFIXES))
+    return [path for path in found if not is_folder(path)]
+
+
+def _no_files(folder: Path) -> UserError:
+    return UserError(
+        "there is no text in this folder", where=str(folder), expected="files that end in " + ", ".join(SUFFIXES),
+        todo="name the files themselves",
+    )  # fmt: skip

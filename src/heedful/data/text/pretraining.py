@@ -1,0 +1,465 @@
+"""Documents as one long row of ids, and pairs of their segments with hidden words, as BERT is pre-trained with.
+
+An example is `[CLS] A [SEP] B [SEP]`: A some sentences of a document, B those that follow, or some of another document.
+The text is cut into cells as long as the context; each gives an example an epoch, which begins anywhere in it, so that
+an example is a function of the seed, the epoch and the cell's number, and of nothing before it.
+
+Differs from the published script: that one goes through a document in order and fixes pairs and masks once, here they
+are drawn anew in every epoch; what is too long loses a random share at its front and the rest at its back.
+
+B rows, T places in a row, N pairs, M hidden words, S sentences, D documents, C cells.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from heedful.data.labelled.sequences import Sequences, moved, padded
+from heedful.data.masking import Marks, chosen, chosen_words, corrupted, wanted
+from heedful.data.order import numbers, permutation
+from heedful.data.pairs.batches import MULTIPLE, rounded
+from heedful.data.tokenizers.wordpieces import WordPieces, joined
+from heedful.errors import UserError
+
+NOTHING = -100  # the target where there is none
+FOLLOWS, UNRELATED = 0, 1
+CHUNK = 1024  # sentences that are tokenized at a time
+CELLS = 2**16  # cells that are drawn at a time
+BEGIN, SHORT, TARGET, SPLIT, RELATED, OTHER, PLACE, FRONT_A, FRONT_B, HIDE, LUCK, SWAP = range(1, 13)  # streams
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How pairs are drawn and words hidden."""
+
+    hidden: float = 0.15  # share of the tokens
+    whole_words: bool = False  # whether all pieces of a word are hidden together
+    unrelated: float = 0.5  # share of the pairs that do not follow each other
+    short: float = 0.1  # share of the pairs that are shorter than the context
+    last_sep: bool = True  # whether a pair ends in [SEP]
+
+    @property
+    def special(self) -> int:
+        """Tokens of a pair that are no text."""
+        return 3 if self.last_sep else 2
+
+
+@dataclass(frozen=True, slots=True)
+class PretrainingBatch:
+    """Pairs of segments with hidden words, a row each or all end to end in one row."""
+
+    ids: Tensor  # (B, T) long
+    segments: Tensor  # (B, T) long
+    lengths: Tensor  # (N,) long
+    places: Tensor  # (M,) long, the numbers of the hidden tokens
+    targets: Tensor  # (M,) long, what they are, NOTHING where none is hidden
+    follows: Tensor  # (N,) long, FOLLOWS or UNRELATED, NOTHING where there is no pair
+    whole: Tensor  # (3,) long: tokens, hidden words and pairs of the whole batch that this may be a part of
+    indices: Tensor  # (N,) long, the cell of each pair, -1 for none
+    longest: int  # no sequence is longer
+
+    @property
+    def sequences(self) -> Sequences:
+        """What the model reads."""
+        return Sequences(self.ids, self.segments, self.lengths, self.longest)
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens are read; on a GPU this waits for it, so ask before moving there."""
+        return int((self.lengths * (self.indices >= 0)).sum())
+
+    def to(self, device: torch.device | str, non_blocking: bool = True) -> PretrainingBatch:
+        """The same batch on a device."""
+        return moved(self, device, non_blocking)
+
+
+class Spans(NamedTuple):
+    """Where the two segments of each pair lie in the row of ids, and whether the second follows the first."""
+
+    a: tuple[Ints, Ints]  # (N,) first token, and the one after the last
+    b: tuple[Ints, Ints]
+    unrelated: NDArray[np.bool_]  # (N,)
+    special: int  # tokens of a pair that are no text
+
+    @property
+    def lengths(self) -> Ints:
+        """The tokens of each pair, special ones counted."""
+        return self.a[1] - self.a[0] + self.b[1] - self.b[0] + self.special
+
+
+class Built(NamedTuple):
+    """Pairs side by side, as they are and with their words hidden."""
+
+    ids: NDArray[np.int32]  # (B, T)
+    shown: NDArray[np.int32]  # (B, T) the same, corrupted
+    segments: Ints  # (B, T)
+    lengths: Ints  # (B,)
+    hidden: NDArray[np.bool_]  # (B, T)
+    unrelated: NDArray[np.bool_]  # (B,)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedDocuments:
+    """Documents as ids without a gap, where their sentences begin, and how examples are made of them."""
+
+    ids: NDArray[np.int32]  # tokens of all documents
+    sentences: Ints  # (S + 1,) first token of each, then the end
+    documents: Ints  # (D + 1,) first sentence of each, then the end
+    marks: Marks
+    context: int
+    rules: Rules
+    sha256: str  # a name for exactly these ids and boundaries
+    unknown: int = 0  # tokens that the tokenizer does not know
+    dropped: int = 0  # long sentences are cut, not left out
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def room(self) -> int:
+        """Tokens of text in a pair."""
+        return self.context - self.rules.special
+
+    @property
+    def cells(self) -> int:
+        """How many examples an epoch has."""
+        return -(-len(self) // self.room)
+
+    def spans(self, seed: int, epoch: int, cells: Ints) -> Spans:
+        """The segments of each cell's example."""
+
+        def draw(stream: int) -> NDArray[np.uint64]:
+            return numbers(seed, epoch, stream, cells)
+
+        def below(stream: int, limits: Ints | int) -> Ints:
+            found: Ints = (draw(stream) % np.asarray(limits, dtype=np.uint64)).astype(np.int64)
+            return found
+
+        def share(stream: int, part: float) -> NDArray[np.bool_]:
+            found: NDArray[np.bool_] = draw(stream) / 2.0**64 < part
+            return found
+
+        place = cells * self.room + below(BEGIN, np.minimum(self.room, len(self) - cells * self.room))
+        first = np.searchsorted(self.sentences, place, side="right") - 1
+        document = np.searchsorted(self.documents, first, side="right") - 1
+        start, end = self.documents[document], self.documents[document + 1]
+        first = np.minimum(first, np.maximum(start, end - 2))  # so that a second sentence follows
+        target = np.where(share(SHORT, self.rules.short), 2 + below(TARGET, self.room - 1), self.room)
+        last = np.minimum(np.maximum(self._filled(first, target), first + 2), end)  # the sentence after the last
+        split = first + 1 + below(SPLIT, np.maximum(last - first - 1, 1))
+        unrelated = share(RELATED, self.rules.unrelated) | (last - first == 1)
+        a, b = (self.sentences[first], self.sentences[split]), (self.sentences[split], self.sentences[last])
+        if unrelated.any():
+            # Of all documents but this one each is as likely; in it, each sentence as the first.
+            others = len(self.documents) - 2
+            other = (document + 1 + below(OTHER, others)) % (others + 1)
+            begin = self.documents[other] + below(PLACE, self.documents[other + 1] - self.documents[other])
+            stop = np.maximum(self._filled(begin, target - (a[1] - a[0])), begin + 1)
+            stop = np.minimum(stop, self.documents[other + 1])
+            b = (
+                np.where(unrelated, self.sentences[begin], b[0]),
+                np.where(unrelated, self.sentences[stop], b[1]),
+            )
+        lost_a, lost_b = lost(a[1] - a[0], b[1] - b[0], self.room)
+        front_a, front_b = below(FRONT_A, lost_a + 1), below(FRONT_B, lost_b + 1)
+        return Spans(
+            (a[0] + front_a, a[1] - (lost_a - front_a)),
+            (b[0] + front_b, b[1] - (lost_b - front_b)),
+            unrelated,
+            self.rules.special,
+        )
+
+    def _filled(self, first: Ints, tokens: Ints) -> Ints:
+        """The sentence before which there are at least so many tokens, from the first one on."""
+        found: Ints = np.searchsorted(self.sentences, self.sentences[first] + tokens, side="left")
+        return np.minimum(found, len(self.sentences) - 1)
+
+    def lengths(self, seed: int, epoch: int) -> Ints:
+        """The tokens of every example of an epoch."""
+        parts = (np.arange(at, min(at + CELLS, self.cells)) for at in range(0, self.cells, CELLS))
+        return np.concatenate([self.spans(seed, epoch, cells).lengths for cells in parts])  # (C,)
+
+    def build(self, seed: int, epoch: int, cells: Ints) -> Built:
+        """The examples of some cells, words hidden."""
+        spans, marks = self.spans(seed, epoch, cells), self.marks
+        lengths, size = spans.lengths[:, None], (spans.a[1] - spans.a[0])[:, None]  # (B, 1)
+        at = np.arange(int(lengths.max()))  # (T,)
+        second = at > size + 1  # (B, T)
+        found = np.where(second, spans.b[0][:, None] - size - 2, spans.a[0][:, None] - 1) + at  # (B, T)
+        ids = self.ids[found.clip(0, len(self) - 1)]  # (B, T)
+        ids[at >= lengths] = marks.pad
+        ids[:, 0] = marks.cls
+        ids[at == size + 1] = marks.sep
+        if self.rules.last_sep:
+            ids[at == lengths - 1] = marks.sep
+        text, where = ~marks.special[ids], cells[:, None] * self.context + at  # (B, T)
+        counts, luck = wanted(spans.lengths, self.rules.hidden), numbers(seed, epoch, HIDE, where)
+        if self.rules.whole_words:
+            hidden = chosen_words(text, marks.inner[ids], counts, luck)  # (B, T)
+        else:
+            hidden = chosen(text, counts, luck)  # (B, T)
+        luck, other = (numbers(seed, epoch, stream, where[hidden]) for stream in (LUCK, SWAP))
+        shown = corrupted(ids, hidden, luck, other, marks)  # (B, T)
+        return Built(ids, shown, (second & (at < lengths)).astype(np.int64), spans.lengths, hidden, spans.unrelated)
+
+    def in_order(self, batch_tokens: int) -> Iterator[PretrainingBatch]:
+        """The examples of every cell, the same ones each time, for evaluation."""
+        size = max(1, batch_tokens // self.context)
+        for at in range(0, self.cells, size):
+            cells = np.arange(at, min(at + size, self.cells))
+            yield padded_batch(self.build(0, 0, cells), cells, np.arange(len(cells)), self.marks)
+
+
+def lost(first: Ints, second: Ints, room: int) -> tuple[Ints, Ints]:
+    """How many tokens two segments lose each, always the longer one, so that they have room together."""
+    over = np.maximum(first + second - room, 0)
+    longer = np.minimum(over, np.abs(first - second))
+    rest = over - longer
+    return np.where(first > second, longer, 0) + rest // 2, np.where(second > first, longer, 0) + rest - rest // 2
+
+
+class Shape(NamedTuple):
+    """The one shape that batches of a kind have, filled up where there is less: rows of places, or room in one row."""
+
+    width: int  # places in a row, or in the only one
+    most: int  # sequences
+    hidden: int  # hidden words
+
+
+def padded_batch(built: Built, cells: Ints, rows: Ints, marks: Marks, shape: Shape | None = None) -> PretrainingBatch:
+    """Some of the pairs, a row each; of none, one row from which there is nothing to learn."""
+    shape = shape or Shape(rounded(int(built.lengths[rows].max(initial=1))), max(1, len(rows)), 0)
+    spare = shape.most - len(rows)
+    ids = np.full((shape.most, shape.width), marks.pad, dtype=np.int64)  # (B, T)
+    segments, width = np.zeros_like(ids), min(shape.width, built.ids.shape[1])
+    ids[: len(rows), :width], segments[: len(rows), :width] = built.shown[rows, :width], built.segments[rows, :width]
+    ids[len(rows) :, 0] = marks.cls
+    row, column = np.nonzero(built.hidden[rows])
+    return _batch(
+        built, cells, rows, ids, segments, np.pad(built.lengths[rows], (0, spare), constant_values=1),
+        row * shape.width + column, shape.hidden, shape.width,
+    )  # fmt: skip
+
+
+def packed_batch(built: Built, cells: Ints, rows: Ints, marks: Marks, shape: Shape, longest: int) -> PretrainingBatch:
+    """Some of the pairs, end to end in one row."""
+    lengths = built.lengths[rows]  # (N,)
+    real = np.arange(built.ids.shape[1]) < lengths[:, None]  # (N, T)
+    ids, segments = np.full((1, shape.width), marks.pad, dtype=np.int64), np.zeros((1, shape.width), dtype=np.int64)
+    ids[0, : lengths.sum()], segments[0, : lengths.sum()] = built.shown[rows][real], built.segments[rows][real]
+    places = np.flatnonzero(built.hidden[rows][real])
+    filled = np.pad(lengths, (0, shape.most - len(rows)))
+    return _batch(built, cells, rows, ids, segments, filled, places, shape.hidden, longest)
+
+
+def _batch(
+    built: Built,
+    cells: Ints,
+    rows: Ints,
+    ids: Ints,
+    segments: Ints,
+    lengths: Ints,
+    places: Ints,
+    hidden: int,
+    longest: int,
+) -> PretrainingBatch:
+    """The tensors of a batch whose sequences lie as they should."""
+    more, spare = (0, max(hidden, 1, len(places)) - len(places)), (0, len(lengths) - len(rows))
+    targets = built.ids[rows][built.hidden[rows]].astype(np.int64)
+    follows = np.pad(built.unrelated[rows].astype(np.int64), spare, constant_values=NOTHING)
+    return PretrainingBatch(
+        ids=torch.from_numpy(ids),
+        segments=torch.from_numpy(segments),
+        lengths=torch.from_numpy(lengths),
+        places=torch.from_numpy(np.pad(places, more)),
+        targets=torch.from_numpy(np.pad(targets, more, constant_values=NOTHING)),
+        follows=torch.from_numpy(follows),
+        whole=torch.from_numpy(np.array([built.lengths.sum(), built.hidden.sum(), len(built.lengths)])),
+        indices=torch.from_numpy(np.pad(cells[rows], spare, constant_values=-1)),
+        longest=longest,
+    )
+
+
+class PretrainingBatches:
+    """The endless sequence of training batches; which one comes at a position depends on the seed alone.
+
+    A batch has a row for each pair; `even` ones have one shape; `packed` ones have all pairs end to end in one row. All
+    epochs have as many batches as the first would have, so that any position is found at once: an epoch that has fewer
+    begins again with its first, and one that has more leaves out its last.
+    """
+
+    kind = PretrainingBatch
+
+    def __init__(
+        self, encoded: EncodedDocuments, seed: int, batch_tokens: int, packed: bool = False, even: bool = False
+    ) -> None:
+        self.encoded, self.seed, self.packed, self.even = encoded, seed, packed, even
+        self.size = max(1, batch_tokens // encoded.context)  # pairs in a batch that is not packed
+        longest = int(wanted(np.array([encoded.context]), encoded.rules.hidden)[0])
+        self._lengths: dict[int, Ints] = {}  # of the examples of the two epochs that were last looked at
+        self._plans: dict[int, list[Ints]] = {}  # and their batches
+        self.shape = Shape(encoded.context, self.size, self.size * longest)
+        if packed:
+            self.shape = self._packed_shape(batch_tokens, longest)
+        self.count = len(self._planned(0))
+
+    @property
+    def steady(self) -> bool:
+        """Whether batches have so few shapes that a device can keep what to do with each."""
+        return self.packed or self.even
+
+    @property
+    def alike(self) -> bool:
+        """Whether all batches have one shape."""
+        return self.steady
+
+    def at(self, position: int, part: int = 0, parts: int = 1) -> PretrainingBatch:
+        """The batch at a position, counted from 0 over all epochs, or one part of it, which may hold no pair."""
+        cells, marks = self._cells(position), self.encoded.marks
+        built, rows = self.encoded.build(self.seed, self.epoch_of(position), cells), np.arange(part, len(cells), parts)
+        if self.packed:
+            return packed_batch(built, cells, rows, marks, self.shape, self.encoded.context)
+        return padded_batch(built, cells, rows, marks, self.shape if self.even else None)
+
+    def tokens(self, position: int) -> int:
+        """How many tokens are read in the whole batch at a position."""
+        cells = self._cells(position)
+        return int(self._lengths[self.epoch_of(position)][cells].sum())
+
+    def epoch_of(self, position: int) -> int:
+        """The epoch, counted from 0, that the batch at a position belongs to."""
+        return position // self.count
+
+    def _cells(self, position: int) -> Ints:
+        epoch, number = divmod(position, self.count)
+        plan = self._planned(epoch)
+        return plan[number % len(plan)]
+
+    def _planned(self, epoch: int) -> list[Ints]:
+        """The batches of an epoch, as numbers of cells."""
+        if epoch not in self._plans:
+            order, lengths = permutation(self.seed, epoch, self.encoded.cells), self._drawn(epoch)  # (C,)
+            cuts = self._filled(lengths[order]) if self.packed else range(self.size, len(order), self.size)
+            self._plans = dict([*list(self._plans.items())[-1:], (epoch, np.split(order, cuts))])
+        return self._plans[epoch]
+
+    def _drawn(self, epoch: int) -> Ints:
+        if epoch not in self._lengths:
+            latest = list(self._lengths.items())[-1:]
+            self._lengths = dict([*latest, (epoch, self.encoded.lengths(self.seed, epoch))])
+        return self._lengths[epoch]
+
+    def _filled(self, lengths: Ints) -> list[int]:
+        """Where one batch ends and the next begins, so that none holds more than its shape has places for."""
+        sums = [np.cumsum(some) for some in (lengths, wanted(lengths, self.encoded.rules.hidden))]
+        cuts, start = list[int](), 0
+        while True:
+            before = [int(some[start - 1]) if start else 0 for some in sums]
+            room = zip(sums, before, (self.shape.width, self.shape.hidden), strict=True)
+            stops = [int(np.searchsorted(some, old + limit, side="right")) for some, old, limit in room]
+            start = min(*stops, start + self.shape.most)
+            if start >= len(lengths):
+                return cuts
+            cuts.append(start)
+
+    def _packed_shape(self, room: int, longest: int) -> Shape:
+        """So many sequences and hidden words as a batch usually has, and some more."""
+        if room < self.encoded.context:
+            raise UserError(
+                "a batch is too small for a pair",
+                where="train.batch_tokens",
+                found=f"{room:,} tokens",
+                expected=f"at least {self.encoded.context:,}, the model's context",
+                todo="raise train.batch_tokens, or lower model.context",
+            )
+        lengths = self._drawn(0)
+        most = int(1.25 * room / lengths.mean()) + MULTIPLE
+        hidden = int(1.01 * room * wanted(lengths, self.encoded.rules.hidden).mean() / lengths.mean())
+        return Shape(room, most, rounded(max(hidden, longest)))
+
+
+def encode_documents(
+    documents: Iterable[list[str]], tokenizer: WordPieces, context: int, rules: Rules
+) -> EncodedDocuments:
+    """The ids of documents; sentences of which nothing is left, and documents without any, are passed over."""
+    ids, sentences, sizes = list[NDArray[np.int32]](), [0], list[int]()
+    for rows in tokenized(documents, tokenizer):
+        ids.append(np.array([number for row in rows for number in row], dtype=np.int32))
+        sentences += [len(row) for row in rows]
+        sizes.append(len(rows))
+    arrays = (
+        np.concatenate([np.zeros(0, dtype=np.int32), *ids]),
+        np.cumsum(sentences, dtype=np.int64),
+        np.cumsum([0, *sizes], dtype=np.int64),
+    )
+    name = hashlib.sha256(b"".join(hashlib.sha256(array.tobytes()).digest() for array in arrays)).hexdigest()
+    unknown = int((arrays[0] == tokenizer.unk).sum())
+    return ready(EncodedDocuments(*arrays, Marks.of(tokenizer), context, rules, name, unknown))
+
+
+def tokenized(documents: Iterable[list[str]], tokenizer: WordPieces) -> Iterator[list[list[int]]]:
+    """The ids of the sentences of each document, many documents at a time."""
+    waiting: list[list[str]] = []
+    for document in documents:
+        waiting.append(document)
+        if sum(map(len, waiting)) >= CHUNK:
+            yield from _tokenized(waiting, tokenizer)
+            waiting = []
+    yield from _tokenized(waiting, tokenizer)
+
+
+def _tokenized(documents: list[list[str]], tokenizer: WordPieces) -> Iterator[list[list[int]]]:
+    rows = iter(tokenizer.ids([text for document in documents for text in document]))
+    for document in documents:
+        if found := [row for row in islice(rows, len(document)) if row]:
+            yield found
+
+
+def ready(encoded: EncodedDocuments) -> EncodedDocuments:
+    """The same documents, if pairs can be made of them."""
+    count, several = len(encoded.documents) - 1, len(encoded.sentences) > 2
+    if not several or (count < 2 and encoded.rules.unrelated > 0):
+        raise UserError(
+            "there is too little text to make pairs of",
+            where="data",
+            found=f"in one of the splits, documents: {count:,}, sentences: {len(encoded.sentences) - 1:,}",
+            expected="at least two documents to learn from and two that are held out, since half of the pairs take "
+            "their second part from another one",
+            todo="name more files, or raise data.held_out; if the documents of a file were not told apart, say where "
+            "they end: between: blank_lines or headings",
+        )
+    return encoded
+
+
+class Written(NamedTuple):
+    """A pair of texts, whether the second follows the first, and the words that are to be told."""
+
+    first: str
+    second: str
+    follows: bool
+    hidden: Sequence[str]
+
+
+def written_batch(pairs: Sequence[Written], tokenizer: WordPieces, last_sep: bool = True) -> PretrainingBatch:
+    """Pairs as somebody wrote them, each of their hidden words masked wherever it stands."""
+    marks = Marks.of(tokenizer)
+    rows = [joined(tokenizer, *tokenizer.ids([pair.first, pair.second]), last_sep=last_sep) for pair in pairs]
+    found = padded(rows, tokenizer.pad)
+    ids, segments, lengths = found.ids.numpy().astype(np.int32), found.segments.numpy(), found.lengths.numpy()
+    words = [[piece for word in tokenizer.words(pair.hidden) for piece in word] for pair in pairs]
+    hidden = np.stack([np.isin(row, some) for row, some in zip(ids, words, strict=True)])  # (B, T)
+    masked = np.zeros(int(hidden.sum()), dtype=np.uint64)
+    shown = corrupted(ids, hidden, masked, masked, marks)
+    unrelated = np.array([not pair.follows for pair in pairs])
+    every = np.arange(len(pairs))
+    return padded_batch(Built(ids, shown, segments, lengths, hidden, unrelated), every, every, marks)

@@ -1,0 +1,108 @@
+"""Running text on its way to ids: documents in passages, however long they are, and passages as numbers.
+
+All documents stand end to end in one row of ids: each after the token that a text begins with, and that token once
+more at the end. So every token is to be predicted once, and the end of each document, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeAlias
+
+from pydantic import Field
+
+from heedful.config import Config
+from heedful.data.tokenizers.lm_tokenization import Script
+from heedful.data.tokenizers.tokenizer import Tokenizer, clean
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+PASSAGE = 1 << 19  # characters from which on a document is cut
+SHARD = 1 << 21  # characters that are turned into ids at a time
+
+
+Cut: TypeAlias = Callable[[str], int]  # see `Script.cut`
+
+
+class Passage(NamedTuple):
+    """A part of a document, together with what is before it."""
+
+    text: str
+    begins: bool  # whether the document begins with it
+
+
+class Amounts(Config):
+    """How much text there is; the end of a document counts as the end of a line."""
+
+    tokens: int = Field(0, ge=0)
+    documents: int = Field(0, ge=0)
+    characters: int = Field(0, ge=0)
+    bytes: int = Field(0, ge=0)
+    words: int = Field(0, ge=0)
+    lines: int = Field(0, ge=0)
+    unknown: int = Field(0, ge=0)
+    replaced: int = Field(0, ge=0)  # lone surrogates, read as U+FFFD
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(**{name: value + getattr(other, name) for name, value in self})
+
+
+class Shard(NamedTuple):
+    """Some passages as ids, where documents begin among them, and how much they are."""
+
+    ids: NDArray[np.int32]
+    starts: NDArray[np.int64]
+    amounts: Amounts
+
+
+def passages(documents: Iterable[Iterable[str]], cut: Cut, most: int = PASSAGE) -> Iterator[Passage]:
+    """Documents in passages that have the same ids together as each document as a whole."""
+    for document in documents:
+        begins, parts, size, limit = True, list[str](), 0, most
+        for line in document:
+            parts.append(line)
+            size += len(line) + 1
+            if size >= limit:
+                text = "\n".join(parts)
+                place = cut(text)
+                if place > 0:
+                    yield Passage(text[:place], begins)
+                    begins = False
+                parts, limit = [text[max(0, place) :]], most if place > 0 else 2 * limit
+                size = len(parts[0])
+        if parts:
+            yield Passage("\n".join(parts), begins)
+
+
+def shards(found: Iterable[Passage], most: int = SHARD) -> Iterator[list[Passage]]:
+    """Passages in lists of about so many characters."""
+    some: list[Passage] = []
+    size = 0
+    for passage in found:
+        some.append(passage)
+        size += len(passage.text)
+        if size >= most:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
+def encode_passages(found: Sequence[Passage], script: Script) -> Shard:
+    """Passages as ids."""
+    import numpy as np
+
+    parts, starts, told, at = [], [], [], 0
+    unknown = Tokenizer.unk if script.ends is None else -1  # byte pairs know everything
+    for passage, ids in zip(found, script.texts_ids([passage.text for passage in found]), strict=True):
+        if passage.begins:
+            starts.append(at)
+        parts.append(np.array([script.begins, *ids] if passage.begins else ids, dtype=np.int32))
+        at += len(parts[-1])
+        (text, replaced), ends = clean(passage.text), int(passage.begins)
+        size = (len(text) + ends, len(text.encode()) + ends, len(text.split()), text.count("\n") + ends)
+        told.append((len(parts[-1]), ends, *size, ids.count(unknown), replaced))
+    amounts = Amounts(**dict(zip(Amounts.model_fields, map(sum, zip(*told, strict=True)), strict=True)))
+    return Shard(np.concatenate(parts), np.array(starts, dtype=np.int64), amounts)

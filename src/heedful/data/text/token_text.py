@@ -1,0 +1,114 @@
+"""Running text as token files: a large text is tokenized once, and then read from the disk as it is needed.
+
+A folder holds the tokenizer and, for each split, two files of numbers: all ids in one row, and where documents begin.
+The manifest has the size and SHA-256 of each file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from heedful.config import Config
+from heedful.data.formats.sources import SPLITS, Name, Split, no_data
+from heedful.data.text.text_stream import Amounts
+from heedful.data.text.token_documents import File, damaged, manifest_in, missing_in, require_same
+from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer, open_tokenizer, script_of
+from heedful.errors import UserError
+from heedful.files.reading import read_file
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+PARTS = ("ids", "documents")  # of each split
+PLACES = "<i8"  # the type of numbers that say where documents begin
+NAMES = frozenset(("tokenizer.json", *(f"{split}.{part}" for split in SPLITS for part in PARTS)))
+
+
+class TextManifest(Config):
+    """What a folder of token files of running text holds."""
+
+    format: Literal[1]
+    kind: Literal["text"]
+    vocab: int = Field(ge=2)
+    numbers: Literal["<u2", "<u4"]  # the type of ids
+    splits: dict[Split, Amounts]
+    files: dict[str, File]
+
+
+class TokenizedText(Config):
+    """A folder that `heedful tokenize` wrote; it brings its tokenizer with it."""
+
+    kind: Literal["tokens"] = "tokens"
+    folder: Name = Field(description="the folder, seen from the current one")
+
+    @property
+    def test(self) -> Amounts | None:
+        """What there is for the final figure, if there is anything."""
+        return read_text_manifest(Path(self.folder)).splits.get("test")
+
+    @property
+    def vocab(self) -> int:
+        """How many tokens its tokenizer has."""
+        return read_text_manifest(Path(self.folder)).vocab
+
+    def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
+        """What a look at the folder, without reading its files, already shows to be wrong."""
+        return missing_in(Path(self.folder), read_text_manifest)
+
+    def read(self, split: Split) -> TextTokens:
+        """The tokens of a split, none of which is in memory yet, after a look at all of them."""
+        folder = Path(self.folder)
+        manifest = read_text_manifest(folder)
+        if split not in manifest.splits:
+            raise no_data(split)
+        require_same(folder, manifest.files, ["tokenizer.json", *(f"{split}.{part}" for part in PARTS)])
+        return TextTokens.opened(folder, split, manifest)
+
+
+@dataclass(frozen=True)
+class TextTokens:
+    """The tokens of a split, as they lie on the disk."""
+
+    tokenizer: LanguageTokenizer
+    ids: NDArray[Any]
+    starts: NDArray[np.int64]
+    amounts: Amounts
+    sha256: str
+    skipped: int = 0
+
+    @classmethod
+    def opened(cls, folder: Path, split: Split, manifest: TextManifest) -> TextTokens:
+        """The files of a split, if they fit together."""
+        import numpy as np
+
+        amounts = manifest.splits[split]
+        where = folder / "tokenizer.json"
+        tokenizer = open_tokenizer(read_file(where).decode(), str(where))
+        begins = script_of(tokenizer).begins
+        ids = np.memmap(folder / f"{split}.ids", dtype=manifest.numbers, mode="r")
+        starts = np.memmap(folder / f"{split}.documents", dtype=PLACES, mode="r")
+        fits = (
+            (len(ids), len(starts), tokenizer.vocab) == (amounts.tokens + 1, amounts.documents, manifest.vocab)
+            and starts[0] == 0
+            and (np.diff(starts) > 0).all()
+            and starts[-1] < len(ids) - 1
+            and int(ids.max()) < manifest.vocab
+            and int(ids[-1]) == begins
+            and (ids[starts] == begins).all()
+        )
+        if not fits:
+            raise damaged(folder, f"files of {split} that do not fit together")
+        name = hashlib.sha256("".join(manifest.files[f"{split}.{part}"].sha256 for part in PARTS).encode())
+        return cls(tokenizer, ids, starts, amounts, name.hexdigest())
+
+
+def read_text_manifest(folder: Path) -> TextManifest:
+    """What a folder of running text says that it holds."""
+    return manifest_in(folder, TextManifest, NAMES)

@@ -1,0 +1,210 @@
+"""A text as one long row of ids, and windows of it as batches.
+
+Documents stand end to end, each after the token that a text begins with. Every token is to be predicted once: a window
+begins with the last token of the window before it, and sees nothing else of what came before. The token that ends a
+document is predicted from that document, and is then the first one that the next document sees.
+
+B batch, T tokens to be predicted in a window, N tokens of the text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from heedful.data.order import draws, permutation
+from heedful.data.text.files import Text
+from heedful.data.text.text_stream import Amounts, Shard, encode_passages, passages, shards
+from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer, script_of
+
+FILL = 0  # the token that stands where there is none
+
+
+@dataclass(frozen=True, slots=True)
+class TextBatch:
+    """Windows side by side, padded to the right: the first token of each is given, the others are to be predicted."""
+
+    ids: Tensor  # (B, T + 1) long
+    lengths: Tensor  # (B,) long, the token that is given counted
+    indices: Tensor  # (B,) long, which window of the text each is, -1 for none
+    documents: Tensor | None = None  # (B, T) long, which document of its row a token sees; None: there is only one
+
+    @property
+    def real(self) -> Tensor:
+        """Where there is no padding."""
+        return torch.arange(self.ids.shape[1], device=self.ids.device) < self.lengths[:, None]  # (B, T + 1)
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens are to be predicted; on a GPU this waits for it, so ask before moving there."""
+        return int(self.lengths.sum()) - len(self.lengths)
+
+    def to(self, device: torch.device | str, non_blocking: bool = True) -> TextBatch:
+        """The same batch on a device."""
+        return TextBatch(
+            self.ids.to(device, non_blocking=non_blocking),
+            self.lengths.to(device, non_blocking=non_blocking),
+            self.indices.to(device, non_blocking=non_blocking),
+            None if self.documents is None else self.documents.to(device, non_blocking=non_blocking),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedText:
+    """A text as ids, in windows of so many tokens."""
+
+    ids: NDArray[Any]  # (N + 1,) in memory, or as they lie on the disk
+    starts: NDArray[np.int64]  # where each document begins, the first at 0
+    context: int
+    amounts: Amounts
+    file: str | None = None  # what the files are called that the ids lie in
+    dropped: int = 0  # windows are cut, not left out
+
+    def __len__(self) -> int:
+        return len(self.ids) - 1
+
+    @property
+    def windows(self) -> int:
+        """How many windows there are."""
+        return -(-len(self) // self.context)
+
+    @property
+    def unknown(self) -> int:
+        """How many tokens the tokenizer does not know."""
+        return self.amounts.unknown
+
+    @property
+    def sha256(self) -> str:
+        """A name for exactly these ids in this order, and these documents."""
+        if self.file is not None:
+            return self.file
+        found = hashlib.sha256(self.ids.tobytes())
+        found.update(self.starts.tobytes() if len(self.starts) > 1 else b"")
+        return found.hexdigest()
+
+    def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many tokens some windows have, the one that is given counted."""
+        return np.minimum(self.context, len(self) - rows * self.context) + 1
+
+    def batch(self, rows: NDArray[np.int64]) -> TextBatch:
+        """Some windows as one batch; of no windows, one row from which there is nothing to learn."""
+        if not len(rows):
+            one = torch.ones(1, dtype=torch.long)
+            same = None if len(self.starts) == 1 else torch.zeros(1, self.context, dtype=torch.long)
+            return TextBatch(torch.full((1, self.context + 1), FILL), one, -one, same)
+        return self.window(rows * self.context, self.lengths(rows), rows)
+
+    def window(self, begins: NDArray[np.int64], lengths: NDArray[np.int64], numbers: NDArray[np.int64]) -> TextBatch:
+        """Stretches of the text, by where they begin and how long they are, as one batch."""
+        places = np.arange(int(lengths.max()))  # (T + 1,)
+        real = places < lengths[:, None]  # (B, T + 1)
+        at = np.minimum(begins[:, None] + places, len(self))  # (B, T + 1)
+        ids = np.where(real, self.ids[at].astype(np.int64), FILL)  # (B, T + 1)
+        documents = None
+        if len(self.starts) > 1:
+            number = np.searchsorted(self.starts, at[:, :-1], side="right")  # (B, T)
+            documents = torch.from_numpy(number - number[:, :1])  # (B, T)
+        return TextBatch(torch.from_numpy(ids), torch.from_numpy(lengths), torch.from_numpy(numbers), documents)
+
+    def in_order(self, batch_tokens: int) -> Iterator[TextBatch]:
+        """Every window once, from the first to the last."""
+        size = rows_in(batch_tokens, self.context)
+        for start in range(0, self.windows, size):
+            yield self.batch(np.arange(start, min(start + size, self.windows)))
+
+    def sliding(self, stride: int, batch_tokens: int) -> Iterator[tuple[TextBatch, Tensor]]:
+        """Windows that overlap, and which tokens (B, T) of each are predicted there: every token once.
+
+        Each has at least `context - stride` tokens before it, as far as its document has them.
+        """
+        behind = self.context - stride  # of a window, that an earlier one has predicted
+        begins = np.arange(max(1, -(-(len(self) - behind) // stride))) * stride
+        size = rows_in(batch_tokens, self.context)
+        for first in range(0, len(begins), size):
+            some = begins[first : first + size]
+            batch = self.window(some, np.minimum(self.context, len(self) - some) + 1, first + np.arange(len(some)))
+            known = torch.from_numpy(np.where(some == 0, 0, behind))  # (B,)
+            yield batch, batch.real[:, 1:] & (torch.arange(batch.ids.shape[1] - 1) >= known[:, None])  # (B, T)
+
+
+class TextBatches:
+    """The endless sequence of training batches; which one comes at a position depends on the seed alone.
+
+    From the second epoch on windows are cut elsewhere each time, so that the same tokens see others before them: how
+    much the first window has is drawn, and each epoch has as many batches as the first.
+    """
+
+    kind = TextBatch
+    steady: ClassVar = True  # all batches have one shape, but for those at the end of an epoch
+    alike: ClassVar = False
+
+    def __init__(self, encoded: EncodedText, seed: int, batch_tokens: int) -> None:
+        self.encoded = encoded
+        self.seed = seed
+        self.size = rows_in(batch_tokens, encoded.context)
+        self.count = -(-encoded.windows // self.size)  # batches of an epoch
+        self._epochs: dict[int, tuple[int, NDArray[np.int64]]] = {}  # the two that were last looked at
+
+    def at(self, position: int, part: int = 0, parts: int = 1) -> TextBatch:
+        """The batch at a position, counted from 0 over all epochs, or one part of it, which may hold no window."""
+        begins, lengths, rows = (one[part::parts] for one in self._windows(position))
+        return self.encoded.window(begins, lengths, rows) if len(rows) else self.encoded.batch(rows)
+
+    def tokens(self, position: int) -> int:
+        """How many tokens are to be predicted in the whole batch at a position."""
+        _, lengths, rows = self._windows(position)
+        return int(lengths.sum()) - len(rows)
+
+    def epoch_of(self, position: int) -> int:
+        """The epoch, counted from 0, that the batch at a position belongs to."""
+        return position // self.count
+
+    def _windows(self, position: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Where the windows of a batch begin, how long each is, and which of its epoch it is."""
+        epoch, number = divmod(position, self.count)
+        if epoch not in self._epochs:
+            latest = list(self._epochs.items())[-1:]
+            self._epochs = dict([*latest, (epoch, self._epoch(epoch))])
+        first, order = self._epochs[epoch]
+        rows, context = order[number * self.size : (number + 1) * self.size], self.encoded.context
+        begins = np.maximum(0, first + (rows - 1) * context)
+        return begins, np.minimum(first + rows * context, len(self.encoded)) - begins + 1, rows
+
+    def _epoch(self, epoch: int) -> tuple[int, NDArray[np.int64]]:
+        """How many tokens the first window of an epoch has, and the order of the windows."""
+        whole, context = len(self.encoded), self.encoded.context
+        left = whole - (self.encoded.windows - 1) * context  # with a first window that is shorter there is one more
+        least = 1 if self.encoded.windows % self.size else left
+        drawn = least + int(draws(self.seed, epoch, 1, 1)[0] % np.uint64(context - least + 1))
+        first = min(whole, drawn if epoch else context)
+        return first, permutation(self.seed, epoch, 1 - (first - whole) // context)
+
+
+def rows_in(batch_tokens: int, context: int) -> int:
+    """How many windows a batch has."""
+    return max(1, batch_tokens // context)
+
+
+def encode_text(text: Text, tokenizer: LanguageTokenizer, context: int) -> EncodedText:
+    """The ids of a text, the ends of its lines and documents included."""
+    script = script_of(tokenizer)
+    found = [encode_passages(some, script) for some in shards(passages(text.documents, script.cut))]
+    return joined(found, script.begins, context)
+
+
+def joined(found: Sequence[Shard], begins: int, context: int) -> EncodedText:
+    """All of a text, in order; the token that a text begins with ends it."""
+    ids = np.concatenate([*(shard.ids for shard in found), np.array([begins], dtype=np.int32)])
+    offsets = np.cumsum([0, *(len(shard.ids) for shard in found)])
+    starts = [shard.starts + offset for shard, offset in zip(found, offsets, strict=False)]
+    return EncodedText(
+        ids, np.concatenate(starts or [np.zeros(1, np.int64)]), context,
+        sum((shard.amounts for shard in found), Amounts()),
+    )  # fmt: skip

@@ -1,0 +1,555 @@
+"""Byte pairs as GPT-2 reads them (Radford et al., 2019): every text can be written, and comes back unchanged.
+
+A file of another make is not handed to the `tokenizers` package: its pieces and merges are read, checked, and built
+anew, so that nothing in it can act.
+"""
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
+
+from pydantic import Field
+
+from heedful.config import Config
+from heedful.data.tokenizers.tokenizer import LARGEST, MOST, Encoding, byte_letters, clean, several, write
+from heedful.errors import UserError, shown
+from heedful.files.reading import is_file, is_folder, open_file
+
+if TYPE_CHECKING:
+    import numpy as np
+    import tokenizers
+
+END = "<|endoftext|>"  # ends a document, and begins the next
+VOCABS = ("vocab.json", "encoder.json")  # what Hugging Face and OpenAI call the file of the pieces
+MERGES = ("merges.txt", "vocab.bpe")  # and that of the merges
+HEADER = "#version"  # how the first line of the merges begins, mostly
+PART = 1 << 15  # characters of a long text that go to one core
+GROUP = 1 << 21  # characters that are encoded at once, which bounds the memory
+# A long text is cut between a visible character and a space or a line's end. No piece of GPT-2's spans that place, and
+# none before it depends on what follows: only a run of spaces is read by what comes after it.
+CUT = re.compile(r"(?<=\S)[ \n]")
+
+# What a tokenizer.json of GPT-2's is made of; what it says of other things changes no ids.
+FRAME: dict[str, str | None] = {
+    "model": "BPE",
+    "normalizer": None,
+    "pre_tokenizer": "ByteLevel",
+    "decoder": "ByteLevel",
+}
+UNSET = (None, "", False)
+USUAL: dict[str, tuple[Any, ...]] = {
+    "pre_tokenizer.add_prefix_space": (False,),
+    "pre_tokenizer.use_regex": (None, True),
+    **{
+        f"model.{setting}": UNSET
+        for setting in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges")
+    },
+}
+
+Merge: TypeAlias = tuple[str, str]
+
+
+class BytePair(Config):
+    """Byte pairs that are learned from the text: 256 bytes, the commonest pairs of pieces, and `<|endoftext|>`."""
+
+    kind: Literal["byte_pairs"] = "byte_pairs"
+    vocab: int = Field(8192, ge=257, le=MOST, description="pieces in all: 256 bytes, <|endoftext|>, the rest learned")
+
+
+class BytePairFiles(Config):
+    """Byte pairs that somebody has learned before, GPT-2's own for one."""
+
+    kind: Literal["byte_pair_files"] = "byte_pair_files"
+    file: str = Field(
+        min_length=1,
+        description="a tokenizer.json; a vocab.json or encoder.json with merges.txt or vocab.bpe beside it; or their "
+        "folder",
+    )
+    merges: str | None = Field(None, description="the file of the merges, where it lies elsewhere")
+
+    def read(self) -> BytePairs:
+        """The byte pairs of the files."""
+        return BytePairs.read(self.file, self.merges)
+
+    @property
+    def vocab(self) -> int:
+        """How many pieces there are."""
+        return self.read().vocab
+
+
+class Merged(ABC):
+    """A tokenizer of pieces that are merged pair by pair, the first pairs first; see `BytePairs` and `WordEnds`."""
+
+    mark: ClassVar[str]  # the special token that it cannot be without
+
+    def __init__(self, text: str, where: str) -> None:
+        """Build it from the text of a tokenizer file; `where` is what errors name."""
+        self._begin(*self._read(text, where), where)
+
+    @classmethod
+    def of(cls, vocab: dict[str, int], merges: Sequence[Merge], where: str) -> Self:
+        """A tokenizer of pieces by their ids, and of the pairs that are merged, the first ones first."""
+        made = cls.__new__(cls)
+        made._begin(vocab, merges, {cls.mark}, where)
+        return made
+
+    @classmethod
+    def of_texts(cls, vocab: str, merges: str, where: str, merges_where: str) -> Self:
+        """A tokenizer of the texts of vocab.json and merges.txt, each with what errors name."""
+        pieces = cls._checked(json_in(vocab, where), {cls.mark}, where)
+        pairs, first = merges_in(merges, merges_where)
+        if wrong := wrong_merge(pieces.keys() - {cls.mark}, pairs):
+            raise damaged(f"{merges_where}:{wrong[0] + first}", wrong[1])
+        return cls.of(pieces, pairs, where)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a tokenizer.json, of Heedful's or of Hugging Face's make."""
+        return cls(text_in(path), str(path))
+
+    @classmethod
+    def read(cls, file: str | Path, merges: str | Path | None = None) -> Self:
+        """Read its files, whatever they are called: tokenizer.json, or pieces and merges, or the folder of them."""
+        path, other = found_in(file, merges)
+        if other is None:
+            return cls.load(path)
+        return cls.of_texts(text_in(path), text_in(other), str(path), str(other))
+
+    @staticmethod
+    @abstractmethod
+    def _read(text: str, where: str) -> tuple[dict[str, int], Sequence[Merge], set[str]]:
+        """The pieces, merges and special tokens of a tokenizer file."""
+
+    @staticmethod
+    @abstractmethod
+    def _checked(vocab: Any, special: set[str], where: str) -> dict[str, int]:
+        """The pieces in the order of their ids, if they are whole."""
+
+    @staticmethod
+    @abstractmethod
+    def _built(vocab: dict[str, int], merges: Sequence[Merge], special: Sequence[str]) -> tokenizers.Tokenizer:
+        """The package's tokenizer of some pieces and merges."""
+
+    def _begin(self, vocab: dict[str, int], merges: Sequence[Merge], special: set[str], where: str) -> None:
+        vocab = self._checked(vocab, special, where)
+        if wrong := wrong_merge(vocab.keys() - special, merges):
+            raise damaged(where, f"as merge {wrong[0] + 1:,} of {len(merges):,}, {wrong[1]}")
+        names = sorted(special, key=vocab.__getitem__)
+        self._engine = self._built(vocab, merges, names)
+        self._vocab, self._merges = vocab, merges
+        self.json: str = self._engine.to_str()
+        self.vocab: int = len(vocab)
+        self.special = frozenset(vocab[name] for name in names)
+        if kept := [name for name in names if name != self.mark]:  # added tokens, which texts may spell
+            self._engine = self._built(vocab, merges, [self.mark])
+            self._engine.add_tokens(kept)
+        self._engine.encode_special_tokens = True  # the package means: encode their text as any other
+
+    def adding(self, tokens: dict[str, int], where: str) -> Self:
+        """The same with more special tokens, which are kept whole where a text spells them."""
+        made = type(self).__new__(type(self))
+        special = {name for name, number in self._vocab.items() if number in self.special}
+        made._begin(self._vocab | tokens, self._merges, special | tokens.keys(), where)
+        return made
+
+    @cached_property
+    def sha256(self) -> str:
+        """What tells this tokenizer from any other."""
+        return hashlib.sha256(self.json.encode()).hexdigest()
+
+    def encode(self, text: str) -> Encoding:
+        """The pieces of a text, without special tokens."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Encoding]:
+        """The pieces of each text."""
+        cleaned = [clean(text) for text in several(texts)]
+        found = self._engine.encode_batch([text for text, _ in cleaned], add_special_tokens=False)
+        return [
+            Encoding(one.ids, one.offsets, self.pieces(one.ids), replaced)
+            for one, (_, replaced) in zip(found, cleaned, strict=True)
+        ]
+
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text alone, which is quicker than `encode_batch`; all cores work, at a long text too."""
+        return ids_by(self._engine, texts)
+
+    def ids_of(self, text: str) -> np.ndarray[Any, np.dtype[np.int32]]:
+        """The ids of one text, however long, in the least memory."""
+        return array_by(self._engine, text)
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """How each id reads; bytes that are only a part of a character read as \\xe2."""
+        return [self._pieces[number] for number in ids]
+
+    def bytes(self, ids: Iterable[int]) -> builtins.bytes:
+        """The very bytes that ids stand for, special tokens left out."""
+        return b"".join([self._bytes[number] for number in ids])
+
+    def save(self, path: str | Path) -> None:
+        """Write tokenizer.json whole or not at all."""
+        write(self.json, path)
+
+    @property
+    @abstractmethod
+    def _bytes(self) -> list[builtins.bytes]:
+        """The bytes of each id."""
+
+    @property
+    @abstractmethod
+    def _pieces(self) -> list[str]:
+        """How each id reads."""
+
+
+class BytePairs(Merged):
+    """A tokenizer of GPT-2's kind; text that spells `<|endoftext|>` is ordinary text to it."""
+
+    mark = END
+
+    @property
+    def end(self) -> int:
+        """The token that ends a document, and begins the next."""
+        return self._vocab[END]
+
+    @staticmethod
+    def _read(text: str, where: str) -> tuple[dict[str, int], Sequence[Merge], set[str]]:
+        return parts_of(text, where)
+
+    @staticmethod
+    def _checked(vocab: Any, special: set[str], where: str) -> dict[str, int]:
+        return checked_vocab(vocab, special, where)
+
+    @staticmethod
+    def _built(vocab: dict[str, int], merges: Sequence[Merge], special: Sequence[str]) -> tokenizers.Tokenizer:
+        return engine_of(vocab, merges, special)
+
+    @classmethod
+    def train(cls, config: BytePair, texts: Iterable[str]) -> BytePairs:
+        """Learn the pieces of some texts, the same ones each time."""
+        from tokenizers import Tokenizer as Engine
+        from tokenizers import models, pre_tokenizers, trainers
+
+        corpus = [part for text in texts for part in cut(clean(text)[0])]
+        if not any(map(str.strip, corpus)):
+            raise UserError("there is no text to train a tokenizer on", where="tokenizer", found=f"{len(corpus)} texts")
+        engine = Engine(models.BPE())
+        engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        trainer = trainers.BpeTrainer(
+            vocab_size=config.vocab - 1,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        engine.train_from_iterator(corpus, trainer)
+        model = json.loads(engine.to_str())["model"]
+        return cls.of(model["vocab"] | {END: len(model["vocab"])}, [(a, b) for a, b in model["merges"]], "tokenizer")
+
+    def allowing(self, text: str) -> list[int]:
+        """The ids of a text in which `<|endoftext|>` is the special token, for whoever asks for that."""
+        first, *rest = self.ids(text.split(END))
+        return [*first, *chain.from_iterable([self.end, *ids] for ids in rest)]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text that ids stand for, special tokens left out; U+FFFD for bytes that are no whole character."""
+        return self.bytes(ids).decode(errors="replace")
+
+    def files(self, context: int | None = None, starts: bool = False) -> dict[str, str]:
+        """The files that say the same of it to Hugging Face's GPT2Tokenizer, by name; `context` is the model's.
+
+        If `starts`, it puts `<|endoftext|>` before each text there.
+        """
+        names = {f"{name}_token": END for name in ("bos", "eos", "unk")}
+        added = {
+            str(number): {"content": name, "lstrip": False, "normalized": False, "rstrip": False,
+                          "single_word": False, "special": True}
+            for name, number in self._vocab.items() if number in self.special
+        }  # fmt: skip
+        settings: dict[str, Any] = {
+            "tokenizer_class": "GPT2Tokenizer", "add_prefix_space": False, "clean_up_tokenization_spaces": False,
+            "errors": "replace", "added_tokens_decoder": added, **names,
+        }  # fmt: skip
+        if context is not None:
+            settings["model_max_length"] = context
+        text = self.json
+        if starts:
+            settings["add_bos_token"] = True
+            text = json.dumps(json.loads(text) | {"post_processor": starting(self.end)}, ensure_ascii=False)
+        return {
+            **listing(self._vocab, self._merges),
+            "tokenizer.json": text,
+            "tokenizer_config.json": json.dumps(settings, indent=2) + "\n",
+            "special_tokens_map.json": json.dumps(names, indent=2) + "\n",
+        }
+
+    @cached_property
+    def _bytes(self) -> list[builtins.bytes]:
+        letters = {letter: byte for byte, letter in enumerate(byte_letters())}
+        return [
+            b"" if number in self.special else bytes([letters[letter] for letter in piece])
+            for piece, number in self._vocab.items()
+        ]
+
+    @cached_property
+    def _pieces(self) -> list[str]:
+        return [
+            name if number in self.special else piece.decode(errors="backslashreplace")
+            for (name, number), piece in zip(self._vocab.items(), self._bytes, strict=True)
+        ]
+
+
+def starting(end: int) -> dict[str, Any]:
+    """What a tokenizer.json says that puts `<|endoftext|>`, of this id, before each text."""
+    first, last = {"SpecialToken": {"id": END, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
+    return {
+        "type": "TemplateProcessing",
+        "single": [first, last],
+        "pair": [first, last, {"SpecialToken": {"id": END, "type_id": 1}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {END: {"id": END, "ids": [end], "tokens": [END]}},
+    }
+
+
+def pairs_of(config: BytePair | BytePairFiles, texts: Iterable[str]) -> BytePairs:
+    """The byte pairs that a recipe asks for: learned from the texts, or read."""
+    return config.read() if isinstance(config, BytePairFiles) else BytePairs.train(config, texts)
+
+
+def found_in(file: str | Path, merges: str | Path | None) -> tuple[Path, Path | None]:
+    """The tokenizer.json that is meant by a file or folder; or the file of the pieces, and that of the merges."""
+    path = Path(file)
+    if is_folder(path):
+        here = next((path / name for name in ("tokenizer.json", *VOCABS) if is_file(path / name)), None)
+        if here is None:
+            raise damaged(str(path), "a folder without tokenizer.json, vocab.json or encoder.json")
+        path = here
+    if merges is not None or path.name not in VOCABS:
+        return path, None if merges is None else Path(merges)
+    beside = [path.parent / name for name in MERGES]
+    return path, next((other for other in beside if is_file(other)), beside[0])
+
+
+def cut(text: str) -> Iterator[str]:
+    """The text in parts that have the same ids together as the whole has."""
+    start = 0
+    while len(text) - start > PART and (found := CUT.search(text, start + PART)):
+        yield text[start : found.start()]
+        start = found.start()
+    yield text[start:]
+
+
+def grouped(parts: Iterable[str]) -> Iterator[list[str]]:
+    """The parts in lists of so many characters that they are worth the cores' while and fit into memory."""
+    group: list[str] = []
+    size = 0
+    for part in parts:
+        group.append(part)
+        size += len(part)
+        if size >= GROUP:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def ids_by(engine: tokenizers.Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """The ids that an engine gives to each text."""
+    cuts = [list(cut(clean(text)[0])) for text in several(texts)]
+    found = encoded(engine, chain.from_iterable(cuts))
+    return [list(chain.from_iterable(next(found) for _ in parts)) for parts in cuts]
+
+
+def array_by(engine: tokenizers.Tokenizer, text: str) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """The ids that an engine gives to one text."""
+    import numpy as np
+
+    return np.concatenate([np.array(ids, np.int32) for ids in encoded(engine, cut(clean(text)[0]))])
+
+
+def encoded(engine: tokenizers.Tokenizer, parts: Iterable[str]) -> Iterator[list[int]]:
+    """The ids of each part, in groups that all cores share."""
+    for group in grouped(parts):
+        for one in engine.encode_batch_fast(group, add_special_tokens=False):
+            yield one.ids
+
+
+def engine_of(vocab: dict[str, int], merges: Sequence[Merge], special: Sequence[str]) -> tokenizers.Tokenizer:
+    """The package's tokenizer of some pieces and merges.
+
+    It cuts texts at GPT-2's own pattern before it merges, so that no text can spell `<|endoftext|>`.
+    """
+    from tokenizers import Tokenizer as Engine
+    from tokenizers import decoders, models, pre_tokenizers, processors
+
+    engine = Engine(models.BPE(vocab, list(merges)))
+    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    engine.post_processor = processors.ByteLevel(trim_offsets=False)
+    engine.decoder = decoders.ByteLevel()
+    engine.add_special_tokens(list(special))
+    return engine
+
+
+def by_id(vocab: Any, where: str) -> dict[str, int]:
+    """A vocabulary in the order of its ids, if they have no gaps and no doubles."""
+    if not isinstance(vocab, dict) or len(vocab) > MOST:
+        raise damaged(where, f"{len(vocab):,} pieces" if isinstance(vocab, dict) else "pieces that are no object")
+    if (bad := next((piece for piece, number in vocab.items() if type(number) is not int), None)) is not None:
+        raise damaged(where, f"the piece {shown(bad)} with the id {shown(vocab[bad])}")
+    if lone := next((piece for piece in vocab if clean(piece)[1]), None):
+        raise damaged(where, f"the piece {shown(lone)}, which is no text")
+    ordered: dict[str, int] = dict(sorted(vocab.items(), key=lambda item: item[1]))
+    for place, (piece, number) in enumerate(ordered.items()):
+        if number != place:
+            what = "a second time" if number < place else f"but none has {place}"
+            raise damaged(where, f"the piece {shown(piece)} with the id {number}, {what}")
+    return ordered
+
+
+def checked_vocab(vocab: Any, special: set[str], where: str) -> dict[str, int]:
+    """The same of a vocabulary of GPT-2's kind, which has every byte and `<|endoftext|>`, and pieces of bytes alone."""
+    ordered = by_id(vocab, where)
+    letters = set(byte_letters())
+    if lacking := sorted(letters - (ordered.keys() - special)):
+        raise damaged(where, f"no piece for {len(lacking)} of the 256 bytes, {shown(lacking[0])} for one")
+    if END not in ordered:
+        raise damaged(where, f"{len(ordered):,} pieces, but none is {END}")
+    odd = next((piece for piece in ordered if piece not in special and not (piece and letters.issuperset(piece))), None)
+    if odd is not None:
+        raise damaged(where, f"the piece {shown(odd)}, which stands for no bytes")
+    return ordered
+
+
+def wrong_merge(pieces: Container[str], merges: Sequence[Merge]) -> tuple[int, str] | None:
+    """The number of the first merge that cannot be, special tokens being no pieces, and what is wrong with it."""
+    seen: set[Merge] = set()
+    for number, pair in enumerate(merges):
+        a, b = pair
+        if unknown := next((piece for piece in (a, b) if piece not in pieces), None):
+            return number, f"a merge of {shown(unknown)}, which is no piece"
+        if a + b not in pieces:
+            return number, f"a merge into no known piece, {shown(a + b)}"
+        if pair in seen:
+            return number, f"the merge {shown(f'{a} {b}')} for the second time"
+        seen.add(pair)
+    return None
+
+
+def merges_in(text: str, where: str) -> tuple[list[Merge], int]:
+    """The merges in the text of a merges.txt, and the line of the first one."""
+    lines = text.removesuffix("\n").split("\n")
+    first = 2 if lines[0].startswith(HEADER) else 1
+    found: list[Merge] = []
+    for number, line in enumerate(lines[first - 1 :], first):
+        pair = line.removesuffix("\r").split(" ")
+        if len(pair) != 2 or not all(pair):
+            raise damaged(f"{where}:{number}", f"the line {shown(' '.join(pair))}, not two pieces with a space between")
+        found.append((pair[0], pair[1]))
+    return found, first
+
+
+def parts_of(text: str, where: str) -> tuple[dict[str, int], list[Merge], set[str]]:
+    """The pieces, the merges and the names of the special tokens of a tokenizer file.
+
+    Padding, truncation and layout of the file are passed over: here they are asked for, never done unasked.
+    """
+    return read_parts(text, FRAME, USUAL, {END}, where)
+
+
+def listing(vocab: dict[str, int], merges: Sequence[Merge]) -> dict[str, str]:
+    """The texts of vocab.json and merges.txt, to the byte as they were published."""
+    lines = [f"{HEADER}: 0.2\n", *(f"{a} {b}\n" for a, b in merges)]
+    return {"vocab.json": json.dumps(vocab), "merges.txt": "".join(lines)}
+
+
+def read_parts(
+    text: str, frame: dict[str, str | None], usual: dict[str, tuple[Any, ...]], special: set[str], where: str
+) -> tuple[dict[str, int], list[Merge], set[str]]:
+    """The same of a file of any kind of BPE, which has these parts, settings and special tokens."""
+    data = json_in(text, where)
+    if not isinstance(data, dict) or not isinstance(data.get("model"), dict):
+        raise damaged(where, "no object with a `model`")
+    if (found := foreign(data, frame, usual)) is not None:
+        raise damaged(where, found)
+    model = data["model"]
+    vocab, merges = model.get("vocab"), model.get("merges")
+    if not isinstance(vocab, dict) or not isinstance(merges, list):
+        raise damaged(where, "a model without its vocab or merges")
+    added = data.get("added_tokens") or []
+    if not isinstance(added, list) or not all(isinstance(token, dict) for token in added):
+        raise damaged(where, f"added_tokens of {shown(added)}")
+    vocab, special = dict(vocab), set(special)
+    for token in added:
+        name, number = token.get("content"), token.get("id")
+        odd = name not in special and not plain_token(token)
+        if not isinstance(name, str) or odd or vocab.get(name, number) != number:
+            raise damaged(where, f"an added token {shown(token)}")
+        vocab[name] = number
+        special.add(name)
+    pairs: list[Merge] = []
+    for number, merge in enumerate(merges):
+        pair = merge.split(" ") if isinstance(merge, str) else merge
+        if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(piece, str) and piece for piece in pair):
+            raise damaged(f"{where}: model.merges[{number}]", f"{shown(merge)}, not two pieces")
+        pairs.append((pair[0], pair[1]))
+    return vocab, pairs, special
+
+
+def plain_token(token: Mapping[str, Any]) -> bool:
+    """Whether an added token is special, and looked for as it is written: others would cut texts in another way."""
+    name = token.get("content")
+    flags = any(token.get(flag) not in (False, None) for flag in ("single_word", "lstrip", "rstrip"))
+    return token.get("special") is True and not flags and isinstance(name, str) and not re.search(r"\s|^$", name)
+
+
+def foreign(data: dict[str, Any], frame: dict[str, str | None], usual: dict[str, tuple[Any, ...]]) -> str | None:
+    """What a tokenizer file holds besides parts of these types, with these values in their settings."""
+    for part, wanted in frame.items():
+        found = data[part].get("type") if isinstance(data.get(part), dict) else data.get(part)
+        if found != wanted and not (part == "model" and found is None and "merges" in data["model"]):
+            return f"{part} of type {shown(found)}"
+    for name, values in usual.items():
+        part, setting = name.split(".")
+        if data[part].get(setting) not in values:
+            return f"{part} with {setting} {shown(data[part].get(setting))}"
+    return None
+
+
+def json_in(text: str, where: str) -> Any:
+    """What a JSON text says."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise damaged(f"{where}:{error.lineno}:{error.colno}", f"text that is not JSON: {error.msg}") from None
+    except (ValueError, RecursionError) as error:
+        raise damaged(where, f"JSON that cannot be read: {error}") from None
+
+
+def text_in(path: str | Path) -> str:
+    """The text of a file of a tokenizer."""
+    try:
+        with open_file(path) as file:
+            data = file.read(LARGEST + 1)
+        if len(data) > LARGEST:
+            raise damaged(str(path), f"over {LARGEST:,} bytes")
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise damaged(f"{path}:byte {error.start}", "bytes that are not UTF-8") from None
+    except OSError as error:
+        raise UserError(f"this tokenizer cannot be read: {error.strerror}", where=str(path)) from None
+
+
+def damaged(where: str, found: str) -> UserError:
+    """The error for files that are no tokenizer of the kind that is asked for."""
+    return UserError(
+        "this tokenizer is damaged, or of another kind",
+        where=where,
+        found=found,
+        expected="a tokenizer.json, or vocab.json and merges.txt, as GPT or GPT-2 has them",
+        todo="copy the files again, from the folder of the model that they belong to",
+    )

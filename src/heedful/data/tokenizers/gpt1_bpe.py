@@ -1,0 +1,147 @@
+"""Byte pairs as the first GPT reads them (Radford et al., 2018): words in lower case, `</w>` where one ends."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from heedful.config import Config
+from heedful.data.tokenizers.byte_pairs import (
+    UNSET,
+    Merge,
+    Merged,
+    by_id,
+    damaged,
+    listing,
+    read_parts,
+)
+
+if TYPE_CHECKING:
+    import tokenizers
+
+UNKNOWN = "<unk>"
+SUFFIX = "</w>"
+# What a tokenizer.json of GPT's is made of; what it says of other things changes no ids.
+FRAME: dict[str, str | None] = {
+    "model": "BPE",
+    "normalizer": "BertNormalizer",
+    "pre_tokenizer": "BertPreTokenizer",
+    "decoder": "BPEDecoder",
+}
+USUAL: dict[str, tuple[Any, ...]] = {
+    "model.unk_token": (UNKNOWN,),
+    "model.end_of_word_suffix": (SUFFIX,),
+    **{
+        f"model.{setting}": UNSET
+        for setting in ("dropout", "continuing_subword_prefix", "fuse_unk", "byte_fallback", "ignore_merges")
+    },
+    **{f"normalizer.{setting}": (True,) for setting in ("clean_text", "handle_chinese_chars", "lowercase")},
+    "normalizer.strip_accents": (None, True),
+    "decoder.suffix": (SUFFIX,),
+}
+
+
+class WordEndFiles(Config):
+    """The pieces of the first GPT, or of one that was made like it."""
+
+    kind: Literal["word_end_files"] = "word_end_files"
+    file: str = Field(
+        min_length=1, description="a tokenizer.json; a vocab.json with merges.txt beside it; or their folder"
+    )
+    merges: str | None = Field(None, description="the file of the merges, where it lies elsewhere")
+
+    def read(self) -> WordEnds:
+        """The pieces of the files."""
+        return WordEnds.read(self.file, self.merges)
+
+    @property
+    def vocab(self) -> int:
+        """How many pieces there are."""
+        return self.read().vocab
+
+
+class WordEnds(Merged):
+    """A tokenizer of the first GPT's kind: case, accents and spacing are lost, and rare characters are unknown.
+
+    It has no token that ends a document, as the published one has none.
+    """
+
+    mark = UNKNOWN
+    end = None
+
+    @property
+    def unk(self) -> int:
+        """The token of what is unknown."""
+        return self._vocab[UNKNOWN]
+
+    @staticmethod
+    def _read(text: str, where: str) -> tuple[dict[str, int], Sequence[Merge], set[str]]:
+        return read_parts(text, FRAME, USUAL, {UNKNOWN}, where)
+
+    @staticmethod
+    def _checked(vocab: Any, special: set[str], where: str) -> dict[str, int]:
+        return checked_vocab(vocab, where)
+
+    @staticmethod
+    def _built(vocab: dict[str, int], merges: Sequence[Merge], special: Sequence[str]) -> tokenizers.Tokenizer:
+        return engine_of(vocab, merges, special)
+
+    def allowing(self, text: str) -> list[int]:
+        """The ids of a text; there is no special token that it could ask for."""
+        return self.ids([text])[0]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text that ids stand for, special tokens left out, without the space after its last word."""
+        return self.bytes(ids).decode().removesuffix(" ")
+
+    def files(self, context: int | None = None, starts: bool = False) -> dict[str, str]:
+        """The files that say the same of it to Hugging Face's OpenAIGPTTokenizer; `context` is the model's."""
+        settings: dict[str, Any] = {"tokenizer_class": "OpenAIGPTTokenizer", "unk_token": UNKNOWN}
+        if context is not None:
+            settings["model_max_length"] = context
+        return {
+            **listing(self._vocab, self._merges),
+            "tokenizer.json": self.json,
+            "tokenizer_config.json": json.dumps(settings, indent=2) + "\n",
+            "special_tokens_map.json": json.dumps({"unk_token": UNKNOWN}, indent=2) + "\n",
+        }
+
+    @cached_property
+    def _pieces(self) -> list[str]:
+        return list(self._vocab)
+
+    @cached_property
+    def _bytes(self) -> list[builtins.bytes]:
+        return [
+            b"" if number in self.special else piece.replace(SUFFIX, " ").encode()
+            for piece, number in self._vocab.items()
+        ]
+
+
+def engine_of(vocab: dict[str, int], merges: Sequence[Merge], special: Sequence[str]) -> tokenizers.Tokenizer:
+    """The package's tokenizer of some pieces and merges.
+
+    It cuts words at `<` and `>` before it merges, so that no text can spell `<unk>`.
+    """
+    from tokenizers import Tokenizer as Engine
+    from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+    engine = Engine(models.BPE(vocab, list(merges), unk_token=UNKNOWN, end_of_word_suffix=SUFFIX))
+    engine.normalizer = normalizers.BertNormalizer(lowercase=True)
+    engine.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    engine.decoder = decoders.BPEDecoder(suffix=SUFFIX)
+    engine.add_special_tokens(list(special))
+    return engine
+
+
+def checked_vocab(vocab: Any, where: str) -> dict[str, int]:
+    """A vocabulary in the order of its ids, if they have no gaps and `<unk>` is there."""
+    ordered = by_id(vocab, where)
+    if UNKNOWN not in ordered:
+        raise damaged(where, f"{len(ordered):,} pieces, but none is {UNKNOWN}")
+    return ordered

@@ -1,0 +1,368 @@
+"""Word pieces as BERT reads them: its own special tokens, and the layout of one text or of a pair.
+
+A file of another make is not handed to the `tokenizers` package: its pieces and settings are read, checked, and built
+anew, so that nothing in it can act.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+from pydantic import Field
+
+from heedful.config import Config
+from heedful.data.tokenizers.tokenizer import LARGEST, MOST, Encoding, WordPiece, clean, piece_trainer
+from heedful.errors import UserError, shown
+from heedful.files.reading import open_file
+
+if TYPE_CHECKING:
+    import tokenizers
+
+NAMES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+PREFIX = "##"  # of a piece that continues a word
+LONGEST_WORD = 100  # characters; a longer word is unknown, as published
+SETTINGS = ("clean_text", "handle_chinese_chars", "lowercase")  # of a normalizer, besides strip_accents
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of an added token
+
+
+class Added(NamedTuple):
+    """A token that is kept whole wherever a text spells it, such as `[E1]`, and how it is looked for."""
+
+    content: str
+    single_word: bool = False  # not within a word
+    lstrip: bool = False  # with the spaces before it
+    rstrip: bool = False  # with those after it
+    normalized: bool = False  # in the text as the normalizer leaves it
+    special: bool = True
+
+
+class PieceFile(Config):
+    """Word pieces that somebody has learned before."""
+
+    kind: Literal["pieces"] = "pieces"
+    file: str = Field(min_length=1, description="a vocab.txt, or a tokenizer.json of BERT's kind")
+    lowercase: bool = Field(True, description="make texts lower case first; a tokenizer.json says so itself")
+
+    def read(self) -> WordPieces:
+        """The pieces of the file."""
+        if self.file.endswith(".json"):
+            return WordPieces.load(self.file)
+        return WordPieces.of(read_vocab(self.file), self.lowercase, self.file)
+
+    @property
+    def vocab(self) -> int:
+        """How many there are."""
+        return self.read().vocab
+
+
+class Parts(NamedTuple):
+    """What a tokenizer is made of, as its file says it."""
+
+    vocab: dict[str, int]
+    normalizer: dict[str, bool | None]
+    longest: int  # characters of a word; a longer one is unknown
+    added: dict[int, Added]  # by their ids; not the special tokens of every BERT
+
+
+class WordPieces:
+    """A tokenizer of BERT's kind; text that spells one of its own special tokens, as `[MASK]`, is ordinary text to it.
+
+    Tokens that were added to it are kept whole.
+    """
+
+    def __init__(self, text: str, where: str) -> None:
+        """Build it from the text of a tokenizer file; `where` is what errors name."""
+        self._begin(read_parts(json_in(text, where), where), where)
+
+    @classmethod
+    def of(cls, pieces: Sequence[str], lowercase: bool, where: str) -> WordPieces:
+        """A tokenizer of the lines of a vocab.txt, normalised as published: lower case takes accents off too."""
+        normalizer = {"strip_accents": None, **dict.fromkeys(SETTINGS, True), "lowercase": lowercase}
+        return cls.made(Parts(numbered(pieces, where), normalizer, LONGEST_WORD, {}), where)
+
+    @classmethod
+    def made(cls, parts: Parts, where: str) -> WordPieces:
+        """A tokenizer of its parts."""
+        found = cls.__new__(cls)
+        found._begin(parts, where)
+        return found
+
+    @classmethod
+    def train(cls, config: WordPiece, texts: Iterable[str]) -> WordPieces:
+        """Learn the pieces of some texts, the same ones each time."""
+        corpus = [clean(text)[0] for text in texts]
+        if not any(map(str.strip, corpus)):
+            raise UserError("there is no text to train a tokenizer on", where="tokenizer", found=f"{len(corpus)} texts")
+        settings = {"strip_accents": None, **dict.fromkeys(SETTINGS, True), "lowercase": config.lowercase}
+        engine = engine_of(list(NAMES), settings, LONGEST_WORD)
+        try:
+            engine.train_from_iterator(corpus, piece_trainer(config, engine, corpus, NAMES))
+        except Exception as error:  # the package raises nothing more special
+            raise UserError(
+                f"the tokenizer cannot be trained: {error}",
+                where="tokenizer.vocab",
+                found=str(config.vocab),
+                todo="raise tokenizer.vocab, or give more text",
+            ) from None
+        return cls.of([str(engine.id_to_token(number)) for number in range(engine.get_vocab_size())],
+                      config.lowercase, "tokenizer")  # fmt: skip
+
+    @classmethod
+    def load(cls, path: str | Path) -> WordPieces:
+        """Read a tokenizer.json, of Heedful's or of Hugging Face's make."""
+        return cls(_text_in(path), str(path))
+
+    def _begin(self, parts: Parts, where: str) -> None:
+        pieces, added = listed(parts.vocab, where), placed(parts, where)
+        engine = engine_of(pieces, parts.normalizer, parts.longest, added)
+        vocab = engine.get_vocab()
+        self.json: str = engine.to_str()
+        self.vocab: int = engine.get_vocab_size()
+        self.pad, self.unk, self.cls, self.sep, self.mask = (vocab[name] for name in NAMES)
+        self.special = frozenset(vocab[name] for name in (*NAMES, *(one.content for one in added if one.special)))
+        if added:  # which are found in texts, as special tokens are not
+            engine = engine_of(pieces, parts.normalizer, parts.longest, [one._replace(special=False) for one in added])
+        self._engine = engine
+        engine.encode_special_tokens = True  # the package means: encode their text as any other
+
+    @property
+    def sha256(self) -> str:
+        """What tells this tokenizer from any other."""
+        return hashlib.sha256(self.json.encode()).hexdigest()
+
+    @property
+    def lowercase(self) -> bool:
+        """Whether texts are made lower case first."""
+        return bool(self._engine.normalizer.lowercase)
+
+    def encode(self, text: str) -> Encoding:
+        """The pieces of a text, without special tokens."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Encoding]:
+        """The pieces of each text."""
+        cleaned = [clean(text) for text in texts]
+        found = self._engine.encode_batch([text for text, _ in cleaned], add_special_tokens=False)
+        return [
+            Encoding(one.ids, one.offsets, self.pieces(one.ids), replaced)
+            for one, (_, replaced) in zip(found, cleaned, strict=True)
+        ]
+
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text alone, which is quicker than `encode_batch`."""
+        found = self._engine.encode_batch_fast([clean(text)[0] for text in texts], add_special_tokens=False)
+        return [one.ids for one in found]
+
+    def words(self, words: Sequence[str]) -> list[list[int]]:
+        """The ids of each word; of a word that nothing is left of, the unknown one."""
+        return [ids or [self.unk] for ids in self.ids(words)]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text that ids stand for, special tokens left out."""
+        return str(self._engine.decode([number for number in ids if number not in self.special]))
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """How each id reads."""
+        return [self._pieces[number] for number in ids]
+
+    @cached_property
+    def _pieces(self) -> list[str]:
+        return [str(self._engine.id_to_token(number)) for number in range(self.vocab)]
+
+
+def pieces_of(config: WordPiece | PieceFile, texts: Iterable[str]) -> WordPieces:
+    """The pieces that a recipe asks for: learned from the texts, or read."""
+    return config.read() if isinstance(config, PieceFile) else WordPieces.train(config, texts)
+
+
+class Marks(Protocol):
+    """What stands before a text, and after each."""
+
+    cls: int
+    sep: int
+
+
+def joined(
+    tokenizer: Marks, a: Sequence[int], b: Sequence[int] | None = None, *, last_sep: bool = True
+) -> tuple[list[int], list[int]]:
+    """`[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, and the segment of each token: 0, from B on 1.
+
+    Without the last one, a pair is `[CLS] A [SEP] B`.
+    """
+    first = [tokenizer.cls, *a, tokenizer.sep]
+    second = [] if b is None else [*b, *[tokenizer.sep] * last_sep]
+    return [*first, *second], [0] * len(first) + [1] * len(second)
+
+
+def cut_pair(a: Sequence[int], b: Sequence[int], room: int) -> tuple[Sequence[int], Sequence[int]]:
+    """Both without so many of their last tokens that they have room together, as the `tokenizers` package cuts them.
+
+    The longer one is cut to the length of the other, then both to the same; if one token is left over, the longer one
+    keeps it, or the second of two that are equally long.
+    """
+    if len(a) + len(b) <= room:
+        return a, b
+    shorter = min(len(a), len(b), room // 2)
+    kept = room - shorter
+    return (a[:kept], b[:shorter]) if len(a) > len(b) else (a[:shorter], b[:kept])
+
+
+def engine_of(
+    pieces: Sequence[str], normalizer: dict[str, Any], longest: int, added: Sequence[Added] = ()
+) -> tokenizers.Tokenizer:
+    """The package's tokenizer of some pieces, by their place; it also knows BERT's layout, for whoever reads its file.
+
+    A word is cut at brackets before it is looked up, so that no text can spell a special token.
+    """
+    from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+    from tokenizers import Tokenizer as Engine
+
+    vocab = {piece: number for number, piece in enumerate(pieces)}
+    engine = Engine(
+        models.WordPiece(vocab, unk_token="[UNK]", max_input_chars_per_word=longest, continuing_subword_prefix=PREFIX)
+    )
+    engine.normalizer = normalizers.BertNormalizer(**normalizer)
+    engine.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    engine.decoder = decoders.WordPiece(prefix=PREFIX)
+    engine.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(name, vocab[name]) for name in ("[CLS]", "[SEP]")],
+    )  # fmt: skip
+    engine.add_special_tokens(list(NAMES))
+    engine.add_tokens([AddedToken(one.content, **dict(zip(FLAGS, one[1:], strict=True))) for one in added])
+    return engine
+
+
+def numbered(pieces: Sequence[str], where: str) -> dict[str, int]:
+    """The lines of a vocab.txt by their places, if none is there twice."""
+    vocab = {piece: number for number, piece in enumerate(pieces)}
+    if len(vocab) < len(pieces):
+        twice = next(piece for number, piece in enumerate(pieces) if vocab[piece] != number)
+        raise _damaged(f"{where}:{vocab[twice] + 1}", f"the piece {shown(twice)} for the second time")
+    return vocab
+
+
+def placed(parts: Parts, where: str) -> list[Added]:
+    """The added tokens in the order of their ids, if these are pieces' own or go on where the pieces end."""
+    end, seen = len(parts.vocab), set[str]()
+    for number, token in sorted(parts.added.items()):
+        here = parts.vocab.get(token.content, end)
+        if number != here or not token.content or token.content in seen or clean(token.content)[1]:
+            raise _damaged(where, f"the added token {shown(token.content)} with the id {number:,}, not {here:,}")
+        end += here == end
+        seen.add(token.content)
+    return [parts.added[number] for number in sorted(parts.added)]
+
+
+def listed(vocab: dict[str, int], where: str) -> list[str]:
+    """The pieces of a vocabulary by their number, if they are numbered without gaps and the special ones are there."""
+    if len(vocab) > MOST:
+        raise _damaged(where, f"{len(vocab):,} pieces")
+    bad = next((piece for piece, number in vocab.items() if type(number) is not int), None)
+    if bad is not None or sorted(vocab.values()) != list(range(len(vocab))):
+        raise _damaged(where, f"ids with gaps or doubles among {len(vocab):,} pieces")
+    if lacking := [name for name in NAMES if name not in vocab]:
+        raise _damaged(where, f"{len(vocab):,} pieces, but none is {' or '.join(lacking)}")
+    if lone := next((piece for piece in vocab if clean(piece)[1]), None):
+        raise _damaged(where, f"the piece {shown(lone)}, which is no text")
+    return sorted(vocab, key=vocab.__getitem__)
+
+
+def read_parts(data: dict[str, Any], where: str) -> Parts:
+    """What a tokenizer file says, each part checked.
+
+    Padding, truncation and layout of the file are passed over: here they are asked for, never done unasked.
+    """
+    model, normalizer = data["model"], data["normalizer"]
+    for part, wanted in (
+        ("model", "WordPiece"),
+        ("normalizer", "BertNormalizer"),
+        ("pre_tokenizer", "BertPreTokenizer"),
+    ):
+        found = data[part].get("type") if isinstance(data.get(part), dict) else None
+        if found != wanted and not (part == "model" and found is None and "continuing_subword_prefix" in model):
+            raise _damaged(where, f"{part} of type {shown(found)}")
+    for setting, usual in (("unk_token", "[UNK]"), ("continuing_subword_prefix", PREFIX)):
+        if model.get(setting, usual) != usual:
+            raise _damaged(where, f"a model with {setting} {shown(model[setting])}")
+    longest = model.get("max_input_chars_per_word", LONGEST_WORD)
+    if type(longest) is not int or not 1 <= longest <= 100_000:
+        raise _damaged(where, f"a model with max_input_chars_per_word {shown(longest)}")
+    settings = {name: normalizer.get(name, True) for name in SETTINGS}
+    accents = normalizer.get("strip_accents")
+    if not all(isinstance(value, bool) for value in settings.values()) or not isinstance(accents, bool | None):
+        raise _damaged(where, f"a normalizer of {shown(normalizer)}")
+    tokens = data.get("added_tokens") or []
+    if not isinstance(tokens, list):
+        raise _damaged(where, f"added_tokens of {shown(tokens)}")
+    added = dict(added_token(token, where) for token in tokens)
+    return split(model.get("vocab"), {**settings, "strip_accents": accents}, longest, added, where)
+
+
+def json_in(text: str, where: str) -> dict[str, Any]:
+    """The object in a tokenizer file, if it has a model and a normalizer."""
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise _damaged(f"{where}:{error.lineno}:{error.colno}", f"text that is not JSON: {error.msg}") from None
+    except (ValueError, RecursionError) as error:
+        raise _damaged(where, f"JSON that cannot be read: {error}") from None
+    if not isinstance(data, dict) or not all(isinstance(data.get(part), dict) for part in ("model", "normalizer")):
+        raise _damaged(where, "no object with a `model` and a `normalizer`")
+    return data
+
+
+def added_token(token: Any, where: str, number: Any = None) -> tuple[int, Added]:
+    """The id and the settings of an added token as files write it; the id may be known from elsewhere."""
+    if not isinstance(token, dict) or not isinstance(token.get("content"), str):
+        raise _damaged(where, f"an added token {shown(token)}")
+    number, flags = token.get("id", number), {name: token[name] for name in FLAGS if name in token}
+    if type(number) is not int or not 0 <= number < MOST or not all(type(flag) is bool for flag in flags.values()):
+        raise _damaged(where, f"an added token {shown(token)}")
+    special = flags.get("special", False)
+    return number, Added(token["content"], **{"normalized": not special, "special": special, **flags})
+
+
+def split(vocab: Any, normalizer: dict[str, bool | None], longest: int, added: dict[int, Added], where: str) -> Parts:
+    """The parts of a tokenizer: special tokens of every BERT that were added count as pieces."""
+    if not isinstance(vocab, dict):
+        raise _damaged(where, "a model without its vocab")
+    own = {token.content: number for number, token in added.items() if token.content in NAMES}
+    if wrong := next((name for name, number in own.items() if vocab.get(name, number) != number), None):
+        raise _damaged(where, f"the added token {shown(wrong)} with another id than the piece")
+    others = {number: token for number, token in added.items() if token.content not in NAMES}
+    return Parts(vocab | own, normalizer, longest, others)
+
+
+def read_vocab(path: str | Path) -> list[str]:
+    """The lines of a vocab.txt, a piece each."""
+    return [line.removesuffix("\r") for line in _text_in(path).removesuffix("\n").split("\n")]
+
+
+def _text_in(path: str | Path) -> str:
+    try:
+        with open_file(path) as file:
+            data = file.read(LARGEST + 1)
+        if len(data) > LARGEST:
+            raise _damaged(str(path), f"over {LARGEST:,} bytes")
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise _damaged(f"{path}:byte {error.start}", "bytes that are not UTF-8") from None
+    except OSError as error:
+        raise UserError(f"this tokenizer cannot be read: {error.strerror}", where=str(path)) from None
+
+
+def _damaged(where: str, found: str) -> UserError:
+    """The error for a file that is no tokenizer of BERT's kind."""
+    return UserError(
+        "this is no tokenizer of BERT's kind, or it is damaged",
+        where=where,
+        found=found,
+        expected="a tokenizer.json or vocab.txt of word pieces with " + " ".join(NAMES),
+        todo="copy the file again, from the folder of the model that it belongs to",
+    )

@@ -1,0 +1,255 @@
+"""Trees to batches that are computed level by level, all trees of a batch at once.
+
+A node's level is its distance from the root of its tree. All trees of a batch have their roots on the same level, so
+that the children of a level are the whole level below it, and a batch takes as many steps as its deepest tree is deep.
+
+B trees, N nodes, L leaves, W nodes with a word.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from heedful.data.order import permutation
+from heedful.data.tokenizers.words import Words
+from heedful.data.trees.treebank import NOTHING, Tree
+from heedful.errors import UserError
+
+POOL = 32  # batches' worth of trees that are sorted together: more waste fewer steps, fewer are more random
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class TreeBatch:
+    """Trees side by side: first all leaves, then all inner nodes, of each the deepest level first.
+
+    Within a level, inner nodes stand before leaves: that is the order of `parents` and `places`.
+    """
+
+    words: Tensor  # (W,) long, of all leaves, then of the inner nodes that have a word
+    inner: Tensor  # (W - L,) long, which of the inner nodes these are
+    labels: Tensor  # (N,) long, NOTHING where there is none
+    parents: Tensor  # (N - B,) long, the parent's place in the level above, level by level
+    places: Tensor  # (N - B,) long, which child of its parent, the first being 0
+    roots: Tensor  # (B,) long, where each tree's root stands among all nodes
+    nodes: Tensor  # (N,) long, the place each node has when the trees stand end to end, children first
+    indices: Tensor  # (B,) long, where each tree stood in the list that was encoded, -1 for none
+    leaf_counts: tuple[int, ...]  # of each level, the deepest first
+    inner_counts: tuple[int, ...]
+    widest: int  # no node has more children
+    tokens: int  # labelled nodes
+
+    def to(self, device: torch.device | str, non_blocking: bool = True) -> TreeBatch:
+        """The same batch on a device."""
+        return TreeBatch(
+            self.words.to(device, non_blocking=non_blocking),
+            self.inner.to(device, non_blocking=non_blocking),
+            self.labels.to(device, non_blocking=non_blocking),
+            self.parents.to(device, non_blocking=non_blocking),
+            self.places.to(device, non_blocking=non_blocking),
+            self.roots.to(device, non_blocking=non_blocking),
+            self.nodes.to(device, non_blocking=non_blocking),
+            self.indices.to(device, non_blocking=non_blocking),
+            self.leaf_counts,
+            self.inner_counts,
+            self.widest,
+            self.tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedTrees:
+    """All trees of a split, end to end, children before parents."""
+
+    words: Ints  # (N,) ids, -1 where there is no word
+    labels: Ints  # (N,)
+    parents: Ints  # (N,) where the parent stands, -1 for a root
+    places: Ints  # (N,) which child of its parent a node is
+    levels: Ints  # (N,) how far below the root
+    counts: Ints  # (N,) children
+    starts: Ints  # (B + 1,)
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def dropped(self) -> int:
+        """How many trees were left out: none, since a tree may have any size."""
+        return 0
+
+    @property
+    def sizes(self) -> Ints:
+        """The nodes of each tree."""
+        return np.diff(self.starts)
+
+    @property
+    def depths(self) -> Ints:
+        """The levels of each tree."""
+        return np.maximum.reduceat(self.levels, self.starts[:-1]) + 1
+
+    @property
+    def sha256(self) -> str:
+        """A name for exactly these trees in this order."""
+        arrays = (self.words, self.labels, self.parents, self.places, self.starts)
+        return hashlib.sha256(b"".join(hashlib.sha256(array.tobytes()).digest() for array in arrays)).hexdigest()
+
+    def batch(self, rows: Ints) -> TreeBatch:
+        """Some trees as one batch; of no trees, one leaf without a label, from which there is nothing to learn."""
+        if not len(rows):
+            nothing = encode_trees([Tree((NOTHING,), ("",), ((),))], None)
+            empty = nothing.batch(np.zeros(1, np.int64))
+            empty.indices.fill_(-1)
+            return empty
+        sizes = self.starts[rows + 1] - self.starts[rows]  # (B,)
+        ends = np.cumsum(sizes)
+        shift = np.repeat(self.starts[rows] - (ends - sizes), sizes)  # (N,)
+        at = np.arange(ends[-1]) + shift  # (N,) where each node stands among all trees
+        levels, leaf = self.levels[at], self.counts[at] == 0
+        order = np.lexsort((-levels, ~leaf))  # (N,) as the batch has its nodes
+        where = np.empty_like(order)
+        where[order] = np.arange(len(order))
+        up = np.lexsort((leaf, -levels))  # (N,) level by level
+        depth = int(levels.max()) + 1
+        all_counts = np.bincount(depth - 1 - levels, minlength=depth)
+        leaf_counts = np.bincount(depth - 1 - levels[leaf], minlength=depth)
+        place = np.empty_like(up)
+        place[up] = np.arange(len(up)) - np.repeat(np.cumsum(all_counts) - all_counts, all_counts)
+        below = up[: len(up) - len(rows)]  # all but the roots
+        words = self.words[at][order]
+        leaves = int(leaf.sum())
+        inner = np.flatnonzero(words[leaves:] >= 0)
+        labels = self.labels[at][order]
+        return TreeBatch(
+            words=torch.from_numpy(np.concatenate([words[:leaves], words[leaves:][inner]])),
+            inner=torch.from_numpy(inner),
+            labels=torch.from_numpy(labels),
+            parents=torch.from_numpy(place[(self.parents[at] - shift)[below]]),
+            places=torch.from_numpy(self.places[at][below]),
+            roots=torch.from_numpy(where[ends - 1]),
+            nodes=torch.from_numpy(order),
+            indices=torch.from_numpy(np.array(rows)),
+            leaf_counts=tuple(leaf_counts.tolist()),
+            inner_counts=tuple((all_counts - leaf_counts).tolist()),
+            widest=int(self.counts[at].max()),
+            tokens=int(np.count_nonzero(labels != NOTHING)),
+        )
+
+    def in_order(self, batch_nodes: int) -> Iterator[TreeBatch]:
+        """Every tree once, for evaluation: the largest first, so that a lack of memory shows at once."""
+        sizes = self.sizes
+        for rows in reversed(cut(by_size(np.arange(len(self)), sizes, self.depths), sizes, batch_nodes)):
+            yield self.batch(rows)
+
+
+class TreeBatches:
+    """The endless sequence of training batches; which one comes at a position depends on the seed alone."""
+
+    kind: ClassVar = TreeBatch
+    steady: ClassVar = False  # hardly two batches have the same shape
+    alike: ClassVar = False
+
+    def __init__(self, encoded: EncodedTrees, seed: int, batch_nodes: int) -> None:
+        self.encoded = encoded
+        self.seed = seed
+        self.batch_nodes = batch_nodes
+        self._sizes, self._depths = encoded.sizes, encoded.depths
+        self._labelled = np.add.reduceat(encoded.labels != NOTHING, encoded.starts[:-1], dtype=np.int64)
+        self._starts = [0]  # position of the first batch of each epoch that was looked at
+        self._plans: dict[int, list[Ints]] = {}  # of the two epochs that were last looked at
+
+    def at(self, position: int, part: int = 0, parts: int = 1) -> TreeBatch:
+        """The batch at a position, counted from 0 over all epochs, or one part of it, which may hold no tree."""
+        return self.encoded.batch(self._rows(position)[part::parts])
+
+    def tokens(self, position: int) -> int:
+        """How many labelled nodes the whole batch at a position has."""
+        return int(self._labelled[self._rows(position)].sum())
+
+    def epoch_of(self, position: int) -> int:
+        """The epoch, counted from 0, that the batch at a position belongs to."""
+        while self._starts[-1] <= position:
+            self._starts.append(self._starts[-1] + len(self._planned(len(self._starts) - 1)))
+        return bisect_right(self._starts, position) - 1
+
+    def _rows(self, position: int) -> Ints:
+        epoch = self.epoch_of(position)
+        return self._planned(epoch)[position - self._starts[epoch]]
+
+    def _planned(self, epoch: int) -> list[Ints]:
+        if epoch not in self._plans:
+            latest = list(self._plans.items())[-1:]
+            plan = plan_trees(self._sizes, self._depths, self.seed, epoch, self.batch_nodes)
+            self._plans = dict([*latest, (epoch, plan)])
+        return self._plans[epoch]
+
+
+def encode_trees(trees: Sequence[Tree], words: Words | None) -> EncodedTrees:
+    """The trees with words as ids; without a list of words, every word is unknown."""
+    starts = np.cumsum([0, *map(len, trees)], dtype=np.int64)
+    total = int(starts[-1])
+    parents, places, levels = [-1] * total, [0] * total, [0] * total
+    for start, tree in zip(starts.tolist(), trees, strict=False):
+        for node in reversed(range(len(tree))):  # parents before children
+            for place, child in enumerate(tree.children[node]):
+                parents[start + child], places[start + child] = start + node, place
+                levels[start + child] = levels[start + node] + 1
+    ids = np.array([_id(word, words) for tree in trees for word in tree.words], np.int64)
+    counts = np.array([len(some) for tree in trees for some in tree.children], np.int64)
+    if (bare := np.flatnonzero((ids < 0) & (counts == 0))).size:
+        row = int(np.searchsorted(starts, bare[0], side="right")) - 1
+        found = f"neither a word nor children at node {bare[0] - starts[row] + 1}"
+        raise UserError("a leaf has no word", where=f"tree {row + 1}", found=found)
+    return EncodedTrees(
+        words=ids,
+        labels=np.array([label for tree in trees for label in tree.labels], np.int64),
+        parents=np.array(parents, np.int64),
+        places=np.array(places, np.int64),
+        levels=np.array(levels, np.int64),
+        counts=counts,
+        starts=starts,
+    )
+
+
+def _id(word: str | None, words: Words | None) -> int:
+    if word is None:
+        return -1
+    return Words.unk if words is None else words.id(word)
+
+
+def plan_trees(sizes: Ints, depths: Ints, seed: int, epoch: int, batch_nodes: int) -> list[Ints]:
+    """The batches of an epoch as row numbers: shuffle, sort by depth in pools, cut by budget, shuffle in each pool."""
+    order = permutation(seed, epoch, len(sizes))  # (B,)
+    size = max(1, int(POOL * batch_nodes / float(sizes.mean())))
+    batches = []
+    for number, start in enumerate(range(0, len(order), size)):
+        pool = cut(by_size(order[start : start + size], sizes, depths), sizes, batch_nodes)
+        batches += [pool[place] for place in permutation(seed, epoch, len(pool), stream=1 + number)]
+    return batches
+
+
+def by_size(rows: Ints, sizes: Ints, depths: Ints) -> Ints:
+    """Rows by their depth, then by their size; equal ones stay in the order they came in."""
+    return rows[np.lexsort((sizes[rows], depths[rows]))]
+
+
+def cut(rows: Ints, sizes: Ints, batch_nodes: int) -> list[Ints]:
+    """Rows cut so that the nodes of each part stay in the budget; a tree too large is alone."""
+    ends = np.cumsum(sizes[rows])
+    batches = []
+    start = 0
+    while start < len(rows):
+        before = int(ends[start - 1]) if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + batch_nodes, side="right")))
+        batches.append(rows[start:stop])
+        start = stop
+    return batches

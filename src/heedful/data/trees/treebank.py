@@ -1,0 +1,182 @@
+"""Trees of words from files in the format of the Penn Treebank, one a line: `(3 (2 It) (4 (2 's) (4 great)))`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from pydantic import Field
+
+from heedful.config import Config
+from heedful.data.formats.sources import SPLITS, Name, Split, lines, missing_files, no_data
+from heedful.errors import UserError, shown
+
+PIECES = re.compile(r"[()]|[^ \t()]+")  # a word may hold other white space, such as the "2 1/2" of some reviews
+ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}", "``": '"', "''": '"'}
+DEEPEST = 1000  # levels; the cost of a batch is that of its deepest tree
+NOTHING = -100  # the label of a node that has none
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Nodes with their children before them, the root last; node n is labels[n], words[n], children[n]."""
+
+    labels: tuple[int, ...]  # NOTHING: this node has none
+    words: tuple[str | None, ...]  # None: this node has none
+    children: tuple[tuple[int, ...], ...]  # from left to right
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def text(self) -> str:
+        """Its words with a space between, in the order of the nodes."""
+        return " ".join(word for word in self.words if word is not None)
+
+
+class Trees(NamedTuple):
+    """The trees of one split, and how many lines were blank."""
+
+    trees: list[Tree]
+    skipped: int
+
+
+class SentimentTrees(Config):
+    """Files of labelled trees, and a file of word vectors to begin from."""
+
+    kind: Literal["trees"] = "trees"
+    root: Name = Field(".", description="folder that the files are in, seen from the current one")
+    longest: int = Field(100_000, ge=1, le=100_000_000, description="characters that a line may have")
+    train: Name = Field(description="file to learn from, one tree a line")
+    valid: Name = Field(description="file to watch progress on")
+    test: Name | None = Field(None, description="file for the final figure")
+    classes: int = Field(5, ge=2, le=10_000, description="labels are whole numbers from 0 to one less than this")
+    vectors: Name | None = Field(None, description="file of word vectors, a word and its numbers a line, as GloVe's")
+
+    def file(self, split: Split) -> Path | None:
+        """The file of a split, if it is given."""
+        name = {"train": self.train, "valid": self.valid, "test": self.test}[split]
+        return None if name is None else Path(self.root, name)
+
+    @property
+    def vectors_file(self) -> Path | None:
+        """The file of word vectors, if it is given."""
+        return None if self.vectors is None else Path(self.root, self.vectors)
+
+    def read(self, split: Split) -> Trees:
+        """The trees of a split, with a count of blank lines."""
+        path = self.file(split)
+        if path is None:
+            raise no_data(split)
+        return read_trees(path, self.longest, self.classes)
+
+    def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
+        """What a look at the files of some splits, without reading, already shows to be wrong.
+
+        The word vectors go with the training set: nothing else begins from them.
+        """
+        return missing_files(self.root, [*map(self.file, splits), self.vectors_file if "train" in splits else None])
+
+
+class WordsConfig(Config):
+    """Which words are known by themselves; all others are one, the unknown word."""
+
+    kind: Literal["words"] = "words"
+    lowercase: bool = Field(True, description="make words lower case first")
+    at_least: int = Field(1, ge=1, description="times a word without a vector must stand in the training data")
+    known: int = Field(
+        50_000, ge=0, le=10_000_000, description="words, from the top of the file of vectors, known in any case"
+    )
+
+
+def read_trees(path: Path, longest: int, classes: int | None) -> Trees:
+    """Every tree of a file, blank lines left out."""
+    trees = []
+    skipped = 0
+    for number, line in enumerate(lines(path, longest), start=1):
+        if line.strip():
+            trees.append(parse_tree(line, f"{path}:{number}", classes))
+        else:
+            skipped += 1
+    if not trees:
+        raise UserError(
+            "there is no tree to read", where=str(path), found=f"{skipped} blank lines", expected="one tree a line"
+        )
+    return Trees(trees, skipped)
+
+
+@dataclass(slots=True)
+class _Open:
+    """A node whose bracket is still open."""
+
+    place: int  # of its bracket
+    label: int | None = None
+    word: str | None = None
+    children: tuple[int, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        return self.word is None and not self.children
+
+
+def parse_tree(line: str, where: str, classes: int | None) -> Tree:
+    """The tree that a line spells; without a number of classes, labels may be any words, and are not kept."""
+    labels: list[int] = []
+    words: list[str | None] = []
+    children: list[tuple[int, ...]] = []
+    path: list[_Open] = []  # from the root to the node that is being read
+
+    def wrong(message: str, place: int, found: str, expected: str) -> UserError:
+        return UserError(message, where=f"{where}:{place + 1}", found=found, expected=expected)
+
+    for match in PIECES.finditer(line):
+        piece, place = match[0], match.start()
+        if labels and not path:
+            raise wrong("there is text after the tree", place, shown(line[place:]), "one tree a line")
+        node = path[-1] if path else None
+        if node is None and piece != "(":
+            raise wrong("a tree begins with a bracket", place, shown(piece), "(label ...)")
+        if node is not None and node.label is None:
+            node.label = _label(piece, f"{where}:{place + 1}", classes)
+        elif piece == "(":
+            if node is not None and node.word is not None:
+                raise wrong("a node holds a word or nodes, not both", place, f"a node after {shown(node.word)}", ")")
+            if len(path) == DEEPEST:
+                raise wrong("this tree is too deep", place, f"level {DEEPEST + 1:,}", f"at most {DEEPEST:,} levels")
+            path.append(_Open(place))
+        elif piece == ")":
+            assert node is not None and node.label is not None
+            if node.empty:
+                raise wrong("this node is empty", node.place, shown(line[node.place : place + 1]), "(label word)")
+            path.pop()
+            labels.append(node.label)
+            words.append(node.word)
+            children.append(node.children)
+            if path:
+                path[-1].children += (len(labels) - 1,)
+        else:
+            assert node is not None
+            if not node.empty:
+                raise wrong("a leaf holds one word", place, f"{shown(piece)} besides", "(label word)")
+            node.word = ESCAPES.get(piece, piece.replace("\\/", "/").replace("\\*", "*"))
+    if path:
+        found = f"the end of the line, {len(path)} bracket{'s' * (len(path) > 1)} still open"
+        raise wrong("this bracket is not closed", path[-1].place, found, "as many ) as (")
+    if not labels:
+        raise wrong("there is no tree", 0, "a blank line", "(label ...)")
+    return Tree(tuple(labels), tuple(words), tuple(children))
+
+
+def _label(piece: str, where: str, classes: int | None) -> int:
+    """The label that stands after an opening bracket."""
+    if piece in ("(", ")"):
+        raise UserError("a label is missing", where=where, found=shown(piece), expected="(label word) or (label nodes)")
+    if classes is None:
+        return NOTHING
+    if not (piece.isascii() and piece.isdigit() and len(piece) < 10 and int(piece) < classes):
+        expected = f"a whole number from 0 to {classes - 1}"
+        raise UserError("this is no label", where=where, found=shown(piece), expected=expected)
+    return int(piece)

@@ -1,0 +1,92 @@
+"""The explorer's server: the page, its files, and the answers to its questions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.concurrency import run_in_threadpool
+
+from heedful.errors import UserError
+from heedful.explore.export import Wish, page_of
+from heedful.explore.server.guard import Refused, read_json
+from heedful.explore.server.page import built
+from heedful.explore.subjects import Explorer, asked
+
+LONGEST = 50.0  # seconds for a file; what takes longer is refused, and works on for nobody
+READ = ["GET", "HEAD"]
+TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+
+
+def application(explorer: Explorer) -> FastAPI:
+    """The routes: nothing of the disk can be asked for but the page's own files, which are read at the start."""
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    files = built()
+
+    @app.api_route("/", methods=READ)
+    async def index() -> Response:
+        return Response(files["index.html"], media_type="text/html; charset=utf-8")
+
+    @app.api_route("/assets/{name}", methods=READ)
+    async def asset(name: str) -> Response:
+        found = files.get(f"assets/{name}")
+        if found is None:
+            return refused(404, "there is no such file")
+        return Response(found, media_type=TYPES.get(Path(name).suffix, "application/octet-stream") + "; charset=utf-8")
+
+    @app.get("/api/about")
+    async def about() -> Response:
+        return await answered(explorer, lambda: json.dumps(explorer.about()).encode(), "application/json")
+
+    @app.post("/api/export")
+    async def export(request: Request) -> Response:
+        body = await request.body()
+        read_json(body)
+        kind = "text/html; charset=utf-8"
+        return await answered(explorer, lambda: page_of(explorer, asked(Wish, body), LONGEST).encode(), kind)
+
+    @app.post("/api/{view}/{call}")
+    async def ask(view: str, call: str, request: Request) -> Response:
+        body = await request.body()
+        read_json(body)
+        return await answered(explorer, lambda: explorer.answer(view, call, body), "application/octet-stream")
+
+    @app.exception_handler(Refused)
+    async def refuse(request: Request, error: Refused) -> Response:
+        return refused(error.status, error.message)
+
+    @app.exception_handler(404)
+    async def lost(request: Request, error: Any) -> Response:
+        return refused(404, "there is nothing here")
+
+    @app.exception_handler(405)
+    async def other_way(request: Request, error: Any) -> Response:
+        return refused(405, "this is asked for in another way")
+
+    return app
+
+
+async def answered(explorer: Explorer, work: Callable[[], bytes], kind: str) -> Response:
+    """What a piece of work gives; a user's mistake is told in its own words, less what names the disk."""
+    try:
+        return Response(await run_in_threadpool(work), media_type=kind)
+    except UserError as error:
+        return refused(422, *hidden(explorer, error))
+
+
+def hidden(explorer: Explorer, error: UserError) -> list[str]:
+    """The lines of an error, folders called by the names they have on the page."""
+    lines = [error.message, *(f"{name}: {text}" for name, text in (
+        ("found", error.found), ("expected", error.expected), ("to do", error.todo)) if text)]  # fmt: skip
+    for subject in explorer.subjects.values():
+        for path in (subject.folder.resolve(), subject.folder):
+            if len(path.parts) > 1:  # "." and "model" are words, too
+                lines = [line.replace(str(path), subject.name) for line in lines]
+    return lines
+
+
+def refused(status: int, message: str, *more: str) -> Response:
+    return Response(json.dumps({"error": message, "more": more}), status, media_type="application/json")

@@ -1,0 +1,458 @@
+"""A sweep: one ordinary run for each size and budget, each in a process and a folder of its own.
+
+Every run is what `heedful train` makes of the recipe with a few settings changed, so a sweep that was stopped goes on
+where each of its runs stands, and a run that is complete is never trained again. Needs no torch itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from heedful.config import render
+from heedful.errors import UserError, shown
+from heedful.extras.scaling.fits import Run
+from heedful.files.reading import exists, is_file, is_folder, open_file
+from heedful.files.writing import disk_errors, reopen
+from heedful.recipe import find_recipe, load_recipe
+from heedful.recipe.language_model import LanguageModelRecipe
+from heedful.runs.events import read_events
+from heedful.training.checkpoint.ownership import let_go, make_parents, require_same, take_lock
+
+HEAD_WIDTHS = (64, 32, 16)  # the largest that leaves FEWEST_HEADS is taken
+FEWEST_HEADS = 4
+FEWEST_STEPS = 30  # of a run that says something
+PAUSE = 0.2  # seconds between two looks at the runs
+OF_A_PROCESS = 600_000_000  # bytes that a process takes with nothing to train
+PR_SET_PDEATHSIG = 1  # as prctl.h numbers it
+
+
+class Size(NamedTuple):
+    """How large a model is: blocks on top of each other, and numbers for a token."""
+
+    layers: int
+    width: int
+
+    def __str__(self) -> str:
+        return f"{self.layers}x{self.width}"
+
+
+class Outcome(NamedTuple):
+    """What the records of a complete run say."""
+
+    tokens: int
+    loss: float  # on the validation set, at the end
+    before: float  # of the first step, in training
+    epochs: int  # times that the training text was begun
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a sweep: what is changed in the recipe, and where it is trained."""
+
+    size: Size
+    budget: int  # tokens
+    overrides: tuple[str, ...]
+    recipe: LanguageModelRecipe
+    folder: Path
+    held_out: bool  # predicted, not fitted
+
+    @property
+    def name(self) -> str:
+        """What it is called, and its folder too."""
+        return self.folder.name
+
+    @property
+    def log(self) -> Path:
+        """What its process wrote."""
+        return self.folder.with_name(f"{self.name}.log")
+
+    @property
+    def parameters(self) -> int:
+        """N: all parameters but the embeddings, which are those that grow with the vocabulary or with the context."""
+        model = self.recipe.model
+        longer = model.model_copy(update={"context": model.context + 1})
+        return model.parameters(0) - model.context * (longer.parameters(0) - model.parameters(0))
+
+    @property
+    def steps(self) -> int:
+        """About how many steps it takes."""
+        return _steps(self.recipe, self.budget)
+
+    @property
+    def memory(self) -> int:
+        """About how many bytes its process takes: weights, gradients and moments, and what a batch leaves behind."""
+        model, train = self.recipe.model, self.recipe.train
+        vocab = (self.recipe.size - model.parameters(0)) // model.width
+        numbers = train.batch_tokens * (2 * vocab + 24 * model.layers * model.width)
+        return OF_A_PROCESS + 16 * self.recipe.size + 4 * numbers
+
+    def outcome(self) -> Outcome | None:
+        """How it ended, if it did."""
+        tested = self.recipe.data.test is None or is_file(self.folder / "results.json")
+        if not (tested and is_file(self.folder / "model" / "model.safetensors")):
+            return None
+        events = read_events(self.folder)
+        steps, valid = events.steps(), events.evaluated("valid")
+        try:
+            if not (steps[-1]["progress"] >= 1 and valid[-1]["step"] == steps[-1]["step"]):
+                return None
+            return Outcome(steps[-1]["tokens"], valid[-1]["loss"], steps[0]["loss"], steps[-1]["epoch"] + 1)
+        except (IndexError, KeyError, TypeError):  # nothing recorded, or not by a run
+            return None
+
+
+# ------------------------------------------------------------------ what is to be run
+def read_sizes(text: str, option: str = "--sizes") -> list[Size]:
+    """The sizes of a list such as 2x64,3x96."""
+    found = []
+    for part in _parts(text, option, "2x64,3x96,4x128"):
+        match = re.fullmatch(r"([1-9]\d{0,3})[xX]([1-9]\d{0,4})", part)
+        if match is None:
+            raise UserError(
+                "this is no size", where=option, found=shown(part), expected="layers x width, as in 4x128",
+                todo=f"{option} 2x64,3x96,4x128",
+            )  # fmt: skip
+        found.append(Size(int(match[1]), int(match[2])))
+    return _different(found, option)
+
+
+def read_tokens(text: str, option: str = "--tokens") -> list[int]:
+    """The budgets of a list such as 1e6,2e6."""
+    return _different([_count(part, option) for part in _parts(text, option, "1e6,2e6,4e6")], option)
+
+
+def read_places(text: str, option: str = "--predict") -> list[tuple[Size, int]]:
+    """The runs of a list such as 6x192:8e6."""
+    found = []
+    for part in _parts(text, option, "6x192:8e6"):
+        size, colon, tokens = part.partition(":")
+        if not colon:
+            raise UserError(
+                "this is no run to predict", where=option, found=shown(part),
+                expected="a size and a number of tokens, as in 6x192:8e6",
+            )  # fmt: skip
+        found.append((read_sizes(size, option)[0], _count(tokens, option)))
+    return _different(found, option)
+
+
+def _parts(text: str, option: str, example: str) -> list[str]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise UserError("there is nothing in this list", where=option, found=shown(text), todo=f"{option} {example}")
+    return parts
+
+
+def _count(text: str, option: str) -> int:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not (1 <= number <= 1e15 and number.is_integer()):
+        raise UserError(
+            "this is no number of tokens", where=option, found=shown(text),
+            expected="a whole number, as in 1e6 or 2500000",
+        )  # fmt: skip
+    return int(number)
+
+
+def _different(found: list[Any], option: str) -> list[Any]:
+    twice = next((str(one) for place, one in enumerate(found) if one in found[:place]), None)
+    if twice is not None:
+        raise UserError("the same is asked for twice", where=option, found=twice, todo="leave one of them out")
+    return found
+
+
+def plan(
+    name: str,
+    overrides: Sequence[str],
+    sizes: Sequence[Size],
+    budgets: Sequence[int],
+    held_out: Sequence[tuple[Size, int]],
+    folder: Path,
+) -> list[Cell]:
+    """Every size with every budget, and the runs that are only predicted."""
+    base = load_recipe(name, overrides)
+    if not isinstance(base, LanguageModelRecipe):
+        raise UserError(
+            "a scaling law is one of language models", where=name, found=f"a recipe of {base.task.kind}",
+            expected="task.kind: language_model", todo="heedful recipes lists those that there are",
+        )  # fmt: skip
+    if base.start is not None:
+        raise UserError(
+            "a model that is trained already has its size", where="start", found=base.start.folder,
+            todo="leave start out: the runs of a sweep begin from nothing",
+        )  # fmt: skip
+    _require_decay(base)
+    asked = [(size, tokens, False) for size in sizes for tokens in budgets]
+    for size, tokens in held_out:
+        if (size, tokens, False) in asked:
+            raise UserError(
+                "a run that is predicted cannot be one of those that are fitted", where="--predict",
+                found=f"{size}:{short(tokens)}", todo="predict a larger one",
+            )  # fmt: skip
+        asked.append((size, tokens, True))
+    cells = []
+    for size, tokens, is_held_out in asked:
+        changed = (*overrides, *_changes(base, size, tokens))
+        recipe: Any = load_recipe(name, changed)
+        cells.append(Cell(size, tokens, changed, recipe, folder / f"{size}-{short(tokens)}", is_held_out))
+    return cells
+
+
+def _require_decay(recipe: LanguageModelRecipe) -> None:
+    """Refuse a schedule that does not end with a run's own budget: losses of unfinished runs follow no law."""
+    schedule = recipe.train.schedule
+    if schedule.kind not in ("cosine", "linear"):
+        raise UserError(
+            "the learning rate of every run must end with its own budget",
+            where="train.schedule",
+            found=schedule.kind,
+            expected="cosine or linear",
+            todo=f"train.schedule='{{kind: cosine, warmup: {schedule.warmup}}}'",
+        )
+
+
+def _changes(base: LanguageModelRecipe, size: Size, tokens: int) -> Iterator[str]:
+    """What makes the recipe one of this size and budget: the hidden width keeps its proportion to the width."""
+    yield f"model.layers={size.layers}"
+    yield f"model.width={size.width}"
+    if "heads" in type(base.model).model_fields:
+        yield f"model.heads={heads_for(size.width)}"
+    if base.model.hidden is not None:
+        yield f"model.hidden={max(1, round(base.model.hidden * size.width / base.model.width))}"
+    yield f"train.budget={{tokens: {tokens}}}"
+    schedule = base.train.schedule.model_dump(mode="json")
+    warmup = min(schedule["warmup"], _steps(base, tokens) // 10)
+    yield f"train.schedule={json.dumps({**schedule, 'warmup': warmup})}"
+
+
+def heads_for(width: int) -> int:
+    """How many heads share a width: they are 64, 32 or 16 wide, and four at least, where that can be."""
+    fitting = [head for head in HEAD_WIDTHS if width % head == 0]
+    enough = [head for head in fitting if width // head >= FEWEST_HEADS]
+    other = [head for head in range(16, 65) if width % head == 0 and head % 2 == 0]
+    if width < HEAD_WIDTHS[-1]:
+        return 1
+    if not (fitting or other):
+        raise UserError(
+            "this width cannot be shared by heads", where="--sizes", found=f"width {width}",
+            expected="a multiple of 16, or of another even number up to 64", todo=f"take {-(-width // 16) * 16}",
+        )  # fmt: skip
+    return width // (enough or fitting[-1:] or other)[0]
+
+
+def _steps(recipe: LanguageModelRecipe, tokens: int) -> int:
+    return -(-tokens // (recipe.train.batch_tokens * recipe.train.accumulate))
+
+
+def short(count: int) -> str:
+    """A number of tokens as short as it can be said exactly: 1e6, 2.5e6, 1234567."""
+    digits = str(count).rstrip("0")
+    power = len(str(count)) - 1
+    brief = f"{digits[0]}{'.' * (len(digits) > 1)}{digits[1:]}e{power}"
+    return brief if len(brief) < len(str(count)) else str(count)
+
+
+# ------------------------------------------------------------------ running it
+@dataclass(frozen=True)
+class Begun:
+    """A run's process was started."""
+
+    cell: Cell
+
+
+@dataclass(frozen=True)
+class Going:
+    """How far a run is."""
+
+    cell: Cell
+    share: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run's process ended; `wrong` is what it said if it failed."""
+
+    cell: Cell
+    seconds: float
+    wrong: str | None
+
+
+Event = Begun | Going | Ended
+
+
+@contextmanager
+def sweep_folder(folder: Path) -> Iterator[int]:
+    """Hold a folder for this sweep and for its runs, each of which keeps it held should this process be killed."""
+    if exists(folder) and not is_folder(folder):
+        raise UserError("a file is in the way", where=str(folder), todo="name another folder with -o")
+    if exists(folder / "recipe.yaml"):
+        raise UserError("this folder holds a run, not a sweep", where=str(folder), todo="name another folder with -o")
+    make_parents(folder / "runs")
+    with disk_errors(folder, "make the folder of the sweep"):
+        folder.mkdir(exist_ok=True)
+    try:
+        lock = take_lock(folder)
+    except UserError as error:
+        error.todo = "wait until it ends, or name another folder with -o"
+        raise
+    shared = os.dup(lock)
+    try:
+        yield shared
+    finally:
+        os.close(shared)
+        let_go(lock)
+
+
+def require_same_recipes(cells: Sequence[Cell], may_differ: Set[str]) -> None:
+    """Refuse a folder with runs of another recipe, before anything is trained."""
+    for cell in cells:
+        stored = cell.folder / "recipe.yaml"
+        if is_file(stored) and any((cell.folder / "checkpoints").glob("step-*")):
+            try:
+                require_same(stored, render(cell.recipe), may_differ)
+            except UserError as error:
+                error.todo = "name another folder with -o, or give the same recipe and settings as before"
+                raise
+
+
+class Sweep:
+    """Runs at work side by side, the longest first; `events` goes on until all have ended or were told to stop."""
+
+    def __init__(
+        self, recipe: str, cells: Sequence[Cell], jobs: int, threads: int, gpus: int, lock: int | None = None
+    ) -> None:
+        self.recipe = str(find_recipe(recipe))
+        self.waiting = sorted(cells, key=lambda cell: -cell.parameters * cell.budget)
+        self.jobs, self.threads, self.gpus, self.lock = jobs, threads, gpus, lock
+        self.running: dict[int, _Child] = {}  # by the place that each has among those at work
+        self.stopping = False
+
+    def stop(self) -> None:
+        """Let every run finish its step and save it; told again, they stop at once."""
+        self.stopping = True
+        for child in list(self.running.values()):
+            child.process.terminate()
+
+    def events(self) -> Iterator[Event]:
+        """Start runs as places become free, and tell what happens to them."""
+        try:
+            while self.running or (self.waiting and not self.stopping):
+                while self.waiting and len(self.running) < self.jobs and not self.stopping:
+                    place = next(number for number in range(self.jobs) if number not in self.running)
+                    cell = self.waiting.pop(0)
+                    self.running[place] = _Child(cell, self._command(cell), self._surroundings(place), self.lock)
+                    yield Begun(cell)
+                time.sleep(PAUSE)
+                for place, child in list(self.running.items()):
+                    if (code := child.process.poll()) is None:
+                        yield from child.going()
+                    else:
+                        del self.running[place]
+                        stopped = self.stopping and code == 128 + signal.SIGTERM
+                        yield child.ended("" if stopped else None)
+        finally:
+            for child in self.running.values():
+                child.process.terminate()
+            for child in self.running.values():
+                child.process.wait()
+
+    def _command(self, cell: Cell) -> list[str]:
+        threads = () if cell.recipe.train.threads else (f"train.threads={self.threads}",)
+        settings = (*cell.overrides, *threads)
+        return [sys.executable, "-m", "heedful", "train", self.recipe, *settings, "--run", str(cell.folder)]
+
+    def _surroundings(self, place: int) -> dict[str, str]:
+        """The environment of a process: of several GPUs, each place has one."""
+        if self.gpus < 2:
+            return dict(os.environ)
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        names = seen.split(",") if seen else [str(number) for number in range(self.gpus)]
+        return {**os.environ, "CUDA_VISIBLE_DEVICES": names[place % len(names)]}
+
+
+class _Child:
+    """A run's process. It hears no Ctrl-C of its own, and stops when the process that started it is gone."""
+
+    def __init__(self, cell: Cell, command: list[str], surroundings: dict[str, str], lock: int | None) -> None:
+        self.cell, self.began = cell, time.monotonic()
+        self.seen: tuple[float, float] | None = None
+        with disk_errors(cell.folder.parent, f"write {cell.log.name}"):
+            log = os.fdopen(reopen(cell.log), "ab")
+        with log:
+            self.start = log.tell()
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=surroundings, start_new_session=True,
+                pass_fds=() if lock is None else (lock,), preexec_fn=_end_with_parent(),
+            )  # fmt: skip
+
+    def going(self) -> Iterator[Going]:
+        """How far it is, where that has changed."""
+        steps = read_events(self.cell.folder, last=4096).steps()
+        now = (steps[-1]["progress"], steps[-1]["loss"]) if steps else None
+        if now and now != self.seen:
+            self.seen = now
+            yield Going(self.cell, *now)
+
+    def ended(self, told: str | None) -> Ended:
+        """What became of it, where that is not told already."""
+        wrong = told
+        if wrong is None and self.process.returncode:
+            wrong = self._wrong()
+        return Ended(self.cell, time.monotonic() - self.began, wrong)
+
+    def _wrong(self) -> str:
+        """What it said last: its error, or its last lines."""
+        with open_file(self.cell.log) as log:
+            log.seek(self.start)
+            text = log.read().decode(errors="replace").strip()
+        *_, last = ["", *re.split(r"^error: ", text, flags=re.MULTILINE)[1:]]
+        code = f"its process ended with code {self.process.returncode}"
+        return last or (f"{text.splitlines()[-1]} ({code})" if text else code)
+
+
+def _end_with_parent() -> Callable[[], None] | None:
+    """What a new process does first: ask the system for SIGTERM when its parent is gone, where it can be asked."""
+    if sys.platform != "linux":
+        return None
+    library = ctypes.CDLL(None)
+    return lambda: library.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def room(cells: Sequence[Cell], cores: int, memory: int | None) -> int:
+    """How many runs fit side by side on so many cores, with four fifths of so many bytes."""
+    largest = max((cell.memory for cell in cells), default=1)
+    fitting = len(cells) if memory is None else int(0.8 * memory / largest)
+    return max(1, min(len(cells), cores, fitting))
+
+
+# ------------------------------------------------------------------ what came out
+def measured(cells: Sequence[Cell]) -> tuple[dict[str, Run], dict[str, str]]:
+    """The runs that can be fitted, and why the others cannot, both by name."""
+    runs: dict[str, Run] = {}
+    left_out: dict[str, str] = {}
+    for cell in cells:
+        outcome = cell.outcome()
+        if outcome is None:
+            left_out[cell.name] = "not complete"
+        elif not math.isfinite(outcome.loss) or outcome.loss >= outcome.before:
+            left_out[cell.name] = (
+                f"diverged: loss {outcome.loss:.4g} at its end, {outcome.before:.4g} at its first step"
+            )
+        else:
+            runs[cell.name] = Run(cell.name, str(cell.size), cell.parameters, outcome.tokens, outcome.loss)
+    return runs, left_out

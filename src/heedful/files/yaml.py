@@ -1,0 +1,215 @@
+"""YAML as settings need it: plain values with their line numbers, and nothing that could surprise or harm."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from heedful.errors import UserError, shown
+from heedful.files.reading import exists, is_file, is_folder, open_file
+
+LARGEST_FILE = 1_000_000  # bytes; a recipe is a page of text
+DEEPEST = 40
+
+Key = str | int
+Keys = tuple[Key, ...]
+Marks = dict[Keys, "Mark"]
+
+
+class Mark(NamedTuple):
+    """Where a value was written: line and column, both counted from 1."""
+
+    line: int
+    column: int
+
+
+WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None, "true": True, "false": False}
+DIGITS = r"[0-9]+(?:_[0-9]+)*"
+WHOLE = re.compile(r"[-+]?(?:0|[1-9][0-9]*(?:_[0-9]+)*)")
+REAL = re.compile(
+    rf"[-+]?(?:{DIGITS}(?:\.(?:{DIGITS})?)?(?:[eE][-+]?[0-9]+)?|\.{DIGITS}(?:[eE][-+]?[0-9]+)?|\.inf)|\.nan"
+)
+LONGEST_NUMBER = 64  # characters; beyond it, a word of digits is text
+
+
+def scalar(text: str) -> str | float | bool | None:
+    """Read an unquoted word: numbers as people write them (1e-3 too), true, false, null; `no` and dates stay text."""
+    if text in WORDS:
+        return WORDS[text]
+    if len(text) > LONGEST_NUMBER:
+        return text
+    if WHOLE.fullmatch(text):
+        return int(text)
+    # A word such as 007 is no number: it is more often a name than an octal.
+    if REAL.fullmatch(text) and not text.lstrip("+-").replace("_", "").isdigit():
+        return float(text.replace(".inf", "inf").replace(".nan", "nan"))
+    return text
+
+
+def halved(text: str) -> bool:
+    """Whether a text holds half of a surrogate pair, which no encoding can write."""
+    return any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def load_yaml(path: str | Path) -> tuple[dict[str, Any], Marks]:
+    """Read a YAML file of settings, together with the place of each value."""
+    if not is_file(path):  # unlike pathlib's, it also answers for names that no file could have
+        raise UserError(
+            "this is not a file" if exists(path) else "there is no such file",
+            where=str(path),
+            found="a directory" if is_folder(path) else None,
+            expected="a YAML file",
+            todo="give the path of a recipe file",
+        )
+    try:
+        with open_file(path) as stream:
+            raw = stream.read(LARGEST_FILE + 1)
+    except OSError as error:
+        raise UserError(
+            "cannot read the file", where=str(path), found=error.strerror, todo="check its permissions"
+        ) from error
+    if len(raw) > LARGEST_FILE:
+        raise UserError(
+            "the file is too large for settings", where=str(path), expected=f"at most {LARGEST_FILE:,} bytes"
+        )
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise UserError(
+            "the file is not UTF-8 text",
+            where=f"{path}:{line}",
+            found=f"byte 0x{raw[error.start]:02x} at offset {error.start}",
+            expected="UTF-8",
+            todo="save the file as UTF-8",
+        ) from error
+    data, marks = read_yaml(text, str(path))
+    if not isinstance(data, dict):
+        raise UserError(
+            "the file is empty" if data is None else "the file holds no settings",
+            where=str(path),
+            found=None if data is None else shown(data),
+            expected="lines of the form `key: value`",
+        )
+    return data, marks
+
+
+def read_yaml(text: str, where: str) -> tuple[Any, Marks]:
+    """Read one YAML document of plain values: no aliases, no tags, no key twice, no more than DEEPEST levels."""
+    marks: Marks = {}
+    loader = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+    try:
+        # Events rather than nodes: a bomb is refused at its first alias or its 41st level, before it is built.
+        events = iter(yaml.parse(text, Loader=loader))
+        first = next(
+            event for event in events if not isinstance(event, (yaml.StreamStartEvent, yaml.DocumentStartEvent))
+        )
+        if isinstance(first, yaml.StreamEndEvent):
+            return None, marks
+        data = _build(first, events, (), marks, where)
+        for event in events:
+            if not isinstance(event, (yaml.DocumentEndEvent, yaml.StreamEndEvent)):
+                raise _refuse(event, where, "a second YAML document", "one document to a file")
+    except yaml.MarkedYAMLError as error:
+        place = error.problem_mark
+        at = f"{where}:{place.line + 1}:{place.column + 1}" if place else where
+        raise UserError(
+            "this is not valid YAML",
+            where=at,
+            found=error.problem,
+            expected=error.context and f"well-formed text ({error.context})",
+            todo="check indentation, and quote text that holds any of : # [ ] { } , & * ! | > ' \" % @",
+        ) from error
+    except yaml.YAMLError as error:
+        raise UserError("this is not valid YAML", where=where, found=str(error).split("\n")[0]) from error
+    return data, marks
+
+
+def _build(event: Any, events: Iterator[Any], path: Keys, marks: Marks, where: str) -> Any:
+    """Turn the events of one node into dicts, lists and scalars, noting where each began."""
+    marks.setdefault(path, _mark(event))  # a value in a mapping has the place of its key already
+    _check_plain(event, where)
+    if isinstance(event, yaml.ScalarEvent):
+        return scalar(event.value) if event.implicit[0] else event.value  # quoted words are text
+    if len(path) >= DEEPEST:
+        raise _refuse(event, where, f"more than {DEEPEST} levels of nesting", "a flatter file")
+    if isinstance(event, yaml.SequenceStartEvent):
+        items: list[Any] = []
+        while not isinstance(event := next(events), yaml.SequenceEndEvent):
+            items.append(_build(event, events, (*path, len(items)), marks, where))
+        return items
+    mapping: dict[str, Any] = {}
+    while not isinstance(event := next(events), yaml.MappingEndEvent):
+        if not isinstance(event, yaml.ScalarEvent):
+            raise _refuse(event, where, "a key that is a list, a mapping or an alias", "a word as the key")
+        _check_plain(event, where)
+        key = event.value
+        if key in mapping:
+            before = marks[(*path, key)].line
+            raise _refuse(event, where, f"the key {shown(key)} again", f"each key once; it is also on line {before}")
+        marks[(*path, key)] = _mark(event)
+        mapping[key] = _build(next(events), events, (*path, key), marks, where)
+    return mapping
+
+
+def _check_plain(event: Any, where: str) -> None:
+    """Refuse what could grow without bound (aliases) or choose a type for us (tags)."""
+    if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
+        raise _refuse(event, where, "an anchor or alias (& or *)", "plain values; quote text that begins with & or *")
+    if event.tag is not None:
+        raise _refuse(event, where, f"the tag {shown(event.tag)}", "plain values; quote text that begins with !")
+    if isinstance(event, yaml.ScalarEvent) and halved(event.value):
+        raise _refuse(event, where, "half of a surrogate pair", "whole Unicode characters")
+
+
+def _mark(event: Any) -> Mark:
+    return Mark(event.start_mark.line + 1, event.start_mark.column + 1)
+
+
+def _refuse(event: Any, where: str, found: str, expected: str) -> UserError:
+    mark = _mark(event)
+    at = f"{where}:{mark.line}:{mark.column}"
+    return UserError("this YAML is not accepted here", where=at, found=found, expected=expected)
+
+
+def write_yaml(data: Any) -> str:
+    """Write plain values, numbers finite, as YAML that read_yaml gives back equal; flat lists take one line."""
+    document = (yaml.DocumentStartEvent(explicit=False), *_events(data), yaml.DocumentEndEvent(explicit=False))
+    text: str = yaml.emit((yaml.StreamStartEvent(), *document, yaml.StreamEndEvent()), width=100, allow_unicode=True)
+    return text
+
+
+def _events(value: Any) -> Iterator[Any]:
+    """The events of one node, the reverse of _build."""
+    if isinstance(value, dict):
+        yield yaml.MappingStartEvent(None, None, implicit=True, flow_style=not value)
+        for key, item in value.items():
+            yield _word(key, quoted=False)
+            yield from _events(item)
+        yield yaml.MappingEndEvent()
+    elif isinstance(value, (list, tuple)):
+        flat = not any(isinstance(item, (dict, list, tuple)) for item in value)
+        yield yaml.SequenceStartEvent(None, None, implicit=True, flow_style=flat)
+        for item in value:
+            yield from _events(item)
+        yield yaml.SequenceEndEvent()
+    elif isinstance(value, str):
+        # Quoted where we, or a YAML 1.1 reader such as an editor's, would take the word for something else.
+        yield _word(value, quoted=scalar(value) != value or value.lower() in ("yes", "no", "on", "off", "y", "n"))
+    elif isinstance(value, float):
+        digits, e, exponent = repr(value).partition("e")
+        dotted = digits if "." in digits or not e else digits + ".0"  # older readers need the point to see a number
+        yield _word(dotted + e + exponent, quoted=False)
+    else:
+        yield _word(json.dumps(value), quoted=False)  # null, true, false and whole numbers are the same in both
+
+
+def _word(text: str, *, quoted: bool) -> Any:
+    # Only double quotes carry every character unchanged: elsewhere, line breaks of all kinds are folded.
+    style = '"' if quoted or not text.isprintable() else None
+    return yaml.ScalarEvent(None, None, (True, True), text, style=style)

@@ -1,0 +1,113 @@
+"""Folders of sentence-transformers: how the vectors of a text's tokens become one, read and written; needs no torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from heedful.config import Config
+from heedful.errors import UserError, shown
+from heedful.hub.files import AGAIN, has, inside, read_json, read_settings, wrong
+
+ENCODER, WHOLE = "sentence_bert_config.json", "config_sentence_transformers.json"
+LONGEST_PROMPT = 100_000  # characters
+FLAGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+
+
+class SentenceConfig(Config):
+    """How one vector is made of a text, as a folder of ours says it too."""
+
+    pooling: Literal["mean", "first"] | None = Field(
+        None, description="the mean of the tokens' vectors, or the first one's; null: nothing is said"
+    )
+    normalize: bool = Field(False, description="whether its length is made 1")
+    longest: int | None = Field(None, ge=3, le=1_048_576, description="tokens of a text that are read; null: all")
+    lowercase: bool = Field(False, description="whether a text is made lower case before the tokenizer reads it")
+    prompt: str = Field("", max_length=LONGEST_PROMPT, description="what is put before each text")
+
+
+def sentences_in(folder: Path) -> tuple[Path, SentenceConfig] | None:
+    """The folder of the encoder itself, and what is said of sentences, where anything is said."""
+    if not has(folder, "modules.json"):
+        return None
+    modules = read_json(folder, "modules.json")
+    where = str(folder / "modules.json")
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
+        raise UserError("this file holds no modules", where=where, found=shown(modules), todo=AGAIN)
+    kinds = [str(module.get("type")).rsplit(".", 1)[-1] for module in modules]
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        raise UserError(
+            "these modules are not supported", where=where, found=shown(kinds),
+            expected="Transformer and Pooling, and perhaps Normalize", todo="name the folder of the encoder itself",
+        )  # fmt: skip
+    paths = [str(module.get("path")) for module in modules]
+    encoder = inside(folder, paths[0]) if paths[0] else folder
+    settings = read_settings(inside(folder, paths[1]), "config.json")
+    known = read_settings(encoder, ENCODER) if has(encoder, ENCODER) else {}
+    longest, lowercase = known.get("max_seq_length"), known.get("do_lower_case") or False
+    if longest is not None and (type(longest) is not int or not 3 <= longest <= 1_048_576):
+        raise wrong(encoder / ENCODER, "max_seq_length", longest, "a whole number from 3")
+    if not isinstance(lowercase, bool):
+        raise wrong(encoder / ENCODER, "do_lower_case", lowercase, "true or false")
+    prompt, file = _prompt(folder), folder / paths[1] / "config.json"
+    if prompt and settings.get("include_prompt", True) is not True:
+        raise UserError(
+            "a prompt whose own tokens do not count is not supported", where=f"{file}: include_prompt",
+            found=shown(settings["include_prompt"]), expected="true", todo="name the folder of another encoder",
+        )  # fmt: skip
+    return encoder, SentenceConfig(
+        pooling=_pooling(settings, file), normalize=len(kinds) == 3, longest=longest, lowercase=lowercase,
+        prompt=prompt,
+    )  # fmt: skip
+
+
+def _prompt(folder: Path) -> str:
+    """What is put before each text where nothing else is asked for."""
+    settings = read_settings(folder, WHOLE) if has(folder, WHOLE) else {}
+    name, prompts = settings.get("default_prompt_name"), settings.get("prompts") or {}
+    if name is None:
+        return ""
+    found = prompts.get(name) if isinstance(prompts, dict) and isinstance(name, str) else None
+    if not isinstance(found, str) or len(found) > LONGEST_PROMPT:
+        raise wrong(folder / WHOLE, "default_prompt_name", name, "the name of one of the prompts")
+    return found
+
+
+def _pooling(settings: dict[str, Any], where: Path) -> Literal["mean", "first"]:
+    """How the tokens' vectors are made one: their mean, or the first."""
+    modes = [key for key, value in settings.items() if key.startswith("pooling_mode_") and value is True]
+    mode = settings.get("pooling_mode", FLAGS.get(modes[0], modes[0]) if len(modes) == 1 else modes)
+    if mode == "mean":
+        return "mean"
+    if mode == "cls":
+        return "first"
+    raise UserError(
+        "this pooling is not supported", where=str(where), found=shown(mode), expected="the mean, or the first token",
+        todo="name the folder of another encoder",
+    )  # fmt: skip
+
+
+def sentence_files(width: int, told: SentenceConfig, longest: int) -> dict[str, str]:
+    """The files that say the same of a folder, by name; at most `longest` tokens of a text are read."""
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if told.normalize else [])]
+    modules = [
+        {"idx": index, "name": str(index), "path": f"{index}_{kind}" if index else "",
+         "type": f"sentence_transformers.models.{kind}"}
+        for index, kind in enumerate(kinds)
+    ]  # fmt: skip
+    flags = {"pooling_mode_cls_token": told.pooling == "first", "pooling_mode_mean_tokens": told.pooling == "mean"}
+    others = {"pooling_mode_max_tokens": False, "pooling_mode_mean_sqrt_len_tokens": False}
+    prompts = {WHOLE: _text({"prompts": {"default": told.prompt}, "default_prompt_name": "default"})}
+    return {
+        "modules.json": _text(modules),
+        "1_Pooling/config.json": _text({"word_embedding_dimension": width, **flags, **others}),
+        ENCODER: _text({"max_seq_length": told.longest or longest, "do_lower_case": told.lowercase}),
+        **(prompts if told.prompt else {}),
+    }
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"

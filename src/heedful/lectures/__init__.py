@@ -1,0 +1,108 @@
+"""Studies: small experiments that compute or train what the lectures show, each with its picture.
+
+A study is a module with `Settings`, with `study(settings)`, a generator that tells its progress and returns what it
+found, and with `draw(found, path)`. It is imported when somebody asks for it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Generator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, cast
+
+from heedful.config import Config
+from heedful.errors import UserError, shown
+
+FIGURES: dict[str, tuple[str, str]] = {
+    "gradient-distance": (
+        "heedful.lectures.gradient_distance",
+        "how a plain RNN's gradient vanishes or explodes with distance",
+    ),
+    "cell-gradient": (
+        "heedful.lectures.cell_gradient",
+        "the gradient along an LSTM's cell, a product of forget gates",
+    ),
+    "recall": (
+        "heedful.lectures.recall",
+        "a word recalled over a growing distance: RNN, LSTM, and LSTM with attention",
+    ),
+    "length": (
+        "heedful.lectures.length",
+        "how quality falls with a sentence's length, without attention and with it",
+    ),
+    "alignment": (
+        "heedful.lectures.alignment",
+        "where attention learns to look when it copies a string, and when it reverses it",
+    ),
+    "nopos": (
+        "heedful.lectures.nopos",
+        "language models told positions in each way, or in none: their losses, and a probe that reads places",
+    ),
+    "contexts": (
+        "heedful.lectures.contexts",
+        "the same word in several sentences, layer by layer; needs model=FOLDER",
+    ),
+    "occurrences": (
+        "heedful.lectures.occurrences",
+        "a map of a word's occurrences for each layer; needs model=FOLDER",
+    ),
+    "cost": (
+        "heedful.lectures.cost",
+        "what it costs to pre-train BERT, beside what was published",
+    ),
+    "maps": (
+        "heedful.lectures.maps",
+        "images on a map: t-SNE of their codes, codes of two numbers, t-SNE of the pixels; needs model=RUN",
+    ),
+    "pooling": (
+        "heedful.lectures.pooling",
+        "what pooling keeps of a picture, and what upsampling makes of that",
+    ),
+}
+
+
+class Progress(NamedTuple):
+    """How far a study is, as a share of the whole, and what it is doing."""
+
+    share: float
+    doing: str
+
+
+class Table(NamedTuple):
+    """The numbers behind a picture."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[float | str, ...], ...]
+
+
+class Found(Protocol):
+    """What a study found."""
+
+    def table(self) -> Table: ...
+
+
+class Study(Protocol):
+    """What a module of a study holds."""
+
+    @property
+    def Settings(self) -> type[Config]: ...  # noqa: N802
+
+    def study(self, settings: Any) -> Generator[Progress, None, Found]: ...
+
+    def draw(self, found: Any, path: Path) -> None: ...
+
+
+def find(name: str) -> Study:
+    """The study behind a figure's name."""
+    if name not in FIGURES:
+        near = difflib.get_close_matches(name, FIGURES, n=1, cutoff=0.75)  # maps are not masks
+        raise UserError(
+            "there is no such figure",
+            found=shown(name),
+            expected="one of " + ", ".join(FIGURES),
+            todo=f"did you mean {near[0]}?" if near else "`heedful figure` says what each shows",
+        )
+    module, _ = FIGURES[name]
+    return cast(Study, import_module(module))

@@ -1,0 +1,95 @@
+"""Where attention learns to look when a net copies a string, and when it reverses it.
+
+Nobody tells it the order: the alignment is what makes the task easy.
+
+S letters read, T letters written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from heedful.blocks.taps import watch
+from heedful.config import Config
+from heedful.lectures import Progress, Table
+from heedful.lectures.learning import learn
+from heedful.lectures.strings import ATTENTION, LETTERS, Writer, writer
+from heedful.plots.figures import heatmaps
+
+TASKS = {"copied": False, "reversed": True}
+
+
+class Settings(Config):
+    """What is trained."""
+
+    longest: int = Field(12, ge=2, le=100, description="letters of the longest string in training")
+    shown: int = Field(len(LETTERS), ge=2, le=len(LETTERS), description="letters of the string in the picture")
+    width: int = Field(48, ge=2, le=1024, multiple_of=2, description="width of the nets")
+    steps: int = Field(1500, ge=1, le=1_000_000, description="steps of training, of 32 strings each")
+    lr: float = Field(5e-3, gt=0, le=1, description="learning rate")
+    seed: int = Field(0, ge=0, lt=2**63, description="chance for the weights and strings")
+
+
+@dataclass(frozen=True)
+class Map:
+    """What was read, what was written for it, and the weight of each letter read for each one written (T, S)."""
+
+    source: str
+    target: str
+    weights: Tensor
+
+
+@dataclass(frozen=True)
+class Maps:
+    """One string, copied and reversed."""
+
+    maps: dict[str, Map]
+
+    def table(self) -> Table:
+        """For each letter that is written, the letter that was looked at most, and how much."""
+        columns = [name for task in self.maps for name in (task, "looks at", "weight")]
+        rows = [
+            [cell for one in self.maps.values() for cell in (one.target[t], *looked(one, t))]
+            for t in range(len(next(iter(self.maps.values())).target))
+        ]
+        return Table(("place", *columns), tuple((t, *row) for t, row in enumerate(rows, 1)))
+
+
+def looked(one: Map, t: int) -> tuple[str, float]:
+    s = int(one.weights[t].argmax())
+    return f"{one.source[s]} at {s + 1}", float(one.weights[t, s])
+
+
+@torch.no_grad()
+def alignment(one: Writer, length: int) -> Map:
+    """Where the net looks while it writes a string in which no letter comes twice."""
+    source = torch.randperm(len(LETTERS), generator=one.chance)[None, :length]
+    target = one.target(source)
+    with watch(one.net, one.net.alignment) as seen:
+        logits = one.net.tokens.logits(one.net.read(source, target[:, :-1]))
+    written = logits[0, :length, : len(LETTERS)].argmax(-1)
+    weights = seen[one.net.alignment][0, 0, :length]
+    return Map("".join(LETTERS[i] for i in source[0]), "".join(LETTERS[i] for i in written), weights)
+
+
+def study(settings: Settings) -> Generator[Progress, None, Maps]:
+    """Train a net for each task, and look."""
+    maps = {}
+    for number, (task, backwards) in enumerate(TASKS.items()):
+        one = writer(ATTENTION, settings.width, backwards, settings.longest, settings.seed)
+        for share in learn(one.net, one.loss, settings.steps, settings.lr):
+            yield Progress((number + share) / len(TASKS), f"strings are {task}")
+        maps[task] = alignment(one, settings.shown)
+    return Maps(maps)
+
+
+def draw(found: Maps, path: Path) -> None:
+    """A heat map for each task: rows are written, columns are read."""
+    panels = {f"{one.source} {task}": (one.weights.numpy(), one.target, one.source) for task, one in found.maps.items()}
+    heatmaps(panels, path)

@@ -1,0 +1,154 @@
+"""What an autoencoder makes of images, as columns of a gallery, and the pictures that its run keeps.
+
+N images, C channels, Y rows, X columns, D numbers of a code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heedful.data.images.sources import Images, scaled
+from heedful.files.writing import own_folder, write_atomic
+from heedful.plots.image_grid import Column, Window, gallery, strips
+from heedful.tasks.reconstruction import Floats, Painter
+
+if TYPE_CHECKING:
+    from heedful.extras.estimators.pca import PCA
+
+ROWS, STEPS, POINTS = 10, 12, 10_000  # images of a grid, steps of a walk, codes of a map
+NOTHING = 1e-6  # of the variance
+WORTH = 1e11  # multiplications that a PCA may take where nobody asked for one
+
+
+def first_of_each(labels: NDArray[np.int64] | None, count: int, there: int) -> NDArray[np.int64]:
+    """Which images to show: the first of each class, where classes are known, and then the first of the others."""
+    first = np.arange(0) if labels is None else np.unique(labels, return_index=True)[1]
+    return np.concatenate([first, np.setdiff1d(np.arange(there), first)])[:count].astype(np.int64)
+
+
+def chosen(images: Images, count: int) -> Images:
+    """So many of the images, as the model reads them, one of each class first."""
+    rows = first_of_each(images.labels, count, len(images))
+    labels = None if images.labels is None else images.labels[rows]
+    return Images(scaled(images.pixels[rows]), labels, images.names)
+
+
+def class_names(images: Images) -> list[str] | None:
+    """The class of each image by its name."""
+    return None if images.labels is None else [images.names[label] for label in images.labels]
+
+
+def compared(title: str, found: Floats, right: Floats) -> Column:
+    """Images beneath which stands how far each is from what is right: the mean squared difference of its pixels."""
+    return Column(title, found, np.square(found.astype(np.float64) - right).mean((1, 2, 3)))
+
+
+def made(painter: Painter, images: Floats, name: str, seed: int = 0) -> list[Column]:
+    """What a model makes of images; of one that undoes noise, the noisy images too."""
+    if not painter.noise.deviation:
+        return [compared(name, painter.reconstruct(images), images)]
+    noisy = painter.noisy(images, seed)
+    return [
+        compared(f"{name}\nnoisy".strip(), noisy, images),
+        compared(f"{name}\nrestored".strip(), painter.reconstruct(noisy), images),
+    ]
+
+
+def by_pca(known: NDArray[Any], images: Floats, width: int) -> Column:
+    """What is left of images on as many principal components of known ones (N, C * Y * X) as a code has numbers."""
+    return left_by(components(known, width), images, images)
+
+
+def components(known: NDArray[Any], width: int) -> PCA:
+    """So many principal components of known images (N, C * Y * X), or as many as there are."""
+    from heedful.extras.estimators.pca import PCA
+
+    return PCA(min(width, *known.shape)).fit(scaled(known))
+
+
+def loses(pca: PCA) -> bool:
+    """Whether principal components leave out anything: if not, what they leave of an image is the image itself."""
+    return float(pca.explained_variance_ratio_.sum()) < 1 - NOTHING
+
+
+def left_by(pca: PCA, given: Floats, right: Floats) -> Column:
+    """What principal components leave of images, beside what would be right."""
+    left = pca.reconstruct(given.reshape(len(given), -1))
+    return compared(f"PCA-{len(pca.components_)}", left.reshape(given.shape).astype(np.float32), right)
+
+
+class Painting(NamedTuple):
+    """A picture of a run: its file, and what it shows."""
+
+    file: Path
+    title: str
+    about: str
+
+
+def paint(painter: Painter, data: Any, folder: Path) -> Iterator[Painting]:
+    """Draw the pictures of a run into a folder: images made again, a walk between two, and a map of the codes."""
+    test: Images = data.read("valid" if data.test is None else "test")
+    own_folder(folder)
+    yield _grid(painter, data, test, folder / "images.png")
+    yield _walk(painter, test, folder / "walk.png")
+    if len(test) > 2:
+        yield _map(painter, test, folder / "codes.png")
+
+
+def _grid(painter: Painter, data: Any, test: Images, path: Path) -> Painting:
+    images = chosen(test, ROWS)
+    noise = painter.noise.deviation
+    columns = [Column("original" if noise else "input", images.pixels)]
+    about = "The first of each class that is not in training" if images.labels is not None else "Images of the test"
+    if not noise:
+        known, pca = data.read("train").vectors, None
+        if known.shape[0] * known.shape[1] ** 2 <= WORTH:
+            pca = components(known, math.prod(painter.model.config.code))
+        if pca is not None and loses(pca):
+            columns.append(left_by(pca, images.pixels, images.pixels))
+            about += f", what principal components leave of it with as many numbers ({columns[-1].title})"
+    columns += made(painter, images.pixels, "" if noise else "made again")
+    about += f", {'noisy' if noise else 'and what is made of its code'}{', and restored' * bool(noise)}."
+    title = f"Noise of deviation {noise:g}, and what is restored" if noise else "Images, made again from their codes"
+    write_atomic(path, gallery(columns, class_names(images), title).png())
+    return Painting(path, title, about + " Beneath stands the mean squared difference from the original.")
+
+
+def _walk(painter: Painter, test: Images, path: Path) -> Painting:
+    """From the first image to the first of another class, or to the next one."""
+    other = 0 if test.labels is None else int(np.argmax(test.labels != test.labels[0]))
+    ends = scaled(test.pixels[[0, other or min(1, len(test) - 1)]])  # (2, C, Y, X)
+    title = "A walk from one code to another"
+    write_atomic(path, strips([("", painter.walk(ends[:1], ends[1:], STEPS))], title, Window.of(ends)).png())
+    return Painting(
+        path, title, "What the decoder makes of the codes on the straight line between those of two images."
+    )
+
+
+def _map(painter: Painter, test: Images, path: Path) -> Painting:
+    """A point for each code: where its two numbers say, or on the two principal components of the codes."""
+    from heedful.plots.scatters import scatter
+
+    some = slice(None, POINTS)
+    codes = painter.encode(test.pixels[some])  # (N, D)
+    width = codes.shape[1]
+    where = "its two numbers" if width == 2 else f"two principal components of {width:,} numbers"
+    labels = None if test.labels is None else test.labels[some]
+    scatter({where: flat(codes)}, labels, test.names, path, f"The codes of {len(codes):,} images")
+    coloured = ", coloured by class" if labels is not None else ""
+    return Painting(path, f"The codes of {len(codes):,} images", f"A point for each{coloured}, at {where}.")
+
+
+def flat(codes: Floats) -> NDArray[Any]:
+    """Codes (N, D) as points (N, 2)."""
+    from heedful.extras.estimators.pca import PCA
+
+    if codes.shape[1] == 1:
+        return np.pad(codes, ((0, 0), (0, 1)))
+    return codes if codes.shape[1] == 2 else PCA(2, solver="randomized", random_state=0).fit_transform(codes)

@@ -1,0 +1,1 @@
+"""Runs: a recipe trained in a folder, loaded, evaluated and reported."""

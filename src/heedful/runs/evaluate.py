@@ -1,0 +1,161 @@
+"""How good a trained model is: scores on a split, and what a run folder keeps of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from heedful.data.formats.conll import Sentence
+from heedful.data.formats.sources import SPLITS, Split
+from heedful.data.formats.tables import Item
+from heedful.errors import UserError, shown
+from heedful.files.json import read_json
+from heedful.files.reading import exists, read_file
+from heedful.files.writing import write_text_atomic
+from heedful.jobs import Evaluated, Progress, job_of
+from heedful.recipe import Recipe
+from heedful.training.checkpoint.choice import Use
+from heedful.training.checkpoint.manifest import DamageError, read_manifest
+from heedful.training.checkpoint.ties import name_in
+from heedful.training.metrics import Score
+
+__all__ = ["Evaluated", "plain", "read_back", "results", "scored"]
+
+
+def scored(
+    speaker: Any,
+    recipe: Recipe,
+    split: Split,
+    step: int = 0,
+    beams: int | None = None,
+    progress: Progress | None = None,
+) -> Evaluated:
+    """Scores of a trained model on one split of its recipe's data, with the recipe's beams if none are given."""
+    job = job_of(recipe)
+    read = job.read(split)
+    encoded = job.encode(read, speaker.tokenizer)
+    return job.evaluate(speaker, read, encoded, job.loss(speaker, encoded), step, split, beams, progress)
+
+
+@dataclass(frozen=True)
+class Used:
+    """The checkpoints that a final model was made from, of how long a run, and what made one of them the best."""
+
+    use: Use
+    steps: tuple[int, ...]
+    of: int
+    metric: str
+    score: float | None  # on the validation set, where it is known
+
+    @property
+    def text(self) -> str:
+        """The same in words."""
+        if self.use == "average":
+            return f"the mean of the checkpoints of steps {', '.join(f'{step:,}' for step in self.steps)}"
+        told = "" if self.score is None else f", {self.metric} {self.score:.4f} on the validation set"
+        return f"the {self.use} checkpoint, step {self.steps[0]:,} of {self.of:,}{told}"
+
+
+def used(run: Path) -> Used | None:
+    """What the final model of a run was made from, if that is recorded."""
+    try:
+        told = read_manifest(run / "model").about["checkpoint"]
+        return Used(told["use"], tuple(told["steps"]), told["of"], told["metric"], told["score"])
+    except (DamageError, KeyError, TypeError):
+        return None
+
+
+def digest(read: Any, encoded: Any) -> str:
+    """What tells the examples of a split from any others: the texts as they stand, and what the model reads of them."""
+    rows = next((part for part in read if isinstance(part, list)), []) if isinstance(read, tuple) else []
+    texts = (row._replace(where="") if isinstance(row, Item | Sentence) else row for row in rows)  # wherever they are
+    return hashlib.sha256(repr([encoded.sha256, *texts]).encode(errors="surrogatepass")).hexdigest()
+
+
+def made_from(run: Path, recipe: Recipe, test: str | None) -> dict[str, Any]:
+    """What the test scores of a run hang on: the files of its model, the test data, and how they are read and shown."""
+    settings = recipe.model_dump(mode="json")
+    shown = {"task": settings["task"], "decode": settings.get("decode"), "samples": recipe.train.samples}
+    files = {name: entry.sha256 for name, entry in read_manifest(run / "model").files.items()}
+    return {"model": files, "data": test, "settings": _sha256(shown)}
+
+
+def write_results(run: Path, result: Evaluated, of: dict[str, Any]) -> None:
+    """Keep the test scores of a run, with what they were made from and a digest of it all."""
+    data = {**plain(result), "of": of}
+    text = json.dumps({**data, "digest": _sha256(data)}, indent=2, ensure_ascii=False) + "\n"
+    write_text_atomic(run / "results.json", text)
+
+
+def _sha256(data: Any) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+def results(run: Path, of: dict[str, Any] | None = None) -> Evaluated | None:
+    """The test scores of a run that is complete: as it stands, or, with `of`, only if they were made from just that."""
+    path = run / "results.json"
+    if not exists(path):
+        return None
+    try:
+        data = read_json(read_file(path).decode(), constant=float)
+        found, told = read_back(data), data.get("of")
+        if of is None and told is None:
+            return found  # as an older version wrote it
+        sealed = data.pop("digest", None) == _sha256(data)
+        made = told == json.loads(json.dumps(of)) if of is not None else _of_model(run, told)
+        return found if sealed and made else None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        if of is not None:
+            return None
+        raise UserError(
+            "the test scores cannot be read", where=str(path), found=repr(error),
+            todo="delete the file, and train again with the same command: the model is scored anew",
+        ) from error  # fmt: skip
+
+
+def _of_model(run: Path, told: Any) -> bool:
+    """Whether scores were made from the model that is in the folder, and this by the folder's own run."""
+    try:
+        manifest = read_manifest(run / "model")
+    except DamageError:
+        return False
+    name = name_in(run)
+    own = name is None or manifest.about.get("run", name) == name
+    return own and {file: entry.sha256 for file, entry in manifest.files.items()} == told.get("model")
+
+
+def read_back(data: dict[str, Any]) -> Evaluated:
+    """An evaluation from its JSON."""
+    scores = tuple(
+        Score(name, _number(score["value"]), _text(score["signature"])) for name, score in data["scores"].items()
+    )
+    samples = tuple((_text(given), _text(right), _text(found)) for given, right, found in data["samples"])
+    (split,) = (split for split in SPLITS if split == data["split"])
+    return Evaluated(_whole(data["step"]), split, _number(data["loss"]), scores, samples, _whole(data["unread"]))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{shown(value)} is no text")
+    return value
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise TypeError(f"{shown(value)} is no number")
+    return float(value)
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{shown(value)} is no whole number")
+    return value
+
+
+def plain(event: Evaluated) -> dict[str, Any]:
+    """An evaluation as it is written to JSON."""
+    scores = {score.name: {"value": score.value, "signature": score.signature} for score in event.scores}
+    return {"kind": "evaluated", **asdict(event), "scores": scores}

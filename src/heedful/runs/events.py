@@ -1,0 +1,68 @@
+r"""What a run has recorded: metrics.jsonl, a JSON object with a step in every line. All who read it do so here.
+
+Only \n ends a line, since texts may hold other separators. A line that holds no event is counted, not hidden.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from heedful.files.json import read_json
+from heedful.files.reading import open_file
+
+NAME = "metrics.jsonl"
+Event = dict[str, Any]
+
+
+class Events(NamedTuple):
+    """The events of a run, oldest first, and how many lines hold none."""
+
+    records: list[Event]
+    broken: int
+
+    def evaluated(self, split: str) -> list[Event]:
+        """The evaluations on a split."""
+        return [event for event in self.records if event.get("kind") == "evaluated" and event.get("split") == split]
+
+    def steps(self) -> list[Event]:
+        """The steps of training that were recorded."""
+        return [event for event in self.records if event.get("kind") == "step"]
+
+
+def event_in(line: bytes) -> Event | None:
+    """The event that a line holds, if it does."""
+    try:
+        found = read_json(line.decode(), constant=float)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and type(found.get("step")) is int else None
+
+
+def events_in(data: bytes) -> Events:
+    """The events in the bytes of a file; what follows the last end of a line may be on its way, and is not broken."""
+    *lines, rest = data.split(b"\n")
+    found = [event_in(line) for line in lines]
+    last = event_in(rest)
+    records = [event for event in (*found, last) if event is not None]
+    return Events(records, sum(event is None for event in found))
+
+
+def read_events(run: Path, last: int | None = None) -> Events:
+    """The events of a run, or those in the last so many bytes of the file; none where it cannot be read."""
+    try:
+        with open_file(run / NAME) as file:
+            if last is None:
+                return events_in(file.read())
+            start = max(0, file.seek(0, 2) - last)
+            file.seek(start)
+            data = file.read()
+    except OSError:
+        return Events([], 0)
+    return events_in(data.partition(b"\n")[2] if start else data)  # the first line may have lost its beginning
+
+
+def told_broken(run: Path, broken: int) -> str:
+    """What a user is told of lines that hold no event."""
+    lines = "1 line holds" if broken == 1 else f"{broken:,} lines hold"
+    return f"{run / NAME}: {lines} no event and {'is' if broken == 1 else 'are'} left out"

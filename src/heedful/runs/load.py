@@ -1,0 +1,233 @@
+"""Trained models from their folders, each part checked before it is used, and the folder they are written to."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from heedful.config import Config, parse
+from heedful.errors import UserError, shown
+from heedful.files.json import read_json
+from heedful.files.reading import exists, is_file, is_folder, require_folder
+from heedful.hub.causal import Causal, no_tokenizer, of_any_kind, whole_of
+from heedful.hub.loading import foreign
+from heedful.hub.sentences import SentenceConfig
+from heedful.jobs import JOBS, TINY, Job, Vocabulary, job_class, job_of
+from heedful.models import MODELS, build
+from heedful.models.configs import HeadConfig
+from heedful.recipe import Recipe, recipe_in
+from heedful.runs.model_folder import read_model, write_model
+from heedful.training.checkpoint.choice import at, picked
+from heedful.training.checkpoint.chosen import chosen
+from heedful.training.checkpoint.folder import is_saved
+from heedful.training.checkpoint.manifest import read_manifest
+from heedful.training.checkpoint.ties import require_own_model
+from heedful.training.checkpoint.weights import require_fit
+
+
+def load(path: str | Path, device: str | None = None, checkpoint: str | int | None = None) -> Any:
+    """A trained model from a run folder (its final model, else its newest checkpoint) or from a model folder.
+
+    What it can do depends on its task: a `Translator`, say, or a `Writer`. A folder may be of Hugging Face's make, too.
+    `checkpoint` chooses one of a run's: best, last, average or the number of a step.
+    """
+    place = _place(device)
+    found = opened(at(Path(path), checkpoint))
+    if isinstance(found, Path):
+        return _foreign(found, place)
+    model = _built(found.config, found.tensors, found.file)
+    return found.job.speaker(model, found.config, found.vocabulary, found.decode, place, found.notes)
+
+
+class Opened(NamedTuple):
+    """What a run or a model folder of ours holds, each part checked."""
+
+    job: type[Job]
+    config: Any
+    decode: Any
+    vocabulary: Vocabulary
+    tensors: dict[str, Tensor]
+    file: Path
+    recipe: Mapping[str, Any]  # what it was trained with, as far as that is known
+    notes: tuple[str, ...] = ()
+
+
+def opened(path: Path) -> Opened | Path:
+    """What a run, a checkpoint of it or a model folder holds; of a folder that others wrote, its path."""
+    folder, which = picked(path)
+    require_folder(folder, "a run folder or a model folder", "`heedful runs` lists the runs below a folder")
+    portable = folder / "model" if is_folder(folder / "model") else folder
+    if which is None and foreign(folder):
+        return folder
+    if which is None and (portable != folder or is_file(folder / "config.json")):
+        if portable != folder and is_file(folder / "recipe.yaml"):
+            require_own_model(portable, folder, read_recipe(folder).model_dump(mode="json"))
+        job, config, decode, vocabulary, tensors = _portable(portable)
+        about = read_manifest(portable).about if is_file(portable / "manifest.json") else {}
+        recipe = about.get("recipe") or {}
+        return Opened(job, config, decode, vocabulary, tensors, portable / "model.safetensors", recipe)
+    described = job_of(read_recipe(folder))
+    if not is_saved(folder):
+        begun = exists(folder / described.file)
+        raise UserError(
+            "this run has no checkpoint yet" if begun else "this run has not begun",
+            where=str(folder),
+            todo="train on with the same command, then try again",
+        )
+    job, vocabulary, recipe = type(described), described.load(folder / described.file), described.recipe
+    settings = recipe.model_dump(mode="json")
+    found = chosen(folder, which, settings, recipe.train)
+    found.require_vocabulary(vocabulary.sha256, folder / described.file)
+    config = job.fitted(recipe.model, vocabulary, f"{folder / 'recipe.yaml'}: model")
+    return Opened(job, config, described.decode, vocabulary, found.tensors, found.file, settings, found.notes)
+
+
+def _built(config: Any, tensors: dict[str, Tensor], weights: Path) -> nn.Module:
+    """The model that a config describes, with weights from a file."""
+    with torch.device("meta"):  # a config may ask for a model of any size: no memory is taken until the weights fit
+        require_fit(build(config), tensors, weights)
+    model = build(config)
+    model.load_state_dict(tensors)
+    return model
+
+
+def _foreign(folder: Path, place: torch.device) -> Any:
+    """What speaks for a model that others wrote: a GPT, or an encoder by what is on top of it."""
+    found = of_any_kind(folder)
+    if found.tokenizer is None:
+        raise no_tokenizer(found, folder)
+    task, config, tensors, unused = whole_of(found)
+    notes = found.notes + ((f"not needed of this folder: {', '.join(unused)}",) if unused else ())
+    job = job_class(task)
+    decode: Any = job.decoding() if job.decoding else None
+    if isinstance(found, Causal):
+        decode = decode.model_copy(update={"start_token": found.starts})
+    elif task == "pretraining":
+        decode = found.sentences
+    return job.speaker(_built(config, tensors, folder), config, found.tokenizer, decode, place, notes)
+
+
+def _portable(folder: Path) -> tuple[type[Job], Any, Any, Vocabulary, dict[str, Tensor]]:
+    """What a model folder holds, each part checked: its task, model, decoding, vocabulary and weights."""
+    where = folder / "config.json"
+
+    def job_in(text: str) -> tuple[str, type[Job]]:
+        task = _known(_json(text, where), "task", JOBS, where)
+        return task, job_class(task)
+
+    found = read_model(folder, lambda text: job_in(text)[1].file)
+    settings, (task, job) = _json(found.config_json, where), job_in(found.config_json)
+    model = _group(settings, "model", where)
+    kind: Any = MODELS[_known(model, "kind", JOBS[task][2], where)][2]
+    config: Any = parse(kind, model, file=where)
+    if isinstance(config, HeadConfig) and (lacking := config.lacking):
+        raise UserError(
+            "a part of the model is missing", where=f"{where}: model.{lacking[0]}", found="null",
+            todo="copy the whole folder again",
+        )  # fmt: skip
+    decode: Any = parse(job.decoding, _group(settings, "decode", where), file=where) if job.decoding else None
+    if settings.get("sentences") is not None:
+        decode = parse(SentenceConfig, _group(settings, "sentences", where), file=where)
+    if found.tokenizer_json is None:
+        raise UserError("this file is missing", where=str(folder / job.file), todo="copy the whole folder")
+    vocabulary = job.open(found.tokenizer_json, str(folder / job.file))
+    try:
+        fits = job.fitted(config, vocabulary, "") == config
+    except UserError:
+        fits = False
+    if not fits:
+        raise UserError(
+            f"the model and its {job.file} do not belong together",
+            where=f"{where}: model",
+            todo="copy the whole folder again",
+        )
+    return job, config, decode, vocabulary, found.tensors
+
+
+def _known(settings: dict[str, Any], name: str, known: Collection[str], where: Path) -> str:
+    """What a setting names, if it is known."""
+    found = settings.get(name)
+    if not isinstance(found, str) or found not in known:
+        raise UserError(
+            f"{name} is not right", where=f"{where}", found=shown(found), expected="one of " + ", ".join(known),
+            todo="copy the whole folder again, or get the version of Heedful that wrote it",
+        )  # fmt: skip
+    return found
+
+
+def _place(device: str | None) -> torch.device:
+    """The device of that name, or the best there is."""
+    gpu = torch.cuda.is_available()
+    try:
+        place = torch.device(device or ("cuda" if gpu else "cpu"))
+    except RuntimeError:
+        place = None
+    if place is None or place.type not in ("cpu", "cuda") or (place.type == "cuda" and not gpu):
+        raise UserError(
+            "there is no such device", where="device", found=shown(device),
+            expected="cpu or cuda" if gpu else "cpu: torch finds no GPU here",
+        )  # fmt: skip
+    return place
+
+
+def read_recipe(folder: Path) -> Recipe:
+    """The recipe that a run folder was made from, or the run of a checkpoint."""
+    folder, _ = picked(folder)
+    file = folder / "recipe.yaml"
+    if not is_file(file):
+        raise UserError(
+            "this folder is not a run", where=str(folder), expected="a folder with recipe.yaml in it",
+            todo="`heedful runs` lists the runs below a folder",
+        )  # fmt: skip
+    return recipe_in(file)
+
+
+def _json(text: str, where: Path) -> dict[str, Any]:
+    try:
+        found = read_json(text)
+    except ValueError as error:
+        raise UserError(
+            "this is not JSON", where=f"{where}", found=str(error), todo="copy the whole folder again"
+        ) from error
+    if not isinstance(found, dict):
+        raise UserError("this is not a model's config", where=f"{where}", todo="copy the whole folder again")
+    return found
+
+
+def _group(settings: dict[str, Any], name: str, where: Path) -> dict[str, Any]:
+    found = settings.get(name)
+    if not isinstance(found, dict):
+        raise UserError(
+            f"{name} is not right", where=str(where), found=shown(found), expected="a group of settings, {...}",
+            todo="copy the whole folder again",
+        )  # fmt: skip
+    return found
+
+
+def few_threads(model: nn.Module, device: torch.device) -> int:
+    """How many CPU threads a model is worth that is used."""
+    size = sum(weight.numel() for weight in model.parameters())
+    return 1 if size < TINY and device.type == "cpu" else cores()
+
+
+def cores(processes: int = 1) -> int:
+    """How many CPU cores there are for each of so many processes that share the machine."""
+    found = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return max(1, found // processes)
+
+
+def write_portable(
+    folder: Path, job: Job, config: Config, model: nn.Module, vocabulary: Vocabulary, made: Mapping[str, Any]
+) -> None:
+    """The folder that `load` reads: config.json, model.safetensors, and the vocabulary's file; `made` says by whom."""
+    settings = {"task": job.recipe.task.kind, "model": config.model_dump()}
+    settings |= {"decode": job.decode.model_dump()} if job.decoding else {}
+    about = {"recipe": job.recipe.model_dump(mode="json"), **made}
+    write_model(folder, json.dumps(settings, indent=2) + "\n", model.state_dict(), vocabulary.json, about, job.file)

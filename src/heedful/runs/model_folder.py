@@ -1,0 +1,77 @@
+"""The portable model folder: config.json, model.safetensors, the vocabulary's file, and the manifest that seals it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from heedful.errors import UserError
+from heedful.files import writing as files
+from heedful.files.reading import exists
+from heedful.training.checkpoint.manifest import DamageError, Pieces, commit, read_entry, read_manifest, read_plain
+from heedful.training.checkpoint.tensors import pack, require_finite, require_sound, unpack
+
+
+def write_model(
+    folder: Path,
+    config_json: str,
+    tensors: Mapping[str, Tensor],
+    tokenizer_json: str | None,
+    about: Mapping[str, Any],
+    file: str = "tokenizer.json",
+) -> None:
+    """Write the portable model folder, which replaces a former one whole."""
+    require_finite(tensors, "model", "go back to an earlier checkpoint")
+    contents: dict[str, Pieces] = {"config.json": [config_json.encode()], "model.safetensors": pack(tensors)}
+    if tokenizer_json is not None:
+        contents[file] = [tokenizer_json.encode()]
+    needed = sum(len(piece) for pieces in contents.values() for piece in pieces)
+    with files.disk_errors(folder.parent, "write the model", needed):
+        commit(folder, contents, None, about)
+
+
+class ModelFiles(NamedTuple):
+    """What a portable model folder holds."""
+
+    config_json: str
+    tensors: dict[str, Tensor]
+    tokenizer_json: str | None
+
+
+def read_model(folder: Path, file: Callable[[str], str] = lambda config: "tokenizer.json") -> ModelFiles:
+    """Read a portable model folder; where it has a manifest, every byte is checked against it.
+
+    `file` says by the text of config.json what the vocabulary's file is called.
+    """
+    try:
+        manifest = read_manifest(folder) if exists(folder / "manifest.json") else None
+
+        def read(name: str) -> bytes:
+            return read_entry(folder, name, manifest) if manifest else read_plain(folder / name)
+
+        require_sound(folder / "model.safetensors")
+        tensors = unpack(read("model.safetensors"), folder / "model.safetensors")
+        config = _text(folder / "config.json", read("config.json"))
+        name = file(config)
+        has_tokenizer = name in manifest.files if manifest else exists(folder / name)
+        tokenizer = _text(folder / name, read(name)) if has_tokenizer else None
+    except DamageError as damage:
+        raise UserError(
+            "this model cannot be read",
+            where=str(damage.path),
+            found=damage.reason,
+            expected="a model folder: config.json, model.safetensors and, for text, tokenizer.json",
+            todo="copy the whole folder again, or train the model again",
+        ) from damage
+    require_finite(tensors, str(folder / "model.safetensors"), "copy or train the model again")
+    return ModelFiles(config, tensors, tokenizer)
+
+
+def _text(path: Path, data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise DamageError(path, f"it is not UTF-8 at byte {error.start}") from error

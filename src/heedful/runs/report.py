@@ -1,0 +1,219 @@
+"""The report of a run: one page of HTML that needs nothing but itself, with all that the run's folder tells."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from heedful.config import render
+from heedful.errors import printable
+from heedful.files.json import read_json
+from heedful.files.reading import is_file, read_file
+from heedful.files.writing import disk_errors, write_text_atomic
+from heedful.jobs import Evaluated, Job
+from heedful.models.configs.autoencoder import AutoencoderConfig
+from heedful.recipe.parts import with_article
+from heedful.runs.evaluate import read_back
+from heedful.runs.events import read_events
+from heedful.tasks.reconstruction import Painter
+
+NAME = "report.html"
+MOST = 20  # samples in the table
+STYLE = """
+:root { color-scheme: light; }
+body { margin: 0; background: #f3f5f8; color: #262c36; font: 16px/1.5 system-ui, Helvetica, Arial, sans-serif; }
+main { max-width: 58rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; }
+h1 { margin: 0; font-size: 1.9rem; font-weight: 650; letter-spacing: -0.01em; overflow-wrap: anywhere; }
+h2 { margin: 0 0 .8rem; font-size: 1.1rem; font-weight: 650; }
+p { margin: .4rem 0; }
+.lead, figcaption, .quiet { color: #5d6673; }
+section { background: #fff; border: 1px solid #e1e5ea; border-radius: 10px; margin-top: 1rem; padding: 1.2rem 1.5rem; }
+table { border-collapse: collapse; width: 100%; font-size: .94rem; }
+th { text-align: left; font-weight: 600; color: #5d6673; }
+th, td { padding: .4rem .8rem .4rem 0; border-bottom: 1px solid #eceff3; vertical-align: top; overflow-wrap: anywhere; }
+tr:last-child td { border-bottom: 0; }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.large { font-size: 1.5rem; font-weight: 650; font-variant-numeric: tabular-nums; }
+figure { margin: 0 0 1.6rem; }
+figure:last-child { margin-bottom: 0; }
+figure > p { margin: 0 0 .5rem; font-weight: 600; }
+img { display: block; max-width: 100%; height: auto; }
+img.tall { max-height: 46rem; width: auto; }
+figcaption { font-size: .92rem; margin-top: .4rem; }
+code, pre { font: .88rem/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
+pre { background: #f6f8fa; border-radius: 6px; padding: .8rem 1rem; margin: .6rem 0 0; overflow-x: auto; }
+summary { cursor: pointer; font-weight: 600; }
+@media print { body { background: #fff; } section { border: 0; padding: 0; break-inside: avoid; } }
+"""
+
+
+def last_valid(folder: Path) -> Evaluated | None:
+    """How good the model was on the validation set when it was last looked at."""
+    seen = read_events(folder).evaluated("valid")
+    return read_back(seen[-1]) if seen else None
+
+
+def write_report(
+    folder: Path, job: Job, config: Any, speaker: Any, result: Evaluated | None, examples: int, used: str = ""
+) -> Path:
+    """Draw the run's pictures, if its task has any, and write the page; the same run gives the same page again."""
+    with disk_errors(folder, "write the report"):
+        pictures = "".join(_painted(folder, job, speaker))
+        path = folder / NAME
+        shown = result or last_valid(folder)
+        write_text_atomic(path, page(folder, job, config, speaker, shown, examples, pictures, used))
+    return path
+
+
+def page(
+    folder: Path,
+    job: Job,
+    config: Any,
+    speaker: Any,
+    result: Evaluated | None,
+    examples: int,
+    pictures: str = "",
+    used: str = "",
+) -> str:
+    """The whole page as text."""
+    name = folder.resolve().name
+    setting = _read(folder / "env.json")
+    size = sum(weight.numel() for weight in speaker.model.parameters())
+    lead = (
+        f"{with_article(config.kind).capitalize()} of {size:,} parameters, trained on {examples:,} "
+        f"{job.words.examples}{f' in {result.step:,} steps' if result else ''}, on {setting.get('device', 'cpu')}."
+    )
+    parts = [
+        _scores(job, result),
+        _section("Pictures", pictures),
+        _section("Loss", _figure(folder, folder / "loss.png", "", f"The loss by step: {job.words.loss}.")),
+        _samples(job, result),
+        _section("Model", _model(config, size)),
+        _section("Data", _data(job, examples, speaker.tokenizer.vocab)),
+        _section("Go on", _commands(job, folder, result)),
+        _section("Made with", _folded("Versions and machine", _table((), _rows(setting))) + _recipe(job)),
+    ]
+    lead += f" The final model is {used}." if used else ""
+    body = f"<h1>{_text(name)}</h1>\n<p class=lead>{_text(lead)}</p>\n" + "".join(parts)
+    head = f'<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">\n<title>{_text(name)}</title>'
+    return f'<!doctype html>\n<html lang="en">\n{head}\n<style>{STYLE}</style>\n<main>\n{body}</main>\n</html>\n'
+
+
+def _painted(folder: Path, job: Job, speaker: Any) -> Iterator[str]:
+    """The pictures of an autoencoder."""
+    if not isinstance(speaker, Painter):
+        return
+    from heedful.plots.autoencoder_plots import paint
+
+    for painting in paint(speaker, job.recipe.data, folder / "pictures"):
+        yield _figure(folder, painting.file, painting.title, painting.about)
+    command = f"heedful figure maps model={shlex.quote(str(folder))}"
+    told = "A map by t-SNE takes longer, and keeps neighbours together:"
+    yield f'<p class="quiet">{told} <code>{_text(command)}</code></p>\n'
+
+
+# ------------------------------------------------------------------ parts of the page
+def _scores(job: Job, result: Evaluated | None) -> str:
+    """What the model reached, with the signatures that make scores comparable."""
+    if result is None:
+        return ""
+    split = {"test": "test set", "valid": "validation set"}.get(result.split, result.split)
+    rows = [(score.name, f"{score.value:.2f}", score.signature) for score in result.scores]
+    remarks = "".join(f'<p class="quiet">{_text(remark)}</p>\n' for remark in job.remarks(result))
+    told = f"<p class=large>{_text(job.in_words(result.loss))}</p>\n"
+    return _section(
+        f"On the {split}", told + _table(("score", "", "how it was computed"), rows, frozenset({1})) + remarks
+    )
+
+
+def _samples(job: Job, result: Evaluated | None) -> str:
+    """What was given, what was right, and what the model made of it."""
+    samples = result.samples[:MOST] if result is not None else ()
+    return _section("Samples", _table(job.words.sample, samples)) if samples else ""
+
+
+def _model(config: Any, size: int) -> str:
+    """The layers of an autoencoder, or the settings of any other model."""
+    if not isinstance(config, AutoencoderConfig):
+        return _table((), [("parameters", f"{size:,}"), *_rows(config.model_dump(mode="json"))])
+    rows = [
+        (f"{row.name} ({row.kind})", " x ".join(map(str, row.shape)), f"{row.parameters:,}") for row in config.summary()
+    ]
+    heads = ("layer", "channels x rows x columns" if len(config.input) == 3 else "numbers", "parameters")
+    code = " x ".join(map(str, config.code))
+    told = f"<p>The code of an image has {code} numbers.</p>\n"
+    return _table(heads, [*rows, ("all", "", f"{size:,}")], frozenset({2})) + told
+
+
+def _data(job: Job, examples: int, vocab: int) -> str:
+    counts = [(f"{job.words.examples} in training", f"{examples:,}"), (job.words.tokens, f"{vocab:,}")]
+    return _table((), [*counts, *_rows(job.recipe.data.model_dump(mode="json"))])
+
+
+def _commands(job: Job, folder: Path, result: Evaluated | None) -> str:
+    return f"<pre>{_text(chr(10).join(job.next(folder, result)))}</pre>\n"
+
+
+def _recipe(job: Job) -> str:
+    return _folded("Recipe", f"<pre>{_text(render(job.recipe))}</pre>\n")
+
+
+# ------------------------------------------------------------------ pieces of HTML
+def _text(text: str) -> str:
+    """Text that shows as it is, whatever is in it."""
+    return escape(printable(text))
+
+
+def _section(title: str, body: str) -> str:
+    return f"<section>\n<h2>{_text(title)}</h2>\n{body}</section>\n" if body else ""
+
+
+def _folded(title: str, body: str) -> str:
+    return f"<details>\n<summary>{_text(title)}</summary>\n{body}</details>\n"
+
+
+def _figure(folder: Path, file: Path, title: str, about: str) -> str:
+    """A picture, within the page and linked to its file."""
+    if not is_file(file):
+        return ""
+    data = b64encode(read_file(file)).decode()
+    head = f"<p>{_text(title)}</p>\n" if title else ""
+    link = _text(file.relative_to(folder).as_posix())
+    image = f'<img class="tall" alt="{_text(title or about)}" src="data:image/png;base64,{data}">'
+    return f'<figure>\n{head}<a href="{link}">{image}</a>\n<figcaption>{_text(about)}</figcaption>\n</figure>\n'
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], numbers: frozenset[int] = frozenset()) -> str:
+    """Rows of text, some columns of which are numbers."""
+    kinds = [' class="number"' if column in numbers else "" for column in range(len(rows[0]) if rows else 0)]
+    head = "".join(f"<th{kind}>{_text(text)}</th>" for kind, text in zip(kinds, heads, strict=False))
+    body = "".join(
+        "<tr>" + "".join(f"<td{kind}>{_text(text)}</td>" for kind, text in zip(kinds, row, strict=True)) + "</tr>\n"
+        for row in rows
+    )
+    return f"<table>\n{f'<tr>{head}</tr>{chr(10)}' if heads else ''}{body}</table>\n"
+
+
+def _rows(settings: Mapping[str, Any], above: str = "") -> list[tuple[str, str]]:
+    """Settings by their dotted names; what is not set is left out."""
+    rows: list[tuple[str, str]] = []
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            rows += _rows(value, f"{above}{name}.")
+        elif value is not None:
+            rows.append((above + name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)))
+    return rows
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The settings in a JSON file; none where they cannot be read."""
+    try:
+        found = read_json(read_file(path).decode())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,1 @@
+"""Checkpoints: what a run folder holds, and the protocol by which it is written."""

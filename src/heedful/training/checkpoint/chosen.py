@@ -1,0 +1,78 @@
+"""The weights of a checkpoint that was chosen: the newest, the best, that of a step, or the mean of the last ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from heedful.errors import UserError
+from heedful.training.checkpoint.choice import STEP
+from heedful.training.checkpoint.folder import Checkpoint, checkpoint_at, newest, saved_steps
+from heedful.training.checkpoint.ties import name_in, parts, require_contents, require_made_with, require_of_run
+from heedful.training.checkpoint.weights import average
+from heedful.training.configs import TrainConfig
+from heedful.training.loop import Counters, averaged
+
+
+class Chosen(NamedTuple):
+    """Weights with the file they are from, the checkpoints behind them, and what a user should know of them."""
+
+    tensors: dict[str, Tensor]
+    file: Path
+    checkpoints: tuple[Checkpoint, ...]
+    notes: tuple[str, ...]
+
+    def require_vocabulary(self, sha256: str, where: Path) -> None:
+        """Refuse a vocabulary that is not the one these weights were trained with."""
+        for checkpoint in self.checkpoints:
+            todo = "put the former file back"
+            require_contents(checkpoint, {"tokenizer": sha256}, {"tokenizer": str(where)}, todo)
+
+
+def chosen(run: Path, which: str | None, recipe: Mapping[str, Any], train: TrainConfig) -> Chosen:
+    """The weights of a run's checkpoint, the newest unless another is named, if the run's recipe made them."""
+    if which is not None and (step := STEP.fullmatch(which)):
+        if int(step[1]) not in (there := saved_steps(run)):
+            raise UserError(
+                "this run has no checkpoint of that step", where=str(run), found=f"step {int(step[1]):,}",
+                expected=f"one of steps {', '.join(map(str, there))}" if there else "a run that has saved one",
+                todo="choose one of these, best or last" if there else "train on with the same command, then try again",
+            )  # fmt: skip
+        found, notes = [checkpoint_at(run, int(step[1]), "it was asked for")], []
+    else:
+        found, damaged = newest(run, 1)
+        notes = [f"passed over a damaged checkpoint: {broken.reason}" for broken in damaged]
+    if not found:
+        raise UserError(
+            "this run has no checkpoint yet", where=str(run), todo="train on with the same command, then try again"
+        )
+    if which in ("best", "average"):
+        steps, why = _steps(which, found[0], train)
+        found = [checkpoint_at(run, step, why) for step in sorted(steps, reverse=True)]
+    for checkpoint in found:
+        about = checkpoint.manifest.about
+        require_of_run(checkpoint.path, about, name_in(run), "delete it, or put the run's own back")
+        require_made_with(checkpoint.path, about, parts(recipe), run)
+    weights = average([checkpoint.load("model") for checkpoint in found])
+    return Chosen(weights, found[0].path / "model.safetensors", tuple(found), tuple(notes))
+
+
+def _steps(which: str, last: Checkpoint, train: TrainConfig) -> tuple[list[int], str]:
+    """The steps that are best, or that are averaged, as far as a run has come, and why they are needed."""
+    counters = Counters.restored(last.state, train)
+    if which == "average":
+        if train.average == 1:
+            raise UserError(
+                "this run averages no checkpoints", where="train.average", found="1",
+                todo="choose best, last or a step; a recipe with train.average: 5, say, keeps enough of them",
+            )  # fmt: skip
+        return averaged(train, counters, counters.step), "it is averaged with others"
+    if not counters.best:
+        raise UserError(
+            "no checkpoint of this run has been scored yet", where=str(last.path.parent),
+            todo="choose last or a step; at an evaluation and save of the same step one is scored",
+        )  # fmt: skip
+    return [counters.best[0][0]], "it is the best so far"

@@ -1,0 +1,210 @@
+"""Whose a run folder is: one process at a time, and one recipe from its first checkpoint on."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from collections.abc import Mapping, Set
+from pathlib import Path
+from typing import Any
+
+from heedful.errors import UserError, shown
+from heedful.files import writing as files
+from heedful.files.reading import is_folder
+from heedful.files.yaml import load_yaml, read_yaml
+
+# All that a run writes before its first checkpoint; the metrics are there from the beginning.
+FIRST = frozenset({"recipe.yaml", "metrics.jsonl", "lock", "checkpoints", "tokenizer.json", "images.json", "env.json"})
+
+# Settings that say how a run is computed, not what; a run may go on with others, at the price of the last bits.
+MAY_DIFFER = frozenset(f"train.{name}" for name in ("threads", "workers", "device", "parallel", "save_behind"))
+# Limits of a run that may be raised or lifted while it is under way, never lowered.
+BUDGET = frozenset(f"train.budget.{name}" for name in ("steps", "tokens", "epochs", "minutes"))
+LIMITS = BUDGET | {"train.patience"}
+# What else may change: where the data are, and how often the run is looked at and saved.
+MAY_GROW = LIMITS | {"data.root", "train.log_every", "train.evaluate_every", "train.save_every"}
+
+
+def make_parents(folder: Path) -> None:
+    """Make the folders that a run's folder is to be in."""
+    for above in folder.parents:
+        if os.path.lexists(above) and not is_folder(above):
+            raise UserError(
+                f"{above} is a file", where=str(folder), expected="a folder", todo="give another path with --run"
+            )
+    with files.disk_errors(folder.parent, "make the folder of the run"):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+
+
+def require_run(folder: Path) -> None:
+    """Refuse, before anything is touched, a path at which no run can be."""
+    if not is_folder(folder.parent):
+        raise UserError(
+            "the run folder has no parent",
+            where=str(folder),
+            expected=f"the folder {folder.parent}",
+            todo=f"make it first: mkdir -p {folder.parent}",
+        )
+    if not os.path.lexists(folder):
+        return
+    if not is_folder(folder):
+        raise UserError("the run folder is not a folder", where=str(folder), todo="give another path with --run")
+    with files.disk_errors(folder, "look into the run folder"):
+        names = sorted(name for name in os.listdir(folder) if not files.LEFTOVER.fullmatch(name))
+    # A run has its lock before anything else; a copy of one may have come without it.
+    if names not in ([], ["lock"]) and not ("recipe.yaml" in names and {"lock", "checkpoints"} & set(names)):
+        raise UserError(
+            "this folder holds something else than a run",
+            where=str(folder),
+            found=", ".join(names[:5]) + (" ..." if len(names) > 5 else ""),
+            expected="no folder, an empty one, or one with the recipe.yaml of a run",
+            todo="give another path with --run",
+        )
+
+
+_held: set[int] = set()  # the locks of this process
+
+
+def _forget() -> None:
+    """A forked child, such as a loader's worker, may outlive its parent, and must not keep the run locked then."""
+    for lock in _held:
+        os.close(lock)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def let_go(lock: int) -> None:
+    """Unlock a folder."""
+    if lock in _held:
+        _held.discard(lock)
+        os.close(lock)
+
+
+def take_lock(folder: Path) -> int:
+    """Lock the folder for this process; the system lets go when the process ends, however it ends."""
+    with files.disk_errors(folder, "lock the run folder"):
+        lock = files.reopen(folder / "lock")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(lock, 0)
+            files.write(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+        except BlockingIOError as error:
+            holder = os.pread(lock, 300, 0).decode(errors="replace").strip()
+            os.close(lock)
+            raise UserError(
+                "another run is at work in this folder",
+                where=str(folder),
+                found=holder or "a lock that does not say whose it is",
+                todo="wait until it ends, or give another path with --run",
+            ) from error
+        except BaseException:
+            os.close(lock)
+            raise
+    _held.add(lock)
+    return lock
+
+
+def is_at_work(folder: Path) -> bool:
+    """Whether a process trains in the folder now; nothing is written, and nobody is kept waiting."""
+    try:
+        lock = os.open(folder / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(lock)
+    return False
+
+
+def has_saved_nothing(folder: Path) -> bool:
+    """Whether a folder holds a run without a checkpoint, not even a damaged one, and nothing that is not the run's."""
+    names = set(os.listdir(folder))
+    if not {"recipe.yaml", "metrics.jsonl"} <= names <= FIRST:
+        return False
+    held = folder / "checkpoints"
+    if "checkpoints" not in names:  # not made yet, unless something was recorded: then it was taken away
+        return not (folder / "metrics.jsonl").stat().st_size
+    return is_folder(held) and not held.is_symlink() and not any(held.iterdir())
+
+
+def clear(folder: Path) -> None:
+    """Remove, all but the recipe, what a run that has saved nothing left; the recipe may be replaced only then."""
+    for name in ("tokenizer.json", "images.json", "env.json"):
+        if os.path.lexists(folder / name):
+            files.discard(folder / name)
+    # Emptied, not removed: it shows that the recipe in the folder is one that a run wrote.
+    files.write_text_atomic(folder / "metrics.jsonl", "")
+
+
+def require_same(stored: Path, recipe_yaml: str, may_differ: Set[str] = frozenset()) -> bool:
+    """Refuse a folder whose recipe has other values than this one, naming the first that differ.
+
+    Those of `may_differ` may be others; the result says whether any is.
+    """
+    changed = changes(load_yaml(stored)[0], read_yaml(recipe_yaml, "this recipe")[0])
+    if told := refused(changed, may_differ, "in the folder"):
+        raise UserError(
+            "this folder belongs to a run of another recipe",
+            where=str(stored),
+            found=told,
+            expected="the same values as in the folder's recipe.yaml",
+            todo=f"go on with that run: heedful train {stored} --run {stored.parent}\n{to_branch(stored.parent)}",
+        )
+    return bool(changed)
+
+
+def to_branch(run: Path) -> str:
+    """How to get what cannot be changed in a run."""
+    return f"or begin another from its weights: give start.folder={run} and another --run"
+
+
+Changes = dict[str, tuple[str, str, bool]]  # a setting's value then and now, in words, and whether it only grows
+
+
+def changes(then: Any, now: Any) -> Changes:
+    """The settings that two recipes have different values of, by dotted key; to have none is to have null.
+
+    What one of them has no word for in a group that it has, is of another version, and has its default there.
+    """
+    theirs, ours = _leaves(then), _leaves(now)
+    keys = [key for key in {**ours, **theirs} if theirs.get(key) != ours.get(key)]
+    return {
+        key: (_told(theirs, key), _told(ours, key), _grows(theirs.get(key), ours.get(key)))
+        for key in keys
+        if all(key in leaves or not _has_group(leaves, key.rpartition(".")[0]) for leaves in (theirs, ours))
+    }
+
+
+def _has_group(leaves: Mapping[str, Any], group: str) -> bool:
+    return any(key.startswith(f"{group}.") for key in leaves)
+
+
+def refused(changed: Changes, may_differ: Set[str], where: str) -> str:
+    """What of it cannot be, line by line: settings that may not differ, and limits that would shrink."""
+    keys = [key for key, (*_, grows) in changed.items() if key not in may_differ or (key in LIMITS and not grows)]
+    told = [f"{key}: {changed[key][0]} {where}, {changed[key][1]} now" for key in keys[:5]]
+    return "\n".join(told) + (f"\nand {len(keys) - 5} more" if len(keys) > 5 else "")
+
+
+def _grows(then: Any, now: Any) -> bool:
+    """Whether a limit is larger now, or gone."""
+    return now is None or (isinstance(then, int | float) and isinstance(now, int | float) and now > then)
+
+
+def _leaves(data: Any, path: str = "") -> dict[str, Any]:
+    """The settings by dotted key."""
+    if not isinstance(data, dict):
+        return {path: data}
+    return {key: leaf for name in data for key, leaf in _leaves(data[name], f"{path}.{name}" if path else name).items()}
+
+
+def _told(leaves: Mapping[str, Any], key: str) -> str:
+    return shown(leaves[key]) if key in leaves else "not set"

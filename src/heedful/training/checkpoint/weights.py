@@ -1,0 +1,78 @@
+"""Weights in and out of a model: whole from all processes, and back from a file, all or none."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from heedful.errors import UserError
+from heedful.training.distributed.shards import is_sharded, whole
+from heedful.training.distributed.team import Team
+
+
+def weights_of(model: nn.Module, team: Team) -> dict[str, Tensor]:
+    """The model's weights by name, whole, for the leader; every process must ask."""
+    return whole_of(model.state_dict(), team)
+
+
+def whole_of(tensors: Mapping[str, Tensor], team: Team) -> dict[str, Tensor]:
+    """Tensors by name, whole, for the leader; every process must ask. Those that were in shards come to the CPU."""
+    found = {}
+    for name, value in tensors.items():
+        tensor = whole(value.detach())  # one at a time: no process has room for all
+        if team.leads:
+            found[name] = tensor.cpu() if is_sharded(value) else tensor
+    return found
+
+
+def average(states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The mean of several sets of weights, taken in float64."""
+    return {
+        name: torch.stack([state[name].double() for state in states]).mean(0).to(states[0][name].dtype)
+        for name in states[0]
+    }
+
+
+def fingerprint(model: nn.Module) -> str:
+    """A name for exactly these weights."""
+    digest = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(f"{name} {_kind(value)}".encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def load_strictly(model: nn.Module, tensors: dict[str, Tensor], file: Path) -> None:
+    """Put weights from a file into a model, all or none."""
+    require_fit(model, tensors, file)
+    model.load_state_dict(tensors)
+
+
+def require_fit(model: nn.Module, tensors: dict[str, Tensor], file: Path) -> None:
+    """Say which weights are missing, unknown, or of another shape or type than the model's."""
+    expected = {name: _kind(value) for name, value in model.state_dict().items()}
+    given = {name: _kind(value) for name, value in tensors.items()}
+    wrong = [f"{name}: not in the file" for name in expected.keys() - given.keys()]
+    wrong += [f"{name}: not in the model" for name in given.keys() - expected.keys()]
+    wrong += [
+        f"{name}: {given[name]} in the file, {expected[name]} in the model"
+        for name in expected.keys() & given.keys()
+        if expected[name] != given[name]
+    ]
+    if wrong:
+        more = f"\nand {len(wrong) - 10} more" if len(wrong) > 10 else ""
+        raise UserError(
+            "the weights do not fit the model",
+            where=str(file),
+            found="\n".join(sorted(wrong)[:10]) + more,
+            expected=f"{len(expected)} tensors, each of its shape and type",
+            todo="load them with the recipe or config they were made with",
+        )
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
