@@ -18,16 +18,15 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 # Each part of the package with the parts that it may import, apart from itself, arrows going down only.
 # A dotted name allows that one module. The command line and what stands beside it may import everything.
-TOP = {"__init__", "__main__", "cli", "commands", "demo", "explore", "serve"}
+TOP = {"__init__", "__main__", "cli", "explore", "serve"}
+FILES_OF_OURS = {"errors", "files"}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
-    "jsontext": set(),
-    "reading": {"errors"},
-    "yamltext": {"errors", "reading"},
-    "config": {"errors", "yamltext"},
+    "files": {"errors"},
+    "config": {"errors", "files"},
     "blocks": set(),
     "blocks.kernels": set(),
-    "data": {"config", "errors", "jsontext", "reading"},
+    "data": {"config", *FILES_OF_OURS},
     "models": {"blocks", "config", "errors"},
     "decode": {"blocks.state", "blocks.kernels"},
     "tasks": {
@@ -45,73 +44,42 @@ LAYERS: dict[str, set[str]] = {
     },
     "recipe": {
         "config",
-        "errors",
-        "yamltext",
         "data",
         "models.configs",
-        "training.choice",
+        "training.checkpoint.choice",
         "training.configs",
-        "hf.configs",
-        "hf.causal_configs",
-        "reading",
-        "jsontext",
-        "training.files",
+        "hub.configs",
+        "hub.causal_configs",
+        *FILES_OF_OURS,
     },  # torch-free settings of each part
-    "training": {"tasks", "decode", "data", "blocks.losses", "config", "errors", "jsontext", "reading", "yamltext"},
-    "hf": {
-        "models",
-        "blocks.layouts",
-        "blocks.linear",
-        "data",
-        "training",
-        "config",
-        "errors",
-        "jsontext",
-        "reading",
-        "yamltext",
-    },
-    "letters": set(),
-    "figures": {"errors", "letters", "training.files"},
-    "bars": {"errors", "figures", "letters"},
-    "scatters": {"errors", "figures", "letters"},
-    "galleries": {"errors", "figures", "letters", "training.files"},
+    "training": {"tasks", "decode", "data", "blocks.losses", "config", *FILES_OF_OURS},
+    "hub": {"models", "blocks.layouts", "blocks.linear", "data", "training", "config", *FILES_OF_OURS},
+    "plots": {*FILES_OF_OURS},
     "shapes": set(),
-    "skipgram": {"config", "data", "errors"},
-    "word_maps": {"errors", "figures"},
-    "claims": set(),
+    "runs.events": {*FILES_OF_OURS},
+    "lectures.claims": set(),
 }
+# What an autoencoder makes of images, and what PCA does.
+LAYERS["plots.autoencoder_plots"] = {"data.images.sources", "extras.estimators.pca", "plots", "tasks.reconstruction"}
+LAYERS["plots.autoencoder_plots"] |= FILES_OF_OURS
 # What brings all parts together may import every one; the command line stands on it.
-LAYERS["jobs"] = {*LAYERS} - {"figures", "claims"}
-LAYERS["loading"] = LAYERS["scoring"] = {*LAYERS}
-LAYERS["experiment"] = {*LAYERS}
+LAYERS["jobs"] = {*LAYERS} - {"plots", "lectures.claims"}
+LAYERS["runs"] = {*LAYERS}
 # Small experiments that stand for themselves: no recipe, no run folder.
-LAYERS["studies"] = {"blocks", "config", "decode", "errors", "figures", "models", "training.optim"}
-LAYERS["studies"] |= {"loading", "tasks.embedding"}  # of those that look into a trained encoder
-LAYERS["studies"] |= {"scatters", "tasks.reconstruction", "data.images"}  # of those that look into an autoencoder
-LAYERS["studies"] |= {"data.embedded"}  # of those that show a digit, or learn numbers in words
+LAYERS["lectures"] = {"blocks", "config", "decode", "errors", "models", "plots", "training.optim"}
+LAYERS["lectures"] |= {"runs.load", "tasks.embedding"}  # of those that look into a trained encoder
+LAYERS["lectures"] |= {"tasks.reconstruction", "data.images.sources"}  # of those that look into an autoencoder
+LAYERS["lectures"] |= {"data.embedded"}  # of those that show a digit, or learn numbers in words
+LAYERS["extras"] = set()
+LAYERS["extras.word2vec"] = {"config", "data", "errors"}
 # Sweeps of runs, each in a process of its own, and the laws that they follow.
-LAYERS["scaling"] = {"config", "errors", "figures", "letters", "recipe", "reading"}
-LAYERS["scaling"] |= {"training.events", "training.files", "training.ownership"}
+LAYERS["extras.scaling"] = {"config", "plots", "recipe", "runs.events", "training.checkpoint.ownership", *FILES_OF_OURS}
 # Estimators by the conventions of scikit-learn.
-LAYERS["estimators"] = {*LAYERS} - {"studies", "claims"}
-# Pictures and pages of a run that is complete.
-LAYERS["paintings"] = {
-    "data.images",
-    "estimators.pca",
-    "galleries",
-    "reading",
-    "scatters",
-    "tasks.reconstruction",
-    "training.files",
-}
-LAYERS["report"] = {*LAYERS} - {"experiment", "studies", "claims"}
-LAYERS["experiment"] |= {"report"}
+LAYERS["extras.estimators"] = {*LAYERS} - {"lectures", "lectures.claims"}
 # The packages of others that each part may import.
 FOREIGN: dict[str, set[str]] = {
     "errors": set(),
-    "jsontext": set(),
-    "reading": set(),
-    "yamltext": {"yaml"},
+    "files": {"yaml"},
     "config": {"pydantic"},
     "blocks": {"torch"},
     "blocks.kernels": {"torch", "triton"},
@@ -121,24 +89,19 @@ FOREIGN: dict[str, set[str]] = {
     "tasks": {"torch", "numpy", "pydantic"},
     "recipe": {"pydantic"},
     "training": {"torch", "numpy", "pydantic", "safetensors", "sacrebleu", "sklearn"},
-    "hf": {"torch", "numpy", "pydantic", "safetensors"},
+    "hub": {"torch", "numpy", "pydantic", "safetensors"},
     "jobs": {"torch", "numpy"},
-    "loading": {"torch"},
-    "scoring": set(),
-    "experiment": {"torch"},
-    "studies": {"torch", "numpy", "pydantic", "sklearn"},
-    "estimators": {"torch", "numpy", "pydantic", "sklearn"},
-    "scaling": {"numpy"},
-    "letters": {"PIL"},
-    "figures": {"numpy", "PIL"},
-    "scatters": {"numpy"},
-    "galleries": {"numpy", "PIL"},
-    "paintings": {"numpy"},
-    "report": set(),
+    "runs": {"torch"},
+    "runs.events": set(),
+    "lectures": {"torch", "numpy", "pydantic", "sklearn"},
+    "lectures.claims": set(),
+    "extras": set(),
+    "extras.estimators": {"torch", "numpy", "pydantic", "sklearn"},
+    "extras.scaling": {"numpy"},
+    "extras.word2vec": {"torch", "numpy", "pydantic"},
+    "plots": {"numpy", "PIL"},
+    "plots.autoencoder_plots": {"numpy"},
     "shapes": {"torch"},
-    "skipgram": {"torch", "numpy", "pydantic"},
-    "word_maps": {"numpy"},
-    "claims": set(),
 }
 NOWHERE = {"transformers", "pickle", "dill", "joblib", "marshal", "shelve"}
 HEAVY = {"torch", "sklearn", "sacrebleu", "tokenizers", "scipy", "transformers", "matplotlib", "PIL"}
@@ -197,15 +160,15 @@ def test_imports_go_down_only(path: Path) -> None:
         ("tasks", "heedful.blocks.attention", False),
         ("recipe", "heedful.training.configs", True),
         ("training", "heedful.recipe", False),
-        ("experiment", "heedful.recipe", True),
-        ("experiment", "heedful.jobs", True),
+        ("runs", "heedful.recipe", True),
+        ("runs", "heedful.jobs", True),
         ("jobs", "heedful.tasks.translation", True),
         ("jobs", "heedful.runs.load", False),
         ("tasks", "heedful.jobs", False),
-        ("experiment", "heedful.cli.app", False),
+        ("runs", "heedful.cli.app", False),
         ("cli", "heedful.runs.train", True),
-        ("commands", "heedful.runs.train", True),
-        ("experiment", "heedful.cli", False),
+        ("explore", "heedful.runs.load", True),
+        ("runs", "heedful.cli", False),
         ("cli", "transformers", False),
     ],
 )

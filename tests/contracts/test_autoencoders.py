@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from heedful.hub.model_folder import read_model, write_model
 from heedful.models import build
 from heedful.models.configs.autoencoder import SIZES, AutoencoderConfig
 from heedful.models.configs.layers import Conv, Dense, Flatten, MaxPool, Reshape, Upsample
-from heedful.runs.model_folder import read_model, write_model
 from tolerance import close
 
 TABLE = {

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from heedful.blocks.layouts import EndToEnd, Padded
 from heedful.blocks.taps import taps, watch
+from heedful.hub.model_folder import read_model, write_model
 from heedful.models import MODELS, build
 from heedful.models.configs import (
     AnswererConfig,
@@ -22,7 +23,6 @@ from heedful.models.configs import (
     RegressorConfig,
     TaggerConfig,
 )
-from heedful.runs.model_folder import read_model, write_model
 from tolerance import close
 
 VOCAB, CONTEXT = 23, 16

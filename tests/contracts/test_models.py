@@ -17,6 +17,7 @@ from heedful.blocks.losses import cross_entropy
 from heedful.blocks.state import Cache, Ragged, regroup, reserve, select
 from heedful.blocks.taps import taps, watch
 from heedful.decode.search import beam, drain, greedy
+from heedful.hub.model_folder import read_model, write_model
 from heedful.models import MODELS, build
 from heedful.models.configs import (
     AttentionConfig,
@@ -30,7 +31,6 @@ from heedful.models.configs import (
     TransformerEncoder,
 )
 from heedful.models.configs.gpt import GptConfig
-from heedful.runs.model_folder import read_model, write_model
 from tolerance import close
 
 VOCAB, CONTEXT = 23, 16

@@ -18,7 +18,7 @@ from heedful.errors import UserError
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer
 from heedful.explore.views import run as view
-from heedful.files.writing import trim_jsonl
+from heedful.runs.events import trim_jsonl
 from heedful.training.checkpoint.ownership import is_at_work, let_go, take_lock
 
 Answer = tuple[dict[str, Any], dict[str, NDArray[Any]]]

@@ -20,8 +20,8 @@ from heedful.data.tokenizers.tokenizer import Characters, Tokenizer
 from heedful.errors import UserError
 from heedful.hub.causal import pretrained_causal
 from heedful.hub.causal_configs import causal, config_in
+from heedful.hub.model_folder import write_model
 from heedful.hub.unpickling import weights_of_any_age
-from heedful.runs.model_folder import write_model
 from heedful.tasks.language_model import Writer
 
 

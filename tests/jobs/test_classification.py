@@ -18,12 +18,12 @@ from heedful.config import render
 from heedful.data.tokenizers.tokenizer import WordPiece
 from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.errors import UserError
+from heedful.hub.model_folder import write_model
 from heedful.jobs import Evaluated, job_of
 from heedful.models import build
 from heedful.models.configs import SIZES, BertConfig
 from heedful.recipe import check_recipe, load_recipe, recipe_of
 from heedful.runs.load import load, read_recipe
-from heedful.runs.model_folder import write_model
 from heedful.runs.train import Finished, Started, train
 from heedful.tasks.classification import Labeller, Rater
 from heedful.training.loop import Step

@@ -17,10 +17,10 @@ from heedful.config import parse
 from heedful.data.tokenizers.tokenizer import WordPiece
 from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.errors import UserError
+from heedful.hub.model_folder import write_model
 from heedful.lectures import FIGURES, Found, Progress, Study, Table, find
 from heedful.models import build
 from heedful.models.configs import BertConfig
-from heedful.runs.model_folder import write_model
 
 # The smallest settings of each, and how many rows its table then has.
 TINY: dict[str, tuple[list[str], int]] = {

@@ -21,6 +21,7 @@ import torch
 
 from heedful.errors import UserError
 from heedful.files import writing as files
+from heedful.runs.events import trim_jsonl
 from heedful.training.checkpoint.folder import SLACK, Checkpoint, RunFolder, newest
 
 RECIPE = "task:\n  kind: translation\ntrain:\n  seed: 1\n  optimizer:\n    lr: 1e-3\n"
@@ -169,7 +170,7 @@ def whole_life(folder: Path) -> None:
     with RunFolder.create_or_open(folder, RECIPE) as run:
         latest = run.latest()
         first = latest.step if latest else 0
-        files.trim_jsonl(folder / "metrics.jsonl", first)
+        trim_jsonl(folder / "metrics.jsonl", first)
         for step in range(first + 1, 5):
             files.append_jsonl(folder / "metrics.jsonl", {"step": step})
             save(run, step, 1)

@@ -13,6 +13,7 @@ import pytest
 
 from heedful.errors import UserError
 from heedful.files import writing as files
+from heedful.runs.events import trim_jsonl
 
 
 def test_text_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,15 +80,15 @@ def test_a_cut_last_line_and_later_steps_are_dropped(tmp_path: Path, cut: int) -
         files.append_jsonl(path, {"step": step, "loss": 0.25})
     kept = b"".join(path.read_bytes().splitlines(keepends=True)[:3])
     path.write_bytes(path.read_bytes()[:-cut])
-    assert files.trim_jsonl(path, 2) == 1
+    assert trim_jsonl(path, 2) == 1
     assert path.read_bytes() == kept
-    assert files.trim_jsonl(path, 2) == 0
+    assert trim_jsonl(path, 2) == 0
 
 
 def test_a_whole_last_line_that_lacks_its_end_is_kept_and_ended(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1}')
-    assert files.trim_jsonl(path, 1) == 0
+    assert trim_jsonl(path, 1) == 0
     files.append_jsonl(path, {"step": 2})
     assert path.read_bytes() == b'{"step": 1}\n{"step": 2}\n'
 
@@ -96,14 +97,14 @@ def test_a_whole_last_line_that_lacks_its_end_is_kept_and_ended(tmp_path: Path) 
 def test_a_broken_line_between_good_ones_is_dropped_alone(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 2}\n')
-    assert files.trim_jsonl(path, 2) == 1
+    assert trim_jsonl(path, 2) == 1
     assert path.read_bytes() == b'{"step": 1}\n{"step": 2}\n'
 
 
 def test_there_is_nothing_to_trim_in_a_new_run(tmp_path: Path) -> None:
-    assert files.trim_jsonl(tmp_path / "metrics.jsonl", 0) == 0
+    assert trim_jsonl(tmp_path / "metrics.jsonl", 0) == 0
     (tmp_path / "metrics.jsonl").touch()
-    assert files.trim_jsonl(tmp_path / "metrics.jsonl", 0) == 0
+    assert trim_jsonl(tmp_path / "metrics.jsonl", 0) == 0
 
 
 def test_discard_follows_no_link(tmp_path: Path) -> None:

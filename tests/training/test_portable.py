@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from heedful.errors import UserError
-from heedful.runs.model_folder import read_model, write_model
+from heedful.hub.model_folder import read_model, write_model
 
 
 def write(folder: Path, value: float = 1.0, tokenizer: str | None = '{"pieces": "ü"}') -> None:
@@ -77,7 +77,7 @@ def test_weights_that_are_not_finite_are_neither_written_nor_read(
         write(tmp_path / "model", math.nan)
     assert os.listdir(tmp_path) == []
     with monkeypatch.context() as patch:
-        patch.setattr("heedful.runs.model_folder.require_finite", lambda *_: None)
+        patch.setattr("heedful.hub.model_folder.require_finite", lambda *_: None)
         write(tmp_path / "model", math.nan)
     with pytest.raises(UserError, match="weight"):
         read_model(tmp_path / "model")

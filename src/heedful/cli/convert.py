@@ -15,13 +15,13 @@ from heedful.hub.causal import Causal, no_tokenizer, of_any_kind, whole_of
 from heedful.hub.configs import home
 from heedful.hub.files import has, read_settings
 from heedful.hub.loading import Pretrained, foreign
+from heedful.hub.model_folder import write_model
 from heedful.hub.onnx import require_packages, write_onnx
 from heedful.hub.rules import told
 from heedful.hub.sentences import SentenceConfig
 from heedful.hub.unpickling import weights_of_any_age
 from heedful.hub.writing import require_new, write
 from heedful.jobs import job_class
-from heedful.runs.model_folder import write_model
 
 Format = Literal["heedful", "hf", "onnx"]
 CONVERTIBLE = ("bert", "gpt", "classifier", "regressor", "tagger", "answerer")

@@ -16,13 +16,12 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from heedful.errors import UserError
-from heedful.files.reading import exists, is_folder, read_file
-from heedful.runs.events import Event, event_in
+from heedful.files.reading import exists, is_folder
 
 EXIT_DISK = 74  # the exit code of a disk that is full or cannot be written: EX_IOERR of sysexits.h
 LARGE = 1 << 20  # bytes that are written by themselves
@@ -227,22 +226,3 @@ def append_jsonl(path: Path, record: Mapping[str, object]) -> None:
             write(descriptor, data)
         finally:
             os.close(descriptor)
-
-
-def trim_jsonl(path: Path, step: int) -> int:
-    """Drop the lines of later steps and any broken line, as a resumed run needs, and return how many went."""
-    return keep_events(path, lambda event: bool(event["step"] <= step))
-
-
-def keep_events(path: Path, wanted: Callable[[Event], bool]) -> int:
-    """Keep the lines of those events that are wanted, no broken line among them, and return how many went."""
-    if not exists(path):
-        return 0
-    with disk_errors(path.parent, f"read {path.name}"):
-        data = read_file(path)
-    lines = data.removesuffix(b"\n").split(b"\n") if data else []
-    kept = [line for line in lines if (event := event_in(line)) is not None and wanted(event)]
-    text = b"".join(line + b"\n" for line in kept)
-    if text != data:
-        write_text_atomic(path, text.decode())
-    return len(lines) - len(kept)

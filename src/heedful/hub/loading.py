@@ -20,6 +20,7 @@ from heedful.hub import bert
 from heedful.hub import rules as convert
 from heedful.hub.configs import HeadKind, checked, config_of, described, home, original, unknown
 from heedful.hub.files import AGAIN, has, read_settings, read_text
+from heedful.hub.model_folder import read_model
 from heedful.hub.rules import Line, Table
 from heedful.hub.safetensors import PICKLES, safetensors_in
 from heedful.hub.sentences import SentenceConfig, sentences_in
@@ -36,7 +37,6 @@ from heedful.models.configs import (
     TaggerConfig,
 )
 from heedful.models.configs.gpt import GptConfig
-from heedful.runs.model_folder import read_model
 from heedful.training.checkpoint.choice import picked
 from heedful.training.checkpoint.chosen import Chosen, chosen
 from heedful.training.checkpoint.tensors import require_finite

@@ -5,11 +5,13 @@ Only \n ends a line, since texts may hold other separators. A line that holds no
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from heedful.files.json import read_json
-from heedful.files.reading import open_file
+from heedful.files.reading import exists, open_file, read_file
+from heedful.files.writing import disk_errors, write_text_atomic
 
 NAME = "metrics.jsonl"
 Event = dict[str, Any]
@@ -66,3 +68,22 @@ def told_broken(run: Path, broken: int) -> str:
     """What a user is told of lines that hold no event."""
     lines = "1 line holds" if broken == 1 else f"{broken:,} lines hold"
     return f"{run / NAME}: {lines} no event and {'is' if broken == 1 else 'are'} left out"
+
+
+def trim_jsonl(path: Path, step: int) -> int:
+    """Drop the lines of later steps and any broken line, as a resumed run needs, and return how many went."""
+    return keep_events(path, lambda event: bool(event["step"] <= step))
+
+
+def keep_events(path: Path, wanted: Callable[[Event], bool]) -> int:
+    """Keep the lines of those events that are wanted, no broken line among them, and return how many went."""
+    if not exists(path):
+        return 0
+    with disk_errors(path.parent, f"read {path.name}"):
+        data = read_file(path)
+    lines = data.removesuffix(b"\n").split(b"\n") if data else []
+    kept = [line for line in lines if (event := event_in(line)) is not None and wanted(event)]
+    text = b"".join(line + b"\n" for line in kept)
+    if text != data:
+        write_text_atomic(path, text.decode())
+    return len(lines) - len(kept)

@@ -18,12 +18,12 @@ from heedful.files.json import read_json
 from heedful.files.reading import exists, is_file, is_folder, require_folder
 from heedful.hub.causal import Causal, no_tokenizer, of_any_kind, whole_of
 from heedful.hub.loading import foreign
+from heedful.hub.model_folder import read_model, write_model
 from heedful.hub.sentences import SentenceConfig
 from heedful.jobs import JOBS, TINY, Job, Vocabulary, job_class, job_of
 from heedful.models import MODELS, build
 from heedful.models.configs import HeadConfig
 from heedful.recipe import Recipe, recipe_in
-from heedful.runs.model_folder import read_model, write_model
 from heedful.training.checkpoint.choice import at, picked
 from heedful.training.checkpoint.chosen import chosen
 from heedful.training.checkpoint.folder import is_saved

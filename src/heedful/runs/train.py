@@ -17,14 +17,14 @@ from torch import nn
 from heedful.config import render
 from heedful.errors import UserError
 from heedful.files.reading import exists
-from heedful.files.writing import append_jsonl, disk_errors, keep_events, trim_jsonl, write_text_atomic
+from heedful.files.writing import append_jsonl, disk_errors, write_text_atomic
 from heedful.jobs import Encoded, Evaluated, Job, Read, Vocabulary, job_of
 from heedful.models import build
 from heedful.recipe import Recipe, check_recipe, recipe_of
 from heedful.recipe.finetuning import Finetuning
 from heedful.recipe.parts import Start
 from heedful.runs.evaluate import Used, digest, made_from, plain, results, scored, write_results
-from heedful.runs.events import read_events, told_broken
+from heedful.runs.events import keep_events, read_events, told_broken, trim_jsonl
 from heedful.runs.load import Opened, cores, opened, read_recipe, write_portable
 from heedful.training.checkpoint.choice import Use
 from heedful.training.checkpoint.folder import Checkpoint, RunFolder, checkpoint_at, is_saved

@@ -31,13 +31,13 @@ from heedful.data.images.batches import EncodedImages, ImageBatches
 from heedful.data.images.image_spec import Canvas
 from heedful.errors import UserError
 from heedful.files.reading import is_folder
+from heedful.hub.model_folder import write_model
 from heedful.jobs.reconstruction import WORTH_A_THREAD, ReconstructionJob
 from heedful.models import build
 from heedful.models.configs.autoencoder import AutoencoderConfig, dense
 from heedful.models.configs.layers import Activation, AnyLayer, Conv, MaxPool, Upsample
 from heedful.models.network import ACTIVATIONS, Network
 from heedful.recipe.reconstruction import ReconstructionTask
-from heedful.runs.model_folder import write_model
 from heedful.tasks.reconstruction import AT_ONCE, Noise, reconstruction_loss
 from heedful.training.configs import Budget, TrainConfig
 from heedful.training.loop import Counters, Epoch, fit, in_steps
