@@ -8,6 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 INSTALLED := .venv/installed
 
 WORKERS ?= 2
+TESTING := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE=
 PAGE := src/heedful/explore/static/index.html
 
 .PHONY: demo test test-all golden machines bench mutants web page screenshots torture format multi30k comparison clean
@@ -15,16 +16,16 @@ PAGE := src/heedful/explore/static/index.html
 demo: $(INSTALLED) page
 	$(BIN)/heedful demo
 
-# Browser tests need a Chromium (apt-get install chromium), and say so where there is none.
+# Compiled files are kept, since tests start hundreds of programs. Browser tests need a Chromium (apt-get install chromium), and say so where there is none.
 test: $(INSTALLED) page
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy src
-	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow"
+	$(TESTING) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow"
 
 # The same with the slow ones: longer matrices, more seeds, trainings of minutes.
 test-all: $(INSTALLED) page
-	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	$(TESTING) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # Old runs bit for bit, on a machine like the one that recorded them; `make test` allows for other CPUs.
 golden: $(INSTALLED)
@@ -42,7 +43,7 @@ bench: $(INSTALLED)
 
 # Breaks the code on purpose, one small fault at a time, and checks that the test named for each fails; writes docs/mutants.md.
 mutants: $(INSTALLED)
-	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python tests/mutants.py
+	$(TESTING) $(BIN)/python tests/mutants.py
 
 # The explorer's page, from web/ into the package.
 web: $(PAGE)
@@ -67,7 +68,7 @@ screenshots: $(INSTALLED) web
 # Hundreds of kills, crashes, full disks and flipped bits; writes its counts to docs/reliability.json and .md. Needs root
 # for the small disks that it mounts, and a machine that has nothing else to do.
 torture: $(INSTALLED)
-	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE HEEDFUL_TORTURE=full \
+	$(TESTING) HEEDFUL_TORTURE=full \
 		$(BIN)/python -m pytest --verbose tests/torture --ignore tests/torture/test_page.py
 	$(BIN)/python -m pytest tests/torture/test_page.py
 

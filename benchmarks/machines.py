@@ -41,7 +41,7 @@ def bare_path(folder: Path) -> str:
 
 def run(names: list[str], pytest: list[str]) -> dict[str, object]:
     """Run the suite under some conditions at once: what it counted, and the minutes it took."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "PYTHONDONTWRITEBYTECODE": ""}
     environment |= NARROW if "avx2" in names else {}
     workers = "1" if "core" in names else "2"
     words = [sys.executable, "-m", "pytest", "-n", workers, "--dist", "worksteal", "-m", "not slow", *pytest]

@@ -191,6 +191,7 @@ def test_more_modules_than_there_are_is_said() -> None:
     assert LibraryProse().missing() == []
 
 
+@pytest.mark.slow
 def test_this_python_has_enough_to_say() -> None:
     text = LibraryProse().read("train")
     assert text.characters > 500_000

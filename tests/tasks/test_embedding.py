@@ -237,6 +237,7 @@ def minilm() -> Path:
 
 
 @pytest.mark.skipif(not STS.is_file(), reason=f"no STS-B in {STS.parent}; set HEEDFUL_DATA")
+@pytest.mark.slow
 def test_sentences_are_as_alike_as_people_say() -> None:
     """Spearman's correlation on the dev set of STS-B: 0.8672, as `transformers` gives it for the same weights."""
     one = heedful.load(minilm())
