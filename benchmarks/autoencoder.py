@@ -50,9 +50,9 @@ def heedful(net: str, file: Path, threads: int) -> Train:
     """The steps of `heedful train`, from its own loop, as an experiment calls it."""
     import torch
 
-    from heedful.jobs import job_of
     from heedful.models import build
-    from heedful.recipe import load_recipe
+    from heedful.runs.recipe import load_recipe
+    from heedful.tasks import job_of
     from heedful.training.loop import Counters, Epoch, fit, in_steps
 
     recipe = load_recipe(

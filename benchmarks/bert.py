@@ -34,7 +34,7 @@ def ours(size: str) -> Any:
     import torch
 
     from heedful.models import build
-    from heedful.models.configs import SIZES
+    from heedful.models.bert.config import SIZES
 
     torch.manual_seed(0)
     return build(SIZES[f"bert-{size}"].model_copy(update={"vocab": VOCAB}))
@@ -141,7 +141,7 @@ def train_ours(size: str, length: int) -> dict[str, Any]:
 
     import torch
 
-    from heedful.tasks.pretraining import pretraining_loss
+    from heedful.tasks.pretraining.loss import pretraining_loss
     from heedful.training.configs import Budget, TrainConfig
     from heedful.training.distributed.team import Spread
     from heedful.training.optim import make_optimizer

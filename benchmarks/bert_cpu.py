@@ -44,7 +44,7 @@ def heedful(folder: Path, kind: str) -> Embed:
     import torch
 
     from heedful import load
-    from heedful.tasks.embedding import Texts
+    from heedful.tasks.pretraining.predictor import Texts
 
     torch.set_num_threads(THREADS)
     reader = load(folder)
@@ -277,7 +277,7 @@ def mixed(folder: Path) -> dict[str, float]:
     from heedful.data.embedded import LibraryProse
     from heedful.data.labelled.sequences import padded
     from heedful.data.text.documents import documents_of
-    from heedful.tasks.embedding import Texts, mean
+    from heedful.tasks.pretraining.predictor import Texts, mean
 
     torch.set_num_threads(THREADS)
     reader, chance = load(folder), random.Random(0)

@@ -33,7 +33,7 @@ from safetensors.torch import save_file
 
 from heedful.files import writing as files
 from heedful.models import build
-from heedful.models.configs import TransformerConfig
+from heedful.models.transformer.config import TransformerConfig
 from heedful.training.checkpoint.folder import RunFolder
 from heedful.training.checkpoint.saver import Saver
 

@@ -38,8 +38,8 @@ from heedful.explore.server.guard import Policy, serving  # noqa: E402
 from heedful.explore.server.page import built  # noqa: E402
 from heedful.explore.subjects import Explorer  # noqa: E402
 from heedful.hub.model_folder import write_model  # noqa: E402
-from heedful.models.bert import Bert  # noqa: E402
-from heedful.models.configs import BertConfig  # noqa: E402
+from heedful.models.bert.config import BertConfig  # noqa: E402
+from heedful.models.bert.model import Bert  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "explorer.json"
 WORDS, VOCAB = 2000, 30_522

@@ -68,7 +68,7 @@ class Args:
 
 def settings(args: argparse.Namespace, task: str, seed: int) -> Args:
     """A run's settings, those of the recipe."""
-    from heedful.recipe import load_recipe
+    from heedful.runs.recipe import load_recipe
 
     train: Any = load_recipe(TASKS[task].recipe, TASKS[task].more).train
     return Args(

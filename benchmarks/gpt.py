@@ -45,7 +45,7 @@ def ours() -> Any:
     import torch
 
     from heedful.models import build
-    from heedful.models.configs.gpt import SIZES
+    from heedful.models.gpt.config import SIZES
 
     torch.manual_seed(0)
     with torch.device("cuda"):
@@ -205,7 +205,7 @@ def train_ours() -> dict[str, Any]:
 
     from heedful.data.text.windows import TextBatch
     from heedful.tasks.compiled import compiled
-    from heedful.tasks.perplexity import ahead_loss
+    from heedful.tasks.language_model.perplexity import ahead_loss
     from heedful.training.configs import Budget, TrainConfig
     from heedful.training.distributed.team import Spread
     from heedful.training.optim import make_optimizer

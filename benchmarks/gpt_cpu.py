@@ -55,9 +55,9 @@ def begun(size: str, text: Path, threads: int) -> tuple[Any, Any, Any, Any]:
     """The job of a recipe, its model as it begins, and its batches."""
     import torch
 
-    from heedful.jobs import job_of
     from heedful.models import build
-    from heedful.recipe import load_recipe
+    from heedful.runs.recipe import load_recipe
+    from heedful.tasks import job_of
 
     layers, width, heads, context, windows = SIZES[size]
     recipe = load_recipe(

@@ -54,9 +54,9 @@ def compared(net: str, eps_place: str, data: Path, steps: int, file: Path) -> di
     import torch
 
     from heedful.data.images.batches import EncodedImages, ImageBatches
-    from heedful.jobs import job_of
     from heedful.models import build
-    from heedful.recipe import load_recipe
+    from heedful.runs.recipe import load_recipe
+    from heedful.tasks import job_of
     from heedful.training.loop import Counters, Step, fit
 
     class InOrder(ImageBatches):

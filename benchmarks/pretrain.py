@@ -29,10 +29,10 @@ def learn_as_peer(run: Path, settings: list[str]) -> dict[str, Any]:
 
     from heedful.hub.bert import canonical, table
     from heedful.hub.rules import read, write
-    from heedful.jobs import job_of
     from heedful.models import build
-    from heedful.recipe import load_recipe
-    from heedful.tasks.pretraining import judged
+    from heedful.runs.recipe import load_recipe
+    from heedful.tasks import job_of
+    from heedful.tasks.pretraining.loss import judged
 
     recipe: Any = load_recipe("bert-wiki", settings)
     job: Any = job_of(recipe)

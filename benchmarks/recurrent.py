@@ -31,7 +31,7 @@ def ours() -> Any:
     import torch
 
     from heedful.models import build
-    from heedful.models.configs import AttentionConfig, RecurrentEncoder, Seq2SeqConfig
+    from heedful.models.seq2seq.config import AttentionConfig, RecurrentEncoder, Seq2SeqConfig
 
     torch.manual_seed(0)
     return build(
@@ -168,7 +168,7 @@ def train_ours() -> dict[str, Any]:
 
     import torch
 
-    from heedful.tasks.translation import translation_loss
+    from heedful.tasks.translation.predictor import translation_loss
     from heedful.training.configs import Budget, TrainConfig
     from heedful.training.distributed.team import Team
     from heedful.training.optim import make_optimizer

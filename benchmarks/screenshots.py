@@ -33,7 +33,7 @@ from heedful.explore.server.app import application  # noqa: E402
 from heedful.explore.server.guard import Policy, serving  # noqa: E402
 from heedful.explore.subjects import Explorer  # noqa: E402
 from heedful.explore.views import VIEWS  # noqa: E402
-from heedful.recipe import load_recipe  # noqa: E402
+from heedful.runs.recipe import load_recipe  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images" / "explorer"
 RECIPES = {

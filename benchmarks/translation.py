@@ -60,7 +60,7 @@ def ours(activation: str, weights: dict[str, Any] | None = None) -> Any:
     import torch
 
     from heedful.models import build
-    from heedful.models.configs import TransformerConfig
+    from heedful.models.transformer.config import TransformerConfig
 
     model = build(
         TransformerConfig(
@@ -169,7 +169,7 @@ def train_ours() -> dict[str, Any]:
 
     from heedful.data.pairs.batches import Batches, Encoded, Ragged
     from heedful.tasks.compiled import compiled
-    from heedful.tasks.translation import translation_loss
+    from heedful.tasks.translation.predictor import translation_loss
     from heedful.training.configs import Budget, TrainConfig
     from heedful.training.distributed.team import Spread
     from heedful.training.optim import make_optimizer

@@ -78,8 +78,8 @@ def tree_speed(form: str, batches: int, threads: int) -> dict[str, Any]:
     from heedful.data.trees.batches import encode_trees
     from heedful.data.trees.treebank import WordsConfig, parse_tree
     from heedful.models import build
-    from heedful.models.configs import TreeLSTMConfig
-    from heedful.tasks.tree_classification import tree_loss
+    from heedful.models.tree_lstm.config import TreeLSTMConfig
+    from heedful.tasks.tree_classification.predictor import tree_loss
 
     torch.manual_seed(0)
     torch.set_num_threads(threads)

@@ -40,9 +40,9 @@ def learn_as_peer(run: Path, settings: list[str]) -> dict[str, Any]:
 
     from heedful.hub.gpt import canonical, table
     from heedful.hub.rules import read, write
-    from heedful.jobs import job_of
     from heedful.models import build
-    from heedful.recipe import load_recipe
+    from heedful.runs.recipe import load_recipe
+    from heedful.tasks import job_of
 
     recipe: Any = load_recipe("gpt2-wikitext", settings)
     job: Any = job_of(recipe)
@@ -109,8 +109,8 @@ def real_loss(model: Any, batch: Any, ids: Any) -> Any:
 def learned(run: Path, settings: list[str]) -> dict[str, Any]:
     """What the model of a run makes of the held-out text."""
     import heedful
-    from heedful.jobs import job_of
-    from heedful.recipe import load_recipe
+    from heedful.runs.recipe import load_recipe
+    from heedful.tasks import job_of
 
     job: Any = job_of(load_recipe("gpt2-wikitext", settings))
     speaker = heedful.load(run)

@@ -176,6 +176,7 @@ def _pytest(copy: Path, tests: list[str], options: list[str], patience: float) -
 def _child(copy: Path, tests: list[str], options: list[str], answer: multiprocessing.connection.Connection) -> None:
     """Run some tests in the copy, in silence, and say what became of them."""
     os.chdir(copy)
+    sys.dont_write_bytecode = True  # two faults may have one size and one second
     for name in [name for name in sys.modules if name.partition(".")[0] == "heedful"]:  # of an older fork server
         del sys.modules[name]
     os.environ["PYTHONPATH"] = str(copy / "src")  # for processes that a test starts

@@ -241,7 +241,7 @@ def test_a_stopped_run_is_saved_and_goes_on(tmp_path: Path, heedful: Run, sent: 
     step = int(saved.name.removeprefix("step-"))
     assert 0 < step < 99999
     if sent == signal.SIGINT:
-        from heedful.recipe import load_recipe
+        from heedful.runs.recipe import load_recipe
         from heedful.runs.train import Started, train
 
         recipe = load_recipe("numbers", [*words, "train.budget.steps=99999"])

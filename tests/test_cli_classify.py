@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from heedful.cli import app as cli
-from heedful.jobs import Evaluated, job_of
-from heedful.recipe import load_recipe
+from heedful.runs.recipe import load_recipe
 from heedful.runs.train import train
+from heedful.tasks import job_of
+from heedful.tasks.base import Evaluated
 from heedful.training.metrics import f1, matthews
 
 TINY = [

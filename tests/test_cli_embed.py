@@ -21,7 +21,7 @@ from heedful.data.tokenizers.tokenizer import WordPiece
 from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.hub.model_folder import write_model
 from heedful.models import build
-from heedful.models.configs import BertConfig
+from heedful.models.bert.config import BertConfig
 from tolerance import close
 
 TEXTS = ["the cat sat", "a dog", "", "the old cat sat on a mat", "[MASK]"]

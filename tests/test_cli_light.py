@@ -10,7 +10,7 @@ import pytest
 from heedful import __version__
 from heedful.cli import app as cli
 from heedful.errors import UserError
-from heedful.recipe import load_recipe
+from heedful.runs.recipe import load_recipe
 
 
 def heedful(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -87,9 +87,9 @@ def test_exit_codes_of_errors_and_of_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> 
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("heedful.recipe.schema_text", full)
+    monkeypatch.setattr("heedful.runs.recipe.schema_text", full)
     assert main(monkeypatch, "schema") == 74
-    monkeypatch.setattr("heedful.recipe.schema_text", interrupted)
+    monkeypatch.setattr("heedful.runs.recipe.schema_text", interrupted)
     assert main(monkeypatch, "schema") == 130
 
 

@@ -18,9 +18,9 @@ from heedful.cli import reconstruct
 from heedful.data.embedded import Digits
 from heedful.data.images.sources import ImageFolders
 from heedful.plots import image_grid as galleries
-from heedful.recipe import load_recipe
+from heedful.runs.recipe import load_recipe
 from heedful.runs.train import train
-from heedful.tasks.reconstruction import Painter
+from heedful.tasks.reconstruction.predictor import Painter
 from tolerance import close
 
 SMALL = ["data.train=120", "data.valid=20", "data.test=80", "train.budget.epochs=2", "train.evaluate_every=100"]

@@ -8,9 +8,9 @@ import pytest
 
 from heedful.cli import demo
 from heedful.data.embedded import NumberWords
-from heedful.recipe import Recipe, load_recipe
 from heedful.runs.evaluate import results
 from heedful.runs.load import load
+from heedful.runs.recipe import Recipe, load_recipe
 
 TINY = ["tokenizer.vocab=90", "model.width=16", "model.heads=2", "model.hidden=32", "train.budget.steps=3"]
 

@@ -36,47 +36,49 @@ from heedful.data.tokenizers.tokenizer import Bpe, Characters, Unigram, WholeWor
 from heedful.data.tokenizers.wordpieces import PieceFile
 from heedful.data.trees.treebank import SentimentTrees, WordsConfig
 from heedful.explore.server.page import is_built
-from heedful.models.configs import (
-    SIZES,
+from heedful.models.autoencoder.config import SIZES as LECTURE
+from heedful.models.autoencoder.config import AutoencoderConfig
+from heedful.models.autoencoder.layers import Conv, Dense, Flatten, MaxPool, Reshape, Upsample
+from heedful.models.bert.config import SIZES, BertConfig
+from heedful.models.conv_classifier.config import ConvClassifierConfig
+from heedful.models.elmo.config import ElmoConfig
+from heedful.models.gpt.config import SIZES as GPT_SIZES
+from heedful.models.gpt.config import GptConfig
+from heedful.models.heads.config import (
     AnswererConfig,
-    AttentionConfig,
-    BertConfig,
     BiLSTMReader,
     ClassifierConfig,
     DenseReader,
-    ElmoConfig,
+    MultipleChoiceConfig,
+    RegressorConfig,
+    TaggerConfig,
+)
+from heedful.models.rnn_lm.config import RnnLMConfig
+from heedful.models.seq2seq.config import (
+    AttentionConfig,
     Global,
     Monotonic,
-    MultipleChoiceConfig,
     Predictive,
     RecurrentEncoder,
-    RegressorConfig,
-    RnnLMConfig,
     Seq2SeqConfig,
-    TaggerConfig,
-    TransformerConfig,
     TransformerEncoder,
-    TreeLSTMConfig,
 )
-from heedful.models.configs.autoencoder import SIZES as LECTURE
-from heedful.models.configs.autoencoder import AutoencoderConfig
-from heedful.models.configs.conv_classifier import ConvClassifierConfig
-from heedful.models.configs.gpt import SIZES as GPT_SIZES
-from heedful.models.configs.gpt import GptConfig
-from heedful.models.configs.layers import Conv, Dense, Flatten, MaxPool, Reshape, Upsample
-from heedful.recipe import KINDS, shipped
-from heedful.recipe.answering import AnsweringTask
-from heedful.recipe.choosing import MultipleChoiceTask
-from heedful.recipe.classification import ClassificationTask, RegressionTask
-from heedful.recipe.finetuning import EncoderStart
-from heedful.recipe.language_model import CausalStart, LanguageModelTask, WritingConfig
-from heedful.recipe.parts import Start
-from heedful.recipe.pretraining import PretrainingTask
-from heedful.recipe.reconstruction import ReconstructionTask
-from heedful.recipe.tagging import TaggingTask
-from heedful.recipe.text_classification import CharactersConfig, TextClassificationTask
-from heedful.recipe.translation import DecodeConfig, TranslationTask
-from heedful.recipe.trees import TreeTask
+from heedful.models.transformer.config import TransformerConfig
+from heedful.models.tree_lstm.config import TreeLSTMConfig
+from heedful.runs.recipe import shipped
+from heedful.tasks import TASKS, recipe_class
+from heedful.tasks.answering.recipe import AnsweringTask
+from heedful.tasks.classification.recipe import ClassificationTask, RegressionTask
+from heedful.tasks.finetuning.recipe import EncoderStart
+from heedful.tasks.language_model.recipe import CausalStart, LanguageModelTask, WritingConfig
+from heedful.tasks.multiple_choice.recipe import MultipleChoiceTask
+from heedful.tasks.pretraining.recipe import PretrainingTask
+from heedful.tasks.recipe_parts import Start
+from heedful.tasks.reconstruction.recipe import ReconstructionTask
+from heedful.tasks.tagging.recipe import TaggingTask
+from heedful.tasks.text_classification.recipe import CharactersConfig, TextClassificationTask
+from heedful.tasks.translation.recipe import DecodeConfig, TranslationTask
+from heedful.tasks.tree_classification.recipe import TreeTask
 from heedful.training.configs import Budget, TrainConfig
 from heedful.training.optim import AdamW, Constant, Cosine, Linear, Noam, RMSprop
 
@@ -318,7 +320,8 @@ def groups(annotation: Any) -> set[type[Config]]:
 
 
 def test_every_group_of_settings_has_a_table() -> None:
-    found = set().union(*map(groups, KINDS.values())) - set(KINDS.values())
+    recipes = [recipe_class(kind) for kind in TASKS]
+    found = set().union(*map(groups, recipes)) - set(recipes)
     told_elsewhere = {Files}  # {source: FILE, target: FILE}, in the sentence above its table
     assert found - told_elsewhere == {*SETTINGS.values(), *SEQ2SEQ_SETTINGS.values()}
 

@@ -21,11 +21,11 @@ from heedful.data.tokenizers.tokenizer import Tokenizer, WordPiece
 from heedful.errors import UserError
 from heedful.files import writing as files
 from heedful.models import build
-from heedful.models.configs import SIZES
-from heedful.recipe import Recipe, load_recipe
+from heedful.models.transformer.config import SIZES
 from heedful.runs import train as experiment
 from heedful.runs.evaluate import Evaluated, results, scored
 from heedful.runs.load import few_threads, load
+from heedful.runs.recipe import Recipe, load_recipe
 from heedful.runs.train import Finished, Happening, Stage, Started, average, curve, train
 from heedful.training.checkpoint.folder import newest
 from heedful.training.loop import Epoch, Saved, Step
@@ -100,8 +100,8 @@ from pathlib import Path
 import torch
 
 from heedful.runs.train import Step, train
-from heedful.recipe import load_recipe
-from heedful.training import files
+from heedful.runs.recipe import load_recipe
+from heedful.files import writing as files
 
 torch.set_num_threads(1)
 place, *words = sys.argv[1:]

@@ -29,51 +29,38 @@ LAYERS: dict[str, set[str]] = {
     "data": {"config", *FILES_OF_OURS},
     "models": {"blocks", "config", "errors"},
     "decode": {"blocks.state", "blocks.kernels"},
-    "tasks": {
-        "blocks.features",
-        "blocks.int8",
-        "blocks.layouts",
-        "blocks.losses",
-        "blocks.noise",
-        "blocks.state",
-        "blocks.taps",
-        "decode",
-        "data",
-        "config",
-        "errors",
-    },
-    "recipe": {
-        "config",
-        "data",
-        "models.configs",
-        "training.checkpoint.choice",
-        "training.configs",
-        "hub.configs",
-        "hub.causal_configs",
-        *FILES_OF_OURS,
-    },  # torch-free settings of each part
-    "training": {"tasks", "decode", "data", "blocks.losses", "config", *FILES_OF_OURS},
+    "training": {"decode", "data", "blocks.losses", "config", *FILES_OF_OURS},
     "hub": {"models", "blocks.layouts", "blocks.linear", "data", "training", "config", *FILES_OF_OURS},
     "plots": {*FILES_OF_OURS},
     "shapes": set(),
     "runs.events": {*FILES_OF_OURS},
     "lectures.claims": set(),
 }
+# A task brings all that it takes together: data, models by their roles, decoding, training and folders of others.
+LAYERS["tasks"] = {"blocks", "config", "data", "decode", "hub", "models", "training", *FILES_OF_OURS}
 # What an autoencoder makes of images, and what PCA does.
-LAYERS["plots.autoencoder_plots"] = {"data.images.sources", "extras.estimators.pca", "plots", "tasks.reconstruction"}
+LAYERS["plots.autoencoder_plots"] = {
+    "data.images.sources",
+    "extras.estimators.pca",
+    "plots",
+    "tasks.reconstruction.predictor",
+}
 LAYERS["plots.autoencoder_plots"] |= FILES_OF_OURS
 # What brings all parts together may import every one; the command line stands on it.
-LAYERS["jobs"] = {*LAYERS} - {"plots", "lectures.claims"}
 LAYERS["runs"] = {*LAYERS}
 # Small experiments that stand for themselves: no recipe, no run folder.
 LAYERS["lectures"] = {"blocks", "config", "decode", "errors", "models", "plots", "training.optim"}
-LAYERS["lectures"] |= {"runs.load", "tasks.embedding"}  # of those that look into a trained encoder
-LAYERS["lectures"] |= {"tasks.reconstruction", "data.images.sources"}  # of those that look into an autoencoder
+LAYERS["lectures"] |= {"runs.load", "tasks.pretraining.predictor"}  # of those that look into a trained encoder
+LAYERS["lectures"] |= {
+    "tasks.reconstruction.predictor",
+    "data.images.sources",
+}  # of those that look into an autoencoder
 LAYERS["lectures"] |= {"data.embedded"}  # of those that show a digit, or learn numbers in words
 LAYERS["extras"] = set()
 LAYERS["extras.word2vec"] = {"config", "data", "errors"}
 # Sweeps of runs, each in a process of its own, and the laws that they follow.
-LAYERS["extras.scaling"] = {"config", "plots", "recipe", "runs.events", "training.checkpoint.ownership", *FILES_OF_OURS}
+LAYERS["extras.scaling"] = {"config", "plots", "runs.recipe", "runs.events", "tasks.language_model.recipe"}
+LAYERS["extras.scaling"] |= {"training.checkpoint.ownership", *FILES_OF_OURS}
 # Estimators by the conventions of scikit-learn.
 LAYERS["extras.estimators"] = {*LAYERS} - {"lectures", "lectures.claims"}
 # The packages of others that each part may import.
@@ -87,11 +74,9 @@ FOREIGN: dict[str, set[str]] = {
     "models": {"torch", "pydantic"},
     "decode": {"torch"},
     "tasks": {"torch", "numpy", "pydantic"},
-    "recipe": {"pydantic"},
     "training": {"torch", "numpy", "pydantic", "safetensors", "sacrebleu", "sklearn"},
     "hub": {"torch", "numpy", "pydantic", "safetensors"},
-    "jobs": {"torch", "numpy"},
-    "runs": {"torch"},
+    "runs": {"torch", "pydantic"},
     "runs.events": set(),
     "lectures": {"torch", "numpy", "pydantic", "sklearn"},
     "lectures.claims": set(),
@@ -156,15 +141,10 @@ def test_imports_go_down_only(path: Path) -> None:
         ("decode", "heedful.blocks.statement", False),
         ("models", "heedful.data.pairs.batches", False),
         ("data", ".sources", False),
-        ("tasks", "heedful.blocks.layouts", True),
-        ("tasks", "heedful.blocks.attention", False),
-        ("recipe", "heedful.training.configs", True),
-        ("training", "heedful.recipe", False),
-        ("runs", "heedful.recipe", True),
-        ("runs", "heedful.jobs", True),
-        ("jobs", "heedful.tasks.translation", True),
-        ("jobs", "heedful.runs.load", False),
-        ("tasks", "heedful.jobs", False),
+        ("tasks", "heedful.training.metrics", True),
+        ("tasks", "heedful.runs.recipe", False),
+        ("training", "heedful.runs.recipe", False),
+        ("runs", "heedful.tasks.base", True),
         ("runs", "heedful.cli.app", False),
         ("cli", "heedful.runs.train", True),
         ("explore", "heedful.runs.load", True),

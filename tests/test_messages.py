@@ -23,10 +23,11 @@ from heedful.extras.estimators.pca import PCA
 from heedful.files.writing import disk_errors
 from heedful.hub.causal_configs import config_in
 from heedful.hub.configs import config_of
-from heedful.jobs import Evaluated, job_of
-from heedful.models.configs.layers import Dense
-from heedful.recipe import load_recipe
+from heedful.models.autoencoder.layers import Dense
+from heedful.runs.recipe import load_recipe
 from heedful.runs.train import train
+from heedful.tasks import job_of
+from heedful.tasks.base import Evaluated
 from heedful.training.distributed.team import find_seat
 from heedful.training.metrics import Score
 from heedful.training.nan_checks import not_finite

@@ -11,7 +11,7 @@ import mutants
 from mutants import LIST, PAGE, ROOT, SOURCE, Mutant, page, read_list, read_record
 
 MUTANTS = read_list()
-PARTS = ("blocks", "models", "decode", "training", "data", "tasks", "jobs", "hf", "explore", "studies", "estimators")
+PARTS = ("blocks", "models", "decode", "training", "data", "tasks", "hub", "explore", "lectures", "extras")
 
 
 def test_there_are_many_of_them_each_once_and_all_over_the_package() -> None:

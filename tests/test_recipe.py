@@ -8,8 +8,7 @@ import pytest
 
 from heedful.config import render
 from heedful.errors import UserError
-from heedful.recipe import (
-    KINDS,
+from heedful.runs.recipe import (
     RECIPES,
     check_recipe,
     find_recipe,
@@ -21,7 +20,8 @@ from heedful.recipe import (
     summary,
     told_size,
 )
-from heedful.recipe.parts import with_article
+from heedful.tasks import TASKS, recipe_class
+from heedful.tasks.recipe_parts import with_article
 
 TEMPLATES = sorted((RECIPES / "templates").glob("*.yaml"))
 
@@ -227,7 +227,7 @@ def test_the_schema_asks_each_task_for_its_own_settings() -> None:
         found[schema["if"]["properties"]["task"]["properties"]["kind"]["const"]] = schema["then"]["$ref"]
         schema = {**schema["else"]}
     found["translation"] = schema["$ref"]
-    assert found == {kind: f"#/$defs/{cls.__name__}" for kind, cls in KINDS.items()}
+    assert found == {kind: f"#/$defs/{cls.__name__}" for kind in TASKS for cls in (recipe_class(kind),)}
     for ref in found.values():
         assert ref.removeprefix("#/$defs/") in json.loads(schema_text())["$defs"]
 

@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 
 from heedful.data.images.sources import Images
-from heedful.jobs import Evaluated, job_of
 from heedful.plots import autoencoder_plots as paintings
-from heedful.recipe import load_recipe
 from heedful.runs import report
 from heedful.runs.load import load
+from heedful.runs.recipe import load_recipe
 from heedful.runs.report import page, write_report
 from heedful.runs.train import Finished, Happening, Noted, Stage, train
+from heedful.tasks import job_of
+from heedful.tasks.base import Evaluated
 from heedful.training.metrics import Score
 
 DIGITS = ["data.train=100", "data.valid=20", "data.test=80", "train.budget.epochs=1", "train.evaluate_every=2"]

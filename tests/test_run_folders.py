@@ -14,11 +14,11 @@ from typer.main import get_command
 
 from heedful.cli.app import app
 from heedful.errors import UserError
-from heedful.jobs import translation
-from heedful.recipe import Recipe, load_recipe
 from heedful.runs.evaluate import Evaluated, results, used
 from heedful.runs.load import load
+from heedful.runs.recipe import Recipe, load_recipe
 from heedful.runs.train import Finished, Happening, Noted, Stage, Started, train
+from heedful.tasks.translation import task as translation
 from heedful.training.checkpoint.folder import newest
 from heedful.training.checkpoint.manifest import read_manifest
 from heedful.training.loop import Step

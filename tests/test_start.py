@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from heedful.errors import UserError
-from heedful.jobs import JOBS
-from heedful.recipe import load_recipe
 from heedful.runs import train as experiment
 from heedful.runs.load import load
+from heedful.runs.recipe import load_recipe
 from heedful.runs.train import Finished, Started, train
+from heedful.tasks import TASKS
 from heedful.training.checkpoint.folder import newest
 
 TRAINED = [
@@ -130,7 +130,7 @@ BRANCHED = {
 }  # bring their tokenizer
 
 
-@pytest.mark.parametrize("name", [*JOBS, "gpt"])
+@pytest.mark.parametrize("name", [*TASKS, "gpt"])
 def test_every_task_begins_from_a_run_of_its_own(
     name: str, trained: Any, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

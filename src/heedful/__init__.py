@@ -32,22 +32,22 @@ if TYPE_CHECKING:
     from heedful.explore.export import show
     from heedful.extras.estimators.autoencoder import Autoencoder, ConvAutoencoder, DenoisingAutoencoder
     from heedful.extras.estimators.pca import PCA
-    from heedful.recipe import load_recipe
     from heedful.runs.load import load
+    from heedful.runs.recipe import load_recipe
     from heedful.runs.train import train
-    from heedful.tasks.embedding import Reader
+    from heedful.tasks.pretraining.predictor import Reader
 
 _PLACES = {
     "Autoencoder": "heedful.extras.estimators.autoencoder",
     "ConvAutoencoder": "heedful.extras.estimators.autoencoder",
     "DenoisingAutoencoder": "heedful.extras.estimators.autoencoder",
     "PCA": "heedful.extras.estimators.pca",
-    "Reader": "heedful.tasks.embedding",
+    "Reader": "heedful.tasks.pretraining.predictor",
     "UserError": "heedful.errors",
     "WordVectors": "heedful.data.word_vectors",
     "load": "heedful.runs.load",
     "load_glove": "heedful.data.word_vectors",
-    "load_recipe": "heedful.recipe",
+    "load_recipe": "heedful.runs.recipe",
     "load_vectors": "heedful.data.word_vectors",
     "load_word2vec": "heedful.data.word_vectors",
     "show": "heedful.explore.export",

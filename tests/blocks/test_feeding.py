@@ -10,7 +10,7 @@ from heedful.blocks.feeding import in_kernels
 from heedful.blocks.layouts import Padded
 from heedful.blocks.taps import watch
 from heedful.models import build
-from heedful.models.configs import AttentionConfig, RecurrentEncoder, Seq2SeqConfig
+from heedful.models.seq2seq.config import AttentionConfig, RecurrentEncoder, Seq2SeqConfig
 
 SCORES = ["additive", "general", "dot", "scaled_dot"]
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="kernels run on a GPU")

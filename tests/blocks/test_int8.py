@@ -10,7 +10,7 @@ from heedful.blocks import int8 as module
 from heedful.blocks.int8 import Int8Linear, Plain, int8
 from heedful.blocks.linear import Linear
 from heedful.models import build
-from heedful.models.configs import BertConfig
+from heedful.models.bert.config import BertConfig
 from tolerance import close
 
 

@@ -22,14 +22,14 @@ from heedful.data.text.pretraining import PretrainingBatches, Rules, encode_docu
 from heedful.data.tokenizers.tokenizer import WordPiece
 from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.models import build
-from heedful.models.autoencoder import Autoencoder
-from heedful.models.configs import BertConfig
-from heedful.models.configs.autoencoder import SIZES
-from heedful.models.configs.layers import Conv, Dense, MaxPool, Upsample
-from heedful.models.network import Input, Network
-from heedful.recipe import load_recipe
-from heedful.tasks.pretraining import pretraining_loss
-from heedful.tasks.reconstruction import Noise, reconstruction_loss
+from heedful.models.autoencoder.config import SIZES
+from heedful.models.autoencoder.layers import Conv, Dense, MaxPool, Upsample
+from heedful.models.autoencoder.model import Autoencoder
+from heedful.models.autoencoder.network import Input, Network
+from heedful.models.bert.config import BertConfig
+from heedful.runs.recipe import load_recipe
+from heedful.tasks.pretraining.loss import pretraining_loss
+from heedful.tasks.reconstruction.predictor import Noise, reconstruction_loss
 from heedful.training.configs import Budget, TrainConfig
 from heedful.training.loop import Counters, Epoch, Step, fit, in_steps
 from heedful.training.optim import AdamW, Constant, RMSprop, make_optimizer

@@ -19,10 +19,10 @@ from heedful.data.images.batches import EncodedImages, ImageBatches, encode_imag
 from heedful.data.images.sources import scaled
 from heedful.lectures import Progress
 from heedful.lectures.maps import Maps, Settings, maps
-from heedful.models.autoencoder import Autoencoder
-from heedful.models.configs.autoencoder import dense
-from heedful.recipe import load_recipe
-from heedful.tasks.reconstruction import Noise, reconstruction_loss
+from heedful.models.autoencoder.config import dense
+from heedful.models.autoencoder.model import Autoencoder
+from heedful.runs.recipe import load_recipe
+from heedful.tasks.reconstruction.predictor import Noise, reconstruction_loss
 from heedful.training.loop import Counters, fit
 from tolerance import close
 

@@ -19,12 +19,12 @@ from heedful.cli.figure import watched
 from heedful.config import parse
 from heedful.data.embedded import Digits
 from heedful.lectures import pooling
-from heedful.models.configs.autoencoder import SIZES
-from heedful.models.configs.layers import MaxPool, Upsample
-from heedful.models.network import Network
+from heedful.models.autoencoder.config import SIZES
+from heedful.models.autoencoder.layers import MaxPool, Upsample
+from heedful.models.autoencoder.network import Network
 from heedful.plots import image_grid as galleries
-from heedful.recipe.reconstruction import ReconstructionRecipe
 from heedful.runs.train import train
+from heedful.tasks.reconstruction.recipe import ReconstructionRecipe
 from tolerance import close
 
 MODELS = {"dense": 161_804, "conv": 1_185, "denoising": 28_353}

@@ -22,9 +22,10 @@ from heedful.lectures.contexts import SENTENCES, WORD, word_vectors
 from heedful.lectures.cost import CLAIMS, Claim, published_work, training_work
 from heedful.lectures.occurrences import flat
 from heedful.models import build
-from heedful.models.configs import SIZES, BertConfig, RnnLMConfig
-from heedful.tasks.embedding import Reader
-from heedful.tasks.pretraining import pretraining_loss
+from heedful.models.bert.config import SIZES, BertConfig
+from heedful.models.rnn_lm.config import RnnLMConfig
+from heedful.tasks.pretraining.loss import pretraining_loss
+from heedful.tasks.pretraining.predictor import Reader
 from tolerance import close, near
 
 TOKENIZER = WordPieces.train(WordPiece(vocab=300, lowercase=True), SENTENCES * 3)

@@ -27,11 +27,11 @@ from heedful.data.text.pretraining import (
 from heedful.data.text.token_documents import write_tokens
 from heedful.data.tokenizers.tokenizer import WordPiece
 from heedful.data.tokenizers.wordpieces import WordPieces, joined
-from heedful.jobs.pretraining import PretrainingJob
 from heedful.models import build
-from heedful.models.configs import BertConfig
-from heedful.recipe import load_recipe, recipe_in, recipe_of, shipped
-from heedful.tasks.pretraining import pretraining_loss
+from heedful.models.bert.config import BertConfig
+from heedful.runs.recipe import load_recipe, recipe_in, recipe_of, shipped
+from heedful.tasks.pretraining.loss import pretraining_loss
+from heedful.tasks.pretraining.task import PretrainingJob
 from heedful.tasks.reading import vectors
 
 FIRST = "calculus is a branch of math"

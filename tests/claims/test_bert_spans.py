@@ -20,14 +20,15 @@ from heedful.data.formats.squad import Answer, Question, WindowsConfig
 from heedful.data.labelled.passages import encode_questions
 from heedful.data.labelled.tagged import NOTHING, encode_tags
 from heedful.data.tokenizers.wordpieces import NAMES, WordPieces
-from heedful.models.answerer import Answerer
-from heedful.models.configs import SIZES, AnswererConfig, BertConfig, BiLSTMReader, TaggerConfig, encoder_under
-from heedful.models.tagger import Tagger
-from heedful.recipe import load_recipe
+from heedful.models.bert.config import SIZES, BertConfig
+from heedful.models.heads.answerer import Answerer
+from heedful.models.heads.config import AnswererConfig, BiLSTMReader, TaggerConfig, encoder_under
+from heedful.models.heads.tagger import Tagger
 from heedful.runs.load import load
-from heedful.tasks.answering import answer_loss, best_spans, outputs
+from heedful.runs.recipe import load_recipe
+from heedful.tasks.answering.predictor import answer_loss, best_spans, outputs
 from heedful.tasks.reading import layout_of
-from heedful.tasks.tagging import tag_loss
+from heedful.tasks.tagging.predictor import tag_loss
 
 CONLL = Path(os.environ.get("HEEDFUL_DATA", "../shared/data"), "conll2003")
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")

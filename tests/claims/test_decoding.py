@@ -13,9 +13,10 @@ from heedful.blocks.losses import cross_entropy
 from heedful.blocks.taps import watch
 from heedful.decode.search import Decoder, beam, drain, greedy
 from heedful.models import build
-from heedful.models.configs import RnnLMConfig, TransformerConfig
-from heedful.models.configs.gpt import GptConfig
-from heedful.models.transformer import Transformer
+from heedful.models.gpt.config import GptConfig
+from heedful.models.rnn_lm.config import RnnLMConfig
+from heedful.models.transformer.config import TransformerConfig
+from heedful.models.transformer.model import Transformer
 from tolerance import close, near
 
 EOS, BOS, VOCAB = 0, 1, 13

@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.blocks.losses import cross_entropy
-from heedful.models.configs import ElmoConfig
-from heedful.models.elmo import Elmo, Embedder
+from heedful.models.elmo.config import ElmoConfig
+from heedful.models.elmo.model import Elmo, Embedder
 
 WORD, AT = 3, 3  # a word of two meanings, and its place in a sentence
 

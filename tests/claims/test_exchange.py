@@ -21,8 +21,8 @@ from heedful.hub import pretrained
 from heedful.hub.bert import table
 from heedful.hub.configs import config_of
 from heedful.hub.tensorflow import read_checkpoint
-from heedful.models.bert import Bert
-from heedful.models.configs import SIZES, BertConfig
+from heedful.models.bert.config import SIZES, BertConfig
+from heedful.models.bert.model import Bert
 from tolerance import close
 
 FOLDER = Path(__file__).parents[1] / "hf" / "checkpoint"

@@ -12,19 +12,19 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from heedful.data.labelled.glue import COLUMNS, RESULTS, TASKS, glue_average
-from heedful.jobs import job_of
 from heedful.models import build
-from heedful.models.configs import (
+from heedful.models.bert.config import BertConfig
+from heedful.models.heads.config import (
     AnswererConfig,
-    BertConfig,
     ClassifierConfig,
     MultipleChoiceConfig,
     RegressorConfig,
     TaggerConfig,
 )
-from heedful.recipe import load_recipe
 from heedful.runs.load import load
+from heedful.runs.recipe import load_recipe
 from heedful.runs.train import train
+from heedful.tasks import job_of
 from tolerance import close
 
 WIDTH = 24

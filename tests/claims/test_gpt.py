@@ -11,8 +11,8 @@ import transformers
 
 from heedful.hub.causal import pretrained_causal
 from heedful.lectures import nopos
-from heedful.models.configs.gpt import SIZES
-from heedful.models.gpt import Gpt
+from heedful.models.gpt.config import SIZES
+from heedful.models.gpt.model import Gpt
 
 
 def counted(size: str) -> int:

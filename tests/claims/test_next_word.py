@@ -16,12 +16,12 @@ from heedful.data.tokenizers.tokenizer import Characters, Tokenizer, WordPiece
 from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.errors import UserError
 from heedful.models import build
-from heedful.models.configs import BertConfig
-from heedful.models.configs.gpt import GptConfig
+from heedful.models.bert.config import BertConfig
+from heedful.models.gpt.config import GptConfig
 from heedful.plots.bars import bars
-from heedful.tasks.embedding import Reader
-from heedful.tasks.language_model import Writer
-from heedful.tasks.next_word import hidden_words, next_words, sides, word_of
+from heedful.tasks.language_model.next_word import hidden_words, next_words, sides, word_of
+from heedful.tasks.language_model.predictor import Writer
+from heedful.tasks.pretraining.predictor import Reader
 
 CPU = torch.device("cpu")
 PLACES = {"school": "with a book", "work": "with a bag", "the lake": "with a fish", "church": "with a song"}

@@ -9,10 +9,10 @@ import torch
 from PIL import Image
 
 from heedful.blocks.positions import Absent, Fixed, Learned, sinusoid_halves, sinusoids
-from heedful.models.configs import TransformerConfig
-from heedful.models.configs.gpt import GptConfig
-from heedful.models.gpt import Gpt
-from heedful.models.transformer import Transformer
+from heedful.models.gpt.config import GptConfig
+from heedful.models.gpt.model import Gpt
+from heedful.models.transformer.config import TransformerConfig
+from heedful.models.transformer.model import Transformer
 from heedful.plots.figures import SERIES, SHADES, curves, heatmap
 from tolerance import close, near
 

@@ -14,11 +14,11 @@ from heedful.blocks.taps import watch
 from heedful.lectures import Progress, alignment, cell_gradient, gradient_distance, length, recall
 from heedful.lectures.learning import learn
 from heedful.lectures.strings import ATTENTION, LETTERS, Writer, writer
-from heedful.models.configs import RnnLMConfig
-from heedful.models.configs.conv_classifier import ConvClassifierConfig
-from heedful.models.conv_classifier import ConvClassifier, Filters
-from heedful.models.rnn_lm import RnnLM
-from heedful.models.seq2seq import Seq2Seq
+from heedful.models.conv_classifier.config import ConvClassifierConfig
+from heedful.models.conv_classifier.model import ConvClassifier, Filters
+from heedful.models.rnn_lm.config import RnnLMConfig
+from heedful.models.rnn_lm.model import RnnLM
+from heedful.models.seq2seq.model import Seq2Seq
 
 Found = TypeVar("Found")
 

@@ -10,8 +10,8 @@ from heedful.blocks.recurrent import LSTM, unrolled
 from heedful.data.tokenizers.words import Words
 from heedful.data.trees.batches import encode_trees
 from heedful.data.trees.treebank import Tree, WordsConfig
-from heedful.models.configs import TreeLSTMConfig
-from heedful.models.tree_lstm import TreeLSTM
+from heedful.models.tree_lstm.config import TreeLSTMConfig
+from heedful.models.tree_lstm.model import TreeLSTM
 from tolerance import close
 
 X, H, STEPS = 4, 5, 9

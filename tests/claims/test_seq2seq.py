@@ -23,12 +23,13 @@ from heedful.blocks.taps import watch
 from heedful.data.embedded import NumberWords
 from heedful.data.pairs.batches import Batches, PairBatch, encode
 from heedful.data.tokenizers.tokenizer import Tokenizer, WordPiece
-from heedful.jobs import Evaluated
 from heedful.models import build
-from heedful.models.configs import Score, Seq2SeqConfig
-from heedful.recipe import load_recipe
-from heedful.tasks import translation
-from heedful.tasks.translation import reinforced_translation_loss, translation_loss
+from heedful.models.seq2seq.config import Seq2SeqConfig
+from heedful.models.sizes import Score
+from heedful.runs.recipe import load_recipe
+from heedful.tasks.base import Evaluated
+from heedful.tasks.translation import predictor as translation
+from heedful.tasks.translation.predictor import reinforced_translation_loss, translation_loss
 from heedful.training.loop import Step
 from tolerance import close, near
 

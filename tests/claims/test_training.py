@@ -15,8 +15,8 @@ from heedful.data.embedded import NumberWords
 from heedful.data.pairs.batches import Batches, encode
 from heedful.data.tokenizers.tokenizer import Tokenizer, WordPiece
 from heedful.models import build
-from heedful.models.configs import TransformerConfig
-from heedful.tasks.translation import translation_loss
+from heedful.models.transformer.config import TransformerConfig
+from heedful.tasks.translation.predictor import translation_loss
 from heedful.training.checkpoint.folder import RunFolder, newest
 from heedful.training.checkpoint.saver import Saver
 from heedful.training.configs import Budget, TrainConfig

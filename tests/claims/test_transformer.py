@@ -16,10 +16,10 @@ from heedful.blocks.masks import causal, dense
 from heedful.blocks.norms import PostNorm, PreNorm
 from heedful.blocks.state import Grown
 from heedful.blocks.taps import watch
-from heedful.models.configs import SIZES, TransformerConfig
 from heedful.models.outline import outline, recurrent_of
-from heedful.models.seq2seq import Seq2Seq
-from heedful.models.transformer import DecoderBlock, Transformer, encoder_block
+from heedful.models.seq2seq.model import Seq2Seq
+from heedful.models.transformer.config import SIZES, TransformerConfig
+from heedful.models.transformer.model import DecoderBlock, Transformer, encoder_block
 from heedful.plots.figures import SHADES, heatmap, side_by_side
 from tolerance import close
 

@@ -14,8 +14,8 @@ import heedful
 from heedful.cli import app as cli
 from heedful.data.word_vectors import FORMATS, Format
 from heedful.models import build
-from heedful.models.configs.conv_classifier import ConvClassifierConfig
-from heedful.recipe import recipe_of
+from heedful.models.conv_classifier.config import ConvClassifierConfig
+from heedful.runs.recipe import recipe_of
 
 GLOVE = Path(os.environ.get("HEEDFUL_DATA", "../shared/data"), "glove-6b-100d-subset", "glove.6B.100d.subset.txt.gz")
 TABLE = """

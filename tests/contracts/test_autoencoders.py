@@ -10,8 +10,8 @@ import torch
 
 from heedful.hub.model_folder import read_model, write_model
 from heedful.models import build
-from heedful.models.configs.autoencoder import SIZES, AutoencoderConfig
-from heedful.models.configs.layers import Conv, Dense, Flatten, MaxPool, Reshape, Upsample
+from heedful.models.autoencoder.config import SIZES, AutoencoderConfig
+from heedful.models.autoencoder.layers import Conv, Dense, Flatten, MaxPool, Reshape, Upsample
 from tolerance import close
 
 TABLE = {

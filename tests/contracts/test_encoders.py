@@ -14,9 +14,9 @@ from heedful.blocks.layouts import EndToEnd, Padded
 from heedful.blocks.taps import taps, watch
 from heedful.hub.model_folder import read_model, write_model
 from heedful.models import MODELS, build
-from heedful.models.configs import (
+from heedful.models.bert.config import BertConfig
+from heedful.models.heads.config import (
     AnswererConfig,
-    BertConfig,
     BiLSTMReader,
     ClassifierConfig,
     MultipleChoiceConfig,

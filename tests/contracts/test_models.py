@@ -19,18 +19,18 @@ from heedful.blocks.taps import taps, watch
 from heedful.decode.search import beam, drain, greedy
 from heedful.hub.model_folder import read_model, write_model
 from heedful.models import MODELS, build
-from heedful.models.configs import (
+from heedful.models.elmo.config import ElmoConfig
+from heedful.models.gpt.config import GptConfig
+from heedful.models.rnn_lm.config import RnnLMConfig
+from heedful.models.seq2seq.config import (
     AttentionConfig,
-    ElmoConfig,
     Monotonic,
     Predictive,
     RecurrentEncoder,
-    RnnLMConfig,
     Seq2SeqConfig,
-    TransformerConfig,
     TransformerEncoder,
 )
-from heedful.models.configs.gpt import GptConfig
+from heedful.models.transformer.config import TransformerConfig
 from tolerance import close
 
 VOCAB, CONTEXT = 23, 16

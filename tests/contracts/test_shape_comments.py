@@ -25,36 +25,31 @@ from heedful.data.trees.batches import encode_trees
 from heedful.data.trees.treebank import Tree, parse_tree
 from heedful.decode.rules import AtLeast, Begins, Below, Never, NoRepeat, Penalty, Temperature, TopK, TopP
 from heedful.decode.search import beam, drain, greedy, largest, sample
-from heedful.models.answerer import Answerer
-from heedful.models.bert import Bert
-from heedful.models.classifier import Classifier, Regressor
-from heedful.models.configs import (
-    AnswererConfig,
-    BertConfig,
-    ClassifierConfig,
-    ElmoConfig,
-    RegressorConfig,
-    RnnLMConfig,
-    Seq2SeqConfig,
-    TaggerConfig,
-    TransformerConfig,
-    TreeLSTMConfig,
-)
-from heedful.models.configs.conv_classifier import ConvClassifierConfig
-from heedful.models.configs.gpt import GptConfig
-from heedful.models.conv_classifier import ConvClassifier
-from heedful.models.elmo import Elmo, Embedder
-from heedful.models.gpt import Gpt
-from heedful.models.rnn_lm import RnnLM
-from heedful.models.seq2seq import Seq2Seq
-from heedful.models.tagger import Tagger
-from heedful.models.transformer import Transformer
-from heedful.models.tree_lstm import TreeLSTM, one_by_one
+from heedful.models.bert.config import BertConfig
+from heedful.models.bert.model import Bert
+from heedful.models.conv_classifier.config import ConvClassifierConfig
+from heedful.models.conv_classifier.model import ConvClassifier
+from heedful.models.elmo.config import ElmoConfig
+from heedful.models.elmo.model import Elmo, Embedder
+from heedful.models.gpt.config import GptConfig
+from heedful.models.gpt.model import Gpt
+from heedful.models.heads.answerer import Answerer
+from heedful.models.heads.classifier import Classifier, Regressor
+from heedful.models.heads.config import AnswererConfig, ClassifierConfig, RegressorConfig, TaggerConfig
+from heedful.models.heads.tagger import Tagger
+from heedful.models.rnn_lm.config import RnnLMConfig
+from heedful.models.rnn_lm.model import RnnLM
+from heedful.models.seq2seq.config import Seq2SeqConfig
+from heedful.models.seq2seq.model import Seq2Seq
+from heedful.models.transformer.config import TransformerConfig
+from heedful.models.transformer.model import Transformer
+from heedful.models.tree_lstm.config import TreeLSTMConfig
+from heedful.models.tree_lstm.model import TreeLSTM, one_by_one
 from heedful.shapes import check, statements
 
 SOURCE = Path(heedful.__file__).parent
-FILES = [path for part in ("blocks", "models", "decode") for path in sorted((SOURCE / part).glob("*.py"))]
-FILES.remove(SOURCE / "models" / "gpt_rows.py")  # all of it runs on a device
+FILES = [path for pattern in ("blocks/*.py", "models/**/*.py", "decode/*.py") for path in sorted(SOURCE.glob(pattern))]
+FILES.remove(SOURCE / "models" / "gpt" / "rows.py")  # all of it runs on a device
 GPU = (
     "look_back",
     "in_ranges",
@@ -252,70 +247,75 @@ def searches() -> None:
 
 
 RUNS: dict[str, list[Callable[[], None]]] = {
-    "attention.py": [scores, models, with_attention, reading, ahead_alone],
-    "masks.py": [models, reading],
-    "scores.py": [scores, models, with_attention],
-    "memory.py": [with_attention],
-    "seq2seq.py": [with_attention],
-    "losses.py": [losses],
-    "noise.py": [noise],
-    "convolution.py": [convolving],
-    "recurrent.py": [recurrent],
-    "rnn_lm.py": [recurrent],
-    "gpt.py": [ahead_alone],
-    "state.py": [models, ahead_alone],
-    "layouts.py": [models, reading, ahead_alone, sliding],
-    "mix.py": [recurrent],
-    "elmo.py": [recurrent],
-    "gates.py": [structures],
-    "graphs.py": [structures],
-    "grids.py": [structures],
-    "tree_lstm.py": [structures],
-    "bert.py": [reading],
-    "int8.py": [reading],
-    "classifier.py": [classifying],
-    "conv_classifier.py": [sliding],
-    "tagger.py": [marking],
-    "answerer.py": [marking],
-    "rules.py": [searches],
-    "search.py": [searches],
+    "attention": [scores, models, with_attention, reading, ahead_alone],
+    "masks": [models, reading],
+    "scores": [scores, models, with_attention],
+    "memory": [with_attention],
+    "seq2seq": [with_attention],
+    "losses": [losses],
+    "noise": [noise],
+    "convolution": [convolving],
+    "recurrent": [recurrent],
+    "rnn_lm": [recurrent],
+    "gpt": [ahead_alone],
+    "state": [models, ahead_alone],
+    "layouts": [models, reading, ahead_alone, sliding],
+    "mix": [recurrent],
+    "elmo": [recurrent],
+    "gates": [structures],
+    "graphs": [structures],
+    "grids": [structures],
+    "tree_lstm": [structures],
+    "bert": [reading],
+    "int8": [reading],
+    "classifier": [classifying],
+    "conv_classifier": [sliding],
+    "tagger": [marking],
+    "answerer": [marking],
+    "rules": [searches],
+    "search": [searches],
 }
 SIZES: dict[str, dict[str, tuple[int, ...]]] = {
-    "transformer.py": {"B": (B, 1), "S": (S,), "T": (T, S, 1), "D": (D,), "V": (V,)},
-    "embedding.py": {"B": (B, 1), "T": (T, S, 1), "D": (D,), "V": (V,)},
-    "losses.py": {"N": (B * T,), "D": (D,), "V": (V,)},
-    "noise.py": {"B": (B,), "N": (3 * T * S,)},
-    "convolution.py": {"B": (B,), "F": (F,), "Y": (T,), "X": (S,)},
-    "recurrent.py": {"B": (B,), "T": (T, 1), "H": (F,)},
-    "rnn_lm.py": {"B": (B,), "T": (T, 1), "D": (D,), "H": (F,), "V": (V,)},
-    "memory.py": {"B": (B,), "R": (B, 3 * B), "T": (T, 1, 3), "S": (S,), "H": (F,), "M": (M, D)},
-    "seq2seq.py": {"B": (B, 3 * B), "S": (S,), "T": (T, 1), "E": (D,), "H": (F,), "M": (M, D), "V": (V,)},
-    "mix.py": {"B": (B,), "L": (4,), "T": (T,), "D": (2 * D,)},
-    "elmo.py": {"B": (B,), "T": (T,), "D": (D,), "V": (V,)},
-    "gates.py": {"H": (F,)},
-    "graphs.py": {"H": (F,)},
-    "grids.py": {"B": (B,), "Y": (T,), "X": (S,), "H": (F,)},
-    "tree_lstm.py": {"H": (F,), "C": (11,), "K": (3,)},
-    "bert.py": {"B": (B, 1), "T": (S,), "D": (D,), "V": (V,), "M": (4, B * S), "N": (B,)},
-    "int8.py": {"M": (B * S, 1), "D": (D, F), "E": (3 * D, D, F)},
-    "classifier.py": {"B": (B,), "T": (S,), "D": (D,), "N": (3,), "C": (4,)},
-    "conv_classifier.py": {"B": (B,), "T": (S,), "D": (D,), "F": (F,), "P": (S + 4,), "K": (2 * F,), "C": (4,)},
-    "tagger.py": {"B": (B,), "T": (S,), "F": (4 * D,), "E": (M,), "M": (5,), "C": (3,)},
-    "answerer.py": {"B": (B,), "T": (S,), "N": (B,), "P": (3,)},
-    "rules.py": {"R": (3, 6), "V": (11,), "L": (7,)},
+    "transformer": {"B": (B, 1), "S": (S,), "T": (T, S, 1), "D": (D,), "V": (V,)},
+    "embedding": {"B": (B, 1), "T": (T, S, 1), "D": (D,), "V": (V,)},
+    "losses": {"N": (B * T,), "D": (D,), "V": (V,)},
+    "noise": {"B": (B,), "N": (3 * T * S,)},
+    "convolution": {"B": (B,), "F": (F,), "Y": (T,), "X": (S,)},
+    "recurrent": {"B": (B,), "T": (T, 1), "H": (F,)},
+    "rnn_lm": {"B": (B,), "T": (T, 1), "D": (D,), "H": (F,), "V": (V,)},
+    "memory": {"B": (B,), "R": (B, 3 * B), "T": (T, 1, 3), "S": (S,), "H": (F,), "M": (M, D)},
+    "seq2seq": {"B": (B, 3 * B), "S": (S,), "T": (T, 1), "E": (D,), "H": (F,), "M": (M, D), "V": (V,)},
+    "mix": {"B": (B,), "L": (4,), "T": (T,), "D": (2 * D,)},
+    "elmo": {"B": (B,), "T": (T,), "D": (D,), "V": (V,)},
+    "gates": {"H": (F,)},
+    "graphs": {"H": (F,)},
+    "grids": {"B": (B,), "Y": (T,), "X": (S,), "H": (F,)},
+    "tree_lstm": {"H": (F,), "C": (11,), "K": (3,)},
+    "bert": {"B": (B, 1), "T": (S,), "D": (D,), "V": (V,), "M": (4, B * S), "N": (B,)},
+    "int8": {"M": (B * S, 1), "D": (D, F), "E": (3 * D, D, F)},
+    "classifier": {"B": (B,), "T": (S,), "D": (D,), "N": (3,), "C": (4,)},
+    "conv_classifier": {"B": (B,), "T": (S,), "D": (D,), "F": (F,), "P": (S + 4,), "K": (2 * F,), "C": (4,)},
+    "tagger": {"B": (B,), "T": (S,), "F": (4 * D,), "E": (M,), "M": (5,), "C": (3,)},
+    "answerer": {"B": (B,), "T": (S,), "N": (B,), "P": (3,)},
+    "rules": {"R": (3, 6), "V": (11,), "L": (7,)},
 }
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def name(path: Path) -> str:
+    """What a file is of: a model's is named by its folder."""
+    return path.parent.name if path.stem == "model" else path.stem
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SOURCE).as_posix())
 def test_comments_are_true_and_reached(path: Path) -> None:
     def run() -> None:
-        for part in RUNS.get(path.name, [models]):
+        for part in RUNS.get(name(path), [models]):
             part()
 
     known = statements(path)
     if not known:
         return
-    seen = check(path, run, SIZES.get(path.name))
+    seen = check(path, run, SIZES.get(name(path)))
     wrong = [f"line {o.line}: says ({o.claimed}), is {o.found}" for o in seen if not o.fits]
     assert wrong == []
     text = path.read_text(encoding="utf-8").splitlines()

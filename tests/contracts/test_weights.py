@@ -21,8 +21,8 @@ from heedful.blocks.int8 import int8
 from heedful.data.trees.batches import encode_trees
 from heedful.data.trees.treebank import parse_tree
 from heedful.models import MODELS, build
-from heedful.models.configs import TreeLSTMConfig
-from heedful.models.configs.conv_classifier import ConvClassifierConfig
+from heedful.models.conv_classifier.config import ConvClassifierConfig
+from heedful.models.tree_lstm.config import TreeLSTMConfig
 
 CONV = ConvClassifierConfig(vocab=23, labels=("a", "b"), width=6, sizes=(1, 2), filters=4)
 TREE = TreeLSTMConfig(vocab=23, width=6, hidden=7)

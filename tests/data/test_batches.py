@@ -12,8 +12,8 @@ from heedful.data.pairs.batches import Batches, Encoded, PairBatch, Ragged, enco
 from heedful.data.tokenizers.tokenizer import Bpe, Tokenizer
 from heedful.errors import UserError
 from heedful.models import build
-from heedful.models.configs import AttentionConfig, RecurrentEncoder, Seq2SeqConfig
-from heedful.tasks.translation import reinforced_translation_loss, translation_loss
+from heedful.models.seq2seq.config import AttentionConfig, RecurrentEncoder, Seq2SeqConfig
+from heedful.tasks.translation.predictor import reinforced_translation_loss, translation_loss
 
 PAIRS = list(dict.fromkeys(NumberWords(train=1500, valid=10, test=10).pairs("train")))
 TOKENIZER = Tokenizer.train(Bpe(vocab=300), [text for pair in PAIRS for text in pair])

@@ -26,8 +26,8 @@ from heedful.data.pairs.batches import (
 from heedful.data.tokenizers.tokenizer import Tokenizer, WordPiece
 from heedful.errors import UserError
 from heedful.models import build
-from heedful.models.configs import TransformerConfig
-from heedful.tasks.translation import translation_loss
+from heedful.models.transformer.config import TransformerConfig
+from heedful.tasks.translation.predictor import translation_loss
 
 PAIRS = NumberWords(train=200, valid=1, test=1).pairs("train")[:200]
 TOKENIZER = Tokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])

@@ -14,10 +14,10 @@ from heedful.decode.graphs import Graphs
 from heedful.decode.rules import NoRepeat, TopK
 from heedful.decode.search import Paths, Search, beam, drain, greedy, sample
 from heedful.models import build
-from heedful.models.configs import TransformerConfig
-from heedful.models.configs.gpt import GptConfig
-from heedful.models.transformer import Transformer
-from heedful.tasks.language_model import Writer
+from heedful.models.gpt.config import GptConfig
+from heedful.models.transformer.config import TransformerConfig
+from heedful.models.transformer.model import Transformer
+from heedful.tasks.language_model.predictor import Writer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs are captured on a GPU")
 

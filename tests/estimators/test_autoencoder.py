@@ -25,8 +25,8 @@ from heedful import Autoencoder, ConvAutoencoder, DenoisingAutoencoder, UserErro
 from heedful.data.embedded import Digits
 from heedful.extras.estimators import autoencoder
 from heedful.extras.estimators.autoencoder import Autoencoding, cut
-from heedful.models.configs.autoencoder import SIZES
-from heedful.recipe.reconstruction import ReconstructionRecipe
+from heedful.models.autoencoder.config import SIZES
+from heedful.tasks.reconstruction.recipe import ReconstructionRecipe
 from heedful.training.configs import Budget, TrainConfig
 from heedful.training.optim import Constant, RMSprop
 from tolerance import near

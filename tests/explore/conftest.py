@@ -18,7 +18,7 @@ from heedful.cli.convert import convert_verb
 from heedful.cli.train import run_to_end
 from heedful.explore.server.page import is_built
 from heedful.explore.subjects import Explorer
-from heedful.recipe import load_recipe
+from heedful.runs.recipe import load_recipe
 from patience import LONG
 
 # Recipes with the changes that make them short; a few seconds each on one core.

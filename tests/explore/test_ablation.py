@@ -23,16 +23,17 @@ from heedful.explore.packets import unpack
 from heedful.explore.predictions import saying
 from heedful.explore.subjects import Explorer, Subject
 from heedful.explore.views import ablation
-from heedful.models.answerer import Answerer
-from heedful.models.bert import Bert
-from heedful.models.classifier import Classifier, Regressor
-from heedful.models.configs import AnswererConfig, BertConfig, ClassifierConfig, RegressorConfig, TaggerConfig
-from heedful.models.tagger import Tagger
-from heedful.tasks.answering import Responder
-from heedful.tasks.classification import Labeller, Rater
-from heedful.tasks.embedding import Reader
-from heedful.tasks.tagging import Marker
-from heedful.tasks.translation import translation_loss
+from heedful.models.bert.config import BertConfig
+from heedful.models.bert.model import Bert
+from heedful.models.heads.answerer import Answerer
+from heedful.models.heads.classifier import Classifier, Regressor
+from heedful.models.heads.config import AnswererConfig, ClassifierConfig, RegressorConfig, TaggerConfig
+from heedful.models.heads.tagger import Tagger
+from heedful.tasks.answering.predictor import Responder
+from heedful.tasks.classification.predictor import Labeller, Rater
+from heedful.tasks.pretraining.predictor import Reader
+from heedful.tasks.tagging.predictor import Marker
+from heedful.tasks.translation.predictor import translation_loss
 from tolerance import near
 
 TEXTS = {"translation": "three hundred forty-two", "recurrent": "ninety-one", "gpt": "The child came home from school"}

@@ -84,7 +84,7 @@ serve(app, Policy(), lambda url: print(url, flush=True))
 """
 
 # A page of one file, for a server in another process.
-PAGE = "from heedful.explore import server\nserver.built = lambda: {'index.html': b'the page'}\n"
+PAGE = "from heedful.explore.server import app as server\nserver.built = lambda: {'index.html': b'the page'}\n"
 
 
 def port_of(url: str) -> int:

@@ -17,8 +17,10 @@ from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer, Subject
 from heedful.explore.views import lens
 from heedful.models import build
-from heedful.models.configs import BertConfig, RnnLMConfig, TransformerConfig
-from heedful.models.configs.gpt import GptConfig
+from heedful.models.bert.config import BertConfig
+from heedful.models.gpt.config import GptConfig
+from heedful.models.rnn_lm.config import RnnLMConfig
+from heedful.models.transformer.config import TransformerConfig
 from tolerance import close, near
 
 TEXT = "The value of the first"

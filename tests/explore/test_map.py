@@ -21,7 +21,7 @@ from heedful.explore.views import map as view
 from heedful.lectures.contexts import SENTENCES, WORD, Settings, study, word_vectors
 from heedful.lectures.occurrences import flat
 from heedful.models import build
-from heedful.models.configs import ElmoConfig
+from heedful.models.elmo.config import ElmoConfig
 from tolerance import close, near
 
 LINES = list(SENTENCES)

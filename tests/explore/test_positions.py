@@ -17,8 +17,8 @@ from heedful.errors import UserError
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer, Subject
 from heedful.explore.views import positions as view
-from heedful.models.configs.gpt import GptConfig
-from heedful.models.gpt import Gpt
+from heedful.models.gpt.config import GptConfig
+from heedful.models.gpt.model import Gpt
 from tolerance import near
 
 ORDER = [3, 2, 4, 1, 6, 5]

@@ -16,10 +16,13 @@ from heedful.errors import UserError
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer, Subject
 from heedful.explore.views import recurrent as view
-from heedful.models.configs import BertConfig, BiLSTMReader, ElmoConfig, RnnLMConfig, TaggerConfig
-from heedful.models.elmo import Elmo
-from heedful.models.rnn_lm import RnnLM
-from heedful.models.tagger import Tagger
+from heedful.models.bert.config import BertConfig
+from heedful.models.elmo.config import ElmoConfig
+from heedful.models.elmo.model import Elmo
+from heedful.models.heads.config import BiLSTMReader, TaggerConfig
+from heedful.models.heads.tagger import Tagger
+from heedful.models.rnn_lm.config import RnnLMConfig
+from heedful.models.rnn_lm.model import RnnLM
 from heedful.runs.load import load
 
 TEXT = "The child came home"

@@ -15,11 +15,12 @@ from heedful.data.formats.sources import Split
 from heedful.errors import UserError
 from heedful.explore import samples
 from heedful.explore.subjects import Explorer, Subject
-from heedful.jobs import Example, job_of
-from heedful.jobs.classification import whole
-from heedful.jobs.language_model import LanguageModelJob
-from heedful.recipe import load_recipe
 from heedful.runs.evaluate import results
+from heedful.runs.recipe import load_recipe
+from heedful.tasks import job_of
+from heedful.tasks.base import Example
+from heedful.tasks.classification.task import whole
+from heedful.tasks.language_model.task import LanguageModelJob
 
 
 def test_runs_open_on_their_own_test_set(run: Callable[[str], Path]) -> None:

@@ -46,9 +46,9 @@ def test_shapes_are_those_of_the_model_and_the_input(run: Callable[[str], Path])
     config, text = subject.model.config, "The child came home"
     length = 1 + len(subject.speaker.script.text_ids(text))
     found, arrays = files(explorer, text=text)
-    own = found["models/gpt.py"]
+    own = found["models/gpt/model.py"]
     assert own["at"] == 0
-    assert own["text"] == (PACKAGE / "models" / "gpt.py").read_text()
+    assert own["text"] == (PACKAGE / "models" / "gpt" / "model.py").read_text()
     assert shapes(own, "return self.tokens.logits(x), state")[0] == ["return[0]", [1, length, config.vocab], 1, 1, ""]
     letters = {letter: (meaning, sizes) for letter, meaning, sizes in own["letters"]}
     assert letters["T"] == ("positions", [length])
@@ -72,7 +72,7 @@ def test_a_letter_has_the_size_of_what_it_stands_for(run: Callable[[str], Path])
     source, target = len(sides["source"]), len(sides["target"])
     assert source != target
     found, _ = files(explorer, text=given.text, other=given.other)
-    own = found["models/transformer.py"]
+    own = found["models/transformer/model.py"]
     letters = {letter: sizes for letter, _, sizes in own["letters"]}
     assert (letters["S"], letters["T"]) == ([source], [target])
     both = {(shape[1], where) for _, shape, _, _, where in shapes(own, "return self.dropout(self.positions(")}
@@ -95,10 +95,10 @@ def test_the_comments_of_the_lines_that_ran_hold(run: Callable[[str], Path]) -> 
 @pytest.mark.parametrize(
     ("name", "own", "block"),
     [
-        ("translation", "models/transformer.py", "blocks/attention.py"),
-        ("recurrent", "models/seq2seq.py", "blocks/memory.py"),
-        ("rnn", "models/rnn_lm.py", "blocks/recurrent.py"),
-        ("images", "models/autoencoder.py", "models/network.py"),
+        ("translation", "models/transformer/model.py", "blocks/attention.py"),
+        ("recurrent", "models/seq2seq/model.py", "blocks/memory.py"),
+        ("rnn", "models/rnn_lm/model.py", "blocks/recurrent.py"),
+        ("images", "models/autoencoder/model.py", "models/autoencoder/network.py"),
     ],
 )
 def test_each_kind_of_model_shows_its_own_file_first(

@@ -20,9 +20,9 @@ from heedful.cli import app as cli
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer
 from heedful.explore.views import VIEWS
-from heedful.jobs import JOBS
 from heedful.models import MODELS
-from heedful.recipe import RECIPES, shipped
+from heedful.runs.recipe import RECIPES, shipped
+from heedful.tasks import TASKS
 
 HERE = Path(__file__).parent
 RUNS, SHOWN, PUBLISHED, LEDGERS, PACKETS = (
@@ -33,7 +33,7 @@ RUNS, SHOWN, PUBLISHED, LEDGERS, PACKETS = (
 # ------------------------------------------------------------------ what there is
 def trained() -> set[tuple[str, str]]:
     """Every task with every kind of model that it trains."""
-    return {(task, kind) for task, (*_, kinds) in JOBS.items() for kind in kinds if kind in MODELS}
+    return {(task, kind) for task, found in TASKS.items() for kind in found.models if kind in MODELS}
 
 
 def recipes() -> set[str]:

@@ -24,8 +24,8 @@ from heedful.hub.causal import Causal, of_any_kind, pretrained_causal
 from heedful.hub.causal_configs import config_in, config_text
 from heedful.hub.loading import Pretrained
 from heedful.hub.rules import digest
-from heedful.models.configs.gpt import SIZES, GptConfig
-from heedful.models.gpt import Gpt
+from heedful.models.gpt.config import SIZES, GptConfig
+from heedful.models.gpt.model import Gpt
 
 CLOSE = 1e-5
 

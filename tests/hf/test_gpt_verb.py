@@ -22,7 +22,7 @@ from heedful.hub.causal import pretrained_causal
 from heedful.hub.causal_configs import causal, config_in
 from heedful.hub.model_folder import write_model
 from heedful.hub.unpickling import weights_of_any_age
-from heedful.tasks.language_model import Writer
+from heedful.tasks.language_model.predictor import Writer
 
 
 def test_a_gpt2_goes_to_ours_and_back_and_writes_at_each_stop(

@@ -21,8 +21,8 @@ from heedful.explore.decoding import begun
 from heedful.explore.inspect import Given, read_ahead
 from heedful.hub.causal import pretrained_causal, tokenizer_in
 from heedful.hub.causal_configs import config_in
-from heedful.tasks.language_model import Writer
-from heedful.tasks.next_word import next_words
+from heedful.tasks.language_model.next_word import next_words
+from heedful.tasks.language_model.predictor import Writer
 from tolerance import close
 
 PROMPTS = ["the child", " home", "a", "school and the child went\n", "x", "The [PAD] 漢字"]

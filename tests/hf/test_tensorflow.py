@@ -16,7 +16,7 @@ from heedful.errors import UserError
 from heedful.hub import pretrained
 from heedful.hub.checksums import BYTES, crc32c, masked
 from heedful.hub.tensorflow import MAGIC, DamageError, read_index
-from heedful.models.bert import Bert
+from heedful.models.bert.model import Bert
 from tolerance import close
 
 FOLDER = Path(__file__).parent / "checkpoint"

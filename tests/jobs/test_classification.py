@@ -19,13 +19,14 @@ from heedful.data.tokenizers.tokenizer import WordPiece
 from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.errors import UserError
 from heedful.hub.model_folder import write_model
-from heedful.jobs import Evaluated, job_of
 from heedful.models import build
-from heedful.models.configs import SIZES, BertConfig
-from heedful.recipe import check_recipe, load_recipe, recipe_of
+from heedful.models.bert.config import SIZES, BertConfig
 from heedful.runs.load import load, read_recipe
+from heedful.runs.recipe import check_recipe, load_recipe, recipe_of
 from heedful.runs.train import Finished, Started, train
-from heedful.tasks.classification import Labeller, Rater
+from heedful.tasks import job_of
+from heedful.tasks.base import Evaluated
+from heedful.tasks.classification.predictor import Labeller, Rater
 from heedful.training.loop import Step
 from tolerance import near
 

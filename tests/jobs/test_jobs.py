@@ -17,16 +17,17 @@ import pytest
 from heedful.cli.display import scoreboard
 from heedful.config import _kinds, _members
 from heedful.errors import UserError
-from heedful.jobs import JOBS, Evaluated, Job, job_class, job_of
 from heedful.models import MODELS
-from heedful.recipe import KINDS, load_recipe
 from heedful.runs.evaluate import results, scored
 from heedful.runs.load import load, read_recipe
+from heedful.runs.recipe import load_recipe
 from heedful.runs.train import Finished, Happening, Started, train
-from heedful.tasks.classification import Labeller
-from heedful.tasks.embedding import Reader
-from heedful.tasks.language_model import TextReader, Writer
-from heedful.tasks.translation import Translator
+from heedful.tasks import TASKS, job_class, job_of, recipe_class
+from heedful.tasks.base import Evaluated, Job
+from heedful.tasks.classification.predictor import Labeller
+from heedful.tasks.language_model.predictor import TextReader, Writer
+from heedful.tasks.pretraining.predictor import Reader
+from heedful.tasks.translation.predictor import Translator
 from heedful.training.checkpoint.folder import newest
 from heedful.training.loop import Step
 from heedful.training.metrics import Score
@@ -61,21 +62,21 @@ def text(tmp_path: Path) -> list[str]:
 
 # ------------------------------------------------------------------ the tables
 def test_every_task_has_a_recipe_and_a_job_for_the_same_models() -> None:
-    assert JOBS.keys() == KINDS.keys()
-    for kind, recipe in KINDS.items():
+    for kind, task in TASKS.items():
+        recipe = recipe_class(kind)
         assert _kinds(_members(recipe.model_fields["task"].annotation)) == {kind}
-        assert _kinds(_members(recipe.model_fields["model"].annotation)) == set(JOBS[kind][2])
-        assert set(JOBS[kind][2]) <= MODELS.keys()
+        assert _kinds(_members(recipe.model_fields["model"].annotation)) == set(task.models)
+        assert set(task.models) <= MODELS.keys()
 
 
-@pytest.mark.parametrize("kind", JOBS)
+@pytest.mark.parametrize("kind", TASKS)
 def test_every_job_offers_what_an_experiment_asks_for(kind: str) -> None:
     job = job_class(kind)
     for name, asked in inspect.getmembers(Job, inspect.isfunction):
         if not name.startswith("_"):
             assert list(inspect.signature(getattr(job, name)).parameters) == list(inspect.signature(asked).parameters)
     assert job.words.testing.format("valid") != job.words.testing.format("test")
-    fields = KINDS[kind].model_fields
+    fields = recipe_class(kind).model_fields
     decode = fields["task"] if kind == "reconstruction" else fields.get("decode")  # noise is part of the task
     assert job.decoding is (decode.annotation if decode else None)
 

@@ -15,14 +15,14 @@ from heedful.cli.app import app
 from heedful.data.text.files import gathered
 from heedful.data.text.windows import encode_text
 from heedful.errors import UserError
-from heedful.jobs import job_of
-from heedful.jobs.language_model import LanguageModelJob
 from heedful.models import build
-from heedful.recipe import load_recipe
 from heedful.runs.evaluate import scored
 from heedful.runs.load import load, read_recipe
+from heedful.runs.recipe import load_recipe
 from heedful.runs.train import Evaluated, Finished, Started, Step, train
-from heedful.tasks.perplexity import document_loss, sliding_loss, windows_loss
+from heedful.tasks import job_of
+from heedful.tasks.language_model.perplexity import document_loss, sliding_loss, windows_loss
+from heedful.tasks.language_model.task import LanguageModelJob
 
 TEXTS = [f"Once upon a time {number} mice were there.\nThey ate all {number} cheeses!" for number in range(40)]
 TINY = [

@@ -11,11 +11,12 @@ from heedful.cli.tokenize import tokenize_verb
 from heedful.config import render
 from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.errors import UserError
-from heedful.jobs import Evaluated, job_of
-from heedful.recipe import load_recipe, recipe_in
 from heedful.runs.load import load
+from heedful.runs.recipe import load_recipe, recipe_in
 from heedful.runs.train import Started, train
-from heedful.tasks.pretraining import judged
+from heedful.tasks import job_of
+from heedful.tasks.base import Evaluated
+from heedful.tasks.pretraining.loss import judged
 from heedful.training.loop import Step
 
 SMALL = [

@@ -14,14 +14,14 @@ import torch
 
 import heedful
 from heedful.errors import UserError
-from heedful.jobs import job_of
-from heedful.jobs.reconstruction import ReconstructionJob
-from heedful.models.configs.autoencoder import SIZES
-from heedful.recipe import load_recipe, recipe_in
-from heedful.recipe.reconstruction import ReconstructionRecipe
+from heedful.models.autoencoder.config import SIZES
 from heedful.runs.evaluate import Evaluated, results
+from heedful.runs.recipe import load_recipe, recipe_in
 from heedful.runs.train import Finished, train
-from heedful.tasks.reconstruction import Painter
+from heedful.tasks import job_of
+from heedful.tasks.reconstruction.predictor import Painter
+from heedful.tasks.reconstruction.recipe import ReconstructionRecipe
+from heedful.tasks.reconstruction.task import ReconstructionJob
 from heedful.training.checkpoint.folder import newest
 from heedful.training.loop import Epoch, Step
 

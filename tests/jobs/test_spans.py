@@ -17,13 +17,14 @@ from heedful.cli.answer import answer_verb, passage_of
 from heedful.cli.tag import tag_verb
 from heedful.data.formats.conll import Conll
 from heedful.errors import UserError
-from heedful.jobs import Evaluated, job_of
-from heedful.recipe import check_recipe, load_recipe
 from heedful.runs.evaluate import results, scored
 from heedful.runs.load import load
+from heedful.runs.recipe import check_recipe, load_recipe
 from heedful.runs.train import Finished, Started, train
-from heedful.tasks.answering import Responder
-from heedful.tasks.tagging import Marker
+from heedful.tasks import job_of
+from heedful.tasks.answering.predictor import Responder
+from heedful.tasks.base import Evaluated
+from heedful.tasks.tagging.predictor import Marker
 from heedful.training.loop import Step
 from heedful.training.metrics import Score
 

@@ -12,11 +12,12 @@ import torch
 from heedful.data.tokenizers.text_words import TextWords, cut
 from heedful.data.word_vectors import WordVectors
 from heedful.errors import UserError
-from heedful.jobs import Evaluated, job_of
-from heedful.recipe import check_recipe, load_recipe
 from heedful.runs.load import load
+from heedful.runs.recipe import check_recipe, load_recipe
 from heedful.runs.train import Finished, Started, train
-from heedful.tasks.classification import Labeller
+from heedful.tasks import job_of
+from heedful.tasks.base import Evaluated
+from heedful.tasks.classification.predictor import Labeller
 from tolerance import near
 
 KINDS = (("good", "fine", "great"), ("bad", "poor", "dull"))

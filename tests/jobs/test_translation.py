@@ -19,11 +19,11 @@ from heedful.blocks.taps import Tap
 from heedful.config import Config
 from heedful.errors import UserError
 from heedful.explore.server.page import is_built
-from heedful.jobs import JOBS, job_of
 from heedful.models import MODELS
-from heedful.recipe import PLACES, load_recipe
-from heedful.recipe.translation import TranslationRecipe
+from heedful.runs.recipe import load_recipe
 from heedful.runs.train import Finished
+from heedful.tasks import TASKS, job_of
+from heedful.tasks.translation.recipe import TranslationRecipe
 
 TINY = [
     "data.train=60", "data.valid=4", "data.test=4", "tokenizer.vocab=90", "train.budget.steps=2",
@@ -84,11 +84,12 @@ class BagRecipe(TranslationRecipe):
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("bag_of_words")
-    module.Bag, module.BagRecipe = Bag, BagRecipe  # type: ignore[attr-defined]
+    module.Bag = Bag  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "bag_of_words", module)
     monkeypatch.setitem(MODELS, "bag", ("bag_of_words", "Bag", BagConfig))
-    monkeypatch.setitem(PLACES, "translation", ("bag_of_words", "BagRecipe"))
-    monkeypatch.setitem(JOBS, "translation", (*JOBS["translation"][:2], ("bag",)))
+    monkeypatch.setattr("heedful.tasks.translation.recipe.BagRecipe", BagRecipe, raising=False)
+    known = TASKS["translation"]._replace(recipe="BagRecipe", models=("bag",))
+    monkeypatch.setitem(TASKS, "translation", known)
 
 
 @pytest.mark.parametrize("looks", [False, True])

@@ -13,13 +13,13 @@ import heedful
 from heedful.cli.app import app
 from heedful.data.trees.treebank import Tree, parse_tree
 from heedful.errors import UserError
-from heedful.jobs.trees import TreeJob
 from heedful.models import build
-from heedful.recipe import load_recipe
-from heedful.recipe.trees import TreeRecipe
 from heedful.runs.evaluate import Evaluated, results, scored
+from heedful.runs.recipe import load_recipe
 from heedful.runs.train import Started, train
-from heedful.tasks.tree_classification import Judge
+from heedful.tasks.tree_classification.predictor import Judge
+from heedful.tasks.tree_classification.recipe import TreeRecipe
+from heedful.tasks.tree_classification.task import TreeJob
 from heedful.training.checkpoint.folder import newest
 from heedful.training.loop import Step
 

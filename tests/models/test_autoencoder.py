@@ -10,8 +10,8 @@ import torch
 from heedful.config import parse
 from heedful.errors import UserError
 from heedful.models import MODELS, build
-from heedful.models.autoencoder import Autoencoder
-from heedful.models.configs.autoencoder import SIZES, AutoencoderConfig, dense
+from heedful.models.autoencoder.config import SIZES, AutoencoderConfig, dense
+from heedful.models.autoencoder.model import Autoencoder
 
 
 def settings(**changes: Any) -> dict[str, Any]:

@@ -14,8 +14,9 @@ from heedful.data.tokenizers.tokenizer import WordPiece
 from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.errors import UserError
 from heedful.models import build
-from heedful.models.configs import BertConfig, ClassifierConfig, RegressorConfig
-from heedful.tasks.classification import class_loss, number_loss, outputs
+from heedful.models.bert.config import BertConfig
+from heedful.models.heads.config import ClassifierConfig, RegressorConfig
+from heedful.tasks.classification.predictor import class_loss, number_loss, outputs
 from heedful.training.optim import AdamW, make_optimizer
 from tolerance import close
 

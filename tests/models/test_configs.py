@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from heedful.models import MODELS, build
-from heedful.models.configs import SIZES, TransformerConfig
+from heedful.models.transformer.config import SIZES, TransformerConfig
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from torch import Tensor
 from heedful.blocks.layouts import Padded
 from heedful.errors import UserError
 from heedful.models import build
-from heedful.models.configs.conv_classifier import ConvClassifierConfig
-from heedful.recipe import load_recipe
+from heedful.models.conv_classifier.config import ConvClassifierConfig
+from heedful.runs.recipe import load_recipe
 from tolerance import close
 
 CONFIG = ConvClassifierConfig(vocab=23, labels=("a", "b", "c"), width=6, sizes=(1, 2, 5), filters=4, dropout=0.0)

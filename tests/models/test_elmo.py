@@ -6,8 +6,8 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from heedful.blocks.taps import watch
-from heedful.models.configs import ElmoConfig
-from heedful.models.elmo import Elmo, Embedder
+from heedful.models.elmo.config import ElmoConfig
+from heedful.models.elmo.model import Elmo, Embedder
 from tolerance import close
 
 B, T, D, L = 3, 6, 8, 3

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from heedful.blocks.masks import alibi
-from heedful.models.configs.gpt import SIZES, GptConfig, Positions
-from heedful.models.gpt import Gpt
+from heedful.models.gpt.config import SIZES, GptConfig, Positions
+from heedful.models.gpt.model import Gpt
 from tolerance import close
 
 VOCAB, CONTEXT = 19, 12

@@ -7,9 +7,9 @@ import torch
 
 from heedful.decode.graphs import Graphs
 from heedful.decode.search import beam, drain, greedy
-from heedful.models.configs.gpt import GptConfig
-from heedful.models.gpt import Gpt
-from heedful.models.gpt_rows import RowByRow
+from heedful.models.gpt.config import GptConfig
+from heedful.models.gpt.model import Gpt
+from heedful.models.gpt.rows import RowByRow
 from tolerance import close
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="kernels run on a GPU")

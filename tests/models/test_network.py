@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from heedful.models.configs.layers import Activation, Conv, Dense, Flatten, Layer, MaxPool, Reshape, Shape, Upsample
-from heedful.models.network import Input, Network, made
+from heedful.models.autoencoder.layers import Activation, Conv, Dense, Flatten, Layer, MaxPool, Reshape, Shape, Upsample
+from heedful.models.autoencoder.network import Input, Network, made
 from tolerance import close
 
 F = nn.functional

@@ -6,8 +6,8 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from heedful.models.configs import RnnLMConfig
-from heedful.models.rnn_lm import RnnLM
+from heedful.models.rnn_lm.config import RnnLMConfig
+from heedful.models.rnn_lm.model import RnnLM
 from tolerance import close
 
 CELLS = ["rnn", "lstm", "gru"]

@@ -16,8 +16,8 @@ from heedful.blocks.memory import drawn
 from heedful.blocks.taps import watch
 from heedful.errors import UserError
 from heedful.models import build
-from heedful.models.configs import Seq2SeqConfig
-from heedful.recipe import load_recipe
+from heedful.models.seq2seq.config import Seq2SeqConfig
+from heedful.runs.recipe import load_recipe
 from tolerance import close
 
 VOCAB, WIDTH, HIDDEN, MEMORY = 19, 6, 10, 8

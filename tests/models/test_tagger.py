@@ -12,9 +12,10 @@ from heedful.blocks.features import FEATURES
 from heedful.blocks.taps import taps, watch
 from heedful.data.labelled.sequences import Sequences, packed, padded
 from heedful.models import build
-from heedful.models.answerer import Answerer
-from heedful.models.configs import AnswererConfig, BertConfig, BiLSTMReader, DenseReader, Feature, TaggerConfig
-from heedful.models.tagger import Tagger
+from heedful.models.bert.config import BertConfig
+from heedful.models.heads.answerer import Answerer
+from heedful.models.heads.config import AnswererConfig, BiLSTMReader, DenseReader, Feature, TaggerConfig
+from heedful.models.heads.tagger import Tagger
 from heedful.tasks.reading import layout_of
 from tolerance import close
 

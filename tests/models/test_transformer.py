@@ -8,8 +8,8 @@ from torch import Tensor
 
 from heedful.blocks.layouts import Padded
 from heedful.decode.search import Paths, beam, drain, greedy
-from heedful.models.configs import TransformerConfig
-from heedful.models.transformer import Transformer
+from heedful.models.transformer.config import TransformerConfig
+from heedful.models.transformer.model import Transformer
 from tolerance import close
 
 VOCAB, PAD, EOS = 31, 30, 0

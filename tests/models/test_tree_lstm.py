@@ -15,8 +15,8 @@ from heedful.data.trees.batches import TreeBatch, encode_trees
 from heedful.data.trees.treebank import Tree, WordsConfig, parse_tree
 from heedful.hub.model_folder import read_model, write_model
 from heedful.models import build
-from heedful.models.configs import TreeLSTMConfig
-from heedful.models.tree_lstm import TreeLSTM, one_by_one
+from heedful.models.tree_lstm.config import TreeLSTMConfig
+from heedful.models.tree_lstm.model import TreeLSTM, one_by_one
 from tolerance import close
 
 WORDS = Words.learn(WordsConfig(), [[f"w{number}" for number in range(20)]])

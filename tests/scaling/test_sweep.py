@@ -31,7 +31,7 @@ from heedful.extras.scaling.sweep import (
     sweep_folder,
 )
 from heedful.models import build
-from heedful.models.configs import with_vocab
+from heedful.models.heads.config import with_vocab
 from heedful.runs.train import train
 from patience import until
 

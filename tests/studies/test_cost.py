@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from heedful.lectures.cost import CHIPS, CLAIMS, Claim, Costs, published_work, training_work
-from heedful.models.configs import SIZES, BertConfig
+from heedful.models.bert.config import SIZES, BertConfig
 
 
 def test_rates_are_those_that_the_makers_publish() -> None:

@@ -20,7 +20,7 @@ from heedful.errors import UserError
 from heedful.hub.model_folder import write_model
 from heedful.lectures import FIGURES, Found, Progress, Study, Table, find
 from heedful.models import build
-from heedful.models.configs import BertConfig
+from heedful.models.bert.config import BertConfig
 
 # The smallest settings of each, and how many rows its table then has.
 TINY: dict[str, tuple[list[str], int]] = {

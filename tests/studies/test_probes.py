@@ -20,10 +20,10 @@ from heedful.lectures.learning import made
 from heedful.lectures.nopos import Settings, Windows, config_of, layers_of, told_by, wrong_by
 from heedful.lectures.occurrences import flat
 from heedful.models import build
-from heedful.models.configs import BertConfig
-from heedful.models.gpt import Gpt
+from heedful.models.bert.config import BertConfig
+from heedful.models.gpt.model import Gpt
 from heedful.plots import word_maps
-from heedful.tasks.embedding import Reader
+from heedful.tasks.pretraining.predictor import Reader
 from tolerance import close
 
 SMALL = Settings(width=16, layers=2, context=12)

@@ -5,9 +5,10 @@ import torch
 from heedful.data.formats.squad import Answer, Question, WindowsConfig
 from heedful.data.labelled.passages import AnswerBatches, encode_questions
 from heedful.data.tokenizers.wordpieces import NAMES, WordPieces
-from heedful.models.answerer import Answerer
-from heedful.models.configs import AnswererConfig, BertConfig
-from heedful.tasks.answering import Responder, answer_loss, best_spans, mean_loss, passage_scores, together
+from heedful.models.bert.config import BertConfig
+from heedful.models.heads.answerer import Answerer
+from heedful.models.heads.config import AnswererConfig
+from heedful.tasks.answering.predictor import Responder, answer_loss, best_spans, mean_loss, passage_scores, together
 from tolerance import near
 
 TOKENIZER = WordPieces.of([*NAMES, "ann", "bob", "saw", "rome", "who", "##a", "##s", ".", "?"], True, "here")

@@ -22,13 +22,14 @@ from heedful.data.tokenizers.wordpieces import NAMES, WordPieces
 from heedful.errors import UserError
 from heedful.hub import pretrained, write
 from heedful.hub.loading import whole
-from heedful.jobs import Evaluated
 from heedful.models import build
-from heedful.models.configs import BertConfig, MultipleChoiceConfig
-from heedful.recipe import load_recipe
+from heedful.models.bert.config import BertConfig
+from heedful.models.heads.config import MultipleChoiceConfig
 from heedful.runs.load import load
+from heedful.runs.recipe import load_recipe
 from heedful.runs.train import train
-from heedful.tasks.choosing import Chooser, choice_loss
+from heedful.tasks.base import Evaluated
+from heedful.tasks.multiple_choice.predictor import Chooser, choice_loss
 from tolerance import close
 
 ENCODER = BertConfig(vocab=13, width=16, heads=2, layers=2, hidden=20, context=24, masked_words=False,

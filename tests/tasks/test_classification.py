@@ -15,7 +15,7 @@ from heedful.data.row_schedule import parted
 from heedful.data.tokenizers.tokenizer import WordPiece
 from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.runs.load import load
-from heedful.tasks.classification import Labeller, Rater, class_loss, mean_loss, number_loss, said
+from heedful.tasks.classification.predictor import Labeller, Rater, class_loss, mean_loss, number_loss, said
 from heedful.training.configs import Budget, TrainConfig
 from heedful.training.distributed.team import Spread
 from heedful.training.optim import AdamW, make_optimizer

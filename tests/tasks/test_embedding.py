@@ -19,8 +19,8 @@ from heedful.data.tokenizers.tokenizer import WordPiece
 from heedful.data.tokenizers.wordpieces import WordPieces, joined
 from heedful.errors import UserError
 from heedful.models import build
-from heedful.models.configs import BertConfig
-from heedful.tasks.embedding import TOGETHER, Reader, best_alone, together
+from heedful.models.bert.config import BertConfig
+from heedful.tasks.pretraining.predictor import TOGETHER, Reader, best_alone, together
 from tolerance import close, near
 
 LINE = "the a cat dog bird sat ran flew on under over mat log sky it was old new red blue"
@@ -250,4 +250,4 @@ def test_sentences_are_as_alike_as_people_say() -> None:
 
 
 def test_the_reader_is_public() -> None:
-    assert heedful.Reader is Reader and "heedful.tasks.embedding" in sys.modules
+    assert heedful.Reader is Reader and "heedful.tasks.pretraining.predictor" in sys.modules

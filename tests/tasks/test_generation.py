@@ -14,10 +14,10 @@ from heedful.decode.rules import Written
 from heedful.decode.search import drain
 from heedful.errors import UserError
 from heedful.models import build
-from heedful.models.configs import RnnLMConfig
-from heedful.models.configs.gpt import GptConfig
-from heedful.tasks import language_model
-from heedful.tasks.language_model import Manner, Text, Writer, seed_of
+from heedful.models.gpt.config import GptConfig
+from heedful.models.rnn_lm.config import RnnLMConfig
+from heedful.tasks.language_model import predictor as language_model
+from heedful.tasks.language_model.predictor import Manner, Text, Writer, seed_of
 from tolerance import close, near
 
 CPU = torch.device("cpu")

@@ -13,11 +13,11 @@ from heedful.data.text.files import Text
 from heedful.data.text.windows import TextBatches, encode_text
 from heedful.data.tokenizers.tokenizer import Bpe, Characters, Tokenizer, WholeWords, WordPiece
 from heedful.models import build
-from heedful.models.configs import ElmoConfig, RnnLMConfig
-from heedful.models.configs.gpt import GptConfig
-from heedful.tasks import language_model
-from heedful.tasks.language_model import TextReader, Writer
-from heedful.tasks.perplexity import (
+from heedful.models.elmo.config import ElmoConfig
+from heedful.models.gpt.config import GptConfig
+from heedful.models.rnn_lm.config import RnnLMConfig
+from heedful.tasks.language_model import predictor as language_model
+from heedful.tasks.language_model.perplexity import (
     ahead_loss,
     bits_per_character,
     both_ways_loss,
@@ -25,6 +25,7 @@ from heedful.tasks.perplexity import (
     text_loss,
     windows_loss,
 )
+from heedful.tasks.language_model.predictor import TextReader, Writer
 from tolerance import close, near
 
 CPU = torch.device("cpu")

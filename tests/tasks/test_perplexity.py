@@ -16,8 +16,8 @@ from heedful.data.tokenizers.byte_pairs import BytePair, BytePairs
 from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer
 from heedful.data.tokenizers.tokenizer import Characters, Tokenizer
 from heedful.models import build
-from heedful.models.configs.gpt import GptConfig
-from heedful.tasks.perplexity import (
+from heedful.models.gpt.config import GptConfig
+from heedful.tasks.language_model.perplexity import (
     bits_per_byte,
     bits_per_character,
     document_loss,

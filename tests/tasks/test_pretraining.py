@@ -14,8 +14,8 @@ from heedful.data.text.pretraining import NOTHING, PretrainingBatches, Rules, en
 from heedful.data.tokenizers.tokenizer import WordPiece
 from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.models import build
-from heedful.models.configs import BertConfig
-from heedful.tasks.pretraining import guesses, judged, pretraining_loss
+from heedful.models.bert.config import BertConfig
+from heedful.tasks.pretraining.loss import guesses, judged, pretraining_loss
 from tolerance import close
 
 TEXT = "the a cat dog bird sat ran flew on under over mat log sky it was old new red"

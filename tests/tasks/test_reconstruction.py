@@ -12,10 +12,10 @@ from heedful.data.images.batches import EncodedImages, ImageBatch
 from heedful.data.images.image_spec import Canvas
 from heedful.errors import UserError
 from heedful.models import build
-from heedful.models.configs.autoencoder import AutoencoderConfig, dense
-from heedful.models.configs.layers import Conv, MaxPool, Upsample
-from heedful.tasks import reconstruction
-from heedful.tasks.reconstruction import Noise, Painter, mean_loss, pixels_of, reconstruction_loss
+from heedful.models.autoencoder.config import AutoencoderConfig, dense
+from heedful.models.autoencoder.layers import Conv, MaxPool, Upsample
+from heedful.tasks.reconstruction import predictor as reconstruction
+from heedful.tasks.reconstruction.predictor import Noise, Painter, mean_loss, pixels_of, reconstruction_loss
 from tolerance import close
 
 CPU = torch.device("cpu")

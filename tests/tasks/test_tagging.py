@@ -4,9 +4,10 @@ import torch
 from heedful.data.formats.conll import Sentence
 from heedful.data.labelled.tagged import TagBatches, encode_tags, encode_words
 from heedful.data.tokenizers.wordpieces import NAMES, WordPieces
-from heedful.models.configs import BertConfig, TaggerConfig
-from heedful.models.tagger import Tagger
-from heedful.tasks.tagging import Entity, Marker, mean_loss, split, tag_loss
+from heedful.models.bert.config import BertConfig
+from heedful.models.heads.config import TaggerConfig
+from heedful.models.heads.tagger import Tagger
+from heedful.tasks.tagging.predictor import Entity, Marker, mean_loss, split, tag_loss
 
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 TOKENIZER = WordPieces.of([*NAMES, "ann", "bob", "saw", "rome", "##a", "##s", "."], True, "here")

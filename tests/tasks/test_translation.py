@@ -18,9 +18,10 @@ from heedful.data.tokenizers.tokenizer import Tokenizer, WordPiece
 from heedful.decode.search import drain
 from heedful.errors import UserError
 from heedful.models import build
-from heedful.models.configs import AttentionConfig, RecurrentEncoder, Seq2SeqConfig, TransformerConfig
-from heedful.tasks import translation
-from heedful.tasks.translation import (
+from heedful.models.seq2seq.config import AttentionConfig, RecurrentEncoder, Seq2SeqConfig
+from heedful.models.transformer.config import TransformerConfig
+from heedful.tasks.translation import predictor as translation
+from heedful.tasks.translation.predictor import (
     TooLongError,
     Translation,
     Translator,

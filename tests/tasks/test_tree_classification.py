@@ -10,8 +10,8 @@ from heedful.data.trees.batches import TreeBatch, encode_trees
 from heedful.data.trees.treebank import NOTHING, Tree, WordsConfig, parse_tree
 from heedful.errors import UserError
 from heedful.models import build
-from heedful.models.configs import TreeLSTMConfig
-from heedful.tasks.tree_classification import Judge, mean_loss, tree_loss, two_sided
+from heedful.models.tree_lstm.config import TreeLSTMConfig
+from heedful.tasks.tree_classification.predictor import Judge, mean_loss, tree_loss, two_sided
 
 CPU = torch.device("cpu")
 LINES = ["(4 (2 It) (4 (2 's) (4 great)))", "(1 no)", "(0 (1 (2 very) (1 bad)) (2 .))", "(2 (2 so) (2 what))"]
@@ -51,7 +51,7 @@ def test_the_loss_is_over_every_labelled_node() -> None:
 def test_the_mean_loss_does_not_depend_on_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     encoded = encode_trees(TREES, WORDS)
     whole = mean_loss(Says({0: 1}), encoded, CPU)
-    monkeypatch.setattr("heedful.tasks.tree_classification.BATCH_NODES", 4)
+    monkeypatch.setattr("heedful.tasks.tree_classification.predictor.BATCH_NODES", 4)
     assert mean_loss(Says({0: 1}), encoded, CPU) == pytest.approx(whole, rel=1e-6)
     right = -math.log(math.exp(3) / (math.exp(3) + 4))
     assert whole == pytest.approx(right + 3 / 14, rel=1e-5)
@@ -82,7 +82,7 @@ def model_judge() -> Judge:
 
 
 def test_judgements_come_in_the_order_of_the_trees_and_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heedful.tasks.tree_classification.BATCH_NODES", 6)
+    monkeypatch.setattr("heedful.tasks.tree_classification.predictor.BATCH_NODES", 6)
     found = judge({}).judge(TREES)
     assert [one.label for one in found] == [4, 1, 0, 2]
     assert [one.nodes for one in found] == [list(tree.labels) for tree in TREES]

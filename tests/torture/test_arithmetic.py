@@ -23,10 +23,10 @@ from heedful.data.embedded import NumberWords
 from heedful.data.pairs.batches import Batch, Batches, encode
 from heedful.data.tokenizers.tokenizer import Tokenizer, WordPiece
 from heedful.errors import UserError
-from heedful.jobs.translation import TranslationJob
 from heedful.models import build
-from heedful.models.configs import TransformerConfig
-from heedful.tasks.translation import translation_loss
+from heedful.models.transformer.config import TransformerConfig
+from heedful.tasks.translation.predictor import translation_loss
+from heedful.tasks.translation.task import TranslationJob
 from heedful.training import loop
 from heedful.training.checkpoint.folder import RunFolder, newest
 from heedful.training.checkpoint.saver import Saver

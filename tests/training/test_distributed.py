@@ -29,16 +29,12 @@ from heedful.data.tokenizers.tokenizer import Tokenizer, WordPiece
 from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.errors import UserError
 from heedful.models import build
-from heedful.models.configs import (
-    AttentionConfig,
-    BertConfig,
-    ClassifierConfig,
-    RecurrentEncoder,
-    Seq2SeqConfig,
-    TransformerConfig,
-)
-from heedful.tasks.classification import class_loss
-from heedful.tasks.translation import translation_loss
+from heedful.models.bert.config import BertConfig
+from heedful.models.heads.config import ClassifierConfig
+from heedful.models.seq2seq.config import AttentionConfig, RecurrentEncoder, Seq2SeqConfig
+from heedful.models.transformer.config import TransformerConfig
+from heedful.tasks.classification.predictor import class_loss
+from heedful.tasks.translation.predictor import translation_loss
 from heedful.training.checkpoint.folder import RunFolder, newest
 from heedful.training.checkpoint.saver import Saver
 from heedful.training.configs import Budget, TrainConfig

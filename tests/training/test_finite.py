@@ -24,8 +24,8 @@ from heedful.data.pairs.batches import Batch, Batches, Encoded, encode
 from heedful.data.tokenizers.tokenizer import Tokenizer, WordPiece
 from heedful.errors import UserError
 from heedful.models import build
-from heedful.models.configs import TransformerConfig
-from heedful.tasks.translation import translation_loss
+from heedful.models.transformer.config import TransformerConfig
+from heedful.tasks.translation.predictor import translation_loss
 from heedful.training.checkpoint.folder import RunFolder, newest
 from heedful.training.checkpoint.saver import Saver
 from heedful.training.configs import Budget, TrainConfig

@@ -22,8 +22,8 @@ from heedful.data.pairs.batches import Batch, Batches, encode
 from heedful.data.tokenizers.tokenizer import Tokenizer, WordPiece
 from heedful.errors import UserError
 from heedful.models import build
-from heedful.models.configs import TransformerConfig
-from heedful.tasks.translation import translation_loss
+from heedful.models.transformer.config import TransformerConfig
+from heedful.tasks.translation.predictor import translation_loss
 from heedful.training import loop
 from heedful.training.checkpoint.folder import RunFolder, newest
 from heedful.training.checkpoint.saver import Saver

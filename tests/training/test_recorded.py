@@ -19,9 +19,9 @@ from heedful.blocks.losses import Loss
 from heedful.data.images.batches import EncodedImages, ImageBatch, ImageBatches
 from heedful.errors import UserError
 from heedful.models import build
-from heedful.models.configs.autoencoder import AutoencoderConfig, dense
-from heedful.models.configs.layers import Conv, MaxPool, Upsample
-from heedful.tasks.reconstruction import Noise, reconstruction_loss
+from heedful.models.autoencoder.config import AutoencoderConfig, dense
+from heedful.models.autoencoder.layers import Conv, MaxPool, Upsample
+from heedful.tasks.reconstruction.predictor import Noise, reconstruction_loss
 from heedful.training import loop
 from heedful.training.checkpoint.folder import RunFolder, newest
 from heedful.training.checkpoint.saver import Saver

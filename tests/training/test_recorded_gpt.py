@@ -13,11 +13,11 @@ from torch import Tensor
 
 from heedful.data.text.text_stream import Amounts
 from heedful.data.text.windows import EncodedText, TextBatches
-from heedful.jobs import job_of
 from heedful.models import build
-from heedful.models.configs.gpt import GptConfig
-from heedful.recipe import load_recipe
-from heedful.tasks.perplexity import document_loss
+from heedful.models.gpt.config import GptConfig
+from heedful.runs.recipe import load_recipe
+from heedful.tasks import job_of
+from heedful.tasks.language_model.perplexity import document_loss
 from heedful.training import loop
 from heedful.training.configs import Budget, TrainConfig
 from heedful.training.distributed.team import Spread

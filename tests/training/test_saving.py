@@ -327,7 +327,7 @@ def test_a_kill_at_any_moment_of_a_background_save_leaves_the_folder_resumable(t
 def test_a_program_that_ends_finishes_its_save_first(tmp_path: Path) -> None:
     script = f"""
 import time, torch
-from heedful.training import checkpoint
+from heedful.training.checkpoint import folder as checkpoint
 from heedful.training.checkpoint.saver import Saver
 checkpoint.require_finite = lambda *_: time.sleep(0.5)  # the program is at its end when the save really begins
 run = checkpoint.RunFolder.create_or_open({str(tmp_path / "run")!r}, "a: 1\\n")

@@ -15,9 +15,11 @@ from heedful.data.embedded import NumberWords
 from heedful.data.pairs.batches import Batch, Batches, encode
 from heedful.data.tokenizers.tokenizer import Tokenizer, WordPiece
 from heedful.models import build
-from heedful.models.bert import Bert
-from heedful.models.configs import AttentionConfig, BertConfig, RecurrentEncoder, Seq2SeqConfig, TransformerConfig
-from heedful.tasks.translation import translation_loss
+from heedful.models.bert.config import BertConfig
+from heedful.models.bert.model import Bert
+from heedful.models.seq2seq.config import AttentionConfig, RecurrentEncoder, Seq2SeqConfig
+from heedful.models.transformer.config import TransformerConfig
+from heedful.tasks.translation.predictor import translation_loss
 from heedful.training.configs import Budget, TrainConfig
 from heedful.training.distributed.team import Spread
 from heedful.training.optim import load_optimizer, make_optimizer, optimizer_tensors
@@ -259,7 +261,7 @@ def test_a_run_that_goes_on_captures_its_shapes_later_and_gives_the_same_bits(br
 @gpu
 def test_captured_steps_of_an_encoder_lose_what_plain_ones_lose_and_anew_each_time() -> None:
     from heedful.data.text.pretraining import PretrainingBatch
-    from heedful.tasks.pretraining import pretraining_loss
+    from heedful.tasks.pretraining.loss import pretraining_loss
 
     luck, rows, length = torch.Generator().manual_seed(0), 6, 24
     ids = torch.randint(5, 40, (1, rows * length), generator=luck)

@@ -9,7 +9,7 @@ import torch
 
 from heedful.errors import UserError
 from heedful.models import build
-from heedful.models.configs import TransformerConfig
+from heedful.models.transformer.config import TransformerConfig
 from heedful.training.checkpoint.weights import load_strictly, weights_of
 from heedful.training.distributed.team import Seat, Team
 

@@ -1,6 +1,6 @@
 """A recurrent decoder whose steps each begin with a look at a memory, over whole sequences on a GPU.
 
-The definition is the loop in `models/seq2seq.py`; here the same runs in kernels of our own.
+The definition is the loop in `models/seq2seq/model.py`; here the same runs in kernels of our own.
 
 B batch, T steps, E width of an embedding, H hidden width, M width of the memory.
 """

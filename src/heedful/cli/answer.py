@@ -13,7 +13,7 @@ from heedful.cli.translate import Line, batched, piped, stdin_lines
 from heedful.data.formats.sources import lines
 from heedful.errors import UserError, shown
 from heedful.files.reading import is_file
-from heedful.tasks.answering import Found, Responder
+from heedful.tasks.answering.predictor import Found, Responder
 
 TOGETHER = 64  # questions that are answered at a time
 LONGEST = 10_000_000  # characters of a line of a passage

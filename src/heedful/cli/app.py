@@ -26,7 +26,7 @@ app = typer.Typer(
 
 def recipe_names(incomplete: str) -> list[str]:
     """The recipes that a word may become: shipped ones and YAML files nearby."""
-    from heedful.recipe import shipped
+    from heedful.runs.recipe import shipped
 
     return [name for name in (*shipped(), *map(str, sorted(Path().glob("*.yaml")))) if name.startswith(incomplete)]
 
@@ -102,7 +102,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Write even where a file is in the way.")] = False,
 ) -> None:
     """Write a commented recipe to start from. The schema beside it lets an editor complete it."""
-    from heedful.recipe import init_recipe
+    from heedful.runs.recipe import init_recipe
 
     recipe, schema = init_recipe(template, path or Path(f"{template}.yaml"), force=force)
     typer.echo(f"wrote {recipe} and {schema}")
@@ -113,7 +113,7 @@ def init(
 def show(recipe: RecipeName, overrides: Overrides = None) -> None:
     """Print a recipe in full, defaults and overrides included. Of an autoencoder, also a table of its layers."""
     from heedful.config import render
-    from heedful.recipe import load_recipe
+    from heedful.runs.recipe import load_recipe
 
     shown = load_recipe(recipe, overrides or [])
     typer.echo(render(shown), nl=False)
@@ -124,8 +124,8 @@ def show(recipe: RecipeName, overrides: Overrides = None) -> None:
 @app.command()
 def check(recipe: RecipeName, overrides: Overrides = None) -> None:
     """Look for mistakes in a recipe. The files that it names are looked for too; nothing is trained."""
-    from heedful.recipe import check_recipe, find_recipe, load_recipe, told_size
-    from heedful.recipe.parts import with_article
+    from heedful.runs.recipe import check_recipe, find_recipe, load_recipe, told_size
+    from heedful.tasks.recipe_parts import with_article
 
     checked = load_recipe(recipe, overrides or [])
     check_recipe(checked)
@@ -135,7 +135,7 @@ def check(recipe: RecipeName, overrides: Overrides = None) -> None:
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of recipes, for editors."""
-    from heedful.recipe import schema_text
+    from heedful.runs.recipe import schema_text
 
     typer.echo(schema_text(), nl=False)
 
@@ -143,7 +143,7 @@ def schema() -> None:
 @app.command()
 def recipes() -> None:
     """List the recipes that come with Heedful."""
-    from heedful.recipe import shipped, summary
+    from heedful.runs.recipe import shipped, summary
 
     for name, path in shipped().items():
         typer.echo(f"{name:<20} {summary(path)}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from heedful.cli.display import json_line, say
 from heedful.cli.loading import load_as
 from heedful.errors import UserError
-from heedful.tasks.choosing import Chooser
+from heedful.tasks.multiple_choice.predictor import Chooser
 
 
 def choose_verb(run: Path, text: str, choices: Sequence[str], as_json: bool) -> None:

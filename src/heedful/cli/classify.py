@@ -12,7 +12,7 @@ from heedful.cli.display import json_line, say
 from heedful.cli.loading import load_run, other_use
 from heedful.cli.translate import Line, batched, piped, stdin_lines
 from heedful.errors import UserError, shown
-from heedful.tasks.classification import Given, Labelled, Labeller, Rated, Rater
+from heedful.tasks.classification.predictor import Given, Labelled, Labeller, Rated, Rater
 
 TOGETHER = 1024  # texts that are read at a time
 

@@ -21,7 +21,7 @@ from heedful.hub.rules import told
 from heedful.hub.sentences import SentenceConfig
 from heedful.hub.unpickling import weights_of_any_age
 from heedful.hub.writing import require_new, write
-from heedful.jobs import job_class
+from heedful.tasks import job_class
 
 Format = Literal["heedful", "hf", "onnx"]
 CONVERTIBLE = ("bert", "gpt", "classifier", "regressor", "tagger", "answerer")

@@ -16,10 +16,10 @@ from heedful.cli.train import run_to_end
 from heedful.cli.translate import draw, drawn
 from heedful.data.embedded import NumberWords, spell
 from heedful.explore.server.page import is_built
-from heedful.jobs import Evaluated
-from heedful.recipe import load_recipe
 from heedful.runs.evaluate import results
-from heedful.tasks.translation import Translator
+from heedful.runs.recipe import load_recipe
+from heedful.tasks.base import Evaluated
+from heedful.tasks.translation.predictor import Translator
 
 # Of the recipe's test numbers. In the last one, seven follows twenty in English and comes before it in German.
 UNSEEN = (25, 3_521, 31_234, 653_267, 327)

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from heedful.errors import drop_output, printable
-from heedful.jobs import Evaluated, Job, Names
 from heedful.runs.train import Finished, Happening, Noted, Stage, Started
+from heedful.tasks.base import Evaluated, Job, Names
 from heedful.training.loop import Epoch, Step
 
 PAUSE = 5.0  # seconds between two lines about steps in a log

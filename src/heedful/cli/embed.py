@@ -19,7 +19,7 @@ from heedful.cli.loading import load_as
 from heedful.cli.translate import batched, piped, stdin_lines, write
 from heedful.errors import UserError
 from heedful.files import writing as files
-from heedful.tasks.embedding import Pooling, Reader, cut_note
+from heedful.tasks.pretraining.predictor import Pooling, Reader, cut_note
 
 TOGETHER = 8192  # texts that are read at a time, those about as long together
 MOST_COMPARED = 20  # texts of a table on the screen

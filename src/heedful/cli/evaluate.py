@@ -9,11 +9,12 @@ from heedful.cli.display import counting, json_line, say, scoreboard
 from heedful.cli.loading import load_run
 from heedful.data.formats.sources import Split
 from heedful.errors import UserError
-from heedful.jobs import job_of
-from heedful.recipe import Recipe, check_recipe
-from heedful.recipe.language_model import LanguageModelRecipe
 from heedful.runs.evaluate import plain, scored
 from heedful.runs.load import read_recipe
+from heedful.runs.recipe import check_recipe
+from heedful.tasks import job_of
+from heedful.tasks.language_model.recipe import LanguageModelRecipe
+from heedful.tasks.recipe_parts import Recipe
 from heedful.training.checkpoint.choice import picked
 
 

@@ -11,7 +11,7 @@ from heedful.cli.display import json_line, say
 from heedful.cli.loading import load_as
 from heedful.cli.translate import piped, stdin_lines
 from heedful.errors import UserError
-from heedful.tasks.embedding import Filled, Reader
+from heedful.tasks.pretraining.predictor import Filled, Reader
 
 
 def fill_verb(run: Path, texts: Sequence[str], top: int, as_json: bool) -> None:

@@ -16,7 +16,7 @@ from heedful.cli.display import json_line
 from heedful.cli.loading import load_as
 from heedful.cli.translate import batched, piped, stdin_lines, write
 from heedful.errors import UserError, printable
-from heedful.tasks.language_model import TOGETHER, Writer, Writing
+from heedful.tasks.language_model.predictor import TOGETHER, Writer, Writing
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from heedful.data.images.pixels import images_of, labels_of
 from heedful.data.images.sources import PICTURES, ImageFolders, Images, scaled
 from heedful.errors import UserError, printable, shown
 from heedful.files.reading import exists, is_file, is_folder, open_file
-from heedful.recipe import check_recipe
 from heedful.runs.load import read_recipe
+from heedful.runs.recipe import check_recipe
 from heedful.training.checkpoint.choice import picked
 
 GREY = {"1", "L", "LA", "La"}  # Pillow's modes without colours

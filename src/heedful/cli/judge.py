@@ -11,7 +11,7 @@ from heedful.cli.loading import load_as
 from heedful.cli.translate import Line, batched, piped, stdin_lines
 from heedful.data.trees.treebank import Tree, parse_tree
 from heedful.errors import UserError
-from heedful.tasks.tree_classification import Judge, Judgement, class_name, require_narrow
+from heedful.tasks.tree_classification.predictor import Judge, Judgement, class_name, require_narrow
 
 TOGETHER = 256  # trees that are judged at a time
 

@@ -10,15 +10,15 @@ import typer
 
 from heedful.errors import UserError, printable
 from heedful.runs.load import few_threads, load
-from heedful.tasks.answering import Responder
-from heedful.tasks.choosing import Chooser
-from heedful.tasks.classification import Labeller, Rater
-from heedful.tasks.embedding import Reader
-from heedful.tasks.language_model import TextReader, Writer
-from heedful.tasks.reconstruction import Painter
-from heedful.tasks.tagging import Marker
-from heedful.tasks.translation import Translator
-from heedful.tasks.tree_classification import Judge
+from heedful.tasks.answering.predictor import Responder
+from heedful.tasks.classification.predictor import Labeller, Rater
+from heedful.tasks.language_model.predictor import TextReader, Writer
+from heedful.tasks.multiple_choice.predictor import Chooser
+from heedful.tasks.pretraining.predictor import Reader
+from heedful.tasks.reconstruction.predictor import Painter
+from heedful.tasks.tagging.predictor import Marker
+from heedful.tasks.translation.predictor import Translator
+from heedful.tasks.tree_classification.predictor import Judge
 
 Speaker = TypeVar("Speaker")
 # What each kind of model does, and with what it is asked to.

@@ -11,9 +11,9 @@ from heedful.errors import UserError
 from heedful.files import writing as files
 from heedful.plots.bars import bars
 from heedful.plots.figures import require_png
-from heedful.tasks.embedding import Reader
-from heedful.tasks.language_model import Writer
-from heedful.tasks.next_word import Guessed, hidden_words, next_words, sides
+from heedful.tasks.language_model.next_word import Guessed, hidden_words, next_words, sides
+from heedful.tasks.language_model.predictor import Writer
+from heedful.tasks.pretraining.predictor import Reader
 
 ABOUT = {
     "causal": "sees what stands before the gap alone; shares are of first pieces",

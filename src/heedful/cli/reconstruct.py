@@ -27,9 +27,9 @@ from heedful.files import writing as files
 from heedful.lectures import Table
 from heedful.plots.autoencoder_plots import ROWS, by_pca, chosen, class_names, made
 from heedful.plots.image_grid import Column, Sheet, Window, gallery, require_picture, strips
-from heedful.recipe import check_recipe
 from heedful.runs.load import read_recipe
-from heedful.tasks.reconstruction import Floats, Painter
+from heedful.runs.recipe import check_recipe
+from heedful.tasks.reconstruction.predictor import Floats, Painter
 from heedful.training.checkpoint.choice import picked
 
 

@@ -43,8 +43,8 @@ from heedful.extras.scaling.sweep import (
     sweep_folder,
 )
 from heedful.files.writing import disk_errors, write_text_atomic
-from heedful.recipe import check_recipe, find_recipe
 from heedful.runs.load import cores
+from heedful.runs.recipe import check_recipe, find_recipe
 from heedful.training.checkpoint.ownership import MAY_DIFFER
 from heedful.training.environment import memory
 

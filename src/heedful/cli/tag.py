@@ -11,7 +11,7 @@ from heedful.cli.display import json_line, say
 from heedful.cli.loading import load_as
 from heedful.cli.translate import Line, batched, piped, stdin_lines
 from heedful.errors import UserError
-from heedful.tasks.tagging import Entity, Marked, Marker
+from heedful.tasks.tagging.predictor import Entity, Marked, Marker
 
 TOGETHER = 256  # texts that are tagged at a time
 

@@ -26,9 +26,9 @@ from heedful.data.tokenizers.wordpieces import pieces_of
 from heedful.errors import UserError
 from heedful.files.reading import exists
 from heedful.hub.causal import no_tokenizer, pretrained_causal
-from heedful.recipe import check_recipe, load_recipe
-from heedful.recipe.language_model import LanguageModelRecipe
-from heedful.recipe.pretraining import PretrainingRecipe
+from heedful.runs.recipe import check_recipe, load_recipe
+from heedful.tasks.language_model.recipe import LanguageModelRecipe
+from heedful.tasks.pretraining.recipe import PretrainingRecipe
 
 LEARNED = 200_000_000  # characters that a tokenizer is trained on at the most
 TELLS = 5.0  # seconds between two lines of progress

@@ -16,10 +16,12 @@ from heedful.cli.display import LOST, display, say_on, scoreboard
 from heedful.errors import EXIT_MEMORY, UserError, lacks_memory
 from heedful.files.reading import is_file
 from heedful.files.writing import EXIT_DISK
-from heedful.jobs import Evaluated, job_of
-from heedful.recipe import Recipe, find_recipe, load_recipe
 from heedful.runs.evaluate import used
+from heedful.runs.recipe import find_recipe, load_recipe
 from heedful.runs.train import Finished, Stage, Started, train
+from heedful.tasks import job_of
+from heedful.tasks.base import Evaluated
+from heedful.tasks.recipe_parts import Recipe
 from heedful.training.checkpoint.folder import is_saved
 from heedful.training.distributed.team import Team, find_seat
 from heedful.training.loop import Step

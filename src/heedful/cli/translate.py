@@ -21,7 +21,7 @@ from heedful.errors import UserError, printable
 from heedful.files import writing as files
 from heedful.files.reading import exists
 from heedful.plots.figures import heatmap, require_png, text_heatmap
-from heedful.tasks.translation import Alignment, Translation, Translator
+from heedful.tasks.translation.predictor import Alignment, Translation, Translator
 
 LONGEST = 10_000_000  # characters of a line that is read at all
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from heedful.decode.rules import Rule
 from heedful.errors import UserError, shown
 from heedful.explore.inspect import Given, source_ids, too_long, translates
-from heedful.tasks.language_model import Manner
+from heedful.tasks.language_model.predictor import Manner
 
 if TYPE_CHECKING:
     from heedful.explore.subjects import Subject

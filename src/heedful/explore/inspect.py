@@ -19,8 +19,8 @@ from heedful.config import Config
 from heedful.data.tokenizers.lm_tokenization import script_of
 from heedful.data.tokenizers.wordpieces import WordPieces, joined
 from heedful.errors import UserError
-from heedful.tasks.embedding import MASK
-from heedful.tasks.translation import TooLongError
+from heedful.tasks.pretraining.predictor import MASK
+from heedful.tasks.translation.predictor import TooLongError
 
 WEIGHTS = "weights"  # of the tap that shows where an attention looks
 

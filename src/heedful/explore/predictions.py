@@ -19,7 +19,8 @@ from heedful.data.labelled.passages import encode_questions
 from heedful.data.labelled.tagged import encode_words
 from heedful.errors import UserError
 from heedful.explore.inspect import Given, Reading, both_ways, encoder_in, pair_ids, translates, writes
-from heedful.tasks import answering, tagging
+from heedful.tasks.answering import predictor as answering
+from heedful.tasks.tagging import predictor as tagging
 
 TOP = 5  # answers that are told
 

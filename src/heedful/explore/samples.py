@@ -13,12 +13,13 @@ from heedful.data.formats.sources import Split
 from heedful.errors import UserError
 from heedful.explore import inspect
 from heedful.explore.views import run
-from heedful.jobs import Example, Job, job_of
 from heedful.runs.evaluate import results
 from heedful.runs.load import read_recipe
-from heedful.tasks.answering import Responder
-from heedful.tasks.classification import Labeller
-from heedful.tasks.tagging import Marker
+from heedful.tasks import job_of
+from heedful.tasks.answering.predictor import Responder
+from heedful.tasks.base import Example, Job
+from heedful.tasks.classification.predictor import Labeller
+from heedful.tasks.tagging.predictor import Marker
 
 MOST = 8  # examples that a reader can choose from
 HELD_OUT: tuple[Split, ...] = ("test", "valid")

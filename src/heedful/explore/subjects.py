@@ -24,8 +24,8 @@ from heedful.explore.inspect import Given, Trace
 from heedful.explore.samples import Shown
 from heedful.explore.views import VIEWS, View, find
 from heedful.files.reading import is_file, require_folder
-from heedful.jobs import Example
 from heedful.runs.load import load
+from heedful.tasks.base import Example
 from heedful.training.checkpoint.choice import picked
 
 MOST_BYTES, MOST_KEPT = 400_000_000, 256  # what is kept of a model: how large it is at the most, and how many

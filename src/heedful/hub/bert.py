@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from heedful.hub.configs import HeadKind
 from heedful.hub.rules import Rule, Table, Twin
-from heedful.models.configs import BertConfig
+from heedful.models.bert.config import BertConfig
 
 LAYER = {  # of a block, without .weight and .bias
     "attention.out": "attention.output.dense",

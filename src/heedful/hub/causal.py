@@ -29,8 +29,8 @@ from heedful.hub.rules import Line, Table
 from heedful.hub.safetensors import safetensors_in
 from heedful.hub.tensorflow import checkpoint_in, read_checkpoint
 from heedful.hub.vocabularies import BACKEND, CONFIG, added_in, content, settings_in, template, with_roles
-from heedful.models.configs.gpt import GptConfig
-from heedful.models.gpt import Gpt
+from heedful.models.gpt.config import GptConfig
+from heedful.models.gpt.model import Gpt
 from heedful.training.checkpoint.tensors import require_finite
 from heedful.training.checkpoint.weights import require_fit
 

@@ -16,7 +16,7 @@ from heedful.files.reading import require_folder
 from heedful.files.yaml import load_yaml
 from heedful.hub.configs import checked, home, real, refuse, unknown, unsupported, whole
 from heedful.hub.files import has, read_settings, wrong
-from heedful.models.configs.gpt import GptConfig
+from heedful.models.gpt.config import GptConfig
 
 Family = Literal["gpt2", "openai-gpt"]
 FAMILIES: dict[str, Family] = {"gpt2": "gpt2", "openai-gpt": "openai-gpt"}

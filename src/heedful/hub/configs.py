@@ -18,7 +18,7 @@ from heedful.files.reading import is_folder, require_folder
 from heedful.files.yaml import load_yaml
 from heedful.hub.files import AGAIN, has, read_settings, wrong
 from heedful.hub.sentences import sentences_in
-from heedful.models.configs import BertConfig
+from heedful.models.bert.config import BertConfig
 from heedful.training.checkpoint.choice import picked
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from torch import Tensor
 
 from heedful.hub.rules import Rule, Table, Twin
-from heedful.models.configs.gpt import GptConfig
+from heedful.models.gpt.config import GptConfig
 
 EMBEDDINGS = {"pre": ("wte", "wpe"), "post": ("tokens_embed", "positions_embed")}  # GPT-2 and GPT
 DENSE = {  # of a block; matrices lie on their side in both

@@ -26,17 +26,17 @@ from heedful.hub.safetensors import PICKLES, safetensors_in
 from heedful.hub.sentences import SentenceConfig, sentences_in
 from heedful.hub.tensorflow import checkpoint_in, read_checkpoint
 from heedful.hub.vocabularies import tokenizer_in
-from heedful.models.bert import Bert
-from heedful.models.configs import (
+from heedful.models.bert.config import BertConfig
+from heedful.models.bert.model import Bert
+from heedful.models.gpt.config import GptConfig
+from heedful.models.heads.config import (
     AnswererConfig,
-    BertConfig,
     ClassifierConfig,
     HeadConfig,
     MultipleChoiceConfig,
     RegressorConfig,
     TaggerConfig,
 )
-from heedful.models.configs.gpt import GptConfig
 from heedful.training.checkpoint.choice import picked
 from heedful.training.checkpoint.chosen import Chosen, chosen
 from heedful.training.checkpoint.tensors import require_finite

@@ -20,7 +20,7 @@ from heedful.blocks.linear import Linear
 from heedful.errors import UserError
 from heedful.files import writing as files
 from heedful.hub.loading import Pretrained
-from heedful.models.bert import Bert
+from heedful.models.bert.model import Bert
 
 NEEDED = ("onnx", "onnxscript")
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")  # as others call them

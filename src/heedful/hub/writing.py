@@ -24,7 +24,7 @@ from heedful.hub.loading import Pretrained
 from heedful.hub.rules import Line
 from heedful.hub.sentences import sentence_files
 from heedful.hub.vocabularies import tokenizer_files
-from heedful.models.configs import BertConfig
+from heedful.models.bert.config import BertConfig
 from heedful.training.checkpoint.manifest import Pieces
 from heedful.training.checkpoint.tensors import pack, require_finite
 

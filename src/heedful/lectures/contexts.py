@@ -20,7 +20,7 @@ from heedful.errors import UserError, shown
 from heedful.lectures import Progress, Table
 from heedful.plots.figures import curves
 from heedful.runs.load import load
-from heedful.tasks.embedding import Reader, Vectors
+from heedful.tasks.pretraining.predictor import Reader, Vectors
 
 WORD = "mouse"
 SENTENCES = (

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from heedful.config import Config
 from heedful.lectures import Progress, Table
-from heedful.models.configs import SIZES, BertConfig
+from heedful.models.bert.config import SIZES, BertConfig
 from heedful.plots.figures import curves
 
 DAY = 86_400.0  # seconds
@@ -90,7 +90,7 @@ def training_work(config: BertConfig, vocab: int, tokens: float, length: int, hi
 def published_work(model: str) -> float:
     """The same for a published size, on the published text."""
     config = SIZES[model]
-    assert isinstance(config, BertConfig)
+
     return sum(training_work(config, VOCAB, STEPS * share * SEQUENCES * length, length) for length, share in TEXT)
 
 

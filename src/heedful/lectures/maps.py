@@ -26,7 +26,7 @@ from heedful.errors import UserError
 from heedful.lectures import Progress, Table
 from heedful.plots.scatters import scatter
 from heedful.runs.load import load, read_recipe
-from heedful.tasks.reconstruction import Painter
+from heedful.tasks.reconstruction.predictor import Painter
 
 Floats = NDArray[np.floating[Any]]
 

@@ -26,9 +26,9 @@ from heedful.config import Config
 from heedful.data.embedded import NumberWords, spell
 from heedful.lectures import Progress, Table
 from heedful.lectures.learning import learn, made
-from heedful.models.configs import block_parameters
-from heedful.models.configs.gpt import GptConfig, Positions
-from heedful.models.gpt import Gpt
+from heedful.models.gpt.config import GptConfig, Positions
+from heedful.models.gpt.model import Gpt
+from heedful.models.sizes import block_parameters
 from heedful.plots.figures import QUIET, SERIES, Pen, curves
 
 SCHEMES: tuple[Positions, ...] = ("learned", "sinusoid", "rotary", "alibi", "none")

@@ -21,8 +21,8 @@ from pydantic import Field
 from heedful.config import Config
 from heedful.data.embedded import Digits
 from heedful.lectures import Progress, Table
-from heedful.models.configs.layers import MaxPool, Upsample
-from heedful.models.network import Network
+from heedful.models.autoencoder.layers import MaxPool, Upsample
+from heedful.models.autoencoder.network import Network
 from heedful.plots.figures import INK, LARGE, NORMAL, PAPER, QUIET, SMALL, Colour, Page
 
 Numbers = NDArray[np.int64]

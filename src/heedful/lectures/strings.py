@@ -13,8 +13,8 @@ from torch import Tensor
 
 from heedful.decode.search import drain, greedy
 from heedful.lectures.learning import made
-from heedful.models.configs import AttentionConfig, RecurrentEncoder, Seq2SeqConfig
-from heedful.models.seq2seq import Seq2Seq
+from heedful.models.seq2seq.config import AttentionConfig, RecurrentEncoder, Seq2SeqConfig
+from heedful.models.seq2seq.model import Seq2Seq
 
 LETTERS = "abcdefghij"
 BEGIN, END = len(LETTERS), len(LETTERS) + 1

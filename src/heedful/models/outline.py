@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from heedful.models.configs import RecurrentEncoder, Seq2SeqConfig, TransformerConfig
-from heedful.models.seq2seq import InputFeeding, OutputJoining, Plain, Seq2Seq
-from heedful.models.transformer import Transformer
+from heedful.models.seq2seq.config import RecurrentEncoder, Seq2SeqConfig
+from heedful.models.seq2seq.model import InputFeeding, OutputJoining, Plain, Seq2Seq
+from heedful.models.transformer.config import TransformerConfig
+from heedful.models.transformer.model import Transformer
 
 
 class Stage(NamedTuple):

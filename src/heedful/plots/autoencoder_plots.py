@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from heedful.data.images.sources import Images, scaled
 from heedful.files.writing import own_folder, write_atomic
 from heedful.plots.image_grid import Column, Window, gallery, strips
-from heedful.tasks.reconstruction import Floats, Painter
+from heedful.tasks.reconstruction.predictor import Floats, Painter
 
 if TYPE_CHECKING:
     from heedful.extras.estimators.pca import PCA

@@ -15,8 +15,9 @@ from heedful.errors import UserError, shown
 from heedful.files.json import read_json
 from heedful.files.reading import exists, read_file
 from heedful.files.writing import write_text_atomic
-from heedful.jobs import Evaluated, Progress, job_of
-from heedful.recipe import Recipe
+from heedful.tasks import job_of
+from heedful.tasks.base import Evaluated, Progress
+from heedful.tasks.recipe_parts import Recipe
 from heedful.training.checkpoint.choice import Use
 from heedful.training.checkpoint.manifest import DamageError, read_manifest
 from heedful.training.checkpoint.ties import name_in

@@ -20,10 +20,12 @@ from heedful.hub.causal import Causal, no_tokenizer, of_any_kind, whole_of
 from heedful.hub.loading import foreign
 from heedful.hub.model_folder import read_model, write_model
 from heedful.hub.sentences import SentenceConfig
-from heedful.jobs import JOBS, TINY, Job, Vocabulary, job_class, job_of
 from heedful.models import MODELS, build
-from heedful.models.configs import HeadConfig
-from heedful.recipe import Recipe, recipe_in
+from heedful.models.heads.config import HeadConfig
+from heedful.runs.recipe import recipe_in
+from heedful.tasks import TASKS, job_class, job_of
+from heedful.tasks.base import TINY, Job, Vocabulary
+from heedful.tasks.recipe_parts import Recipe
 from heedful.training.checkpoint.choice import at, picked
 from heedful.training.checkpoint.chosen import chosen
 from heedful.training.checkpoint.folder import is_saved
@@ -119,13 +121,13 @@ def _portable(folder: Path) -> tuple[type[Job], Any, Any, Vocabulary, dict[str, 
     where = folder / "config.json"
 
     def job_in(text: str) -> tuple[str, type[Job]]:
-        task = _known(_json(text, where), "task", JOBS, where)
+        task = _known(_json(text, where), "task", TASKS, where)
         return task, job_class(task)
 
     found = read_model(folder, lambda text: job_in(text)[1].file)
     settings, (task, job) = _json(found.config_json, where), job_in(found.config_json)
     model = _group(settings, "model", where)
-    kind: Any = MODELS[_known(model, "kind", JOBS[task][2], where)][2]
+    kind: Any = MODELS[_known(model, "kind", TASKS[task].models, where)][2]
     config: Any = parse(kind, model, file=where)
     if isinstance(config, HeadConfig) and (lacking := config.lacking):
         raise UserError(

@@ -15,12 +15,12 @@ from heedful.errors import printable
 from heedful.files.json import read_json
 from heedful.files.reading import is_file, read_file
 from heedful.files.writing import disk_errors, write_text_atomic
-from heedful.jobs import Evaluated, Job
-from heedful.models.configs.autoencoder import AutoencoderConfig
-from heedful.recipe.parts import with_article
+from heedful.models.autoencoder.config import AutoencoderConfig
 from heedful.runs.evaluate import read_back
 from heedful.runs.events import read_events
-from heedful.tasks.reconstruction import Painter
+from heedful.tasks.base import Evaluated, Job
+from heedful.tasks.recipe_parts import with_article
+from heedful.tasks.reconstruction.predictor import Painter
 
 NAME = "report.html"
 MOST = 20  # samples in the table

@@ -18,14 +18,15 @@ from heedful.config import render
 from heedful.errors import UserError
 from heedful.files.reading import exists
 from heedful.files.writing import append_jsonl, disk_errors, write_text_atomic
-from heedful.jobs import Encoded, Evaluated, Job, Read, Vocabulary, job_of
 from heedful.models import build
-from heedful.recipe import Recipe, check_recipe, recipe_of
-from heedful.recipe.finetuning import Finetuning
-from heedful.recipe.parts import Start
 from heedful.runs.evaluate import Used, digest, made_from, plain, results, scored, write_results
 from heedful.runs.events import keep_events, read_events, told_broken, trim_jsonl
 from heedful.runs.load import Opened, cores, opened, read_recipe, write_portable
+from heedful.runs.recipe import check_recipe, recipe_of
+from heedful.tasks import job_of
+from heedful.tasks.base import Encoded, Evaluated, Job, Read, Vocabulary
+from heedful.tasks.finetuning.recipe import Finetuning
+from heedful.tasks.recipe_parts import Recipe, Start
 from heedful.training.checkpoint.choice import Use
 from heedful.training.checkpoint.folder import Checkpoint, RunFolder, checkpoint_at, is_saved
 from heedful.training.checkpoint.ownership import BUDGET, MAY_DIFFER, MAY_GROW, Changes, changes, make_parents, refused

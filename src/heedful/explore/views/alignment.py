@@ -15,7 +15,7 @@ from heedful.explore.inspect import Look, Trace, translates
 from heedful.explore.packets import pack
 from heedful.explore.views import Asked, Request, input_in
 from heedful.explore.views.heads import told
-from heedful.tasks.translation import aligns
+from heedful.tasks.translation.predictor import aligns
 
 if TYPE_CHECKING:
     from heedful.explore.subjects import Explorer, Subject

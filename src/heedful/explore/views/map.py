@@ -30,7 +30,7 @@ from heedful.explore.views import Named, Request
 from heedful.lectures.contexts import SENTENCES, WORD
 from heedful.lectures.occurrences import flat
 from heedful.runs.load import read_recipe
-from heedful.tasks.embedding import feature
+from heedful.tasks.pretraining.predictor import feature
 
 if TYPE_CHECKING:
     from heedful.explore.subjects import Explorer, Subject

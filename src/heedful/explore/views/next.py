@@ -17,8 +17,8 @@ from heedful.decode.rules import Written
 from heedful.explore.decoding import begun, end_of, goes_on, read, rules_of, stated
 from heedful.explore.packets import pack, unpack
 from heedful.explore.views import Asked, Named, Request
-from heedful.tasks.language_model import seed_of
-from heedful.tasks.perplexity import exp
+from heedful.tasks.language_model.perplexity import exp
+from heedful.tasks.language_model.predictor import seed_of
 
 if TYPE_CHECKING:
     from heedful.explore.subjects import Explorer, Subject

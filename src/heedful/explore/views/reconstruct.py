@@ -38,7 +38,7 @@ from heedful.plots.autoencoder_plots import (
     loses,
 )
 from heedful.plots.image_grid import Column, Window, pictures_of
-from heedful.tasks.reconstruction import Floats, Painter
+from heedful.tasks.reconstruction.predictor import Floats, Painter
 
 if TYPE_CHECKING:
     from heedful.explore.subjects import Explorer, Subject

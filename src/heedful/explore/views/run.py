@@ -188,8 +188,8 @@ def environment(folder: Path) -> dict[str, Any]:
 
 def called(folder: Path) -> dict[str, Any]:
     """What the parts of a sample are called, what is counted in training, and what a loss is measured in."""
-    from heedful.jobs import job_of
-    from heedful.recipe import recipe_in
+    from heedful.runs.recipe import recipe_in
+    from heedful.tasks import job_of
 
     try:
         words = job_of(recipe_in(folder / "recipe.yaml")).words

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 TITLE = "Source"
 ABOUT = "The model's own code, with the shapes that each line makes of your input."
 PACKAGE = Path(heedful.__file__).parent
-SHOWN = ("models", "blocks")  # the parts of the package that are followed
+SHOWN = ("models/**/*.py", "blocks/*.py")  # the parts of the package that are followed
 LONGEST = 1500  # tokens of an input: a recurrent model runs its lines anew for each
 MOST = 6  # tensors that are told of a line
 KEYWORD, STRING, NUMBER, COMMENT, DEFINED = range(1, 6)  # kinds of words, in colours of their own
@@ -85,7 +85,7 @@ def wanted(explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
 
 def sources() -> list[Path]:
     """The files that can be shown, and no others."""
-    return [path for part in SHOWN for path in sorted((PACKAGE / part).glob("*.py"))]
+    return [path for pattern in SHOWN for path in sorted(PACKAGE.glob(pattern))]
 
 
 def passes(subject: Subject, asked: Asked) -> dict[str, Callable[[], object]]:

@@ -32,13 +32,13 @@ from heedful.data.images.image_spec import Canvas
 from heedful.errors import UserError
 from heedful.files.reading import is_folder
 from heedful.hub.model_folder import write_model
-from heedful.jobs.reconstruction import WORTH_A_THREAD, ReconstructionJob
 from heedful.models import build
-from heedful.models.configs.autoencoder import AutoencoderConfig, dense
-from heedful.models.configs.layers import Activation, AnyLayer, Conv, MaxPool, Upsample
-from heedful.models.network import ACTIVATIONS, Network
-from heedful.recipe.reconstruction import ReconstructionTask
-from heedful.tasks.reconstruction import AT_ONCE, Noise, reconstruction_loss
+from heedful.models.autoencoder.config import AutoencoderConfig, dense
+from heedful.models.autoencoder.layers import Activation, AnyLayer, Conv, MaxPool, Upsample
+from heedful.models.autoencoder.network import ACTIVATIONS, Network
+from heedful.tasks.reconstruction.predictor import AT_ONCE, Noise, reconstruction_loss
+from heedful.tasks.reconstruction.recipe import ReconstructionTask
+from heedful.tasks.reconstruction.task import WORTH_A_THREAD, ReconstructionJob
 from heedful.training.configs import Budget, TrainConfig
 from heedful.training.loop import Counters, Epoch, fit, in_steps
 from heedful.training.optim import AdamW, Constant, RMSprop

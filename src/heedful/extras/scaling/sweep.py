@@ -26,9 +26,9 @@ from heedful.errors import UserError, shown
 from heedful.extras.scaling.fits import Run
 from heedful.files.reading import exists, is_file, is_folder, open_file
 from heedful.files.writing import disk_errors, reopen
-from heedful.recipe import find_recipe, load_recipe
-from heedful.recipe.language_model import LanguageModelRecipe
 from heedful.runs.events import read_events
+from heedful.runs.recipe import find_recipe, load_recipe
+from heedful.tasks.language_model.recipe import LanguageModelRecipe
 from heedful.training.checkpoint.ownership import let_go, make_parents, require_same, take_lock
 
 HEAD_WIDTHS = (64, 32, 16)  # the largest that leaves FEWEST_HEADS is taken

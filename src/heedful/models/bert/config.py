@@ -1,0 +1,70 @@
+"""The settings of BERT, readable without torch."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from heedful.config import Config, FieldError
+from heedful.models.limits import refuse_too_large
+from heedful.models.sizes import block_parameters, share_width
+
+
+class BertConfig(Config):
+    """The encoder of Devlin et al. (2019), in its published base size, with the heads it is pre-trained with."""
+
+    packs: ClassVar = True
+
+    kind: Literal["bert"] = "bert"
+    vocab: int | None = Field(None, ge=5, le=10_000_000, description="token types; null: as many as the tokenizer has")
+    width: int = Field(768, ge=1, le=65_536, description="numbers that stand for one token between blocks")
+    heads: int = Field(12, ge=1, le=1024, description="attention heads in each block; they share the width evenly")
+    layers: int = Field(12, ge=1, le=1000, description="blocks on top of each other")
+    hidden: int = Field(3072, ge=1, le=1_048_576, description="inner width of the feed-forward layers")
+    context: int = Field(512, ge=4, le=1_048_576, description="longest sequence, in tokens, special ones included")
+    segments: int = Field(2, ge=1, le=1000, description="kinds of segments: a pair of texts has two")
+    dropout: float = Field(0.1, ge=0, lt=1, description="share of numbers set to zero while training")
+    attention_dropout: float = Field(0.1, ge=0, lt=1, description="share of attention weights set to zero")
+    activation: Literal["gelu", "gelu_tanh", "relu", "swish"] = Field(
+        "gelu", description="between the two feed-forward matrices"
+    )
+    norm_eps: float = Field(1e-12, gt=0, le=0.1, description="added to the variance in each layer norm")
+    pooler: bool = Field(True, description="whether there is a layer on the first token's vector")
+    masked_words: bool = Field(True, description="whether there is the head that tells hidden words")
+    next_sentence: bool = Field(
+        True, description="whether there is the head that tells whether sentences belong together"
+    )
+
+    _heads_share_width = field_validator("heads")(share_width)
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        if self.next_sentence and not self.pooler:
+            raise FieldError("next_sentence reads what the pooler gives; write pooler: true", "pooler")
+        refuse_too_large(self.parameters(self.vocab or 0))
+        return self
+
+    def parameters(self, vocab: int) -> int:
+        """How many numbers are trained, the embedding counted once, since input and output share it."""
+        dense = self.width * self.width + self.width
+        embeddings = (vocab + self.context + self.segments + 2) * self.width
+        words = dense + 2 * self.width + vocab if self.masked_words else 0
+        heads = dense * self.pooler + words + (2 * self.width + 2) * self.next_sentence
+        return embeddings + self.layers * block_parameters(self.width, self.hidden) + heads
+
+
+def _bert(layers: int, width: int) -> BertConfig:
+    """One of the published sizes: heads of 64, and a feed-forward layer four times as wide."""
+    return BertConfig(width=width, heads=width // 64, layers=layers, hidden=4 * width)
+
+
+SIZES = {
+    "bert-tiny": _bert(2, 128),  # Turc et al., 2019, published all of 2 to 12 layers by 128 to 768 numbers
+    "bert-mini": _bert(4, 256),
+    "bert-small": _bert(4, 512),
+    "bert-medium": _bert(8, 512),
+    "bert-base": _bert(12, 768),
+    "bert-large": _bert(24, 1024),
+    **{f"bert-{layers}-{width}": _bert(layers, width) for layers in range(2, 13, 2) for width in (128, 256, 512, 768)},
+}

@@ -1,0 +1,140 @@
+"""BERT ("Pre-training of deep bidirectional Transformers for language understanding", Devlin et al., 2019).
+
+The encoder of a Transformer alone, so that every token sees both sides. It learns from text without labels: to tell
+which words were hidden, and whether one sentence follows another. What it then gives of each token is a feature.
+
+B batch, T positions, D width, V vocabulary, M hidden words, N pairs of sentences.
+"""
+
+from typing import Self
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heedful.blocks.attention import SelfAttention
+from heedful.blocks.encoder import EncoderBlock
+from heedful.blocks.feedforward import ACTIVATIONS, FeedForward
+from heedful.blocks.layouts import EndToEnd, Layout, Whole
+from heedful.blocks.linear import Linear
+from heedful.blocks.norms import PostNorm
+from heedful.blocks.positions import Learned
+from heedful.blocks.taps import Tap
+from heedful.models.bert.config import BertConfig
+
+
+class Pooler(nn.Module):
+    """tanh(W x), x the vector of a sequence's first token."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.dense = Linear(width, width)
+
+    def forward(self, first: Tensor) -> Tensor:
+        return self.dense(first).tanh()
+
+
+class MaskedWords(nn.Module):
+    """What the hidden words are: a layer of its own, then the product with every token's embedding, and a bias."""
+
+    def __init__(self, c: BertConfig, vocab: int) -> None:
+        super().__init__()
+        self.dense = Linear(c.width, c.width)
+        self.activation = ACTIVATIONS[c.activation]
+        self.norm = nn.LayerNorm(c.width, c.norm_eps)
+        self.bias = nn.Parameter(self.dense.weight.new_zeros(vocab))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.activation(self.dense(x)))
+
+
+class Bert(nn.Module):
+    """tokens (B, T), segments (B, T) -> a vector for each token (B, T, D)."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.config = c = config
+        self.frozen = False
+        assert c.vocab is not None, "the vocabulary size comes from the tokenizer"
+        self.tokens = nn.Embedding(c.vocab, c.width)
+        self.positions = Learned(c.context, c.width)
+        self.segments = nn.Parameter(self.tokens.weight.new_empty(c.segments, c.width))
+        self.norm = nn.LayerNorm(c.width, c.norm_eps)
+        self.dropout = nn.Dropout(c.dropout)
+        self.embedded = Tap()
+        self.blocks = nn.ModuleList(
+            EncoderBlock(
+                SelfAttention(c.width, c.heads, c.attention_dropout),
+                FeedForward(c.width, c.hidden, ACTIVATIONS[c.activation]),
+                PostNorm(c.width, c.dropout, c.norm_eps),
+                PostNorm(c.width, c.dropout, c.norm_eps),
+            )
+            for _ in range(c.layers)
+        )
+        self.pooler = Pooler(c.width) if c.pooler else None
+        self.masked_words = MaskedWords(c, c.vocab) if c.masked_words else None
+        self.next_sentence = Linear(c.width, 2) if c.next_sentence else None
+        for weight in self.parameters():
+            if weight.dim() == 2:
+                nn.init.trunc_normal_(weight, std=0.02, a=-0.04, b=0.04)
+
+    def freeze(self) -> Self:
+        """Keep it as it is from now on: a feature extractor, whose features are the same each time."""
+        self.frozen = True
+        return self.requires_grad_(False).eval()
+
+    def train(self, mode: bool = True) -> Self:
+        """Training mode, unless it is kept as it is."""
+        return super().train(mode and not self.frozen)
+
+    def embed(self, tokens: Tensor, segments: Tensor | None, at: Tensor) -> Tensor:
+        """Token + position + segment, normed: what the first block reads."""
+        x = self.positions(self.tokens(tokens), at)  # (B, T, D)
+        if segments is None or len(self.segments) == 1:  # which tells no segments apart
+            x = x + self.segments[0]  # (B, T, D)
+        else:
+            x = x + F.one_hot(segments, len(self.segments)).to(x.dtype) @ self.segments  # (B, T, D)
+        return self.embedded(self.dropout(self.norm(x)))  # (B, T, D)
+
+    def layers(
+        self, tokens: Tensor, segments: Tensor | None = None, layout: Layout | EndToEnd | None = None
+    ) -> list[Tensor]:
+        """The vectors (B, T, D) of each token before the first block, and after every one."""
+        layout = layout or Whole(tokens)
+        self.fits(layout.longest_within(self.config.context))
+        found, mask = [self.embed(tokens, segments, layout.at)], layout.mask
+        for block in self.blocks:
+            found.append(block(found[-1], mask))
+        return found
+
+    def forward(
+        self, tokens: Tensor, segments: Tensor | None = None, layout: Layout | EndToEnd | None = None
+    ) -> Tensor:
+        return self.layers(tokens, segments, layout)[-1]  # (B, T, D)
+
+    def pool(self, first: Tensor) -> Tensor:
+        """A vector for each sequence, from those of their first tokens (N, D)."""
+        assert self.pooler is not None, "this model has no pooler"
+        return self.pooler(first)  # (N, D)
+
+    def words(self, x: Tensor) -> Tensor:
+        """The logits (M, V) of hidden words, from the vectors (M, D) in their places."""
+        assert self.masked_words is not None, "this model has no head for masked words"
+        return F.linear(self.masked_words(x), self.tokens.weight, self.masked_words.bias)  # (M, V)
+
+    @property
+    def told_from(self) -> str | None:
+        """The taps from which `lens` tells words, where there is a head that can."""
+        return None if self.masked_words is None else "blocks.*.output"
+
+    def lens(self, x: Tensor) -> Tensor:
+        """The logits (B, T, V) that a block's output (B, T, D) would give if no other followed."""
+        return self.words(x.flatten(0, 1)).unflatten(0, x.shape[:2])  # (B, T, V)
+
+    def follows(self, first: Tensor) -> Tensor:
+        """The logits (N, 2) of "the second sentence follows the first" and of "it does not"."""
+        assert self.next_sentence is not None, "this model has no head for next sentences"
+        return self.next_sentence(self.pool(first))  # (N, 2)
+
+    def fits(self, length: int) -> None:
+        if length > self.config.context:
+            raise ValueError(f"{length} tokens, but the model's context is {self.config.context}")

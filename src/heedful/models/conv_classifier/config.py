@@ -1,0 +1,43 @@
+"""The settings of the convolutional text classifier, readable without torch."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from heedful.config import Config
+from heedful.models.limits import refuse_too_large
+from heedful.models.sizes import Label, different
+
+Size = Annotated[int, Field(ge=1, le=1000)]
+
+
+class ConvClassifierConfig(Config):
+    """Filters that look for runs of words, and a class from what each finds at its best place (Kim, 2014)."""
+
+    packs: ClassVar = False
+
+    kind: Literal["conv_classifier"] = "conv_classifier"
+    vocab: int | None = Field(None, ge=4, le=10_000_000, description="words; null: as many as the list of words has")
+    labels: tuple[Label, ...] | None = Field(
+        None, min_length=2, max_length=100_000, description="names of the classes; null: those of the training data"
+    )
+    width: int = Field(100, ge=1, le=65_536, description="numbers that stand for one word")
+    sizes: tuple[Size, ...] = Field((3, 4, 5), min_length=1, max_length=100, description="words that a filter spans")
+    filters: int = Field(100, ge=1, le=65_536, description="filters of each size")
+    dropout: float = Field(0.5, ge=0, lt=1, description="share of what the last layer reads that is set to zero")
+    freeze: bool = Field(False, description="whether word vectors stay as they begin, and only what is above learns")
+    context: int = Field(512, ge=3, le=1_048_576, description="longest text, in words and two marks")
+
+    _labels_differ = field_validator("labels")(different)
+
+    @model_validator(mode="after")
+    def _size_is_plausible(self) -> Self:
+        refuse_too_large(self.parameters(self.vocab or 0))
+        return self
+
+    def parameters(self, vocab: int) -> int:
+        """How many numbers there are, of two classes where they are not known yet."""
+        convolutions = self.filters * sum(size * self.width + 1 for size in self.sizes)
+        return vocab * self.width + convolutions + (len(self.sizes) * self.filters + 1) * len(self.labels or "ab")

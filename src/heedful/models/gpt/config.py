@@ -1,0 +1,75 @@
+"""The settings of GPT and GPT-2, and their published sizes, readable without torch."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from heedful.config import Config
+from heedful.models.limits import refuse_too_large
+from heedful.models.sizes import block_parameters, check_positions, share_width
+
+Positions = Literal["learned", "none", "sinusoid", "sinusoid_halves", "rotary", "alibi"]
+
+
+class GptConfig(Config):
+    """The left-to-right Transformer of Radford et al. (2018, 2019), in the smallest published size of GPT-2."""
+
+    packs: ClassVar = False  # its batches are rows of one length as they are
+
+    kind: Literal["gpt"] = "gpt"
+    vocab: int | None = Field(None, ge=2, le=10_000_000, description="token types; null: as many as the tokenizer has")
+    width: int = Field(768, ge=1, le=65_536, description="numbers that stand for one token between blocks")
+    heads: int = Field(12, ge=1, le=1024, description="attention heads in each block; they share the width evenly")
+    layers: int = Field(12, ge=1, le=1000, description="blocks on top of each other")
+    hidden: int | None = Field(
+        None, ge=1, le=1_048_576, description="inner width of the feed-forward layers; null: four times the width"
+    )
+    context: int = Field(1024, ge=1, le=1_048_576, description="longest text that is seen at once, in tokens")
+    dropout: float = Field(0.1, ge=0, lt=1, description="share of numbers set to zero while training")
+    attention_dropout: float = Field(0.1, ge=0, lt=1, description="share of attention weights set to zero")
+    norm: Literal["pre", "post"] = Field("pre", description="layer norm before each block part (GPT-2) or after (GPT)")
+    positions: Positions = Field("learned", description="how a token's place is told")
+    activation: Literal["gelu_tanh", "gelu", "relu", "swish"] = Field(
+        "gelu_tanh", description="between the two feed-forward matrices"
+    )
+    norm_eps: float = Field(1e-5, gt=0, le=0.1, description="added to the variance in each layer norm")
+
+    _heads_share_width = field_validator("heads")(share_width)
+
+    @field_validator("positions")
+    @classmethod
+    def _positions_come_in_pairs(cls, positions: str, info: ValidationInfo) -> str:
+        return check_positions(positions, info)
+
+    @model_validator(mode="after")
+    def _size_is_plausible(self) -> Self:
+        refuse_too_large(self.parameters(self.vocab or 0))
+        return self
+
+    @property
+    def inner(self) -> int:
+        """The inner width of the feed-forward layers."""
+        return self.hidden or 4 * self.width
+
+    @property
+    def body(self) -> int:
+        """How many numbers the blocks have: the model without its embeddings."""
+        last = 2 * self.width if self.norm == "pre" else 0
+        return self.layers * block_parameters(self.width, self.inner) + last
+
+    def parameters(self, vocab: int) -> int:
+        """How many numbers are trained, the embedding counted once, since input and output share it."""
+        places = self.context if self.positions == "learned" else 0
+        return (vocab + places) * self.width + self.body
+
+
+SIZES = {
+    "gpt": GptConfig(vocab=40_478, context=512, norm="post"),
+    "gpt2": GptConfig(vocab=50_257),
+    "gpt2-medium": GptConfig(vocab=50_257, width=1024, heads=16, layers=24),
+    "gpt2-large": GptConfig(vocab=50_257, width=1280, heads=20, layers=36),
+    "gpt2-xl": GptConfig(vocab=50_257, width=1600, heads=25, layers=48),
+    "gpt3": GptConfig(vocab=50_257, width=12_288, heads=96, layers=96, context=2048),
+}

@@ -1,0 +1,221 @@
+"""The settings of models that are an encoder with a layer on top, readable without torch."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from heedful.config import Config, FieldError
+from heedful.models.bert.config import BertConfig
+from heedful.models.sizes import Label, different, layer_parameters
+
+
+class HeadConfig(Config):
+    """What a model shares that is an encoder with one layer on top of it, whatever that layer tells."""
+
+    packs: ClassVar = True
+    pools: ClassVar[bool]  # whether it reads the pooled vector of a text, or those of its tokens
+
+    kind: str
+    encoder: BertConfig | None = Field(
+        None, description="what reads the texts, without heads of its own; null: that of the folder it starts from"
+    )
+    freeze: bool = Field(False, description="whether the encoder stays as it is, and only what is on top of it learns")
+    longest: int | None = Field(
+        None, ge=4, le=1_048_576, description="tokens of a text that are read; null: as many as the encoder's context"
+    )
+
+    @field_validator("encoder")
+    @classmethod
+    def _has_no_heads(cls, encoder: BertConfig | None) -> BertConfig | None:
+        if encoder is None:
+            return None
+        bare = encoder_under(encoder, cls.pools)
+        for name in ("pooler", "masked_words", "next_sentence"):
+            if name in encoder.model_fields_set and getattr(encoder, name) != getattr(bare, name):
+                there = str(getattr(bare, name)).lower()
+                raise FieldError(f"under the head of another task it is not as written; write {name}: {there}", name)
+        return bare
+
+    @property
+    def vocab(self) -> int | None:
+        """Token types; None while there is no encoder, or while it follows the tokenizer."""
+        return None if self.encoder is None else self.encoder.vocab
+
+    @property
+    def context(self) -> int:
+        """Longest sequence, in tokens."""
+        assert self.encoder is not None, "the encoder comes from the folder that the run starts from"
+        return min(self.encoder.context, self.longest or self.encoder.context)
+
+    @property
+    def lacking(self) -> list[str]:
+        """The settings that are not known until a run begins, and a model cannot be without."""
+        return [name for name in type(self).model_fields if name != "longest" and getattr(self, name) is None]
+
+    @abstractmethod
+    def parameters(self, vocab: int) -> int:
+        """How many numbers there are."""
+
+
+def encoder_under(encoder: BertConfig, pools: bool) -> BertConfig:
+    """An encoder as it is under the head of another task: without its own, and with a pooler only if that is read."""
+    return encoder.model_copy(update={"pooler": pools, "masked_words": False, "next_sentence": False})
+
+
+def with_vocab(config: Any, vocab: int) -> Any:
+    """The same model for so many tokens."""
+    if isinstance(config, HeadConfig):
+        return config.model_copy(update={"encoder": with_vocab(config.encoder, vocab)})
+    return config.model_copy(update={"vocab": vocab})
+
+
+class ClassifierConfig(HeadConfig):
+    """One class of several for a text or a pair of texts (Devlin et al., 2019): a layer on the first token's vector."""
+
+    pools: ClassVar = True
+
+    kind: Literal["classifier"] = "classifier"
+    labels: tuple[Label, ...] | None = Field(
+        None, min_length=2, max_length=100_000, description="names of the classes; null: those of the training data"
+    )
+    dropout: float = Field(0.1, ge=0, lt=1, description="share of what the head reads that is set to zero")
+
+    _labels_differ = field_validator("labels")(different)
+
+    def parameters(self, vocab: int) -> int:
+        """How many numbers there are, of two classes where they are not known yet."""
+        assert self.encoder is not None
+        return self.encoder.parameters(vocab) + (self.encoder.width + 1) * len(self.labels or "ab")
+
+
+class RegressorConfig(HeadConfig):
+    """A number for a text or a pair of texts, such as how alike they are: the same layer with one output."""
+
+    pools: ClassVar = True
+
+    kind: Literal["regressor"] = "regressor"
+    dropout: float = Field(0.1, ge=0, lt=1, description="share of what the head reads that is set to zero")
+
+    def parameters(self, vocab: int) -> int:
+        """How many numbers there are."""
+        assert self.encoder is not None
+        return self.encoder.parameters(vocab) + self.encoder.width + 1
+
+
+class MultipleChoiceConfig(HeadConfig):
+    """A score for each of several texts that may go on from another (Devlin et al., 2019): a layer with one output."""
+
+    packs: ClassVar = False  # the choices of a question stand in rows of their own
+    pools: ClassVar = True
+
+    kind: Literal["multiple_choice"] = "multiple_choice"
+    dropout: float = Field(0.1, ge=0, lt=1, description="share of what the head reads that is set to zero")
+
+    def parameters(self, vocab: int) -> int:
+        """How many numbers there are."""
+        assert self.encoder is not None
+        return self.encoder.parameters(vocab) + self.encoder.width + 1
+
+
+Feature = Literal["first", "last", "second_to_last", "sum_last_four", "concat_last_four", "sum_all"]
+
+
+class DenseReader(Config):
+    """The one layer that is added when the encoder is tuned: each word's vector is looked at alone."""
+
+    kind: Literal["linear"] = "linear"
+
+    def width(self, features: int) -> int:
+        """The width of what the last layer reads."""
+        return features
+
+    def parameters(self, features: int) -> int:
+        """How many numbers there are, the last layer not counted."""
+        return 0
+
+
+class BiLSTMReader(Config):
+    """LSTM layers that read the whole sentence in both directions, before the last layer."""
+
+    kind: Literal["bilstm"] = "bilstm"
+    layers: int = Field(2, ge=1, le=100, description="layers on top of each other")
+    hidden: int = Field(
+        768, ge=2, le=65_536, multiple_of=2, description="width of the states, both directions together"
+    )
+
+    def width(self, features: int) -> int:
+        """The width of what the last layer reads."""
+        return self.hidden
+
+    def parameters(self, features: int) -> int:
+        """How many numbers there are, the last layer not counted."""
+        widths = [features] + [self.hidden] * (self.layers - 1)
+        return sum(2 * layer_parameters("lstm", width, self.hidden // 2) for width in widths)
+
+
+class TaggerConfig(HeadConfig):
+    """A tag for each word of a text (Devlin et al., 2019), such as whether it is in a name, and of what."""
+
+    pools: ClassVar = False
+
+    kind: Literal["tagger"] = "tagger"
+    labels: tuple[Label, ...] | None = Field(
+        None, min_length=1, max_length=100_000, description="the tags; null: those of the training data"
+    )
+    features: Feature = Field(
+        "last", description="what of the encoder's layers is read; first: the embeddings, below the first block"
+    )
+    reader: Annotated[DenseReader | BiLSTMReader, Field(discriminator="kind")] = Field(
+        DenseReader(), description="what reads them: one layer alone, or an LSTM before it"
+    )
+    dropout: float = Field(0.1, ge=0, lt=1, description="share of what each layer on top reads that is set to zero")
+
+    _labels_differ = field_validator("labels")(different)
+
+    @property
+    def packs(self) -> bool:  # type: ignore[override]
+        """Whether sentences may lie end to end in one row, which an LSTM would read as one."""
+        return self.reader.kind == "linear"
+
+    @model_validator(mode="after")
+    def _layers_are_there(self) -> Self:
+        if self.features in ("first", "second_to_last") and not self.freeze:
+            raise FieldError(
+                f"{self.features} leaves blocks of the encoder unread, which then cannot learn; write freeze: true",
+                "features",
+            )
+        if self.encoder is not None and self.encoder.layers < 4 and self.features.endswith("four"):
+            raise FieldError(
+                f"{self.features} needs four blocks, and the encoder has {self.encoder.layers}; write features: last",
+                "features",
+            )
+        return self
+
+    @property
+    def feature_width(self) -> int:
+        """How many numbers are read of each token."""
+        assert self.encoder is not None
+        return self.encoder.width * (4 if self.features == "concat_last_four" else 1)
+
+    def parameters(self, vocab: int) -> int:
+        """How many numbers there are, of three tags where they are not known yet."""
+        assert self.encoder is not None
+        width = self.feature_width
+        out = (self.reader.width(width) + 1) * len(self.labels or "BIO")
+        return self.encoder.parameters(vocab) + self.reader.parameters(width) + out
+
+
+class AnswererConfig(HeadConfig):
+    """The answer to a question as a part of a passage (Devlin et al., 2019): where it begins, and where it ends."""
+
+    pools: ClassVar = False
+
+    kind: Literal["answerer"] = "answerer"
+
+    def parameters(self, vocab: int) -> int:
+        """How many numbers there are."""
+        assert self.encoder is not None
+        return self.encoder.parameters(vocab) + 2 * (self.encoder.width + 1)

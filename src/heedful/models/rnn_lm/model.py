@@ -1,0 +1,64 @@
+"""The recurrent language model (Mikolov et al., 2010), with dropout as in Zaremba et al. (2014).
+
+Each token of a text is predicted from all before it, whose gist the layers' states carry from step to step.
+
+B batch, T tokens, D width, H hidden width, V vocabulary.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from heedful.blocks.embedding import Tied
+from heedful.blocks.linear import Linear
+from heedful.blocks.recurrent import Layer, Stack, State
+from heedful.models.rnn_lm.config import RnnLMConfig
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What the model knows of the text so far: the state of each layer."""
+
+    layers: tuple[State, ...]
+
+
+class RnnLM(nn.Module):
+    """tokens (B, T) -> logits (B, T, V) of the token after each."""
+
+    told_from = "stack.outputs.*"  # the taps from which `lens` tells words
+
+    def __init__(self, config: RnnLMConfig) -> None:
+        super().__init__()
+        self.config = c = config
+        assert c.vocab is not None, "the vocabulary size comes from the tokenizer"
+        self.tokens = Tied(c.vocab, c.width)
+        widths = [c.width] + [c.hidden] * (c.layers - 1)
+        self.stack = Stack([Layer(c.cell, width, c.hidden) for width in widths], c.dropout)
+        self.out = nn.Identity() if c.hidden == c.width else Linear(c.hidden, c.width)
+        self.dropout = nn.Dropout(c.dropout)
+
+    def start(self, rows: int, device: torch.device) -> Carried:
+        """What is known before the first token of so many texts: nothing."""
+        zero = torch.zeros(rows, self.config.hidden, device=device, dtype=self.tokens.weight.dtype)  # (B, H)
+        return Carried(((zero,) * (2 if self.config.cell == "lstm" else 1),) * self.config.layers)
+
+    def features(
+        self, tokens: Tensor, state: Carried | None = None, real: Tensor | None = None
+    ) -> tuple[Tensor, Carried]:
+        """The last layer (B, T, D) for the next T tokens, and the state after them; what is not `real` is padding."""
+        x = self.dropout(self.tokens(tokens))  # (B, T, D)
+        h, layers = self.stack(x, state and state.layers, real)  # (B, T, H)
+        return self.out(self.dropout(h)), Carried(layers)  # (B, T, D)
+
+    def read(self, tokens: Tensor, real: Tensor | None = None) -> Tensor:
+        """The last layer (B, T, D) for texts from their beginning."""
+        return self.features(tokens, None, real)[0]
+
+    def forward(self, tokens: Tensor, state: Carried, real: Tensor | None = None) -> tuple[Tensor, Carried]:
+        x, state = self.features(tokens, state, real)  # (B, T, D)
+        return self.tokens.logits(x), state  # (B, T, V)
+
+    def lens(self, h: Tensor) -> Tensor:
+        """The logits (B, T, V) that a layer's output (B, T, H) would give if no other followed."""
+        return self.tokens.logits(self.out(h))  # (B, T, V)

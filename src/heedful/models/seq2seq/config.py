@@ -1,0 +1,162 @@
+"""The settings of the recurrent encoder-decoder, readable without torch."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from heedful.config import Config, FieldError
+from heedful.models.limits import refuse_too_large
+from heedful.models.sizes import CellKind, Score, block_parameters, layer_parameters
+
+
+class RecurrentEncoder(Config):
+    """Recurrent layers that read the source."""
+
+    kind: Literal["recurrent"] = "recurrent"
+    cell: CellKind = Field("lstm", description="LSTM, GRU, or the plain RNN")
+    layers: int = Field(2, ge=1, le=100, description="layers on top of each other")
+    hidden: int = Field(512, ge=1, le=65_536, description="width of the memory, both directions together")
+    directions: Literal["both", "ahead"] = Field("both", description="read in both directions, or ahead only")
+
+    @field_validator("directions")
+    @classmethod
+    def _directions_share_hidden(cls, directions: str, info: ValidationInfo) -> str:
+        hidden = info.data.get("hidden")
+        if directions == "both" and hidden is not None and hidden % 2:
+            raise ValueError(f"two directions cannot share a hidden width of {hidden}; write hidden: {hidden + 1}")
+        return directions
+
+    def memory(self, width: int) -> int:
+        """The width of what it leaves of each source token."""
+        return self.hidden
+
+    def parameters(self, width: int) -> int:
+        """How many numbers are trained."""
+        count, each = (2, self.hidden // 2) if self.directions == "both" else (1, self.hidden)
+        widths = [width] + [self.hidden] * (self.layers - 1)
+        return sum(count * layer_parameters(self.cell, into, each) for into in widths)
+
+
+class TransformerEncoder(Config):
+    """Blocks of the Transformer that read the source, as wide as the embedding."""
+
+    kind: Literal["transformer"] = "transformer"
+    heads: int = Field(8, ge=1, le=1024, description="attention heads, which share the width evenly")
+    layers: int = Field(6, ge=1, le=1000, description="blocks on top of each other")
+    hidden: int = Field(2048, ge=1, le=1_048_576, description="inner width of the feed-forward layers")
+    norm: Literal["post", "pre"] = Field("pre", description="layer norm after each sum (as published) or before it")
+
+    def memory(self, width: int) -> int:
+        """The width of what it leaves of each source token."""
+        return width
+
+    def parameters(self, width: int) -> int:
+        """How many numbers are trained."""
+        return self.layers * block_parameters(width, self.hidden) + (2 * width if self.norm == "pre" else 0)
+
+
+class Global(Config):
+    """Attention to the whole source."""
+
+    kind: Literal["global"] = "global"
+
+
+class Monotonic(Config):
+    """Attention to a window that moves on by one source token with each target token."""
+
+    kind: Literal["monotonic"] = "monotonic"
+    window: int = Field(10, ge=1, le=100_000, description="source tokens to either side of the middle")
+
+
+class Predictive(Config):
+    """Attention to a window whose middle the decoder predicts, and where nearer is better."""
+
+    kind: Literal["predictive"] = "predictive"
+    window: int = Field(10, ge=1, le=100_000, description="source tokens to either side of the middle")
+
+
+class AttentionConfig(Config):
+    """How the decoder looks at the source while it writes."""
+
+    score: Score = Field("additive", description="how the decoder's state and a source token are compared")
+    feed: Literal["input", "output"] = Field(
+        "input", description="where the context goes: into the first layer (Bahdanau), or beside the last one (Luong)"
+    )
+    span: Annotated[Global | Monotonic | Predictive, Field(discriminator="kind")] = Field(
+        Global(), description="how much of the source is seen"
+    )
+    choice: Literal["soft", "hard"] = Field(
+        "soft", description="a weighted sum of the source, or one token of it, drawn by chance in training"
+    )
+
+
+class Seq2SeqConfig(Config):
+    """A recurrent decoder with or without attention over an encoder (Sutskever 2014, Bahdanau 2015, Luong 2015)."""
+
+    packs: ClassVar = False
+
+    kind: Literal["seq2seq"] = "seq2seq"
+    vocab: int | None = Field(None, ge=4, le=10_000_000, description="token types; null: as many as the tokenizer has")
+    width: int = Field(512, ge=1, le=65_536, description="numbers that stand for one token")
+    encoder: Annotated[RecurrentEncoder | TransformerEncoder, Field(discriminator="kind")] = Field(
+        RecurrentEncoder(), description="what reads the source"
+    )
+    cell: CellKind = Field("lstm", description="the decoder's cell: LSTM, GRU, or the plain RNN")
+    layers: int = Field(2, ge=1, le=100, description="layers of the decoder")
+    hidden: int = Field(512, ge=1, le=65_536, description="width of the decoder's states")
+    attention: AttentionConfig | None = Field(
+        AttentionConfig(), description="how the decoder looks at the source; null: not at all"
+    )
+    context: int = Field(1024, ge=2, le=1_048_576, description="longest sequence, in tokens")
+    dropout: float = Field(0.2, ge=0, lt=1, description="share of numbers set to zero while training")
+
+    @property
+    def hard(self) -> bool:
+        """Whether it learns by chance where to look."""
+        return self.attention is not None and self.attention.choice == "hard"
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        encoder = self.encoder
+        if isinstance(encoder, TransformerEncoder):
+            if self.width % encoder.heads:
+                raise FieldError(
+                    f"a width of {self.width} cannot be shared by the encoder's {encoder.heads} heads; "
+                    f"write width: {self.width + encoder.heads - self.width % encoder.heads}",
+                    "encoder",
+                    "heads",
+                )
+            if self.width % 2:
+                raise FieldError(f"sinusoids need an even width; write width: {self.width + 1}", "width")
+        memory, score = encoder.memory(self.width), self.attention and self.attention.score
+        if score in ("dot", "scaled_dot", "cosine") and memory != self.hidden:
+            keys = "width" if isinstance(encoder, TransformerEncoder) else "encoder.hidden"
+            raise FieldError(
+                f"the score {score} compares vectors of one width, but the decoder's states have {self.hidden} numbers "
+                f"and the encoder's outputs {memory}; write {keys}: {self.hidden}, or score: general",
+                "attention",
+                "score",
+            )
+        refuse_too_large(self.parameters(self.vocab or 0))
+        return self
+
+    def parameters(self, vocab: int) -> int:
+        """How many numbers are trained, the embedding counted once, since encoder, decoder and output share it."""
+        width, hidden, memory = self.width, self.hidden, self.encoder.memory(self.width)
+        seen = self.attention
+        into = width + (memory if seen and seen.feed == "input" else 0)
+        joined = hidden + (memory if seen and seen.feed == "output" else 0)
+        layers = sum(layer_parameters(self.cell, into if n == 0 else hidden, hidden) for n in range(self.layers))
+        states = self.layers * (2 if self.cell == "lstm" else 1) * hidden
+        scores = {
+            "general": hidden * memory,
+            "additive": hidden * (hidden + memory + 1),
+            "location": hidden * self.context,
+        }
+        looking = scores.get(seen.score, 0) if seen else 0
+        if seen and seen.span.kind == "predictive":
+            looking += hidden * hidden + hidden
+        begin, out = (memory + 1) * states, (joined + 1) * width
+        return vocab * width + self.encoder.parameters(width) + layers + looking + begin + out

@@ -1,0 +1,219 @@
+"""Sequence to sequence with a recurrent decoder (Sutskever et al., 2014), without attention and with it.
+
+An encoder leaves one vector for each source token, its memory, and a summary; the decoder starts from the summary and
+writes the target token by token. Attention goes into its first layer (Bahdanau et al., 2015) or stands beside its last
+one (Luong et al., 2015).
+
+B batch, S source positions, T target positions, E width of an embedding, H of the decoder's states, M of the memory,
+V vocabulary.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from heedful.blocks.embedding import Tied
+from heedful.blocks.feeding import fed, in_kernels
+from heedful.blocks.layouts import Layout, Whole
+from heedful.blocks.linear import Linear
+from heedful.blocks.memory import Everywhere, Following, Look, Predicting
+from heedful.blocks.positions import Fixed, sinusoids
+from heedful.blocks.recurrent import CELLS, Both, Layer, Stack, State
+from heedful.blocks.scores import Additive, General, Given, Location, cosine, dot, scaled_dot
+from heedful.blocks.state import Shared
+from heedful.blocks.taps import Tap
+from heedful.models.seq2seq.config import AttentionConfig, RecurrentEncoder, Seq2SeqConfig, TransformerEncoder
+from heedful.models.transformer.config import TransformerConfig
+from heedful.models.transformer.model import encoder_block
+
+
+@dataclass(frozen=True)
+class Said:
+    """What the decoder knows: the states of its layers, its step, and the source."""
+
+    layers: tuple[State, ...]
+    step: Tensor  # ()
+    source: Shared[Any]  # a `Source`, where there is attention
+    chosen: Tensor | None = None  # (B, T) log p of where it chose to look, in training
+
+
+class RecurrentReader(nn.Module):
+    """Recurrent layers; the memory is the output of the last one, the summary its last state, in each direction."""
+
+    def __init__(self, c: Seq2SeqConfig, e: RecurrentEncoder) -> None:
+        super().__init__()
+        widths = [c.width] + [e.hidden] * (e.layers - 1)
+        both = e.directions == "both"
+        layers: list[nn.Module] = [
+            Both(e.cell, width, e.hidden // 2) if both else Layer(e.cell, width, e.hidden) for width in widths
+        ]
+        self.stack, self.output = Stack(layers, c.dropout), Tap()
+        self.parts = CELLS[e.cell].parts  # of a state, hidden first
+
+    def forward(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        memory, states = self.stack(x, None, layout.real, layout.gaps)  # (B, S, M)
+        summary = torch.cat(states[-1][:: self.parts], -1)  # (B, M)
+        return self.output(memory), summary
+
+
+class TransformerReader(nn.Module):
+    """Blocks of the Transformer; the summary is the mean of the memory."""
+
+    def __init__(self, c: Seq2SeqConfig, e: TransformerEncoder) -> None:
+        super().__init__()
+        like = TransformerConfig(width=c.width, heads=e.heads, hidden=e.hidden, norm=e.norm, dropout=c.dropout)
+        self.positions = Fixed(sinusoids(c.context, c.width))
+        self.blocks = nn.ModuleList(encoder_block(like) for _ in range(e.layers))
+        self.norm = nn.LayerNorm(c.width) if e.norm == "pre" else nn.Identity()
+        self.output = Tap()
+
+    def forward(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        x = self.positions(x, layout.at)  # (B, S, E)
+        for block in self.blocks:
+            x = block(x, layout.mask, None, layout.at)  # (B, S, E)
+        x = self.norm(x)  # (B, S, E)
+        real = x.new_ones(x.shape[:2]) if layout.real is None else layout.real.to(x.dtype)
+        summary = (real[:, None] @ x)[:, 0] / real.sum(1, keepdim=True).clamp(min=1)  # (B, E)
+        return self.output(x), summary
+
+
+def score(c: Seq2SeqConfig, name: str) -> Given | General | Additive | Location:
+    memory = c.encoder.memory(c.width)
+    if name == "general":
+        return General(c.hidden, memory)
+    if name == "additive":
+        return Additive(c.hidden, memory, c.hidden)
+    if name == "location":
+        return Location(c.hidden, c.context)
+    return Given({"dot": dot, "scaled_dot": scaled_dot, "cosine": cosine}[name])
+
+
+def look(c: Seq2SeqConfig, a: AttentionConfig) -> Look:
+    """The decoder's look at the memory, as the config describes it."""
+    span: Everywhere | Following | Predicting = Everywhere()
+    if a.span.kind == "monotonic":
+        span = Following(a.span.window)
+    elif a.span.kind == "predictive":
+        span = Predicting(c.hidden, a.span.window)
+    return Look(score(c, a.score), span, hard=a.choice == "hard")
+
+
+def decoder_layers(c: Seq2SeqConfig, width: int) -> Stack:
+    widths = [width] + [c.hidden] * (c.layers - 1)
+    layers: list[nn.Module] = [Layer(c.cell, width, c.hidden) for width in widths]
+    return Stack(layers, c.dropout)
+
+
+class Plain(nn.Module):
+    """y_t = W h_t: all that is known of the source is in the first state."""
+
+    def __init__(self, c: Seq2SeqConfig) -> None:
+        super().__init__()
+        self.stack, self.out = decoder_layers(c, c.width), Linear(c.hidden, c.width)
+
+    def forward(self, x: Tensor, state: Said) -> tuple[Tensor, Said]:
+        h, layers = self.stack(x, state.layers)  # (B, T, H)
+        return self.out(h), replace(state, layers=layers)  # (B, T, E)
+
+
+class InputFeeding(nn.Module):
+    """h_t = RNN([context_t; x_t], h_{t-1}), where the query is h_{t-1}; y_t = W h_t (Bahdanau et al., 2015)."""
+
+    def __init__(self, c: Seq2SeqConfig, a: AttentionConfig) -> None:
+        super().__init__()
+        self.attention = look(c, a)
+        self.stack = decoder_layers(c, c.encoder.memory(c.width) + c.width)
+        self.out = Linear(c.hidden, c.width)
+
+    def forward(self, x: Tensor, state: Said) -> tuple[Tensor, Said]:
+        if in_kernels(self.attention, self.stack, x, state.source.value):
+            h, layers = fed(self.attention, self.stack, x, state.layers, state.source.value)  # (B, T, H)
+            return self.out(h), replace(state, layers=layers)
+        layers, outputs, chosen = state.layers, [], []
+        for t in range(x.shape[1]):
+            query = layers[-1][0][:, None]  # (B, 1, H)
+            context, log_p = self.attention(query, state.source.value, state.step[None] + t)  # context (B, 1, M)
+            h, layers = self.stack.step(torch.cat([context[:, 0], x[:, t]], -1), layers)  # (B, H)
+            outputs.append(h)
+            chosen.append(log_p)
+        y = self.out(torch.stack(outputs, 1))  # (B, T, E)
+        return y, replace(state, layers=layers, chosen=None if chosen[0] is None else torch.cat(chosen, 1))
+
+
+class OutputJoining(nn.Module):
+    """y_t = tanh(W [h_t; context_t]), where the query is h_t: all steps look at once (Luong et al., 2015)."""
+
+    def __init__(self, c: Seq2SeqConfig, a: AttentionConfig) -> None:
+        super().__init__()
+        self.attention = look(c, a)
+        self.stack = decoder_layers(c, c.width)
+        self.out = Linear(c.hidden + c.encoder.memory(c.width), c.width)
+
+    def forward(self, x: Tensor, state: Said) -> tuple[Tensor, Said]:
+        h, layers = self.stack(x, state.layers)  # (B, T, H)
+        at = state.step + torch.arange(x.shape[1], device=x.device)  # (T,)
+        context, chosen = self.attention(h, state.source.value, at)  # context (B, T, M)
+        y = torch.tanh(self.out(torch.cat([h, context], -1)))  # (B, T, E)
+        return y, replace(state, layers=layers, chosen=chosen)
+
+
+class Seq2Seq(nn.Module):
+    """source (B, S), target (B, T) -> logits (B, T, V)."""
+
+    alignment = "decoder.attention.weights"  # the tap that shows where it looks
+
+    def __init__(self, config: Seq2SeqConfig) -> None:
+        super().__init__()
+        self.config = c = config
+        assert c.vocab is not None, "the vocabulary size comes from the tokenizer"
+        self.tokens = Tied(c.vocab, c.width)
+        self.dropout = nn.Dropout(c.dropout)
+        if isinstance(c.encoder, TransformerEncoder):
+            self.encoder: nn.Module = TransformerReader(c, c.encoder)
+        else:
+            self.encoder = RecurrentReader(c, c.encoder)
+        self.parts = CELLS[c.cell].parts  # of a state: hidden, and an LSTM's cell
+        self.looks_ahead = c.attention is not None and c.attention.feed == "input"
+        self.begin = Linear(c.encoder.memory(c.width), c.layers * self.parts * c.hidden)
+        if c.attention is None:
+            self.decoder: Any = Plain(c)
+        else:
+            self.decoder = (InputFeeding if c.attention.feed == "input" else OutputJoining)(c, c.attention)
+
+    def start(self, source: Tensor, layout: Layout | None = None) -> Said:
+        """Read the source: what the decoder knows before its first token."""
+        layout = layout or Whole(source)
+        longest = layout.longest_within(self.config.context)
+        if longest == 0:
+            raise ValueError("there is nothing to read: the source has no tokens")
+        if longest > self.config.context:
+            raise ValueError(f"{longest} tokens, but the model's context is {self.config.context}")
+        memory, summary = self.encoder(self.dropout(self.tokens(source)), layout)  # memory (B, S, M)
+        states = torch.tanh(self.begin(summary)).unflatten(-1, (self.config.layers, self.parts, -1))
+        layers = tuple(tuple(layer.unbind(1)) for layer in states.unbind(1))
+        real = torch.ones_like(source, dtype=torch.bool) if layout.real is None else layout.real
+        shown = self.decoder.attention.remember(memory, real, layout.at) if self.config.attention is not None else None
+        return Said(layers, torch.zeros((), dtype=torch.long, device=source.device), Shared(shown))
+
+    def features(self, target: Tensor, state: Said) -> tuple[Tensor, Said]:
+        """What the next T target tokens are predicted from (B, T, E), and the state after them."""
+        if target.shape[1] == 0:
+            raise ValueError("there is nothing to go on with: the target has no tokens")
+        y, after = self.decoder(self.dropout(self.tokens(target)), state)  # (B, T, E)
+        return self.dropout(y), replace(after, step=state.step + target.shape[1])
+
+    def read(self, source: Tensor, target: Tensor, layout: Layout | None = None) -> Tensor:
+        """The same (B, T, E) for whole targets at once: teacher forcing."""
+        return self.features(target, self.start(source, layout))[0]
+
+    def explore(self, source: Tensor, target: Tensor, layout: Layout | None = None) -> tuple[Tensor, Tensor]:
+        """The same for a decoder that chooses where to look, and log p (B, T) of its choices."""
+        x, state = self.features(target, self.start(source, layout))  # (B, T, E)
+        assert state.chosen is not None, "only a hard look chooses"
+        return x, state.chosen
+
+    def forward(self, target: Tensor, state: Said) -> tuple[Tensor, Said]:
+        x, state = self.features(target, state)  # (B, T, E)
+        return self.tokens.logits(x), replace(state, chosen=None)  # (B, T, V)

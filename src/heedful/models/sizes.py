@@ -1,0 +1,70 @@
+"""What the settings of several models share: how many parameters a part has, and checks of sizes; needs no torch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationInfo
+
+
+def attention_parameters(width: int) -> int:
+    """How many numbers multi-head attention has, whatever its heads."""
+    return 4 * (width * width + width)
+
+
+def block_parameters(width: int, hidden: int) -> int:
+    """How many numbers a block of the Transformer's encoder has: attention, feed-forward layer and two norms."""
+    return attention_parameters(width) + 2 * width * hidden + hidden + width + 4 * width
+
+
+def share_width(heads: int, info: ValidationInfo) -> int:
+    """The heads, if they can share the width evenly."""
+    width = info.data.get("width")
+    if width is not None and width % heads:
+        fitting = min((n for n in range(1, width + 1) if width % n == 0), key=lambda n: (abs(n - heads), -n))
+        wider = width + heads - width % heads
+        raise ValueError(
+            f"a width of {width} cannot be shared by {heads} heads; write heads: {fitting} or width: {wider}"
+        )
+    return heads
+
+
+def check_positions(positions: str, info: ValidationInfo) -> str:
+    """The way that places are told, if the width allows it."""
+    width, heads = info.data.get("width"), info.data.get("heads")
+    if positions in ("sinusoid", "sinusoid_halves") and width is not None and width % 2:
+        raise ValueError(f"sinusoids need an even width; write width: {width + 1} or positions: learned")
+    if positions == "rotary" and width is not None and heads is not None and width // heads % 2:
+        raise ValueError(
+            f"rotary positions need an even width for each head, and {width} / {heads} is odd; "
+            f"write width: {width + heads}"
+        )
+    return positions
+
+
+Score = Literal["dot", "scaled_dot", "cosine", "general", "additive", "location"]
+
+
+CellKind = Literal["lstm", "gru", "rnn"]
+
+
+GATES: dict[CellKind, tuple[int, int]] = {"lstm": (4, 1), "gru": (3, 2), "rnn": (1, 0)}  # products, and their biases
+
+
+def layer_parameters(cell: CellKind, width: int, hidden: int) -> int:
+    """How many numbers one recurrent layer has."""
+    gates, biases = GATES[cell]
+    return gates * hidden * (width + hidden + biases)
+
+
+Label = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+def different(labels: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """Names, if none stands twice."""
+    seen = Counter(labels or ())
+    twice = next((label for label, count in seen.items() if count > 1), None)
+    if twice is not None:
+        raise ValueError(f"the label {twice!r} stands here more than once; write each once")
+    return labels

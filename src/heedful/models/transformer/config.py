@@ -1,0 +1,70 @@
+"""The settings of the Transformer, readable without torch."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from heedful.config import Config
+from heedful.models.limits import refuse_too_large
+from heedful.models.sizes import attention_parameters, block_parameters, check_positions, share_width
+
+
+class TransformerConfig(Config):
+    """The encoder-decoder of "Attention Is All You Need" (2017), in its published and its pre-norm form."""
+
+    packs: ClassVar = True  # whether it can read sentences that lie end to end in one row
+
+    kind: Literal["transformer"] = "transformer"
+    vocab: int | None = Field(None, ge=4, le=10_000_000, description="token types; null: as many as the tokenizer has")
+    width: int = Field(512, ge=1, le=65_536, description="numbers that stand for one token between blocks")
+    heads: int = Field(8, ge=1, le=1024, description="attention heads in each attention; they share the width evenly")
+    encoder_layers: int = Field(6, ge=1, le=1000, description="blocks in the encoder")
+    decoder_layers: int = Field(6, ge=1, le=1000, description="blocks in the decoder")
+    hidden: int = Field(2048, ge=1, le=1_048_576, description="inner width of the feed-forward layers")
+    context: int = Field(1024, ge=2, le=1_048_576, description="longest sequence, in tokens")
+    dropout: float = Field(0.1, ge=0, lt=1, description="share of numbers set to zero while training")
+    norm: Literal["post", "pre"] = Field("post", description="layer norm after each sum (as published) or before it")
+    positions: Literal["sinusoid", "sinusoid_halves", "learned", "none", "rotary", "alibi"] = Field(
+        "sinusoid", description="how a token's place is told"
+    )
+    activation: Literal["relu", "gelu", "swish"] = Field("relu", description="between the two feed-forward matrices")
+
+    _heads_share_width = field_validator("heads")(share_width)
+
+    @field_validator("positions")
+    @classmethod
+    def _positions_come_in_pairs(cls, positions: str, info: ValidationInfo) -> str:
+        return check_positions(positions, info)
+
+    @model_validator(mode="after")
+    def _size_is_plausible(self) -> Self:
+        refuse_too_large(self.parameters(self.vocab or 0))
+        return self
+
+    def parameters(self, vocab: int) -> int:
+        """How many numbers are trained, the embedding counted once, since encoder, decoder and output share it."""
+        block, attention, norm = (
+            block_parameters(self.width, self.hidden),
+            attention_parameters(self.width),
+            2 * self.width,
+        )
+        encoder = self.encoder_layers * block
+        decoder = self.decoder_layers * (block + attention + norm)  # which also look at the source
+        last = 2 * norm if self.norm == "pre" else 0
+        places = self.context * self.width if self.positions == "learned" else 0
+        return vocab * self.width + encoder + decoder + last + places
+
+
+SIZES = {
+    "transformer-base": TransformerConfig(),
+    "transformer-big": TransformerConfig(width=1024, heads=16, hidden=4096, dropout=0.3),
+    "transformer-tiny": TransformerConfig(
+        width=96, heads=4, encoder_layers=2, decoder_layers=2, hidden=384, context=256, dropout=0.0, norm="pre"
+    ),
+    "iwslt": TransformerConfig(heads=4, hidden=1024, dropout=0.3),
+    "multi30k": TransformerConfig(
+        width=256, heads=4, encoder_layers=4, decoder_layers=4, hidden=512, context=256, dropout=0.3
+    ),
+}

@@ -1,0 +1,147 @@
+"""The Transformer ("Attention is all you need", Vaswani et al., 2017).
+
+An encoder reads the source; a decoder predicts the target token by token, looking back at itself and at the source.
+
+B batch, S source positions, T target positions, D width, V vocabulary.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from heedful.blocks.attention import KV, MultiHead
+from heedful.blocks.embedding import Tied
+from heedful.blocks.encoder import EncoderBlock
+from heedful.blocks.feedforward import ACTIVATIONS, FeedForward
+from heedful.blocks.layouts import Layout, Whole
+from heedful.blocks.masks import Bias, Visible, alibi
+from heedful.blocks.norms import PostNorm, PreNorm
+from heedful.blocks.positions import Absent, Fixed, Learned, Rotary, sinusoid_halves, sinusoids
+from heedful.blocks.state import Past, Shared, Slot
+from heedful.blocks.taps import Tap
+from heedful.models.transformer.config import TransformerConfig
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the decoder knows: its own past, and the source, projected once for each block."""
+
+    past: Past
+    memory: Shared[tuple[KV, ...]]
+    source: Shared[Visible]  # what of the source may be seen
+
+
+def add_norm(c: TransformerConfig) -> PostNorm | PreNorm:
+    return (PostNorm if c.norm == "post" else PreNorm)(c.width, c.dropout)
+
+
+def rotary(c: TransformerConfig) -> Rotary | None:
+    return Rotary(c.context, c.width // c.heads) if c.positions == "rotary" else None
+
+
+def encoder_block(c: TransformerConfig) -> EncoderBlock:
+    attention, mlp = (
+        MultiHead(c.width, c.heads, rotary=rotary(c)),
+        FeedForward(c.width, c.hidden, ACTIVATIONS[c.activation]),
+    )
+    return EncoderBlock(attention, mlp, add_norm(c), add_norm(c))
+
+
+class DecoderBlock(nn.Module):
+    """Masked self-attention, attention to the memory, then a dense layer; add & norm around each."""
+
+    def __init__(self, c: TransformerConfig) -> None:
+        super().__init__()
+        self.attention = MultiHead(c.width, c.heads, rotary=rotary(c))
+        self.cross = MultiHead(c.width, c.heads)
+        self.mlp = FeedForward(c.width, c.hidden, ACTIVATIONS[c.activation])
+        self.add1, self.add2, self.add3 = add_norm(c), add_norm(c), add_norm(c)
+        self.output = Tap()
+
+    def forward(
+        self, x: Tensor, past: Slot, memory: KV, mask: Visible, source: Visible, bias: Bias | None, at: Tensor
+    ) -> tuple[Tensor, KV]:
+        seen: list[KV] = []
+
+        def look_back(x: Tensor) -> Tensor:
+            seen.append(past.append(self.attention.remember(x, at)))
+            return self.attention(x, seen[0], mask, bias, at)  # (B, T, D)
+
+        x = self.add1(x, look_back)  # (B, T, D)
+        x = self.add2(x, lambda x: self.cross(x, memory, source))  # (B, T, D)
+        return self.output(self.add3(x, self.mlp)), seen[0]  # (B, T, D)
+
+
+class Transformer(nn.Module):
+    """source (B, S), target (B, T) -> logits (B, T, V)."""
+
+    alignment = "decoder.*.cross.weights"  # the taps that show where it looks
+    told_from = "decoder.*.output"  # the taps from which `lens` tells words
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = c = config
+        assert c.vocab is not None, "the vocabulary size comes from the tokenizer"
+        self.tokens = Tied(c.vocab, c.width)
+        positions: dict[str, Callable[[], nn.Module]] = {
+            "sinusoid": lambda: Fixed(sinusoids(c.context, c.width)),
+            "sinusoid_halves": lambda: Fixed(sinusoid_halves(c.context, c.width)),
+            "learned": lambda: Learned(c.context, c.width),
+        }
+        self.positions = positions.get(c.positions, Absent)()
+        self.dropout = nn.Dropout(c.dropout)
+        self.encoder = nn.ModuleList(encoder_block(c) for _ in range(c.encoder_layers))
+        self.decoder = nn.ModuleList(DecoderBlock(c) for _ in range(c.decoder_layers))
+        self.norms = nn.ModuleList(nn.LayerNorm(c.width) if c.norm == "pre" else nn.Identity() for _ in range(2))
+
+    def embed(self, tokens: Tensor, at: Tensor) -> Tensor:
+        return self.dropout(self.positions(self.tokens(tokens), at))  # (B, T, D)
+
+    def encode(self, source: Tensor, layout: Layout) -> Tensor:
+        x = self.embed(source, layout.at)  # (B, S, D)
+        bias = alibi(self.config.heads, at=layout.at) if self.config.positions == "alibi" else None
+        for block in self.encoder:
+            x = block(x, layout.mask, bias, layout.at)  # (B, S, D)
+        return self.norms[0](x)
+
+    def start(self, source: Tensor, layout: Layout | None = None) -> Seen:
+        """Read the source: what the decoder knows before its first token."""
+        layout = layout or Whole(source)
+        self.fits(layout.longest_within(self.config.context))
+        memory = self.encode(source, layout)  # (B, S, D)
+        blocks: Any = self.decoder  # a ModuleList does not know the type of its blocks
+        return Seen(
+            layout.past(len(blocks)),
+            Shared(tuple(block.cross.remember(memory) for block in blocks)),
+            Shared(layout.cross),
+        )
+
+    def features(self, target: Tensor, state: Seen) -> tuple[Tensor, Seen]:
+        """The decoder's last layer (B, T, D) for the next T target tokens, and the state after them."""
+        past, count = state.past, target.shape[1]
+        self.fits(past.reach(count))
+        at, mask = past.places(count, target.device), past.visible(count)
+        bias = alibi(self.config.heads, past.length) if self.config.positions == "alibi" else None
+        x, layers = self.embed(target, at), []  # (B, T, D)
+        for block, slot, memory in zip(self.decoder, past.slots(count), state.memory.value, strict=True):
+            x, kv = block(x, slot, memory, mask, state.source.value, bias, at)  # (B, T, D)
+            layers.append(kv)
+        return self.norms[1](x), Seen(past.after(layers), state.memory, state.source)
+
+    def read(self, source: Tensor, target: Tensor, layout: Layout | None = None) -> Tensor:
+        """The decoder's last layer (B, T, D) for whole targets at once: teacher forcing."""
+        return self.features(target, self.start(source, layout))[0]
+
+    def forward(self, target: Tensor, state: Seen) -> tuple[Tensor, Seen]:
+        x, state = self.features(target, state)  # (B, T, D)
+        return self.tokens.logits(x), state  # (B, T, V)
+
+    def lens(self, x: Tensor) -> Tensor:
+        """The logits (B, T, V) that a decoder block's output (B, T, D) would give if no other followed."""
+        return self.tokens.logits(self.norms[1](x))  # (B, T, V)
+
+    def fits(self, length: int) -> None:
+        if length > self.config.context:
+            raise ValueError(f"{length} tokens, but the model's context is {self.config.context}")

@@ -1,0 +1,160 @@
+"""The recipe: everything that decides a run, as one typed, frozen value; readable without torch.
+
+There is a class of recipes for each task, in a file of its own, and `task.kind` says which one reads a file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, Union
+
+from pydantic import ConfigDict, Field, create_model
+from pydantic.json_schema import models_json_schema
+
+from heedful.config import Config, load_yaml, override, parse
+from heedful.data.formats.sources import SPLITS, Split
+from heedful.errors import UserError
+from heedful.files.reading import exists, is_file, is_folder
+from heedful.files.writing import write_text_atomic
+from heedful.files.yaml import Marks, read_yaml
+from heedful.tasks import TASKS, recipe_class
+from heedful.tasks.recipe_parts import Recipe
+
+RECIPES = Path(__file__).parent.parent / "recipes"
+
+USUAL = "translation"  # the task of a recipe that names none
+
+
+def _tasked() -> type[Config]:
+    """A recipe of which only the task is looked at."""
+    tasks: Any = tuple(recipe.model_fields["task"].annotation for recipe in map(recipe_class, TASKS))
+    fields: Any = {"task": (Annotated[Union[tasks], Field(discriminator="kind")], ...)}  # noqa: UP007
+    return create_model("Tasked", __base__=_Any, **fields)
+
+
+class _Any(Config):
+    """A group of settings of which some are looked at."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+def shipped() -> dict[str, Path]:
+    """The recipes that come with Heedful, by name."""
+    return {path.stem: path for path in sorted(RECIPES.glob("*.yaml"))}
+
+
+def find_recipe(name: str) -> Path:
+    """The file that a recipe's path or shipped name stands for, a file of that name coming first."""
+    if is_file(name):
+        return Path(name)
+    known = shipped()
+    if name in known:
+        return known[name]
+    if is_file(Path(name) / "recipe.yaml"):
+        run, recipe = shlex.quote(name), shlex.quote(str(Path(name) / "recipe.yaml"))
+        raise UserError(
+            "this is a run, not a recipe", where=name, todo=f"resume it with: heedful train {recipe} --run {run}"
+        )
+    if exists(name):
+        return Path(name)  # a directory, say: reading it gives the fitting message
+    nearby = [str(file) for pattern in ("*.yaml", "*.yml") for file in Path().glob(pattern)]
+    close = difflib.get_close_matches(name, [*known, *nearby], n=1, cutoff=0.6)
+    raise UserError(
+        "there is no such recipe",
+        where=name,
+        expected="the path of a YAML file, or one of " + ", ".join(known),
+        todo=f"did you mean {close[0]}?" if close else "`heedful init translate` writes one to start from",
+    )
+
+
+def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe by path or shipped name, with `key.path=value` overrides put in."""
+    return recipe_in(find_recipe(name), overrides)
+
+
+def recipe_in(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe's file by the class that its task asks for."""
+    return _parsed(*load_yaml(path), path, overrides)
+
+
+def recipe_of(text: str, where: str) -> Recipe:
+    """Read a recipe's text in the same way; `where` is what errors name."""
+    return _parsed(*read_yaml(text, where), where)
+
+
+def _parsed(data: dict[str, Any], marks: Marks, path: Path | str, overrides: Sequence[str] = ()) -> Recipe:
+    kind = _task_kind(data, overrides)
+    if kind not in TASKS:
+        parse(_tasked(), data, marks, overrides, path)  # which says what is wrong with it
+    recipe: Any = parse(recipe_class(kind), data, marks, overrides, path)
+    return recipe
+
+
+def _task_kind(data: Mapping[str, Any], overrides: Sequence[str]) -> str:
+    """The task that a recipe names once the overrides are put in; overrides that cannot be are told of later."""
+    for text in overrides:
+        with suppress(UserError):
+            data = override(data, [text])
+    task = data.get("task")
+    return str(task.get("kind", USUAL)) if isinstance(task, dict) else USUAL
+
+
+def summary(path: Path) -> str:
+    """What a recipe says of itself in its first line."""
+    with path.open(encoding="utf-8") as lines:
+        return lines.readline().lstrip("# ").rstrip()
+
+
+def check_recipe(recipe: Recipe, splits: Sequence[Split] = SPLITS) -> None:
+    """Raise one error for all files that a recipe names for some splits and that are not there."""
+    more = getattr(recipe, "missing", list)  # of recipes that name files besides their data
+    problems = [*recipe.data.missing(splits), *more()]
+    if problems:
+        count = "a file is" if len(problems) == 1 else f"{len(problems)} files are"
+        raise UserError(f"{count} not as the recipe says", problems=problems)
+
+
+def told_size(recipe: Recipe) -> str:
+    """How large the model is, as far as it can be known before the data are read."""
+    more = ""
+    if recipe.task.kind in ("tree_classification", "text_classification") and recipe.model.vocab is None:
+        more = f", and {recipe.model.width:,} for each word"
+    about = f"about {recipe.size / 1e6:,.1f} million" if recipe.size >= 100_000 else f"{recipe.size:,}"
+    return f"{about} parameters{more}"
+
+
+def schema_text() -> str:
+    """The JSON Schema of recipes, as the text of a file: a class of recipes for each task."""
+    parts, together = models_json_schema([(cls, "validation") for cls in map(recipe_class, TASKS)])
+    whole: dict[str, Any] = parts[(recipe_class(USUAL), "validation")]
+    for kind in TASKS:
+        cls = recipe_class(kind)
+        named = {"properties": {"kind": {"const": kind}}, "required": ["kind"]}
+        asks = {"properties": {"task": named}, "required": ["task"]}
+        whole = whole if kind == USUAL else {"if": asks, "then": parts[(cls, "validation")], "else": whole}
+    return json.dumps({**whole, "title": "Recipe", **together}, indent=2, ensure_ascii=False) + "\n"
+
+
+def init_recipe(template: str, path: Path, *, force: bool = False) -> tuple[Path, Path]:
+    """Write a commented recipe and the schema with which an editor completes it; return both paths."""
+    known = {file.stem: file for file in sorted((RECIPES / "templates").glob("*.yaml"))}
+    if template not in known:
+        close = difflib.get_close_matches(template, known, n=1, cutoff=0.5)
+        todo = f"did you mean {close[0]}?" if close else None
+        raise UserError(f"there is no template named {template}", expected="one of " + ", ".join(known), todo=todo)
+    recipe = path / f"{template}.yaml" if is_folder(path) else path
+    editor = recipe.with_suffix(".schema.json")
+    for file in (recipe, editor):
+        if exists(file) and not force:
+            raise UserError(
+                "a file is in the way", where=str(file), todo="name another path, or write over it with --force"
+            )
+    text = known[template].read_text(encoding="utf-8")
+    write_text_atomic(editor, schema_text())
+    write_text_atomic(recipe, f"# yaml-language-server: $schema={editor.name}\n{text}")
+    return recipe, editor

@@ -1,0 +1,140 @@
+"""Questions about passages as a job: windows over long passages, exact match and F1 of the answers."""
+
+from __future__ import annotations
+
+import random
+import shlex
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from heedful.blocks.losses import Loss
+from heedful.data.formats.sources import Split
+from heedful.data.formats.squad import Questions, WindowsConfig
+from heedful.data.labelled.passages import AnswerBatches, EncodedQuestions, encode_questions
+from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.errors import UserError
+from heedful.models.heads.config import AnswererConfig
+from heedful.tasks.answering.predictor import Responder, answer_loss, mean_loss
+from heedful.tasks.answering.recipe import AnsweringRecipe
+from heedful.tasks.base import Evaluated, Example, Names, Progress
+from heedful.tasks.finetuning.task import FinetuningJob
+from heedful.training.span_metrics import answer_scores
+
+
+class AnsweringJob(FinetuningJob):
+    """The part of a passage that answers a question."""
+
+    words: ClassVar = Names(
+        examples="questions",
+        tokens="tokens",
+        too_long="questions have an answer that is in no window as a whole: nothing is learned from them",
+        blank="questions or passages are blank and were left out",
+        learning="getting the tokenizer ready",
+        encoding="turning questions and passages into tokens",
+        testing="answering the {} set",
+        sample=("question", "answer", "found"),
+        counted="questions",
+    )
+    decoding: ClassVar = WindowsConfig
+    searches: ClassVar = False
+
+    def __init__(self, recipe: AnsweringRecipe) -> None:
+        super().__init__(recipe)
+        self.decode = recipe.decode
+
+    def read(self, split: Split) -> Questions:
+        """The questions of a split."""
+        found: Questions = self.recipe.data.read(split)
+        return found
+
+    def texts(self, read: Questions) -> list[str]:
+        """All passages once, then the questions."""
+        passages = dict.fromkeys(question.passage for question in read.questions)
+        return [*passages, *(question.question for question in read.questions)]
+
+    def encode(self, read: Questions, vocabulary: WordPieces) -> EncodedQuestions:
+        """Questions and passages as numbers, passages that are too long in windows."""
+        encoded = encode_questions(read.questions, vocabulary, self.recipe.model.context, self.recipe.decode)
+        if not len(encoded.answered):
+            raise UserError(
+                "no answer is left to learn from",
+                where="data",
+                found=f"{len(encoded):,} questions, none with an answer that is in a window as a whole",
+                todo="raise the encoder's context, or lower decode.stride",
+            )
+        return encoded
+
+    def notes(self, encoded: EncodedQuestions) -> list[str]:
+        """How the run begins, how many passages are read in windows, and how many questions are cut."""
+        many = sum(int(end - begin) > 1 for begin, end in zip(encoded.windows, encoded.windows[1:], strict=False))
+        told = [f"{many:,} of {len(encoded):,} passages are longer than the context, and are read in windows"]
+        cut = [f"{encoded.cut:,} of {len(encoded):,} questions are too long: their ends are cut"]
+        return [*self.began, *(told if many else []), *(cut if encoded.cut else [])]
+
+    def batches(self, encoded: EncodedQuestions, packed: bool, even: bool) -> AnswerBatches:
+        """Windows of like lengths, a row each; or end to end, whatever their lengths."""
+        train = self.recipe.train
+        return AnswerBatches(encoded, train.seed, train.batch_tokens, train.batch_examples, packed)
+
+    def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
+        """Cross-entropy of where answers begin and end."""
+        return partial(answer_loss, model)
+
+    @staticmethod
+    def speaker(
+        model: Any,
+        config: AnswererConfig,
+        vocabulary: WordPieces,
+        decode: WindowsConfig,
+        device: torch.device,
+        notes: tuple[str, ...] = (),
+    ) -> Responder:
+        """The model with its tokenizer, ready to answer."""
+        return Responder(model, vocabulary, device, decode, config.context, notes)
+
+    def loss(self, speaker: Responder, encoded: EncodedQuestions) -> float:
+        """The mean loss an answer."""
+        return mean_loss(speaker.model, encoded, speaker.device)
+
+    def evaluate(
+        self,
+        speaker: Responder,
+        read: Questions,
+        encoded: EncodedQuestions,
+        loss: float,
+        step: int,
+        split: Split,
+        beams: int | None = None,
+        progress: Progress | None = None,
+    ) -> Evaluated:
+        """F1 and exact match of the answers, and a few questions with what is found."""
+        best = speaker.answers([question.passage for question in read.questions], encoded)
+        found = [each[0].text if each else "" for each in best]
+        right = [[answer.text for answer in question.answers] for question in read.questions]
+        rows = random.Random(step).sample(range(len(right)), min(self.recipe.train.samples, len(right)))
+        samples = tuple((read.questions[row].question, right[row][0], found[row]) for row in rows)
+        return Evaluated(step, split, loss, answer_scores(found, right), samples, 0)
+
+    def example(self, sample: tuple[str, str, str]) -> None:
+        """None: a sample does not tell the passage."""
+        return
+
+    def examples(self, split: Split) -> Iterator[Example]:
+        """The questions of a split with their passages."""
+        questions = self.read(split).questions
+        return (Example(one.question, one.passage, one.answers[0].text) for one in questions if one.answers)
+
+    @property
+    def metric(self) -> str:
+        """F1 of the answers."""
+        return "f1"
+
+    def next(self, folder: Path, test: Evaluated | None) -> list[str]:
+        """To ask questions of one's own, and to look at others."""
+        name = shlex.quote(str(folder))
+        asked = "--passage 'Ada Lovelace was born in London.' 'Where was Ada Lovelace born?'"
+        return [f"heedful answer {name} {asked}", f"heedful eval {name} --split valid"]

@@ -1,0 +1,258 @@
+"""Texts with a class each, and texts with a number each, as jobs: one added layer on an encoder."""
+
+from __future__ import annotations
+
+import random
+import shlex
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from heedful.blocks.losses import Loss
+from heedful.data.formats.sources import Split
+from heedful.data.formats.tables import Items, class_numbers, numbers
+from heedful.data.labelled.batches import EncodedTexts, LabelledBatch, LabelledBatches, encode_texts
+from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.models.heads.config import ClassifierConfig, RegressorConfig
+from heedful.tasks.base import Evaluated, Example, Names, Progress
+from heedful.tasks.classification.predictor import Labeller, Rater, class_loss, mean_loss, number_loss, said
+from heedful.tasks.finetuning.task import FinetuningJob
+from heedful.training.metrics import Score, accuracy, f1, matthews, pearson, spearman
+
+BETWEEN = " || "  # the texts of a pair, in a sample
+WORDS = Names(
+    examples="texts",
+    tokens="tokens",
+    too_long="texts are too long",
+    blank="texts are blank and were left out",
+    learning="getting the tokenizer ready",
+    encoding="turning texts into tokens",
+    testing="reading the {} set",
+    sample=("text", "label", "found"),
+    counted="texts",
+)
+
+
+class TextJob(FinetuningJob):
+    """What both share: texts or pairs, each with a target."""
+
+    words: ClassVar = WORDS
+    decoding: ClassVar = None
+    searches: ClassVar = False
+
+    @abstractmethod
+    def targets(self, read: Items) -> NDArray[np.int64]:
+        """What is to be learned of each text: a class, or the bits of a number."""
+
+    @abstractmethod
+    def text_loss(self, model: Any, batch: LabelledBatch) -> Loss:
+        """The loss of a batch, as it is reported."""
+
+    def read(self, split: Split) -> Items:
+        """The texts of a split."""
+        found: Items = self.recipe.data.read(split)
+        return found
+
+    def texts(self, read: Items) -> Sequence[str]:
+        """All texts, those of a pair one after the other."""
+        return texts_of(read)
+
+    def encode(self, read: Items, vocabulary: WordPieces) -> EncodedTexts:
+        """Texts as numbers, what is too long being cut."""
+        pairs = [(item.text, item.pair) for item in read.items]
+        return encode_texts(pairs, self.targets(read), vocabulary, self.recipe.model.context)
+
+    def notes(self, encoded: EncodedTexts) -> list[str]:
+        """How the run begins, and how many texts are not read to their end."""
+        return [*self.began, *cut_notes(encoded)]
+
+    def batches(self, encoded: EncodedTexts, packed: bool, even: bool) -> LabelledBatches:
+        """Texts of like lengths, a row each; or end to end, whatever their lengths."""
+        train = self.recipe.train
+        return LabelledBatches(encoded, train.seed, train.batch_tokens, train.batch_examples, packed)
+
+    def loss(self, speaker: Any, encoded: EncodedTexts) -> float:
+        """The mean loss a text."""
+        return mean_loss(self.text_loss, speaker.model, encoded, speaker.device)
+
+    def example(self, sample: tuple[str, str, str]) -> Example:
+        """The text or the pair of a sample."""
+        first, _, second = sample[0].partition(BETWEEN)
+        return Example(first, second, sample[1]) if are_pairs(self.recipe.data) else Example(sample[0], None, sample[1])
+
+    def examples(self, split: Split) -> Iterator[Example]:
+        """The texts or pairs of a split."""
+        return (Example(item.text, item.pair, item.label) for item in self.read(split).items)
+
+    @property
+    def metric(self) -> str:
+        """The score that the task names."""
+        return str(self.recipe.task.metric)
+
+    def next(self, folder: Path, test: Evaluated | None) -> list[str]:
+        """To read texts of one's own, and to look at others."""
+        return next_verbs(folder, self.recipe.data)
+
+
+def one_class_remarks(result: Evaluated) -> list[str]:
+    """What scores of nothing mean, where a model tells no classes apart."""
+    if not any(score.name == "matthews" and score.value == 0 for score in result.scores):
+        return []
+    return [
+        "Matthews' correlation is 0: the predictions say nothing about the classes, as when a model predicts the most "
+        "frequent class for every text; train longer, change the learning rate, or balance the training data"
+    ]
+
+
+def cut_notes(encoded: EncodedTexts) -> list[str]:
+    """How many texts are not read to their end, if there are any."""
+    cut = np.count_nonzero(encoded.lost)
+    told = f"{cut:,} of {len(encoded):,} texts are longer than {encoded.context} tokens: their ends are cut"
+    return [told] if cut else []
+
+
+def texts_of(read: Items) -> list[str]:
+    """All texts, those of a pair one after the other."""
+    return [text for item in read.items for text in (item.text, item.pair) if text is not None]
+
+
+def next_verbs(folder: Path, data: Any) -> list[str]:
+    """Commands that read texts of one's own, or pairs where the data are pairs, and look at others."""
+    name = shlex.quote(str(folder))
+    given = "--pair 'one text' 'the other text'" if are_pairs(data) else "'a text of your own'"
+    return [f"heedful classify {name} {given}", f"heedful eval {name} --split valid"]
+
+
+def are_pairs(data: Any) -> bool:
+    """Whether each example of some data is a pair of texts."""
+    return getattr(data, "pair", None) is not None
+
+
+def sampled(read: Items, step: int, most: int) -> list[int]:
+    """Which texts of a split are shown."""
+    return random.Random(step).sample(range(len(read.items)), min(most, len(read.items)))
+
+
+def judged(
+    speaker: Labeller, read: Items, encoded: EncodedTexts, loss: float, step: int, split: Split, most: int
+) -> Evaluated:
+    """Accuracy, F1 and Matthews' correlation, and a few texts with what is said of them."""
+    probabilities = said(speaker.model, encoded, speaker.device).softmax(-1)  # (N, C)
+    found, right = probabilities.argmax(-1).numpy(), encoded.targets
+    scores = (accuracy(found, right), f1(found, right, speaker.labels), matthews(found, right))
+    samples = []
+    for row in sampled(read, step, most):
+        item, told = read.items[row], speaker.named(probabilities[row].tolist())
+        samples.append((whole(item.text, item.pair), item.label, f"{told.label} ({told.probability:.0%})"))
+    return Evaluated(step, split, loss, scores, tuple(samples), 0)
+
+
+def whole(text: str, pair: str | None) -> str:
+    """One text or two as a sample shows them."""
+    return text if pair is None else f"{text}{BETWEEN}{pair}"
+
+
+class ClassificationJob(TextJob):
+    """The class of a text or a pair."""
+
+    def targets(self, read: Items) -> NDArray[np.int64]:
+        """The number of each text's class."""
+        return np.array(class_numbers(read.items, self.recipe.model.labels), dtype=np.int64)
+
+    def text_loss(self, model: Any, batch: LabelledBatch) -> Loss:
+        """Cross-entropy, without label smoothing."""
+        return class_loss(model, batch)
+
+    def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
+        """Cross-entropy of the classes."""
+        return partial(class_loss, model, label_smoothing=self.recipe.task.label_smoothing)
+
+    @staticmethod
+    def speaker(
+        model: Any,
+        config: ClassifierConfig,
+        vocabulary: WordPieces,
+        decode: None,
+        device: torch.device,
+        notes: tuple[str, ...] = (),
+    ) -> Labeller:
+        """The model with its tokenizer, ready to say classes."""
+        return Labeller(model, vocabulary, device, config.labels or (), config.context, notes)
+
+    def evaluate(
+        self,
+        speaker: Labeller,
+        read: Items,
+        encoded: EncodedTexts,
+        loss: float,
+        step: int,
+        split: Split,
+        beams: int | None = None,
+        progress: Progress | None = None,
+    ) -> Evaluated:
+        """Accuracy, F1 and Matthews' correlation, and a few texts with what is said of them."""
+        return judged(speaker, read, encoded, loss, step, split, self.recipe.train.samples)
+
+    def remarks(self, result: Evaluated) -> list[str]:
+        """Whether the model tells no classes apart."""
+        return one_class_remarks(result)
+
+
+class RegressionJob(TextJob):
+    """A number for a text or a pair."""
+
+    def targets(self, read: Items) -> NDArray[np.int64]:
+        """The bits of each text's number."""
+        return np.array(numbers(read.items), dtype=np.float64).view(np.int64)
+
+    def text_loss(self, model: Any, batch: LabelledBatch) -> Loss:
+        """Squared distances."""
+        return number_loss(model, batch)
+
+    def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
+        """The squared distance of the numbers."""
+        return partial(number_loss, model)
+
+    @staticmethod
+    def speaker(
+        model: Any,
+        config: RegressorConfig,
+        vocabulary: WordPieces,
+        decode: None,
+        device: torch.device,
+        notes: tuple[str, ...] = (),
+    ) -> Rater:
+        """The model with its tokenizer, ready to say numbers."""
+        return Rater(model, vocabulary, device, config.context, notes)
+
+    def evaluate(
+        self,
+        speaker: Rater,
+        read: Items,
+        encoded: EncodedTexts,
+        loss: float,
+        step: int,
+        split: Split,
+        beams: int | None = None,
+        progress: Progress | None = None,
+    ) -> Evaluated:
+        """Both correlations, and a few texts with what is said of them."""
+        found = said(speaker.model, encoded, speaker.device).double().numpy()  # (N,)
+        right = encoded.targets.view(np.float64)
+        scores: tuple[Score, ...] = (pearson(found, right), spearman(found, right))
+        samples = tuple(
+            (whole(item.text, item.pair), item.label, f"{found[row]:.2f}")
+            for row in sampled(read, step, self.recipe.train.samples)
+            for item in (read.items[row],)
+        )
+        return Evaluated(step, split, loss, scores, samples, 0)
+
+    def in_words(self, loss: float) -> str:
+        """The mean squared distance, and its root."""
+        return f"mean squared distance {loss:.5f}, its root {loss**0.5:.4f}"

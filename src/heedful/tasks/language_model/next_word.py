@@ -1,0 +1,78 @@
+"""The word for a gap by a model that reads ahead and by one that reads both ways: "The child came home from ___".
+
+A causal language model sees what stands before the gap alone; a masked one sees what stands behind it too.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from heedful.errors import UserError, shown
+from heedful.tasks.language_model.predictor import Writer
+from heedful.tasks.pretraining.predictor import MASK, Guess, Reader
+
+GAP = "___"
+LONGEST = 16  # tokens that a piece is completed with, at the most
+WORD = re.compile(r"\s*(\w+(?:['’-]\w+)*|[^\w\s]+)")
+
+
+@dataclass(frozen=True)
+class Guessed:
+    """The likeliest words for a gap, and the text that they were told from."""
+
+    kind: Literal["causal", "masked"]
+    seen: str
+    guesses: list[Guess]
+
+
+def sides(text: str) -> tuple[str, str]:
+    """What stands before and behind the gap of a text."""
+    before, *behind = re.split(r"_{3,}|\[MASK\]", text)
+    if len(behind) != 1:
+        raise UserError(
+            "a text has one gap here", found=f"{len(behind)} in {shown(text)}",
+            expected='a text such as "The child came home from ___"', todo="write ___ where the word is to be told",
+        )  # fmt: skip
+    return before, behind[0]
+
+
+@torch.inference_mode()
+def next_words(writer: Writer, text: str, top: int = 5) -> Guessed:
+    """The likeliest words after what stands before the gap.
+
+    Their probability is that of a word's first piece; the piece is then completed greedily, so that it can be read.
+    """
+    before, script = sides(text)[0].rstrip(" "), writer.script
+    joint = script.text_ids(before + " ")
+    if before and script.text_ids(before + " a")[: len(joint)] == joint:  # a space that no word takes along
+        before = before + " "
+    ids = writer.read_ids(before)
+    ids = ids[writer.forgotten(len(ids)) :]
+    logits, _ = writer.model(torch.tensor([ids], device=writer.device), writer.model.start(1, writer.device))
+    logs = logits[0, -1, : writer.tokenizer.vocab].float().log_softmax(-1)  # (V,)
+    logs[list(script.unwritten)] = -math.inf
+    values, tokens = (part.tolist() for part in logs.topk(min(top, len(logs) - len(script.unwritten))))
+    words = writer.completed(ids, tokens, LONGEST)
+    guesses = [
+        Guess("<end>" if token == script.ends else word_of(word) or word, math.exp(value))
+        for word, token, value in zip(words, tokens, values, strict=True)
+    ]
+    return Guessed("causal", f"{before.rstrip(' ')} {GAP}".lstrip(" "), guesses)
+
+
+def hidden_words(reader: Reader, text: str, top: int = 5) -> Guessed:
+    """The likeliest words between what stands before the gap and what stands behind it."""
+    before, behind = sides(text)
+    (guesses,) = reader.fill(before + MASK + behind, top).guesses
+    return Guessed("masked", before + GAP + behind, guesses)
+
+
+def word_of(text: str) -> str:
+    """The first word of a text, or the first signs; nothing, where it begins with the end of a line."""
+    found = WORD.match(text)
+    return found[1] if found and "\n" not in found[0] else ""

@@ -1,0 +1,136 @@
+"""What a language model has yet to guess of a text: its loss in training, and over whole texts.
+
+B batch, T tokens, D width, N tokens of a text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from heedful.blocks.losses import Loss, projected_cross_entropy
+from heedful.data.text.windows import EncodedText, TextBatch
+
+STRIDE = 2048  # tokens of a whole text that are read at a time
+NONE = -100  # in place of a token that is not to be predicted
+
+
+class Ahead(Protocol):
+    """What a language model that reads ahead offers; see `models/rnn_lm/model.py`."""
+
+    tokens: Any
+
+    def read(self, tokens: Tensor, /) -> Tensor: ...
+
+
+class ByDocument(Protocol):
+    """What one offers that reads each document for itself; see `models/gpt/model.py`."""
+
+    tokens: Any
+
+    def read(self, tokens: Tensor, documents: Tensor | None, /) -> Tensor: ...
+
+
+class BothWays(Protocol):
+    """What a language model that reads in both directions offers; see `models/elmo/model.py`."""
+
+    tokens: Any
+
+    def read(self, tokens: Tensor, real: Tensor | None = None, /) -> tuple[Tensor, Tensor]: ...
+
+
+LossOf = Callable[[Any, TextBatch], Loss]
+
+
+def ahead_loss(model: Ahead, batch: TextBatch) -> Loss:
+    """Cross-entropy of every token given those before it in its window."""
+    x = model.read(batch.ids[:, :-1])  # (B, T, D)
+    return _loss(model, x, batch.ids[:, 1:], batch.real[:, 1:])
+
+
+def document_loss(model: ByDocument, batch: TextBatch) -> Loss:
+    """Cross-entropy of every token given those before it in its window and its document."""
+    x = model.read(batch.ids[:, :-1], batch.documents)  # (B, T, D), or all rows in one
+    return _loss(model, x, batch.ids[:, 1:], batch.real[:, 1:])
+
+
+def both_ways_loss(model: BothWays, batch: TextBatch) -> Loss:
+    """Cross-entropy of every token given those before it, plus that of every token given those after it.
+
+    What is reported is the mean of the two directions.
+    """
+    real = batch.real
+    ahead, back = model.read(batch.ids, real)  # (B, T + 1, D)
+    one = _loss(model, ahead[:, :-1], batch.ids[:, 1:], real[:, 1:])
+    other = _loss(model, back[:, 1:], batch.ids[:, :-1], real[:, 1:])
+    return Loss(one.total + other.total, (one.plain + other.plain) / 2, one.count)
+
+
+def _loss(model: Any, x: Tensor, wanted: Tensor, meant: Tensor) -> Loss:
+    """Cross-entropy of the tokens (B, T) that are meant."""
+    targets = wanted.masked_fill(~meant, NONE).flatten()
+    return projected_cross_entropy(x.flatten(0, 1), model.tokens.weight, targets, ignore=NONE)
+
+
+def windows_loss(loss_of: LossOf, model: Any, text: EncodedText, device: torch.device, batch_tokens: int) -> float:
+    """The mean loss a token over a text in windows, none of which sees the one before it."""
+    losses = (loss_of(model, batch.to(device)) for batch in text.in_order(batch_tokens))
+    return _mean(losses, text)
+
+
+def sliding_loss(model: ByDocument, text: EncodedText, device: torch.device, stride: int, batch_tokens: int) -> float:
+    """The mean loss a token over a text, each given at least `context - stride` before it in its document.
+
+    Windows as long as the context overlap, and each predicts the tokens that the one before it did not reach.
+    """
+
+    def losses() -> Iterable[Loss]:
+        for batch, new in text.sliding(stride, batch_tokens):
+            there, meant = batch.to(device), new.to(device)
+            x = model.read(there.ids[:, :-1], there.documents)  # (B, T, D), or all rows in one
+            yield _loss(model, x, there.ids[:, 1:], meant)
+
+    return _mean(losses(), text)
+
+
+def text_loss(model: Any, text: EncodedText, device: torch.device, stride: int = STRIDE) -> float:
+    """The mean loss a token over a whole text, each given all before it, whatever the stride it is read in."""
+
+    def losses() -> Iterable[Loss]:
+        state = model.start(1, device)
+        for at in range(0, len(text), stride):
+            ids = torch.from_numpy(text.ids[at : at + stride + 1].astype("int64")).to(device)  # (T + 1,)
+            x, state = model.features(ids[None, :-1], state)  # (1, T, D)
+            yield projected_cross_entropy(x[0], model.tokens.weight, ids[1:])
+
+    return _mean(losses(), text)
+
+
+@torch.inference_mode()
+def _mean(losses: Iterable[Loss], text: EncodedText) -> float:
+    """The sum of losses over the tokens of a text."""
+    return sum(loss.plain.item() for loss in losses) / len(text)
+
+
+def bits_per_character(loss: float, text: EncodedText) -> float:
+    """The same loss spread over characters instead of tokens, in bits."""
+    return loss * len(text) / text.amounts.characters / math.log(2)
+
+
+def bits_per_byte(loss: float, text: EncodedText) -> float:
+    """The same loss spread over the bytes of the text in UTF-8, in bits."""
+    return loss * len(text) / text.amounts.bytes / math.log(2)
+
+
+def word_perplexity(loss: float, text: EncodedText) -> float:
+    """e to the same loss spread over words and the ends of lines, as papers on WikiText count."""
+    return exp(loss * len(text) / (text.amounts.words + text.amounts.lines))
+
+
+def exp(loss: float) -> float:
+    """e to a loss, as if there were so many to choose from; at most what a number can hold."""
+    return math.exp(min(loss, 700))

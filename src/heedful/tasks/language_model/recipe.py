@@ -1,0 +1,140 @@
+"""The recipe of language models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, Tag, ValidationInfo, field_validator, model_validator
+
+from heedful.config import Config, FieldError, by_kind
+from heedful.data.embedded import LibraryProse
+from heedful.data.formats.sources import Name
+from heedful.data.text.documents import Documents
+from heedful.data.text.files import TextFiles
+from heedful.data.text.token_text import TokenizedText
+from heedful.data.tokenizers.byte_pairs import BytePair, BytePairFiles
+from heedful.data.tokenizers.tokenizer import Bpe, Characters, Unigram, WholeWords, WordPiece
+from heedful.models.elmo.config import ElmoConfig
+from heedful.models.gpt.config import GptConfig
+from heedful.models.rnn_lm.config import RnnLMConfig
+from heedful.tasks.recipe_parts import Recipe, Start, packs, require_room, with_article
+from heedful.training.configs import TrainConfig
+
+TextConfig = Annotated[TextFiles | Documents | LibraryProse | TokenizedText, Field(discriminator="kind")]
+LanguageTokenizerConfig = Annotated[
+    Bpe | WordPiece | Unigram | Characters | WholeWords | BytePair | BytePairFiles, Field(discriminator="kind")
+]
+LanguageModelConfig = Annotated[
+    Annotated[RnnLMConfig, Tag("rnn_lm")] | Annotated[ElmoConfig, Tag("elmo")] | Annotated[GptConfig, Tag("gpt")],
+    by_kind("rnn_lm"),
+]
+
+
+class LanguageModelTask(Config):
+    """What is learned: each token of a text from those before it, or from those around it."""
+
+    kind: Literal["language_model"] = "language_model"
+    stride: int | None = Field(
+        None,
+        ge=1,
+        description="tokens that a gpt predicts in each window when it is judged, after those of the window that came "
+        "before; as many as the context: windows as in training; null: half the context",
+    )
+
+
+class CausalStart(Start):
+    """A trained language model to begin from, with its tokenizer."""
+
+    folder: Name = Field(description="a run or a model of Heedful's, a folder of Hugging Face's, or published files")
+
+
+class WritingConfig(Config):
+    """How a language model goes on with a text: each token is drawn by chance."""
+
+    length: int = Field(200, ge=1, le=1_000_000, description="tokens that are written")
+    temperature: float = Field(1.0, gt=0, le=100, description="over 1 more daring, under 1 less")
+    top_k: int | None = Field(None, ge=1, description="draw from the k likeliest tokens; null: from all")
+    top_p: float | None = Field(None, gt=0, le=1, description="draw from this share of likelihood; null: from all")
+    start_token: bool = Field(
+        True, description="read a prompt after the token that documents begin with, as in training"
+    )
+
+
+def _fields(given: Mapping[str, Any]) -> Set[str]:
+    """The settings that a model of this kind has."""
+    kinds: dict[str, type[Config]] = {"rnn_lm": RnnLMConfig, "elmo": ElmoConfig}
+    return kinds.get(str(given.get("kind")), GptConfig).model_fields.keys()
+
+
+class LanguageModelRecipe(Recipe):
+    """A whole experiment with a language model: a text, and writing.
+
+    Where it starts from a folder, what the model's settings leave out is filled in from there at once.
+    """
+
+    task: LanguageModelTask = LanguageModelTask()
+    start: CausalStart | None = Field(None, description="the model to begin from; null: weights are drawn by chance")
+    data: TextConfig = Field(description="running text")
+    tokenizer: LanguageTokenizerConfig | None = Field(
+        None, description="how texts are cut into tokens; null: as token files or `start` say"
+    )
+    model: LanguageModelConfig = Field(RnnLMConfig(), description="what is trained")
+    train: TrainConfig = Field(description="how it is trained")
+    decode: WritingConfig = WritingConfig()
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _filled(cls, model: Any, info: ValidationInfo) -> Any:
+        start = info.data.get("start")
+        given = model if isinstance(model, dict) else {}  # what is not given is the usual model by now
+        if start is None or given.keys() >= _fields(given):  # as in a run's own recipe
+            return model
+        from heedful.hub.causal_configs import config_in
+        from heedful.hub.configs import own_model
+
+        own = own_model(start.path)
+        there = own if own.get("kind") in ("rnn_lm", "elmo") else config_in(start.path).model_dump()
+        if given.get("kind", there["kind"]) != there["kind"]:
+            raise FieldError(f"the folder to start from holds {with_article(there['kind'])}; leave this out", "kind")
+        return {**there, **given}
+
+    @field_validator("train")
+    @classmethod
+    def _batches_can_be_read(cls, train: TrainConfig, info: ValidationInfo) -> TrainConfig:
+        return packs(train, info.data.get("model"))
+
+    @model_validator(mode="after")
+    def _parts_fit_together(self) -> Self:
+        brought = isinstance(self.data, TokenizedText) or self.start is not None
+        if brought and self.tokenizer is not None:
+            raise FieldError(
+                "token files, or a trained model, bring their tokenizer with them; leave this out", "tokenizer"
+            )
+        if not brought and self.tokenizer is None:
+            raise FieldError("text needs a tokenizer; write {kind: characters, vocab: ...}, say", "tokenizer")
+        if self.model.kind == "elmo" and isinstance(self.tokenizer, BytePair | BytePairFiles):
+            raise FieldError("an elmo reads lines; write {kind: words, vocab: ...}, say", "tokenizer")
+        if self.tokenizer is not None and not isinstance(self.tokenizer, BytePairFiles):
+            require_room(self.model.vocab, self.tokenizer.vocab)
+        return self
+
+    @model_validator(mode="after")
+    def _windows_overlap(self) -> Self:
+        if self.task.stride is not None and self.model.kind != "gpt":
+            raise FieldError("only a gpt is judged in windows that overlap; leave this out", "task", "stride")
+        if self.task.stride is not None and self.task.stride > self.model.context:
+            raise FieldError(
+                f"a window has {self.model.context} tokens, as model.context says; write no more", "task", "stride"
+            )
+        return self
+
+    @property
+    def size(self) -> int:
+        """How many numbers are trained, as far as it can be known before the data are read."""
+        if self.model.vocab is not None:
+            return self.model.parameters(self.model.vocab)
+        known = (
+            self.data.vocab if isinstance(self.data, TokenizedText) else self.tokenizer.vocab if self.tokenizer else 0
+        )
+        return self.model.parameters(known)

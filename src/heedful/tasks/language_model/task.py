@@ -1,0 +1,287 @@
+"""Language modelling as a job: running text in windows, perplexity over whole texts, and texts that the model wrote."""
+
+from __future__ import annotations
+
+import random
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from heedful.blocks.losses import Loss
+from heedful.data.formats.sources import Split
+from heedful.data.text.files import Text, gathered
+from heedful.data.text.text_stream import passages
+from heedful.data.text.token_text import TextTokens, TokenizedText
+from heedful.data.text.windows import EncodedText, TextBatches, encode_text
+from heedful.data.tokenizers.byte_pairs import BytePair, BytePairFiles, pairs_of, text_in
+from heedful.data.tokenizers.lm_tokenization import Bytes, LanguageTokenizer, open_tokenizer, script_of
+from heedful.data.tokenizers.tokenizer import Tokenizer
+from heedful.errors import UserError
+from heedful.hub.causal import Causal, no_tokenizer, pretrained_causal
+from heedful.models.elmo.config import ElmoConfig
+from heedful.models.gpt.config import GptConfig
+from heedful.models.rnn_lm.config import RnnLMConfig
+from heedful.tasks.base import Evaluated, Example, Job, Names, Progress
+from heedful.tasks.compiled import compiled
+from heedful.tasks.language_model.perplexity import (
+    LossOf,
+    ahead_loss,
+    bits_per_byte,
+    bits_per_character,
+    both_ways_loss,
+    document_loss,
+    exp,
+    sliding_loss,
+    text_loss,
+    windows_loss,
+    word_perplexity,
+)
+from heedful.tasks.language_model.predictor import TextReader, Writer
+from heedful.tasks.language_model.recipe import LanguageModelRecipe, WritingConfig
+from heedful.training.checkpoint.weights import load_strictly
+from heedful.training.metrics import Score
+
+MUCH_UNKNOWN = 0.01  # of the tokens of a text, from where on it is told
+SHOWN = 8  # places in a text that stand for it
+MOST_SHOWN = 100  # tokens that are written for a sample
+SHARED = 100_000  # parameters of a gpt from which on threads share its work
+GIVEN = 32  # tokens that a sample begins with, where there are no lines
+RECORDED_CONTEXT, RECORDED_WEIGHTS = 256, 20_000_000  # at most; beyond them torch's own threads do as well
+LOSSES: dict[str, LossOf] = {"rnn_lm": ahead_loss, "elmo": both_ways_loss, "gpt": document_loss}
+
+
+class LanguageModelJob(Job):
+    """The tokens of a text from those before them, or from those on either side."""
+
+    words: ClassVar = Names(
+        examples="tokens of text",
+        tokens="different ones",
+        too_long="tokens are too long",
+        blank="lines are blank",
+        learning="training the tokenizer",
+        encoding="turning text into tokens",
+        testing="reading the {} set",
+        sample=("prompt", "text", "written"),
+    )
+    decoding: ClassVar = WritingConfig
+    searches: ClassVar = False
+    starts_elsewhere: ClassVar = True
+
+    def __init__(self, recipe: LanguageModelRecipe) -> None:
+        self.recipe, self.decode = recipe, recipe.decode
+        self.task_loss = LOSSES[recipe.model.kind]
+        self._found: Causal | None = None
+
+    def read(self, split: Split) -> Text | TextTokens:
+        """The text of a split, or its tokens."""
+        data = self.recipe.data
+        if isinstance(data, TokenizedText):
+            return data.read(split)
+        text = gathered(data.running(split))
+        if not text.lines:
+            raise UserError(
+                f"there is no text for {split}", where="data", found="blank lines, or too few documents",
+                todo="name more files, or files of their own under data.valid",
+            )  # fmt: skip
+        return text
+
+    def learn(self, read: Text | TextTokens) -> LanguageTokenizer:
+        """The tokenizer of the text, or the one that token files or the folder to start from bring with them."""
+        if self.recipe.start is not None:
+            found = self._pretrained()
+            if found.tokenizer is None:
+                raise no_tokenizer(found, Path(self.recipe.start.folder))
+            return found.tokenizer
+        if isinstance(read, TextTokens):
+            return read.tokenizer
+        config = self.recipe.tokenizer
+        assert config is not None, "text needs one"
+        if isinstance(config, BytePair | BytePairFiles):
+            return pairs_of(config, (passage.text for passage in passages(read.documents, Bytes.cut)))
+        return Tokenizer.train(config, read.lines)
+
+    @staticmethod
+    def load(path: Path) -> LanguageTokenizer:
+        """The tokenizer of a file."""
+        return open_tokenizer(text_in(path), str(path))
+
+    @staticmethod
+    def open(text: str, where: str) -> LanguageTokenizer:
+        """The tokenizer of a file's text."""
+        return open_tokenizer(text, where)
+
+    def begin(self, model: Any, vocabulary: LanguageTokenizer) -> None:
+        """Put in the weights of the folder that the run starts from."""
+        if self.recipe.start is not None:
+            load_strictly(model, self._pretrained().tensors, Path(self.recipe.start.folder))
+            self._found = None  # its weights are in the model now
+
+    def _pretrained(self) -> Causal:
+        assert self.recipe.start is not None
+        self._found = self._found or pretrained_causal(Path(self.recipe.start.folder))
+        return self._found
+
+    def encode(self, read: Text | TextTokens, vocabulary: LanguageTokenizer) -> EncodedText:
+        """The text as ids, in windows as long as the model's context.
+
+        Only a gpt tells documents apart: to the others a text is one.
+        """
+        context = self.recipe.model.context
+        if isinstance(read, Text):
+            found = encode_text(read, vocabulary, context)
+        elif read.tokenizer.sha256 == vocabulary.sha256:
+            found = EncodedText(read.ids, read.starts, context, read.amounts, read.sha256)
+        else:
+            raise UserError(
+                "these token files were made with another tokenizer",
+                where="data.folder",
+                found=f"{read.tokenizer.vocab:,} tokens of SHA-256 {read.tokenizer.sha256[:16]}...",
+                expected=f"the model's own {vocabulary.vocab:,}, of SHA-256 {vocabulary.sha256[:16]}...",
+            )
+        one = replace(found, starts=np.zeros(1, np.int64))
+        return found if self.recipe.model.kind == "gpt" else one
+
+    def notes(self, encoded: EncodedText) -> list[str]:
+        """How much of the text the tokenizer does not know, where that is much, and whether it fills a window."""
+        share, found = encoded.unknown / len(encoded), []
+        if share > MUCH_UNKNOWN:
+            found.append(
+                f"{share:.1%} of the tokens of the training text are unknown: a larger tokenizer.vocab may know them"
+            )
+        if len(encoded) < encoded.context:
+            found.append(
+                f"the training text has {len(encoded):,} tokens, fewer than a window of {encoded.context:,}: "
+                "what model.context has beyond that is never trained"
+            )
+        return found
+
+    def batches(self, encoded: EncodedText, packed: bool, even: bool) -> TextBatches:
+        """Windows from all over the text side by side."""
+        return TextBatches(encoded, self.recipe.train.seed, self.recipe.train.batch_tokens)
+
+    def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
+        """The cross-entropy of the tokens of each window."""
+        learner: Any = compiled(model, dynamic=False) if self.recipe.train.compile else model
+        return partial(self.task_loss, learner)
+
+    @property
+    def records(self) -> bool:
+        """Whether a step on a CPU is worth being recorded: that of a small gpt, whose attention fits into memory."""
+        model = self.recipe.model
+        return isinstance(model, GptConfig) and model.context <= RECORDED_CONTEXT and model.body <= RECORDED_WEIGHTS
+
+    def threads(self, model: Any, cores: int) -> int:
+        """How many CPU threads of so many training is worth: a gpt has large products, even where it is small."""
+        size = sum(weight.numel() for weight in model.parameters())
+        return cores if self.recipe.model.kind == "gpt" and size >= SHARED else super().threads(model, cores)
+
+    @staticmethod
+    def speaker(
+        model: Any,
+        config: RnnLMConfig | ElmoConfig | GptConfig,
+        vocabulary: LanguageTokenizer,
+        decode: WritingConfig,
+        device: torch.device,
+        notes: tuple[str, ...] = (),
+    ) -> Writer | TextReader:
+        """The model with its tokenizer, ready to write; or to give vectors, if it reads in both directions."""
+        if config.kind == "elmo":
+            assert isinstance(vocabulary, Tokenizer), "the recipe asks for it"
+            return TextReader(model, vocabulary, device, config.context, notes)
+        settings = (decode.length, decode.temperature, decode.top_k, decode.top_p)
+        return Writer(model, vocabulary, device, *settings, notes=notes, start_token=decode.start_token)
+
+    def loss(self, speaker: Writer | TextReader, encoded: EncodedText) -> float:
+        """The mean loss a token of the whole text; of both directions there are only windows."""
+        if self.recipe.model.kind == "gpt":
+            return sliding_loss(speaker.model, encoded, speaker.device, self.stride, self.recipe.train.batch_tokens)
+        if isinstance(speaker, Writer):
+            return text_loss(speaker.model, encoded, speaker.device)
+        return self.quick_loss(speaker, encoded)
+
+    @property
+    def stride(self) -> int:
+        """How many tokens a gpt predicts in each window when it is judged."""
+        return self.recipe.task.stride or -(-self.recipe.model.context // 2)
+
+    def quick_loss(self, speaker: Writer | TextReader, encoded: EncodedText) -> float:
+        """The mean loss a token in windows, as in training."""
+        return windows_loss(self.task_loss, speaker.model, encoded, speaker.device, self.recipe.train.batch_tokens)
+
+    def evaluate(
+        self,
+        speaker: Writer | TextReader,
+        read: Text,
+        encoded: EncodedText,
+        loss: float,
+        step: int,
+        split: Split,
+        beams: int | None = None,
+        progress: Progress | None = None,
+    ) -> Evaluated:
+        """Perplexity a token and a word, bits a byte and a character, and what the model goes on with some lines."""
+        told, windows = encoded.amounts, ""
+        if self.recipe.model.kind == "gpt":  # which is judged by the quick loss in training, where beams are counted
+            windows = f"|context:{encoded.context}|stride:{self.stride if beams is None else encoded.context}"
+
+        def score(name: str, value: float, counted: str = "") -> Score:
+            return Score(name, value, f"tokens:{len(encoded)}|unknown:{told.unknown}{counted}{windows}")
+
+        scores = (
+            score("perplexity", exp(loss)),
+            score("word_perplexity", word_perplexity(loss, encoded), f"|words:{told.words}|lines:{told.lines}"),
+            score("bits_per_byte", bits_per_byte(loss, encoded), f"|bytes:{told.bytes}"),
+            score("bits_per_character", bits_per_character(loss, encoded), f"|characters:{told.characters}"),
+        )
+        shown = self._samples(speaker, read, step) if isinstance(speaker, Writer) else ()
+        return Evaluated(step, split, loss, scores, shown, 0)
+
+    def _samples(self, writer: Writer, read: Text | TextTokens, step: int) -> tuple[tuple[str, str, str], ...]:
+        """Places in a text, what follows them there, and what the model goes on with."""
+        rows = list(_places(read, random.Random(step), self.recipe.train.samples))
+        found = writer.generate([given for given, _ in rows], length=min(writer.length, MOST_SHOWN), seed=step)
+        return tuple(
+            (given.removesuffix("\n"), right[: len(one.added)], one.added)
+            for (given, right), one in zip(rows, found, strict=True)
+        )
+
+    def examples(self, split: Split) -> Iterator[Example]:
+        """Places in the text of a split, and what follows them."""
+        rows = _places(self.read(split), random.Random(0), SHOWN)
+        return (Example(given.removesuffix("\n"), None, right) for given, right in rows)
+
+    def next(self, folder: Path, test: Evaluated | None) -> list[str]:
+        """To write, or to get vectors."""
+        run = shlex.quote(str(folder))
+        if self.recipe.model.kind == "elmo":
+            return [f'in Python: heedful.load("{folder}").layers(["..."])']
+        sample = test.samples[0][0] if test and test.samples else "Once upon a time"
+        return [f"heedful generate {run} {shlex.quote(sample)} --temperature 0.8", f"heedful eval {run} --split valid"]
+
+
+def _places(read: Text | TextTokens, chance: random.Random, count: int) -> Iterator[tuple[str, str]]:
+    """Some places in a text: what stands before them, and what follows."""
+    return _after_lines(read, chance, count) if isinstance(read, Text) else _after_tokens(read, chance, count)
+
+
+def _after_lines(text: Text, chance: random.Random, count: int) -> Iterator[tuple[str, str]]:
+    """Some lines of a text, and those that follow."""
+    places = [place for place, line in enumerate(text.lines[:-1]) if line.strip()]
+    for row in chance.sample(places, min(count, len(places))):
+        yield text.lines[row] + "\n", "\n".join(text.lines[row + 1 : row + 9])
+
+
+def _after_tokens(read: TextTokens, chance: random.Random, count: int) -> Iterator[tuple[str, str]]:
+    """The beginnings of some documents, and what follows."""
+    script, starts = script_of(read.tokenizer), read.starts
+    for row in chance.sample(range(len(starts)), min(count, len(starts))):
+        begin, end = int(starts[row]) + 1, int(starts[row + 1]) if row + 1 < len(starts) else len(read.ids) - 1
+        middle = min(begin + GIVEN, end)
+        given, right = read.ids[begin:middle], read.ids[middle : min(middle + MOST_SHOWN, end)]
+        yield script.ids_text(given.tolist()), script.ids_text(right.tolist())

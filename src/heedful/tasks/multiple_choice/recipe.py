@@ -1,0 +1,35 @@
+"""The recipe of texts with several ways to go on."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from heedful.config import Config, FieldError
+from heedful.data.labelled.choices import ChoicesTable
+from heedful.models.heads.config import MultipleChoiceConfig
+from heedful.tasks.finetuning.recipe import Finetuning
+from heedful.training.configs import TrainConfig
+
+
+class MultipleChoiceTask(Config):
+    """What is learned: which of several texts goes on best from another."""
+
+    kind: Literal["multiple_choice"] = "multiple_choice"
+
+
+class MultipleChoiceRecipe(Finetuning):
+    """A whole experiment with texts that have several ways to go on."""
+
+    task: MultipleChoiceTask = MultipleChoiceTask()
+    data: ChoicesTable = Field(description="texts, their choices, and which is right")
+    model: MultipleChoiceConfig = Field(MultipleChoiceConfig(), description="what is trained")
+    train: TrainConfig = Field(description="how it is trained")
+
+    @field_validator("train")
+    @classmethod
+    def _batches_can_be_read(cls, train: TrainConfig) -> TrainConfig:
+        if train.batching == "packed":
+            raise FieldError("the choices of a question stand in rows of their own; write batching: padded", "batching")
+        return train

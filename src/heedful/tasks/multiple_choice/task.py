@@ -1,0 +1,117 @@
+"""Texts with several ways to go on as a job: a score for each choice, by one added layer on an encoder."""
+
+from __future__ import annotations
+
+import random
+import shlex
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+
+from heedful.blocks.losses import Loss
+from heedful.data.formats.sources import Split
+from heedful.data.labelled.choice_batches import ChoiceBatches, EncodedChoices, encode_choices
+from heedful.data.labelled.choices import Questions
+from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.models.heads.config import MultipleChoiceConfig
+from heedful.tasks.base import Evaluated, Names, Progress
+from heedful.tasks.classification.task import cut_notes
+from heedful.tasks.finetuning.task import FinetuningJob
+from heedful.tasks.multiple_choice.predictor import Chooser, choice_loss, scores_of
+from heedful.training.metrics import accuracy
+
+
+class MultipleChoiceJob(FinetuningJob):
+    """The right one of several choices."""
+
+    words: ClassVar = Names(
+        examples="questions",
+        tokens="tokens",
+        too_long="questions are too long",
+        blank="questions are blank and were left out",
+        learning="getting the tokenizer ready",
+        encoding="turning texts into tokens",
+        testing="reading the {} set",
+        sample=("text", "right", "chosen"),
+        counted="questions",
+        loss="nats a question",
+    )
+    decoding: ClassVar = None
+    searches: ClassVar = False
+
+    def read(self, split: Split) -> Questions:
+        """The questions of a split."""
+        found: Questions = self.recipe.data.read(split)
+        return found
+
+    def texts(self, read: Questions) -> list[str]:
+        """All texts, each followed by its choices."""
+        return [text for one in read.items for text in (one.text, *one.choices)]
+
+    def encode(self, read: Questions, vocabulary: WordPieces) -> EncodedChoices:
+        """Texts and choices as numbers, what is too long being cut."""
+        return encode_choices(read.items, vocabulary, self.recipe.model.context)
+
+    def notes(self, encoded: EncodedChoices) -> list[str]:
+        """How the run begins, and how many texts are not read to their end."""
+        return [*self.began, *cut_notes(encoded.texts)]
+
+    def batches(self, encoded: EncodedChoices, packed: bool, even: bool) -> ChoiceBatches:
+        """Questions of like lengths, a row for each choice."""
+        train = self.recipe.train
+        return ChoiceBatches(encoded, train.seed, train.batch_tokens, train.batch_examples)
+
+    def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
+        """Cross-entropy of the right choices."""
+        return partial(choice_loss, model)
+
+    @staticmethod
+    def speaker(
+        model: Any,
+        config: MultipleChoiceConfig,
+        vocabulary: WordPieces,
+        decode: None,
+        device: torch.device,
+        notes: tuple[str, ...] = (),
+    ) -> Chooser:
+        """The model with its tokenizer, ready to choose."""
+        return Chooser(model, vocabulary, device, config.context, notes)
+
+    def loss(self, speaker: Chooser, encoded: EncodedChoices) -> float:
+        """The mean loss a question."""
+        scores = scores_of(speaker.model, encoded, speaker.device)  # (N, C)
+        return float(F.cross_entropy(scores, torch.from_numpy(encoded.targets)))
+
+    def evaluate(
+        self,
+        speaker: Chooser,
+        read: Questions,
+        encoded: EncodedChoices,
+        loss: float,
+        step: int,
+        split: Split,
+        beams: int | None = None,
+        progress: Progress | None = None,
+    ) -> Evaluated:
+        """The share of right choices, and a few texts with what was chosen."""
+        probabilities = scores_of(speaker.model, encoded, speaker.device).softmax(-1)  # (N, C)
+        found = probabilities.argmax(-1).numpy()  # (N,)
+        samples = []
+        for row in random.Random(step).sample(range(len(read.items)), min(self.recipe.train.samples, len(read.items))):
+            one, best = read.items[row], int(found[row])
+            samples.append((one.text, one.choices[one.right], f"{one.choices[best]} ({probabilities[row, best]:.0%})"))
+        return Evaluated(step, split, loss, (accuracy(found, encoded.targets),), tuple(samples), 0)
+
+    @property
+    def metric(self) -> str:
+        """The share of right choices."""
+        return "accuracy"
+
+    def next(self, folder: Path, test: Evaluated | None) -> list[str]:
+        """To choose among texts of one's own, and to look at others."""
+        name = shlex.quote(str(folder))
+        return [f"heedful choose {name} 'a text' 'one way to go on' 'another'", f"heedful eval {name} --split valid"]

@@ -1,0 +1,83 @@
+"""The recipe of pre-training: an encoder that learns from text without labels."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from heedful.config import Config, FieldError
+from heedful.data.embedded import LibraryProse
+from heedful.data.text.documents import Documents
+from heedful.data.text.token_documents import TokenFiles
+from heedful.data.tokenizers.tokenizer import WordPiece
+from heedful.data.tokenizers.wordpieces import PieceFile
+from heedful.models.bert.config import BertConfig
+from heedful.tasks.recipe_parts import Recipe, Start, packs, require_room
+from heedful.training.configs import TrainConfig
+
+SHORTEST = 8  # context that a pair of texts fits into
+
+PretrainingData = Annotated[Documents | LibraryProse | TokenFiles, Field(discriminator="kind")]
+Pieces = Annotated[WordPiece | PieceFile, Field(discriminator="kind")]
+
+
+class PretrainingTask(Config):
+    """What is learned: hidden words from those around them, and whether two texts belong together."""
+
+    kind: Literal["pretraining"] = "pretraining"
+    hidden: float = Field(0.15, gt=0, le=0.9, description="share of the tokens that are to be told")
+    whole_words: bool = Field(False, description="hide all pieces of a word together")
+    unrelated: float = Field(0.5, ge=0, le=1, description="share of the pairs whose second text is of another document")
+    short: float = Field(0.1, ge=0, le=1, description="share of the pairs that are shorter than the context")
+    last_sep: bool = Field(True, description="whether a pair ends in [SEP], as published")
+    objective: Literal["means", "sum"] = Field(
+        "means",
+        description="mean loss of the masked words plus mean loss of the pairs, as published; "
+        "sum: the losses of each pair and of all its masked words are added",
+    )
+
+
+class PretrainingRecipe(Recipe):
+    """A whole experiment with an encoder that learns from documents."""
+
+    task: PretrainingTask = PretrainingTask()
+    start: Start | None = Field(None, description="the model to begin from; null: weights are random")
+    data: PretrainingData = Field(description="documents")
+    tokenizer: Pieces | None = Field(None, description="how texts are cut into tokens; null: as token files say")
+    model: BertConfig = Field(BertConfig(), description="what is trained")
+    train: TrainConfig = Field(description="how it is trained")
+
+    @field_validator("model")
+    @classmethod
+    def _learns_something(cls, model: BertConfig) -> BertConfig:
+        if not model.masked_words:
+            raise FieldError("the head for hidden words is what learns here; write true", "masked_words")
+        if model.context < SHORTEST:
+            raise FieldError(f"a pair of texts needs {SHORTEST} tokens at least", "context")
+        if model.segments < 2:
+            raise FieldError("a pair of texts has two segments", "segments")
+        return model
+
+    @field_validator("train")
+    @classmethod
+    def _batches_can_be_read(cls, train: TrainConfig, info: ValidationInfo) -> TrainConfig:
+        return packs(train, info.data.get("model"))
+
+    @model_validator(mode="after")
+    def _parts_fit_together(self) -> Self:
+        if isinstance(self.data, TokenFiles) and self.tokenizer is not None:
+            raise FieldError("token files bring their tokenizer with them; leave this out", "tokenizer")
+        if not isinstance(self.data, TokenFiles) and self.tokenizer is None:
+            raise FieldError("text needs a tokenizer; write {kind: wordpiece, vocab: ...}", "tokenizer")
+        if isinstance(self.tokenizer, WordPiece):
+            require_room(self.model.vocab, self.tokenizer.vocab)
+        return self
+
+    @property
+    def size(self) -> int:
+        """How many numbers are trained, as far as it can be known before the data are read."""
+        if self.model.vocab is not None:
+            return self.model.parameters(self.model.vocab)
+        known = self.data.vocab if isinstance(self.data, TokenFiles) else self.tokenizer.vocab if self.tokenizer else 0
+        return self.model.parameters(known)

@@ -1,0 +1,195 @@
+"""Pre-training as a job: documents, pairs with hidden words, and how many of the words the model tells."""
+
+from __future__ import annotations
+
+import random
+import shlex
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from heedful.blocks.losses import Loss
+from heedful.data.formats.sources import Split
+from heedful.data.masking import Marks
+from heedful.data.text.documents import Prose, read_documents
+from heedful.data.text.pretraining import (
+    EncodedDocuments,
+    PretrainingBatches,
+    Rules,
+    encode_documents,
+    padded_batch,
+    ready,
+)
+from heedful.data.text.token_documents import Tokens
+from heedful.data.tokenizers.wordpieces import PREFIX, WordPieces, pieces_of
+from heedful.errors import UserError
+from heedful.hub.sentences import SentenceConfig
+from heedful.models.bert.config import BertConfig
+from heedful.tasks.base import Evaluated, Example, Job, Names, Progress
+from heedful.tasks.pretraining.loss import OBJECTIVES, guesses, judged
+from heedful.tasks.pretraining.predictor import Reader
+from heedful.tasks.pretraining.recipe import PretrainingRecipe
+from heedful.training.metrics import Score
+
+MUCH_UNKNOWN = 0.01  # of the tokens of a text, from where on it is told
+MOST_SHOWN = 48  # tokens of a sample
+
+
+class PretrainingJob(Job):
+    """Hidden words from those around them, and whether two texts belong together."""
+
+    words: ClassVar = Names(
+        examples="tokens of text",
+        tokens="word pieces",
+        too_long="tokens are too long",
+        blank="lines are blank",
+        learning="training the tokenizer",
+        encoding="turning text into tokens",
+        testing="reading the {} set",
+        sample=("text", "hidden", "told"),
+    )
+    decoding: ClassVar = None
+    searches: ClassVar = False
+
+    def __init__(self, recipe: PretrainingRecipe) -> None:
+        self.recipe, self.decode = recipe, None
+        task = recipe.task
+        self.rules = Rules(task.hidden, task.whole_words, task.unrelated, task.short, task.last_sep)
+
+    def read(self, split: Split) -> Prose | Tokens:
+        """The documents of a split, as text or as token files."""
+        data = self.recipe.data
+        return data.read(split) if data.kind == "tokens" else read_documents(data, split)
+
+    def learn(self, read: Prose | Tokens) -> WordPieces:
+        """The tokenizer of the text."""
+        if isinstance(read, Tokens):
+            return read.tokenizer
+        assert self.recipe.tokenizer is not None, "only token files bring their own"
+        return pieces_of(self.recipe.tokenizer, read.texts)
+
+    @staticmethod
+    def load(path: Path) -> WordPieces:
+        """The tokenizer of a file."""
+        return WordPieces.load(path)
+
+    @staticmethod
+    def open(text: str, where: str) -> WordPieces:
+        """The tokenizer of a file's text."""
+        return WordPieces(text, where)
+
+    def encode(self, read: Prose | Tokens, vocabulary: WordPieces) -> EncodedDocuments:
+        """The documents as ids, of which pairs as long as the model's context are made."""
+        context = self.recipe.model.context
+        if isinstance(read, Prose):
+            return encode_documents(read.documents, vocabulary, context, self.rules)
+        if read.tokenizer.sha256 != vocabulary.sha256:
+            raise UserError(
+                "these token files were made with another tokenizer",
+                where="data.folder",
+                found=f"{read.tokenizer.vocab:,} pieces of SHA-256 {read.tokenizer.sha256[:16]}...",
+                expected=f"the model's own {vocabulary.vocab:,}, of SHA-256 {vocabulary.sha256[:16]}...",
+            )
+        arrays = (read.ids, read.sentences, read.documents)
+        return ready(EncodedDocuments(*arrays, Marks.of(vocabulary), context, self.rules, read.sha256, read.unknown))
+
+    def notes(self, encoded: EncodedDocuments) -> list[str]:
+        """How much of the text the tokenizer does not know, where that is much."""
+        share = encoded.unknown / len(encoded)
+        told = f"{share:.1%} of the tokens of the training text are unknown: a larger tokenizer.vocab may know them"
+        return [told] if share > MUCH_UNKNOWN else []
+
+    def batches(self, encoded: EncodedDocuments, packed: bool, even: bool) -> PretrainingBatches:
+        """Pairs from all over the documents, words hidden anew in every epoch."""
+        return PretrainingBatches(encoded, self.recipe.train.seed, self.recipe.train.batch_tokens, packed, even)
+
+    def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
+        """The loss of masked words and of pairs."""
+        read = torch.compile(model, dynamic=not packed) if self.recipe.train.compile else model
+        return partial(OBJECTIVES[self.recipe.task.objective], model, read=read)
+
+    @staticmethod
+    def speaker(
+        model: Any,
+        config: BertConfig,
+        vocabulary: WordPieces,
+        decode: SentenceConfig | None,
+        device: torch.device,
+        notes: tuple[str, ...] = (),
+    ) -> Reader:
+        """The model with its tokenizer, ready to give vectors, as its folder says where it does, and to fill gaps."""
+        return Reader(model, vocabulary, device, notes, **dict(decode or ()))
+
+    def loss(self, speaker: Reader, encoded: EncodedDocuments) -> float:
+        """The sum of the two mean losses on held-out text, where the same words are hidden each time."""
+        return judged(speaker.model, encoded, speaker.device, self.recipe.train.batch_tokens).loss
+
+    def evaluate(
+        self,
+        speaker: Reader,
+        read: Prose | Tokens,
+        encoded: EncodedDocuments,
+        loss: float,
+        step: int,
+        split: Split,
+        beams: int | None = None,
+        progress: Progress | None = None,
+    ) -> Evaluated:
+        """How many hidden words and pairs the model tells, and its perplexity for the words."""
+        found = judged(speaker.model, encoded, speaker.device, self.recipe.train.batch_tokens)
+        words, pairs = f"words:{found.hidden}|share:{self.rules.hidden:g}", f"pairs:{found.pairs}"
+        scores = [
+            Score("masked_accuracy", 100 * found.right / max(1, found.hidden), words),
+            Score("masked_perplexity", found.perplexity, words),
+        ]
+        if found.pairs:
+            scores.insert(1, Score("next_sentence_accuracy", 100 * found.right_pairs / found.pairs, pairs))
+        return Evaluated(step, split, loss, tuple(scores), self._samples(speaker, encoded, step), 0)
+
+    def _samples(self, reader: Reader, encoded: EncodedDocuments, step: int) -> tuple[tuple[str, str, str], ...]:
+        """Beginnings of pairs with hidden words, what these are, and what the model says."""
+        count = min(self.recipe.train.samples, encoded.cells)
+        cells = np.array(sorted(random.Random(step).sample(range(encoded.cells), count)), dtype=np.int64)
+        if not count:
+            return ()
+        built = encoded.build(0, 0, cells)
+        batch = padded_batch(built, cells, np.arange(count), encoded.marks)
+        told, _ = guesses(reader.model, batch.to(reader.device))
+        rows, columns = np.nonzero(built.hidden)
+        found: list[tuple[str, str, str]] = []
+        for row in range(count):
+            some = [place for place, at in enumerate(rows) if at == row and columns[place] < MOST_SHOWN]
+            right = [int(built.ids[row, columns[place]]) for place in some]
+            shown = built.shown[row, : min(int(built.lengths[row]), MOST_SHOWN)].tolist()
+            given, hidden, said = map(reader.tokenizer.pieces, (shown, right, [told[at] for at in some]))
+            found.append((spelled(given), " ".join(hidden), " ".join(said)))
+        return tuple(found)
+
+    def example(self, sample: tuple[str, str, str]) -> None:
+        """None: words are hidden in a sample, and others replaced."""
+        return
+
+    def examples(self, split: Split) -> Iterator[Example]:
+        """The first sentences of the documents of a split."""
+        read = self.read(split)
+        if isinstance(read, Tokens):
+            firsts = zip(read.sentences[read.documents[:-1]], read.sentences[read.documents[:-1] + 1], strict=True)
+            return (Example(spelled(read.tokenizer.pieces(read.ids[a:b].tolist())), None, "") for a, b in firsts)
+        return (Example(document[0], None, "") for document in read.documents)
+
+    def next(self, folder: Path, test: Evaluated | None) -> list[str]:
+        """To fill gaps, and to get vectors."""
+        run = shlex.quote(str(folder))
+        return [
+            f"heedful fill {run} {shlex.quote('This module provides a [MASK] interface.')}",
+            f"heedful eval {run} --split valid",
+        ]
+
+
+def spelled(pieces: list[str]) -> str:
+    """Pieces as a text in which special tokens can be seen."""
+    return " ".join(pieces).replace(f" {PREFIX}", "")

@@ -1,0 +1,86 @@
+"""What recipes of several tasks share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from heedful.config import Config, FieldError
+from heedful.data.formats.sources import Name
+from heedful.data.tokenizers.tokenizer import Bpe, Characters, Unigram, WholeWords, WordPiece
+from heedful.training.configs import TrainConfig
+
+TokenizerConfig = Annotated[Bpe | WordPiece | Unigram | Characters | WholeWords, Field(discriminator="kind")]
+
+
+class Recipe(Config):
+    """Everything that decides a run, as one typed, frozen value; each task has a class of its own."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def task(self) -> Any:
+            """What is learned."""
+
+        @property
+        def start(self) -> Any:
+            """The model to begin from, if any."""
+
+        @property
+        def data(self) -> Any:
+            """What it is learned from."""
+
+        @property
+        def model(self) -> Any:
+            """What is trained."""
+
+        @property
+        def train(self) -> Any:
+            """How it is trained."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How many numbers are trained, as far as it can be known before the data are read."""
+
+
+class Start(Config):
+    """A trained model of the same task to begin from: its weights, and its tokenizer, words or image sizes."""
+
+    folder: Name = Field(
+        description="a run or a model of Heedful's; of a run also a checkpoint, as RUN/checkpoints/best"
+    )
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+        return Path(self.folder)
+
+
+def packs(train: TrainConfig, model: Any) -> TrainConfig:
+    """Refuse packed batches for a model that cannot read them; there is none to ask where it has mistakes itself."""
+    if train.batch_examples is not None:
+        raise FieldError("in this task a batch is as large as batch_tokens says; leave this out", "batch_examples")
+    if train.batching == "packed" and model is not None and not model.packs:
+        raise FieldError(
+            f"{with_article(model.kind)} cannot read texts that lie end to end in one row; write batching: padded",
+            "batching",
+        )
+    return train
+
+
+def with_article(kind: str) -> str:
+    """A kind of model as a sentence names it, by how it is said aloud."""
+    return f"{'an' if kind.startswith(('a', 'e', 'i', 'o', 'rnn', 'x')) else 'a'} {kind}"
+
+
+def require_room(given: int | None, tokens: int) -> None:
+    """Refuse a vocabulary that the tokenizer may not fit into."""
+    if given is not None and given < tokens:
+        raise ValueError(
+            f"model.vocab is {given}, but the tokenizer may have {tokens} tokens; "
+            "leave model.vocab out to follow the tokenizer"
+        )

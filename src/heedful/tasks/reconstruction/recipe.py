@@ -1,0 +1,63 @@
+"""The recipe of autoencoders."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from heedful.config import Config, FieldError
+from heedful.data.embedded import Digits
+from heedful.data.images.sources import ArrayImages, CsvImages, IdxImages, ImageFolders
+from heedful.models.autoencoder.config import AutoencoderConfig
+from heedful.tasks.recipe_parts import Recipe, Start, packs
+from heedful.training.configs import TrainConfig
+
+ImagesConfig = Annotated[IdxImages | ImageFolders | ArrayImages | CsvImages | Digits, Field(discriminator="kind")]
+
+
+class ReconstructionTask(Config):
+    """What is learned: an image from itself, or from what noise has left of it."""
+
+    kind: Literal["reconstruction"] = "reconstruction"
+    noise: float = Field(
+        0.0, ge=0, le=100, description="deviation of what is added to each pixel, fresh in every epoch; 0: none"
+    )
+    clip: tuple[float, float] | None = Field((0.0, 1.0), description="bounds that noisy pixels are cut to; null: none")
+
+    @field_validator("clip")
+    @classmethod
+    def _in_order(cls, clip: tuple[float, float] | None) -> tuple[float, float] | None:
+        if clip is not None and clip[0] >= clip[1]:
+            written = [clip[1], clip[0]] if clip[0] > clip[1] else [0.0, 1.0]
+            raise ValueError(f"the first bound must be below the second; write clip: {written}")
+        return clip
+
+
+class ReconstructionRecipe(Recipe):
+    """A whole experiment with an autoencoder: images, and the layers that make them again."""
+
+    task: ReconstructionTask = ReconstructionTask()
+    start: Start | None = Field(None, description="the model to begin from; null: weights are random")
+    data: ImagesConfig = Field(description="images, with or without labels")
+    model: AutoencoderConfig = Field(description="what is trained")
+    train: TrainConfig = Field(description="how it is trained")
+
+    @field_validator("train")
+    @classmethod
+    def _batches_are_images(cls, train: TrainConfig, info: ValidationInfo) -> TrainConfig:
+        if train.batch_examples is None:
+            raise FieldError("say how many images a batch has; 128, say", "batch_examples")
+        packs(train.model_copy(update={"batch_examples": None}), info.data.get("model"))
+        return train
+
+    @property
+    def images(self) -> int:
+        """How many images a batch has."""
+        assert self.train.batch_examples is not None
+        return self.train.batch_examples
+
+    @property
+    def size(self) -> int:
+        """How many numbers are trained."""
+        return self.model.parameters()

@@ -1,0 +1,170 @@
+"""Images made again from a code, as a job: pixels, the mean squared difference, and pictures of both."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from heedful.blocks.losses import Loss
+from heedful.data.formats.sources import Split
+from heedful.data.images.batches import EncodedImages, ImageBatches, encode_images
+from heedful.data.images.image_spec import Canvas
+from heedful.data.images.sources import Images, scaled
+from heedful.errors import UserError
+from heedful.models.autoencoder.config import AutoencoderConfig
+from heedful.models.autoencoder.layers import Conv, Dense
+from heedful.tasks.base import Evaluated, Job, Names, Progress
+from heedful.tasks.reconstruction.predictor import Noise, Painter, mean_loss, reconstruction_loss
+from heedful.tasks.reconstruction.recipe import ReconstructionRecipe, ReconstructionTask
+from heedful.training.metrics import Score
+
+WORTH_A_THREAD = 8_000_000  # multiplications in a step
+
+
+class ReconstructionJob(Job):
+    """Images from themselves, or from what noise has left of them."""
+
+    words: ClassVar = Names(
+        examples="images",
+        tokens="numbers in each",
+        too_long="images are too large",
+        blank="files beside the images are no pictures, and were left out",
+        learning="measuring the images",
+        encoding="laying out the pixels",
+        testing="making the {} set again",
+        sample=("image", "right", "made"),
+        counted="images",
+        loss="mean squared difference",
+    )
+    decoding: ClassVar = ReconstructionTask
+    searches: ClassVar = False
+    file: ClassVar = "images.json"
+
+    def __init__(self, recipe: ReconstructionRecipe) -> None:
+        self.recipe, self.decode = recipe, recipe.task
+        self.noise = Noise(recipe.task.noise, recipe.task.clip, recipe.train.seed)
+
+    def read(self, split: Split) -> Images:
+        """The images of a split."""
+        return self.recipe.data.read(split)
+
+    def learn(self, read: Images) -> Canvas:
+        """What the images are like."""
+        channels, rows, columns = read.pixels.shape[1:]
+        return Canvas((channels, rows, columns), read.names)
+
+    @staticmethod
+    def load(path: Path) -> Canvas:
+        """The same from a file."""
+        return Canvas.load(path)
+
+    @staticmethod
+    def open(text: str, where: str) -> Canvas:
+        """The same from a file's text."""
+        return Canvas.opened(text, where)
+
+    @staticmethod
+    def fitted(config: AutoencoderConfig, vocabulary: Canvas, where: str) -> AutoencoderConfig:
+        """The settings of the model, if it reads images of this size."""
+        image = vocabulary.image
+        wanted: tuple[tuple[int, ...], ...] = (image, (math.prod(image),))
+        if config.input not in wanted:
+            raise UserError(
+                "the model does not fit the images",
+                where=f"{where}.input",
+                found=f"{list(config.input)}, but the images are of {' x '.join(map(str, image))}",
+                expected=f"{list(image)}, or {list(wanted[1])} for each as one vector",
+                todo="change model.input and the width of the decoder's last layer, or scale the images",
+            )
+        return config
+
+    def encode(self, read: Images, vocabulary: Canvas) -> EncodedImages:
+        """Pixels as they are."""
+        vocabulary.require(read.pixels, "the data")
+        return encode_images(read)
+
+    def batches(self, encoded: EncodedImages, packed: bool, even: bool) -> ImageBatches:
+        """So many images at a time."""
+        return ImageBatches(encoded, self.recipe.train.seed, self.recipe.images)
+
+    @property
+    def records(self) -> bool:
+        """Every network of layers is small."""
+        return True
+
+    def threads(self, model: Any, cores: int) -> int:
+        """One for every few million multiplications of a step."""
+        config: AutoencoderConfig = self.recipe.model
+        return max(1, min(cores, config.products * self.recipe.images // WORTH_A_THREAD))
+
+    def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
+        """The mean squared difference of the pixels."""
+        whole = torch.compile(model) if self.recipe.train.compile else model
+        return partial(reconstruction_loss, whole, noise=self.noise)
+
+    @staticmethod
+    def speaker(
+        model: Any,
+        config: AutoencoderConfig,
+        vocabulary: Canvas,
+        decode: ReconstructionTask,
+        device: torch.device,
+        notes: tuple[str, ...] = (),
+    ) -> Painter:
+        """The model, ready to make images."""
+        return Painter(model, vocabulary, Noise(decode.noise, decode.clip), device, notes)
+
+    def loss(self, speaker: Painter, encoded: EncodedImages) -> float:
+        """The mean squared difference a pixel."""
+        return mean_loss(speaker.model, encoded, self.noise, speaker.device)
+
+    def evaluate(
+        self,
+        speaker: Painter,
+        read: Images,
+        encoded: EncodedImages,
+        loss: float,
+        step: int,
+        split: Split,
+        beams: int | None = None,
+        progress: Progress | None = None,
+    ) -> Evaluated:
+        """How much of what tells the images apart is made again; pictures say the rest."""
+        spread = float(scaled(read.pixels).var(0, dtype=np.float64).mean())
+        explained = 100 * (1 - loss / spread) if spread else 0.0
+        how = f"images:{len(encoded)}|noise:{self.noise.deviation:g}|of:variance"
+        return Evaluated(step, split, loss, (Score("explained", explained, how),), (), 0)
+
+    @property
+    def validates(self) -> bool:
+        """Whether there are images of their own to watch progress on; else those of the test serve."""
+        return self.recipe.data.valid is not None
+
+    def in_words(self, loss: float) -> str:
+        """The mean squared difference a pixel."""
+        return f"mean squared difference {loss:.4f}"
+
+    def remarks(self, result: Evaluated) -> list[str]:
+        """That a model which has learned nothing may have died."""
+        if result.scores[0].value > 0:
+            return []
+        ends = [layer.activation for layer in self.recipe.model.decoder if isinstance(layer, Dense | Conv)]
+        if ends[-1:] == ["relu"]:
+            return [
+                "no better than the mean image: the last layer has a ReLU, which may give nothing but zeros, and then "
+                "nothing is learned; try another train.seed, or activation: sigmoid"
+            ]
+        return ["no better than the mean image: try another learning rate or train.seed, or train for longer"]
+
+    def next(self, folder: Path, test: Evaluated | None) -> list[str]:
+        """To make images again, and to see where they lie."""
+        name = shlex.quote(str(folder))
+        verb = "denoise" if self.noise.deviation else "reconstruct"
+        return [f"heedful {verb} {name} -o grid.png", f"heedful figure maps model={name}"]

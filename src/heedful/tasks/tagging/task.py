@@ -1,0 +1,132 @@
+"""Words with a tag each as a job: sentences of words, F1 of the chunks that tags mark, or accuracy of the tags."""
+
+from __future__ import annotations
+
+import random
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from heedful.blocks.losses import Loss
+from heedful.data.formats.conll import Sentences, chunks, marks_chunks
+from heedful.data.formats.sources import Split
+from heedful.data.labelled.tagged import EncodedTags, TagBatches, encode_tags
+from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.models.heads.config import TaggerConfig
+from heedful.tasks.base import Evaluated, Example, Names, Progress
+from heedful.tasks.finetuning.task import FinetuningJob
+from heedful.tasks.tagging.predictor import Marker, mean_loss, tag_loss
+from heedful.training.span_metrics import tag_scores
+
+
+class TaggingJob(FinetuningJob):
+    """The tag of each word of a sentence."""
+
+    words: ClassVar = Names(
+        examples="sentences",
+        tokens="tokens",
+        too_long="sentences are too long",
+        blank="sentences have no words and were left out",
+        learning="getting the tokenizer ready",
+        encoding="turning words into tokens",
+        testing="tagging the {} set",
+        sample=("sentence", "marked", "found"),
+        counted="words",
+    )
+    decoding: ClassVar = None
+    searches: ClassVar = False
+
+    def read(self, split: Split) -> Sentences:
+        """The sentences of a split."""
+        found: Sentences = self.recipe.data.read(split)
+        return found
+
+    def texts(self, read: Sentences) -> list[str]:
+        """Sentences with a space between words."""
+        return [" ".join(sentence.words) for sentence in read.sentences]
+
+    def encode(self, read: Sentences, vocabulary: WordPieces) -> EncodedTags:
+        """Words as numbers, sentences that are too long in windows."""
+        return encode_tags(read.sentences, vocabulary, self.recipe.model.labels, self.recipe.model.context)
+
+    def notes(self, encoded: EncodedTags) -> list[str]:
+        """How the run begins, and which words are not read to their end."""
+        told = f"{encoded.cut:,} words have more pieces than fit into {encoded.context} tokens: their ends are cut"
+        return [*self.began, *([told] if encoded.cut else [])]
+
+    def batches(self, encoded: EncodedTags, packed: bool, even: bool) -> TagBatches:
+        """Sentences of like lengths, a row each; or end to end, whatever their lengths."""
+        train = self.recipe.train
+        return TagBatches(encoded, train.seed, train.batch_tokens, train.batch_examples, packed)
+
+    def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
+        """Cross-entropy of the tags."""
+        return partial(tag_loss, model)
+
+    @staticmethod
+    def speaker(
+        model: Any,
+        config: TaggerConfig,
+        vocabulary: WordPieces,
+        decode: None,
+        device: torch.device,
+        notes: tuple[str, ...] = (),
+    ) -> Marker:
+        """The model with its tokenizer, ready to tag."""
+        return Marker(model, vocabulary, device, config.labels or (), config.context, notes)
+
+    def loss(self, speaker: Marker, encoded: EncodedTags) -> float:
+        """The mean loss a word."""
+        return mean_loss(speaker.model, encoded, speaker.device)
+
+    def evaluate(
+        self,
+        speaker: Marker,
+        read: Sentences,
+        encoded: EncodedTags,
+        loss: float,
+        step: int,
+        split: Split,
+        beams: int | None = None,
+        progress: Progress | None = None,
+    ) -> Evaluated:
+        """Scores of chunks or of tags, in training without those of each tag, and a few sentences with their tags."""
+        found, right = speaker.tags(encoded), [sentence.tags for sentence in read.sentences]
+        rows = random.Random(step).sample(range(len(right)), min(self.recipe.train.samples, len(right)))
+        words = [sentence.words for sentence in read.sentences]
+        told = listed if marks_chunks(speaker.labels) else beside
+        samples = tuple(
+            (" ".join(words[row]), told(words[row], right[row]), told(words[row], found[row])) for row in rows
+        )
+        scores = tag_scores(found, right, speaker.labels, each=beams is None)
+        return Evaluated(step, split, loss, scores, samples, 0)
+
+    def examples(self, split: Split) -> Iterator[Example]:
+        """The sentences of a split."""
+        sentences = self.read(split).sentences
+        return (Example(" ".join(one.words), None, listed(one.words, one.tags)) for one in sentences)
+
+    @property
+    def metric(self) -> str:
+        """F1 of chunks, or accuracy where tags mark none."""
+        labels = self.recipe.model.labels
+        return "f1" if labels is None or marks_chunks(labels) else "accuracy"
+
+    def next(self, folder: Path, test: Evaluated | None) -> list[str]:
+        """To tag texts of one's own, and to look at others."""
+        name = shlex.quote(str(folder))
+        return [f"heedful tag {name} 'Ada Lovelace was born in London.'", f"heedful eval {name} --split valid"]
+
+
+def listed(words: Sequence[str], tags: Sequence[str]) -> str:
+    """What tags mark, as a sample shows it."""
+    return "; ".join(f"{kind} {' '.join(words[start:end])}" for start, end, kind in chunks(tags)) or "nothing"
+
+
+def beside(words: Sequence[str], tags: Sequence[str]) -> str:
+    """Words with their tags, as a sample shows them."""
+    return " ".join(f"{word}/{tag}" for word, tag in zip(words, tags, strict=True))

@@ -1,0 +1,82 @@
+"""The recipe of texts with a class each, told from their words alone, without a trained encoder."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from heedful.config import Config, FieldError
+from heedful.data.embedding_init import EmbeddingInit
+from heedful.data.trees.treebank import WordsConfig
+from heedful.errors import UserError
+from heedful.models.conv_classifier.config import ConvClassifierConfig
+from heedful.tasks.classification.recipe import ClassesConfig
+from heedful.tasks.recipe_parts import Recipe, Start
+from heedful.training.configs import TrainConfig
+
+
+class CharactersConfig(Config):
+    """Each character is a token; those that are not known are one."""
+
+    kind: Literal["characters"] = "characters"
+    lowercase: bool = Field(True, description="make texts lower case first")
+    at_least: int = Field(1, ge=1, description="times a character must stand in the training data")
+
+
+class TextClassificationTask(Config):
+    """What is learned: the class of a text, or of a pair of texts, from its words."""
+
+    kind: Literal["text_classification"] = "text_classification"
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of probability spread over all classes")
+    metric: Literal["accuracy", "f1", "matthews"] = Field(
+        "accuracy", description="the score that tells which checkpoint is the best"
+    )
+
+
+class TextClassificationRecipe(Recipe):
+    """A whole experiment with texts that have a class each, and word vectors to begin from."""
+
+    task: TextClassificationTask = TextClassificationTask()
+    start: Start | None = Field(None, description="the model to begin from; null: weights are random")
+    data: ClassesConfig = Field(description="texts and their labels")
+    tokenizer: Annotated[WordsConfig | CharactersConfig, Field(discriminator="kind")] = Field(
+        WordsConfig(), description="what a text is cut into"
+    )
+    embedding_init: EmbeddingInit | None = Field(None, description="word vectors to begin from; null: drawn by chance")
+    model: ConvClassifierConfig = Field(ConvClassifierConfig(), description="what is trained")
+    train: TrainConfig = Field(description="how it is trained")
+
+    @field_validator("train")
+    @classmethod
+    def _batches_can_be_read(cls, train: TrainConfig) -> TrainConfig:
+        if train.compile:
+            raise FieldError("texts have too many lengths to be compiled; write compile: false", "compile")
+        if train.batching == "packed":
+            raise FieldError("filters would look from one text into the next; write batching: padded", "batching")
+        return train
+
+    @model_validator(mode="after")
+    def _parts_fit_together(self) -> Self:
+        if self.embedding_init is not None and self.tokenizer.kind == "characters":
+            raise FieldError("characters have no word vectors; leave this out, or cut into words", "embedding_init")
+        return self
+
+    @model_validator(mode="after")
+    def _learns_what_it_draws(self) -> Self:
+        if self.model.freeze and self.embedding_init is None and self.start is None:
+            raise FieldError(
+                "vectors drawn by chance must be learned; name a file under embedding_init, or write freeze: false",
+                "model",
+                "freeze",
+            )
+        return self
+
+    @property
+    def size(self) -> int:
+        """How many numbers there are, as far as it can be known before the data are read."""
+        return self.model.parameters(self.model.vocab or 0)
+
+    def missing(self) -> list[UserError]:
+        """What is wrong with the file of word vectors."""
+        return self.embedding_init.missing() if self.embedding_init is not None else []

@@ -1,0 +1,335 @@
+"""Translation: a target sentence from a source sentence.
+
+B batch, S source positions, T target positions, D width, V vocabulary, L longest path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from heedful.blocks.layouts import Layout, Packed, Padded
+from heedful.blocks.losses import Loss, projected_cross_entropy
+from heedful.blocks.taps import taps, watch, watched
+from heedful.data.pairs.batches import Batch, Encoded, PackedBatch, PairBatch
+from heedful.data.tokenizers.tokenizer import Tokenizer, several
+from heedful.decode.graphs import Graphs
+from heedful.decode.rules import Begins, Never, Rule, Temperature, TopK, TopP
+from heedful.decode.search import Paths, Search, beam, drain, greedy, sample
+from heedful.errors import UserError
+
+BATCH_TOKENS = 16384  # source tokens, hypotheses counted, that are decoded together
+MULTIPLE = 16  # sources are padded to it, so that few shapes occur
+
+
+class Translating(Protocol):
+    """What a translation model offers; see `models/transformer/model.py`."""
+
+    tokens: Any
+
+    def read(self, source: Tensor, target: Tensor, layout: Layout | None = None, /) -> Tensor: ...
+
+
+class Exploring(Protocol):
+    """What a translation model offers that chooses where to look; see `models/seq2seq/model.py`."""
+
+    tokens: Any
+    looks_ahead: bool  # whether a choice has part in later tokens too
+
+    def explore(self, source: Tensor, target: Tensor, layout: Layout | None = None, /) -> tuple[Tensor, Tensor]: ...
+
+
+def translation_loss(model: Translating, batch: Batch, label_smoothing: float = 0.0) -> Loss:
+    """Cross-entropy of every target token given the source and the target tokens before it."""
+    if isinstance(batch, PackedBatch):
+        source, target = batch.source.shape[1], batch.target.shape[1]
+        layout: Layout = Packed.of(batch.source_lengths, batch.target_lengths, source, target, batch.longest)
+        given, wanted = batch.target, batch.labels
+    else:
+        layout = Padded(batch.source_real, gaps=False)
+        given, wanted = batch.target[:, :-1], batch.target[:, 1:]
+    x = model.read(batch.source, given, layout)  # (B, T, D)
+    return projected_cross_entropy(
+        x.flatten(0, 1), model.tokens.weight, wanted.flatten(), label_smoothing, ignore=Tokenizer.pad
+    )
+
+
+def reinforced_translation_loss(model: Exploring, batch: PairBatch, label_smoothing: float = 0.0) -> Loss:
+    """The same for a decoder that chooses by chance where to look (Xu et al., 2015).
+
+    The choices s learn by REINFORCE to raise L = sum_s p(s) log p(target | s), a lower bound of log p(target): each is
+    made likelier by as much as the tokens that it has part in turn out better than their baseline, the mean of the
+    other sentences at that place, which does not depend on the choice, so that the gradient is right on average.
+    """
+    given, wanted = batch.target[:, :-1], batch.target[:, 1:]
+    x, chosen = model.explore(batch.source, given, Padded(batch.source_real, gaps=False))  # (B, T, D), (B, T)
+    loss = projected_cross_entropy(
+        x.flatten(0, 1), model.tokens.weight, wanted.flatten(), label_smoothing, ignore=Tokenizer.pad
+    )
+    real = wanted != Tokenizer.pad  # (B, T)
+    with torch.no_grad():
+        wide = torch.promote_types(x.dtype, torch.float32)
+        logs = model.tokens.logits(x).log_softmax(-1, wide).gather(-1, wanted[:, :, None]).squeeze(-1)  # (B, T)
+        reward = advantage(logs * real, real)  # (B, T)
+        if model.looks_ahead:
+            later = torch.ones(2 * wanted.shape[1:], device=x.device).triu()  # (T, T)
+            reward = (reward[:, None] * later).sum(2)  # a choice has part in all tokens from its own on
+    return replace(loss, total=loss.total - (chosen * reward * real).sum())
+
+
+def advantage(rewards: Tensor, real: Tensor) -> Tensor:
+    """How much better each reward (B, T) is than the mean of the other rows' in its column, or of all of theirs."""
+    others = real.sum(0) - real.int()  # (B, T)
+    mean = (rewards.sum(0) - rewards) / others.clamp(min=1)  # (B, T)
+    every = (real.sum() - real.sum(1, keepdim=True)).clamp(min=1)  # (B, 1)
+    instead = (rewards.sum() - rewards.sum(1, keepdim=True)) / every  # (B, 1), where no other row is as long
+    return torch.where(real, rewards - torch.where(others > 0, mean, instead), 0.0)  # (B, T)
+
+
+@torch.inference_mode()
+def perplexity_loss(model: Translating, encoded: Encoded, device: torch.device, batch_tokens: int) -> float:
+    """The mean loss a target token over a whole set, without label smoothing."""
+    total, count = 0.0, 0
+    for batch in encoded.in_order(batch_tokens):
+        loss = translation_loss(model, batch.to(device))
+        total, count = total + loss.plain.item(), count + batch.tokens
+    return total / count
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Where the decoder looked: each row is a target piece, each column a source piece, rows sum to one."""
+
+    source: list[str]
+    target: list[str]
+    weights: Tensor  # (T, S)
+    layer: int  # the decoder's layer they are from, the first being 1
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One translation: its text, log p(target | source), the same after the length penalty, and its token ids."""
+
+    text: str
+    log_probability: float
+    score: float
+    ids: list[int]
+    complete: bool  # whether it ended by itself, not at the limit
+
+
+@dataclass
+class Translator:
+    """A model with its tokenizer, ready to translate."""
+
+    model: Any  # a module that is Translating
+    tokenizer: Tokenizer
+    context: int
+    device: torch.device
+    beams: int = 4
+    length_penalty: float = 1.0
+    max_length: int | None = None
+    notes: tuple[str, ...] = ()  # what whoever loads it should know
+    graphs: Graphs | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.model.to(self.device).eval()
+        self.graphs = Graphs(self.model) if self.device.type == "cuda" else None
+
+    def translate(self, texts: Sequence[str], beams: int | None = None) -> list[str]:
+        """The best translation of each text."""
+        return [found[0].text for found in self.search(texts, beams=beams)]
+
+    def search(
+        self,
+        texts: Sequence[str],
+        beams: int | None = None,
+        top: int = 1,
+        progress: Callable[[int], None] | None = None,
+    ) -> list[list[Translation]]:
+        """The `top` best translations of each text by beam search, best first; with one beam, greedily."""
+        width = self.beams if beams is None else beams
+        if not 1 <= top <= width:
+            raise ValueError(f"{width} beams cannot give {top} translations")
+
+        def begin(source: Tensor, real: Tensor, limit: Tensor, rows: list[int]) -> Search:
+            state, prefix = self._start(source, real)
+            if width == 1:
+                return greedy(self.model, state, prefix, limit, Tokenizer.eos, self._rules(), self._graphs())
+            return beam(
+                self.model, state, prefix, limit, Tokenizer.eos, width, top, self.length_penalty,
+                rules=self._rules(), graphs=self._graphs(),
+            )  # fmt: skip
+
+        return self._run(texts, begin, width, progress)
+
+    def sample(
+        self,
+        texts: Sequence[str],
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+        first: int = 0,
+        progress: Callable[[int], None] | None = None,
+    ) -> list[list[Translation]]:
+        """A translation of each text drawn by chance; text n of a seed gives the same, whatever else is in the batch.
+
+        `first` is the number of the first text, for texts that come in parts.
+        """
+        rules: list[Rule] = [*self._rules(), Temperature(temperature)]
+        rules += [] if top_k is None else [TopK(top_k)]
+        rules += [] if top_p is None else [TopP(top_p)]
+
+        def begin(source: Tensor, real: Tensor, limit: Tensor, rows: list[int]) -> Search:
+            state, prefix = self._start(source, real)
+            seeds = [(seed * 1_000_003 + first + row) % 2**63 for row in rows]
+            return sample(self.model, state, prefix, limit, Tokenizer.eos, seeds, rules, self._graphs())
+
+        return self._run(texts, begin, 1, progress)
+
+    @torch.inference_mode()
+    def steps(
+        self,
+        text: str,
+        beams: int,
+        top: int = 1,
+        length_penalty: float = 1.0,
+        limit: int | None = None,
+        begins: Sequence[int] = (),
+    ) -> Search:
+        """The beam search for the translation of one text, step by step, of at most `limit` tokens.
+
+        Every path begins with some tokens, where these are given.
+        """
+        source, real, most = self._batch(self._ids([text]))
+        limits = most if limit is None else most.clamp(max=limit)  # (1,)
+        rules = [*self._rules(), *([Begins(tuple(begins))] if begins else [])]
+        return beam(
+            self.model, *self._start(source, real), limits, Tokenizer.eos, beams, top, length_penalty,
+            rules=rules, graphs=self._graphs(),
+        )  # fmt: skip
+
+    def room(self, text: str) -> int:
+        """How many tokens the translation of a text has at the most."""
+        return int(self._limits(torch.tensor([len(ids) for ids in self._ids([text])])))
+
+    @torch.inference_mode()
+    def align(self, text: str, translation: Translation) -> Alignment:
+        """Where each piece of a translation looked: the attention of one layer to the source, averaged over its heads.
+
+        Of the layers, the one whose rows are sharpest (of the least entropy) is shown: it tells the most.
+        """
+        if not aligns(self.model):
+            raise UserError(
+                "this model does not look at the source while it writes",
+                found="a model without attention",
+                todo="leave the alignment out, or train with model.attention.score=additive",
+            )
+        ids = self._ids([text])[0]
+        given = torch.tensor([[Tokenizer.bos, *translation.ids]], device=self.device)[:, :-1]  # (1, T)
+        with watch(self.model, self.model.alignment) as seen:
+            self.model(given, self._start(torch.tensor([ids], device=self.device), None)[0])
+        # A recurrent decoder looks once a step, a Transformer's block once for all of them.
+        layers = [torch.cat(values, 2).float().mean(dim=(0, 1)) for values in seen.all.values()]  # (T, S) each
+        entropies = [float(torch.special.entr(weights).sum()) for weights in layers]
+        sharpest = entropies.index(min(entropies))
+        pieces = self.tokenizer.pieces
+        return Alignment(pieces(ids), pieces(translation.ids), layers[sharpest].cpu(), sharpest + 1)
+
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        """How many tokens each text has as the model reads it; more than `context` are too many."""
+        return [len(ids) + 1 for ids in self.tokenizer.ids(several(texts))]
+
+    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
+        found = [[*ids, Tokenizer.eos] for ids in self.tokenizer.ids(several(texts))]
+        for number, ids in enumerate(found):
+            if len(ids) > self.context:
+                raise TooLongError(number, len(ids), self.context)
+        return found
+
+    def _start(self, source: Tensor, real: Tensor | None) -> tuple[Any, Tensor]:
+        layout = None if real is None else Padded(real, gaps=False)
+        prefix = torch.full((len(source), 1), Tokenizer.bos, device=self.device)  # (B, 1)
+        return self.model.start(source, layout), prefix
+
+    def _graphs(self) -> Graphs | None:
+        """Captured steps, unless somebody watches: a graph neither hears taps nor forgets what an edit did."""
+        return None if watched(self.model) else self.graphs
+
+    def _rules(self) -> tuple[Rule, ...]:
+        return (Never((Tokenizer.pad, Tokenizer.unk, Tokenizer.bos)),)
+
+    @torch.inference_mode()
+    def _run(
+        self,
+        texts: Sequence[str],
+        begin: Callable[[Tensor, Tensor, Tensor, list[int]], Search],
+        width: int,
+        progress: Callable[[int], None] | None,
+    ) -> list[list[Translation]]:
+        ids = self._ids(texts)
+        found: dict[int, list[Translation]] = {}
+        for rows in _by_length(ids, BATCH_TOKENS // width):
+            paths = drain(begin(*self._batch([ids[row] for row in rows]), rows))
+            for row, translations in zip(rows, self._read(paths), strict=True):
+                found[row] = translations
+            if progress is not None:
+                progress(len(rows))
+        return [found[row] for row in range(len(texts))]
+
+    def _batch(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
+        """Texts side by side, (B, S), which of their places are real, (B, S), and the most to be written, (B,)."""
+        lengths = torch.tensor([len(row) for row in ids])  # (B,)
+        longest = min(-(-int(lengths.max()) // MULTIPLE) * MULTIPLE, self.context)
+        source = torch.full((len(ids), longest), Tokenizer.pad)  # (B, S)
+        for place, row in enumerate(ids):
+            source[place, : len(row)] = torch.tensor(row)
+        real = torch.arange(longest) < lengths[:, None]  # (B, S)
+        return source.to(self.device), real.to(self.device), self._limits(lengths)
+
+    def _limits(self, lengths: Tensor) -> Tensor:
+        """How many tokens are written to texts of some lengths (B,) at the most."""
+        limit = 2 * lengths + 16 if self.max_length is None else torch.full_like(lengths, self.max_length)
+        return limit.clamp(max=self.context - 1)  # (B,)
+
+    def _read(self, paths: Paths) -> Iterable[list[Translation]]:
+        parts = (paths.tokens, paths.lengths, paths.logs, paths.scores)
+        for tokens, lengths, logs, scores in zip(*(part.tolist() for part in parts), strict=True):
+            yield [
+                Translation(
+                    self.tokenizer.decode(ids[:length]), log, score, ids[:length], ids[length - 1] == Tokenizer.eos
+                )
+                for ids, length, log, score in zip(tokens, lengths, logs, scores, strict=True)
+            ]
+
+
+def aligns(model: nn.Module) -> bool:
+    """Whether a model has taps that show where it looks at the source."""
+    pattern = getattr(model, "alignment", "")
+    return any(fnmatchcase(name, pattern) for name in taps(model))
+
+
+class TooLongError(ValueError):
+    """A text that does not fit into the model: its number, its tokens, and how many fit."""
+
+    def __init__(self, number: int, tokens: int, context: int) -> None:
+        super().__init__(f"text {number + 1} has {tokens} tokens, but the model reads {context} at the most")
+        self.number, self.tokens, self.context = number, tokens, context
+
+
+def _by_length(ids: Sequence[Sequence[int]], budget: int) -> Iterable[list[int]]:
+    """Row numbers in groups of like length, the longest first, each within a budget of padded tokens."""
+    order = sorted(range(len(ids)), key=lambda row: (-len(ids[row]), row))
+    group: list[int] = []
+    for row in order:
+        if group and len(ids[group[0]]) * (len(group) + 1) > budget:
+            yield group
+            group = []
+        group.append(row)
+    if group:
+        yield group

@@ -1,0 +1,82 @@
+"""The recipe of translation."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, Tag, ValidationInfo, field_validator, model_validator
+
+from heedful.config import Config, FieldError, by_kind
+from heedful.data.embedded import NumberWords
+from heedful.data.formats.sources import Jsonl, ParallelFiles, Tsv
+from heedful.models.seq2seq.config import Seq2SeqConfig
+from heedful.models.transformer.config import TransformerConfig
+from heedful.tasks.recipe_parts import Recipe, Start, TokenizerConfig, packs, require_room
+from heedful.training.configs import TrainConfig
+
+PairsConfig = Annotated[ParallelFiles | Tsv | Jsonl | NumberWords, Field(discriminator="kind")]
+TranslatorConfig = Annotated[
+    Annotated[TransformerConfig, Tag("transformer")] | Annotated[Seq2SeqConfig, Tag("seq2seq")],
+    by_kind("transformer"),
+]
+
+
+class TranslationTask(Config):
+    """What is learned: the target sentence from the source sentence."""
+
+    kind: Literal["translation"] = "translation"
+    label_smoothing: float = Field(0.1, ge=0, lt=1, description="share of probability spread over all tokens")
+
+
+class DecodeConfig(Config):
+    """How translations are searched for when the model is evaluated or used."""
+
+    beams: int = Field(4, ge=1, le=1000, description="hypotheses kept at each step; 1: greedy search")
+    length_penalty: float = Field(1.0, ge=-10, le=10, description="above 0, a long translation is punished less")
+    max_length: int | None = Field(None, ge=1, description="longest translation in tokens; null: 2 x source + 16")
+
+
+class TranslationRecipe(Recipe):
+    """A whole experiment: task, data, tokenizer, model, training and decoding."""
+
+    task: TranslationTask = TranslationTask()
+    start: Start | None = Field(None, description="the model to begin from; null: weights are random")
+    data: PairsConfig = Field(description="texts and their translations")
+    tokenizer: TokenizerConfig = Field(description="how texts are cut into tokens")
+    model: TranslatorConfig = Field(TransformerConfig(), description="what is trained")
+    train: TrainConfig = Field(description="how it is trained")
+    decode: DecodeConfig = DecodeConfig()
+
+    @field_validator("train")
+    @classmethod
+    def _batches_can_be_read(cls, train: TrainConfig, info: ValidationInfo) -> TrainConfig:
+        model = info.data.get("model")
+        if train.compile and isinstance(model, Seq2SeqConfig) and model.hard:
+            raise FieldError("a model that draws where to look is not compiled; write compile: false", "compile")
+        if train.compile and isinstance(model, Seq2SeqConfig) and model.attention and model.attention.feed == "input":
+            raise FieldError(
+                "a decoder that looks before each step is a loop, compiled anew for each length of a target; "
+                "write compile: false, or model.attention.feed: output",
+                "compile",
+            )
+        return packs(train, model)
+
+    @model_validator(mode="after")
+    def _parts_fit_together(self) -> Self:
+        require_room(self.model.vocab, self.tokenizer.vocab)
+        return self
+
+    @model_validator(mode="after")
+    def _translations_fit(self) -> Self:
+        longest = self.decode.max_length
+        if longest is not None and longest > self.model.context:
+            raise ValueError(
+                f"decode.max_length is {longest}, but the model's context is {self.model.context}; "
+                f"write model.context: {longest}"
+            )
+        return self
+
+    @property
+    def size(self) -> int:
+        """How many numbers are trained, as far as it can be known before the data are read."""
+        return self.model.parameters(self.model.vocab or self.tokenizer.vocab)

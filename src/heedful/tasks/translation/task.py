@@ -1,0 +1,166 @@
+"""Translation as a job: pairs of texts, one tokenizer for both sides, BLEU, chrF and exact match."""
+
+from __future__ import annotations
+
+import math
+import random
+import shlex
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from heedful.blocks.losses import Loss
+from heedful.data.formats.sources import Examples, Split
+from heedful.data.pairs.batches import Batches, Encoded, encode
+from heedful.data.tokenizers.tokenizer import Tokenizer
+from heedful.models import build
+from heedful.models.heads.config import with_vocab
+from heedful.models.seq2seq.config import Seq2SeqConfig
+from heedful.models.transformer.config import TransformerConfig
+from heedful.tasks.base import Evaluated, Example, Job, Names, Progress
+from heedful.tasks.compiled import compiled
+from heedful.tasks.translation.predictor import (
+    Translator,
+    aligns,
+    perplexity_loss,
+    reinforced_translation_loss,
+    translation_loss,
+)
+from heedful.tasks.translation.recipe import DecodeConfig, TranslationRecipe
+from heedful.training.metrics import RUN, translation_scores
+
+
+class TranslationJob(Job):
+    """A target sentence from a source sentence."""
+
+    words: ClassVar = Names(
+        examples="pairs",
+        tokens="tokens",
+        too_long="pairs are longer than the model's context and were left out",
+        blank="pairs are blank on a side and were left out",
+        learning="training the tokenizer",
+        encoding="turning text into tokens",
+        testing="translating the {} set",
+        sample=("source", "reference", "translation"),
+    )
+    decoding: ClassVar = DecodeConfig
+    searches: ClassVar = True
+
+    def __init__(self, recipe: TranslationRecipe) -> None:
+        self.recipe, self.decode = recipe, recipe.decode
+
+    def read(self, split: Split) -> Examples:
+        """The pairs of a split."""
+        return self.recipe.data.read(split)
+
+    def learn(self, read: Examples) -> Tokenizer:
+        """The tokenizer of both sides."""
+        return Tokenizer.train(self.recipe.tokenizer, (text for pair in read.pairs for text in pair))
+
+    @staticmethod
+    def load(path: Path) -> Tokenizer:
+        """The tokenizer of a file."""
+        return Tokenizer.load(path)
+
+    @staticmethod
+    def open(text: str, where: str) -> Tokenizer:
+        """The tokenizer of a file's text."""
+        return Tokenizer(text, where)
+
+    def encode(self, read: Examples, vocabulary: Tokenizer) -> Encoded:
+        """Pairs as ids, those that are too long left out."""
+        return encode(read.pairs, vocabulary, self.recipe.model.context)
+
+    def batches(self, encoded: Encoded, packed: bool, even: bool) -> Batches:
+        """Pairs of like length side by side, or any pairs end to end."""
+        return Batches(encoded, self.recipe.train.seed, self.recipe.train.batch_tokens, packed, even)
+
+    def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
+        """The cross-entropy of the target, and, of a model that chooses where to look, how well it chose."""
+        smoothing, config = self.recipe.task.label_smoothing, self.recipe.model
+        if isinstance(config, Seq2SeqConfig) and config.hard:
+            return partial(reinforced_translation_loss, model, label_smoothing=smoothing)
+        learner: Any = compiled(model, dynamic=not packed) if self.recipe.train.compile else model
+        return partial(translation_loss, learner, label_smoothing=smoothing)
+
+    @staticmethod
+    def speaker(
+        model: Any,
+        config: TransformerConfig | Seq2SeqConfig,
+        vocabulary: Tokenizer,
+        decode: DecodeConfig,
+        device: torch.device,
+        notes: tuple[str, ...] = (),
+    ) -> Translator:
+        """The model with its tokenizer, ready to translate."""
+        settings = (decode.beams, decode.length_penalty, decode.max_length)
+        return Translator(model, vocabulary, config.context, device, *settings, notes=notes)
+
+    def loss(self, speaker: Translator, encoded: Encoded) -> float:
+        """The mean loss a target token."""
+        return perplexity_loss(speaker.model, encoded, speaker.device, self.recipe.train.batch_tokens)
+
+    def evaluate(
+        self,
+        speaker: Translator,
+        read: Examples,
+        encoded: Encoded,
+        loss: float,
+        step: int,
+        split: Split,
+        beams: int | None = None,
+        progress: Progress | None = None,
+    ) -> Evaluated:
+        """BLEU where it counts, chrF and exact match of the translations, and a few of them spread over the pairs."""
+        pairs = read.pairs
+        fits = [length <= speaker.context for length in speaker.lengths([pair.source for pair in pairs])]
+        texts = [pair.source for pair, fit in zip(pairs, fits, strict=True) if fit]
+        translations = iter(speaker.search(texts, beams, progress=progress))
+        found = [next(translations)[0].text if fit else "" for fit in fits]
+        references = [pair.target for pair in pairs]
+        shown = random.Random(step).sample(range(len(pairs)), min(self.recipe.train.samples, len(pairs)))
+        return Evaluated(
+            step,
+            split,
+            loss,
+            translation_scores(found, references),
+            tuple((pairs[row].source, references[row], found[row]) for row in shown),
+            fits.count(False),
+        )
+
+    def examples(self, split: Split) -> Iterator[Example]:
+        """The pairs of a split."""
+        return (Example(pair.source, None, pair.target) for pair in self.read(split).pairs)
+
+    @property
+    def metric(self) -> str:
+        """chrF."""
+        return "chrf"
+
+    def in_words(self, loss: float) -> str:
+        """The loss, and between how many tokens such a model seems to choose."""
+        perplexity = f"{math.exp(loss):.4f}" if loss < 100 else "beyond count"
+        return f"loss {loss:.5f}, perplexity {perplexity}"
+
+    def remarks(self, result: Evaluated) -> list[str]:
+        """Where BLEU has nothing to say, and what could not be read."""
+        told, values = [], {score.name: score.value for score in result.scores}
+        if "bleu" not in values:
+            told.append(f"BLEU is left out: it counts runs of {RUN} words, and most references have fewer")
+        elif values["bleu"] == 0:
+            told.append(f"BLEU is 0 where no run of {RUN} words matches: short lines are better judged by the others")
+        if result.unread:
+            told.append(f"{result.unread:,} sources are longer than the model's context: they count as empty lines")
+        return told
+
+    def next(self, folder: Path, test: Evaluated | None) -> list[str]:
+        """To translate, with a look at where the model looked, and to search more widely."""
+        run = shlex.quote(str(folder))
+        sample = test.samples[0][0] if test and test.samples else "some text"
+        with torch.device("meta"):  # what the model is made of, without its numbers
+            model = build(with_vocab(self.recipe.model, self.recipe.tokenizer.vocab))
+        told = [f"heedful translate {run} {shlex.quote(sample)}{' --align' * aligns(model)}"]
+        return [*told, f"heedful eval {run} --beams 4"] if test else told

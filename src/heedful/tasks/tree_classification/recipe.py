@@ -1,0 +1,52 @@
+"""The recipe of tree classification."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from heedful.config import Config, FieldError
+from heedful.data.trees.treebank import SentimentTrees, WordsConfig
+from heedful.models.tree_lstm.config import TreeLSTMConfig
+from heedful.tasks.recipe_parts import Recipe, Start, packs
+from heedful.training.configs import TrainConfig
+
+
+class TreeTask(Config):
+    """What is learned: the class of every node of a tree, from the words below it."""
+
+    kind: Literal["tree_classification"] = "tree_classification"
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of probability spread over all classes")
+
+
+class TreeRecipe(Recipe):
+    """A whole experiment on trees of words, of which every node gets a class; there is nothing to decode."""
+
+    task: TreeTask = TreeTask()
+    start: Start | None = Field(None, description="the model to begin from; null: weights are random")
+    data: SentimentTrees = Field(description="files of labelled trees, and word vectors")
+    tokenizer: WordsConfig = Field(WordsConfig(), description="which words are known")
+    model: TreeLSTMConfig = Field(TreeLSTMConfig(), description="what is trained")
+    train: TrainConfig = Field(description="how it is trained")
+
+    @field_validator("train")
+    @classmethod
+    def _batches_can_be_read(cls, train: TrainConfig, info: ValidationInfo) -> TrainConfig:
+        if train.compile:
+            raise FieldError("batches of trees have too many shapes to be compiled; write compile: false", "compile")
+        return packs(train, info.data.get("model"))
+
+    @model_validator(mode="after")
+    def _parts_fit_together(self) -> Self:
+        if self.model.classes != self.data.classes:
+            raise ValueError(
+                f"model.classes is {self.model.classes}, but data.classes is {self.data.classes}; "
+                f"write model.classes: {self.data.classes}"
+            )
+        return self
+
+    @property
+    def size(self) -> int:
+        """How many numbers are trained, as far as it can be known before the data are read."""
+        return self.model.parameters(self.model.vocab or 0)

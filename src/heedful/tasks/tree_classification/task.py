@@ -1,0 +1,171 @@
+"""Classes for the nodes of trees as a job: trees of words, word vectors to begin from, accuracy at the root."""
+
+from __future__ import annotations
+
+import random
+import shlex
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from heedful.blocks.losses import Loss
+from heedful.data.formats.sources import Split
+from heedful.data.tokenizers.words import Vectors, Words, folded, read_vectors
+from heedful.data.trees.batches import EncodedTrees, TreeBatches, encode_trees
+from heedful.data.trees.treebank import Trees
+from heedful.errors import UserError
+from heedful.files.reading import read_file
+from heedful.models.tree_lstm.config import TreeLSTMConfig
+from heedful.tasks.base import Evaluated, Job, Names, Progress
+from heedful.tasks.tree_classification.predictor import Judge, class_name, mean_loss, require_narrow, tree_loss
+from heedful.tasks.tree_classification.recipe import TreeRecipe
+from heedful.training.metrics import Score
+
+
+class TreeJob(Job):
+    """The class of every node of a tree."""
+
+    words: ClassVar = Names(
+        examples="trees",
+        tokens="words",
+        too_long="trees are too large",
+        blank="lines are blank and were left out",
+        learning="gathering the words",
+        encoding="turning words into numbers",
+        testing="judging the {} set",
+        sample=("sentence", "label", "judgement"),
+    )
+    decoding: ClassVar = None
+    searches: ClassVar = False
+
+    def __init__(self, recipe: TreeRecipe) -> None:
+        self.recipe, self.decode = recipe, None
+
+    def read(self, split: Split) -> Trees:
+        """The trees of a split, none wider than the model can take."""
+        read = self.recipe.data.read(split)
+        for number, tree in enumerate(read.trees, start=1):
+            require_narrow(tree, self.recipe.model, f"{self.recipe.data.file(split)}, tree {number}")
+        return read
+
+    def learn(self, read: Trees) -> Words:
+        """The words of the trees, and those that a vector is known for."""
+        texts = [[word for word in tree.words if word is not None] for tree in read.trees]
+        wanted = {folded(word, self.recipe.tokenizer.lowercase) for text in texts for word in text}
+        vectors = self._vectors(wanted, self.recipe.tokenizer.known)
+        words = Words.learn(self.recipe.tokenizer, texts, vectors.rows if vectors else ())
+        return words.beginning_from(vectors) if vectors else words
+
+    def _vectors(self, wanted: set[str], known: int) -> Vectors | None:
+        """The vectors that the recipe names, if it names any, as wide as the model needs them."""
+        path = self.recipe.data.vectors_file
+        if path is None:
+            return None
+        vectors = read_vectors(path, wanted, known)
+        if vectors.width != self.recipe.model.width:
+            raise UserError(
+                "the word vectors do not fit into the model",
+                where="model.width",
+                found=f"{self.recipe.model.width}, but {vectors.width} numbers a word in {path}",
+                expected="the same",
+                todo=f"write model.width: {vectors.width}",
+            )
+        return vectors
+
+    @staticmethod
+    def load(path: Path) -> Words:
+        """The words of a file."""
+        try:
+            return Words(read_file(path).decode(), str(path))
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"this list of words cannot be read: {error}", where=str(path)) from None
+
+    @staticmethod
+    def open(text: str, where: str) -> Words:
+        """The words of a file's text."""
+        return Words(text, where)
+
+    def begin(self, model: Any, vocabulary: Words) -> None:
+        """Put in the word vectors that are known, which are those that the words were gathered with."""
+        vectors = self._vectors(set(vocabulary.words), 0)
+        if vectors is not None:
+            if vocabulary.vectors not in (None, sha256 := vectors.sha256(vocabulary)):
+                raise UserError(
+                    "these are not the word vectors that the run began with",
+                    where=str(self.recipe.data.vectors_file),
+                    found=f"vectors of SHA-256 {sha256[:16]}...",
+                    expected=f"vectors of SHA-256 {vocabulary.vectors[:16]}...",
+                    todo="put the former file back, or begin anew with another --run",
+                )
+            table, found = map(torch.from_numpy, vectors.table(vocabulary))
+            weight = model.tokens.weight
+            with torch.no_grad():
+                weight[: len(table)][found.to(weight.device)] = table[found].to(weight)
+
+    def encode(self, read: Trees, vocabulary: Words) -> EncodedTrees:
+        """Trees as numbers."""
+        return encode_trees(read.trees, vocabulary)
+
+    def batches(self, encoded: EncodedTrees, packed: bool, even: bool) -> TreeBatches:
+        """Trees of like depth, level by level."""
+        return TreeBatches(encoded, self.recipe.train.seed, self.recipe.train.batch_tokens)
+
+    def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
+        """The cross-entropy of the class of every node."""
+        return partial(tree_loss, model, label_smoothing=self.recipe.task.label_smoothing)
+
+    @staticmethod
+    def speaker(
+        model: Any,
+        config: TreeLSTMConfig,
+        vocabulary: Words,
+        decode: None,
+        device: torch.device,
+        notes: tuple[str, ...] = (),
+    ) -> Judge:
+        """The model with its words, ready to judge."""
+        return Judge(model, vocabulary, device, notes)
+
+    def loss(self, speaker: Judge, encoded: EncodedTrees) -> float:
+        """The mean loss a labelled node."""
+        return mean_loss(speaker.model, encoded, speaker.device)
+
+    def evaluate(
+        self,
+        speaker: Judge,
+        read: Trees,
+        encoded: EncodedTrees,
+        loss: float,
+        step: int,
+        split: Split,
+        beams: int | None = None,
+        progress: Progress | None = None,
+    ) -> Evaluated:
+        """Accuracy of whole sentences, of their side, and of all nodes, and a few sentences."""
+        found, classes = speaker.accuracy(encoded), self.recipe.data.classes
+        counts = (
+            ("accuracy", found.root, f"classes:{classes}|trees:{found.root[1]}"),
+            ("binary_accuracy", found.binary, f"classes:2|middle:left out|trees:{found.binary[1]}"),
+            ("node_accuracy", found.nodes, f"classes:{classes}|nodes:{found.nodes[1]}"),
+        )
+        scores = tuple(Score(name, 100 * right / max(1, all_), how) for name, (right, all_), how in counts)
+        rows = random.Random(step).sample(range(len(read.trees)), min(self.recipe.train.samples, len(read.trees)))
+        shown = [read.trees[row] for row in rows]
+        samples = tuple(
+            (tree.text, class_name(tree.labels[-1], classes), class_name(judged.label, classes))
+            for tree, judged in zip(shown, speaker.judge(shown), strict=True)
+        )
+        return Evaluated(step, split, loss, scores, samples, 0)
+
+    @property
+    def metric(self) -> str:
+        """The accuracy of whole sentences."""
+        return "accuracy"
+
+    def next(self, folder: Path, test: Evaluated | None) -> list[str]:
+        """To judge sentences of one's own, and to look at others."""
+        name = shlex.quote(str(folder))
+        return [f"heedful judge {name} '(2 (2 not) (2 (2 so) (2 bad)))' --nodes", f"heedful eval {name} --split valid"]
