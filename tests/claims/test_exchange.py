@@ -1,6 +1,6 @@
 """Checkpoints as the lectures load them, and the sizes of the published ones.
 
-`hf/checkpoint/` was written by TensorFlow 2.21 with the names of the original program: two blocks of width 8, both
+`hub/checkpoint/` was written by TensorFlow 2.21 with the names of the original program: two blocks of width 8, both
 heads, some of what the optimizer remembers. `as_tensorflow_reads.safetensors` is what TensorFlow itself reads of it.
 """
 
@@ -25,7 +25,7 @@ from heedful.models.bert.config import SIZES, BertConfig
 from heedful.models.bert.model import Bert
 from tolerance import close
 
-FOLDER = Path(__file__).parents[1] / "hf" / "checkpoint"
+FOLDER = Path(__file__).parents[1] / "hub" / "checkpoint"
 
 
 @pytest.mark.claim("M21")

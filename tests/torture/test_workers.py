@@ -155,7 +155,7 @@ def assert_goes_on(trial: Trial, whole: Trial) -> None:
     assert_same(trial.run, whole.run)
 
 
-@pytest.mark.skipif(not FULL, reason="takes the 45 seconds of patience; tests/data/test_feed.py has less of it")
+@pytest.mark.skipif(not FULL, reason="takes the 45 seconds of patience; tests/data/test_workers.py has less of it")
 def test_a_worker_that_is_frozen_ends_the_run_within_a_minute(far: Trial, tmp_path: Path) -> None:
     with counted("worker frozen") as row:
         frozen = []

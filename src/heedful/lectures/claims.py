@@ -68,8 +68,8 @@ POSITIONS_PAGE, NEXT_PAGE = "tests/explore/test_positions.py", "tests/explore/te
 MAP_PAGE, BEAM_PAGE = "tests/explore/test_map.py", "tests/explore/test_beam.py"
 # Tests beside the code that prove a row on it.
 TRANSLATION, TREES = "tests/tasks/test_translation.py", "tests/models/test_tree_lstm.py"
-RECONSTRUCT, FILTERS = "tests/test_cli_reconstruct.py", "tests/models/test_conv_classifier.py"
-TEXT_CLASSES = "tests/jobs/test_text_classification.py"
+RECONSTRUCT, FILTERS = "tests/cli/test_reconstruct.py", "tests/models/test_conv_classifier.py"
+TEXT_CLASSES = "tests/tasks/test_text_classification_runs.py"
 
 CLAIMS = (
     Claim(

@@ -113,7 +113,7 @@ def test_workers_leave_it_to_the_run_to_heed_signals() -> None:
 
 def test_a_program_that_reads_half_of_it_ends() -> None:
     code = (
-        "import sys; sys.path[:0] = sys.argv[1:]; import test_feed as t;"
+        "import sys; sys.path[:0] = sys.argv[1:]; import test_workers as t;"
         "from heedful.data.pairs.batches import Batches;"
         "source = t.feed(Batches(t.ENCODED, 0, 256), t.places(), 2); next(source); keep = [source]; keep.append(keep)"
     )
