@@ -101,7 +101,9 @@ def main() -> None:
             parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(CONDITIONS)}")
         rows.append(run(names, given.pytest))
         print(table(rows), flush=True)
-    RESULTS.write_text(json.dumps(rows, indent=2) + "\n")
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    others = [row for row in known if row["conditions"] not in [new["conditions"] for new in rows]]
+    RESULTS.write_text(json.dumps([*others, *rows], indent=2) + "\n")
     sys.exit(any(row["code"] for row in rows))
 
 
