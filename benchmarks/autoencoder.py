@@ -52,7 +52,7 @@ def heedful(net: str, file: Path, threads: int) -> Train:
 
     from heedful.models import build
     from heedful.runs.recipe import load_recipe
-    from heedful.tasks import job_of
+    from heedful.tasks import task_of
     from heedful.training.loop import Counters, Epoch, fit, in_steps
 
     recipe = load_recipe(
@@ -63,17 +63,17 @@ def heedful(net: str, file: Path, threads: int) -> Train:
             "train.evaluate_every=1000000000", "train.save_every=1000000000",
         ],
     )  # fmt: skip
-    job: Any = job_of(recipe)
-    read = job.read("train")
-    vocabulary = job.learn(read)
-    encoded = job.encode(read, vocabulary)
+    task: Any = task_of(recipe)
+    read = task.read("train")
+    vocabulary = task.learn(read)
+    encoded = task.encode(read, vocabulary)
     torch.manual_seed(recipe.train.seed)
-    model: Any = build(job.fitted(recipe.model, vocabulary, "model"))
+    model: Any = build(task.fitted(recipe.model, vocabulary, "model"))
     require_size(net, sum(weight.numel() for weight in model.parameters()))
     torch.set_num_threads(threads)
-    batches, loss_of = job.batches(encoded, False, False), job.loss_of(model, False)
+    batches, loss_of = task.batches(encoded, False, False), task.loss_of(model, False)
     settings = in_steps(recipe.train, batches)
-    events = fit(model, loss_of, batches, settings, torch.device("cpu"), None, {}, Counters(), records=job.records)
+    events = fit(model, loss_of, batches, settings, torch.device("cpu"), None, {}, Counters(), records=task.records)
 
     def train(epochs: int) -> float:
         passed = (event for event in events if isinstance(event, Epoch))

@@ -52,12 +52,12 @@ Train = Callable[[int], float]  # so many steps -> the loss of the last
 
 # ------------------------------------------------------------------ contenders: a size and a text -> Train
 def begun(size: str, text: Path, threads: int) -> tuple[Any, Any, Any, Any]:
-    """The job of a recipe, its model as it begins, and its batches."""
+    """The task of a recipe, its model as it begins, and its batches."""
     import torch
 
     from heedful.models import build
     from heedful.runs.recipe import load_recipe
-    from heedful.tasks import job_of
+    from heedful.tasks import task_of
 
     layers, width, heads, context, windows = SIZES[size]
     recipe = load_recipe(
@@ -72,14 +72,14 @@ def begun(size: str, text: Path, threads: int) -> tuple[Any, Any, Any, Any]:
             f"train.optimizer={{kind: adamw, lr: {RATE}, betas: {list(BETAS)}, eps: {EPSILON}, weight_decay: {DECAY}}}",
         ],
     )  # fmt: skip
-    job: Any = job_of(recipe)
-    read = job.read("train")
-    vocabulary = job.learn(read)
-    encoded = job.encode(read, vocabulary)
+    task: Any = task_of(recipe)
+    read = task.read("train")
+    vocabulary = task.learn(read)
+    encoded = task.encode(read, vocabulary)
     torch.manual_seed(recipe.train.seed)
-    model: Any = build(job.fitted(recipe.model, vocabulary, "model"))
+    model: Any = build(task.fitted(recipe.model, vocabulary, "model"))
     torch.set_num_threads(threads)
-    return job, recipe, model, job.batches(encoded, False, False)
+    return task, recipe, model, task.batches(encoded, False, False)
 
 
 def heedful(size: str, text: Path, threads: int) -> Train:
@@ -88,9 +88,9 @@ def heedful(size: str, text: Path, threads: int) -> Train:
 
     from heedful.training.loop import Counters, Step, fit
 
-    job, recipe, model, batches = begun(size, text, threads)
-    loss_of = job.loss_of(model, False)
-    events = fit(model, loss_of, batches, recipe.train, torch.device("cpu"), None, {}, Counters(), records=job.records)
+    task, recipe, model, batches = begun(size, text, threads)
+    loss_of = task.loss_of(model, False)
+    events = fit(model, loss_of, batches, recipe.train, torch.device("cpu"), None, {}, Counters(), records=task.records)
 
     def train(steps: int) -> float:
         passed = (event.loss for event in events if isinstance(event, Step))

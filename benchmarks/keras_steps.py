@@ -56,7 +56,7 @@ def compared(net: str, eps_place: str, data: Path, steps: int, file: Path) -> di
     from heedful.data.images.batches import EncodedImages, ImageBatches
     from heedful.models import build
     from heedful.runs.recipe import load_recipe
-    from heedful.tasks import job_of
+    from heedful.tasks import task_of
     from heedful.training.loop import Counters, Step, fit
 
     class InOrder(ImageBatches):
@@ -66,16 +66,16 @@ def compared(net: str, eps_place: str, data: Path, steps: int, file: Path) -> di
     theirs = np.load(file)
     settings = [f"train.optimizer.eps_place={eps_place}", f"train.budget={{steps: {steps}}}"]
     recipe = load_recipe(f"mnist-{net}", ["task.noise=0", *settings])
-    job: Any = job_of(recipe)
+    task: Any = task_of(recipe)
     model: Any = build(recipe.model)
     weights = list(model.parameters())
     with torch.no_grad():
         for number, weight in enumerate(weights):
             weight.copy_(ours(theirs[f"before {number}"]))
     images = torch.from_numpy(mnist(data, "train")[: steps * BATCH, None].copy())
-    batches, loss_of = InOrder(EncodedImages(images), 0, BATCH), job.loss_of(model, False)
+    batches, loss_of = InOrder(EncodedImages(images), 0, BATCH), task.loss_of(model, False)
     cpu = torch.device("cpu")
-    events = fit(model, loss_of, batches, recipe.train, cpu, None, {}, Counters(), records=job.records)
+    events = fit(model, loss_of, batches, recipe.train, cpu, None, {}, Counters(), records=task.records)
     losses = [event.loss for event in events if isinstance(event, Step)]
     ends = [ours(theirs[f"after {number}"]) for number in range(len(weights))]
     starts = [ours(theirs[f"before {number}"]) for number in range(len(weights))]

@@ -31,16 +31,16 @@ def learn_as_peer(run: Path, settings: list[str]) -> dict[str, Any]:
     from heedful.hub.rules import read, write
     from heedful.models import build
     from heedful.runs.recipe import load_recipe
-    from heedful.tasks import job_of
+    from heedful.tasks import task_of
     from heedful.tasks.pretraining.loss import judged
 
     recipe: Any = load_recipe("bert-wiki", settings)
-    job: Any = job_of(recipe)
+    task: Any = task_of(recipe)
     while not (run / "tokenizer.json").is_file():
         time.sleep(0.5)
-    tokenizer = job.load(run / "tokenizer.json")
-    batches = job.batches(job.encode(job.read("train"), tokenizer), packed=False, even=False)
-    held_out = job.encode(job.read("valid"), tokenizer)
+    tokenizer = task.load(run / "tokenizer.json")
+    batches = task.batches(task.encode(task.read("train"), tokenizer), packed=False, even=False)
+    held_out = task.encode(task.read("valid"), tokenizer)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(recipe.train.seed)
     c = recipe.model.model_copy(update={"vocab": tokenizer.vocab})

@@ -24,11 +24,11 @@ sys.path[:0] = [str(Path(__file__).parents[1] / "src"), str(Path(__file__).paren
 PIECE = "data={{kind: text, root: {}, train: wiki.train.tokens.gz, valid: wiki.valid.tokens.gz}}"
 
 
-def judged(job: Any, speaker: Any, tokenizer: Any) -> dict[str, Any]:
+def judged(task: Any, predictor: Any, tokenizer: Any) -> dict[str, Any]:
     """Scores on the held-out text."""
-    read = job.read("valid")
-    encoded = job.encode(read, tokenizer)
-    result = job.evaluate(speaker, read, encoded, job.loss(speaker, encoded), 0, "valid")
+    read = task.read("valid")
+    encoded = task.encode(read, tokenizer)
+    result = task.evaluate(predictor, read, encoded, task.loss(predictor, encoded), 0, "valid")
     return {"loss": result.loss, **{score.name: score.value for score in result.scores}}
 
 
@@ -42,14 +42,14 @@ def learn_as_peer(run: Path, settings: list[str]) -> dict[str, Any]:
     from heedful.hub.rules import read, write
     from heedful.models import build
     from heedful.runs.recipe import load_recipe
-    from heedful.tasks import job_of
+    from heedful.tasks import task_of
 
     recipe: Any = load_recipe("gpt2-wikitext", settings)
-    job: Any = job_of(recipe)
+    task: Any = task_of(recipe)
     while not (run / "tokenizer.json").is_file():
         time.sleep(0.5)
-    tokenizer = job.load(run / "tokenizer.json")
-    batches = job.batches(job.encode(job.read("train"), tokenizer), packed=False, even=False)
+    tokenizer = task.load(run / "tokenizer.json")
+    batches = task.batches(task.encode(task.read("train"), tokenizer), packed=False, even=False)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(recipe.train.seed)
     c = recipe.model.model_copy(update={"vocab": tokenizer.vocab})
@@ -94,8 +94,8 @@ def learn_as_peer(run: Path, settings: list[str]) -> dict[str, Any]:
     state = {name: value.detach().cpu() for name, value in model.state_dict().items()}
     shapes = {name: value.shape for name, value in mine.state_dict().items()}
     mine.load_state_dict(read(state, canonical(state), names, shapes, Path("peer"))[0])
-    speaker = job.speaker(mine, c, tokenizer, recipe.decode, device)
-    return {**judged(job, speaker, tokenizer), "tokens": seen}
+    predictor = task.predictor(mine, c, tokenizer, recipe.decode, device)
+    return {**judged(task, predictor, tokenizer), "tokens": seen}
 
 
 def real_loss(model: Any, batch: Any, ids: Any) -> Any:
@@ -110,13 +110,13 @@ def learned(run: Path, settings: list[str]) -> dict[str, Any]:
     """What the model of a run makes of the held-out text."""
     import heedful
     from heedful.runs.recipe import load_recipe
-    from heedful.tasks import job_of
+    from heedful.tasks import task_of
 
-    job: Any = job_of(load_recipe("gpt2-wikitext", settings))
-    speaker = heedful.load(run)
+    task: Any = task_of(load_recipe("gpt2-wikitext", settings))
+    predictor = heedful.load(run)
     steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     tokens = [line for line in steps if line["kind"] == "step"][-1]["tokens"]
-    return {**judged(job, speaker, speaker.tokenizer), "tokens": tokens}
+    return {**judged(task, predictor, predictor.tokenizer), "tokens": tokens}
 
 
 def main() -> None:

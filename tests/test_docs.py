@@ -67,18 +67,18 @@ from heedful.models.transformer.config import TransformerConfig
 from heedful.models.tree_lstm.config import TreeLSTMConfig
 from heedful.runs.recipe import shipped
 from heedful.tasks import TASKS, recipe_class
-from heedful.tasks.answering.recipe import AnsweringTask
-from heedful.tasks.classification.recipe import ClassificationTask, RegressionTask
+from heedful.tasks.answering.recipe import AnsweringTaskConfig
+from heedful.tasks.classification.recipe import ClassificationTaskConfig, RegressionTaskConfig
 from heedful.tasks.finetuning.recipe import EncoderStart
-from heedful.tasks.language_model.recipe import CausalStart, LanguageModelTask, WritingConfig
-from heedful.tasks.multiple_choice.recipe import MultipleChoiceTask
-from heedful.tasks.pretraining.recipe import PretrainingTask
+from heedful.tasks.language_model.recipe import CausalStart, LanguageModelTaskConfig, WritingConfig
+from heedful.tasks.multiple_choice.recipe import MultipleChoiceTaskConfig
+from heedful.tasks.pretraining.recipe import PretrainingTaskConfig
 from heedful.tasks.recipe_parts import Start
-from heedful.tasks.reconstruction.recipe import ReconstructionTask
-from heedful.tasks.tagging.recipe import TaggingTask
-from heedful.tasks.text_classification.recipe import CharactersConfig, TextClassificationTask
-from heedful.tasks.translation.recipe import DecodeConfig, TranslationTask
-from heedful.tasks.tree_classification.recipe import TreeTask
+from heedful.tasks.reconstruction.recipe import ReconstructionTaskConfig
+from heedful.tasks.tagging.recipe import TaggingTaskConfig
+from heedful.tasks.text_classification.recipe import CharactersConfig, TextClassificationTaskConfig
+from heedful.tasks.translation.recipe import DecodeConfig, TranslationTaskConfig
+from heedful.tasks.tree_classification.recipe import TreeTaskConfig
 from heedful.training.configs import Budget, TrainConfig
 from heedful.training.optim import AdamW, Constant, Cosine, Linear, Noam, RMSprop
 
@@ -205,8 +205,8 @@ def test_snippets_run_and_print_what_stands_below_them(
 
 
 SETTINGS: dict[str, type[Config]] = {
-    "task, `kind: translation`": TranslationTask,
-    "task, `kind: language_model`": LanguageModelTask,
+    "task, `kind: translation`": TranslationTaskConfig,
+    "task, `kind: language_model`": LanguageModelTaskConfig,
     "data, `kind: parallel`": ParallelFiles,
     "data, `kind: tsv`": Tsv,
     "data, `kind: jsonl`": Jsonl,
@@ -214,7 +214,7 @@ SETTINGS: dict[str, type[Config]] = {
     "data, `kind: text`": TextFiles,
     "data, `kind: library_prose`": LibraryProse,
     "data, `kind: trees`": SentimentTrees,
-    "task, `kind: tree_classification`": TreeTask,
+    "task, `kind: tree_classification`": TreeTaskConfig,
     "tokenizer, `kind: words`, of trees": WordsConfig,
     "model, `kind: tree_lstm`": TreeLSTMConfig,
     "tokenizer, `kind: bpe`": Bpe,
@@ -234,12 +234,12 @@ SETTINGS: dict[str, type[Config]] = {
     "train.schedule, `kind: constant`": Constant,
     "decode, of a translation": DecodeConfig,
     "decode, of a language model": WritingConfig,
-    "task, `kind: pretraining`": PretrainingTask,
-    "task, `kind: classification`": ClassificationTask,
-    "task, `kind: regression`": RegressionTask,
-    "task, `kind: multiple_choice`": MultipleChoiceTask,
-    "task, `kind: tagging`": TaggingTask,
-    "task, `kind: answering`": AnsweringTask,
+    "task, `kind: pretraining`": PretrainingTaskConfig,
+    "task, `kind: classification`": ClassificationTaskConfig,
+    "task, `kind: regression`": RegressionTaskConfig,
+    "task, `kind: multiple_choice`": MultipleChoiceTaskConfig,
+    "task, `kind: tagging`": TaggingTaskConfig,
+    "task, `kind: answering`": AnsweringTaskConfig,
     "start": Start,
     "start, of a fine-tuned encoder": EncoderStart,
     "data, `kind: documents`": Documents,
@@ -265,7 +265,7 @@ SETTINGS: dict[str, type[Config]] = {
     "model.reader, `kind: bilstm`": BiLSTMReader,
     "model, `kind: answerer`": AnswererConfig,
     "decode, of questions": WindowsConfig,
-    "task, `kind: reconstruction`": ReconstructionTask,
+    "task, `kind: reconstruction`": ReconstructionTaskConfig,
     "data, `kind: idx`": IdxImages,
     "data.train, of `kind: idx`": ImageFiles,
     "data, `kind: image_folder`": ImageFolders,
@@ -286,7 +286,7 @@ SETTINGS: dict[str, type[Config]] = {
     "tokenizer, `kind: byte_pairs`": BytePair,
     "tokenizer, `kind: byte_pair_files`": BytePairFiles,
     "model, `kind: gpt`": GptConfig,
-    "task, `kind: text_classification`": TextClassificationTask,
+    "task, `kind: text_classification`": TextClassificationTaskConfig,
     "tokenizer, `kind: characters`, of texts with labels": CharactersConfig,
     "embedding_init": EmbeddingInit,
     "model, `kind: conv_classifier`": ConvClassifierConfig,

@@ -26,7 +26,7 @@ from heedful.hub.configs import config_of
 from heedful.models.autoencoder.layers import Dense
 from heedful.runs.recipe import load_recipe
 from heedful.runs.train import train
-from heedful.tasks import job_of
+from heedful.tasks import task_of
 from heedful.tasks.base import Evaluated
 from heedful.training.distributed.team import find_seat
 from heedful.training.metrics import Score
@@ -191,8 +191,8 @@ def test_only_a_net_that_ends_in_a_relu_hears_of_it(activation: Any, told: bool)
     assert isinstance(last, Dense)
     decoder = (*recipe.model.decoder[:-1], last.model_copy(update={"activation": activation}))
     model = recipe.model.model_copy(update={"decoder": decoder})
-    job = job_of(recipe.model_copy(update={"model": model}))
-    (remark,) = job.remarks(Evaluated(1, "test", 1.0, (Score("explained", -1.0, ""),), (), 0))
+    task = task_of(recipe.model_copy(update={"model": model}))
+    (remark,) = task.remarks(Evaluated(1, "test", 1.0, (Score("explained", -1.0, ""),), (), 0))
     assert ("ReLU" in remark) is told
 
 

@@ -31,7 +31,7 @@ from heedful.models import build
 from heedful.models.bert.config import BertConfig
 from heedful.runs.recipe import load_recipe, recipe_in, recipe_of, shipped
 from heedful.tasks.pretraining.loss import pretraining_loss
-from heedful.tasks.pretraining.task import PretrainingJob
+from heedful.tasks.pretraining.task import PretrainingTask
 from heedful.tasks.reading import vectors
 
 FIRST = "calculus is a branch of math"
@@ -126,7 +126,7 @@ def test_the_last_sep_of_a_pair_can_be_left_out() -> None:
     cells = np.arange(40)
     for last_sep in (True, False):
         recipe: Any = load_recipe("bert-prose", [f"task.last_sep={str(last_sep).lower()}"])
-        rules = PretrainingJob(recipe).rules
+        rules = PretrainingTask(recipe).rules
         found = encode_documents(DOCUMENTS, PIECES, 100, rules).build(0, 0, cells)
         ends = found.ids[cells, found.lengths - 1]
         assert ((ends == PIECES.sep) == last_sep).all()
@@ -179,7 +179,7 @@ def test_the_objective_is_the_sum_of_both_losses_and_one_step_is_taken_on_it() -
 def test_as_the_deck_has_it_all_three_losses_are_added() -> None:
     recipe: Any = load_recipe("bert-prose", ["task.objective=sum", "train.compile=false"])
     model = bert()
-    loss_of = PretrainingJob(recipe).loss_of(model, False)
+    loss_of = PretrainingTask(recipe).loss_of(model, False)
     batch = written_batch([TRUE], TOKENIZER)
     (one,), (two, three) = losses(model, batch)
     loss = loss_of(batch)
@@ -239,12 +239,12 @@ def test_all_targets_come_from_text_that_is_read_from_the_disk(tmp_path: Path) -
         "train: {budget: {steps: 1}, batch_tokens: 2000}\n",
         "here",
     )
-    job = PretrainingJob(recipe)
-    encoded = job.encode(job.read("train"), PIECES)
+    task = PretrainingTask(recipe)
+    encoded = task.encode(task.read("train"), PIECES)
     assert isinstance(encoded.ids, np.memmap)  # of any size: what is not needed is not in memory
 
     texts, words, hidden, exchanged = [" ".join(document) for document in splits["train"]], 0, 0, 0
-    batches = job.batches(encoded, packed=False, even=False)
+    batches = task.batches(encoded, packed=False, even=False)
     for position in range(batches.count):
         batch = batches.at(position)
         clean = batch.ids.flatten().index_put((batch.places,), batch.targets).view_as(batch.ids)

@@ -24,7 +24,7 @@ from heedful.models.heads.config import (
 from heedful.runs.load import load
 from heedful.runs.recipe import load_recipe
 from heedful.runs.train import train
-from heedful.tasks import job_of
+from heedful.tasks import task_of
 from tolerance import close
 
 WIDTH = 24
@@ -116,14 +116,14 @@ def test_each_of_the_twelve_tasks_is_read_from_its_file_and_learned(name: str, t
     if "metric" in type(recipe.task).model_fields:
         assert recipe.task.metric == task.metric
     recipe = recipe.filled()
-    job: Any = job_of(recipe)
-    read = job.read("train")
-    vocabulary = job.learn(read)
-    encoded = job.encode(read, vocabulary)
+    task: Any = task_of(recipe)
+    read = task.read("train")
+    vocabulary = task.learn(read)
+    encoded = task.encode(read, vocabulary)
     torch.manual_seed(0)
-    config = job.fitted(recipe.model, vocabulary, "model")
+    config = task.fitted(recipe.model, vocabulary, "model")
     model: Any = build(config).eval()  # without dropout
-    loss_of, batch = job.loss_of(model, False), job.batches(encoded, False, False).at(0)
+    loss_of, batch = task.loss_of(model, False), task.batches(encoded, False, False).at(0)
     assert task.reads == ("pair" if bool(batch.segments.any()) else "text")
     optimizer, losses = torch.optim.Adam(model.parameters(), 3e-3), []
     for _ in range(50):
@@ -133,8 +133,8 @@ def test_each_of_the_twelve_tasks_is_read_from_its_file_and_learned(name: str, t
         loss.total.backward()
         optimizer.step()
     assert losses[-1] < 0.2 * losses[0]
-    speaker = job.speaker(model, config, vocabulary, job.decode, torch.device("cpu"))
-    result = job.evaluate(speaker, read, encoded, job.loss(speaker, encoded), 1, "valid")
+    predictor = task.predictor(model, config, vocabulary, task.decode, torch.device("cpu"))
+    result = task.evaluate(predictor, read, encoded, task.loss(predictor, encoded), 1, "valid")
     assert next(score.value for score in result.scores if task.metric in score.name) == pytest.approx(100)
 
 

@@ -13,7 +13,7 @@ import pytest
 from heedful.cli import app as cli
 from heedful.runs.recipe import load_recipe
 from heedful.runs.train import train
-from heedful.tasks import job_of
+from heedful.tasks import task_of
 from heedful.tasks.base import Evaluated
 from heedful.training.metrics import f1, matthews
 
@@ -75,7 +75,7 @@ def test_a_file_where_a_text_belongs_is_refused(
 def test_a_model_that_predicts_one_class_is_told_of() -> None:
     for recipe in (load_recipe("number-languages", TINY), load_recipe("number-languages-conv")):
         said = [
-            job_of(recipe).remarks(Evaluated(1, "test", 0.3, (f1(found, RIGHT, "ab"), matthews(found, RIGHT)), (), 0))
+            task_of(recipe).remarks(Evaluated(1, "test", 0.3, (f1(found, RIGHT, "ab"), matthews(found, RIGHT)), (), 0))
             for found in (np.zeros(10, np.int64), RIGHT)
         ]
         assert [len(remarks) for remarks in said] == [1, 0]

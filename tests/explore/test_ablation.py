@@ -69,14 +69,14 @@ def small(kind: Any, config: Any = None, **settings: Any) -> Any:
 def test_with_all_heads_on_the_loss_is_that_of_the_translation(run: Callable[[str], Path]) -> None:
     for name in ("translation", "recurrent"):
         explorer, subject = opened(run(name))
-        speaker, text = subject.speaker, TEXTS[name]
-        best = speaker.search([text])[0][0]
+        predictor, text = subject.predictor, TEXTS[name]
+        best = predictor.search([text])[0][0]
         words, losses = says(explorer, model=subject.name, text=text)
-        source, target = torch.tensor(speaker._ids([text])), torch.tensor([[speaker.tokenizer.bos, *best.ids]])
+        source, target = torch.tensor(predictor._ids([text])), torch.tensor([[predictor.tokenizer.bos, *best.ids]])
         lengths = [torch.tensor([side.shape[1]]) for side in (source, target)]
         with torch.inference_mode():
             loss: Loss = translation_loss(
-                speaker.model, PairBatch(source, lengths[0], target, lengths[1], torch.tensor([0]))
+                predictor.model, PairBatch(source, lengths[0], target, lengths[1], torch.tensor([0]))
             )
         assert words["loss"] == near(float(loss.plain / loss.count))
         assert words["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
@@ -85,14 +85,16 @@ def test_with_all_heads_on_the_loss_is_that_of_the_translation(run: Callable[[st
 
 def test_with_all_heads_on_the_loss_is_that_of_the_text(run: Callable[[str], Path]) -> None:
     explorer, subject = opened(run("gpt"))
-    speaker, text = subject.speaker, TEXTS["gpt"]
+    predictor, text = subject.predictor, TEXTS["gpt"]
     words, losses = says(explorer, model=subject.name, text=text)
-    ids = speaker.script.text_ids(text)
+    ids = predictor.script.text_ids(text)
     with torch.inference_mode():
-        assert sum(losses) == pytest.approx(-speaker._log([speaker.script.begins], ids), rel=1e-5)
-        logits = speaker.model(torch.tensor([[speaker.script.begins, *ids]]), speaker.model.start(1, CPU))[0][0, -1]
-    best = logits[: speaker.tokenizer.vocab].softmax(-1).topk(5)
-    assert [one["text"] for one in words["answers"]] == speaker.tokenizer.pieces(best.indices.tolist())
+        assert sum(losses) == pytest.approx(-predictor._log([predictor.script.begins], ids), rel=1e-5)
+        logits = predictor.model(torch.tensor([[predictor.script.begins, *ids]]), predictor.model.start(1, CPU))[0][
+            0, -1
+        ]
+    best = logits[: predictor.tokenizer.vocab].softmax(-1).topk(5)
+    assert [one["text"] for one in words["answers"]] == predictor.tokenizer.pieces(best.indices.tolist())
     assert [one["chance"] for one in words["answers"]] == pytest.approx(best.values.tolist(), rel=1e-5)
 
 
@@ -101,8 +103,8 @@ def test_without_heads_it_is_the_model_whose_projection_has_zeros_in_their_place
 ) -> None:
     """In float64, and for every kind of attention."""
     for folder, text in ((run("translation"), TEXTS["translation"]), (run("gpt"), TEXTS["gpt"]), (minilm, "too tired")):
-        speaker = Subject("it", folder).speaker
-        exact = replace(speaker, model=deepcopy(speaker.model).double())
+        predictor = Subject("it", folder).predictor
+        exact = replace(predictor, model=deepcopy(predictor.model).double())
         given = Given(text=text, other="hundert" if folder.name == "translation" else None)
         with torch.inference_mode():
             said = saying(exact, given, reading(exact, given))
@@ -145,7 +147,7 @@ def test_every_kind_of_model_says_what_it_can_do() -> None:
         small(kind, config, labels=LABELS) for kind, config in ((Classifier, ClassifierConfig), (Tagger, TaggerConfig))
     )
     responder = Responder(small(Answerer, AnswererConfig), TOKENIZER, CPU, WindowsConfig(stride=4), 24)
-    speakers = [
+    predictors = [
         (Labeller(classifier, TOKENIZER, CPU, LABELS, 24), "the class", "Ann saw Rome", None),
         (Rater(small(Regressor, RegressorConfig), TOKENIZER, CPU, 24), "the number", "Ann saw", "Bob saw"),
         (Marker(tagger, TOKENIZER, CPU, LABELS, 24), "the tags", "Ann saw Rome.", None),
@@ -153,29 +155,29 @@ def test_every_kind_of_model_says_what_it_can_do() -> None:
         (Reader(small(Bert, masked_words=True), TOKENIZER, CPU), "the hidden token", "Ann saw Rome", "Bob"),
         (Reader(small(Bert), TOKENIZER, CPU), "the mean vector of the text", "Ann saw Rome", None),
     ]  # fmt: skip
-    for speaker, what, text, other in speakers:
+    for predictor, what, text, other in predictors:
         given = Given(text=text, other=other)
         with torch.inference_mode():
-            said = saying(speaker, given, reading(speaker, given))
+            said = saying(predictor, given, reading(predictor, given))
             whole, answers = said.losses(), said.answers()
-            (taps,) = attentions(speaker.model).values()
-            with ablation.silent(speaker.model, {tap: [0, 1] for tap in taps}):
+            (taps,) = attentions(predictor.model).values()
+            with ablation.silent(predictor.model, {tap: [0, 1] for tap in taps}):
                 without, others = said.losses(), said.answers()
         assert said.says == what and len(said.pieces) == len(whole) == len(without)
         assert (whole - without).abs().max() > 1e-3 and answers != others, what
         if what in ("the class", "the hidden token"):
             assert answers == sorted(answers, key=lambda one: -(one.chance or 0))
-    labelled = saying(speakers[0][0], Given(text="Ann"), reading(speakers[0][0], Given(text="Ann")))
-    chance = speakers[0][0].classify(["Ann"])[0].probability
+    labelled = saying(predictors[0][0], Given(text="Ann"), reading(predictors[0][0], Given(text="Ann")))
+    chance = predictors[0][0].classify(["Ann"])[0].probability
     assert labelled.losses().tolist() == pytest.approx([-math.log(chance)])
-    rated = saying(speakers[1][0], Given(text="Ann"), reading(speakers[1][0], Given(text="Ann")))
-    assert rated.losses().tolist() == [0.0] and rated.pieces == [f"{speakers[1][0].rate(['Ann'])[0].number:.4g}"]
-    (marked,) = speakers[2][0].tag(["Ann saw Rome."])
-    tagged = saying(speakers[2][0], Given(text="Ann saw Rome."), reading(speakers[2][0], Given(text="Ann")))
+    rated = saying(predictors[1][0], Given(text="Ann"), reading(predictors[1][0], Given(text="Ann")))
+    assert rated.losses().tolist() == [0.0] and rated.pieces == [f"{predictors[1][0].rate(['Ann'])[0].number:.4g}"]
+    (marked,) = predictors[2][0].tag(["Ann saw Rome."])
+    tagged = saying(predictors[2][0], Given(text="Ann saw Rome."), reading(predictors[2][0], Given(text="Ann")))
     assert [one.text.split(": ")[0] for one in tagged.answers()] == list(marked.words)
-    (best,) = speakers[3][0].answer([("who?", "Ann saw Rome")])[0]
+    (best,) = predictors[3][0].answer([("who?", "Ann saw Rome")])[0]
     found = saying(
-        speakers[3][0], Given(text="who?", other="Ann saw Rome"), reading(speakers[3][0], Given(text="who?"))
+        predictors[3][0], Given(text="who?", other="Ann saw Rome"), reading(predictors[3][0], Given(text="who?"))
     )
     assert found.answers()[0].text == best.text
 

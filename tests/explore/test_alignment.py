@@ -27,8 +27,8 @@ def opened(folder: Path) -> tuple[Explorer, Subject]:
 def test_the_sharpest_layer_is_what_the_translator_itself_aligns(run: Callable[[str], Path], name: str) -> None:
     explorer, subject = opened(run(name))
     asked = {"model": subject.name, "text": TEXT}
-    translation = subject.speaker.search([TEXT])[0][0]
-    expected = subject.speaker.align(TEXT, translation)
+    translation = subject.predictor.search([TEXT])[0][0]
+    expected = subject.predictor.align(TEXT, translation)
     words, steps = unpack(explorer.answer("alignment", "steps", asked))
     found, arrays = unpack(explorer.answer("alignment", "weights", asked))
     assert [one["piece"] for one in words["source"]] == expected.source
@@ -50,7 +50,7 @@ def test_every_layer_has_its_own_picture_and_a_given_translation_is_aligned_too(
     explorer, subject = opened(run("translation"))
     asked = {"model": subject.name, "text": TEXT, "other": "vierzig"}
     words, _ = unpack(explorer.answer("alignment", "steps", asked))
-    assert subject.speaker.tokenizer.decode([one["id"] for one in words["written"]]) == "vierzig"
+    assert subject.predictor.tokenizer.decode([one["id"] for one in words["written"]]) == "vierzig"
     pictures = [
         unpack(explorer.answer("alignment", "weights", {**asked, "layer": layer}))[1]["mean"]
         for layer in range(words["layers"])
@@ -70,8 +70,8 @@ def test_the_picture_and_the_player_show_where_it_looked(
 ) -> None:
     browsing = browse(run(name), accept_downloads=True)
     page = browsing.go("alignment", text=TEXT)
-    speaker = next(iter(browsing.explorer.subjects.values())).speaker
-    found = speaker.align(TEXT, speaker.search([TEXT])[0][0])
+    predictor = next(iter(browsing.explorer.subjects.values())).predictor
+    found = predictor.align(TEXT, predictor.search([TEXT])[0][0])
     (written, read), most = found.weights.shape, found.weights.argmax(1).tolist()
     assert page.locator(".letters text").all_text_contents() == [*found.source, *found.target]
     marks = page.locator("rect.mark").evaluate_all("(all) => all.map((one) => Number(one.dataset.key))")

@@ -45,7 +45,7 @@ def test_it_fits_models_that_write_and_no_others(run: Callable[[str], Path], min
 def test_the_paths_are_those_that_the_translator_finds(run: Callable[[str], Path], name: str, k: int, t: int) -> None:
     explorer = Explorer([run(name)])
     words, arrays = grown(explorer, k=k, t=t)
-    found = explorer.subjects[name].speaker.search([TEXT], beams=k, top=t)[0]
+    found = explorer.subjects[name].predictor.search([TEXT], beams=k, top=t)[0]
     assert [(one["log"], one["score"]) for one in words["paths"]] == [(one.log_probability, one.score) for one in found]
     assert [ids_to(arrays, one["node"]) for one in words["paths"]] == [one.ids for one in found]
     assert [words["texts"][one["node"]] for one in words["paths"]] == [one.text for one in found]
@@ -56,7 +56,7 @@ def test_the_paths_are_those_that_the_translator_finds(run: Callable[[str], Path
     ]
     assert max(kept) == k
     for node, log in enumerate(arrays["log"]):  # every candidate hangs where it belongs
-        said = sum_of_logs(explorer.subjects[name].speaker, ids_to(arrays, node))
+        said = sum_of_logs(explorer.subjects[name].predictor, ids_to(arrays, node))
         assert float(log) == pytest.approx(said, abs=1e-3)
     looked = [int((arrays["step"] == step).sum()) for step in range(arrays["step"].max() + 1)]
     assert max(looked) == 2 * k
@@ -65,7 +65,7 @@ def test_the_paths_are_those_that_the_translator_finds(run: Callable[[str], Path
 def test_one_beam_is_greedy(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("translation")])
     words, arrays = grown(explorer, k=1)
-    (one,) = explorer.subjects["translation"].speaker.search([TEXT], beams=1)[0]
+    (one,) = explorer.subjects["translation"].predictor.search([TEXT], beams=1)[0]
     (path,) = words["paths"]
     assert ids_to(arrays, path["node"]) == one.ids
     assert path["log"] == near(one.log_probability)
@@ -75,7 +75,7 @@ def test_one_beam_is_greedy(run: Callable[[str], Path]) -> None:
 def test_a_language_model_searches_as_it_generates(run: Callable[[str], Path], name: str) -> None:
     explorer = Explorer([run(name)])
     words, arrays = grown(explorer, k=3, t=2, limit=6, penalty=0.5)
-    found = explorer.subjects[name].speaker.generate([TEXT], samples=2, beams=3, length=6, length_penalty=0.5)
+    found = explorer.subjects[name].predictor.generate([TEXT], samples=2, beams=3, length=6, length_penalty=0.5)
     assert [ids_to(arrays, one["node"]) for one in words["paths"]] == [one.ids for one in found]
     assert [words["texts"][one["node"]] for one in words["paths"]] == [one.added for one in found]
     assert [one["log"] for one in words["paths"]] == [one.log_probability for one in found]
@@ -93,33 +93,33 @@ def test_a_forced_search_goes_on_from_any_candidate_and_counts_it(run: Callable[
     for path in words["paths"]:
         ids = ids_to(after, path["node"])
         assert ids[:2] == forced and len(ids) <= 6
-        assert path["log"] == near(sum_of_logs(explorer.subjects[name].speaker, ids), 1024)
+        assert path["log"] == near(sum_of_logs(explorer.subjects[name].predictor, ids), 1024)
         assert path["score"] == pytest.approx(path["log"] / len(ids) ** 0.8, rel=1e-5)
 
 
-def sum_of_logs(speaker: Any, ids: list[int]) -> float:
+def sum_of_logs(predictor: Any, ids: list[int]) -> float:
     """log p of ids after the text, in one go through the model."""
     with torch.inference_mode():
-        if hasattr(speaker, "script"):
-            given = [speaker.script.begins, *speaker.script.text_ids(TEXT)]
-            state = speaker.model.start(1, speaker.device)
+        if hasattr(predictor, "script"):
+            given = [predictor.script.begins, *predictor.script.text_ids(TEXT)]
+            state = predictor.model.start(1, predictor.device)
         else:
-            given, state = [speaker.tokenizer.bos], speaker.model.start(torch.tensor(speaker._ids([TEXT])))
-        logits, _ = speaker.model(torch.tensor([[*given, *ids[:-1]]]), state)
+            given, state = [predictor.tokenizer.bos], predictor.model.start(torch.tensor(predictor._ids([TEXT])))
+        logits, _ = predictor.model(torch.tensor([[*given, *ids[:-1]]]), state)
     logs = logits[0, len(given) - 1 :].double().log_softmax(-1)
     return float(logs.gather(1, torch.tensor(ids)[:, None]).sum())
 
 
 def test_a_translation_that_the_reader_gives_is_judged(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("translation")])
-    best = explorer.subjects["translation"].speaker.search([TEXT], beams=3)[0][0]
+    best = explorer.subjects["translation"].predictor.search([TEXT], beams=3)[0][0]
     words, _ = grown(explorer, k=3, other="siebzehn")
-    speaker = explorer.subjects["translation"].speaker
-    ids = [*speaker.tokenizer.ids(["siebzehn"])[0], speaker.tokenizer.eos]
-    assert words["yours"]["log"] == near(sum_of_logs(speaker, ids), 1024)
+    predictor = explorer.subjects["translation"].predictor
+    ids = [*predictor.tokenizer.ids(["siebzehn"])[0], predictor.tokenizer.eos]
+    assert words["yours"]["log"] == near(sum_of_logs(predictor, ids), 1024)
     assert words["yours"]["tokens"] == len(ids)
     assert grown(explorer, k=3)[0]["yours"] is None
-    if best.text and speaker.tokenizer.ids([best.text])[0] == best.ids[:-1]:
+    if best.text and predictor.tokenizer.ids([best.text])[0] == best.ids[:-1]:
         assert grown(explorer, k=3, other=best.text)[0]["yours"]["score"] == near(best.score)
 
 
@@ -181,7 +181,7 @@ def test_the_page_draws_the_tree_plays_it_and_forces_a_node(run: Callable[[str],
     opened = browse(run("translation"))
     page = opened.go("beam", text=TEXT, k=3, t=2)
     words, arrays = grown(opened.explorer, k=3, t=2)
-    found = opened.explorer.subjects["translation"].speaker.search([TEXT], beams=3, top=2)[0]
+    found = opened.explorer.subjects["translation"].predictor.search([TEXT], beams=3, top=2)[0]
     rows = page.get_by_test_id("paths").locator("[data-score]")
     assert [float(row.get_attribute("data-score")) for row in rows.all()] == [one.score for one in found]
     assert page.get_by_test_id("told-text").inner_text() == found[0].text
@@ -212,7 +212,7 @@ def test_the_page_draws_the_tree_plays_it_and_forces_a_node(run: Callable[[str],
         one["log"] for one in again["paths"]
     ]
     chips = page.locator(".chip")
-    named = [opened.explorer.subjects["translation"].speaker.tokenizer.pieces([token])[0] for token in forced]
+    named = [opened.explorer.subjects["translation"].predictor.tokenizer.pieces([token])[0] for token in forced]
     assert [text.removesuffix("×").strip() for text in chips.all_inner_texts()] == named
     page.keyboard.press("Tab")
     page.get_by_test_id("release").click()  # the way back

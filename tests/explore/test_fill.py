@@ -39,11 +39,11 @@ def ask(explorer: Explorer, call: str, **asked: Any) -> tuple[dict[str, Any], di
 
 def test_a_hidden_place_is_filled_as_the_reader_fills_a_gap(explorer: Explorer, subject: Subject) -> None:
     words, arrays = ask(explorer, "guess", hidden=[3])
-    right = subject.speaker.fill(GAPPED, fill.TOLD).guesses[0]
+    right = subject.predictor.fill(GAPPED, fill.TOLD).guesses[0]
     assert words["words"] == [[guess.word for guess in right]]
     assert arrays["shares"][0].tolist() == near([guess.probability for guess in right], 16)
-    every = subject.speaker.fill(GAPPED, subject.speaker.tokenizer.vocab).guesses[0]
-    (own,) = subject.speaker.tokenizer.pieces([subject.speaker.tokenizer.ids([TEXT])[0][2]])
+    every = subject.predictor.fill(GAPPED, subject.predictor.tokenizer.vocab).guesses[0]
+    (own,) = subject.predictor.tokenizer.pieces([subject.predictor.tokenizer.ids([TEXT])[0][2]])
     rank = [guess.word for guess in every].index(own) + 1
     assert arrays["rank"].tolist() == [rank]
     assert arrays["share"].tolist() == near([every[rank - 1].probability], 16)
@@ -53,7 +53,7 @@ def test_a_hidden_place_is_filled_as_the_reader_fills_a_gap(explorer: Explorer, 
 def test_several_places_are_hidden_at_once_and_special_tokens_never(explorer: Explorer, subject: Subject) -> None:
     _, arrays = ask(explorer, "guess", hidden=[0, 1, 3, 7, 999])
     assert arrays["places"].tolist() == [1, 3]
-    right = subject.speaker.fill("[MASK] = [MASK] O . N", fill.TOLD).guesses
+    right = subject.predictor.fill("[MASK] = [MASK] O . N", fill.TOLD).guesses
     assert arrays["shares"].tolist() == [near([one.probability for one in gap], 16) for gap in right]
     _, none = ask(explorer, "guess", hidden=[])
     assert none["places"].shape == (0,) and not none["moved"].any()
@@ -67,16 +67,16 @@ def test_a_gap_of_the_text_itself_has_no_right_word(explorer: Explorer) -> None:
 
 def test_whether_texts_follow_is_what_the_reader_says(explorer: Explorer, subject: Subject) -> None:
     words, _ = ask(explorer, "tokens", other=OTHER)
-    assert words["follows"] == subject.speaker.follows(TEXT, OTHER)
+    assert words["follows"] == subject.predictor.follows(TEXT, OTHER)
     assert ask(explorer, "tokens")[0]["follows"] is None
-    row, segments = inspect.pair_ids(subject.speaker.tokenizer, Given(text=TEXT, other=OTHER), 512)
+    row, segments = inspect.pair_ids(subject.predictor.tokenizer, Given(text=TEXT, other=OTHER), 512)
     with torch.inference_mode():
         x = subject.model(torch.tensor([row]), torch.tensor([segments]))
         right = float(subject.model.follows(x[:, 0]).double().softmax(-1)[0, 0])
     assert words["follows"] == pytest.approx(right, rel=1e-5)
-    covered = inspect.pair_ids(subject.speaker.tokenizer, Given(text=GAPPED, other=OTHER), 512)
+    covered = inspect.pair_ids(subject.predictor.tokenizer, Given(text=GAPPED, other=OTHER), 512)
     after = ask(explorer, "guess", other=OTHER, hidden=[3])[0]["follows"]
-    assert after == subject.speaker.following(*covered) != words["follows"]
+    assert after == subject.predictor.following(*covered) != words["follows"]
 
 
 def test_attention_before_and_after_is_that_of_each_text(explorer: Explorer, subject: Subject) -> None:
@@ -121,10 +121,10 @@ def test_a_word_is_hidden_and_shown_again_in_the_page(
     page.get_by_test_id("gap-3").wait_for()
     browsing.ready()
     shares = [page.get_by_test_id(f"share-3-{number}").inner_text() for number in range(fill.TOLD)]
-    row, segments = inspect.pair_ids(subject.speaker.tokenizer, Given(text=GAPPED, other=OTHER), 512)
-    right = subject.speaker.hidden(row, segments, [3])[0].exp().topk(fill.TOLD).values.tolist()
+    row, segments = inspect.pair_ids(subject.predictor.tokenizer, Given(text=GAPPED, other=OTHER), 512)
+    right = subject.predictor.hidden(row, segments, [3])[0].exp().topk(fill.TOLD).values.tolist()
     assert shares == [percent(share) for share in right]
-    assert page.get_by_test_id("follows-after").inner_text() == percent(subject.speaker.following(row, segments))
+    assert page.get_by_test_id("follows-after").inner_text() == percent(subject.predictor.following(row, segments))
     assert "hidden=3" in page.url
     page.get_by_test_id("moved-0-0").click()
     browsing.ready()

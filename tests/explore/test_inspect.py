@@ -61,7 +61,7 @@ def test_a_translator_is_read_in_two_passes_with_three_kinds_of_attention(run: R
         "decoder.*.attention.weights": ("causal", "target", "target", 2, 4),
         "decoder.*.cross.weights": ("cross", "written", "source", 2, 4),
     }
-    translator = subject.speaker
+    translator = subject.predictor
     best = translator.search([text])[0][0]
     assert [token.id for token in trace.reading.sides["written"]] == best.ids
     assert [token.id for token in trace.reading.sides["target"]] == [translator.tokenizer.bos, *best.ids[:-1]]
@@ -92,8 +92,8 @@ def test_a_recurrent_decoder_looks_once_a_step(run: Run) -> None:
     trace = subject.trace(Given(text=text))
     (look,) = trace.looks
     assert (look.kind, look.asks, look.sees, look.heads) == ("cross", "written", "source", 1)
-    best = subject.speaker.search([text])[0][0]
-    looked = subject.speaker.align(text, best)
+    best = subject.predictor.search([text])[0][0]
+    looked = subject.predictor.align(text, best)
     close(trace.weights(look, 0)[0], looked.weights, slack=16)
 
 
@@ -103,7 +103,7 @@ def test_a_language_model_looks_back_alone(run: Run) -> None:
     (look,) = trace.looks
     assert (look.kind, len(look.taps)) == ("causal", 2)
     assert trace.reading.sides["text"][0].part is None
-    writer = subject.speaker
+    writer = subject.predictor
     ids = [token.id for token in trace.reading.sides["text"]]
     logits, _ = writer.model(torch.tensor([ids]), writer.model.start(1, writer.device))
     close(trace.output, logits.detach())
@@ -137,10 +137,10 @@ def test_a_net_without_attention_has_nothing_to_look_with(run: Run) -> None:
 
 def test_pictures_are_not_read_as_texts(run: Run) -> None:
     subject = Subject("digits", run("images"))
-    assert not inspect.reads(subject.speaker)
+    assert not inspect.reads(subject.predictor)
     assert subject.sample == {}
     with pytest.raises(UserError, match="reads no text"):
-        inspect.reading(subject.speaker, Given(text="x"))
+        inspect.reading(subject.predictor, Given(text="x"))
 
 
 def test_what_is_too_long_is_refused_in_words(run: Run, minilm: Path) -> None:
@@ -164,13 +164,13 @@ def test_a_trace_is_computed_once_and_old_ones_make_room(run: Run, monkeypatch: 
 
 
 def test_an_edit_reaches_what_follows_and_is_gone_afterwards(run: Run) -> None:
-    speaker = heedful.load(run("gpt"))
-    reading = inspect.reading(speaker, Given(text="Return the"))
-    plain = inspect.trace(speaker.model, reading).output
-    with torch.inference_mode(), heedful.watch(speaker.model, "*.weights", lambda name, x: torch.zeros_like(x)):
+    predictor = heedful.load(run("gpt"))
+    reading = inspect.reading(predictor, Given(text="Return the"))
+    plain = inspect.trace(predictor.model, reading).output
+    with torch.inference_mode(), heedful.watch(predictor.model, "*.weights", lambda name, x: torch.zeros_like(x)):
         silent = reading.passes[0].run()
     assert not torch.allclose(plain, silent)
-    torch.testing.assert_close(inspect.trace(speaker.model, reading).output, plain, atol=0, rtol=0)
+    torch.testing.assert_close(inspect.trace(predictor.model, reading).output, plain, atol=0, rtol=0)
 
 
 def test_only_what_was_opened_can_be_asked_about(run: Run) -> None:

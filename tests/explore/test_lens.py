@@ -87,7 +87,7 @@ def test_every_cell_tells_the_likeliest_words_of_its_layer(explorer: Explorer) -
     close(right.gather(-1, ids), shares.double(), slack=16, dtype=torch.float32)
     read = [token["id"] for token in words["tokens"]]
     assert arrays["right"].tolist() == [*read[1:], -1] and words["right"][-1] is None and words["ahead"]
-    assert words["pieces"][str(int(ids[0, 0, 0]))] == subject.speaker.tokenizer.pieces([int(ids[0, 0, 0])])[0]
+    assert words["pieces"][str(int(ids[0, 0, 0]))] == subject.predictor.tokenizer.pieces([int(ids[0, 0, 0])])[0]
 
 
 def test_ranks_and_shares_are_those_of_the_whole_vocabulary(explorer: Explorer) -> None:
@@ -98,7 +98,7 @@ def test_ranks_and_shares_are_those_of_the_whole_vocabulary(explorer: Explorer) 
     for place in range(len(written)):
         words, arrays = ask(explorer, "ranks", model="translation", text=given.text, place=place)
         ids = arrays["ids"].tolist()
-        assert ids[0] == written[place].id and words["pieces"] == subject.speaker.tokenizer.pieces(ids)
+        assert ids[0] == written[place].id and words["pieces"] == subject.predictor.tokenizer.pieces(ids)
         for layer, logits in enumerate(right):
             order = logits[place].argsort(descending=True).tolist()
             assert arrays["rank"][layer].tolist() == [order.index(number) + 1 for number in ids]

@@ -39,7 +39,7 @@ def encoder(explorer: Explorer) -> Subject:
 
 def name_of(explorer: Explorer) -> str:
     """What the encoder is called, or whatever is open alone."""
-    return next((name for name, one in explorer.subjects.items() if hasattr(one.speaker, "embed")), "images")
+    return next((name for name, one in explorer.subjects.items() if hasattr(one.predictor, "embed")), "images")
 
 
 def ask(explorer: Explorer, call: str, **asked: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -74,7 +74,7 @@ def test_the_map_of_a_word_s_occurrences_is_that_of_the_study_in_every_layer(
 ) -> None:
     words, arrays = ask(explorer, "points", of="word", lines=LINES)
     assert (words["word"], words["groups"]) == (WORD, list(range(6)))
-    vectors = word_vectors(encoder.speaker, WORD, SENTENCES)  # (N, L + 2, D)
+    vectors = word_vectors(encoder.predictor, WORD, SENTENCES)  # (N, L + 2, D)
     for layer in range(8):
         points, held = flat(vectors[:, layer])
         assert torch.allclose(apart(arrays["points"][layer]), apart(points.numpy()), atol=1e-3)
@@ -95,7 +95,7 @@ def test_each_layer_lies_as_near_as_can_be_to_the_one_after(explorer: Explorer) 
 
 def test_tokens_have_the_reader_s_vectors_in_every_layer(explorer: Explorer, encoder: Subject) -> None:
     words, _ = ask(explorer, "points", of="tokens", lines=LINES)
-    read = encoder.speaker.layers(LINES)
+    read = encoder.predictor.layers(LINES)
     own = [slice(1, -1)] * len(read)  # without [CLS] and [SEP]
     assert words["names"] == [piece for one in read for piece in one.pieces[1:-1]]
     assert words["layers"][-3:] == ["sum_last_four", "concat_last_four", "sum_all"]
@@ -110,7 +110,7 @@ def test_tokens_have_the_reader_s_vectors_in_every_layer(explorer: Explorer, enc
 
 def test_whole_lines_are_pooled_as_the_reader_pools_them(explorer: Explorer, encoder: Subject) -> None:
     words, arrays = ask(explorer, "points", of="sentences", lines=LINES)
-    vectors = encoder.speaker.embed(LINES)
+    vectors = encoder.predictor.embed(LINES)
     points, held = flat(vectors)
     assert words["names"] == LINES
     place = words["layers"].index(words["last"])
@@ -119,7 +119,7 @@ def test_whole_lines_are_pooled_as_the_reader_pools_them(explorer: Explorer, enc
 
 
 def test_codes_are_those_of_the_test_images(explorer: Explorer) -> None:
-    painter = explorer.subject("images").speaker
+    painter = explorer.subject("images").predictor
     images = view.test_images(explorer.subject("images"))
     words, arrays = ask(explorer, "points", model="images", of="codes")
     assert words["layers"] == ["pixels", "code"]
@@ -150,7 +150,7 @@ def test_every_kind_of_reader_has_its_layers_and_its_words(explorer: Explorer, n
     words, arrays = ask(explorer, "points", model=name, of="tokens", lines=["two hundred", "one hundred"])
     own = [layer for layer in words["layers"] if layer not in view.JOINED]
     assert own == ["table", *map(str, range(1, len(own)))]
-    whole = [subject.speaker.tokenizer.encode(line).pieces for line in ("two hundred", "one hundred")]
+    whole = [subject.predictor.tokenizer.encode(line).pieces for line in ("two hundred", "one hundred")]
     assert words["names"] == [piece for pieces in whole for piece in pieces]
     assert words["words"] == {"hundred": 2} and np.isfinite(arrays["points"]).all()
     table, points = ask(explorer, "points", model=name, of="table")
@@ -160,7 +160,7 @@ def test_every_kind_of_reader_has_its_layers_and_its_words(explorer: Explorer, n
 def test_layers_of_a_translator_are_its_encoder_s(explorer: Explorer) -> None:
     subject = explorer.subject("translation")
     (line,) = view.read_lines(subject, ["two hundred five"])
-    (ids,) = subject.speaker._ids(["two hundred five"])
+    (ids,) = subject.predictor._ids(["two hundred five"])
     model, row = subject.model, torch.tensor([ids])
     with torch.inference_mode():
         x = model.embed(row, torch.arange(len(ids)))
@@ -174,11 +174,11 @@ def test_a_reader_of_both_directions_shows_both_side_by_side(explorer: Explorer)
         model: Any = build(
             ElmoConfig(vocab=explorer.subject("translation").model.config.vocab, width=8, hidden=8)
         ).eval()
-        tokenizer = explorer.subject("translation").speaker.tokenizer
+        tokenizer = explorer.subject("translation").predictor.tokenizer
         device = torch.device("cpu")
 
     subject = Subject("listener", Path())
-    subject.__dict__["speaker"] = Listener()
+    subject.__dict__["predictor"] = Listener()
     (line,) = view.read_lines(subject, ["two hundred"])
     own = torch.tensor([[3, *Listener.tokenizer.ids(["two hundred"])[0], 3]])
     right = Listener.model.layers(own)[0]  # (L + 1, T, 2 * D)

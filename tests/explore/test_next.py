@@ -38,50 +38,52 @@ def ruled(values: Any, rules: list[Rule]) -> torch.Tensor:
 @pytest.mark.parametrize("name", ["gpt", "rnn"])
 def test_the_logits_are_those_of_the_model_over_the_whole_text(run: Callable[[str], Path], name: str) -> None:
     explorer = Explorer([run(name)])
-    speaker = explorer.subjects[name].speaker
+    predictor = explorer.subjects[name].predictor
     words, arrays = logits(explorer, then=[9, 12])
-    ids = [speaker.script.begins, *speaker.script.text_ids(TEXT), 9, 12]
+    ids = [predictor.script.begins, *predictor.script.text_ids(TEXT), 9, 12]
     with torch.inference_mode():
-        whole, _ = speaker.model(torch.tensor([ids]), speaker.model.start(1, speaker.device))
+        whole, _ = predictor.model(torch.tensor([ids]), predictor.model.start(1, predictor.device))
     assert arrays["logits"].tolist() == near(whole[0, -1].tolist())
     logs = whole[0, :-1].double().log_softmax(-1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
     assert arrays["logs"].tolist() == near(logs.tolist())
     assert words["perplexity"] == pytest.approx(math.exp(-float(logs.mean())), rel=1e-5)
-    assert words["pieces"] == speaker.tokenizer.pieces(ids) and words["then"] == 2
-    assert arrays["never"].tolist() == list(speaker.script.unwritten)
+    assert words["pieces"] == predictor.tokenizer.pieces(ids) and words["then"] == 2
+    assert arrays["never"].tolist() == list(predictor.script.unwritten)
 
 
 @pytest.mark.parametrize("name", ["translation", "recurrent"])
 def test_a_translator_goes_on_with_the_translation_so_far(run: Callable[[str], Path], name: str) -> None:
     explorer = Explorer([run(name)])
-    speaker = explorer.subjects[name].speaker
+    predictor = explorer.subjects[name].predictor
     words, arrays = logits(explorer, text=SOURCE, other="neun", then=[20])
-    target = [speaker.tokenizer.bos, *speaker.tokenizer.ids(["neun"])[0], 20]
+    target = [predictor.tokenizer.bos, *predictor.tokenizer.ids(["neun"])[0], 20]
     with torch.inference_mode():
-        whole, _ = speaker.model(torch.tensor([target]), speaker.model.start(torch.tensor(speaker._ids([SOURCE]))))
+        whole, _ = predictor.model(
+            torch.tensor([target]), predictor.model.start(torch.tensor(predictor._ids([SOURCE])))
+        )
     assert arrays["logits"].tolist() == near(whole[0, -1].tolist(), 1024)
-    assert words["source"] == speaker.tokenizer.pieces(speaker._ids([SOURCE])[0])
-    assert arrays["never"].tolist() == [0, 1, 2] and words["end"] == speaker.tokenizer.eos
+    assert words["source"] == predictor.tokenizer.pieces(predictor._ids([SOURCE])[0])
+    assert arrays["never"].tolist() == [0, 1, 2] and words["end"] == predictor.tokenizer.eos
     assert logits(explorer, text=SOURCE)[0]["perplexity"] is None
 
 
 def test_long_texts_are_read_in_parts_and_what_does_not_fit_is_forgotten(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("gpt"), run("rnn")])
-    speaker = explorer.subjects["gpt"].speaker
+    predictor = explorer.subjects["gpt"].predictor
     text = "one two three " * 60
     words, arrays = logits(explorer, text=text)
-    ids = [speaker.script.begins, *speaker.script.text_ids(text)]
-    assert words["forgotten"] == speaker.forgotten(len(ids)) > 0
+    ids = [predictor.script.begins, *predictor.script.text_ids(text)]
+    assert words["forgotten"] == predictor.forgotten(len(ids)) > 0
     seen = torch.tensor([ids[words["forgotten"] :]])
     with torch.inference_mode():
-        whole, _ = speaker.model(seen, speaker.model.start(1, speaker.device))
+        whole, _ = predictor.model(seen, predictor.model.start(1, predictor.device))
     assert arrays["logits"].tolist() == near(whole[0, -1].tolist(), 1024)
     words, arrays = logits(explorer, model="rnn", text=text)  # no context: all is seen, in strides
-    speaker = explorer.subjects["rnn"].speaker
-    ids = [speaker.script.begins, *speaker.script.text_ids(text)]
+    predictor = explorer.subjects["rnn"].predictor
+    ids = [predictor.script.begins, *predictor.script.text_ids(text)]
     assert words["forgotten"] == 0 and len(arrays["logs"]) == len(ids) - 1 > 3 * 128
     with torch.inference_mode():
-        whole, _ = speaker.model(torch.tensor([ids]), speaker.model.start(1, speaker.device))
+        whole, _ = predictor.model(torch.tensor([ids]), predictor.model.start(1, predictor.device))
     assert arrays["logits"].tolist() == near(whole[0, -1].tolist(), 1024)
 
 
@@ -144,7 +146,7 @@ def test_the_page_shows_what_the_rules_of_the_library_make_of_the_logits(
     opened = browse(run(name))
     _, arrays = logits(opened.explorer)
     never: list[Rule] = [Never(tuple(arrays["never"].tolist()))]
-    pieces = opened.explorer.subjects[name].speaker.tokenizer.pieces
+    pieces = opened.explorer.subjects[name].predictor.tokenizer.pieces
     for asked, rules in SETTINGS:
         page = opened.go("next", text=TEXT, **asked)
         p = ruled(arrays["logits"], never + rules)
@@ -175,12 +177,12 @@ def test_drawing_in_the_page_writes_what_the_library_writes_by_that_seed(
     run: Callable[[str], Path], browse: Any, name: str
 ) -> None:
     opened = browse(run(name))
-    speaker = opened.explorer.subjects[name].speaker
+    predictor = opened.explorer.subjects[name].predictor
     how: dict[str, Any] = {"temperature": 1.2, "top_k": 50, "top_p": 0.95}
     if name == "gpt":
-        wanted = speaker.generate([TEXT], seed=5, length=4, **how)[0].ids
+        wanted = predictor.generate([TEXT], seed=5, length=4, **how)[0].ids
     else:
-        wanted = speaker.sample([TEXT], seed=5, **how)[0][0].ids[:4]
+        wanted = predictor.sample([TEXT], seed=5, **how)[0][0].ids[:4]
     page = opened.go("next", text=TEXT, seed=5, **how)
     page.get_by_test_id("draw").focus()
     for count in range(1, len(wanted) + 1):

@@ -38,7 +38,7 @@ def opened(**settings: Any) -> tuple[Explorer, Gpt]:
     torch.manual_seed(0)
     model = Gpt(GptConfig(vocab=9, width=8, heads=2, layers=2, context=10, **settings))
     explorer, subject = Explorer([Path()]), Subject("made", Path())
-    subject.__dict__["speaker"] = SimpleNamespace(model=model)
+    subject.__dict__["predictor"] = SimpleNamespace(model=model)
     explorer.subjects = {"made": subject}
     return explorer, model
 

@@ -68,7 +68,7 @@ def test_noise_is_that_of_the_model_and_is_undone(run: Callable[[str], Path]) ->
     words, arrays = asked(explorer, "rows", model="noisy", noise=0.0)
     assert (arrays["pictures"][-1] == as_bytes(painter.reconstruct(images))).all()
     more = asked(explorer, "rows", model="noisy", noise=0.9)[1]["errors"][1].mean()
-    assert more > noisy.errors.mean() and explorer.subjects["noisy"].speaker.noise == painter.noise
+    assert more > noisy.errors.mean() and explorer.subjects["noisy"].predictor.noise == painter.noise
 
 
 def test_pages_and_classes_hold_every_image_once(run: Callable[[str], Path]) -> None:
@@ -137,7 +137,9 @@ def test_where_the_data_are_gone_there_are_digits_or_words(run: Callable[[str], 
     words, arrays = asked(Explorer([folder]), "rows")
     assert "PCA-10" in words["titles"] and arrays["pictures"].shape[1:] == (10, 8, 8)
     explorer, subject = Explorer([folder]), Subject("images", folder)
-    subject.__dict__["speaker"] = SimpleNamespace(canvas=Canvas((1, 5, 5)), **dict.fromkeys(view.ABLE[:-1]), model=None)
+    subject.__dict__["predictor"] = SimpleNamespace(
+        canvas=Canvas((1, 5, 5)), **dict.fromkeys(view.ABLE[:-1]), model=None
+    )
     explorer.subjects = {"images": subject}
     with pytest.raises(UserError, match="cannot be read"):
         asked(explorer, "rows")

@@ -36,9 +36,9 @@ def asked(explorer: Explorer, call: str, **settings: Any) -> tuple[dict[str, Any
 def opened(model: torch.nn.Module, tokenizer: Any, **more: Any) -> Explorer:
     """An explorer on a model that was never trained."""
     explorer, subject = Explorer([Path()]), Subject("made", Path())
-    speaker = SimpleNamespace(model=model.eval(), tokenizer=tokenizer, device=torch.device("cpu"), **more)
-    speaker.read_ids = lambda text: tokenizer.ids([text])[0]
-    subject.__dict__["speaker"] = speaker
+    predictor = SimpleNamespace(model=model.eval(), tokenizer=tokenizer, device=torch.device("cpu"), **more)
+    predictor.read_ids = lambda text: tokenizer.ids([text])[0]
+    subject.__dict__["predictor"] = predictor
     explorer.subjects = {"made": subject}
     return explorer
 
@@ -62,10 +62,10 @@ def by_the_slides(model: Any, ids: list[int]) -> dict[str, list[Tensor]]:
 def test_gates_and_gradients_are_those_of_the_slides_in_float64(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("rnn")])
     words, _ = asked(explorer, "layers", text=TEXT)
-    speaker = load(run("rnn"))
-    model = speaker.model.double()
-    ids = [speaker.script.begins, *speaker.script.text_ids(TEXT)]
-    assert words["sides"]["text"] == speaker.tokenizer.pieces(ids)
+    predictor = load(run("rnn"))
+    model = predictor.model.double()
+    ids = [predictor.script.begins, *predictor.script.text_ids(TEXT)]
+    assert words["sides"]["text"] == predictor.tokenizer.pieces(ids)
     (layer,) = words["layers"]
     assert (layer["title"], layer["side"], layer["units"]) == ("layer 1", "text", model.config.hidden)
     _, gates = asked(explorer, "layer", text=TEXT, layer=layer["name"])
@@ -78,7 +78,7 @@ def test_gates_and_gradients_are_those_of_the_slides_in_float64(run: Callable[[s
     words, norms = asked(explorer, "gradient", text=TEXT, step=step)
     logits = model.tokens.logits(model.out(right["hidden"][step]))
     token = int(logits.argmax())
-    assert words["predicted"] == speaker.tokenizer.pieces([token])[0] and words["step"] == step
+    assert words["predicted"] == predictor.tokenizer.pieces([token])[0] and words["step"] == step
     assert words["probability"] == pytest.approx(logits.softmax(-1)[token].item(), rel=1e-4)
     (-logits.log_softmax(-1)[token]).backward()
     for name in ("hidden", "cell"):
@@ -158,7 +158,7 @@ def test_layers_that_read_back_are_shown_in_the_order_of_the_tokens(run: Callabl
     model = explorer.subjects["made"].model
     _, back = asked(explorer, "layer", text=TEXT, layer="back.layers.0")
     ids = [
-        token.id for token in view.read_twice(explorer.subjects["made"].speaker, view.Given(text=TEXT)).sides["text"]
+        token.id for token in view.read_twice(explorer.subjects["made"].predictor, view.Given(text=TEXT)).sides["text"]
     ]
     states, _ = model.back.layers[0](model.embed(torch.tensor([ids])).flip(1))
     assert back["hidden"] == pytest.approx(states[0].flip(0).detach().half().numpy(), abs=1e-3)
@@ -179,9 +179,9 @@ def test_an_lstm_on_an_encoder_is_seen_too(minilm: Path) -> None:
 
 @pytest.mark.parametrize(("cell", "gates"), [("rnn", {"hidden"}), ("gru", {"reset", "keep", "candidate", "hidden"})])
 def test_other_cells_have_other_gates(run: Callable[[str], Path], cell: Any, gates: set[str]) -> None:
-    speaker = load(run("rnn"))
-    model = RnnLM(RnnLMConfig(vocab=speaker.tokenizer.vocab, width=6, hidden=6, layers=2, cell=cell))
-    explorer = opened(model, speaker.tokenizer, script=speaker.script, context=None)
+    predictor = load(run("rnn"))
+    model = RnnLM(RnnLMConfig(vocab=predictor.tokenizer.vocab, width=6, hidden=6, layers=2, cell=cell))
+    explorer = opened(model, predictor.tokenizer, script=predictor.script, context=None)
     words, _ = asked(explorer, "layers", text=TEXT)
     assert [layer["title"] for layer in words["layers"]] == ["layer 1", "layer 2"]
     assert set(asked(explorer, "layer", text=TEXT, layer="stack.layers.1")[1]) == gates

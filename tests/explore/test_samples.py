@@ -17,10 +17,10 @@ from heedful.explore import samples
 from heedful.explore.subjects import Explorer, Subject
 from heedful.runs.evaluate import results
 from heedful.runs.recipe import load_recipe
-from heedful.tasks import job_of
+from heedful.tasks import task_of
 from heedful.tasks.base import Example
 from heedful.tasks.classification.task import whole
-from heedful.tasks.language_model.task import LanguageModelJob
+from heedful.tasks.language_model.task import LanguageModelTask
 
 
 def test_runs_open_on_their_own_test_set(run: Callable[[str], Path]) -> None:
@@ -49,7 +49,7 @@ def test_examples_are_read_anew_when_results_come(run: Callable[[str], Path], tm
     assert len(evaluated) > 0
     assert {one.text for one in subject.shown.examples} == {given for given, _, _ in evaluated[-1]["samples"]}
     (folder / "metrics.jsonl").write_bytes(b"\n".join(line for line in lines if b'"evaluated"' not in line))
-    data = [item.text for item in job_of(load_recipe(str(folder / "recipe.yaml"), [])).read("test").items]
+    data = [item.text for item in task_of(load_recipe(str(folder / "recipe.yaml"), [])).read("test").items]
     assert {one.text for one in subject.shown.examples} == set(data[: samples.MOST])
     (folder / "results.json").write_text(scores)
     found = results(folder)
@@ -65,10 +65,10 @@ def test_a_run_whose_data_are_gone_says_a_sentence(
     (folder / "results.json").unlink()
     (folder / "metrics.jsonl").write_text("")
 
-    def gone(job: LanguageModelJob, split: Split) -> None:
+    def gone(task: LanguageModelTask, split: Split) -> None:
         raise UserError("there is no such file")
 
-    monkeypatch.setattr(LanguageModelJob, "read", gone)
+    monkeypatch.setattr(LanguageModelTask, "read", gone)
     subject = Subject("moved", folder)
     assert subject.shown == samples.Shown((Example(samples.ENGLISH.prompt, None, ""),), None)
 
@@ -85,7 +85,7 @@ def test_every_task_tells_examples(tmp_path: Path) -> None:
     here = [f"data.root={tmp_path}"]
 
     def first(name: str, changes: list[str], split: Split = "valid") -> Example:
-        return next(iter(job_of(load_recipe(name, changes)).examples(split)))
+        return next(iter(task_of(load_recipe(name, changes)).examples(split)))
 
     assert first("squad", [*here, "data.train=asked.json", "data.valid=asked.json"]) == Example(
         "Where was Ada born?", passage, "London"
@@ -93,7 +93,7 @@ def test_every_task_tells_examples(tmp_path: Path) -> None:
     assert first("conll2003", [*here, "data.train=tagged.txt", "data.valid=tagged.txt"]) == Example(
         "Ada sleeps", None, "PER Ada"
     )
-    pairs = job_of(load_recipe("mrpc", [
+    pairs = task_of(load_recipe("mrpc", [
         *here, "data.train=pairs.tsv", "data.valid=pairs.tsv", "data.test=null",
         "data.text=one", "data.pair=other", "data.label=same",
     ]))  # fmt: skip
@@ -125,17 +125,17 @@ class Letters:
 
 @pytest.mark.parametrize("sentence", [one for some in samples.SENTENCES.values() for one in some])
 def test_a_model_without_data_is_shown_its_language(sentence: samples.Sentence) -> None:
-    speaker = SimpleNamespace(tokenizer=Letters(sentence.text), model=SimpleNamespace(), context=None)
-    assert samples.best_known(speaker) == sentence
-    assert samples.usual(speaker).text == sentence.text
+    predictor = SimpleNamespace(tokenizer=Letters(sentence.text), model=SimpleNamespace(), context=None)
+    assert samples.best_known(predictor) == sentence
+    assert samples.usual(predictor).text == sentence.text
     strange = SimpleNamespace(tokenizer=Letters("βου γου δου"), model=SimpleNamespace(), context=None)
     assert samples.best_known(strange) is None
 
 
 def test_an_example_fits_into_its_model(run: Callable[[str], Path]) -> None:
     subject = Subject("gpt", run("gpt"))
-    (long,) = samples.ordered(subject.speaker, [Example("some words " * 200, None, "more")])
-    assert samples.fits(subject.speaker, long.text) and long.text.startswith("some words")
+    (long,) = samples.ordered(subject.predictor, [Example("some words " * 200, None, "more")])
+    assert samples.fits(subject.predictor, long.text) and long.text.startswith("some words")
     subject.trace(samples.inspect.Given(text=long.text))
 
 

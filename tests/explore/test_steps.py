@@ -82,7 +82,7 @@ def test_the_numbers_are_those_of_the_taps_of_a_published_model(minilm: Path) ->
     words, arrays = numbers(explorer, look="blocks.*.attention.weights", layer=3, head=7)
     check_stages(words, arrays)
     (subject,) = explorer.subjects.values()
-    one = reading(subject.speaker, Asked(**asked(explorer)))
+    one = reading(subject.predictor, Asked(**asked(explorer)))
     with torch.inference_mode(), watch(subject.model, "blocks.3.attention.*") as seen:
         one.passes[0].run()
     for name in ("queries", "keys", "values", "scores", "weights"):

@@ -306,11 +306,11 @@ def test_a_folder_says_how_many_tokens_are_read_there_and_back(tmp_path: Path) -
         found = pretrained(folder)
         write(tmp_path / f"{kind}-back", found)
         assert found.longest == pretrained(tmp_path / f"{kind}-back").longest == 9
-        speaker = heedful.load(folder, "cpu")
+        predictor = heedful.load(folder, "cpu")
         if kind == "BertModel":
-            assert [len(row) for row in speaker.encoded([text]).rows] == [9]
+            assert [len(row) for row in predictor.encoded([text]).rows] == [9]
         else:
-            assert speaker.context == 9 and speaker.classify([text])[0].cut == 7
+            assert predictor.context == 9 and predictor.classify([text])[0].cut == 7
 
 
 def test_a_tokenizer_with_more_pieces_than_the_model_is_refused(tmp_path: Path) -> None:

@@ -50,8 +50,8 @@ def test_a_folder_goes_to_ours_and_back_and_is_loaded_at_each_stop(
     )
     assert all(torch.equal(before[name], value) for name, value in after.items())
     assert before.keys() - after.keys() <= {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
-    speakers = [type(heedful.load(folder, "cpu")) for folder in (theirs, tmp_path / "ours", tmp_path / "back")]
-    assert len(set(speakers)) == 1
+    predictors = [type(heedful.load(folder, "cpu")) for folder in (theirs, tmp_path / "ours", tmp_path / "back")]
+    assert len(set(predictors)) == 1
 
 
 def test_nothing_is_written_over_unless_it_is_a_model_and_one_says_so(

@@ -20,7 +20,7 @@ from heedful.runs.load import load
 from heedful.runs.recipe import load_recipe
 from heedful.runs.report import page, write_report
 from heedful.runs.train import Finished, Happening, Noted, Stage, train
-from heedful.tasks import job_of
+from heedful.tasks import task_of
 from heedful.tasks.base import Evaluated
 from heedful.training.metrics import Score
 
@@ -177,10 +177,10 @@ def test_without_a_test_set_the_report_tells_of_the_validation(tmp_path: Path) -
 def test_what_stands_in_texts_is_shown_and_never_obeyed(tmp_path: Path, digits: tuple[Path, list[Happening]]) -> None:
     run = tmp_path / "a <b>bold & 'odd' run"
     shutil.copytree(digits[0], run)
-    job, speaker = job_of(load_recipe("digits", DIGITS)), load(run)
+    task, predictor = task_of(load_recipe("digits", DIGITS)), load(run)
     evil = "<script>alert('x')</script>\x1b[31m\ud800"
     result = Evaluated(1, "test", 0.5, (Score("<i>", 1.0, "<u>"),), ((evil, evil, evil),), 0)
-    text = page(run, job, speaker.model.config, speaker, result, 100)
+    text = page(run, task, predictor.model.config, predictor, result, 100)
     assert "<script" not in text and "<b>" not in text and "<i>" not in text and "<u>" not in text
     assert "\x1b" not in text and text.encode()
     words = Page(text).words
@@ -220,8 +220,9 @@ def test_pca_is_left_out_where_it_would_take_long(
 ) -> None:
     monkeypatch.setattr(paintings, "WORTH", 1.0)
     shutil.copytree(digits[0], tmp_path / "run")
-    job, speaker = job_of(load_recipe("digits", DIGITS)), load(tmp_path / "run")
+    task, predictor = task_of(load_recipe("digits", DIGITS)), load(tmp_path / "run")
     assert (
-        write_report(tmp_path / "run", job, speaker.model.config, speaker, None, 100) == tmp_path / "run" / report.NAME
+        write_report(tmp_path / "run", task, predictor.model.config, predictor, None, 100)
+        == tmp_path / "run" / report.NAME
     )
     assert "PCA" not in re.sub(r"base64,[^\"]+", "", (tmp_path / "run" / "report.html").read_text())

@@ -324,15 +324,17 @@ SCORES = (5.0, 50.0, 7.0, 30.0, 8.0, 9.0, 1.0)
 @pytest.fixture
 def judged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the checkpoints of steps 2, 4, ... have these scores, however often they are looked at."""
-    evaluate = translation.TranslationJob.evaluate
+    evaluate = translation.TranslationTask.evaluate
 
-    def told(self: Any, speaker: Any, read: Any, encoded: Any, loss: float, step: int, *rest: Any, **more: Any) -> Any:
-        found = evaluate(self, speaker, read, encoded, loss, step, *rest, **more)
+    def told(
+        self: Any, predictor: Any, read: Any, encoded: Any, loss: float, step: int, *rest: Any, **more: Any
+    ) -> Any:
+        found = evaluate(self, predictor, read, encoded, loss, step, *rest, **more)
         score = Score("chrf", SCORES[step // 2 - 1], "")
         others = tuple(one for one in found.scores if one.name != score.name)
         return Evaluated(step, found.split, loss, (*others, score), found.samples, 0)
 
-    monkeypatch.setattr(translation.TranslationJob, "evaluate", told)
+    monkeypatch.setattr(translation.TranslationTask, "evaluate", told)
 
 
 OFTEN = ("train.evaluate_every=2", "train.budget.steps=14", "train.keep=2")

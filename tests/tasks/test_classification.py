@@ -76,9 +76,9 @@ def their_loss(model: Any, batch: LabelledBatch, number: bool) -> Any:
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_steps_are_those_of_transformers(outputs: int, packed: bool, tmp_path: Path) -> None:
     theirs = folder(tmp_path, outputs)
-    speaker = load(tmp_path, "cpu")
-    assert type(speaker) is (Rater if outputs == 1 else Labeller)
-    ours = speaker.model.train()
+    predictor = load(tmp_path, "cpu")
+    assert type(predictor) is (Rater if outputs == 1 else Labeller)
+    ours = predictor.model.train()
     ours.dropout.p = 0.0
     targets = NUMBERS.view(np.int64) if outputs == 1 else np.arange(48) % 3
     encoded = encode_texts(TEXTS, targets, TOKENIZER, 32)
@@ -113,11 +113,11 @@ def encoded_texts() -> EncodedTexts:
 
 def test_what_is_said_stands_in_the_order_of_the_texts_and_the_loss_is_their_mean(tmp_path: Path) -> None:
     folder(tmp_path, 3)
-    speaker = load(tmp_path, "cpu")
-    found = said(speaker.model, encoded_texts(), CPU)
+    predictor = load(tmp_path, "cpu")
+    found = said(predictor.model, encoded_texts(), CPU)
     alone = torch.cat(
-        [said(speaker.model, encode_texts([text], np.zeros(1, np.int64), TOKENIZER, 32), CPU) for text in TEXTS]
+        [said(predictor.model, encode_texts([text], np.zeros(1, np.int64), TOKENIZER, 32), CPU) for text in TEXTS]
     )
     close(found, alone)
     by_hand = torch.nn.functional.cross_entropy(found, torch.arange(48) % 3)
-    assert mean_loss(class_loss, speaker.model, encoded_texts(), CPU) == pytest.approx(float(by_hand), rel=1e-5)
+    assert mean_loss(class_loss, predictor.model, encoded_texts(), CPU) == pytest.approx(float(by_hand), rel=1e-5)

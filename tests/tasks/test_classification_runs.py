@@ -24,7 +24,7 @@ from heedful.models.bert.config import SIZES, BertConfig
 from heedful.runs.load import load, read_recipe
 from heedful.runs.recipe import check_recipe, load_recipe, recipe_of
 from heedful.runs.train import Finished, Started, train
-from heedful.tasks import job_of
+from heedful.tasks import task_of
 from heedful.tasks.base import Evaluated
 from heedful.tasks.classification.predictor import Labeller, Rater
 from heedful.training.loop import Step
@@ -209,21 +209,21 @@ def test_a_trained_classifier_speaks_and_its_scores_are_stored(start: Path, text
     events = list(train(given, tmp_path / "run"))
     test = next(event for event in events if isinstance(event, Evaluated) and event.split == "test")
     assert {score.name: score.value for score in test.scores} == {"accuracy": 100, "f1": 100, "matthews": 100}
-    assert job_of(given).merit(test) == 100
+    assert task_of(given).merit(test) == 100
     assert all(found.startswith(f"{right} (") for _, right, found in test.samples)
-    speaker = load(tmp_path / "run")
-    assert type(speaker) is Labeller
+    predictor = load(tmp_path / "run")
+    assert type(predictor) is Labeller
     asked = ["the film was good", ("the book was bad", "so it is"), "", "the plot was bad " * 30]
-    found = speaker.classify(asked)
+    found = predictor.classify(asked)
     assert [one.label for one in found[:2]] == ["y", "n"]
     assert all(sum(one.probabilities.values()) == pytest.approx(1) for one in found)
     assert all(one.probability == one.probabilities[one.label] for one in found)
     assert [one.cut > 0 for one in found] == [False, False, False, True]
-    alone = [speaker.classify([text])[0] for text in asked]
+    alone = [predictor.classify([text])[0] for text in asked]
     assert [one.probability for one in alone] == near([one.probability for one in found], 16)
-    assert speaker.classify([]) == []
+    assert predictor.classify([]) == []
     with pytest.raises(TypeError, match="give a list"):
-        speaker.classify("one text")
+        predictor.classify("one text")
 
 
 def test_numbers_are_learned_and_said(start: Path, texts: list[str], tmp_path: Path) -> None:
@@ -236,15 +236,15 @@ def test_numbers_are_learned_and_said(start: Path, texts: list[str], tmp_path: P
     test = next(event for event in events if isinstance(event, Evaluated) and event.split == "test")
     assert [score.name for score in test.scores] == ["pearson", "spearman"]
     assert test.scores[0].value > 95
-    speaker = load(tmp_path / "run")
-    assert type(speaker) is Rater
+    predictor = load(tmp_path / "run")
+    assert type(predictor) is Rater
     rows = [line.split("\t") for line in (tmp_path / "test.tsv").read_text().splitlines()[1:]]
-    said = [one.number for one in speaker.rate([row[0] for row in rows])]
+    said = [one.number for one in predictor.rate([row[0] for row in rows])]
     right = [float(row[1]) for row in rows]
     assert [score.value for score in test.scores] == pytest.approx(
         [100 * float(measure(said, right).statistic) for measure in (stats.pearsonr, stats.spearmanr)], rel=1e-4
     )
-    high, low = speaker.rate(["the film film was good", "the book book was bad"])
+    high, low = predictor.rate(["the film film was good", "the book book was bad"])
     assert high.number - low.number > 1.5
     with (tmp_path / "valid.tsv").open("a") as file:
         file.write("a strange one\tmuch\n")

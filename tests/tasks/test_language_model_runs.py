@@ -1,4 +1,4 @@
-"""Language models as a job: token files for text, runs that begin from a trained model, and how they are judged."""
+"""Language models as a task: token files for text, runs that begin from a trained model, and how they are judged."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from heedful.runs.evaluate import scored
 from heedful.runs.load import load, read_recipe
 from heedful.runs.recipe import load_recipe
 from heedful.runs.train import Evaluated, Finished, Started, Step, train
-from heedful.tasks import job_of
+from heedful.tasks import task_of
 from heedful.tasks.language_model.perplexity import document_loss, sliding_loss, windows_loss
-from heedful.tasks.language_model.task import LanguageModelJob
+from heedful.tasks.language_model.task import LanguageModelTask
 
 TEXTS = [f"Once upon a time {number} mice were there.\nThey ate all {number} cheeses!" for number in range(40)]
 TINY = [
@@ -72,24 +72,24 @@ def test_token_files_train_to_the_same_weights_as_the_text(data: str, tmp_path: 
 
 def test_a_gpt_is_judged_in_windows_that_overlap(data: str, tmp_path: Path) -> None:
     events = run([*TINY, data], tmp_path / "run")
-    speaker, recipe = load(tmp_path / "run"), read_recipe(tmp_path / "run")
-    job: Any = job_of(recipe)
-    encoded = job.encode(job.read("test"), speaker.tokenizer)
+    predictor, recipe = load(tmp_path / "run"), read_recipe(tmp_path / "run")
+    task: Any = task_of(recipe)
+    encoded = task.encode(task.read("test"), predictor.tokenizer)
     assert len(encoded.starts) == 40
     told = [event for event in events if isinstance(event, Evaluated)]
     cpu = torch.device("cpu")
     assert told[-1].split == "test"
-    assert told[-1].loss == sliding_loss(speaker.model, encoded, cpu, 12, 120)
+    assert told[-1].loss == sliding_loss(predictor.model, encoded, cpu, 12, 120)
     assert told[-1].scores[0].signature.endswith("|context:24|stride:12")
     assert told[0].scores[0].signature.endswith("|context:24|stride:24")
     found = CliRunner().invoke(app, ["eval", str(tmp_path / "run"), "--stride", "24", "--json"])
     assert found.exit_code == 0, found.output
     plain = json.loads(found.output)
-    assert plain["loss"] == pytest.approx(windows_loss(document_loss, speaker.model, encoded, cpu, 120), rel=1e-6)
+    assert plain["loss"] == pytest.approx(windows_loss(document_loss, predictor.model, encoded, cpu, 120), rel=1e-6)
     assert plain["scores"]["perplexity"]["signature"].endswith("|context:24|stride:24")
     assert CliRunner().invoke(app, ["eval", str(tmp_path / "run"), "--stride", "25"]).exit_code != 0
     once = load_recipe("gpt-prose", [*TINY, data, "task.stride=1"])
-    assert scored(speaker, once, "test").loss == sliding_loss(speaker.model, encoded, cpu, 1, 120)
+    assert scored(predictor, once, "test").loss == sliding_loss(predictor.model, encoded, cpu, 1, 120)
 
 
 def test_a_run_begins_from_a_trained_model_with_its_tokenizer(data: str, tmp_path: Path) -> None:
@@ -101,8 +101,8 @@ def test_a_run_begins_from_a_trained_model_with_its_tokenizer(data: str, tmp_pat
     )
     events = list(train(recipe, tmp_path / "second"))
     step = next(event for event in events if isinstance(event, Step))
-    trained, job = load(tmp_path / "first"), job_of(recipe)
-    batch = job.batches(job.encode(job.read("train"), trained.tokenizer), False, False).at(0)
+    trained, task = load(tmp_path / "first"), task_of(recipe)
+    batch = task.batches(task.encode(task.read("train"), trained.tokenizer), False, False).at(0)
     loss = document_loss(trained.model, batch)  # where the first one ended
     assert step.loss == pytest.approx(float(loss.plain / loss.count), rel=1e-5)
     assert (tmp_path / "first/tokenizer.json").read_bytes() == (tmp_path / "second/tokenizer.json").read_bytes()
@@ -123,11 +123,11 @@ def test_weights_that_do_not_fit_the_model_are_named(data: str, tmp_path: Path) 
 
 def test_other_models_read_over_the_ends_of_documents(data: str) -> None:
     recipe = load_recipe("gpt-prose", [*TINY, "model={kind: rnn_lm}", data, "tokenizer={kind: words, vocab: 60}"])
-    job = LanguageModelJob(recipe)  # type: ignore[arg-type]
-    read = job.read("train")
-    encoded = job.encode(read, job.learn(read))
+    task = LanguageModelTask(recipe)  # type: ignore[arg-type]
+    read = task.read("train")
+    encoded = task.encode(read, task.learn(read))
     assert encoded.starts.tolist() == [0]
-    assert encoded.ids.tolist() == encode_text(gathered(read.documents), job.learn(read), 24).ids.tolist()  # type: ignore[union-attr]
+    assert encoded.ids.tolist() == encode_text(gathered(read.documents), task.learn(read), 24).ids.tolist()  # type: ignore[union-attr]
 
 
 def test_a_text_shorter_than_a_window_trains_and_is_told_of(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_documents_too_few_to_hold_one_out_are_told(tmp_path: Path) -> None:
 def test_threads_share_the_work_of_a_small_gpt_and_not_of_a_tiny_one() -> None:
     for width, threads in ((8, 1), (128, 6)):
         recipe = load_recipe("gpt-prose", [f"model.width={width}", "model.vocab=1024"])
-        assert job_of(recipe).threads(build(recipe.model), 6) == threads
+        assert task_of(recipe).threads(build(recipe.model), 6) == threads
 
 
 @pytest.mark.parametrize("data", [b"\xff\xfe{}", b"", b"{", b'{"added_tokens": 3}'])
@@ -157,5 +157,5 @@ def test_a_damaged_tokenizer_of_a_run_is_named(tmp_path: Path, data: bytes) -> N
     path = tmp_path / "tokenizer.json"
     path.write_bytes(data)
     with pytest.raises(UserError) as error:
-        LanguageModelJob.load(path)
+        LanguageModelTask.load(path)
     assert str(path) in str(error.value.where)

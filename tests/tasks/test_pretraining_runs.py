@@ -14,7 +14,7 @@ from heedful.errors import UserError
 from heedful.runs.load import load
 from heedful.runs.recipe import load_recipe, recipe_in
 from heedful.runs.train import Started, train
-from heedful.tasks import job_of
+from heedful.tasks import task_of
 from heedful.tasks.base import Evaluated
 from heedful.tasks.pretraining.loss import judged
 from heedful.training.loop import Step
@@ -67,8 +67,8 @@ def test_an_evaluation_says_how_many_words_and_pairs_are_told_and_shows_some(doc
     events = list(train(recipe, tmp_path / "run"))
     last = next(event for event in reversed(events) if isinstance(event, Evaluated))
     assert [score.name for score in last.scores] == ["masked_accuracy", "next_sentence_accuracy", "masked_perplexity"]
-    job, reader = job_of(recipe), load(tmp_path / "run")
-    held_out = job.encode(job.read(last.split), reader.tokenizer)
+    task, reader = task_of(recipe), load(tmp_path / "run")
+    held_out = task.encode(task.read(last.split), reader.tokenizer)
     found = judged(reader.model, held_out, reader.device, recipe.train.batch_tokens)
     shares = (found.right / found.hidden, found.right_pairs / found.pairs)
     assert [score.value for score in last.scores[:2]] == pytest.approx([100 * share for share in shares])
@@ -79,7 +79,7 @@ def test_an_evaluation_says_how_many_words_and_pairs_are_told_and_shows_some(doc
         assert len(hidden.split()) == len(said.split()) >= 1
     started = next(event for event in events if isinstance(event, Started))
     assert started.examples > 500
-    assert job_of(recipe).next(tmp_path / "run", last)[0].startswith("heedful fill ")
+    assert task_of(recipe).next(tmp_path / "run", last)[0].startswith("heedful fill ")
 
 
 def test_a_small_bert_learns_to_tell_words(documents: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Images made again: the loss is a mean over pixels whatever the batch, and the speaker reads any number of images."""
+"""Images made again: the loss is a mean over pixels whatever the batch, and the predictor reads any number of them."""
 
 from __future__ import annotations
 
@@ -85,54 +85,54 @@ def test_the_mean_loss_of_a_split_does_not_depend_on_how_it_is_read(monkeypatch:
     assert mean_loss(model, encoded, Noise(0.5, (0.0, 1.0), 2), CPU) != expected
 
 
-# ------------------------------------------------------------------ the speaker
+# ------------------------------------------------------------------ the predictor
 @pytest.mark.parametrize("name", CONFIGS)
 def test_it_encodes_decodes_and_reconstructs_any_number_of_images(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    speaker = painter(name)
-    codes, made = speaker.encode(IMAGES), speaker.reconstruct(IMAGES)
+    predictor = painter(name)
+    codes, made = predictor.encode(IMAGES), predictor.reconstruct(IMAGES)
     assert codes.shape == (23, int(np.prod(CONFIGS[name].code))) and made.shape == IMAGES.shape
     assert codes.dtype == made.dtype == np.float32
-    close(speaker.decode(codes), made)
+    close(predictor.decode(codes), made)
     monkeypatch.setattr(reconstruction, "AT_ONCE", 4)
-    close(speaker.encode(IMAGES), codes)
-    assert speaker.encode(IMAGES[:0]).shape == (0, codes.shape[1])
-    assert speaker.reconstruct(IMAGES[:0]).shape == (0, 2, 6, 4)
-    assert not speaker.model.training
+    close(predictor.encode(IMAGES), codes)
+    assert predictor.encode(IMAGES[:0]).shape == (0, codes.shape[1])
+    assert predictor.reconstruct(IMAGES[:0]).shape == (0, 2, 6, 4)
+    assert not predictor.model.training
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
 def test_bytes_and_any_floats_are_read_alike(dtype: Any) -> None:
-    speaker = painter("conv")
+    predictor = painter("conv")
     shares = (IMAGES / 255).astype(dtype)
-    np.testing.assert_allclose(speaker.encode(shares), speaker.encode(IMAGES), rtol=1e-2, atol=2e-3)
-    assert speaker.noisy(shares).dtype == np.float32
+    np.testing.assert_allclose(predictor.encode(shares), predictor.encode(IMAGES), rtol=1e-2, atol=2e-3)
+    assert predictor.noisy(shares).dtype == np.float32
 
 
 def test_images_and_codes_that_do_not_fit_are_refused() -> None:
-    speaker = painter()
+    predictor = painter()
     with pytest.raises(UserError, match="not of the size"):
-        speaker.encode(IMAGES[:, :1])
+        predictor.encode(IMAGES[:, :1])
     with pytest.raises(UserError, match="not of the size"):
-        speaker.reconstruct(IMAGES.reshape(23, 48))
+        predictor.reconstruct(IMAGES.reshape(23, 48))
     for codes in (np.zeros((3, 6)), np.zeros(5), np.zeros((2, 5, 1))):
         with pytest.raises(UserError, match="no codes of this model") as raised:
-            speaker.decode(codes)
+            predictor.decode(codes)
         assert "(N, 5)" in str(raised.value.expected)
 
 
 def test_noise_for_looking_is_repeated_by_its_seed() -> None:
-    speaker = painter(noise=Noise(0.5, (0.0, 1.0)))
-    first = speaker.noisy(IMAGES, seed=3)
-    assert np.array_equal(speaker.noisy(IMAGES, seed=3), first)
-    assert not np.array_equal(speaker.noisy(IMAGES, seed=4), first)
+    predictor = painter(noise=Noise(0.5, (0.0, 1.0)))
+    first = predictor.noisy(IMAGES, seed=3)
+    assert np.array_equal(predictor.noisy(IMAGES, seed=3), first)
+    assert not np.array_equal(predictor.noisy(IMAGES, seed=4), first)
     assert (first.min(), first.max()) == (0, 1)
     assert np.array_equal(painter().noisy(IMAGES), (IMAGES / np.float32(255)).astype(np.float32))
 
 
 def test_a_walk_goes_in_even_steps_from_one_code_to_the_other() -> None:
-    speaker = painter()
-    images = speaker.walk(IMAGES[:1], IMAGES[1:2], 5)
+    predictor = painter()
+    images = predictor.walk(IMAGES[:1], IMAGES[1:2], 5)
     assert images.shape == (5, 2, 6, 4)
-    codes = speaker.encode(IMAGES[:2])
-    close(images[[0, 4]], speaker.decode(codes), slack=16)
-    close(images[2], speaker.decode(codes.mean(0, keepdims=True))[0], slack=16)
+    codes = predictor.encode(IMAGES[:2])
+    close(images[[0, 4]], predictor.decode(codes), slack=16)
+    close(images[2], predictor.decode(codes.mean(0, keepdims=True))[0], slack=16)

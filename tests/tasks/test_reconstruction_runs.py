@@ -18,10 +18,10 @@ from heedful.models.autoencoder.config import SIZES
 from heedful.runs.evaluate import Evaluated, results
 from heedful.runs.recipe import load_recipe, recipe_in
 from heedful.runs.train import Finished, train
-from heedful.tasks import job_of
+from heedful.tasks import task_of
 from heedful.tasks.reconstruction.predictor import Painter
 from heedful.tasks.reconstruction.recipe import ReconstructionRecipe
-from heedful.tasks.reconstruction.task import ReconstructionJob
+from heedful.tasks.reconstruction.task import ReconstructionTask
 from heedful.training.checkpoint.folder import newest
 from heedful.training.loop import Epoch, Step
 
@@ -75,10 +75,10 @@ def test_a_run_learns_tells_each_epoch_and_scores_the_test_set(finished: tuple[P
 
 def test_explained_is_the_share_of_the_variance(finished: tuple[Path, list[Any]]) -> None:
     folder, _ = finished
-    test, speaker = results(folder), heedful.load(folder)
-    job = job_of(recipe_in(folder / "recipe.yaml"))
-    pixels = job.read("test").pixels
-    apart = ((speaker.reconstruct(pixels) - pixels) ** 2).mean()
+    test, predictor = results(folder), heedful.load(folder)
+    task = task_of(recipe_in(folder / "recipe.yaml"))
+    pixels = task.read("test").pixels
+    apart = ((predictor.reconstruct(pixels) - pixels) ** 2).mean()
     assert test is not None
     assert test.loss == pytest.approx(float(apart), rel=1e-5)
     spread = ((pixels - pixels.mean(0)) ** 2).mean()
@@ -94,10 +94,10 @@ def test_the_run_its_model_folder_and_its_checkpoint_load_as_the_same(
     shutil.rmtree(tmp_path / "unfinished" / "model")
     from_checkpoint = heedful.load(tmp_path / "unfinished")
     x = np.random.default_rng(0).random((3, 1, 8, 8))
-    for speaker in (from_run, from_model, from_checkpoint):
-        assert isinstance(speaker, Painter)
-        assert speaker.canvas.image == (1, 8, 8) and speaker.canvas.names == tuple("0123456789")
-        assert np.array_equal(speaker.reconstruct(x), from_run.reconstruct(x))
+    for predictor in (from_run, from_model, from_checkpoint):
+        assert isinstance(predictor, Painter)
+        assert predictor.canvas.image == (1, 8, 8) and predictor.canvas.names == tuple("0123456789")
+        assert np.array_equal(predictor.reconstruct(x), from_run.reconstruct(x))
 
 
 @pytest.mark.parametrize("name", ["digits", "digits-denoising"])
@@ -179,9 +179,9 @@ def test_a_run_whose_images_json_is_gone_or_of_other_images_is_refused(
 
 def test_threads_are_as_many_as_a_step_is_worth() -> None:
     def threads(name: str, *changes: str) -> int:
-        job = job_of(load_recipe(name, list(changes)))
-        assert isinstance(job, ReconstructionJob)
-        return job.threads(None, 64)
+        task = task_of(load_recipe(name, list(changes)))
+        assert isinstance(task, ReconstructionTask)
+        return task.threads(None, 64)
 
     assert threads("digits") == 1
     assert threads("mnist-dense") == SIZES["dense"].products * 128 // 8_000_000 == 2
@@ -190,15 +190,15 @@ def test_threads_are_as_many_as_a_step_is_worth() -> None:
 
 
 def test_a_model_that_learned_nothing_is_told_that_it_may_have_died() -> None:
-    job = job_of(recipe())
-    images = job.read("test")
-    encoded = job.encode(images, job.learn(images))
+    task = task_of(recipe())
+    images = task.read("test")
+    encoded = task.encode(images, task.learn(images))
     spread = float(np.var(images.pixels, 0).mean())
-    dead, good = (job.evaluate(None, images, encoded, loss, 1, "test") for loss in (spread * 1.2, spread * 0.5))
-    assert "no better than the mean image: try another learning rate or train.seed" in job.remarks(dead)[0]
-    assert job.remarks(good) == []
-    assert job.merit(good) > job.merit(dead)
+    dead, good = (task.evaluate(None, images, encoded, loss, 1, "test") for loss in (spread * 1.2, spread * 0.5))
+    assert "no better than the mean image: try another learning rate or train.seed" in task.remarks(dead)[0]
+    assert task.remarks(good) == []
+    assert task.merit(good) > task.merit(dead)
     assert good.scores[0].value == pytest.approx(50, rel=1e-4)
-    assert job.in_words(0.01449) == "mean squared difference 0.0145"
-    assert job.next(Path("a run"), None)[0] == "heedful reconstruct 'a run' -o grid.png"
-    assert job_of(recipe("digits-denoising")).next(Path("run"), None)[0] == "heedful denoise run -o grid.png"
+    assert task.in_words(0.01449) == "mean squared difference 0.0145"
+    assert task.next(Path("a run"), None)[0] == "heedful reconstruct 'a run' -o grid.png"
+    assert task_of(recipe("digits-denoising")).next(Path("run"), None)[0] == "heedful denoise run -o grid.png"

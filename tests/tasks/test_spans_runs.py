@@ -21,7 +21,7 @@ from heedful.runs.evaluate import results, scored
 from heedful.runs.load import load
 from heedful.runs.recipe import check_recipe, load_recipe
 from heedful.runs.train import Finished, Started, train
-from heedful.tasks import job_of
+from heedful.tasks import task_of
 from heedful.tasks.answering.predictor import Responder
 from heedful.tasks.base import Evaluated
 from heedful.tasks.tagging.predictor import Marker
@@ -81,17 +81,17 @@ def test_a_run_goes_on_to_the_same_end_and_its_model_is_loaded(kind: str, data: 
         assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "broken" / file).read_bytes()
     assert results(tmp_path / "whole") == results(tmp_path / "broken")
 
-    speaker = load(tmp_path / "whole")
-    assert type(speaker) is KINDS[kind][1]
+    predictor = load(tmp_path / "whole")
+    assert type(predictor) is KINDS[kind][1]
     stored = results(tmp_path / "whole")
     assert stored is not None
     filled = load_recipe(str(tmp_path / "whole" / "recipe.yaml"))
-    assert scored(speaker, filled, "test", stored.step) == stored
+    assert scored(predictor, filled, "test", stored.step) == stored
     shutil.rmtree(tmp_path / "broken" / "model")  # a run that still trains
     assert type(load(tmp_path / "broken")) is KINDS[kind][1]
     if kind != "answering":
-        assert speaker.labels == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
-        assert speaker.model.config.freeze is (kind == "features")
+        assert predictor.labels == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
+        assert predictor.model.config.freeze is (kind == "features")
 
 
 @pytest.mark.parametrize("kind", ["tagging", "answering"])
@@ -226,14 +226,14 @@ def test_the_verbs_refuse_what_they_cannot_use(runs: dict[str, Path], monkeypatc
 
 def test_commands_to_go_on_with_name_the_verbs(data: Path, tmp_path: Path) -> None:
     for kind, verb in (("tagging", "tag"), ("answering", "answer")):
-        first, *_ = job_of(recipe_of(kind, data)).next(tmp_path / "a run", None)
+        first, *_ = task_of(recipe_of(kind, data)).next(tmp_path / "a run", None)
         assert first.startswith(f"heedful {verb} '{tmp_path}/a run'")
 
 
 @pytest.mark.parametrize("kind", ["tagging", "answering"])
 def test_the_best_checkpoint_is_that_of_the_best_f1(kind: str, data: Path) -> None:
     scores = (Score("exact_match", 1.0, ""), Score("f1", 2.0, ""), Score("recall", 3.0, ""))
-    assert job_of(recipe_of(kind, data)).merit(Evaluated(1, "valid", 9.0, scores, (), 0)) == 2.0
+    assert task_of(recipe_of(kind, data)).merit(Evaluated(1, "valid", 9.0, scores, (), 0)) == 2.0
 
 
 @pytest.fixture(scope="module")
@@ -279,4 +279,4 @@ def test_parts_of_speech_are_learned_scored_and_shown(
 def test_the_best_tagger_of_other_labels_is_that_of_the_best_accuracy(speech: Path) -> None:
     scores = (Score("accuracy", 1.0, ""), Score("f1", 2.0, ""))
     recipe = recipe_of("tagging", speech, "model.labels=[DET, NOUN]")
-    assert job_of(recipe).merit(Evaluated(1, "valid", 9.0, scores, (), 0)) == 1.0
+    assert task_of(recipe).merit(Evaluated(1, "valid", 9.0, scores, (), 0)) == 1.0

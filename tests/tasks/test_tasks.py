@@ -22,8 +22,8 @@ from heedful.runs.evaluate import results, scored
 from heedful.runs.load import load, read_recipe
 from heedful.runs.recipe import load_recipe
 from heedful.runs.train import Finished, Happening, Started, train
-from heedful.tasks import TASKS, job_class, job_of, recipe_class
-from heedful.tasks.base import Evaluated, Job
+from heedful.tasks import TASKS, recipe_class, task_class, task_of
+from heedful.tasks.base import Evaluated, Task
 from heedful.tasks.classification.predictor import Labeller
 from heedful.tasks.language_model.predictor import TextReader, Writer
 from heedful.tasks.pretraining.predictor import Reader
@@ -61,7 +61,7 @@ def text(tmp_path: Path) -> list[str]:
 
 
 # ------------------------------------------------------------------ the tables
-def test_every_task_has_a_recipe_and_a_job_for_the_same_models() -> None:
+def test_every_task_has_a_recipe_and_a_task_for_the_same_models() -> None:
     for kind, task in TASKS.items():
         recipe = recipe_class(kind)
         assert _kinds(_members(recipe.model_fields["task"].annotation)) == {kind}
@@ -70,15 +70,15 @@ def test_every_task_has_a_recipe_and_a_job_for_the_same_models() -> None:
 
 
 @pytest.mark.parametrize("kind", TASKS)
-def test_every_job_offers_what_an_experiment_asks_for(kind: str) -> None:
-    job = job_class(kind)
-    for name, asked in inspect.getmembers(Job, inspect.isfunction):
+def test_every_task_offers_what_an_experiment_asks_for(kind: str) -> None:
+    task = task_class(kind)
+    for name, asked in inspect.getmembers(Task, inspect.isfunction):
         if not name.startswith("_"):
-            assert list(inspect.signature(getattr(job, name)).parameters) == list(inspect.signature(asked).parameters)
-    assert job.words.testing.format("valid") != job.words.testing.format("test")
+            assert list(inspect.signature(getattr(task, name)).parameters) == list(inspect.signature(asked).parameters)
+    assert task.words.testing.format("valid") != task.words.testing.format("test")
     fields = recipe_class(kind).model_fields
     decode = fields["task"] if kind == "reconstruction" else fields.get("decode")  # noise is part of the task
-    assert job.decoding is (decode.annotation if decode else None)
+    assert task.decoding is (decode.annotation if decode else None)
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,8 @@ def test_every_job_offers_what_an_experiment_asks_for(kind: str) -> None:
     ],
 )
 def test_a_task_says_what_its_loss_means(shipped: str, loss: float, first: str) -> None:
-    job = job_of(load_recipe(shipped, ["data.root=."] if shipped != "numbers" else []))
-    lines = scoreboard(Evaluated(1, "test", loss, (Score("accuracy", 1.0, "trees:1"),), (), 0), job)
+    task = task_of(load_recipe(shipped, ["data.root=."] if shipped != "numbers" else []))
+    lines = scoreboard(Evaluated(1, "test", loss, (Score("accuracy", 1.0, "trees:1"),), (), 0), task)
     assert lines[:2] == [first, "  accuracy    1.00   trees:1"]
     assert ["BLEU" in line for line in lines[2:]] == [True] * (shipped == "numbers")  # whose references are one word
 
@@ -164,11 +164,11 @@ def test_a_run_of_any_task_goes_on_to_the_same_end_and_its_model_is_loaded(
         assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "broken" / file).read_bytes()
     assert results(tmp_path / "whole") == results(tmp_path / "broken")
 
-    speaker = load(tmp_path / "whole")
-    assert type(speaker) is kind
+    predictor = load(tmp_path / "whole")
+    assert type(predictor) is kind
     stored = results(tmp_path / "whole")
     assert stored is not None
-    assert scored(speaker, read_recipe(tmp_path / "whole"), "test", stored.step) == stored
+    assert scored(predictor, read_recipe(tmp_path / "whole"), "test", stored.step) == stored
     shutil.rmtree(tmp_path / "broken" / "model")  # a run that still trains
     assert type(load(tmp_path / "broken")) is kind
 
@@ -232,7 +232,7 @@ def test_a_model_folder_of_another_task_is_named(text: list[str], tmp_path: Path
 
 def test_commands_to_go_on_with_fit_the_model(text: list[str], tmp_path: Path) -> None:
     def told(name: str, overrides: list[str]) -> str:
-        return "\n".join(job_of(load_recipe(name, overrides)).next(tmp_path / "a run", None))
+        return "\n".join(task_of(load_recipe(name, overrides)).next(tmp_path / "a run", None))
 
     assert "--align" in told("numbers", [])
     assert "--align" in told("numbers", [f"model={{{SEQ2SEQ}}}"])

@@ -15,7 +15,7 @@ from heedful.errors import UserError
 from heedful.runs.load import load
 from heedful.runs.recipe import check_recipe, load_recipe
 from heedful.runs.train import Finished, Started, train
-from heedful.tasks import job_of
+from heedful.tasks import task_of
 from heedful.tasks.base import Evaluated
 from heedful.tasks.classification.predictor import Labeller
 from tolerance import near
@@ -74,9 +74,9 @@ def test_a_run_begins_from_vectors_and_tells_words_that_no_text_held(settings: l
 
 
 def test_texts_that_are_cut_are_told(settings: list[str]) -> None:
-    job = job_of(load_recipe("sst2-conv", [*settings, "model.context=6"]))
-    read = job.read("valid")
-    assert job.notes(job.encode(read, job.learn(read))) == [
+    task = task_of(load_recipe("sst2-conv", [*settings, "model.context=6"]))
+    read = task.read("valid")
+    assert task.notes(task.encode(read, task.learn(read))) == [
         "12 of 12 texts are longer than 6 tokens: their ends are cut"
     ]
 
@@ -86,14 +86,14 @@ def test_rows_begin_as_in_the_file_bit_for_bit(settings: list[str], tmp_path: Pa
     from heedful.data.word_vectors import load_vectors
     from heedful.models import build
 
-    job = job_of(load_recipe("sst2-conv", settings))
-    words = job.learn(job.read("train"))
+    task = task_of(load_recipe("sst2-conv", settings))
+    words = task.learn(task.read("train"))
     assert isinstance(words, TextWords)
     assert words.labels == ("n", "y")
     torch.manual_seed(0)
-    model = build(job.fitted(job.recipe.model, words, "model"))
+    model = build(task.fitted(task.recipe.model, words, "model"))
     drawn = model.tokens.weight.detach().clone()
-    job.begin(model, words)
+    task.begin(model, words)
     vectors = load_vectors(tmp_path / "vectors.txt")
     for number, word in enumerate(words.words):
         row = model.tokens.weight[number].detach()
@@ -103,20 +103,20 @@ def test_rows_begin_as_in_the_file_bit_for_bit(settings: list[str], tmp_path: Pa
 def test_other_vectors_than_the_words_were_gathered_with_are_refused(settings: list[str], tmp_path: Path) -> None:
     from heedful.models import build
 
-    job = job_of(load_recipe("sst2-conv", settings))
-    words = job.learn(job.read("train"))
-    model = build(job.fitted(job.recipe.model, words, "model"))
+    task = task_of(load_recipe("sst2-conv", settings))
+    words = task.learn(task.read("train"))
+    model = build(task.fitted(task.recipe.model, words, "model"))
     file = tmp_path / "vectors.txt"
     file.write_text(file.read_text().replace("good 1.0", "good 2.0"))
     with pytest.raises(UserError, match="not the word vectors that the run began with"):
-        job.begin(model, words)
+        task.begin(model, words)
 
 
 def test_vectors_of_another_width_and_files_that_are_not_there_are_told(settings: list[str]) -> None:
-    job = job_of(load_recipe("sst2-conv", [*settings, "model.width=5"]))
-    read = job.read("train")
+    task = task_of(load_recipe("sst2-conv", [*settings, "model.width=5"]))
+    read = task.read("train")
     with pytest.raises(UserError, match="do not fit into the model"):
-        job.learn(read)
+        task.learn(read)
     with pytest.raises(UserError, match="a file is not as the recipe says") as raised:
         check_recipe(load_recipe("sst2-conv", [*settings, "embedding_init.file=none"]), ("train", "valid"))
     assert "embedding_init=null" in str(raised.value)

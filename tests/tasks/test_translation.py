@@ -286,19 +286,19 @@ def recurrent(tokenizer: Tokenizer, attention: AttentionConfig | None) -> Transl
 
 @pytest.mark.parametrize("feed", ["input", "output"])
 def test_a_recurrent_decoder_has_a_row_for_each_step(translator: Translator, feed: Any) -> None:
-    speaker = recurrent(translator.tokenizer, AttentionConfig(feed=feed))
-    best = speaker.search([TEXTS[0]])[0][0]
-    found = speaker.align(TEXTS[0], best)
+    predictor = recurrent(translator.tokenizer, AttentionConfig(feed=feed))
+    best = predictor.search([TEXTS[0]])[0][0]
+    found = predictor.align(TEXTS[0], best)
     assert found.weights.shape == (len(best.ids), len(found.source))
     close(found.weights.sum(1), torch.ones(len(best.ids)))
     assert found.layer == 1
 
 
 def test_a_model_without_attention_has_no_alignment(translator: Translator) -> None:
-    speaker = recurrent(translator.tokenizer, None)
-    best = speaker.search([TEXTS[0]])[0][0]
+    predictor = recurrent(translator.tokenizer, None)
+    best = predictor.search([TEXTS[0]])[0][0]
     with pytest.raises(UserError, match="does not look at the source"):
-        speaker.align(TEXTS[0], best)
+        predictor.align(TEXTS[0], best)
 
 
 # ------------------------------------------------------------------ what a choice is worth

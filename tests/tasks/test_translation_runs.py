@@ -22,7 +22,7 @@ from heedful.explore.server.page import is_built
 from heedful.models import MODELS
 from heedful.runs.recipe import load_recipe
 from heedful.runs.train import Finished
-from heedful.tasks import TASKS, job_of
+from heedful.tasks import TASKS, task_of
 from heedful.tasks.translation.recipe import TranslationRecipe
 
 TINY = [
@@ -98,7 +98,7 @@ def test_a_third_kind_is_trained_reported_and_used(looks: bool, tmp_path: Path) 
     run = tmp_path / "run"
     assert isinstance(list(heedful.train(recipe, run))[-1], Finished)
     assert ("--align" in (run / "report.html").read_text(encoding="utf-8")) == looks
-    assert ("--align" in job_of(recipe).next(run, None)[0]) == looks
+    assert ("--align" in task_of(recipe).next(run, None)[0]) == looks
     translator = heedful.load(run)
     (found,) = translator.search(["three"])
     if looks:

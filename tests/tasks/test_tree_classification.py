@@ -91,11 +91,11 @@ def test_judgements_come_in_the_order_of_the_trees_and_nodes(monkeypatch: pytest
 
 
 def test_a_line_is_judged_as_its_tree_whatever_its_labels() -> None:
-    speaker = model_judge()
+    predictor = model_judge()
     renamed = [line.translate(str.maketrans("01234", "SNVPX")) for line in LINES]
-    assert speaker.judge(renamed) == speaker.judge(LINES) == speaker.judge(TREES)
-    assert speaker.judge([]) == []
-    assert speaker.judge([TREES[1]]) == pytest.approx(speaker.judge(TREES)[1:2])
+    assert predictor.judge(renamed) == predictor.judge(LINES) == predictor.judge(TREES)
+    assert predictor.judge([]) == []
+    assert predictor.judge([TREES[1]]) == pytest.approx(predictor.judge(TREES)[1:2])
 
 
 def test_a_line_that_is_no_tree_is_named_by_its_number() -> None:

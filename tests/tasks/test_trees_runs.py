@@ -19,7 +19,7 @@ from heedful.runs.recipe import load_recipe
 from heedful.runs.train import Started, train
 from heedful.tasks.tree_classification.predictor import Judge
 from heedful.tasks.tree_classification.recipe import TreeRecipe
-from heedful.tasks.tree_classification.task import TreeJob
+from heedful.tasks.tree_classification.task import TreeTask
 from heedful.training.checkpoint.folder import newest
 from heedful.training.loop import Step
 
@@ -97,17 +97,17 @@ def test_broken_off_or_not_it_is_the_same_run(folder: Path, workers: int) -> Non
 
 
 def test_a_new_model_begins_from_the_vectors(folder: Path) -> None:
-    job = TreeJob(recipe(folder))
-    words = job.learn(job.read("train"))
-    model = build(job.recipe.model.model_copy(update={"vocab": words.vocab}))
+    task = TreeTask(recipe(folder))
+    words = task.learn(task.read("train"))
+    model = build(task.recipe.model.model_copy(update={"vocab": words.vocab}))
     before = model.tokens.weight.detach().clone()
-    job.begin(model, words)
+    task.begin(model, words)
     row = next(text for text in (folder / "vectors.txt").read_text().splitlines() if text.startswith("awful "))
     expected = torch.tensor([float(number) for number in row.split()[1:]])
     torch.testing.assert_close(model.tokens.weight[words.id("awful")].detach(), expected)
     for word in ("the", "<unk>"):
         assert model.tokens.weight[words.id(word)].equal(before[words.id(word)])
-    plain = TreeJob(recipe(folder, "data.vectors=null"))
+    plain = TreeTask(recipe(folder, "data.vectors=null"))
     assert plain.learn(plain.read("train")).vocab == words.vocab - 1
     plain.begin(model, words)  # nothing to put in
 
@@ -168,9 +168,9 @@ def test_a_model_that_its_words_make_too_large_is_refused(folder: Path, monkeypa
 
 
 def test_vectors_that_do_not_fit_the_model_are_named(folder: Path) -> None:
-    job = TreeJob(recipe(folder, "model.width=7"))
+    task = TreeTask(recipe(folder, "model.width=7"))
     with pytest.raises(UserError, match="do not fit") as caught:
-        job.learn(job.read("train"))
+        task.learn(task.read("train"))
     assert caught.value.where == "model.width"
     assert caught.value.todo == "write model.width: 6"
 
@@ -179,10 +179,10 @@ def test_a_node_with_too_many_children_is_named(folder: Path) -> None:
     path = folder / "dev.txt"
     path.write_text("(2 good)\n(2 (2 a) (2 b) (2 c))\n")
     with pytest.raises(UserError, match="more children") as caught:
-        TreeJob(recipe(folder)).read("valid")
+        TreeTask(recipe(folder)).read("valid")
     assert caught.value.where == f"{path}, tree 2"
-    assert len(TreeJob(recipe(folder, "model.arity=3")).read("valid").trees) == 2
-    assert len(TreeJob(recipe(folder, "model.form=child_sum")).read("valid").trees) == 2
+    assert len(TreeTask(recipe(folder, "model.arity=3")).read("valid").trees) == 2
+    assert len(TreeTask(recipe(folder, "model.form=child_sum")).read("valid").trees) == 2
 
 
 def test_classes_must_agree(folder: Path) -> None:
@@ -198,12 +198,12 @@ def test_packed_batches_are_refused(folder: Path) -> None:
 
 def test_the_best_is_who_is_right_at_the_root(folder: Path) -> None:
     events = list(train(recipe(folder), folder / "run"))
-    job = TreeJob(recipe(folder))
+    task = TreeTask(recipe(folder))
     found = [event for event in events if isinstance(event, Evaluated) and event.split == "valid"]
     assert len(found) == 3
-    assert [job.merit(event) for event in found] == [event.scores[0].value for event in found]
-    assert job.remarks(found[0]) == []
-    judge, look = job.next(folder / "run", None)
+    assert [task.merit(event) for event in found] == [event.scores[0].value for event in found]
+    assert task.remarks(found[0]) == []
+    judge, look = task.next(folder / "run", None)
     assert (
         judge.startswith(f"heedful judge {folder / 'run'} '(2 ")
         and look == f"heedful eval {folder / 'run'} --split valid"
@@ -214,18 +214,18 @@ def test_a_damaged_list_of_words_is_named(folder: Path) -> None:
     path = folder / "tokenizer.json"
     path.write_bytes(b"\xff")
     with pytest.raises(UserError, match="cannot be read") as caught:
-        TreeJob.load(path)
+        TreeTask.load(path)
     assert caught.value.where == str(path)
     path.write_text("{}")
     with pytest.raises(UserError, match="damaged"):
-        TreeJob.load(path)
+        TreeTask.load(path)
 
 
 def test_a_lone_tree_can_be_judged_by_hand(folder: Path) -> None:
-    job = TreeJob(recipe(folder))
-    words = job.learn(job.read("train"))
-    config = job.recipe.model.model_copy(update={"vocab": words.vocab})
-    judge = job.speaker(build(config), config, words, None, torch.device("cpu"))
+    task = TreeTask(recipe(folder))
+    words = task.learn(task.read("train"))
+    config = task.recipe.model.model_copy(update={"vocab": words.vocab})
+    judge = task.predictor(build(config), config, words, None, torch.device("cpu"))
     tree = parse_tree("(2 (2 good) (2 bad))", "here", 5)
     assert isinstance(tree, Tree) and len(judge.judge([tree])[0].nodes) == 3
 

@@ -26,7 +26,7 @@ from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.transformer.config import TransformerConfig
 from heedful.tasks.translation.predictor import translation_loss
-from heedful.tasks.translation.task import TranslationJob
+from heedful.tasks.translation.task import TranslationTask
 from heedful.training import loop
 from heedful.training.checkpoint.folder import RunFolder, newest
 from heedful.training.checkpoint.saver import Saver
@@ -288,7 +288,7 @@ def assert_skipped(folder: Path, bad: set[int]) -> None:
             assert event.skipped == len([step for step in bad if step <= event.step])
             assert (event.norm == 0) == (event.step in bad)
             assert (weights == former) == (event.step in bad and event.step > 1)
-            shown = facts(event, TranslationJob.words)
+            shown = facts(event, TranslationTask.words)
             assert (f"{event.skipped:,} skipped" in shown) == (event.skipped > 0), shown
             former = weights
 

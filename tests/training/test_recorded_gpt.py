@@ -16,7 +16,7 @@ from heedful.data.text.windows import EncodedText, TextBatches
 from heedful.models import build
 from heedful.models.gpt.config import GptConfig
 from heedful.runs.recipe import load_recipe
-from heedful.tasks import job_of
+from heedful.tasks import task_of
 from heedful.tasks.language_model.perplexity import document_loss
 from heedful.training import loop
 from heedful.training.configs import Budget, TrainConfig
@@ -164,7 +164,7 @@ def test_a_run_takes_recorded_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(loop, "RecordedStep", Noted)
     told = []
-    for records in (False, job_of(load_recipe("gpt-shakespeare")).records):
+    for records in (False, task_of(load_recipe("gpt-shakespeare")).records):
         model, plain = made(settings())
         events = fit(
             model, plain.spread.loss_of, batches_of(CUT), settings(), CPU, None, {}, Counters(), records=records
@@ -177,4 +177,4 @@ def test_a_run_takes_recorded_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("recipe", ["language-model", "gpt2", "elmo"])
 def test_recurrent_and_large_language_models_take_plain_steps(recipe: str) -> None:
-    assert not job_of(load_recipe(recipe)).records
+    assert not task_of(load_recipe(recipe)).records

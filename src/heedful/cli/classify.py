@@ -21,13 +21,13 @@ def classify_verb(run: Path, texts: Sequence[str], pair: bool, as_json: bool) ->
     """Say the class of each text, given as arguments or as lines of stdin."""
     reads, count, cut = piped(texts), 0, 0
     if texts or reads:
-        speaker = reader(run)
+        predictor = reader(run)
         lines = stdin_lines(sys.stdin.buffer) if reads else paired(texts) if pair else arguments(texts)
-        width = max(map(len, speaker.labels)) if isinstance(speaker, Labeller) else 0
+        width = max(map(len, predictor.labels)) if isinstance(predictor, Labeller) else 0
         for batch in batched(parted(lines, pair), 1 if reads and sys.stdin.isatty() else TOGETHER):
             count += len(batch)
             given = [text for text in batch if text is not None]
-            said = speaker.classify(given) if isinstance(speaker, Labeller) else speaker.rate(given)
+            said = predictor.classify(given) if isinstance(predictor, Labeller) else predictor.rate(given)
             found: Iterator[Labelled | Rated] = iter(said)
             for text in batch:
                 judged = None if text is None else (text, next(found))
@@ -35,7 +35,7 @@ def classify_verb(run: Path, texts: Sequence[str], pair: bool, as_json: bool) ->
                 say(told(judged, width, as_json))
         if cut:
             typer.echo(
-                f"note: {cut:,} of the texts have more than {speaker.context} tokens; their ends were not read",
+                f"note: {cut:,} of the texts have more than {predictor.context} tokens; their ends were not read",
                 err=True,
             )
     if not count:
@@ -44,10 +44,10 @@ def classify_verb(run: Path, texts: Sequence[str], pair: bool, as_json: bool) ->
 
 def reader(run: Path) -> Labeller | Rater:
     """A run's model, if it says classes or numbers."""
-    speaker = load_run(run)
-    if not isinstance(speaker, Labeller | Rater):
-        raise other_use(speaker, run)
-    return speaker
+    predictor = load_run(run)
+    if not isinstance(predictor, Labeller | Rater):
+        raise other_use(predictor, run)
+    return predictor
 
 
 def arguments(texts: Sequence[str]) -> Iterator[Line]:

@@ -21,7 +21,7 @@ from heedful.hub.rules import told
 from heedful.hub.sentences import SentenceConfig
 from heedful.hub.unpickling import weights_of_any_age
 from heedful.hub.writing import require_new, write
-from heedful.tasks import job_class
+from heedful.tasks import task_class
 
 Format = Literal["heedful", "hf", "onnx"]
 CONVERTIBLE = ("bert", "gpt", "classifier", "regressor", "tagger", "answerer")
@@ -111,7 +111,7 @@ def write_own(target: Path, found: Pretrained | Causal, source: Path) -> None:
     for name in unused:
         typer.echo(f"note: {name} has no use under this head, and is left out", err=True)
     settings = {"task": task, "model": config.model_dump(mode="json")}
-    decoding = job_class(task).decoding
+    decoding = task_class(task).decoding
     decode = {"start_token": found.starts} if isinstance(found, Causal) else {}
     settings |= {"decode": decoding().model_dump(mode="json") | decode} if decoding else {}
     if isinstance(found, Pretrained) and task == "pretraining" and found.sentences != SentenceConfig():

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from heedful.errors import drop_output, printable
 from heedful.runs.train import Finished, Happening, Noted, Stage, Started
-from heedful.tasks.base import Evaluated, Job, Names
+from heedful.tasks.base import Evaluated, Names, Task
 from heedful.training.loop import Epoch, Step
 
 PAUSE = 5.0  # seconds between two lines about steps in a log
@@ -205,13 +205,13 @@ def scores(event: Evaluated) -> str:
     return "  ".join(f"{score.name} {score.value:.2f}" for score in event.scores)
 
 
-def scoreboard(event: Evaluated, job: Job, samples: int = 3) -> list[str]:
+def scoreboard(event: Evaluated, task: Task, samples: int = 3) -> list[str]:
     """The scores of an evaluation with their signatures, and some samples."""
-    lines = [f"{event.split}: {job.in_words(event.loss)}"]
+    lines = [f"{event.split}: {task.in_words(event.loss)}"]
     widest = max(len(score.name) for score in event.scores)
     lines += [f"  {score.name:<{widest}}  {score.value:6.2f}   {score.signature}" for score in event.scores]
-    lines += [f"  ({remark})" for remark in job.remarks(event)]
-    names = job.words.sample
+    lines += [f"  ({remark})" for remark in task.remarks(event)]
+    names = task.words.sample
     given_name, right_name, found_name = (name.ljust(max(map(len, names))) for name in names)
     for given, right, found in event.samples[:samples]:
         lines += ["", f"  {given_name}  {flat(given)}", f"  {found_name}  {flat(found)}"]

@@ -12,7 +12,7 @@ from heedful.errors import UserError
 from heedful.runs.evaluate import plain, scored
 from heedful.runs.load import read_recipe
 from heedful.runs.recipe import check_recipe
-from heedful.tasks import job_of
+from heedful.tasks import task_of
 from heedful.tasks.language_model.recipe import LanguageModelRecipe
 from heedful.tasks.recipe_parts import Recipe
 from heedful.training.checkpoint.choice import picked
@@ -20,10 +20,10 @@ from heedful.training.checkpoint.choice import picked
 
 def eval_verb(run: Path, split: Split, beams: int | None, as_json: bool, stride: int | None = None) -> None:
     """Print the scores with their signatures, and some samples."""
-    speaker = load_run(run)
+    predictor = load_run(run)
     recipe = read_recipe(run) if stride is None else with_stride(read_recipe(run), stride)
-    job = job_of(recipe)
-    if beams is not None and not job.searches:
+    task = task_of(recipe)
+    if beams is not None and not task.searches:
         raise UserError("this model is judged without a search", where="--beams", todo="leave it out")
     if split == "test" and recipe.data.test is None:
         raise UserError(
@@ -32,13 +32,13 @@ def eval_verb(run: Path, split: Split, beams: int | None, as_json: bool, stride:
             todo=f"score it on the validation set: heedful eval {shlex.quote(str(run))} --split valid",
         )
     check_recipe(recipe, [split])
-    with counting(job.words.testing.format(split)) as tell:
-        result = scored(speaker, recipe, split, beams=beams, progress=tell)
+    with counting(task.words.testing.format(split)) as tell:
+        result = scored(predictor, recipe, split, beams=beams, progress=tell)
     if as_json:
-        searched = {"beams": beams or speaker.beams} if job.searches else {}
+        searched = {"beams": beams or predictor.beams} if task.searches else {}
         say(json_line({**plain(result), **searched}))
     else:
-        say("\n".join(scoreboard(result, job, recipe.train.samples)))
+        say("\n".join(scoreboard(result, task, recipe.train.samples)))
 
 
 def with_stride(recipe: Recipe, stride: int) -> Recipe:

@@ -62,7 +62,7 @@ def explore_verb(
         else:
             subject.about()  # what the page asks first, so that it is there at once
     built()  # a mistake in the command comes first
-    models = [subject.speaker for subject in explorer.subjects.values() if subject.broken is None]
+    models = [subject.predictor for subject in explorer.subjects.values() if subject.broken is None]
     torch.set_num_threads(max((few_threads(one.model, one.device) for one in models), default=1))
     if out is not None:
         write(explorer, out, view, settings)

@@ -20,7 +20,7 @@ from heedful.tasks.tagging.predictor import Marker
 from heedful.tasks.translation.predictor import Translator
 from heedful.tasks.tree_classification.predictor import Judge
 
-Speaker = TypeVar("Speaker")
+Predictor = TypeVar("Predictor")
 # What each kind of model does, and with what it is asked to.
 USES: dict[type, tuple[str, str]] = {
     Translator: ("translates", "`heedful translate`"),
@@ -39,22 +39,22 @@ USES: dict[type, tuple[str, str]] = {
 
 def load_run(run: Path) -> Any:
     """The model of a run folder, with as many CPU threads as its size is worth."""
-    speaker = load(run)
-    torch.set_num_threads(few_threads(speaker.model, speaker.device))
-    for note in speaker.notes:
+    predictor = load(run)
+    torch.set_num_threads(few_threads(predictor.model, predictor.device))
+    for note in predictor.notes:
         typer.echo(f"note: {printable(note)}", err=True)
-    return speaker
+    return predictor
 
 
-def load_as(kind: type[Speaker], run: Path) -> Speaker:
+def load_as(kind: type[Predictor], run: Path) -> Predictor:
     """The same, if it is of a kind that the verb can use."""
-    speaker = load_run(run)
-    if not isinstance(speaker, kind):
-        raise other_use(speaker, run)
-    return speaker
+    predictor = load_run(run)
+    if not isinstance(predictor, kind):
+        raise other_use(predictor, run)
+    return predictor
 
 
-def other_use(speaker: Any, run: Path) -> UserError:
+def other_use(predictor: Any, run: Path) -> UserError:
     """The error of a verb that a model is not for."""
-    does, use = USES[type(speaker)]
+    does, use = USES[type(predictor)]
     return UserError(f"this model {does}", where=str(run), todo=f"use {use}")

@@ -19,7 +19,7 @@ from heedful.files.writing import EXIT_DISK
 from heedful.runs.evaluate import used
 from heedful.runs.recipe import find_recipe, load_recipe
 from heedful.runs.train import Finished, Stage, Started, train
-from heedful.tasks import job_of
+from heedful.tasks import task_of
 from heedful.tasks.base import Evaluated
 from heedful.tasks.recipe_parts import Recipe
 from heedful.training.checkpoint.folder import is_saved
@@ -75,12 +75,12 @@ def train_verb(name: str, overrides: Sequence[str], run: Path | None) -> None:
         test = run_to_end(recipe, folder, team, stopper)
         if not team.leads:
             return
-        job = job_of(recipe)
-        lines = ["", *scoreboard(test, job)] if test else []
+        task = task_of(recipe)
+        lines = ["", *scoreboard(test, task)] if test else []
         lines += ["", f"run folder  {folder}", *([f"model       {made.text}"] if (made := used(folder)) else [])]
         lines += [f"loss curve  {folder / 'loss.png'}"]
         lines += [f"report      {folder / 'report.html'}"] * is_file(folder / "report.html")
-        lines += ["", "next:", *(f"  {command}" for command in job.next(folder, test))]
+        lines += ["", "next:", *(f"  {command}" for command in task.next(folder, test))]
         say_on("\n".join(lines))
         if LOST and LOST[0].errno != errno.EPIPE:  # nobody wanted to read on; else somebody wanted to
             raise UserError(
@@ -98,7 +98,7 @@ def run_to_end(
     team, stopper = team or Team(), stopper or Stopper()
     test: Evaluated | None = None
     steps = 0
-    with display(job_of(recipe).words, recipe.train.log_every, quiet=not team.leads) as screen:
+    with display(task_of(recipe).words, recipe.train.log_every, quiet=not team.leads) as screen:
         with heeding(stopper), enough_memory(), farewell(folder, screen.say):
             for event in train(recipe, folder, stopper, team):
                 screen.show(event)

@@ -36,55 +36,55 @@ class Begun:
 
 def goes_on(subject: Subject) -> bool:
     """Whether a model writes one token after another, and its search can be followed."""
-    return subject.broken is None and hasattr(subject.speaker, "steps") and hasattr(subject.model, "start")
+    return subject.broken is None and hasattr(subject.predictor, "steps") and hasattr(subject.model, "start")
 
 
-def begun(speaker: Any, given: Given, then: Sequence[int]) -> Begun:
+def begun(predictor: Any, given: Given, then: Sequence[int]) -> Begun:
     """A model that has read an input, and some tokens that were written already."""
-    require_tokens(speaker, then)
-    if not translates(speaker):
-        ids = [*speaker.read_ids(given.text), *then]
-        forgotten = speaker.forgotten(len(ids))
-        return Begun(speaker.model.start(1, speaker.device), ids[forgotten:], [], forgotten)
-    source, tokenizer = source_ids(speaker, given.text), speaker.tokenizer
+    require_tokens(predictor, then)
+    if not translates(predictor):
+        ids = [*predictor.read_ids(given.text), *then]
+        forgotten = predictor.forgotten(len(ids))
+        return Begun(predictor.model.start(1, predictor.device), ids[forgotten:], [], forgotten)
+    source, tokenizer = source_ids(predictor, given.text), predictor.tokenizer
     ids = [tokenizer.bos, *(tokenizer.ids([given.other])[0] if given.other else []), *then]
-    if len(ids) > speaker.context:
-        raise too_long(len(ids), speaker.context)
-    padded, real, _ = speaker._batch([source])
-    return Begun(speaker._start(padded, real)[0], ids, source, 0)
+    if len(ids) > predictor.context:
+        raise too_long(len(ids), predictor.context)
+    padded, real, _ = predictor._batch([source])
+    return Begun(predictor._start(padded, real)[0], ids, source, 0)
 
 
 @torch.inference_mode()
-def read(speaker: Any, begun: Begun) -> tuple[Tensor, Tensor]:
+def read(predictor: Any, begun: Begun) -> tuple[Tensor, Tensor]:
     """The logits (V,) of the next token, and the log-probability of each token so far but the first, (T - 1,)."""
     state, logs = begun.state, []
     logits = torch.empty(0)
     for at in range(0, len(begun.ids), STRIDE):
-        tokens = torch.tensor([begun.ids[at : at + STRIDE]], device=speaker.device)
-        logits, state = speaker.model(tokens, state)
-        after = torch.tensor(begun.ids[at + 1 : at + 1 + STRIDE], device=speaker.device, dtype=torch.long)
+        tokens = torch.tensor([begun.ids[at : at + STRIDE]], device=predictor.device)
+        logits, state = predictor.model(tokens, state)
+        after = torch.tensor(begun.ids[at + 1 : at + 1 + STRIDE], device=predictor.device, dtype=torch.long)
         logs.append(logits[0, : len(after)].float().log_softmax(-1).gather(1, after[:, None])[:, 0])
     return logits[0, -1].float(), torch.cat(logs)
 
 
-def end_of(speaker: Any) -> int | None:
+def end_of(predictor: Any) -> int | None:
     """The token with which a model ends what it writes; None, where it goes on for ever."""
-    end: int | None = speaker.tokenizer.eos if translates(speaker) else speaker.script.ends
+    end: int | None = predictor.tokenizer.eos if translates(predictor) else predictor.script.ends
     return end
 
 
-def rules_of(speaker: Any) -> Sequence[Rule]:
+def rules_of(predictor: Any) -> Sequence[Rule]:
     """The rules about what a model never writes."""
-    rules: Sequence[Rule] = speaker._rules() if translates(speaker) else speaker._rules(Manner())
+    rules: Sequence[Rule] = predictor._rules() if translates(predictor) else predictor._rules(Manner())
     return rules
 
 
-def require_tokens(speaker: Any, ids: Sequence[int]) -> None:
+def require_tokens(predictor: Any, ids: Sequence[int]) -> None:
     """Refuse numbers that are no tokens of a model."""
     for number in ids:
-        if number >= speaker.tokenizer.vocab:
+        if number >= predictor.tokenizer.vocab:
             raise UserError(
-                "this model has no such token", found=str(number), expected=f"0 to {speaker.tokenizer.vocab - 1}"
+                "this model has no such token", found=str(number), expected=f"0 to {predictor.tokenizer.vocab - 1}"
             )
 
 

@@ -155,124 +155,124 @@ def _looks(model: nn.Module, values: dict[str, Tensor], heard: dict[str, Pass]) 
 
 
 # ------------------------------------------------------------------ how each kind of model reads
-def reading(speaker: Any, given: Given) -> Reading:
+def reading(predictor: Any, given: Given) -> Reading:
     """An input as this model reads it; what kind of model it is, is told by what it can do."""
     for able, read in READERS:
-        if able(speaker):
-            return read(speaker, given)
+        if able(predictor):
+            return read(predictor, given)
     raise UserError("this model reads no text that could be shown here")
 
 
-def reads(speaker: Any) -> bool:
+def reads(predictor: Any) -> bool:
     """Whether texts can be shown to a model in this way."""
-    return any(able(speaker) for able, _ in READERS)
+    return any(able(predictor) for able, _ in READERS)
 
 
-def translates(speaker: Any) -> bool:
+def translates(predictor: Any) -> bool:
     """Whether a model reads one text and writes another."""
-    return hasattr(speaker, "align") and hasattr(speaker, "search")
+    return hasattr(predictor, "align") and hasattr(predictor, "search")
 
 
-def writes(speaker: Any) -> bool:
+def writes(predictor: Any) -> bool:
     """Whether a model goes on with texts."""
-    return hasattr(speaker, "script") and hasattr(speaker.model, "start")
+    return hasattr(predictor, "script") and hasattr(predictor.model, "start")
 
 
-def encoder_in(speaker: Any) -> Any:
+def encoder_in(predictor: Any) -> Any:
     """The encoder of a model that reads texts both ways; None, where there is none."""
-    model = getattr(speaker.model, "encoder", speaker.model)
-    return model if hasattr(speaker.tokenizer, "mask") and hasattr(model, "layers") else None
+    model = getattr(predictor.model, "encoder", predictor.model)
+    return model if hasattr(predictor.tokenizer, "mask") and hasattr(model, "layers") else None
 
 
-def listens(speaker: Any) -> bool:
+def listens(predictor: Any) -> bool:
     """Whether a model reads texts both ways without a pair of sentences: a recurrent one."""
-    return hasattr(speaker.model, "both")
+    return hasattr(predictor.model, "both")
 
 
-def room(speaker: Any) -> int | None:
+def room(predictor: Any) -> int | None:
     """How many tokens a model that reads texts can read; None where there is no end to it."""
-    encoder = None if translates(speaker) or writes(speaker) else encoder_in(speaker)
-    found: int | None = speaker.context if encoder is None else encoder.config.context
+    encoder = None if translates(predictor) or writes(predictor) else encoder_in(predictor)
+    found: int | None = predictor.context if encoder is None else encoder.config.context
     return found
 
 
-def read_pair(speaker: Any, given: Given) -> Reading:
+def read_pair(predictor: Any, given: Given) -> Reading:
     """A text and its translation, which the model writes where none is given."""
-    source = source_ids(speaker, given.text)
+    source = source_ids(predictor, given.text)
     if given.other is None:
-        written = speaker.search([given.text])[0][0].ids
+        written = predictor.search([given.text])[0][0].ids
     else:
-        written = [*speaker.tokenizer.ids([given.other])[0], speaker.tokenizer.eos]
-    if len(written) > speaker.context:
-        raise too_long(len(written), speaker.context)
-    target = [speaker.tokenizer.bos, *written[:-1]]
-    place = speaker.device
+        written = [*predictor.tokenizer.ids([given.other])[0], predictor.tokenizer.eos]
+    if len(written) > predictor.context:
+        raise too_long(len(written), predictor.context)
+    target = [predictor.tokenizer.bos, *written[:-1]]
+    place = predictor.device
     state: list[Any] = []
 
     def read_source() -> Tensor:
-        state[:] = [speaker._start(torch.tensor([source], device=place), None)[0]]
+        state[:] = [predictor._start(torch.tensor([source], device=place), None)[0]]
         return torch.empty(0)
 
     def write() -> Tensor:
-        logits: Tensor = speaker.model(torch.tensor([target], device=place), state[0])[0]
+        logits: Tensor = predictor.model(torch.tensor([target], device=place), state[0])[0]
         return logits
 
     sides = {
-        name: named(ids, speaker.tokenizer.pieces(ids), part)
+        name: named(ids, predictor.tokenizer.pieces(ids), part)
         for name, ids, part in (("source", source, 0), ("target", target, 1), ("written", written, 1))
     }
     return Reading(sides, (Pass("source", "source", read_source), Pass("target", "source", write, ahead=True)))
 
 
-def source_ids(speaker: Any, text: str) -> list[int]:
+def source_ids(predictor: Any, text: str) -> list[int]:
     """The tokens of a text that is to be translated."""
     try:
-        ids: list[int] = speaker._ids([text])[0]
+        ids: list[int] = predictor._ids([text])[0]
     except TooLongError as error:
         raise too_long(error.tokens, error.context) from None
     return ids
 
 
-def read_ahead(speaker: Any, given: Given) -> Reading:
+def read_ahead(predictor: Any, given: Given) -> Reading:
     """A text from its beginning, each token seeing those before it."""
-    return ahead(speaker, speaker.read_ids(given.text))
+    return ahead(predictor, predictor.read_ids(given.text))
 
 
-def ahead(speaker: Any, ids: list[int]) -> Reading:
+def ahead(predictor: Any, ids: list[int]) -> Reading:
     """The same of ids, which may begin with the start token."""
-    if speaker.context is not None and len(ids) > speaker.context:
-        raise too_long(len(ids), speaker.context)
+    if predictor.context is not None and len(ids) > predictor.context:
+        raise too_long(len(ids), predictor.context)
 
     def read() -> Tensor:
-        logits: Tensor = speaker.model(
-            torch.tensor([ids], device=speaker.device), speaker.model.start(1, speaker.device)
+        logits: Tensor = predictor.model(
+            torch.tensor([ids], device=predictor.device), predictor.model.start(1, predictor.device)
         )[0]
         return logits
 
-    first, *rest = named(ids, speaker.tokenizer.pieces(ids), 0)
-    tokens = [replace(first, part=None) if ids[0] == speaker.script.begins else first, *rest]
+    first, *rest = named(ids, predictor.tokenizer.pieces(ids), 0)
+    tokens = [replace(first, part=None) if ids[0] == predictor.script.begins else first, *rest]
     return Reading({"text": tokens}, (Pass("text", "text", read, ahead=True),))
 
 
-def read_both_ways(speaker: Any, given: Given) -> Reading:
+def read_both_ways(predictor: Any, given: Given) -> Reading:
     """A text or a pair of them between special tokens, every token seeing every other; `[MASK]` is a hidden word."""
-    row, segments = pair_ids(speaker.tokenizer, given, encoder_in(speaker).config.context)
-    return both_ways(speaker, row, segments)
+    row, segments = pair_ids(predictor.tokenizer, given, encoder_in(predictor).config.context)
+    return both_ways(predictor, row, segments)
 
 
-def both_ways(speaker: Any, row: list[int], segments: list[int]) -> Reading:
+def both_ways(predictor: Any, row: list[int], segments: list[int]) -> Reading:
     """The same of ids and of the text that each is of."""
-    encoder = encoder_in(speaker)
+    encoder = encoder_in(predictor)
 
     def read() -> Tensor:
-        given = (torch.tensor([each], device=speaker.device) for each in (row, segments))
+        given = (torch.tensor([each], device=predictor.device) for each in (row, segments))
         found: Tensor = encoder(*given)
         return found
 
-    special = speaker.tokenizer.special - {speaker.tokenizer.mask, speaker.tokenizer.unk}
+    special = predictor.tokenizer.special - {predictor.tokenizer.mask, predictor.tokenizer.unk}
     tokens = [
         Token(piece, number, None if number in special else part)
-        for piece, number, part in zip(speaker.tokenizer.pieces(row), row, segments, strict=True)
+        for piece, number, part in zip(predictor.tokenizer.pieces(row), row, segments, strict=True)
     ]
     return Reading({"text": tokens}, (Pass("text", "text", read),))
 
@@ -290,16 +290,16 @@ def pair_ids(tokenizer: WordPieces, given: Given, room: int) -> tuple[list[int],
     return joined(tokenizer, *parts)
 
 
-def read_recurrent(speaker: Any, given: Given) -> Reading:
+def read_recurrent(predictor: Any, given: Given) -> Reading:
     """A text by a model that reads it ahead and back, without attention."""
-    script = script_of(speaker.tokenizer)
+    script = script_of(predictor.tokenizer)
     row = [script.begins, *script.text_ids(given.text), script.begins]
 
     def read() -> Tensor:
-        logits: Tensor = speaker.model(torch.tensor([row], device=speaker.device))[0]
+        logits: Tensor = predictor.model(torch.tensor([row], device=predictor.device))[0]
         return logits
 
-    return Reading({"text": named(row, speaker.tokenizer.pieces(row), 0)}, (Pass("text", "text", read),))
+    return Reading({"text": named(row, predictor.tokenizer.pieces(row), 0)}, (Pass("text", "text", read),))
 
 
 def named(ids: Sequence[int], pieces: Sequence[str], part: int | None) -> list[Token]:
@@ -317,6 +317,6 @@ def too_long(count: int, room: int) -> UserError:
 READERS: tuple[tuple[Callable[[Any], Any], Callable[[Any, Given], Reading]], ...] = (
     (translates, read_pair),
     (writes, read_ahead),
-    (lambda speaker: encoder_in(speaker) is not None, read_both_ways),
+    (lambda predictor: encoder_in(predictor) is not None, read_both_ways),
     (listens, read_recurrent),
 )

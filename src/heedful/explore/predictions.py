@@ -45,26 +45,26 @@ class Saying:
     hidden: int | None = None  # the token that was hidden from it
 
 
-def saying(speaker: Any, given: Given, reading: Reading, place: int | None = None) -> Saying:
+def saying(predictor: Any, given: Given, reading: Reading, place: int | None = None) -> Saying:
     """What this model has to say; `place` is the token to be hidden, of a model that tells hidden words."""
-    if translates(speaker):
-        return translation(speaker, given, reading)
-    if writes(speaker):
-        return next_word(speaker, reading)
+    if translates(predictor):
+        return translation(predictor, given, reading)
+    if writes(predictor):
+        return next_word(predictor, reading)
     for method, found in (("classify", label), ("rate", number), ("tag", tags), ("answer", span)):
-        if hasattr(speaker, method):
-            return found(speaker, given)
-    if encoder_in(speaker).masked_words is not None:
-        return hidden_word(speaker, given, place)
+        if hasattr(predictor, method):
+            return found(predictor, given)
+    if encoder_in(predictor).masked_words is not None:
+        return hidden_word(predictor, given, place)
     return vectors(reading)
 
 
-def translation(speaker: Any, given: Given, reading: Reading) -> Saying:
+def translation(predictor: Any, given: Given, reading: Reading) -> Saying:
     """The translation that it writes; the loss is that of the one given, or of the one that the whole model writes."""
     wanted = reading.sides["written"]
 
     def answers() -> list[Answer]:
-        best = speaker.search([given.text])[0][0]
+        best = predictor.search([given.text])[0][0]
         return [Answer(best.text, math.exp(best.log_probability))]
 
     whose = "that the whole model writes" if given.other is None else "that is given"
@@ -75,23 +75,23 @@ def translation(speaker: Any, given: Given, reading: Reading) -> Saying:
     )  # fmt: skip
 
 
-def next_word(speaker: Any, reading: Reading) -> Saying:
+def next_word(predictor: Any, reading: Reading) -> Saying:
     """The likeliest tokens to go on with; the loss is that of the text's own tokens, each from those before it."""
-    tokens, vocab = reading.sides["text"], speaker.tokenizer.vocab
+    tokens, vocab = reading.sides["text"], predictor.tokenizer.vocab
 
     def logits() -> Tensor:
         return run(reading)[0, :, :vocab]
 
     return Saying(
         "the next token", "mean loss a token of the text, in nats", [token.piece for token in tokens[1:]],
-        lambda: likeliest(speaker, logits()[-1]),
+        lambda: likeliest(predictor, logits()[-1]),
         lambda: cross_entropies(logits()[:-1], [token.id for token in tokens[1:]]),
     )  # fmt: skip
 
 
-def hidden_word(speaker: Any, given: Given, place: int | None) -> Saying:
+def hidden_word(predictor: Any, given: Given, place: int | None) -> Saying:
     """The likeliest tokens for one that is hidden; the loss is that of the one that stands there."""
-    encoder, tokenizer = encoder_in(speaker), speaker.tokenizer
+    encoder, tokenizer = encoder_in(predictor), predictor.tokenizer
     row, segments = pair_ids(tokenizer, given, encoder.config.context)
     words = [at for at, one in enumerate(row) if one not in tokenizer.special]
     if not words:
@@ -99,7 +99,7 @@ def hidden_word(speaker: Any, given: Given, place: int | None) -> Saying:
     at = words[len(words) // 2] if place is None else place
     if at not in words:
         raise UserError("there is no word to hide at this place", where="place", found=str(at + 1))
-    gap = both_ways(speaker, [*row[:at], tokenizer.mask, *row[at + 1 :]], segments)
+    gap = both_ways(predictor, [*row[:at], tokenizer.mask, *row[at + 1 :]], segments)
 
     def logits() -> Tensor:
         found: Tensor = encoder.words(run(gap)[0, at : at + 1])[:, : tokenizer.vocab]
@@ -107,7 +107,7 @@ def hidden_word(speaker: Any, given: Given, place: int | None) -> Saying:
 
     return Saying(
         "the hidden token", "loss of the token that is hidden, in nats", tokenizer.pieces([row[at]]),
-        lambda: likeliest(speaker, logits()[0]), lambda: cross_entropies(logits(), [row[at]]), at,
+        lambda: likeliest(predictor, logits()[0]), lambda: cross_entropies(logits(), [row[at]]), at,
     )  # fmt: skip
 
 
@@ -130,11 +130,11 @@ def vectors(reading: Reading) -> Saying:
     )  # fmt: skip
 
 
-def label(speaker: Any, given: Given) -> Saying:
+def label(predictor: Any, given: Given) -> Saying:
     """The class; the loss is that of the class which the whole model says."""
 
     def labelled() -> Any:
-        return speaker.classify([paired(given)])[0]
+        return predictor.classify([paired(given)])[0]
 
     whole = labelled().label
 
@@ -148,11 +148,11 @@ def label(speaker: Any, given: Given) -> Saying:
     return Saying("the class", "loss of the class that the whole model says, in nats", [whole], answers, losses)
 
 
-def number(speaker: Any, given: Given) -> Saying:
+def number(predictor: Any, given: Given) -> Saying:
     """A number; the loss is the square of how far it is from that of the whole model."""
 
     def rated() -> float:
-        return float(speaker.rate([paired(given)])[0].number)
+        return float(predictor.rate([paired(given)])[0].number)
 
     whole = rated()
     return Saying(
@@ -161,18 +161,18 @@ def number(speaker: Any, given: Given) -> Saying:
     )  # fmt: skip
 
 
-def tags(speaker: Any, given: Given) -> Saying:
+def tags(predictor: Any, given: Given) -> Saying:
     """The tags of the words; the loss is that of the tags which the whole model says."""
     text, places = tagging.split(given.text)
     words = [text[start:end] for start, end in places]
     if not words:
         raise UserError("there is no word to tag", where="text", todo="give a text of a few words")
-    encoded = encode_words([words], speaker.tokenizer, speaker.context)
+    encoded = encode_words([words], predictor.tokenizer, predictor.context)
 
     def logits() -> Tensor:
-        found = torch.zeros(len(words), len(speaker.labels))  # (M, C)
+        found = torch.zeros(len(words), len(predictor.labels))  # (M, C)
         for batch, rows in encoded.in_order(tagging.BATCH_TOKENS):
-            found[torch.from_numpy(rows)] = tagging.outputs(speaker.model, batch.to(speaker.device)).float().cpu()
+            found[torch.from_numpy(rows)] = tagging.outputs(predictor.model, batch.to(predictor.device)).float().cpu()
         return found
 
     whole = logits().argmax(-1).tolist()
@@ -180,7 +180,7 @@ def tags(speaker: Any, given: Given) -> Saying:
     def answers() -> list[Answer]:
         best = logits().softmax(-1).max(-1)
         told = zip(words, best.indices.tolist(), best.values.tolist(), strict=True)
-        return [Answer(f"{word}: {speaker.labels[tag]}", chance) for word, tag, chance in told]
+        return [Answer(f"{word}: {predictor.labels[tag]}", chance) for word, tag, chance in told]
 
     return Saying(
         "the tags", "mean loss a word, in nats, of the tags that the whole model says", words, answers,
@@ -188,20 +188,20 @@ def tags(speaker: Any, given: Given) -> Saying:
     )  # fmt: skip
 
 
-def span(speaker: Any, given: Given) -> Saying:
+def span(predictor: Any, given: Given) -> Saying:
     """The answer to a question; the loss is that of the answer which the whole model gives."""
     question = Question("", given.text, given.other or "", ())
-    encoded = encode_questions([question], speaker.tokenizer, speaker.context, speaker.windows)
+    encoded = encode_questions([question], predictor.tokenizer, predictor.context, predictor.windows)
 
     def scores() -> Tensor:
-        return torch.from_numpy(answering.passage_scores(speaker.model, encoded, speaker.device)[0])  # (T, 2)
+        return torch.from_numpy(answering.passage_scores(predictor.model, encoded, predictor.device)[0])  # (T, 2)
 
-    best = answering.best_spans(scores().numpy(), speaker.windows.longest, 1)
+    best = answering.best_spans(scores().numpy(), predictor.windows.longest, 1)
     if not best:
         raise UserError("there is nothing to find the answer in", where="other", todo="give a passage as second text")
 
     def answers() -> list[Answer]:
-        found = speaker.answers([question.passage], encoded, TOP)[0]
+        found = predictor.answers([question.passage], encoded, TOP)[0]
         return [Answer(one.text, one.probability) for one in found]
 
     def losses() -> Tensor:
@@ -222,10 +222,10 @@ def cross_entropies(logits: Tensor, wanted: Sequence[int]) -> Tensor:
     return -logits.double().log_softmax(-1).gather(1, ids[:, None])[:, 0]
 
 
-def likeliest(speaker: Any, logits: Tensor) -> list[Answer]:
+def likeliest(predictor: Any, logits: Tensor) -> list[Answer]:
     """The likeliest tokens by logits (V,)."""
     best = logits.float().softmax(-1).topk(min(TOP, len(logits)))
-    pieces = speaker.tokenizer.pieces(best.indices.tolist())
+    pieces = predictor.tokenizer.pieces(best.indices.tolist())
     return [Answer(piece, chance) for piece, chance in zip(pieces, best.values.tolist(), strict=True)]
 
 

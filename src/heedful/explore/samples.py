@@ -15,9 +15,9 @@ from heedful.explore import inspect
 from heedful.explore.views import run
 from heedful.runs.evaluate import results
 from heedful.runs.load import read_recipe
-from heedful.tasks import job_of
+from heedful.tasks import task_of
 from heedful.tasks.answering.predictor import Responder
-from heedful.tasks.base import Example, Job
+from heedful.tasks.base import Example, Task
 from heedful.tasks.classification.predictor import Labeller
 from heedful.tasks.tagging.predictor import Marker
 
@@ -82,24 +82,24 @@ class Shown(NamedTuple):
     named: str | None  # None: they are not of the model's own data
 
 
-def described(folder: Path) -> Job | None:
+def described(folder: Path) -> Task | None:
     """The task of a run, if its recipe can be read."""
     try:
-        return job_of(read_recipe(folder))
+        return task_of(read_recipe(folder))
     except UserError:
         return None
 
 
-def recorded(job: Job, folder: Path) -> list[Example]:
+def recorded(task: Task, folder: Path) -> list[Example]:
     """Examples that a run's last evaluation tells of, which costs nothing."""
-    return [found for sample in samples(folder) if (found := job.example(sample)) is not None and found.text.strip()]
+    return [found for sample in samples(folder) if (found := task.example(sample)) is not None and found.text.strip()]
 
 
-def read(job: Job) -> list[Example]:
+def read(task: Task) -> list[Example]:
     """Examples of a run's data that were not trained on; none where its files are not here any more."""
     for split in HELD_OUT:
         try:
-            found = list(islice((one for one in job.examples(split) if one.text.strip()), MOST))
+            found = list(islice((one for one in task.examples(split) if one.text.strip()), MOST))
         except UserError:
             continue
         if found:
@@ -107,9 +107,9 @@ def read(job: Job) -> list[Example]:
     return []
 
 
-def ordered(speaker: Any, examples: Sequence[Example]) -> tuple[Example, ...]:
+def ordered(predictor: Any, examples: Sequence[Example]) -> tuple[Example, ...]:
     """Examples that a model can read, first those that are taken in at a glance."""
-    return tuple(sorted((cut(speaker, one) for one in examples), key=lambda one: not SHORT <= len(one.text) <= LONG))
+    return tuple(sorted((cut(predictor, one) for one in examples), key=lambda one: not SHORT <= len(one.text) <= LONG))
 
 
 def samples(folder: Path) -> list[tuple[str, str, str]]:
@@ -124,73 +124,77 @@ def samples(folder: Path) -> list[tuple[str, str, str]]:
     return [(given, right, made) for given, right, made in evaluated[-1]] if evaluated else []
 
 
-def cut(speaker: Any, example: Example) -> Example:
+def cut(predictor: Any, example: Example) -> Example:
     """An example that fits into a model: its first words, where it is too long; a prompt may as well be shorter."""
     words = example.text.strip().split(" ")
-    most = PROMPT if inspect.writes(speaker) else None
+    most = PROMPT if inspect.writes(predictor) else None
     count = len(words)
-    while count > 1 and not fits(speaker, " ".join(words[:count]), example.other, most=most):
+    while count > 1 and not fits(predictor, " ".join(words[:count]), example.other, most=most):
         count -= 1 if most else -(-count // 2)
     rest = [" ".join(words[count:])] if most and count < len(words) else []
     return Example(" ".join(words[:count]), example.other, "\n".join([*rest, example.right]))
 
 
-def fits(speaker: Any, *texts: str | None, most: int | None = None) -> bool:
+def fits(predictor: Any, *texts: str | None, most: int | None = None) -> bool:
     """Whether texts have no more tokens than a model can read, with one around each, and no more than some number."""
-    rooms = [room for room in (inspect.room(speaker), most) if room is not None]
-    ids = speaker.tokenizer.ids([text for text in texts if text is not None])
+    rooms = [room for room in (inspect.room(predictor), most) if room is not None]
+    ids = predictor.tokenizer.ids([text for text in texts if text is not None])
     return not rooms or sum(len(one) + 1 for one in ids) + 1 <= min(rooms)
 
 
 # ------------------------------------------------------------------ of models without data
-def usual(speaker: Any) -> Example:
+def usual(predictor: Any) -> Example:
     """A sentence for a model that brings no data: one that it can read, of the kind that it was made for."""
-    sentence = best_known(speaker)
+    sentence = best_known(predictor)
     if sentence is None:
-        return Example(spelled(speaker), None, "")
-    if inspect.writes(speaker):
+        return Example(spelled(predictor), None, "")
+    if inspect.writes(predictor):
         return Example(sentence.prompt, None, "")
-    if isinstance(speaker, Responder):
+    if isinstance(predictor, Responder):
         return Example(sentence.question, sentence.text, "")
-    if isinstance(speaker, Marker) and sentence in SENTENCES["LATIN"]:
+    if isinstance(predictor, Marker) and sentence in SENTENCES["LATIN"]:
         return Example(NAMES, None, "")
-    pairs = isinstance(speaker, Labeller) and any(part in name.lower() for name in speaker.labels for part in PAIRED)
+    pairs = isinstance(predictor, Labeller) and any(
+        part in name.lower() for name in predictor.labels for part in PAIRED
+    )
     return Example(sentence.text, FOLLOWS if pairs and sentence == ENGLISH else None, "")
 
 
-def best_known(speaker: Any) -> Sentence | None:
+def best_known(predictor: Any) -> Sentence | None:
     """The sentence that a vocabulary spells best; None where it knows none of their words."""
-    known = [one for one in SENTENCES.get(script(speaker), ()) if is_known(speaker, one.text)]
-    cost = {one: length(speaker, one.text) / len(one.text) for one in known}
+    known = [one for one in SENTENCES.get(script(predictor), ()) if is_known(predictor, one.text)]
+    cost = {one: length(predictor, one.text) / len(one.text) for one in known}
     if ENGLISH in cost and min(cost.values()) > LIKED * cost[ENGLISH]:
         return ENGLISH
     return min(cost, key=lambda one: cost[one], default=None)
 
 
-def script(speaker: Any) -> str:
+def script(predictor: Any) -> str:
     """The script of most letters of a vocabulary, as Unicode names it."""
-    pieces = speaker.tokenizer.pieces(range(min(speaker.tokenizer.vocab, PIECES)))
+    pieces = predictor.tokenizer.pieces(range(min(predictor.tokenizer.vocab, PIECES)))
     letters = Counter(
         unicodedata.name(letter, "").split(" ")[0] for piece in pieces for letter in piece if letter.isalpha()
     )
     return letters.most_common(1)[0][0] if letters else ""
 
 
-def length(speaker: Any, text: str) -> int:
+def length(predictor: Any, text: str) -> int:
     """How many tokens a text has."""
-    return len(speaker.tokenizer.ids([text])[0])
+    return len(predictor.tokenizer.ids([text])[0])
 
 
-def is_known(speaker: Any, text: str) -> bool:
+def is_known(predictor: Any, text: str) -> bool:
     """Whether a model knows most of the words of a text, and can read all of it."""
-    ids = speaker.tokenizer.ids([text])[0]
-    unknown = getattr(speaker.tokenizer, "unk", None)
-    return sum(number == unknown for number in ids) <= len(ids) / 3 and fits(speaker, text)
+    ids = predictor.tokenizer.ids([text])[0]
+    unknown = getattr(predictor.tokenizer, "unk", None)
+    return sum(number == unknown for number in ids) <= len(ids) / 3 and fits(predictor, text)
 
 
-def spelled(speaker: Any) -> str:
+def spelled(predictor: Any) -> str:
     """A few of the words of a vocabulary that has others than ours."""
-    pieces = [piece for piece in speaker.tokenizer.pieces(range(speaker.tokenizer.vocab)) if not piece.startswith("[")]
+    pieces = [
+        piece for piece in predictor.tokenizer.pieces(range(predictor.tokenizer.vocab)) if not piece.startswith("[")
+    ]
     whole = [piece for piece in pieces if piece.strip().isalpha() and len(piece.strip()) > 2]
     some = whole if len(whole) > MOST else pieces
     return " ".join(piece.strip() for piece in some[len(some) // 2 :][:MOST])

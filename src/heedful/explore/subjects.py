@@ -53,15 +53,15 @@ class Subject:
         self._failed: tuple[float, str | None] = (0.0, None)  # when it could not be opened, and why
 
     @cached_property
-    def speaker(self) -> Any:
+    def predictor(self) -> Any:
         """The model with all that it takes to use it, loaded once; weights that can be learned, whoever asks first."""
         with self._opening, torch.inference_mode(False):
-            if "speaker" not in self.__dict__:  # whoever waited here gets what the other has loaded
+            if "predictor" not in self.__dict__:  # whoever waited here gets what the other has loaded
                 found = load(self._path)
                 if hasattr(found, "graphs"):
                     found.graphs = None  # other threads use the device, too, which no capture of steps can bear
-                self.__dict__["speaker"] = found
-            return self.__dict__["speaker"]
+                self.__dict__["predictor"] = found
+            return self.__dict__["predictor"]
 
     @property
     def broken(self) -> str | None:
@@ -70,7 +70,7 @@ class Subject:
         if why is not None and time.monotonic() - tried < PATIENCE:
             return why
         try:
-            _ = self.speaker
+            _ = self.predictor
             self._failed = (0.0, None)
         except UserError as error:
             self._failed = (time.monotonic(), error.message)
@@ -79,7 +79,7 @@ class Subject:
     @property
     def model(self) -> Any:
         """The module itself."""
-        return self.speaker.model
+        return self.predictor.model
 
     @property
     def is_run(self) -> bool:
@@ -89,7 +89,7 @@ class Subject:
     @cached_property
     def attentions(self) -> dict[str, tuple[str, ...]]:
         """The taps that show where the model looks, layer by layer, where texts can be shown to it."""
-        return inspect.attentions(self.model) if inspect.reads(self.speaker) else {}
+        return inspect.attentions(self.model) if inspect.reads(self.predictor) else {}
 
     def has_tap(self, pattern: str) -> bool:
         """Whether a tap of the model matches."""
@@ -98,7 +98,7 @@ class Subject:
     def trace(self, given: Given, pattern: str = f"*.{inspect.WEIGHTS}") -> Trace:
         """What passes the model's taps while it reads an input; the last few are kept."""
         key = json.dumps([given.model_dump(include={"text", "other"}), pattern])
-        return self.kept(key, lambda: inspect.trace(self.model, inspect.reading(self.speaker, given), pattern))
+        return self.kept(key, lambda: inspect.trace(self.model, inspect.reading(self.predictor, given), pattern))
 
     def kept(self, key: str, make: Callable[[], Kept]) -> Kept:
         """What was made for a key, or what is made now, the model watched by nobody else; the last few are kept."""
@@ -116,18 +116,18 @@ class Subject:
     @property
     def shown(self) -> Shown:
         """The examples that a reader begins with, asked anew each time: a run that trains has others later."""
-        if not inspect.reads(self.speaker):
+        if not inspect.reads(self.predictor):
             return Shown((), None)
-        job = samples.described(self.folder) if self.is_run else None
-        if job is not None and (own := samples.recorded(job, self.folder) or self._read):
-            return Shown(samples.ordered(self.speaker, own), job.words.sample[1])
-        return Shown((samples.usual(self.speaker),), None)
+        task = samples.described(self.folder) if self.is_run else None
+        if task is not None and (own := samples.recorded(task, self.folder) or self._read):
+            return Shown(samples.ordered(self.predictor, own), task.words.sample[1])
+        return Shown((samples.usual(self.predictor),), None)
 
     @cached_property
     def _read(self) -> list[Example]:
         """Examples of the run's data, which are read once."""
-        job = samples.described(self.folder)
-        return [] if job is None else samples.read(job)
+        task = samples.described(self.folder)
+        return [] if task is None else samples.read(task)
 
     @property
     def sample(self) -> dict[str, str | None]:
@@ -145,7 +145,7 @@ class Subject:
         if self.broken is None:
             told["kind"] = self.model.config.kind
             told["parameters"] = sum(weight.numel() for weight in self.model.parameters())
-            told["reads"] = reads(self.speaker)
+            told["reads"] = reads(self.predictor)
             told["looks"] = list(self.attentions)
             first = self.shown
             told["examples"] = [one._asdict() for one in first.examples]
@@ -153,13 +153,13 @@ class Subject:
         return told
 
 
-def reads(speaker: Any) -> str:
+def reads(predictor: Any) -> str:
     """How many texts a model reads: a pair, of which it writes the second, one or two, one, or none."""
-    if not inspect.reads(speaker):
+    if not inspect.reads(predictor):
         return "none"
-    if inspect.translates(speaker):
+    if inspect.translates(predictor):
         return "pair"
-    return "one" if inspect.encoder_in(speaker) is None else "two"
+    return "one" if inspect.encoder_in(predictor) is None else "two"
 
 
 class Explorer:

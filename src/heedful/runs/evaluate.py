@@ -15,7 +15,7 @@ from heedful.errors import UserError, shown
 from heedful.files.json import read_json
 from heedful.files.reading import exists, read_file
 from heedful.files.writing import write_text_atomic
-from heedful.tasks import job_of
+from heedful.tasks import task_of
 from heedful.tasks.base import Evaluated, Progress
 from heedful.tasks.recipe_parts import Recipe
 from heedful.training.checkpoint.choice import Use
@@ -27,7 +27,7 @@ __all__ = ["Evaluated", "plain", "read_back", "results", "scored"]
 
 
 def scored(
-    speaker: Any,
+    predictor: Any,
     recipe: Recipe,
     split: Split,
     step: int = 0,
@@ -35,10 +35,10 @@ def scored(
     progress: Progress | None = None,
 ) -> Evaluated:
     """Scores of a trained model on one split of its recipe's data, with the recipe's beams if none are given."""
-    job = job_of(recipe)
-    read = job.read(split)
-    encoded = job.encode(read, speaker.tokenizer)
-    return job.evaluate(speaker, read, encoded, job.loss(speaker, encoded), step, split, beams, progress)
+    task = task_of(recipe)
+    read = task.read(split)
+    encoded = task.encode(read, predictor.tokenizer)
+    return task.evaluate(predictor, read, encoded, task.loss(predictor, encoded), step, split, beams, progress)
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from heedful.hub.sentences import SentenceConfig
 from heedful.models import MODELS, build
 from heedful.models.heads.config import HeadConfig
 from heedful.runs.recipe import recipe_in
-from heedful.tasks import TASKS, job_class, job_of
-from heedful.tasks.base import TINY, Job, Vocabulary
+from heedful.tasks import TASKS, task_class, task_of
+from heedful.tasks.base import TINY, Task, Vocabulary
 from heedful.tasks.recipe_parts import Recipe
 from heedful.training.checkpoint.choice import at, picked
 from heedful.training.checkpoint.chosen import chosen
@@ -45,13 +45,13 @@ def load(path: str | Path, device: str | None = None, checkpoint: str | int | No
     if isinstance(found, Path):
         return _foreign(found, place)
     model = _built(found.config, found.tensors, found.file)
-    return found.job.speaker(model, found.config, found.vocabulary, found.decode, place, found.notes)
+    return found.task.predictor(model, found.config, found.vocabulary, found.decode, place, found.notes)
 
 
 class Opened(NamedTuple):
     """What a run or a model folder of ours holds, each part checked."""
 
-    job: type[Job]
+    task: type[Task]
     config: Any
     decode: Any
     vocabulary: Vocabulary
@@ -71,11 +71,11 @@ def opened(path: Path) -> Opened | Path:
     if which is None and (portable != folder or is_file(folder / "config.json")):
         if portable != folder and is_file(folder / "recipe.yaml"):
             require_own_model(portable, folder, read_recipe(folder).model_dump(mode="json"))
-        job, config, decode, vocabulary, tensors = _portable(portable)
+        task, config, decode, vocabulary, tensors = _portable(portable)
         about = read_manifest(portable).about if is_file(portable / "manifest.json") else {}
         recipe = about.get("recipe") or {}
-        return Opened(job, config, decode, vocabulary, tensors, portable / "model.safetensors", recipe)
-    described = job_of(read_recipe(folder))
+        return Opened(task, config, decode, vocabulary, tensors, portable / "model.safetensors", recipe)
+    described = task_of(read_recipe(folder))
     if not is_saved(folder):
         begun = exists(folder / described.file)
         raise UserError(
@@ -83,12 +83,12 @@ def opened(path: Path) -> Opened | Path:
             where=str(folder),
             todo="train on with the same command, then try again",
         )
-    job, vocabulary, recipe = type(described), described.load(folder / described.file), described.recipe
+    task, vocabulary, recipe = type(described), described.load(folder / described.file), described.recipe
     settings = recipe.model_dump(mode="json")
     found = chosen(folder, which, settings, recipe.train)
     found.require_vocabulary(vocabulary.sha256, folder / described.file)
-    config = job.fitted(recipe.model, vocabulary, f"{folder / 'recipe.yaml'}: model")
-    return Opened(job, config, described.decode, vocabulary, found.tensors, found.file, settings, found.notes)
+    config = task.fitted(recipe.model, vocabulary, f"{folder / 'recipe.yaml'}: model")
+    return Opened(task, config, described.decode, vocabulary, found.tensors, found.file, settings, found.notes)
 
 
 def _built(config: Any, tensors: dict[str, Tensor], weights: Path) -> nn.Module:
@@ -105,52 +105,52 @@ def _foreign(folder: Path, place: torch.device) -> Any:
     found = of_any_kind(folder)
     if found.tokenizer is None:
         raise no_tokenizer(found, folder)
-    task, config, tensors, unused = whole_of(found)
+    kind, config, tensors, unused = whole_of(found)
     notes = found.notes + ((f"not needed of this folder: {', '.join(unused)}",) if unused else ())
-    job = job_class(task)
-    decode: Any = job.decoding() if job.decoding else None
+    task = task_class(kind)
+    decode: Any = task.decoding() if task.decoding else None
     if isinstance(found, Causal):
         decode = decode.model_copy(update={"start_token": found.starts})
-    elif task == "pretraining":
+    elif kind == "pretraining":
         decode = found.sentences
-    return job.speaker(_built(config, tensors, folder), config, found.tokenizer, decode, place, notes)
+    return task.predictor(_built(config, tensors, folder), config, found.tokenizer, decode, place, notes)
 
 
-def _portable(folder: Path) -> tuple[type[Job], Any, Any, Vocabulary, dict[str, Tensor]]:
+def _portable(folder: Path) -> tuple[type[Task], Any, Any, Vocabulary, dict[str, Tensor]]:
     """What a model folder holds, each part checked: its task, model, decoding, vocabulary and weights."""
     where = folder / "config.json"
 
-    def job_in(text: str) -> tuple[str, type[Job]]:
-        task = _known(_json(text, where), "task", TASKS, where)
-        return task, job_class(task)
+    def task_in(text: str) -> tuple[str, type[Task]]:
+        kind = _known(_json(text, where), "task", TASKS, where)
+        return kind, task_class(kind)
 
-    found = read_model(folder, lambda text: job_in(text)[1].file)
-    settings, (task, job) = _json(found.config_json, where), job_in(found.config_json)
+    found = read_model(folder, lambda text: task_in(text)[1].file)
+    settings, (kind, task) = _json(found.config_json, where), task_in(found.config_json)
     model = _group(settings, "model", where)
-    kind: Any = MODELS[_known(model, "kind", TASKS[task].models, where)][2]
-    config: Any = parse(kind, model, file=where)
+    cls: Any = MODELS[_known(model, "kind", TASKS[kind].models, where)][2]
+    config: Any = parse(cls, model, file=where)
     if isinstance(config, HeadConfig) and (lacking := config.lacking):
         raise UserError(
             "a part of the model is missing", where=f"{where}: model.{lacking[0]}", found="null",
             todo="copy the whole folder again",
         )  # fmt: skip
-    decode: Any = parse(job.decoding, _group(settings, "decode", where), file=where) if job.decoding else None
+    decode: Any = parse(task.decoding, _group(settings, "decode", where), file=where) if task.decoding else None
     if settings.get("sentences") is not None:
         decode = parse(SentenceConfig, _group(settings, "sentences", where), file=where)
     if found.tokenizer_json is None:
-        raise UserError("this file is missing", where=str(folder / job.file), todo="copy the whole folder")
-    vocabulary = job.open(found.tokenizer_json, str(folder / job.file))
+        raise UserError("this file is missing", where=str(folder / task.file), todo="copy the whole folder")
+    vocabulary = task.open(found.tokenizer_json, str(folder / task.file))
     try:
-        fits = job.fitted(config, vocabulary, "") == config
+        fits = task.fitted(config, vocabulary, "") == config
     except UserError:
         fits = False
     if not fits:
         raise UserError(
-            f"the model and its {job.file} do not belong together",
+            f"the model and its {task.file} do not belong together",
             where=f"{where}: model",
             todo="copy the whole folder again",
         )
-    return job, config, decode, vocabulary, found.tensors
+    return task, config, decode, vocabulary, found.tensors
 
 
 def _known(settings: dict[str, Any], name: str, known: Collection[str], where: Path) -> str:
@@ -226,10 +226,10 @@ def cores(processes: int = 1) -> int:
 
 
 def write_portable(
-    folder: Path, job: Job, config: Config, model: nn.Module, vocabulary: Vocabulary, made: Mapping[str, Any]
+    folder: Path, task: Task, config: Config, model: nn.Module, vocabulary: Vocabulary, made: Mapping[str, Any]
 ) -> None:
     """The folder that `load` reads: config.json, model.safetensors, and the vocabulary's file; `made` says by whom."""
-    settings = {"task": job.recipe.task.kind, "model": config.model_dump()}
-    settings |= {"decode": job.decode.model_dump()} if job.decoding else {}
-    about = {"recipe": job.recipe.model_dump(mode="json"), **made}
-    write_model(folder, json.dumps(settings, indent=2) + "\n", model.state_dict(), vocabulary.json, about, job.file)
+    settings = {"task": task.recipe.task.kind, "model": config.model_dump()}
+    settings |= {"decode": task.decode.model_dump()} if task.decoding else {}
+    about = {"recipe": task.recipe.model_dump(mode="json"), **made}
+    write_model(folder, json.dumps(settings, indent=2) + "\n", model.state_dict(), vocabulary.json, about, task.file)

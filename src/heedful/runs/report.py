@@ -18,7 +18,7 @@ from heedful.files.writing import disk_errors, write_text_atomic
 from heedful.models.autoencoder.config import AutoencoderConfig
 from heedful.runs.evaluate import read_back
 from heedful.runs.events import read_events
-from heedful.tasks.base import Evaluated, Job
+from heedful.tasks.base import Evaluated, Task
 from heedful.tasks.recipe_parts import with_article
 from heedful.tasks.reconstruction.predictor import Painter
 
@@ -59,22 +59,22 @@ def last_valid(folder: Path) -> Evaluated | None:
 
 
 def write_report(
-    folder: Path, job: Job, config: Any, speaker: Any, result: Evaluated | None, examples: int, used: str = ""
+    folder: Path, task: Task, config: Any, predictor: Any, result: Evaluated | None, examples: int, used: str = ""
 ) -> Path:
     """Draw the run's pictures, if its task has any, and write the page; the same run gives the same page again."""
     with disk_errors(folder, "write the report"):
-        pictures = "".join(_painted(folder, job, speaker))
+        pictures = "".join(_painted(folder, task, predictor))
         path = folder / NAME
         shown = result or last_valid(folder)
-        write_text_atomic(path, page(folder, job, config, speaker, shown, examples, pictures, used))
+        write_text_atomic(path, page(folder, task, config, predictor, shown, examples, pictures, used))
     return path
 
 
 def page(
     folder: Path,
-    job: Job,
+    task: Task,
     config: Any,
-    speaker: Any,
+    predictor: Any,
     result: Evaluated | None,
     examples: int,
     pictures: str = "",
@@ -83,20 +83,20 @@ def page(
     """The whole page as text."""
     name = folder.resolve().name
     setting = _read(folder / "env.json")
-    size = sum(weight.numel() for weight in speaker.model.parameters())
+    size = sum(weight.numel() for weight in predictor.model.parameters())
     lead = (
         f"{with_article(config.kind).capitalize()} of {size:,} parameters, trained on {examples:,} "
-        f"{job.words.examples}{f' in {result.step:,} steps' if result else ''}, on {setting.get('device', 'cpu')}."
+        f"{task.words.examples}{f' in {result.step:,} steps' if result else ''}, on {setting.get('device', 'cpu')}."
     )
     parts = [
-        _scores(job, result),
+        _scores(task, result),
         _section("Pictures", pictures),
-        _section("Loss", _figure(folder, folder / "loss.png", "", f"The loss by step: {job.words.loss}.")),
-        _samples(job, result),
+        _section("Loss", _figure(folder, folder / "loss.png", "", f"The loss by step: {task.words.loss}.")),
+        _samples(task, result),
         _section("Model", _model(config, size)),
-        _section("Data", _data(job, examples, speaker.tokenizer.vocab)),
-        _section("Go on", _commands(job, folder, result)),
-        _section("Made with", _folded("Versions and machine", _table((), _rows(setting))) + _recipe(job)),
+        _section("Data", _data(task, examples, predictor.tokenizer.vocab)),
+        _section("Go on", _commands(task, folder, result)),
+        _section("Made with", _folded("Versions and machine", _table((), _rows(setting))) + _recipe(task)),
     ]
     lead += f" The final model is {used}." if used else ""
     body = f"<h1>{_text(name)}</h1>\n<p class=lead>{_text(lead)}</p>\n" + "".join(parts)
@@ -104,13 +104,13 @@ def page(
     return f'<!doctype html>\n<html lang="en">\n{head}\n<style>{STYLE}</style>\n<main>\n{body}</main>\n</html>\n'
 
 
-def _painted(folder: Path, job: Job, speaker: Any) -> Iterator[str]:
+def _painted(folder: Path, task: Task, predictor: Any) -> Iterator[str]:
     """The pictures of an autoencoder."""
-    if not isinstance(speaker, Painter):
+    if not isinstance(predictor, Painter):
         return
     from heedful.plots.autoencoder_plots import paint
 
-    for painting in paint(speaker, job.recipe.data, folder / "pictures"):
+    for painting in paint(predictor, task.recipe.data, folder / "pictures"):
         yield _figure(folder, painting.file, painting.title, painting.about)
     command = f"heedful figure maps model={shlex.quote(str(folder))}"
     told = "A map by t-SNE takes longer, and keeps neighbours together:"
@@ -118,23 +118,23 @@ def _painted(folder: Path, job: Job, speaker: Any) -> Iterator[str]:
 
 
 # ------------------------------------------------------------------ parts of the page
-def _scores(job: Job, result: Evaluated | None) -> str:
+def _scores(task: Task, result: Evaluated | None) -> str:
     """What the model reached, with the signatures that make scores comparable."""
     if result is None:
         return ""
     split = {"test": "test set", "valid": "validation set"}.get(result.split, result.split)
     rows = [(score.name, f"{score.value:.2f}", score.signature) for score in result.scores]
-    remarks = "".join(f'<p class="quiet">{_text(remark)}</p>\n' for remark in job.remarks(result))
-    told = f"<p class=large>{_text(job.in_words(result.loss))}</p>\n"
+    remarks = "".join(f'<p class="quiet">{_text(remark)}</p>\n' for remark in task.remarks(result))
+    told = f"<p class=large>{_text(task.in_words(result.loss))}</p>\n"
     return _section(
         f"On the {split}", told + _table(("score", "", "how it was computed"), rows, frozenset({1})) + remarks
     )
 
 
-def _samples(job: Job, result: Evaluated | None) -> str:
+def _samples(task: Task, result: Evaluated | None) -> str:
     """What was given, what was right, and what the model made of it."""
     samples = result.samples[:MOST] if result is not None else ()
-    return _section("Samples", _table(job.words.sample, samples)) if samples else ""
+    return _section("Samples", _table(task.words.sample, samples)) if samples else ""
 
 
 def _model(config: Any, size: int) -> str:
@@ -150,17 +150,17 @@ def _model(config: Any, size: int) -> str:
     return _table(heads, [*rows, ("all", "", f"{size:,}")], frozenset({2})) + told
 
 
-def _data(job: Job, examples: int, vocab: int) -> str:
-    counts = [(f"{job.words.examples} in training", f"{examples:,}"), (job.words.tokens, f"{vocab:,}")]
-    return _table((), [*counts, *_rows(job.recipe.data.model_dump(mode="json"))])
+def _data(task: Task, examples: int, vocab: int) -> str:
+    counts = [(f"{task.words.examples} in training", f"{examples:,}"), (task.words.tokens, f"{vocab:,}")]
+    return _table((), [*counts, *_rows(task.recipe.data.model_dump(mode="json"))])
 
 
-def _commands(job: Job, folder: Path, result: Evaluated | None) -> str:
-    return f"<pre>{_text(chr(10).join(job.next(folder, result)))}</pre>\n"
+def _commands(task: Task, folder: Path, result: Evaluated | None) -> str:
+    return f"<pre>{_text(chr(10).join(task.next(folder, result)))}</pre>\n"
 
 
-def _recipe(job: Job) -> str:
-    return _folded("Recipe", f"<pre>{_text(render(job.recipe))}</pre>\n")
+def _recipe(task: Task) -> str:
+    return _folded("Recipe", f"<pre>{_text(render(task.recipe))}</pre>\n")
 
 
 # ------------------------------------------------------------------ pieces of HTML

@@ -23,8 +23,8 @@ from heedful.runs.evaluate import Used, digest, made_from, plain, results, score
 from heedful.runs.events import keep_events, read_events, told_broken, trim_jsonl
 from heedful.runs.load import Opened, cores, opened, read_recipe, write_portable
 from heedful.runs.recipe import check_recipe, recipe_of
-from heedful.tasks import job_of
-from heedful.tasks.base import Encoded, Evaluated, Job, Read, Vocabulary
+from heedful.tasks import task_of
+from heedful.tasks.base import Encoded, Evaluated, Read, Task, Vocabulary
 from heedful.tasks.finetuning.recipe import Finetuning
 from heedful.tasks.recipe_parts import Recipe, Start
 from heedful.training.checkpoint.choice import Use
@@ -148,23 +148,23 @@ def _filled(recipe: Recipe, run: Path, team: Team) -> Recipe:
 def _train(
     recipe: Recipe, folder: RunFolder | None, path: Path, device: torch.device, stop: Callable[[], bool], team: Team
 ) -> Iterator[Happening]:
-    job = job_of(recipe)
+    task = task_of(recipe)
     yield Stage("reading the data")
-    read: Read = job.read("train")
-    valid: Read = job.read("valid")
-    yield Stage(job.words.learning)
+    read: Read = task.read("train")
+    valid: Read = task.read("valid")
+    yield Stage(task.words.learning)
     checkpoint = folder.latest() if folder else None
-    origin = None if team.word("begun" if checkpoint else "") else origin_of(job)
-    text = team.word(_vocabulary(job, path, read, checkpoint is not None, origin).json if folder else "")
-    vocabulary = job.open(text, str(path / job.file))
-    yield Stage(job.words.encoding)
-    encoded: Encoded = job.encode(read, vocabulary)
+    origin = None if team.word("begun" if checkpoint else "") else origin_of(task)
+    text = team.word(_vocabulary(task, path, read, checkpoint is not None, origin).json if folder else "")
+    vocabulary = task.open(text, str(path / task.file))
+    yield Stage(task.words.encoding)
+    encoded: Encoded = task.encode(read, vocabulary)
     team.require_same("training set", encoded.sha256, "give every machine the same data files")
-    held_out: Encoded = job.encode(valid, vocabulary)
+    held_out: Encoded = task.encode(valid, vocabulary)
 
     torch.manual_seed(recipe.train.seed)
-    config = job.fitted(recipe.model, vocabulary, "model")
-    whole = origin is not None and is_of(origin, config, job)
+    config = task.fitted(recipe.model, vocabulary, "model")
+    whole = origin is not None and is_of(origin, config, task)
     if (told := config.parameters(vocabulary.vocab)) > recipe.size:  # the words of trees are counted only now
         _require_memory(told, device, team, recipe.train.parallel)
         if folder:
@@ -172,7 +172,7 @@ def _train(
     model: Any = build(config)
     size = sum(weight.numel() for weight in model.parameters())
     there = cores(team.local_world)
-    threads = recipe.train.threads or (job.threads(model, there) if device.type == "cpu" else there)
+    threads = recipe.train.threads or (task.threads(model, there) if device.type == "cpu" else there)
     torch.set_num_threads(threads)
     model.to(device)
 
@@ -184,7 +184,7 @@ def _train(
             load_strictly(model, origin.tensors, origin.file)
             began = (f"all weights begin from {recipe.start.folder}",) if recipe.start else ()
         else:
-            job.begin(model, vocabulary)
+            task.begin(model, vocabulary)
         origin = None  # its weights are in the model now
         if team.world > 1:
             team.require_same(
@@ -200,12 +200,12 @@ def _train(
         "data": encoded.sha256,
     }
     if folder:
-        made_with |= {"valid": digest(valid, held_out), "test": _test_data(job, vocabulary)}
+        made_with |= {"valid": digest(valid, held_out), "test": _test_data(task, vocabulary)}
     exactness = {"packed": packed, "seed": recipe.train.seed, "deterministic": recipe.train.deterministic}
     about = {**setting, **made_with, **exactness}
     changed: Changes = {}
     if checkpoint:
-        _require_same_samples(checkpoint, path, job.file, about)
+        _require_same_samples(checkpoint, path, task.file, about)
         changed = _require_own(checkpoint, path, recipe, name)
         require_fit(model, checkpoint.load("model"), checkpoint.path / "model.safetensors")
     saved = {
@@ -221,22 +221,22 @@ def _train(
     yield Started(
         counters.step, size, len(encoded), encoded.dropped, read.skipped, vocabulary.vocab, str(setting["device"]),
         threads, team.world,
-        (*_notes(folder, checkpoint, about, changed, recipe, team, broken), *began, *job.notes(encoded)),
+        (*_notes(folder, checkpoint, about, changed, recipe, team, broken), *began, *task.notes(encoded)),
     )  # fmt: skip
 
     even = device.type == "cuda" and not team.together  # where steps of few shapes are kept as graphs
-    batches, loss_of = job.batches(encoded, packed, even), job.loss_of(model, packed)
+    batches, loss_of = task.batches(encoded, packed, even), task.loss_of(model, packed)
     settings = in_steps(recipe.train, batches)
-    if checkpoint and _use(job) == "average":  # what is lacking shows before hours of training, not after them
+    if checkpoint and _use(task) == "average":  # what is lacking shows before hours of training, not after them
         end = settings.budget.steps or counters.step
         require_all(path, recipe, name, averaged(settings, counters, end), counters.step)
     # Of a sharded model no process has all; the leader looks at a copy of it.
     sharded = team.together and recipe.train.parallel == "fsdp"
     shown: Any = build(config) if sharded and team.leads else model
-    speaker = job.speaker(shown, config, vocabulary, job.decode, device)
+    predictor = task.predictor(shown, config, vocabulary, task.decode, device)
     with Saver(folder, recipe.train.save_behind) if folder else nullcontext() as saver:
         for event in fit(
-            model, loss_of, batches, settings, device, saver, about, counters, saved, stop, team, job.records
+            model, loss_of, batches, settings, device, saver, about, counters, saved, stop, team, task.records
         ):
             if isinstance(event, Due):
                 weights = weights_of(model, team) if sharded else {}
@@ -245,8 +245,8 @@ def _train(
                 if sharded:
                     shown.load_state_dict(weights)
                     del weights
-                result = _validated(job, speaker, valid, held_out, event)
-                counters.judge(event.step, job.merit(result), event.saved, recipe.train)
+                result = _validated(task, predictor, valid, held_out, event)
+                counters.judge(event.step, task.merit(result), event.saved, recipe.train)
                 _record(path, result)
                 yield result
             else:
@@ -256,10 +256,10 @@ def _train(
     stopped = not over(settings, counters)
     if not stopped and not counters.patient(recipe.train):
         yield Noted(
-            f"stopped early: no better {job.metric} on the validation set in the last {counters.waited:,} evaluations"
+            f"stopped early: no better {task.metric} on the validation set in the last {counters.waited:,} evaluations"
         )
     if folder and not stopped:
-        yield from _finish(job, folder, config, shown, speaker, counters, about, len(encoded))
+        yield from _finish(task, folder, config, shown, predictor, counters, about, len(encoded))
     yield Finished(counters.step, stopped, str(path))
 
 
@@ -278,9 +278,9 @@ def _require_memory(size: int, device: torch.device, team: Team, parallel: Paral
         )
 
 
-def _validated(job: Job, speaker: Any, valid: Read, held_out: Encoded, event: Due) -> Evaluated:
+def _validated(task: Task, predictor: Any, valid: Read, held_out: Encoded, event: Due) -> Evaluated:
     """How good the model is on the validation set, at a moment in training."""
-    loss = job.quick_loss(speaker, held_out)
+    loss = task.quick_loss(predictor, held_out)
     if not math.isfinite(loss):
         raise UserError(
             f"the loss on the validation set is not finite after step {event.step}",
@@ -288,7 +288,7 @@ def _validated(job: Job, speaker: Any, valid: Read, held_out: Encoded, event: Du
             todo="lower the learning rate or the clip",
             exit_code=EXIT_NOT_FINITE,
         )
-    return job.evaluate(speaker, valid, held_out, loss, event.step, "valid", beams=1)
+    return task.evaluate(predictor, valid, held_out, loss, event.step, "valid", beams=1)
 
 
 def _notes(
@@ -358,68 +358,68 @@ def _require_own(checkpoint: Checkpoint, run: Path, recipe: Recipe, name: str) -
     return require_made_with(checkpoint.path, about, settings, run, MAY_DIFFER | MAY_GROW)
 
 
-def _test_data(job: Job, vocabulary: Vocabulary) -> str | None:
+def _test_data(task: Task, vocabulary: Vocabulary) -> str | None:
     """What tells the test data from any others, if there are any."""
-    if not _has_test(job.recipe):
+    if not _has_test(task.recipe):
         return None
-    read = job.read("test")
-    return digest(read, job.encode(read, vocabulary))
+    read = task.read("test")
+    return digest(read, task.encode(read, vocabulary))
 
 
 def _finish(
-    job: Job,
+    task: Task,
     folder: RunFolder,
     config: Any,
     model: nn.Module,
-    speaker: Any,
+    predictor: Any,
     counters: Counters,
     about: Mapping[str, Any],
     examples: int,
 ) -> Iterator[Happening]:
     """Average the last checkpoints, write the portable model, score it on the test set, and report on all that."""
-    recipe = job.recipe
-    used = _used(job, counters)
+    recipe = task.recipe
+    used = _used(task, counters)
     checkpoints = require_all(folder.path, recipe, about["run"], used.steps, counters.step)
     load_strictly(model, average([checkpoint.load("model") for checkpoint in checkpoints]), checkpoints[0].path)
     model.eval()
     made = {"run": about["run"], "checkpoint": asdict(used)}
-    write_portable(folder.path / "model", job, config, model, speaker.tokenizer, made)
-    curve(folder.path, job.words.loss)
+    write_portable(folder.path / "model", task, config, model, predictor.tokenizer, made)
+    curve(folder.path, task.words.loss)
     result = None
     if _has_test(recipe):
         of = made_from(folder.path, recipe, about["test"]) | {"checkpoint": asdict(used)}
         result = results(folder.path, of)
         if result is None:
-            yield Stage(job.words.testing.format("test"))
-            result = scored(speaker, recipe, "test", counters.step)
+            yield Stage(task.words.testing.format("test"))
+            result = scored(predictor, recipe, "test", counters.step)
             write_results(folder.path, result, of)
         _record_test(folder.path, result)
         yield result
-    yield from _report(job, folder.path, config, speaker, result, examples, used.text)
+    yield from _report(task, folder.path, config, predictor, result, examples, used.text)
 
 
 def _report(
-    job: Job, run: Path, config: Any, speaker: Any, result: Evaluated | None, examples: int, used: str
+    task: Task, run: Path, config: Any, predictor: Any, result: Evaluated | None, examples: int, used: str
 ) -> Iterator[Happening]:
     """Draw the run's pictures and write its report; a run that cannot draw is complete all the same."""
     from heedful.runs.report import write_report
 
     yield Stage("drawing pictures")
     try:
-        write_report(run, job, config, speaker, result, examples, used)
+        write_report(run, task, config, predictor, result, examples, used)
     except Exception as error:
         yield Noted(f"there is no report of this run, which is complete all the same: {error}")
 
 
-def _use(job: Job) -> Use:
+def _use(task: Task) -> Use:
     """Which checkpoint the final model is, as the recipe asks for."""
-    train: TrainConfig = job.recipe.train
-    return train.use or ("average" if train.average > 1 else "best" if job.validates else "last")
+    train: TrainConfig = task.recipe.train
+    return train.use or ("average" if train.average > 1 else "best" if task.validates else "last")
 
 
-def _used(job: Job, counters: Counters) -> Used:
+def _used(task: Task, counters: Counters) -> Used:
     """The steps that the final model is made from."""
-    use, train = _use(job), job.recipe.train
+    use, train = _use(task), task.recipe.train
     steps = {
         "best": [step for step, _ in counters.best[:1]] or [counters.step],
         "last": [counters.step],
@@ -427,8 +427,8 @@ def _used(job: Job, counters: Counters) -> Used:
         "average": averaged(train, counters, counters.step),
     }[use]
     merit = dict(counters.best).get(steps[0]) if len(steps) == 1 else None
-    score = merit if merit is None or job.metric != "loss" else -merit
-    return Used(use, tuple(steps), counters.step, job.metric, score)
+    score = merit if merit is None or task.metric != "loss" else -merit
+    return Used(use, tuple(steps), counters.step, task.metric, score)
 
 
 def require_all(run: Path, recipe: Recipe, name: str, steps: Sequence[int], now: int) -> list[Checkpoint]:
@@ -467,36 +467,36 @@ def _has_test(recipe: Recipe) -> bool:
     return recipe.data.test is not None
 
 
-def origin_of(job: Job) -> Opened | None:
-    """The model of the same task that a run starts from, if its recipe names one; what else there is, the job reads."""
-    start: Start | None = job.recipe.start
+def origin_of(task: Task) -> Opened | None:
+    """The model of the same task that a run starts from, if its recipe names one; all else the task reads itself."""
+    start: Start | None = task.recipe.start
     found = opened(start.path) if start is not None else None
     if start is None or found is None:
         return None
-    if isinstance(found, Opened) and found.job is type(job):
+    if isinstance(found, Opened) and found.task is type(task):
         return found
-    if job.starts_elsewhere:
+    if task.starts_elsewhere:
         return None
     raise UserError(
         "this run cannot start from that folder",
         where=f"start.folder: {start.folder}",
         found="a model of another task" if isinstance(found, Opened) else "a model that others wrote",
-        expected=f"a run or a model of the task {job.recipe.task.kind}",
+        expected=f"a run or a model of the task {task.recipe.task.kind}",
     )
 
 
-def is_of(origin: Opened, config: Any, job: Job) -> bool:
-    """Whether all weights of the folder to start from are for this model; if only a part can be, the job takes it."""
+def is_of(origin: Opened, config: Any, task: Task) -> bool:
+    """Whether all weights of the folder to start from are for this model; if only a part can be, the task takes it."""
     settings = {"model": config.model_dump(mode="json")}
     there = {"model": origin.config.model_dump(mode="json")}
-    if (given := job.recipe.model_dump(mode="json").get("tokenizer")) and "tokenizer" in origin.recipe:
+    if (given := task.recipe.model_dump(mode="json").get("tokenizer")) and "tokenizer" in origin.recipe:
         settings, there = {**settings, "tokenizer": given}, {**there, "tokenizer": origin.recipe["tokenizer"]}
     changed = changes(there, settings)
     fixed = {key: told for key, told in changed.items() if not key.rpartition(".")[2].endswith(("dropout", "freeze"))}
-    if fixed and not job.starts_elsewhere:
+    if fixed and not task.starts_elsewhere:
         raise UserError(
             "the model to start from is another than the recipe describes",
-            where=f"start.folder: {job.recipe.start.folder}",
+            where=f"start.folder: {task.recipe.start.folder}",
             found=refused(fixed, frozenset(), "there"),
             expected="the same model and tokenizer; dropout may be another",
             todo="give the recipe of that run: heedful train RUN/recipe.yaml start.folder=RUN --run OTHER",
@@ -504,12 +504,12 @@ def is_of(origin: Opened, config: Any, job: Job) -> bool:
     return not fixed
 
 
-def _vocabulary(job: Job, folder: Path, read: Read, begun: bool, origin: Opened | None) -> Vocabulary:
+def _vocabulary(task: Task, folder: Path, read: Read, begun: bool, origin: Opened | None) -> Vocabulary:
     """The run's vocabulary, learned when it begins, or that of the model it starts from, and kept from then on."""
-    path = folder / job.file
+    path = folder / task.file
     if begun and exists(path):
-        return job.load(path)
-    vocabulary = origin.vocabulary if origin is not None else job.learn(read)
+        return task.load(path)
+    vocabulary = origin.vocabulary if origin is not None else task.learn(read)
     write_text_atomic(path, vocabulary.json)
     return vocabulary
 

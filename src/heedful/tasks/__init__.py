@@ -1,4 +1,4 @@
-"""The table of tasks. A task is a folder: its recipe, which needs no torch, its job, and its predictor."""
+"""The table of tasks. A task is a folder: its recipe, which needs no torch, its class, and its predictor."""
 
 from __future__ import annotations
 
@@ -6,50 +6,50 @@ import importlib
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from heedful.tasks.base import Job
+    from heedful.tasks.base import Task
     from heedful.tasks.recipe_parts import Recipe
 
 
-class Task(NamedTuple):
+class Entry(NamedTuple):
     """Where a task is found, and the kinds of models that it trains."""
 
     folder: str
     recipe: str  # the class of its recipes
-    job: str  # the class of its jobs
+    task: str  # the class that does what a run asks of it
     models: tuple[str, ...]
 
 
 TASKS = {
-    "translation": Task("translation", "TranslationRecipe", "TranslationJob", ("transformer", "seq2seq")),
-    "language_model": Task("language_model", "LanguageModelRecipe", "LanguageModelJob", ("rnn_lm", "elmo", "gpt")),
-    "tree_classification": Task("tree_classification", "TreeRecipe", "TreeJob", ("tree_lstm",)),
-    "pretraining": Task("pretraining", "PretrainingRecipe", "PretrainingJob", ("bert",)),
-    "classification": Task("classification", "ClassificationRecipe", "ClassificationJob", ("classifier",)),
-    "text_classification": Task(
-        "text_classification", "TextClassificationRecipe", "TextClassificationJob", ("conv_classifier",)
+    "translation": Entry("translation", "TranslationRecipe", "TranslationTask", ("transformer", "seq2seq")),
+    "language_model": Entry("language_model", "LanguageModelRecipe", "LanguageModelTask", ("rnn_lm", "elmo", "gpt")),
+    "tree_classification": Entry("tree_classification", "TreeRecipe", "TreeTask", ("tree_lstm",)),
+    "pretraining": Entry("pretraining", "PretrainingRecipe", "PretrainingTask", ("bert",)),
+    "classification": Entry("classification", "ClassificationRecipe", "ClassificationTask", ("classifier",)),
+    "text_classification": Entry(
+        "text_classification", "TextClassificationRecipe", "TextClassificationTask", ("conv_classifier",)
     ),
-    "regression": Task("classification", "RegressionRecipe", "RegressionJob", ("regressor",)),
-    "multiple_choice": Task("multiple_choice", "MultipleChoiceRecipe", "MultipleChoiceJob", ("multiple_choice",)),
-    "tagging": Task("tagging", "TaggingRecipe", "TaggingJob", ("tagger",)),
-    "reconstruction": Task("reconstruction", "ReconstructionRecipe", "ReconstructionJob", ("autoencoder",)),
-    "answering": Task("answering", "AnsweringRecipe", "AnsweringJob", ("answerer",)),
+    "regression": Entry("classification", "RegressionRecipe", "RegressionTask", ("regressor",)),
+    "multiple_choice": Entry("multiple_choice", "MultipleChoiceRecipe", "MultipleChoiceTask", ("multiple_choice",)),
+    "tagging": Entry("tagging", "TaggingRecipe", "TaggingTask", ("tagger",)),
+    "reconstruction": Entry("reconstruction", "ReconstructionRecipe", "ReconstructionTask", ("autoencoder",)),
+    "answering": Entry("answering", "AnsweringRecipe", "AnsweringTask", ("answerer",)),
 }
 
 
 def recipe_class(kind: str) -> type[Recipe]:
     """The class of a task's recipes, which is imported when it is asked for."""
-    task = TASKS[kind]
-    found: type[Recipe] = getattr(importlib.import_module(f"heedful.tasks.{task.folder}.recipe"), task.recipe)
+    entry = TASKS[kind]
+    found: type[Recipe] = getattr(importlib.import_module(f"heedful.tasks.{entry.folder}.recipe"), entry.recipe)
     return found
 
 
-def job_class(kind: str) -> type[Job]:
-    """The class of a task's jobs, likewise."""
-    task = TASKS[kind]
-    found: type[Job] = getattr(importlib.import_module(f"heedful.tasks.{task.folder}.task"), task.job)
+def task_class(kind: str) -> type[Task]:
+    """The class of a task, likewise."""
+    entry = TASKS[kind]
+    found: type[Task] = getattr(importlib.import_module(f"heedful.tasks.{entry.folder}.task"), entry.task)
     return found
 
 
-def job_of(recipe: Recipe) -> Job:
-    """The job that a recipe describes."""
-    return job_class(recipe.task.kind)(recipe)
+def task_of(recipe: Recipe) -> Task:
+    """The task that a recipe describes."""
+    return task_class(recipe.task.kind)(recipe)

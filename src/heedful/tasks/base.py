@@ -1,7 +1,7 @@
 """What a run asks of a task.
 
-A job is a task with its recipe. It reads and encodes the data, says what a loss is, and judges the trained model. Its
-speaker is the model with all that it takes to use it, as `heedful.load` returns it.
+A task has its recipe. It reads and encodes the data, says what a loss is, and judges the trained model. Its predictor
+is the model with all that it takes to use it, as `heedful.load` returns it.
 """
 
 from __future__ import annotations
@@ -96,12 +96,12 @@ class Encoded(Protocol):
         """How many were too long, and left out."""
 
 
-class Job(Protocol):
-    """A task with its recipe. What has a body here is what a task does that does not say otherwise."""
+class Task(Protocol):
+    """What is learned, by a recipe. What has a body here is what a task does that does not say otherwise."""
 
     words: ClassVar[Names]
-    decoding: ClassVar[type[Config] | None]  # the class of `decode`, the settings of its speaker, if it has any
-    searches: ClassVar[bool]  # whether its speaker can be told a number of beams
+    decoding: ClassVar[type[Config] | None]  # the class of `decode`, the settings of its predictor, if it has any
+    searches: ClassVar[bool]  # whether its predictor can be told a number of beams
     file: ClassVar[str] = "tokenizer.json"  # where a folder keeps the vocabulary
     starts_elsewhere: ClassVar[bool] = False  # whether a run may also start from a part, or from a folder of others
     recipe: Any
@@ -167,21 +167,21 @@ class Job(Protocol):
         return 1 if sum(weight.numel() for weight in model.parameters()) < TINY else cores
 
     @staticmethod
-    def speaker(
+    def predictor(
         model: Any, config: Any, vocabulary: Any, decode: Any, device: torch.device, notes: tuple[str, ...] = ()
     ) -> Any:
         """The model, ready to be used."""
 
-    def loss(self, speaker: Any, encoded: Any) -> float:
+    def loss(self, predictor: Any, encoded: Any) -> float:
         """The mean loss over a split."""
 
-    def quick_loss(self, speaker: Any, encoded: Any) -> float:
+    def quick_loss(self, predictor: Any, encoded: Any) -> float:
         """The same, or near it, at a moment in training."""
-        return self.loss(speaker, encoded)
+        return self.loss(predictor, encoded)
 
     def evaluate(
         self,
-        speaker: Any,
+        predictor: Any,
         read: Any,
         encoded: Any,
         loss: float,

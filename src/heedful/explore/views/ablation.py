@@ -115,7 +115,7 @@ def read(off: str) -> list[tuple[int, ...]]:
 def opened(subject: Subject, asked: Hiding) -> tuple[tuple[Look, ...], Saying]:
     """The kinds of attention of a model, and what the whole of it has to say."""
     trace = subject.trace(asked)
-    return trace.looks, saying(subject.speaker, asked, trace.reading, asked.place)
+    return trace.looks, saying(subject.predictor, asked, trace.reading, asked.place)
 
 
 def look_at(looks: Sequence[Look], place: int) -> Look:

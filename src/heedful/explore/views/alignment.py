@@ -32,7 +32,7 @@ class Aligned(Asked):
 
 
 def fits(subject: Subject) -> bool:
-    return subject.broken is None and translates(subject.speaker) and aligns(subject.model)
+    return subject.broken is None and translates(subject.predictor) and aligns(subject.model)
 
 
 def steps(explorer: Explorer, asked: Asked) -> bytes:
@@ -46,7 +46,7 @@ def steps(explorer: Explorer, asked: Asked) -> bytes:
     words = {
         "source": [told(token) for token in sides["source"]],
         "written": [told(token) for token in sides["written"]],
-        "likely": [subject.speaker.tokenizer.pieces(ids) for ids in best.indices.tolist()],
+        "likely": [subject.predictor.tokenizer.pieces(ids) for ids in best.indices.tolist()],
         "layers": len(look.taps), "heads": look.heads, "sharpest": sharpest(trace, look),
     }  # fmt: skip
     return pack(words, chances=best.values, chance=chances.gather(1, written[:, None])[:, 0])

@@ -75,16 +75,17 @@ def tree(explorer: Explorer, asked: Wanted) -> bytes:
     """All candidates of all steps, and the best paths."""
     subject = explorer.subject(asked.model)
     with subject.lock:
-        how = settled(subject.speaker, asked)
-        search = subject.speaker.steps(asked.text, how.k, how.t, how.penalty, how.limit, asked.forced)
+        how = settled(subject.predictor, asked)
+        search = subject.predictor.steps(asked.text, how.k, how.t, how.penalty, how.limit, asked.forced)
         nodes, paths = grown(search, how.penalty)
-        yours = judged(subject.speaker, asked, how.penalty)
+        yours = judged(subject.predictor, asked, how.penalty)
     return pack(
         {
             "k": how.k, "t": how.t, "penalty": how.penalty, "limit": how.limit, "most": how.most,
-            "forced": len(asked.forced), "forgotten": forgotten(subject.speaker, asked),
-            "end": end_of(subject.speaker), "pieces": subject.speaker.tokenizer.pieces([one.token for one in nodes]),
-            "texts": spelled(subject.speaker, asked, nodes), "paths": ranked(nodes, paths), "yours": yours,
+            "forced": len(asked.forced), "forgotten": forgotten(subject.predictor, asked),
+            "end": end_of(subject.predictor),
+            "pieces": subject.predictor.tokenizer.pieces([one.token for one in nodes]),
+            "texts": spelled(subject.predictor, asked, nodes), "paths": ranked(nodes, paths), "yours": yours,
         },
         **{name: np.array([getattr(one, name) for one in nodes], np.int32) for name in ("token", "parent", "step")},
         fate=np.array([one.fate for one in nodes], np.uint8),
@@ -107,25 +108,25 @@ def wanted(explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
     return [Request("beam", "tree", {name: value for name, value in one.items() if value != []}) for one in searches]
 
 
-def settled(speaker: Any, asked: Wanted) -> Settled:
+def settled(predictor: Any, asked: Wanted) -> Settled:
     """The settings of a search, the model's own where none are asked for."""
-    require_tokens(speaker, asked.forced)
-    if translates(speaker):
-        source_ids(speaker, asked.text)
-    most = min(speaker.room(asked.text), MOST_STEPS)
-    limit = min(most, asked.limit or (most if translates(speaker) else STEPS))
+    require_tokens(predictor, asked.forced)
+    if translates(predictor):
+        source_ids(predictor, asked.text)
+    most = min(predictor.room(asked.text), MOST_STEPS)
+    limit = min(most, asked.limit or (most if translates(predictor) else STEPS))
     if len(asked.forced) > limit:
         raise UserError(
             "more tokens are given than may be written", where="forced", found=str(len(asked.forced)),
             expected=f"at most {limit}", todo="raise the limit, or go back",
         )  # fmt: skip
-    if end_of(speaker) in asked.forced[:-1]:
+    if end_of(predictor) in asked.forced[:-1]:
         raise UserError("nothing follows the end of a text", where="forced", todo="go back")
-    k = asked.k or min(max(BEAMS, getattr(speaker, "beams", BEAMS)), MOST_BEAMS)
+    k = asked.k or min(max(BEAMS, getattr(predictor, "beams", BEAMS)), MOST_BEAMS)
     t = asked.t or k
     if t > k:
         raise UserError("a search returns as many paths as it has beams at the most", found=str(t), expected=str(k))
-    penalty = getattr(speaker, "length_penalty", 1.0) if asked.penalty is None else asked.penalty
+    penalty = getattr(predictor, "length_penalty", 1.0) if asked.penalty is None else asked.penalty
     return Settled(k, t, penalty, limit, most)
 
 
@@ -162,14 +163,14 @@ def path_to(nodes: Sequence[tuple[int, int]], number: int) -> list[int]:
     return path
 
 
-def spelled(speaker: Any, asked: Wanted, nodes: Sequence[Node]) -> list[str]:
+def spelled(predictor: Any, asked: Wanted, nodes: Sequence[Node]) -> list[str]:
     """The text that each candidate ends, from its first token on."""
     pairs = [(one.token, one.parent) for one in nodes]
     paths = [[nodes[one].token for one in path_to(pairs, number)] for number in range(len(nodes))]
-    if translates(speaker):
-        return [speaker.tokenizer.decode(ids) for ids in paths]
-    before = begun(speaker, asked, ()).ids[1:][-NEAR:]
-    return [speaker._added(before, ids) for ids in paths]
+    if translates(predictor):
+        return [predictor.tokenizer.decode(ids) for ids in paths]
+    before = begun(predictor, asked, ()).ids[1:][-NEAR:]
+    return [predictor._added(before, ids) for ids in paths]
 
 
 def ranked(nodes: Sequence[Node], paths: Paths) -> list[dict[str, Any]]:
@@ -186,19 +187,19 @@ def ranked(nodes: Sequence[Node], paths: Paths) -> list[dict[str, Any]]:
     return found
 
 
-def judged(speaker: Any, asked: Wanted, penalty: float) -> dict[str, Any] | None:
+def judged(predictor: Any, asked: Wanted, penalty: float) -> dict[str, Any] | None:
     """How likely a model finds the translation that a reader gives, where one is given."""
-    if not translates(speaker) or not asked.other:
+    if not translates(predictor) or not asked.other:
         return None
     with torch.inference_mode():
-        _, logs = read(speaker, begun(speaker, asked, (speaker.tokenizer.eos,)))
+        _, logs = read(predictor, begun(predictor, asked, (predictor.tokenizer.eos,)))
     log = float(logs.sum())
     return {"tokens": len(logs), "log": log, "score": log / len(logs) ** penalty}
 
 
-def forgotten(speaker: Any, asked: Wanted) -> int:
+def forgotten(predictor: Any, asked: Wanted) -> int:
     """How many tokens of a text the model no longer sees."""
-    return 0 if translates(speaker) else begun(speaker, asked, ()).forgotten
+    return 0 if translates(predictor) else begun(predictor, asked, ()).forgotten
 
 
 CALLS = {"tree": (Wanted, tree)}

@@ -43,7 +43,7 @@ class Layer(Hiding):
 
 
 def fits(subject: Subject) -> bool:
-    return subject.broken is None and hasattr(subject.speaker, "fill") and subject.model.masked_words is not None
+    return subject.broken is None and hasattr(subject.predictor, "fill") and subject.model.masked_words is not None
 
 
 def tokens(explorer: Explorer, asked: Asked) -> bytes:
@@ -63,17 +63,17 @@ def guess(explorer: Explorer, asked: Hiding) -> bytes:
     subject = explorer.subject(asked.model)
     row, segments = rows(subject, asked)
     covered = cover(subject, row, asked.hidden)
-    places = [place for place, number in enumerate(covered) if number == subject.speaker.tokenizer.mask]
+    places = [place for place, number in enumerate(covered) if number == subject.predictor.tokenizer.mask]
     with subject.lock:
-        shares = subject.speaker.hidden(covered, segments, places).exp()  # (G, V)
+        shares = subject.predictor.hidden(covered, segments, places).exp()  # (G, V)
         after = follows(subject, asked, covered, segments)
     best, ids = shares.topk(min(TOLD, shares.shape[1]))  # (G, K)
     right = torch.tensor([row[place] for place in places], dtype=torch.long)  # (G,)
-    known = right != subject.speaker.tokenizer.mask
+    known = right != subject.predictor.tokenizer.mask
     share = shares.gather(1, right[:, None])[:, 0] * known  # (G,)
     rank = ((shares > share[:, None]).sum(1) + 1) * known  # (G,)
     return pack(
-        {"words": [subject.speaker.tokenizer.pieces(some) for some in ids.tolist()], "follows": after},
+        {"words": [subject.predictor.tokenizer.pieces(some) for some in ids.tolist()], "follows": after},
         places=torch.tensor(places, dtype=torch.int32), shares=best, rank=rank.int(), share=share,
         moved=moved(subject, asked),
     )  # fmt: skip
@@ -107,27 +107,27 @@ def wanted(explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
 
 def rows(subject: Subject, asked: Asked) -> tuple[list[int], list[int]]:
     """The ids of the input, and the text that each is of."""
-    return inspect.pair_ids(subject.speaker.tokenizer, asked, subject.model.config.context)
+    return inspect.pair_ids(subject.predictor.tokenizer, asked, subject.model.config.context)
 
 
 def hideable(subject: Subject, number: int) -> bool:
     """Whether a token is one of the text's own."""
-    tokenizer = subject.speaker.tokenizer
+    tokenizer = subject.predictor.tokenizer
     return number not in tokenizer.special or number == tokenizer.unk
 
 
 def first(subject: Subject, row: Sequence[int]) -> list[int]:
     """What is hidden where nobody says: the longest word, unless the text has gaps of its own."""
-    if subject.speaker.tokenizer.mask in row:
+    if subject.predictor.tokenizer.mask in row:
         return []
-    pieces = subject.speaker.tokenizer.pieces(row)
+    pieces = subject.predictor.tokenizer.pieces(row)
     free = [place for place, number in enumerate(row) if hideable(subject, number)]
     return sorted(free, key=lambda place: -len(pieces[place].removeprefix("##")))[:1]
 
 
 def cover(subject: Subject, row: Sequence[int], hidden: Sequence[int]) -> list[int]:
     """The ids with some places hidden; those that are of no text cannot be."""
-    mask = subject.speaker.tokenizer.mask
+    mask = subject.predictor.tokenizer.mask
     return [mask if place in hidden and hideable(subject, number) else number for place, number in enumerate(row)]
 
 
@@ -137,7 +137,7 @@ def covered_trace(subject: Subject, asked: Hiding) -> Trace:
     covered = cover(subject, row, asked.hidden)
 
     def made() -> Trace:
-        return inspect.trace(subject.model, inspect.both_ways(subject.speaker, covered, segments))
+        return inspect.trace(subject.model, inspect.both_ways(subject.predictor, covered, segments))
 
     return subject.kept(json.dumps(["fill", covered, segments]), made)
 
@@ -155,7 +155,7 @@ def follows(subject: Subject, asked: Asked, row: Sequence[int], segments: Sequen
     if asked.other is None or subject.model.next_sentence is None:
         return None
     with subject.lock:
-        return float(subject.speaker.following(row, segments))
+        return float(subject.predictor.following(row, segments))
 
 
 def half(trace: Trace, number: int) -> Tensor:

@@ -36,7 +36,7 @@ class Place(Asked):
 
 
 def fits(subject: Subject) -> bool:
-    return subject.broken is None and inspect.reads(subject.speaker) and len(layers_of(subject.model)) > 1
+    return subject.broken is None and inspect.reads(subject.predictor) and len(layers_of(subject.model)) > 1
 
 
 def layers_of(model: Any) -> list[str]:
@@ -51,7 +51,7 @@ def words(explorer: Explorer, asked: Asked) -> bytes:
     trace, read, right = seen(subject, asked)
     shares, ids = [], []
     for name in layers_of(subject.model):
-        best, some = told_at(subject, trace.values[name]).softmax(-1).topk(min(TOLD, subject.speaker.tokenizer.vocab))
+        best, some = told_at(subject, trace.values[name]).softmax(-1).topk(min(TOLD, subject.predictor.tokenizer.vocab))
         shares.append(best)
         ids.append(some)
     every = torch.stack(ids)  # (L, T, K)
@@ -108,20 +108,20 @@ def seen(subject: Subject, asked: Asked) -> tuple[Trace, list[Token], list[int |
     if "written" in sides:
         return trace, sides["target"], [token.id for token in sides["written"]]
     ids: list[int | None] = [token.id for token in sides["text"]]
-    return trace, sides["text"], [*ids[1:], None] if inspect.writes(subject.speaker) else ids
+    return trace, sides["text"], [*ids[1:], None] if inspect.writes(subject.predictor) else ids
 
 
 @torch.inference_mode()
 def told_at(subject: Subject, x: Tensor) -> Tensor:
     """The logits (T, V) of what a layer leaves (T, D)."""
     with subject.lock:
-        logits: Tensor = subject.model.lens(x[None])[0, :, : subject.speaker.tokenizer.vocab]
+        logits: Tensor = subject.model.lens(x[None])[0, :, : subject.predictor.tokenizer.vocab]
     return logits.float().cpu()
 
 
 def spelled(subject: Subject, ids: Sequence[int]) -> list[str]:
     """How ids read."""
-    pieces: list[str] = subject.speaker.tokenizer.pieces(ids)
+    pieces: list[str] = subject.predictor.tokenizer.pieces(ids)
     return pieces
 
 

@@ -216,20 +216,22 @@ def wanted(explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
 def offered(subject: Subject) -> list[str]:
     """What of a subject can be mapped, by what its model can do."""
     found = ["tokens", "sentences", "word"] if reads_in_layers(subject) else []
-    if table(subject) is not None and hasattr(subject.speaker.tokenizer, "pieces"):
+    if table(subject) is not None and hasattr(subject.predictor.tokenizer, "pieces"):
         found.append("table")
-    if subject.is_run and hasattr(subject.speaker, "canvas") and hasattr(subject.speaker, "encode"):
+    if subject.is_run and hasattr(subject.predictor, "canvas") and hasattr(subject.predictor, "encode"):
         found.append("codes")
     return found
 
 
 def reads_in_layers(subject: Subject) -> bool:
     """Whether the model leaves vectors of a text's tokens after each of its layers."""
-    speaker = subject.speaker
-    if not inspect.reads(speaker):
+    predictor = subject.predictor
+    if not inspect.reads(predictor):
         return False
     return (
-        inspect.encoder_in(speaker) is not None or inspect.listens(speaker) or any(map(numbered, taps(subject.model)))
+        inspect.encoder_in(predictor) is not None
+        or inspect.listens(predictor)
+        or any(map(numbered, taps(subject.model)))
     )
 
 
@@ -254,7 +256,7 @@ def first_lines(subject: Subject) -> list[str]:
     if not reads_in_layers(subject):
         return []
     shown = subject.shown
-    if shown.named is None and best_known(subject.speaker) == ENGLISH:
+    if shown.named is None and best_known(subject.predictor) == ENGLISH:
         return list(SENTENCES)
     return [one.text for one in shown.examples[:LINES]]
 
@@ -330,7 +332,7 @@ def nothing(word: str | None = None) -> UserError:
 
 def read_lines(subject: Subject, lines: Sequence[str]) -> list[Line]:
     """Each line as the model reads it."""
-    count = sum(map(len, subject.speaker.tokenizer.ids(lines)))
+    count = sum(map(len, subject.predictor.tokenizer.ids(lines)))
     if count == 0:
         raise nothing()
     if count > MOST:
@@ -341,17 +343,17 @@ def read_lines(subject: Subject, lines: Sequence[str]) -> list[Line]:
 
 def read_line(subject: Subject, text: str) -> Line:
     """A line with what each layer leaves of its tokens; of a translator, what its encoder does."""
-    speaker = subject.speaker
-    reading = inspect.reading(speaker, Given(text=text, other="" if inspect.translates(speaker) else None))
+    predictor = subject.predictor
+    reading = inspect.reading(predictor, Given(text=text, other="" if inspect.translates(predictor) else None))
     tokens = next(iter(reading.sides.values()))
     ids = [token.id for token in tokens]
-    row = torch.tensor([ids], device=speaker.device)
+    row = torch.tensor([ids], device=predictor.device)
     alone = table(subject)
     layers = {} if alone is None else {"table": alone[ids]}
-    if (encoder := inspect.encoder_in(speaker)) is not None:
+    if (encoder := inspect.encoder_in(predictor)) is not None:
         embedded, *blocks = [x[0] for x in encoder.layers(row)]
         layers["embedded"] = embedded
-    elif inspect.listens(speaker):
+    elif inspect.listens(predictor):
         _, *blocks = subject.model.layers(row)[0]  # the first is the table's
     else:
         first = replace(reading, passes=reading.passes[:1])
@@ -359,14 +361,14 @@ def read_line(subject: Subject, text: str) -> Line:
     layers |= {str(number): x for number, x in enumerate(blocks, 1)}
     every = [blocks[0], *blocks]  # what is joined has no part in what stands before the first block
     layers |= {name: feature(name, every) for name in JOINED if len(blocks) > (3 if name.endswith("four") else 1)}
-    return Line(text, [token.piece for token in tokens], spans(speaker, text, ids), {
+    return Line(text, [token.piece for token in tokens], spans(predictor, text, ids), {
         name: x.detach().float().cpu() for name, x in layers.items()
     })  # fmt: skip
 
 
-def spans(speaker: Any, text: str, ids: list[int]) -> list[tuple[int, int] | None]:
+def spans(predictor: Any, text: str, ids: list[int]) -> list[tuple[int, int] | None]:
     """The characters of a text that each token covers; None for those that were put around it."""
-    found = speaker.tokenizer.encode(text)
+    found = predictor.tokenizer.encode(text)
     count = len(found.ids)
     for start in range(len(ids) - count + 1):
         if ids[start : start + count] == found.ids:
@@ -376,9 +378,9 @@ def spans(speaker: Any, text: str, ids: list[int]) -> list[tuple[int, int] | Non
 
 def pooled(subject: Subject, line: Line) -> dict[str, Tensor]:
     """One vector (D,) of a line by layer, as `Reader.embed` makes it: the mean of all tokens, or the first one's."""
-    first = getattr(subject.speaker, "pooling", None) == "first"
+    first = getattr(subject.predictor, "pooling", None) == "first"
     found = {name: x[0] if first else x.mean(0) for name, x in line.layers.items()}
-    unit = getattr(subject.speaker, "normalize", False)
+    unit = getattr(subject.predictor, "normalize", False)
     return {name: normalize(x, dim=-1) for name, x in found.items()} if unit else found
 
 
@@ -386,7 +388,7 @@ def words_alone(subject: Subject, asked: Mapped) -> Cloud:
     """The first words of a vocabulary, which are its most frequent ones, as the model's table has them."""
     weights = table(subject)
     assert weights is not None, "only models with a table are asked for it"
-    pieces = subject.speaker.tokenizer.pieces(range(subject.speaker.tokenizer.vocab))
+    pieces = subject.predictor.tokenizer.pieces(range(subject.predictor.tokenizer.vocab))
     whole = [number for number, piece in enumerate(pieces) if len(piece.strip()) > 2 and piece.strip().isalpha()]
     shown_ones = (whole if len(whole) >= 30 else list(range(len(pieces))))[:FEW]
     names = [pieces[number] for number in shown_ones]
@@ -399,7 +401,7 @@ def codes(subject: Subject, asked: Mapped) -> Cloud:
     pixels = scaled(images.pixels[:FEW])  # (N, C, Y, X)
     vectors = {
         "pixels": torch.from_numpy(pixels.reshape(len(pixels), -1)),
-        "code": torch.from_numpy(subject.speaker.encode(pixels)),
+        "code": torch.from_numpy(subject.predictor.encode(pixels)),
     }
     labels = [0] * len(pixels) if images.labels is None else images.labels[: len(pixels)].tolist()
     titles = images.names if images.labels is not None else ()

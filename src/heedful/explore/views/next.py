@@ -50,24 +50,24 @@ def fits(subject: Subject) -> bool:
 def logits(explorer: Explorer, asked: So) -> bytes:
     """The logits (V,) of the next token, and how likely each token so far was, (T - 1,)."""
     subject = explorer.subject(asked.model)
-    speaker = subject.speaker
+    predictor = subject.predictor
     with subject.lock, torch.inference_mode():
-        place = begun(speaker, asked, asked.then)
-        found, logs = read(speaker, place)
-    pieces = speaker.tokenizer.pieces
+        place = begun(predictor, asked, asked.then)
+        found, logs = read(predictor, place)
+    pieces = predictor.tokenizer.pieces
     return pack(
         {
             "pieces": pieces(place.ids), "then": min(len(asked.then), len(place.ids)), "source": pieces(place.source),
-            "forgotten": place.forgotten, "context": speaker.context, "end": end_of(speaker),
+            "forgotten": place.forgotten, "context": predictor.context, "end": end_of(predictor),
             "perplexity": exp(-float(logs.double().mean())) if len(logs) else None,
         },
-        logits=found, logs=logs, never=never(speaker, found),
+        logits=found, logs=logs, never=never(predictor, found),
     )  # fmt: skip
 
 
 def vocabulary(explorer: Explorer, asked: Named) -> bytes:
     """How each token reads."""
-    tokenizer = explorer.subject(asked.model).speaker.tokenizer
+    tokenizer = explorer.subject(asked.model).predictor.tokenizer
     return pack({"pieces": tokenizer.pieces(range(tokenizer.vocab))})
 
 
@@ -76,11 +76,11 @@ def luck(explorer: Explorer, asked: Seeded) -> bytes:
     return pack({}, luck=torch.rand(MOST, generator=torch.Generator().manual_seed(seed_of(asked.seed, 0))))
 
 
-def never(speaker: Any, logits: Tensor) -> Tensor:
+def never(predictor: Any, logits: Tensor) -> Tensor:
     """The tokens that the model is not allowed to write, whatever their logits (V,)."""
     none = torch.zeros(1, 1, dtype=torch.long, device=logits.device)
     ruled = torch.zeros_like(logits)[None]  # (1, V)
-    for rule in rules_of(speaker):
+    for rule in rules_of(predictor):
         ruled = rule(ruled, Written(none, none, none[0, 0], none))
     return ruled[0].isneginf().nonzero()[:, 0].int()
 

@@ -96,7 +96,7 @@ class Walk(Model):
 
 
 def fits(subject: Subject) -> bool:
-    return subject.broken is None and all(hasattr(subject.speaker, name) for name in ABLE)
+    return subject.broken is None and all(hasattr(subject.predictor, name) for name in ABLE)
 
 
 # ------------------------------------------------------------------ the images of a model
@@ -105,7 +105,7 @@ class Gallery:
 
     def __init__(self, subject: Subject) -> None:
         self.name, self.folder, self.lock = subject.name, subject.folder, subject.lock
-        self.painter: Painter = subject.speaker
+        self.painter: Painter = subject.predictor
         self.shape = self.painter.canvas.image
 
     @cached_property
@@ -225,7 +225,7 @@ def rows(explorer: Explorer, asked: Rows) -> bytes:
     others = [name for name, other in explorer.subjects.items() if name != asked.model and fits(other)]
     for name in [each for each in others if gallery_of(explorer, each).shape == gallery.shape][:BESIDE]:
         with explorer.subject(name).lock:
-            columns.append(compared(name, explorer.subject(name).speaker.reconstruct(given), images))
+            columns.append(compared(name, explorer.subject(name).predictor.reconstruct(given), images))
     found, labels = gallery.images, class_names(gallery.images)
     return pack(
         {

@@ -93,7 +93,7 @@ def runs(model: nn.Module) -> list[Run]:
 
 
 def fits(subject: Subject) -> bool:
-    return subject.broken is None and inspect.reads(subject.speaker) and bool(runs(subject.model))
+    return subject.broken is None and inspect.reads(subject.predictor) and bool(runs(subject.model))
 
 
 # ------------------------------------------------------------------ what is read
@@ -102,30 +102,30 @@ def traced(subject: Subject, asked: Read) -> Trace:
     for able, read in READERS.items():
         if hasattr(subject.model, able):
             with subject.lock:
-                return inspect.trace(subject.model, read(subject.speaker, asked), TAPS)
+                return inspect.trace(subject.model, read(subject.predictor, asked), TAPS)
     return subject.trace(asked, TAPS)
 
 
-def read_words(speaker: Any, given: Given) -> Reading:
+def read_words(predictor: Any, given: Given) -> Reading:
     """A text by a model whose layers stand on an encoder, and that tags words; here every token gets a tag."""
-    row, segments = inspect.pair_ids(speaker.tokenizer, given, speaker.context)
+    row, segments = inspect.pair_ids(predictor.tokenizer, given, predictor.context)
 
     def read() -> Tensor:
-        ids, parts = (torch.tensor([each], device=speaker.device) for each in (row, segments))
-        logits: Tensor = speaker.model(ids, parts, Whole(ids), torch.arange(len(row), device=speaker.device))
+        ids, parts = (torch.tensor([each], device=predictor.device) for each in (row, segments))
+        logits: Tensor = predictor.model(ids, parts, Whole(ids), torch.arange(len(row), device=predictor.device))
         return logits[None]  # (R, T, V)
 
-    tokens = [Token(*each) for each in zip(speaker.tokenizer.pieces(row), row, segments, strict=True)]
+    tokens = [Token(*each) for each in zip(predictor.tokenizer.pieces(row), row, segments, strict=True)]
     return Reading({"text": tokens}, (Pass("text", "text", read),))
 
 
-def read_twice(speaker: Any, given: Given) -> Reading:
+def read_twice(predictor: Any, given: Given) -> Reading:
     """A text by a model that predicts each token from those before it, and from those after it."""
-    sides = inspect.read_recurrent(speaker, given).sides
+    sides = inspect.read_recurrent(predictor, given).sides
     ids = [token.id for token in sides["text"]]
 
     def read() -> Tensor:
-        return torch.cat(speaker.model(torch.tensor([ids], device=speaker.device)))  # (R, T, V)
+        return torch.cat(predictor.model(torch.tensor([ids], device=predictor.device)))  # (R, T, V)
 
     return Reading(sides, (Pass("text", "text", read),))
 
@@ -206,7 +206,7 @@ def gradient(explorer: Explorer, asked: Step) -> bytes:
     likeliest = int(found.logits[0].argmax())
     return pack(
         {
-            "step": step, "predicted": spelled(subject.speaker, likeliest),
+            "step": step, "predicted": spelled(subject.predictor, likeliest),
             "probability": float(found.logits[0].double().softmax(-1)[likeliest]),
         },
         **arrays,
@@ -260,10 +260,10 @@ def kept(forget: Tensor, end: int) -> Tensor:
     return left
 
 
-def spelled(speaker: Any, number: int) -> str:
+def spelled(predictor: Any, number: int) -> str:
     """A prediction as people read it: a tag or a token."""
-    labels = getattr(speaker, "labels", None)
-    found: str = speaker.tokenizer.pieces([number])[0] if labels is None else labels[number]
+    labels = getattr(predictor, "labels", None)
+    found: str = predictor.tokenizer.pieces([number])[0] if labels is None else labels[number]
     return found
 
 

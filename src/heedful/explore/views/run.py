@@ -189,10 +189,10 @@ def environment(folder: Path) -> dict[str, Any]:
 def called(folder: Path) -> dict[str, Any]:
     """What the parts of a sample are called, what is counted in training, and what a loss is measured in."""
     from heedful.runs.recipe import recipe_in
-    from heedful.tasks import job_of
+    from heedful.tasks import task_of
 
     try:
-        words = job_of(recipe_in(folder / "recipe.yaml")).words
+        words = task_of(recipe_in(folder / "recipe.yaml")).words
     except UserError:  # of a version to come, or with a start that is no longer there
         return {"sample": ["given", "right", "made"], "counted": "tokens", "unit": ""}
     return {"sample": list(words.sample), "counted": words.counted, "unit": words.loss}

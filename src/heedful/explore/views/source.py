@@ -42,12 +42,12 @@ LETTER = re.compile(r"(?:and )?([A-Z]) ([^.]+)")
 
 
 def fits(subject: Subject) -> bool:
-    return subject.broken is None and (inspect.reads(subject.speaker) or paints(subject.speaker))
+    return subject.broken is None and (inspect.reads(subject.predictor) or paints(subject.predictor))
 
 
-def paints(speaker: Any) -> bool:
+def paints(predictor: Any) -> bool:
     """Whether a model makes images of images."""
-    return hasattr(speaker, "reconstruct") and hasattr(speaker, "canvas")
+    return hasattr(predictor, "reconstruct") and hasattr(predictor, "canvas")
 
 
 def lines(explorer: Explorer, asked: Asked) -> bytes:
@@ -90,10 +90,10 @@ def sources() -> list[Path]:
 
 def passes(subject: Subject, asked: Asked) -> dict[str, Callable[[], object]]:
     """What has the model read an input, its attention written out: each pass by the name of what it goes over."""
-    speaker = subject.speaker
-    if not inspect.reads(speaker):
-        return {"images": lambda: speaker.reconstruct(np.zeros((1, *speaker.canvas.image), np.float32))}
-    reading = inspect.reading(speaker, asked)
+    predictor = subject.predictor
+    if not inspect.reads(predictor):
+        return {"images": lambda: predictor.reconstruct(np.zeros((1, *predictor.canvas.image), np.float32))}
+    reading = inspect.reading(predictor, asked)
     if (count := sum(map(len, reading.sides.values()))) > LONGEST:
         raise UserError(
             "this text is too long to be followed line by line", where="text", found=f"{count:,} tokens",
@@ -101,7 +101,7 @@ def passes(subject: Subject, asked: Asked) -> dict[str, Callable[[], object]]:
         )  # fmt: skip
     pattern = f"*.{inspect.WEIGHTS}" if subject.attentions else "*"
     return {
-        each.asks: partial(inspect.trace, speaker.model, replace(reading, passes=(each,)), pattern)
+        each.asks: partial(inspect.trace, predictor.model, replace(reading, passes=(each,)), pattern)
         for each in reading.passes
     }
 

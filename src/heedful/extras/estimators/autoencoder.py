@@ -37,8 +37,8 @@ from heedful.models.autoencoder.config import AutoencoderConfig, dense
 from heedful.models.autoencoder.layers import Activation, AnyLayer, Conv, MaxPool, Upsample
 from heedful.models.autoencoder.network import ACTIVATIONS, Network
 from heedful.tasks.reconstruction.predictor import AT_ONCE, Noise, reconstruction_loss
-from heedful.tasks.reconstruction.recipe import ReconstructionTask
-from heedful.tasks.reconstruction.task import WORTH_A_THREAD, ReconstructionJob
+from heedful.tasks.reconstruction.recipe import ReconstructionTaskConfig
+from heedful.tasks.reconstruction.task import WORTH_A_THREAD, ReconstructionTask
 from heedful.training.configs import Budget, TrainConfig
 from heedful.training.loop import Counters, Epoch, fit, in_steps
 from heedful.training.optim import AdamW, Constant, RMSprop
@@ -91,7 +91,7 @@ class Autoencoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         """The network for such pictures."""
 
     @abstractmethod
-    def _task(self) -> ReconstructionTask:
+    def _task(self) -> ReconstructionTaskConfig:
         """What is learned: the data from themselves, or from what noise has left of them."""
 
     # ------------------------------------------------------------------ fitting
@@ -236,7 +236,7 @@ class Autoencoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         about = {"estimator": repr(self)}
         canvas = Canvas(self.image_shape_).json
         config = json.dumps(settings, indent=2) + "\n"
-        write_model(target, config, self.model_.state_dict(), canvas, about, ReconstructionJob.file)
+        write_model(target, config, self.model_.state_dict(), canvas, about, ReconstructionTask.file)
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy is made from: of the model, its settings and weights."""
@@ -304,8 +304,8 @@ class Autoencoder(Autoencoding):
         widths = map(int, (*self.hidden_layer_sizes, self.n_components))
         return dense(math.prod(image), *widths, activation=self.activation, output=self.output_activation)
 
-    def _task(self) -> ReconstructionTask:
-        return ReconstructionTask()
+    def _task(self) -> ReconstructionTaskConfig:
+        return ReconstructionTaskConfig()
 
     def _require_settings(self) -> None:
         super()._require_settings()
@@ -395,8 +395,8 @@ class ConvAutoencoder(Convolutional):
             random_state=random_state, device=device, verbose=verbose,
         )  # fmt: skip
 
-    def _task(self) -> ReconstructionTask:
-        return ReconstructionTask()
+    def _task(self) -> ReconstructionTaskConfig:
+        return ReconstructionTaskConfig()
 
 
 class DenoisingAutoencoder(Convolutional):
@@ -432,9 +432,9 @@ class DenoisingAutoencoder(Convolutional):
         self.noise = noise
         self.clip = clip
 
-    def _task(self) -> ReconstructionTask:
+    def _task(self) -> ReconstructionTaskConfig:
         bounds = None if self.clip is None else (float(self.clip[0]), float(self.clip[1]))
-        return ReconstructionTask(noise=float(self.noise), clip=bounds)
+        return ReconstructionTaskConfig(noise=float(self.noise), clip=bounds)
 
     def _require_settings(self) -> None:
         super()._require_settings()

@@ -13,7 +13,7 @@ from heedful.tasks.finetuning.recipe import Finetuning
 from heedful.training.configs import TrainConfig
 
 
-class AnsweringTask(Config):
+class AnsweringTaskConfig(Config):
     """What is learned: where in a passage the answer to a question begins, and where it ends."""
 
     kind: Literal["answering"] = "answering"
@@ -22,7 +22,7 @@ class AnsweringTask(Config):
 class AnsweringRecipe(Finetuning):
     """A whole experiment with questions about passages."""
 
-    task: AnsweringTask = AnsweringTask()
+    task: AnsweringTaskConfig = AnsweringTaskConfig()
     data: QuestionsConfig = Field(description="questions, passages and answers")
     model: AnswererConfig = Field(AnswererConfig(), description="what is trained")
     train: TrainConfig = Field(description="how it is trained")

@@ -1,4 +1,4 @@
-"""Questions about passages as a job: windows over long passages, exact match and F1 of the answers."""
+"""Questions about passages: windows over long passages, exact match and F1 of the answers."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from heedful.models.heads.config import AnswererConfig
 from heedful.tasks.answering.predictor import Responder, answer_loss, mean_loss
 from heedful.tasks.answering.recipe import AnsweringRecipe
 from heedful.tasks.base import Evaluated, Example, Names, Progress
-from heedful.tasks.finetuning.task import FinetuningJob
+from heedful.tasks.finetuning.task import FinetuningTask
 from heedful.training.span_metrics import answer_scores
 
 
-class AnsweringJob(FinetuningJob):
+class AnsweringTask(FinetuningTask):
     """The part of a passage that answers a question."""
 
     words: ClassVar = Names(
@@ -85,7 +85,7 @@ class AnsweringJob(FinetuningJob):
         return partial(answer_loss, model)
 
     @staticmethod
-    def speaker(
+    def predictor(
         model: Any,
         config: AnswererConfig,
         vocabulary: WordPieces,
@@ -96,13 +96,13 @@ class AnsweringJob(FinetuningJob):
         """The model with its tokenizer, ready to answer."""
         return Responder(model, vocabulary, device, decode, config.context, notes)
 
-    def loss(self, speaker: Responder, encoded: EncodedQuestions) -> float:
+    def loss(self, predictor: Responder, encoded: EncodedQuestions) -> float:
         """The mean loss an answer."""
-        return mean_loss(speaker.model, encoded, speaker.device)
+        return mean_loss(predictor.model, encoded, predictor.device)
 
     def evaluate(
         self,
-        speaker: Responder,
+        predictor: Responder,
         read: Questions,
         encoded: EncodedQuestions,
         loss: float,
@@ -112,7 +112,7 @@ class AnsweringJob(FinetuningJob):
         progress: Progress | None = None,
     ) -> Evaluated:
         """F1 and exact match of the answers, and a few questions with what is found."""
-        best = speaker.answers([question.passage for question in read.questions], encoded)
+        best = predictor.answers([question.passage for question in read.questions], encoded)
         found = [each[0].text if each else "" for each in best]
         right = [[answer.text for answer in question.answers] for question in read.questions]
         rows = random.Random(step).sample(range(len(right)), min(self.recipe.train.samples, len(right)))

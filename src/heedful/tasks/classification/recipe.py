@@ -17,7 +17,7 @@ ClassesConfig = Annotated[TsvTable | CsvTable | JsonlTable | NumberLanguages, Fi
 NumbersConfig = Annotated[TsvTable | CsvTable | JsonlTable, Field(discriminator="kind")]
 
 
-class ClassificationTask(Config):
+class ClassificationTaskConfig(Config):
     """What is learned: the class of a text, or of a pair of texts."""
 
     kind: Literal["classification"] = "classification"
@@ -27,7 +27,7 @@ class ClassificationTask(Config):
     )
 
 
-class RegressionTask(Config):
+class RegressionTaskConfig(Config):
     """What is learned: a number for a text, or for a pair of texts."""
 
     kind: Literal["regression"] = "regression"
@@ -39,7 +39,7 @@ class RegressionTask(Config):
 class ClassificationRecipe(Finetuning):
     """A whole experiment with texts that have a class each."""
 
-    task: ClassificationTask = ClassificationTask()
+    task: ClassificationTaskConfig = ClassificationTaskConfig()
     data: ClassesConfig = Field(description="texts and their labels")
     model: ClassifierConfig = Field(ClassifierConfig(), description="what is trained")
     train: TrainConfig = Field(description="how it is trained")
@@ -55,7 +55,7 @@ class ClassificationRecipe(Finetuning):
 class RegressionRecipe(Finetuning):
     """A whole experiment with texts that have a number each."""
 
-    task: RegressionTask = RegressionTask()
+    task: RegressionTaskConfig = RegressionTaskConfig()
     data: NumbersConfig = Field(description="texts and their numbers")
     model: RegressorConfig = Field(RegressorConfig(), description="what is trained")
     train: TrainConfig = Field(description="how it is trained")

@@ -1,4 +1,4 @@
-"""Texts with a class each, and texts with a number each, as jobs: one added layer on an encoder."""
+"""Texts with a class each, and texts with a number each, as tasks: one added layer on an encoder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.models.heads.config import ClassifierConfig, RegressorConfig
 from heedful.tasks.base import Evaluated, Example, Names, Progress
 from heedful.tasks.classification.predictor import Labeller, Rater, class_loss, mean_loss, number_loss, said
-from heedful.tasks.finetuning.task import FinetuningJob
+from heedful.tasks.finetuning.task import FinetuningTask
 from heedful.training.metrics import Score, accuracy, f1, matthews, pearson, spearman
 
 BETWEEN = " || "  # the texts of a pair, in a sample
@@ -39,7 +39,7 @@ WORDS = Names(
 )
 
 
-class TextJob(FinetuningJob):
+class TextTask(FinetuningTask):
     """What both share: texts or pairs, each with a target."""
 
     words: ClassVar = WORDS
@@ -77,9 +77,9 @@ class TextJob(FinetuningJob):
         train = self.recipe.train
         return LabelledBatches(encoded, train.seed, train.batch_tokens, train.batch_examples, packed)
 
-    def loss(self, speaker: Any, encoded: EncodedTexts) -> float:
+    def loss(self, predictor: Any, encoded: EncodedTexts) -> float:
         """The mean loss a text."""
-        return mean_loss(self.text_loss, speaker.model, encoded, speaker.device)
+        return mean_loss(self.text_loss, predictor.model, encoded, predictor.device)
 
     def example(self, sample: tuple[str, str, str]) -> Example:
         """The text or the pair of a sample."""
@@ -140,15 +140,15 @@ def sampled(read: Items, step: int, most: int) -> list[int]:
 
 
 def judged(
-    speaker: Labeller, read: Items, encoded: EncodedTexts, loss: float, step: int, split: Split, most: int
+    predictor: Labeller, read: Items, encoded: EncodedTexts, loss: float, step: int, split: Split, most: int
 ) -> Evaluated:
     """Accuracy, F1 and Matthews' correlation, and a few texts with what is said of them."""
-    probabilities = said(speaker.model, encoded, speaker.device).softmax(-1)  # (N, C)
+    probabilities = said(predictor.model, encoded, predictor.device).softmax(-1)  # (N, C)
     found, right = probabilities.argmax(-1).numpy(), encoded.targets
-    scores = (accuracy(found, right), f1(found, right, speaker.labels), matthews(found, right))
+    scores = (accuracy(found, right), f1(found, right, predictor.labels), matthews(found, right))
     samples = []
     for row in sampled(read, step, most):
-        item, told = read.items[row], speaker.named(probabilities[row].tolist())
+        item, told = read.items[row], predictor.named(probabilities[row].tolist())
         samples.append((whole(item.text, item.pair), item.label, f"{told.label} ({told.probability:.0%})"))
     return Evaluated(step, split, loss, scores, tuple(samples), 0)
 
@@ -158,7 +158,7 @@ def whole(text: str, pair: str | None) -> str:
     return text if pair is None else f"{text}{BETWEEN}{pair}"
 
 
-class ClassificationJob(TextJob):
+class ClassificationTask(TextTask):
     """The class of a text or a pair."""
 
     def targets(self, read: Items) -> NDArray[np.int64]:
@@ -174,7 +174,7 @@ class ClassificationJob(TextJob):
         return partial(class_loss, model, label_smoothing=self.recipe.task.label_smoothing)
 
     @staticmethod
-    def speaker(
+    def predictor(
         model: Any,
         config: ClassifierConfig,
         vocabulary: WordPieces,
@@ -187,7 +187,7 @@ class ClassificationJob(TextJob):
 
     def evaluate(
         self,
-        speaker: Labeller,
+        predictor: Labeller,
         read: Items,
         encoded: EncodedTexts,
         loss: float,
@@ -197,14 +197,14 @@ class ClassificationJob(TextJob):
         progress: Progress | None = None,
     ) -> Evaluated:
         """Accuracy, F1 and Matthews' correlation, and a few texts with what is said of them."""
-        return judged(speaker, read, encoded, loss, step, split, self.recipe.train.samples)
+        return judged(predictor, read, encoded, loss, step, split, self.recipe.train.samples)
 
     def remarks(self, result: Evaluated) -> list[str]:
         """Whether the model tells no classes apart."""
         return one_class_remarks(result)
 
 
-class RegressionJob(TextJob):
+class RegressionTask(TextTask):
     """A number for a text or a pair."""
 
     def targets(self, read: Items) -> NDArray[np.int64]:
@@ -220,7 +220,7 @@ class RegressionJob(TextJob):
         return partial(number_loss, model)
 
     @staticmethod
-    def speaker(
+    def predictor(
         model: Any,
         config: RegressorConfig,
         vocabulary: WordPieces,
@@ -233,7 +233,7 @@ class RegressionJob(TextJob):
 
     def evaluate(
         self,
-        speaker: Rater,
+        predictor: Rater,
         read: Items,
         encoded: EncodedTexts,
         loss: float,
@@ -243,7 +243,7 @@ class RegressionJob(TextJob):
         progress: Progress | None = None,
     ) -> Evaluated:
         """Both correlations, and a few texts with what is said of them."""
-        found = said(speaker.model, encoded, speaker.device).double().numpy()  # (N,)
+        found = said(predictor.model, encoded, predictor.device).double().numpy()  # (N,)
         right = encoded.targets.view(np.float64)
         scores: tuple[Score, ...] = (pearson(found, right), spearman(found, right))
         samples = tuple(

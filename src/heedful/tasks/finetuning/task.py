@@ -1,4 +1,4 @@
-"""What the jobs of fine-tuned models share: tokenizer and weights of the folder that a run starts from."""
+"""What the tasks of fine-tuned models share: tokenizer and weights of the folder that a run starts from."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.errors import UserError
 from heedful.hub import Pretrained, pretrained
 from heedful.models.bert.model import Bert
-from heedful.tasks.base import Job
+from heedful.tasks.base import Task
 from heedful.tasks.finetuning.recipe import EncoderStart
 
 MOST_NAMED = 4  # weights that a note lists
 
 
-class FinetuningJob(Job):
-    """A task of one added layer. Each one has its own job, and is one of these."""
+class FinetuningTask(Task):
+    """A task of one added layer. Each one has its own task, and is one of these."""
 
     starts_elsewhere: ClassVar = True
 

@@ -31,7 +31,7 @@ LanguageModelConfig = Annotated[
 ]
 
 
-class LanguageModelTask(Config):
+class LanguageModelTaskConfig(Config):
     """What is learned: each token of a text from those before it, or from those around it."""
 
     kind: Literal["language_model"] = "language_model"
@@ -73,7 +73,7 @@ class LanguageModelRecipe(Recipe):
     Where it starts from a folder, what the model's settings leave out is filled in from there at once.
     """
 
-    task: LanguageModelTask = LanguageModelTask()
+    task: LanguageModelTaskConfig = LanguageModelTaskConfig()
     start: CausalStart | None = Field(None, description="the model to begin from; null: weights are drawn by chance")
     data: TextConfig = Field(description="running text")
     tokenizer: LanguageTokenizerConfig | None = Field(

@@ -1,4 +1,4 @@
-"""Language modelling as a job: running text in windows, perplexity over whole texts, and texts that the model wrote."""
+"""Language modelling: running text in windows, perplexity over whole texts, and texts that the model wrote."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from heedful.hub.causal import Causal, no_tokenizer, pretrained_causal
 from heedful.models.elmo.config import ElmoConfig
 from heedful.models.gpt.config import GptConfig
 from heedful.models.rnn_lm.config import RnnLMConfig
-from heedful.tasks.base import Evaluated, Example, Job, Names, Progress
+from heedful.tasks.base import Evaluated, Example, Names, Progress, Task
 from heedful.tasks.compiled import compiled
 from heedful.tasks.language_model.perplexity import (
     LossOf,
@@ -56,7 +56,7 @@ RECORDED_CONTEXT, RECORDED_WEIGHTS = 256, 20_000_000  # at most; beyond them tor
 LOSSES: dict[str, LossOf] = {"rnn_lm": ahead_loss, "elmo": both_ways_loss, "gpt": document_loss}
 
 
-class LanguageModelJob(Job):
+class LanguageModelTask(Task):
     """The tokens of a text from those before them, or from those on either side."""
 
     words: ClassVar = Names(
@@ -182,7 +182,7 @@ class LanguageModelJob(Job):
         return cores if self.recipe.model.kind == "gpt" and size >= SHARED else super().threads(model, cores)
 
     @staticmethod
-    def speaker(
+    def predictor(
         model: Any,
         config: RnnLMConfig | ElmoConfig | GptConfig,
         vocabulary: LanguageTokenizer,
@@ -197,26 +197,26 @@ class LanguageModelJob(Job):
         settings = (decode.length, decode.temperature, decode.top_k, decode.top_p)
         return Writer(model, vocabulary, device, *settings, notes=notes, start_token=decode.start_token)
 
-    def loss(self, speaker: Writer | TextReader, encoded: EncodedText) -> float:
+    def loss(self, predictor: Writer | TextReader, encoded: EncodedText) -> float:
         """The mean loss a token of the whole text; of both directions there are only windows."""
         if self.recipe.model.kind == "gpt":
-            return sliding_loss(speaker.model, encoded, speaker.device, self.stride, self.recipe.train.batch_tokens)
-        if isinstance(speaker, Writer):
-            return text_loss(speaker.model, encoded, speaker.device)
-        return self.quick_loss(speaker, encoded)
+            return sliding_loss(predictor.model, encoded, predictor.device, self.stride, self.recipe.train.batch_tokens)
+        if isinstance(predictor, Writer):
+            return text_loss(predictor.model, encoded, predictor.device)
+        return self.quick_loss(predictor, encoded)
 
     @property
     def stride(self) -> int:
         """How many tokens a gpt predicts in each window when it is judged."""
         return self.recipe.task.stride or -(-self.recipe.model.context // 2)
 
-    def quick_loss(self, speaker: Writer | TextReader, encoded: EncodedText) -> float:
+    def quick_loss(self, predictor: Writer | TextReader, encoded: EncodedText) -> float:
         """The mean loss a token in windows, as in training."""
-        return windows_loss(self.task_loss, speaker.model, encoded, speaker.device, self.recipe.train.batch_tokens)
+        return windows_loss(self.task_loss, predictor.model, encoded, predictor.device, self.recipe.train.batch_tokens)
 
     def evaluate(
         self,
-        speaker: Writer | TextReader,
+        predictor: Writer | TextReader,
         read: Text,
         encoded: EncodedText,
         loss: float,
@@ -239,7 +239,7 @@ class LanguageModelJob(Job):
             score("bits_per_byte", bits_per_byte(loss, encoded), f"|bytes:{told.bytes}"),
             score("bits_per_character", bits_per_character(loss, encoded), f"|characters:{told.characters}"),
         )
-        shown = self._samples(speaker, read, step) if isinstance(speaker, Writer) else ()
+        shown = self._samples(predictor, read, step) if isinstance(predictor, Writer) else ()
         return Evaluated(step, split, loss, scores, shown, 0)
 
     def _samples(self, writer: Writer, read: Text | TextTokens, step: int) -> tuple[tuple[str, str, str], ...]:

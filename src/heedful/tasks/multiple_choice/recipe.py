@@ -13,7 +13,7 @@ from heedful.tasks.finetuning.recipe import Finetuning
 from heedful.training.configs import TrainConfig
 
 
-class MultipleChoiceTask(Config):
+class MultipleChoiceTaskConfig(Config):
     """What is learned: which of several texts goes on best from another."""
 
     kind: Literal["multiple_choice"] = "multiple_choice"
@@ -22,7 +22,7 @@ class MultipleChoiceTask(Config):
 class MultipleChoiceRecipe(Finetuning):
     """A whole experiment with texts that have several ways to go on."""
 
-    task: MultipleChoiceTask = MultipleChoiceTask()
+    task: MultipleChoiceTaskConfig = MultipleChoiceTaskConfig()
     data: ChoicesTable = Field(description="texts, their choices, and which is right")
     model: MultipleChoiceConfig = Field(MultipleChoiceConfig(), description="what is trained")
     train: TrainConfig = Field(description="how it is trained")

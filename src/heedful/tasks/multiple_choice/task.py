@@ -1,4 +1,4 @@
-"""Texts with several ways to go on as a job: a score for each choice, by one added layer on an encoder."""
+"""Texts with several ways to go on: a score for each choice, by one added layer on an encoder."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.models.heads.config import MultipleChoiceConfig
 from heedful.tasks.base import Evaluated, Names, Progress
 from heedful.tasks.classification.task import cut_notes
-from heedful.tasks.finetuning.task import FinetuningJob
+from heedful.tasks.finetuning.task import FinetuningTask
 from heedful.tasks.multiple_choice.predictor import Chooser, choice_loss, scores_of
 from heedful.training.metrics import accuracy
 
 
-class MultipleChoiceJob(FinetuningJob):
+class MultipleChoiceTask(FinetuningTask):
     """The right one of several choices."""
 
     words: ClassVar = Names(
@@ -70,7 +70,7 @@ class MultipleChoiceJob(FinetuningJob):
         return partial(choice_loss, model)
 
     @staticmethod
-    def speaker(
+    def predictor(
         model: Any,
         config: MultipleChoiceConfig,
         vocabulary: WordPieces,
@@ -81,14 +81,14 @@ class MultipleChoiceJob(FinetuningJob):
         """The model with its tokenizer, ready to choose."""
         return Chooser(model, vocabulary, device, config.context, notes)
 
-    def loss(self, speaker: Chooser, encoded: EncodedChoices) -> float:
+    def loss(self, predictor: Chooser, encoded: EncodedChoices) -> float:
         """The mean loss a question."""
-        scores = scores_of(speaker.model, encoded, speaker.device)  # (N, C)
+        scores = scores_of(predictor.model, encoded, predictor.device)  # (N, C)
         return float(F.cross_entropy(scores, torch.from_numpy(encoded.targets)))
 
     def evaluate(
         self,
-        speaker: Chooser,
+        predictor: Chooser,
         read: Questions,
         encoded: EncodedChoices,
         loss: float,
@@ -98,7 +98,7 @@ class MultipleChoiceJob(FinetuningJob):
         progress: Progress | None = None,
     ) -> Evaluated:
         """The share of right choices, and a few texts with what was chosen."""
-        probabilities = scores_of(speaker.model, encoded, speaker.device).softmax(-1)  # (N, C)
+        probabilities = scores_of(predictor.model, encoded, predictor.device).softmax(-1)  # (N, C)
         found = probabilities.argmax(-1).numpy()  # (N,)
         samples = []
         for row in random.Random(step).sample(range(len(read.items)), min(self.recipe.train.samples, len(read.items))):

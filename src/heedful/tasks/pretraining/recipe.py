@@ -22,7 +22,7 @@ PretrainingData = Annotated[Documents | LibraryProse | TokenFiles, Field(discrim
 Pieces = Annotated[WordPiece | PieceFile, Field(discriminator="kind")]
 
 
-class PretrainingTask(Config):
+class PretrainingTaskConfig(Config):
     """What is learned: hidden words from those around them, and whether two texts belong together."""
 
     kind: Literal["pretraining"] = "pretraining"
@@ -41,7 +41,7 @@ class PretrainingTask(Config):
 class PretrainingRecipe(Recipe):
     """A whole experiment with an encoder that learns from documents."""
 
-    task: PretrainingTask = PretrainingTask()
+    task: PretrainingTaskConfig = PretrainingTaskConfig()
     start: Start | None = Field(None, description="the model to begin from; null: weights are random")
     data: PretrainingData = Field(description="documents")
     tokenizer: Pieces | None = Field(None, description="how texts are cut into tokens; null: as token files say")

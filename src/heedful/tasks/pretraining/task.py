@@ -1,4 +1,4 @@
-"""Pre-training as a job: documents, pairs with hidden words, and how many of the words the model tells."""
+"""Pre-training: documents, pairs with hidden words, and how many of the words the model tells."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from heedful.data.tokenizers.wordpieces import PREFIX, WordPieces, pieces_of
 from heedful.errors import UserError
 from heedful.hub.sentences import SentenceConfig
 from heedful.models.bert.config import BertConfig
-from heedful.tasks.base import Evaluated, Example, Job, Names, Progress
+from heedful.tasks.base import Evaluated, Example, Names, Progress, Task
 from heedful.tasks.pretraining.loss import OBJECTIVES, guesses, judged
 from heedful.tasks.pretraining.predictor import Reader
 from heedful.tasks.pretraining.recipe import PretrainingRecipe
@@ -39,7 +39,7 @@ MUCH_UNKNOWN = 0.01  # of the tokens of a text, from where on it is told
 MOST_SHOWN = 48  # tokens of a sample
 
 
-class PretrainingJob(Job):
+class PretrainingTask(Task):
     """Hidden words from those around them, and whether two texts belong together."""
 
     words: ClassVar = Names(
@@ -113,7 +113,7 @@ class PretrainingJob(Job):
         return partial(OBJECTIVES[self.recipe.task.objective], model, read=read)
 
     @staticmethod
-    def speaker(
+    def predictor(
         model: Any,
         config: BertConfig,
         vocabulary: WordPieces,
@@ -124,13 +124,13 @@ class PretrainingJob(Job):
         """The model with its tokenizer, ready to give vectors, as its folder says where it does, and to fill gaps."""
         return Reader(model, vocabulary, device, notes, **dict(decode or ()))
 
-    def loss(self, speaker: Reader, encoded: EncodedDocuments) -> float:
+    def loss(self, predictor: Reader, encoded: EncodedDocuments) -> float:
         """The sum of the two mean losses on held-out text, where the same words are hidden each time."""
-        return judged(speaker.model, encoded, speaker.device, self.recipe.train.batch_tokens).loss
+        return judged(predictor.model, encoded, predictor.device, self.recipe.train.batch_tokens).loss
 
     def evaluate(
         self,
-        speaker: Reader,
+        predictor: Reader,
         read: Prose | Tokens,
         encoded: EncodedDocuments,
         loss: float,
@@ -140,7 +140,7 @@ class PretrainingJob(Job):
         progress: Progress | None = None,
     ) -> Evaluated:
         """How many hidden words and pairs the model tells, and its perplexity for the words."""
-        found = judged(speaker.model, encoded, speaker.device, self.recipe.train.batch_tokens)
+        found = judged(predictor.model, encoded, predictor.device, self.recipe.train.batch_tokens)
         words, pairs = f"words:{found.hidden}|share:{self.rules.hidden:g}", f"pairs:{found.pairs}"
         scores = [
             Score("masked_accuracy", 100 * found.right / max(1, found.hidden), words),
@@ -148,7 +148,7 @@ class PretrainingJob(Job):
         ]
         if found.pairs:
             scores.insert(1, Score("next_sentence_accuracy", 100 * found.right_pairs / found.pairs, pairs))
-        return Evaluated(step, split, loss, tuple(scores), self._samples(speaker, encoded, step), 0)
+        return Evaluated(step, split, loss, tuple(scores), self._samples(predictor, encoded, step), 0)
 
     def _samples(self, reader: Reader, encoded: EncodedDocuments, step: int) -> tuple[tuple[str, str, str], ...]:
         """Beginnings of pairs with hidden words, what these are, and what the model says."""

@@ -16,7 +16,7 @@ from heedful.training.configs import TrainConfig
 ImagesConfig = Annotated[IdxImages | ImageFolders | ArrayImages | CsvImages | Digits, Field(discriminator="kind")]
 
 
-class ReconstructionTask(Config):
+class ReconstructionTaskConfig(Config):
     """What is learned: an image from itself, or from what noise has left of it."""
 
     kind: Literal["reconstruction"] = "reconstruction"
@@ -37,7 +37,7 @@ class ReconstructionTask(Config):
 class ReconstructionRecipe(Recipe):
     """A whole experiment with an autoencoder: images, and the layers that make them again."""
 
-    task: ReconstructionTask = ReconstructionTask()
+    task: ReconstructionTaskConfig = ReconstructionTaskConfig()
     start: Start | None = Field(None, description="the model to begin from; null: weights are random")
     data: ImagesConfig = Field(description="images, with or without labels")
     model: AutoencoderConfig = Field(description="what is trained")

@@ -1,4 +1,4 @@
-"""Images made again from a code, as a job: pixels, the mean squared difference, and pictures of both."""
+"""Images made again from a code: pixels, the mean squared difference, and pictures of both."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from heedful.data.images.sources import Images, scaled
 from heedful.errors import UserError
 from heedful.models.autoencoder.config import AutoencoderConfig
 from heedful.models.autoencoder.layers import Conv, Dense
-from heedful.tasks.base import Evaluated, Job, Names, Progress
+from heedful.tasks.base import Evaluated, Names, Progress, Task
 from heedful.tasks.reconstruction.predictor import Noise, Painter, mean_loss, reconstruction_loss
-from heedful.tasks.reconstruction.recipe import ReconstructionRecipe, ReconstructionTask
+from heedful.tasks.reconstruction.recipe import ReconstructionRecipe, ReconstructionTaskConfig
 from heedful.training.metrics import Score
 
 WORTH_A_THREAD = 8_000_000  # multiplications in a step
 
 
-class ReconstructionJob(Job):
+class ReconstructionTask(Task):
     """Images from themselves, or from what noise has left of them."""
 
     words: ClassVar = Names(
@@ -43,7 +43,7 @@ class ReconstructionJob(Job):
         counted="images",
         loss="mean squared difference",
     )
-    decoding: ClassVar = ReconstructionTask
+    decoding: ClassVar = ReconstructionTaskConfig
     searches: ClassVar = False
     file: ClassVar = "images.json"
 
@@ -110,24 +110,24 @@ class ReconstructionJob(Job):
         return partial(reconstruction_loss, whole, noise=self.noise)
 
     @staticmethod
-    def speaker(
+    def predictor(
         model: Any,
         config: AutoencoderConfig,
         vocabulary: Canvas,
-        decode: ReconstructionTask,
+        decode: ReconstructionTaskConfig,
         device: torch.device,
         notes: tuple[str, ...] = (),
     ) -> Painter:
         """The model, ready to make images."""
         return Painter(model, vocabulary, Noise(decode.noise, decode.clip), device, notes)
 
-    def loss(self, speaker: Painter, encoded: EncodedImages) -> float:
+    def loss(self, predictor: Painter, encoded: EncodedImages) -> float:
         """The mean squared difference a pixel."""
-        return mean_loss(speaker.model, encoded, self.noise, speaker.device)
+        return mean_loss(predictor.model, encoded, self.noise, predictor.device)
 
     def evaluate(
         self,
-        speaker: Painter,
+        predictor: Painter,
         read: Images,
         encoded: EncodedImages,
         loss: float,

@@ -14,7 +14,7 @@ from heedful.tasks.finetuning.recipe import Finetuning
 from heedful.training.configs import TrainConfig
 
 
-class TaggingTask(Config):
+class TaggingTaskConfig(Config):
     """What is learned: the tag of each word, such as whether it is in a name, and of what."""
 
     kind: Literal["tagging"] = "tagging"
@@ -23,7 +23,7 @@ class TaggingTask(Config):
 class TaggingRecipe(Finetuning):
     """A whole experiment with sentences whose words have tags."""
 
-    task: TaggingTask = TaggingTask()
+    task: TaggingTaskConfig = TaggingTaskConfig()
     data: TagsConfig = Field(description="sentences and the tags of their words")
     model: TaggerConfig = Field(TaggerConfig(), description="what is trained")
     train: TrainConfig = Field(description="how it is trained")

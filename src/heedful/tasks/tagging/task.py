@@ -1,4 +1,4 @@
-"""Words with a tag each as a job: sentences of words, F1 of the chunks that tags mark, or accuracy of the tags."""
+"""Words with a tag each: sentences of words, F1 of the chunks that tags mark, or accuracy of the tags."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from heedful.data.labelled.tagged import EncodedTags, TagBatches, encode_tags
 from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.models.heads.config import TaggerConfig
 from heedful.tasks.base import Evaluated, Example, Names, Progress
-from heedful.tasks.finetuning.task import FinetuningJob
+from heedful.tasks.finetuning.task import FinetuningTask
 from heedful.tasks.tagging.predictor import Marker, mean_loss, tag_loss
 from heedful.training.span_metrics import tag_scores
 
 
-class TaggingJob(FinetuningJob):
+class TaggingTask(FinetuningTask):
     """The tag of each word of a sentence."""
 
     words: ClassVar = Names(
@@ -68,7 +68,7 @@ class TaggingJob(FinetuningJob):
         return partial(tag_loss, model)
 
     @staticmethod
-    def speaker(
+    def predictor(
         model: Any,
         config: TaggerConfig,
         vocabulary: WordPieces,
@@ -79,13 +79,13 @@ class TaggingJob(FinetuningJob):
         """The model with its tokenizer, ready to tag."""
         return Marker(model, vocabulary, device, config.labels or (), config.context, notes)
 
-    def loss(self, speaker: Marker, encoded: EncodedTags) -> float:
+    def loss(self, predictor: Marker, encoded: EncodedTags) -> float:
         """The mean loss a word."""
-        return mean_loss(speaker.model, encoded, speaker.device)
+        return mean_loss(predictor.model, encoded, predictor.device)
 
     def evaluate(
         self,
-        speaker: Marker,
+        predictor: Marker,
         read: Sentences,
         encoded: EncodedTags,
         loss: float,
@@ -95,14 +95,14 @@ class TaggingJob(FinetuningJob):
         progress: Progress | None = None,
     ) -> Evaluated:
         """Scores of chunks or of tags, in training without those of each tag, and a few sentences with their tags."""
-        found, right = speaker.tags(encoded), [sentence.tags for sentence in read.sentences]
+        found, right = predictor.tags(encoded), [sentence.tags for sentence in read.sentences]
         rows = random.Random(step).sample(range(len(right)), min(self.recipe.train.samples, len(right)))
         words = [sentence.words for sentence in read.sentences]
-        told = listed if marks_chunks(speaker.labels) else beside
+        told = listed if marks_chunks(predictor.labels) else beside
         samples = tuple(
             (" ".join(words[row]), told(words[row], right[row]), told(words[row], found[row])) for row in rows
         )
-        scores = tag_scores(found, right, speaker.labels, each=beams is None)
+        scores = tag_scores(found, right, predictor.labels, each=beams is None)
         return Evaluated(step, split, loss, scores, samples, 0)
 
     def examples(self, split: Split) -> Iterator[Example]:

@@ -24,7 +24,7 @@ class CharactersConfig(Config):
     at_least: int = Field(1, ge=1, description="times a character must stand in the training data")
 
 
-class TextClassificationTask(Config):
+class TextClassificationTaskConfig(Config):
     """What is learned: the class of a text, or of a pair of texts, from its words."""
 
     kind: Literal["text_classification"] = "text_classification"
@@ -37,7 +37,7 @@ class TextClassificationTask(Config):
 class TextClassificationRecipe(Recipe):
     """A whole experiment with texts that have a class each, and word vectors to begin from."""
 
-    task: TextClassificationTask = TextClassificationTask()
+    task: TextClassificationTaskConfig = TextClassificationTaskConfig()
     start: Start | None = Field(None, description="the model to begin from; null: weights are random")
     data: ClassesConfig = Field(description="texts and their labels")
     tokenizer: Annotated[WordsConfig | CharactersConfig, Field(discriminator="kind")] = Field(

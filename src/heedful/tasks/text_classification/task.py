@@ -1,4 +1,4 @@
-"""Texts with a class each as a job: filters over their words, and word vectors to begin from."""
+"""Texts with a class each: filters over their words, and word vectors to begin from."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from heedful.data.word_vectors import WordVectors
 from heedful.errors import UserError, shown
 from heedful.files.reading import read_file
 from heedful.models.conv_classifier.config import ConvClassifierConfig
-from heedful.tasks.base import Evaluated, Job, Names, Progress
+from heedful.tasks.base import Evaluated, Names, Progress, Task
 from heedful.tasks.classification.predictor import Labeller, class_loss, mean_loss
 from heedful.tasks.classification.task import WORDS, cut_notes, judged, next_verbs, one_class_remarks, texts_of
 from heedful.tasks.text_classification.recipe import TextClassificationRecipe
 
 
-class TextClassificationJob(Job):
+class TextClassificationTask(Task):
     """The class of a text or a pair, from its words."""
 
     words: ClassVar[Names] = WORDS
@@ -76,7 +76,7 @@ class TextClassificationJob(Job):
                 "the model has other classes than its list of words", where=f"{where}.labels",
                 found=shown(config.labels), expected=shown(vocabulary.labels),
             )  # fmt: skip
-        return Job.fitted(config.model_copy(update={"labels": vocabulary.labels}), vocabulary, where)
+        return Task.fitted(config.model_copy(update={"labels": vocabulary.labels}), vocabulary, where)
 
     def begin(self, model: Any, vocabulary: TextWords) -> None:
         """Put in the word vectors that are known, which are those that the words were gathered with."""
@@ -116,7 +116,7 @@ class TextClassificationJob(Job):
         return partial(class_loss, model, label_smoothing=self.recipe.task.label_smoothing)
 
     @staticmethod
-    def speaker(
+    def predictor(
         model: Any,
         config: ConvClassifierConfig,
         vocabulary: TextWords,
@@ -127,13 +127,13 @@ class TextClassificationJob(Job):
         """The model with its words, ready to say classes."""
         return Labeller(model, vocabulary, device, vocabulary.labels, config.context, notes)
 
-    def loss(self, speaker: Labeller, encoded: EncodedTexts) -> float:
+    def loss(self, predictor: Labeller, encoded: EncodedTexts) -> float:
         """The mean loss a text."""
-        return mean_loss(class_loss, speaker.model, encoded, speaker.device)
+        return mean_loss(class_loss, predictor.model, encoded, predictor.device)
 
     def evaluate(
         self,
-        speaker: Labeller,
+        predictor: Labeller,
         read: Items,
         encoded: EncodedTexts,
         loss: float,
@@ -143,7 +143,7 @@ class TextClassificationJob(Job):
         progress: Progress | None = None,
     ) -> Evaluated:
         """Accuracy, F1 and Matthews' correlation, and a few texts with what is said of them."""
-        return judged(speaker, read, encoded, loss, step, split, self.recipe.train.samples)
+        return judged(predictor, read, encoded, loss, step, split, self.recipe.train.samples)
 
     def remarks(self, result: Evaluated) -> list[str]:
         """Whether the model tells no classes apart."""

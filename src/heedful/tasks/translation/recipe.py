@@ -21,7 +21,7 @@ TranslatorConfig = Annotated[
 ]
 
 
-class TranslationTask(Config):
+class TranslationTaskConfig(Config):
     """What is learned: the target sentence from the source sentence."""
 
     kind: Literal["translation"] = "translation"
@@ -39,7 +39,7 @@ class DecodeConfig(Config):
 class TranslationRecipe(Recipe):
     """A whole experiment: task, data, tokenizer, model, training and decoding."""
 
-    task: TranslationTask = TranslationTask()
+    task: TranslationTaskConfig = TranslationTaskConfig()
     start: Start | None = Field(None, description="the model to begin from; null: weights are random")
     data: PairsConfig = Field(description="texts and their translations")
     tokenizer: TokenizerConfig = Field(description="how texts are cut into tokens")

@@ -1,4 +1,4 @@
-"""Translation as a job: pairs of texts, one tokenizer for both sides, BLEU, chrF and exact match."""
+"""Translation: pairs of texts, one tokenizer for both sides, BLEU, chrF and exact match."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from heedful.models import build
 from heedful.models.heads.config import with_vocab
 from heedful.models.seq2seq.config import Seq2SeqConfig
 from heedful.models.transformer.config import TransformerConfig
-from heedful.tasks.base import Evaluated, Example, Job, Names, Progress
+from heedful.tasks.base import Evaluated, Example, Names, Progress, Task
 from heedful.tasks.compiled import compiled
 from heedful.tasks.translation.predictor import (
     Translator,
@@ -33,7 +33,7 @@ from heedful.tasks.translation.recipe import DecodeConfig, TranslationRecipe
 from heedful.training.metrics import RUN, translation_scores
 
 
-class TranslationJob(Job):
+class TranslationTask(Task):
     """A target sentence from a source sentence."""
 
     words: ClassVar = Names(
@@ -87,7 +87,7 @@ class TranslationJob(Job):
         return partial(translation_loss, learner, label_smoothing=smoothing)
 
     @staticmethod
-    def speaker(
+    def predictor(
         model: Any,
         config: TransformerConfig | Seq2SeqConfig,
         vocabulary: Tokenizer,
@@ -99,13 +99,13 @@ class TranslationJob(Job):
         settings = (decode.beams, decode.length_penalty, decode.max_length)
         return Translator(model, vocabulary, config.context, device, *settings, notes=notes)
 
-    def loss(self, speaker: Translator, encoded: Encoded) -> float:
+    def loss(self, predictor: Translator, encoded: Encoded) -> float:
         """The mean loss a target token."""
-        return perplexity_loss(speaker.model, encoded, speaker.device, self.recipe.train.batch_tokens)
+        return perplexity_loss(predictor.model, encoded, predictor.device, self.recipe.train.batch_tokens)
 
     def evaluate(
         self,
-        speaker: Translator,
+        predictor: Translator,
         read: Examples,
         encoded: Encoded,
         loss: float,
@@ -116,9 +116,9 @@ class TranslationJob(Job):
     ) -> Evaluated:
         """BLEU where it counts, chrF and exact match of the translations, and a few of them spread over the pairs."""
         pairs = read.pairs
-        fits = [length <= speaker.context for length in speaker.lengths([pair.source for pair in pairs])]
+        fits = [length <= predictor.context for length in predictor.lengths([pair.source for pair in pairs])]
         texts = [pair.source for pair, fit in zip(pairs, fits, strict=True) if fit]
-        translations = iter(speaker.search(texts, beams, progress=progress))
+        translations = iter(predictor.search(texts, beams, progress=progress))
         found = [next(translations)[0].text if fit else "" for fit in fits]
         references = [pair.target for pair in pairs]
         shown = random.Random(step).sample(range(len(pairs)), min(self.recipe.train.samples, len(pairs)))

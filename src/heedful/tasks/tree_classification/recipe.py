@@ -13,7 +13,7 @@ from heedful.tasks.recipe_parts import Recipe, Start, packs
 from heedful.training.configs import TrainConfig
 
 
-class TreeTask(Config):
+class TreeTaskConfig(Config):
     """What is learned: the class of every node of a tree, from the words below it."""
 
     kind: Literal["tree_classification"] = "tree_classification"
@@ -23,7 +23,7 @@ class TreeTask(Config):
 class TreeRecipe(Recipe):
     """A whole experiment on trees of words, of which every node gets a class; there is nothing to decode."""
 
-    task: TreeTask = TreeTask()
+    task: TreeTaskConfig = TreeTaskConfig()
     start: Start | None = Field(None, description="the model to begin from; null: weights are random")
     data: SentimentTrees = Field(description="files of labelled trees, and word vectors")
     tokenizer: WordsConfig = Field(WordsConfig(), description="which words are known")

@@ -1,4 +1,4 @@
-"""Classes for the nodes of trees as a job: trees of words, word vectors to begin from, accuracy at the root."""
+"""Classes for the nodes of trees: trees of words, word vectors to begin from, accuracy at the root."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from heedful.data.trees.treebank import Trees
 from heedful.errors import UserError
 from heedful.files.reading import read_file
 from heedful.models.tree_lstm.config import TreeLSTMConfig
-from heedful.tasks.base import Evaluated, Job, Names, Progress
+from heedful.tasks.base import Evaluated, Names, Progress, Task
 from heedful.tasks.tree_classification.predictor import Judge, class_name, mean_loss, require_narrow, tree_loss
 from heedful.tasks.tree_classification.recipe import TreeRecipe
 from heedful.training.metrics import Score
 
 
-class TreeJob(Job):
+class TreeTask(Task):
     """The class of every node of a tree."""
 
     words: ClassVar = Names(
@@ -118,7 +118,7 @@ class TreeJob(Job):
         return partial(tree_loss, model, label_smoothing=self.recipe.task.label_smoothing)
 
     @staticmethod
-    def speaker(
+    def predictor(
         model: Any,
         config: TreeLSTMConfig,
         vocabulary: Words,
@@ -129,13 +129,13 @@ class TreeJob(Job):
         """The model with its words, ready to judge."""
         return Judge(model, vocabulary, device, notes)
 
-    def loss(self, speaker: Judge, encoded: EncodedTrees) -> float:
+    def loss(self, predictor: Judge, encoded: EncodedTrees) -> float:
         """The mean loss a labelled node."""
-        return mean_loss(speaker.model, encoded, speaker.device)
+        return mean_loss(predictor.model, encoded, predictor.device)
 
     def evaluate(
         self,
-        speaker: Judge,
+        predictor: Judge,
         read: Trees,
         encoded: EncodedTrees,
         loss: float,
@@ -145,7 +145,7 @@ class TreeJob(Job):
         progress: Progress | None = None,
     ) -> Evaluated:
         """Accuracy of whole sentences, of their side, and of all nodes, and a few sentences."""
-        found, classes = speaker.accuracy(encoded), self.recipe.data.classes
+        found, classes = predictor.accuracy(encoded), self.recipe.data.classes
         counts = (
             ("accuracy", found.root, f"classes:{classes}|trees:{found.root[1]}"),
             ("binary_accuracy", found.binary, f"classes:2|middle:left out|trees:{found.binary[1]}"),
@@ -156,7 +156,7 @@ class TreeJob(Job):
         shown = [read.trees[row] for row in rows]
         samples = tuple(
             (tree.text, class_name(tree.labels[-1], classes), class_name(judged.label, classes))
-            for tree, judged in zip(shown, speaker.judge(shown), strict=True)
+            for tree, judged in zip(shown, predictor.judge(shown), strict=True)
         )
         return Evaluated(step, split, loss, scores, samples, 0)
 
