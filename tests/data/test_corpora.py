@@ -11,7 +11,7 @@ import pytest
 
 from heedful.data.formats.sources import Split
 from heedful.data.text.pretraining import Rules, encode_documents, tokenized
-from heedful.data.text.token_documents import TokenFiles, read_manifest, write_tokens
+from heedful.data.text.token_documents import TokenFiles, write_tokens
 from heedful.data.tokenizers.tokenizer import WordPiece
 from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.errors import UserError
@@ -42,7 +42,7 @@ def test_token_files_hold_what_encoding_in_memory_gives(folder: Path) -> None:
     assert read.unknown == encoded.unknown > 0
     assert read.tokenizer.sha256 == TOKENIZER.sha256
     assert read.sha256 != TokenFiles(folder=str(folder)).read("valid").sha256
-    counts = read_manifest(folder).splits["train"]
+    counts = TokenFiles(folder=str(folder)).manifest().splits["train"]
     assert (counts.documents, counts.sentences, counts.tokens) == (15, 45, len(encoded))
     assert TokenFiles(folder=str(folder)).vocab == TOKENIZER.vocab
     assert not TokenFiles(folder=str(folder)).missing()

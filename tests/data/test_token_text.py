@@ -21,7 +21,7 @@ from heedful.data.text import token_building
 from heedful.data.text.files import Running, TextFiles, gathered
 from heedful.data.text.text_stream import passages, shards
 from heedful.data.text.token_building import build_tokens
-from heedful.data.text.token_text import TokenizedText, read_text_manifest
+from heedful.data.text.token_text import TokenizedText
 from heedful.data.text.windows import EncodedText, TextBatches, encode_text
 from heedful.data.tokenizers.byte_pairs import BytePair, BytePairs
 from heedful.data.tokenizers.lm_tokenization import Bytes, LanguageTokenizer, Lines
@@ -245,7 +245,7 @@ def test_files_that_do_not_fit_together_are_refused_even_where_the_manifest_says
     manifest["files"]["../outside"] = manifest["files"]["train.ids"]
     path.write_text(json.dumps(manifest))
     with pytest.raises(UserError, match="a file named"):
-        read_text_manifest(tmp_path / "tokens")
+        TokenizedText(folder=str(tmp_path / "tokens")).manifest()
     path.write_text(json.dumps({"format": 1, "kind": "tokens", "vocab": 9, "splits": {}, "files": {}}))
     with pytest.raises(UserError, match="kind"):
-        read_text_manifest(tmp_path / "tokens")
+        TokenizedText(folder=str(tmp_path / "tokens")).manifest()

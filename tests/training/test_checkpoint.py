@@ -29,7 +29,7 @@ OPERATIONS = ("make_folder", "create", "reopen", "write", "sync", "rename", "unl
 
 
 class Crash(BaseException):
-    """Ends a save at once, as a killed process would: no handler of ours may catch it."""
+    """Ends a save at once, as a killed process would: no handler of ours may do anything then."""
 
 
 def tensors_of(step: int) -> dict[str, dict[str, torch.Tensor]]:
@@ -143,7 +143,10 @@ def test_what_is_not_finite_is_never_committed(folder: Path, bad: float) -> None
 def interrupt(
     monkeypatch: pytest.MonkeyPatch, at: int, error: Callable[[], BaseException], *, after: bool
 ) -> list[str]:
-    """Fail at the numbered file operation, before or after it is done, and return the list of those begun."""
+    """Fail at the numbered file operation, before or after it is done, and return the list of those begun.
+
+    After a crash no operation does anything, as in a process that is gone.
+    """
     begun: list[str] = []
 
     def wrap(name: str) -> Callable[..., Any]:
@@ -151,7 +154,7 @@ def interrupt(
 
         def operation(*arguments: Any) -> Any:
             begun.append(name)
-            if len(begun) == at and not after:
+            if (len(begun) == at and not after) or (at and len(begun) > at and error is Crash):
                 raise error()
             result = real(*arguments)
             if len(begun) == at:

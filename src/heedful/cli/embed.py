@@ -160,19 +160,15 @@ def written(
     reader: Reader, texts: Iterable[str], layers: str, pooling: Pooling | None, path: Path, kind: type[Out]
 ) -> int:
     """Write all vectors, whole or not at all, and say how many there are."""
-    fresh, count = files.temporary(path), 0
-    with files.disk_errors(path.parent, f"write {path.name}"):
-        try:
-            with fresh.open("wb") as file, counting("texts read") as tell:
-                out = kind(file, reader.width(layers))
-                for some, vectors in embedded(reader, texts, layers, pooling):
-                    out.add(some, vectors)
-                    count += len(some)
-                    tell(len(some))
-                out.end()
-            files.rename(fresh, path)
-        finally:
-            fresh.unlink(missing_ok=True)
+    count = 0
+    safely = files.disk_errors(path.parent, f"write {path.name}")
+    with safely, files.whole(path) as fresh, fresh.open("wb") as file, counting("texts read") as tell:
+        out = kind(file, reader.width(layers))
+        for some, vectors in embedded(reader, texts, layers, pooling):
+            out.add(some, vectors)
+            count += len(some)
+            tell(len(some))
+        out.end()
     return count
 
 

@@ -16,12 +16,13 @@ import typer
 
 from heedful.cli.display import say
 from heedful.errors import UserError, printable
-from heedful.explore.export import Wish, first_view, page_of, require_html, require_places, write_page
+from heedful.explore.export import Wish, first_view, page_of, require_html, require_places
 from heedful.explore.server.app import application
 from heedful.explore.server.guard import Policy, serve
 from heedful.explore.server.page import built
 from heedful.explore.server.protocol import listen
 from heedful.explore.subjects import Explorer
+from heedful.files.writing import write_text_atomic
 from heedful.files.yaml import halved
 from heedful.runs.load import few_threads
 
@@ -105,5 +106,5 @@ def write(explorer: Explorer, out: Path, view: str | None, settings: Sequence[st
     wish = Wish(view=view or first_view(explorer), state=state)
     require_places(explorer, wish, "--set ")
     page = page_of(explorer, wish)
-    write_page(out, page)
+    write_text_atomic(out, page)
     say(f"wrote {shlex.quote(str(out))}: {len(page.encode()) / 1e6:.1f} MB; it opens from the disk")

@@ -147,13 +147,7 @@ def encode_verb(run: Path, paths: Sequence[str], out: Path) -> None:
     painter = load_as(Painter, run)
     images = images_for(run, paths, painter.canvas)
     codes = painter.encode(images.pixels)
-    fresh = files.temporary(out)
-    with files.disk_errors(out.parent, f"write {out.name}"):
-        try:
-            fresh.write_bytes(CODES[out.suffix.lower()](codes, images))
-            files.rename(fresh, out)
-        finally:
-            fresh.unlink(missing_ok=True)
+    files.write_atomic(out, CODES[out.suffix.lower()](codes, images))
     labelled = ", with labels" if images.labels is not None and out.suffix.lower() != ".npy" else ""
     say(f"wrote {len(codes):,} codes of {codes.shape[1]:,} numbers to {out}{labelled}")
 

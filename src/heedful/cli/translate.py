@@ -259,16 +259,15 @@ def predict_verb(run: Path, source: Path, to: Path, field: str, beams: int | Non
                 yield Line(text_under(rows[-1], field, where), where)
 
     search = searcher(run, beams, 1)
-    fresh = files.temporary(to)
     done = 0
-    with files.disk_errors(to.parent, f"write {to.name}"):
-        try:
-            with fresh.open("w", encoding="utf-8", errors="backslashreplace") as out, counting("lines done") as tell:
-                for _, found in translated(search, read(), batch, tell):
-                    row = {**rows.popleft(), "prediction": found[0].text if found else ""}
-                    out.write(json.dumps(row, ensure_ascii=False) + "\n")
-                    done += 1
-            files.rename(fresh, to)
-        finally:
-            fresh.unlink(missing_ok=True)
+    with (
+        files.disk_errors(to.parent, f"write {to.name}"),
+        files.whole(to) as fresh,
+        fresh.open("w", encoding="utf-8", errors="backslashreplace") as out,
+        counting("lines done") as tell,
+    ):
+        for _, found in translated(search, read(), batch, tell):
+            row = {**rows.popleft(), "prediction": found[0].text if found else ""}
+            out.write(json.dumps(row, ensure_ascii=False) + "\n")
+            done += 1
     sys.stderr.write(f"wrote {done:,} predictions to {to}\n")

@@ -13,11 +13,10 @@ import difflib
 import gzip
 import io
 import os
-import secrets
 import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +28,7 @@ from numpy.typing import NDArray
 from heedful.data.formats.sources import FREE, GZIP, RATIO, unfit
 from heedful.errors import UserError, shown
 from heedful.files.reading import open_file
+from heedful.files.writing import whole
 
 Format = Literal["word2vec", "word2vec-binary", "glove"]
 Stream: TypeAlias = "io.BufferedReader[Any]"
@@ -160,9 +160,8 @@ class WordVectors:
 @contextmanager
 def _fresh(path: Path) -> Iterator[BinaryIO]:
     """A file to write, which takes its name only once it is whole."""
-    fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        with fresh.open("xb") as file:
+        with whole(path) as fresh, fresh.open("xb") as file:
             if path.suffix == ".gz":
                 with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
                     yield cast(BinaryIO, packed)
@@ -170,12 +169,8 @@ def _fresh(path: Path) -> Iterator[BinaryIO]:
                 yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(fresh, path)
     except OSError as error:
         raise UserError(f"this file cannot be written: {error.strerror}", where=str(path)) from None
-    finally:
-        with suppress(OSError):
-            fresh.unlink()
 
 
 def load_vectors(

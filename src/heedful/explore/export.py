@@ -156,17 +156,6 @@ def require_html(out: Path, where: str) -> None:
         )  # fmt: skip
 
 
-def write_page(out: Path, page: str) -> None:
-    """Write a page, which appears whole or not at all."""
-    fresh = files.temporary(out)
-    with files.disk_errors(out.parent, f"write {out.name}"):
-        try:
-            fresh.write_text(page, encoding="utf-8")
-            files.rename(fresh, out)
-        finally:
-            fresh.unlink(missing_ok=True)
-
-
 class Shown:
     """A view of a model, for a notebook: it shows itself, and `save` writes it to a file."""
 
@@ -177,7 +166,7 @@ class Shown:
         """Write the page to a file that ends in .html; it opens from the disk, without a server."""
         file = Path(path)
         require_html(file, "path")
-        write_page(file, self.html)
+        files.write_text_atomic(file, self.html)
         return file
 
     def _repr_html_(self) -> str:

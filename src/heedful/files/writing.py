@@ -17,7 +17,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from heedful.errors import UserError
@@ -204,16 +204,35 @@ def write_text_atomic(path: Path, text: str) -> None:
 
 def write_atomic(path: Path, data: bytes) -> None:
     """The same for bytes."""
-    fresh = temporary(path)
-    with disk_errors(path.parent, f"write {path.name}", len(data)):
-        try:
-            write_new(fresh, data)
-            rename(fresh, path)
-            sync_folder(path.parent)
-        except OSError:
+    with disk_errors(path.parent, f"write {path.name}", len(data)), whole(path) as fresh:
+        write_new(fresh, data)
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A fresh name for a file or folder, which takes that of the path once it is complete, and else is deleted.
+
+    A former file is replaced; a former folder goes aside, comes back if this fails, and is deleted if it does not.
+    """
+    fresh, aside = temporary(path), temporary(path)
+    try:
+        yield fresh
+        if is_folder(fresh):
+            sync_folder(fresh)
+            if os.path.lexists(path):
+                rename(path, aside)
+        rename(fresh, path)
+        sync_folder(path.parent)
+    except BaseException:
+        # Tidy what we can; whatever a failing disk does not let us delete, the next start of a run deletes.
+        with suppress(OSError):
+            if os.path.lexists(aside) and not os.path.lexists(path):
+                rename(aside, path)
             if os.path.lexists(fresh):
-                unlink(fresh)
-            raise
+                discard(fresh)
+        raise
+    if os.path.lexists(aside):
+        discard(aside)
 
 
 def append_jsonl(path: Path, record: Mapping[str, object]) -> None:

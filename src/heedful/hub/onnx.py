@@ -110,10 +110,5 @@ def write_onnx(file: Path, found: Pretrained) -> list[str]:
             output_names=model.outputs, dynamic_shapes=(shape, shape, shape), verbose=False,
         )  # fmt: skip
     assert program is not None
-    data = program.model_proto.SerializeToString()
-    fresh = files.temporary(file)
-    with files.disk_errors(file.parent, f"write {file.name}", len(data)):
-        files.write_new(fresh, data)
-        files.rename(fresh, file)
-        files.sync_folder(file.parent)
+    files.write_atomic(file, program.model_proto.SerializeToString())
     return model.outputs

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -117,28 +116,13 @@ def architecture(config: BertConfig, head: HeadKind | None) -> str:
 
 
 def write_folder(folder: Path, contents: Mapping[str, Pieces]) -> None:
-    """Write files under a temporary name, one folder deep, and rename; a former one goes aside and is deleted."""
-    fresh, aside = files.temporary(folder), files.temporary(folder)
-    try:
+    """Write files under a temporary name, one folder deep, and rename; a former one is replaced."""
+    with files.whole(folder) as fresh:
         files.make_folder(fresh)
         for below in sorted({name.split("/")[0] for name in contents if "/" in name}):
             files.make_folder(fresh / below)
         for name, pieces in contents.items():
             files.write_new(fresh / name, *pieces)
-        files.sync_folder(fresh)
-        if os.path.lexists(folder):
-            files.rename(folder, aside)
-        files.rename(fresh, folder)
-        files.sync_folder(folder.parent)
-    except BaseException:
-        with suppress(OSError):
-            if os.path.lexists(aside) and not os.path.lexists(folder):
-                files.rename(aside, folder)
-            if os.path.lexists(fresh):
-                files.discard(fresh)
-        raise
-    if os.path.lexists(aside):
-        files.discard(aside)
 
 
 def require_new(target: Path, force: bool) -> None:

@@ -30,11 +30,19 @@ from heedful.config import Config
 from heedful.data.formats.sources import Split
 from heedful.data.text.files import Running
 from heedful.data.text.text_stream import Amounts, Passage, Shard, encode_passages, passages, shards
-from heedful.data.text.token_documents import File, file_of, sync_folder, write_new
+from heedful.data.text.token_documents import (
+    File,
+    file_of,
+    require_new,
+    require_text,
+    write_manifest,
+    writing_errors,
+)
 from heedful.data.text.token_text import PARTS, PLACES, TextManifest
 from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer, Script, open_tokenizer, script_of
 from heedful.errors import EXIT_GONE, UserError
 from heedful.files.reading import entries, is_file, is_folder, read_file
+from heedful.files.writing import sync_folder, write_new
 
 SMALL = 1 << 16  # tokens that two bytes can tell apart
 OWN = frozenset(("plan.json", "journal.jsonl", "lock", "tokens"))  # all that a folder has that is being made
@@ -109,11 +117,11 @@ def build_tokens(
 
     The plan is all that decides what is written, apart from the text itself: what was begun by another one is dropped.
     """
-    if os.path.lexists(folder):
-        raise UserError("something of this name is there already", where=str(folder), todo="name another folder")
+    require_new(folder)
+    todo = "free some space and give the same command again, which goes on from here, or name another folder"
     work = folder.with_name(folder.name + ".unfinished")
     try:
-        with _held(work):
+        with writing_errors(folder, todo), _held(work):
             _begin(work, json.dumps(plan, indent=2, sort_keys=True) + "\n", say)
             try:
                 manifest = _build(work, learn, splits, jobs, tell, say)
@@ -125,11 +133,6 @@ def build_tokens(
             os.rename(work / "tokens", folder)
             sync_folder(folder.parent)
             shutil.rmtree(work, ignore_errors=True)
-    except OSError as error:
-        raise UserError(
-            f"the token files cannot be written: {error.strerror}", where=str(folder),
-            todo="free some space and give the same command again, which goes on from here, or name another folder",
-        ) from None  # fmt: skip
     except BrokenProcessPool:
         raise UserError(
             "a process that makes tokens is missing", where="--jobs", found="it was killed, for want of memory perhaps",
@@ -210,8 +213,7 @@ def _build(
                     os.fsync(journal.fileno())
                     total += shard.amounts
                     tell(split, total.tokens)
-                if not total.tokens:
-                    raise UserError(f"there is no text for {split}", where=f"data.{split}", todo="name other files")
+                require_text(split, total.tokens)
                 files |= growing.end(script.begins)
             finally:
                 growing.close()
@@ -220,7 +222,7 @@ def _build(
         format=1, kind="text", vocab=tokenizer.vocab, numbers=numbers, splits=amounts, files=files
     )  # fmt: skip
     (tokens / "manifest.json").unlink(missing_ok=True)
-    write_new(tokens / "manifest.json", (json.dumps(manifest.model_dump(), indent=2) + "\n").encode())
+    write_manifest(tokens, manifest)
     sync_folder(tokens)
     return manifest
 

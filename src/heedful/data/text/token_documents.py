@@ -10,9 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
-import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, TypeVar
@@ -24,6 +23,7 @@ from heedful.data.formats.sources import SPLITS, Name, Split, no_data
 from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.errors import UserError, shown
 from heedful.files.reading import is_file, is_folder, open_file
+from heedful.files.writing import make_folder, whole, write_new
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,40 +65,59 @@ class Listed(Protocol):
     """What every manifest has."""
 
     @property
+    def vocab(self) -> int: ...
+
+    @property
+    def splits(self) -> Mapping[Split, Any]: ...
+
+    @property
     def files(self) -> dict[str, File]: ...
 
 
 Told = TypeVar("Told", bound=Config)
 
 
-class TokenFiles(Config):
+class TokenFolder(Config):
     """A folder that `heedful tokenize` wrote; it brings its tokenizer with it."""
 
     kind: Literal["tokens"] = "tokens"
     folder: Name = Field(description="the folder, seen from the current one")
 
+    def manifest(self) -> Listed:
+        """What the folder says that it holds."""
+        raise NotImplementedError
+
     @property
-    def test(self) -> Counts | None:
-        """What there is for the final figure, if there is anything."""
-        return read_manifest(Path(self.folder)).splits.get("test")
+    def test(self) -> Any:
+        """How much there is for the final figure, if there is anything."""
+        return self.manifest().splits.get("test")
 
     @property
     def vocab(self) -> int:
         """How many tokens its tokenizer has."""
-        return read_manifest(Path(self.folder)).vocab
+        return self.manifest().vocab
 
     def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
         """What a look at the folder, without reading its files, already shows to be wrong."""
-        return missing_in(Path(self.folder), read_manifest)
+        try:
+            files = self.manifest().files
+        except UserError as error:
+            return [error]
+        sizes = ((Path(self.folder) / name, file.size) for name, file in files.items())
+        return [found for path, size in sizes if (found := wrong_size(path, size)) is not None]
+
+
+class TokenFiles(TokenFolder):
+    """A folder that `heedful tokenize` wrote; it brings its tokenizer with it."""
+
+    def manifest(self) -> Manifest:
+        return manifest_in(Path(self.folder), Manifest, NAMES)
 
     def read(self, split: Split) -> Tokens:
         """The tokens of a split, none of which is in memory yet, after a look at all of them."""
-        folder = Path(self.folder)
-        manifest = read_manifest(folder)
-        if split not in manifest.splits:
-            raise no_data(split)
-        require_same(folder, manifest.files, ["tokenizer.json", *(f"{split}.{part}" for part in PARTS)])
-        return Tokens.opened(folder, split, manifest)
+        manifest = self.manifest()
+        require_split(Path(self.folder), manifest, split, PARTS)
+        return Tokens.opened(Path(self.folder), split, manifest)
 
 
 @dataclass(frozen=True)
@@ -127,8 +146,7 @@ class Tokens:
         ends = (int(sentences[0]), int(sentences[-1]), int(documents[0]), int(documents[-1]))
         if not fits or ends != (0, len(ids), 0, len(sentences) - 1) or not 0 <= ids.min() <= ids.max() < manifest.vocab:
             raise damaged(folder, f"files of {split} that do not fit together")
-        name = hashlib.sha256("".join(manifest.files[f"{split}.{part}"].sha256 for part in PARTS).encode()).hexdigest()
-        return cls(tokenizer, ids, sentences, documents, counts.unknown, name)
+        return cls(tokenizer, ids, sentences, documents, counts.unknown, name_of(manifest, split, PARTS))
 
 
 class Writer:
@@ -182,61 +200,57 @@ def write_tokens(
     progress: Callable[[Split, int], None] = lambda split, tokens: None,
 ) -> Manifest:
     """Write documents, as the ids of their sentences, into a new folder; `progress` is told the tokens so far."""
-    if os.path.lexists(folder):
-        raise UserError("something of this name is there already", where=str(folder), todo="name another folder")
-    temporary = folder.with_name(f"{folder.name}.tmp-{secrets.token_hex(8)}")
-    try:
-        temporary.mkdir(parents=True)
-        text = tokenizer.json.encode()
-        write_new(temporary / "tokenizer.json", text)
-        files = {"tokenizer.json": File(size=len(text), sha256=hashlib.sha256(text).hexdigest())}
-        counts: dict[Split, Counts] = {}
-        for split, documents in splits.items():
-            writer = Writer(temporary, split, tokenizer.unk)
-            for rows in documents:
-                writer.add(rows)
-                progress(split, writer.tokens)
-            if not writer.tokens:
-                raise UserError(f"there is no text for {split}", where=f"data.{split}", todo="name other files")
-            files |= writer.close()
-            counts[split] = Counts(
-                tokens=writer.tokens, sentences=writer.sentences, documents=writer.documents, unknown=writer.unknown
-            )
-        manifest = Manifest(format=1, kind="tokens", vocab=tokenizer.vocab, splits=counts, files=files)
-        write_new(temporary / "manifest.json", (json.dumps(manifest.model_dump(), indent=2) + "\n").encode())
-        sync_folder(temporary)
-        os.rename(temporary, folder)
-        sync_folder(folder.parent)
-    except OSError as error:
-        raise UserError(
-            f"the token files cannot be written: {error.strerror}", where=str(folder), todo="free some space, or name "
-            "a folder elsewhere",
-        ) from None  # fmt: skip
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    require_new(folder)
+    with writing_errors(folder, "free some space, or name a folder elsewhere"):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with whole(folder) as fresh:
+            make_folder(fresh)
+            text = tokenizer.json.encode()
+            write_new(fresh / "tokenizer.json", text)
+            files = {"tokenizer.json": File(size=len(text), sha256=hashlib.sha256(text).hexdigest())}
+            counts: dict[Split, Counts] = {}
+            for split, documents in splits.items():
+                writer = Writer(fresh, split, tokenizer.unk)
+                for rows in documents:
+                    writer.add(rows)
+                    progress(split, writer.tokens)
+                require_text(split, writer.tokens)
+                files |= writer.close()
+                counts[split] = Counts(
+                    tokens=writer.tokens, sentences=writer.sentences, documents=writer.documents, unknown=writer.unknown
+                )
+            manifest = Manifest(format=1, kind="tokens", vocab=tokenizer.vocab, splits=counts, files=files)
+            write_manifest(fresh, manifest)
+            require_new(folder)  # nothing that appeared meanwhile is replaced
     return manifest
 
 
-def write_new(path: Path, data: bytes) -> None:
-    """Make a file, and see it onto the disk."""
-    with path.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+def require_new(folder: Path) -> None:
+    """Refuse a name that is taken."""
+    if os.path.lexists(folder):
+        raise UserError("something of this name is there already", where=str(folder), todo="name another folder")
 
 
-def sync_folder(path: Path) -> None:
-    """See the names in a folder onto the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+def require_text(split: Split, tokens: int) -> None:
+    """Refuse a split without a token."""
+    if not tokens:
+        raise UserError(f"there is no text for {split}", where=f"data.{split}", todo="name other files")
+
+
+def write_manifest(folder: Path, manifest: Config) -> None:
+    """Write what a folder holds, as its last file."""
+    write_new(folder / "manifest.json", (json.dumps(manifest.model_dump(), indent=2) + "\n").encode())
+
+
+@contextmanager
+def writing_errors(folder: Path, todo: str) -> Iterator[None]:
+    """Say of the system's errors what was not written, and what to do."""
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def read_manifest(folder: Path) -> Manifest:
-    """What a folder of documents in sentences says that it holds."""
-    return manifest_in(folder, Manifest, NAMES)
+        yield
+    except OSError as error:
+        raise UserError(
+            f"the token files cannot be written: {error.strerror}", where=str(folder), todo=todo
+        ) from None  # fmt: skip
 
 
 def manifest_in(folder: Path, kind: type[Told], names: Set[str]) -> Told:
@@ -266,19 +280,12 @@ def manifest_in(folder: Path, kind: type[Told], names: Set[str]) -> Told:
     return parse(kind, data, file=path)
 
 
-def missing_in(folder: Path, read: Callable[[Path], Listed]) -> list[UserError]:
-    """What a look at a folder, without reading its files, already shows to be wrong."""
-    try:
-        files = read(folder).files
-    except UserError as error:
-        return [error]
-    sizes = ((folder / name, file.size) for name, file in files.items())
-    return [found for path, size in sizes if (found := wrong_size(path, size)) is not None]
-
-
-def require_same(folder: Path, told: Mapping[str, File], names: Iterable[str]) -> None:
-    """Refuse files that are not as the manifest says, byte by byte."""
-    for name in names:
+def require_split(folder: Path, manifest: Listed, split: Split, parts: Iterable[str]) -> None:
+    """Refuse files of a split that are not as the manifest says, byte by byte."""
+    if split not in manifest.splits:
+        raise no_data(split)
+    told = manifest.files
+    for name in ("tokenizer.json", *(f"{split}.{part}" for part in parts)):
         if name not in told:
             raise damaged(folder / "manifest.json", f"nothing of {name}")
         path = folder / name
@@ -286,6 +293,11 @@ def require_same(folder: Path, told: Mapping[str, File], names: Iterable[str]) -
             raise problem
         if (found := file_of(path).sha256) != told[name].sha256:
             raise damaged(path, f"contents of SHA-256 {found[:16]}..., not {told[name].sha256[:16]}...")
+
+
+def name_of(manifest: Listed, split: Split, parts: Iterable[str]) -> str:
+    """What tells the contents of a split from any other."""
+    return hashlib.sha256("".join(manifest.files[f"{split}.{part}"].sha256 for part in parts).encode()).hexdigest()
 
 
 def file_of(path: Path) -> File:

@@ -6,8 +6,6 @@ The manifest has the size and SHA-256 of each file.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,11 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from heedful.config import Config
-from heedful.data.formats.sources import SPLITS, Name, Split, no_data
+from heedful.data.formats.sources import SPLITS, Split
 from heedful.data.text.text_stream import Amounts
-from heedful.data.text.token_documents import File, damaged, manifest_in, missing_in, require_same
+from heedful.data.text.token_documents import File, TokenFolder, damaged, manifest_in, name_of, require_split
 from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer, open_tokenizer, script_of
-from heedful.errors import UserError
 from heedful.files.reading import read_file
 
 if TYPE_CHECKING:
@@ -42,34 +39,17 @@ class TextManifest(Config):
     files: dict[str, File]
 
 
-class TokenizedText(Config):
+class TokenizedText(TokenFolder):
     """A folder that `heedful tokenize` wrote; it brings its tokenizer with it."""
 
-    kind: Literal["tokens"] = "tokens"
-    folder: Name = Field(description="the folder, seen from the current one")
-
-    @property
-    def test(self) -> Amounts | None:
-        """What there is for the final figure, if there is anything."""
-        return read_text_manifest(Path(self.folder)).splits.get("test")
-
-    @property
-    def vocab(self) -> int:
-        """How many tokens its tokenizer has."""
-        return read_text_manifest(Path(self.folder)).vocab
-
-    def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
-        """What a look at the folder, without reading its files, already shows to be wrong."""
-        return missing_in(Path(self.folder), read_text_manifest)
+    def manifest(self) -> TextManifest:
+        return manifest_in(Path(self.folder), TextManifest, NAMES)
 
     def read(self, split: Split) -> TextTokens:
         """The tokens of a split, none of which is in memory yet, after a look at all of them."""
-        folder = Path(self.folder)
-        manifest = read_text_manifest(folder)
-        if split not in manifest.splits:
-            raise no_data(split)
-        require_same(folder, manifest.files, ["tokenizer.json", *(f"{split}.{part}" for part in PARTS)])
-        return TextTokens.opened(folder, split, manifest)
+        manifest = self.manifest()
+        require_split(Path(self.folder), manifest, split, PARTS)
+        return TextTokens.opened(Path(self.folder), split, manifest)
 
 
 @dataclass(frozen=True)
@@ -105,10 +85,4 @@ class TextTokens:
         )
         if not fits:
             raise damaged(folder, f"files of {split} that do not fit together")
-        name = hashlib.sha256("".join(manifest.files[f"{split}.{part}"].sha256 for part in PARTS).encode())
-        return cls(tokenizer, ids, starts, amounts, name.hexdigest())
-
-
-def read_text_manifest(folder: Path) -> TextManifest:
-    """What a folder of running text says that it holds."""
-    return manifest_in(folder, TextManifest, NAMES)
+        return cls(tokenizer, ids, starts, amounts, name_of(manifest, split, PARTS))

@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +46,12 @@ class DamageError(Exception):
 
 
 def commit(final: Path, contents: Mapping[str, Pieces], step: int | None, about: Mapping[str, Any]) -> None:
-    """Write a folder under a temporary name, manifest last, and rename it; a former one goes aside and is deleted.
+    """Write a folder under a temporary name, manifest last, and rename it; a former one is replaced.
 
     All changes to the disk are made here, one after the other; the files are hashed meanwhile, in threads of their own.
     """
     plain = json.loads(json.dumps(dict(about), allow_nan=False))  # what JSON cannot hold fails before anything is made
-    folder, aside = files.temporary(final), files.temporary(final)
-    try:
+    with files.whole(final) as folder:
         files.make_folder(folder)
         with ThreadPoolExecutor() as pool:
             entries = {name: _begin_entry(pool, pieces) for name, pieces in contents.items()}
@@ -62,20 +60,6 @@ def commit(final: Path, contents: Mapping[str, Pieces], step: int | None, about:
         known = {name: entry.result() for name, entry in entries.items()}
         manifest = Manifest(format=FORMAT, step=step, about=plain, files=known)
         files.write_new(folder / "manifest.json", _seal(manifest.model_dump()))
-        files.sync_folder(folder)
-        if os.path.lexists(final):
-            files.rename(final, aside)
-        files.rename(folder, final)
-        files.sync_folder(final.parent)
-    except Exception:
-        # Tidy what we can; whatever a failing disk does not let us delete, the next start deletes.
-        with suppress(OSError):
-            if os.path.lexists(aside) and not os.path.lexists(final):
-                files.rename(aside, final)
-            files.discard(folder)
-        raise
-    if os.path.lexists(aside):
-        files.discard(aside)
 
 
 def _begin_entry(pool: ThreadPoolExecutor, pieces: Pieces) -> Future[Entry]:
