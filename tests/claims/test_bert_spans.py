@@ -22,7 +22,7 @@ from heedful.data.labelled.tagged import NOTHING, encode_tags
 from heedful.data.tokenizers.wordpieces import NAMES, WordPieces
 from heedful.models.bert.config import SIZES, BertConfig
 from heedful.models.heads.answerer import Answerer
-from heedful.models.heads.config import AnswererConfig, BiLSTMReader, TaggerConfig, encoder_under
+from heedful.models.heads.config import AnswererConfig, BiLSTMReader, TaggerConfig
 from heedful.models.heads.tagger import Tagger
 from heedful.runs.load import load
 from heedful.runs.recipe import load_recipe
@@ -156,7 +156,7 @@ def test_six_recipes_read_frozen_features_with_a_bilstm_and_each_one_learns(feat
     recipe: Any = load_recipe("conll-features", [f"model.features={features}"])
     assert (recipe.model.features, recipe.model.freeze) == (features, True)
     assert recipe.model.reader == BiLSTMReader(layers=2, hidden=768)
-    config = recipe.model.model_copy(update={"encoder": encoder_under(BASE, False), "labels": LABELS})
+    config = recipe.model.model_copy(update={"encoder": BASE.under_head(False), "labels": LABELS})
     assert config.feature_width == (4 * 768 if features == "concat_last_four" else 768)
 
     # On a small one: the width that the LSTM reads, no gradient below it, and that it learns.

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from heedful.models import MODELS, build
+from heedful.models import MODELS, build, config_class
 from heedful.models.transformer.config import SIZES, TransformerConfig
 
 
@@ -56,5 +56,5 @@ def test_estimate_is_the_count_of_the_built_model(norm: Any, positions: Any) -> 
 
 
 def test_table_names_each_kind() -> None:
-    for kind, (_, _, config) in MODELS.items():
-        assert config.model_fields["kind"].default == kind
+    for kind in MODELS:
+        assert config_class(kind).model_fields["kind"].default == kind

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import pytest
 import torch
+from pydantic import create_model
 from torch import Tensor, nn
 
 import heedful
@@ -16,10 +17,10 @@ from heedful.blocks.embedding import Tied
 from heedful.blocks.layouts import Layout, Whole
 from heedful.blocks.state import Shared
 from heedful.blocks.taps import Tap
-from heedful.config import Config
 from heedful.errors import UserError
 from heedful.explore.server.page import is_built
-from heedful.models import MODELS
+from heedful.models import MODELS, Model, any_of
+from heedful.models.roles import ModelConfig
 from heedful.runs.recipe import load_recipe
 from heedful.runs.train import Finished
 from heedful.tasks import TASKS, task_of
@@ -31,10 +32,10 @@ TINY = [
 ]  # fmt: skip
 
 
-class BagConfig(Config):
+class BagConfig(ModelConfig):
     """The mean of the source's words, said at every step."""
 
-    packs: ClassVar = False
+    implementation: ClassVar = "model.Bag"
 
     kind: Literal["bag"] = "bag"
     vocab: int | None = None
@@ -44,6 +45,10 @@ class BagConfig(Config):
 
     def parameters(self, vocab: int) -> int:
         return vocab * self.width
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(vocab=23, context=16)
 
 
 class Bag(nn.Module):
@@ -75,21 +80,19 @@ class Bag(nn.Module):
         return self.tokens.logits(self.features(target, state)), state
 
 
-class BagRecipe(TranslationRecipe):
-    """The recipe of translation with the new kind in its union."""
-
-    model: BagConfig = BagConfig()
-
-
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("bag_of_words")
-    module.Bag = Bag  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "bag_of_words", module)
-    monkeypatch.setitem(MODELS, "bag", ("bag_of_words", "Bag", BagConfig))
-    monkeypatch.setattr("heedful.tasks.translation.recipe.BagRecipe", BagRecipe, raising=False)
-    known = TASKS["translation"]._replace(recipe="BagRecipe", models=("bag",))
-    monkeypatch.setitem(TASKS, "translation", known)
+    """One folder and one line; the recipe's union is computed as it is when the module is imported."""
+    module: Any = ModuleType("bag")
+    module.Bag, module.BagConfig = Bag, BagConfig
+    for file in ("config", "model"):
+        monkeypatch.setitem(sys.modules, f"heedful.models.bag.{file}", module)
+    monkeypatch.setattr(BagConfig, "__module__", "heedful.models.bag.config")
+    monkeypatch.setitem(MODELS, "bag", Model("seq2seq", "BagConfig"))
+    union = any_of("seq2seq", usual="transformer")
+    recipe = create_model("BagRecipe", __base__=TranslationRecipe, model=(union, BagConfig()))
+    monkeypatch.setattr("heedful.tasks.translation.recipe.BagRecipe", recipe, raising=False)
+    monkeypatch.setitem(TASKS, "translation", TASKS["translation"]._replace(recipe="BagRecipe"))
 
 
 @pytest.mark.parametrize("looks", [False, True])

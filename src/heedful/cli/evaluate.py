@@ -43,7 +43,7 @@ def eval_verb(run: Path, split: Split, beams: int | None, as_json: bool, stride:
 
 def with_stride(recipe: Recipe, stride: int) -> Recipe:
     """The same recipe, judged in windows that are so far apart."""
-    if not isinstance(recipe, LanguageModelRecipe) or recipe.model.kind != "gpt":
+    if not isinstance(recipe, LanguageModelRecipe) or not recipe.model.limited:
         raise UserError("only a gpt is judged in windows that overlap", where="--stride", todo="leave it out")
     if stride > recipe.model.context:
         raise UserError(

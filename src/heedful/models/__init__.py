@@ -1,50 +1,70 @@
-"""The table of models; torch and the model's own file are imported when one is built."""
+"""The table of models. A model is a folder: its settings, which need no torch, its module, and its exchange table."""
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union
 
-from heedful.models.autoencoder.config import AutoencoderConfig
-from heedful.models.bert.config import BertConfig
-from heedful.models.conv_classifier.config import ConvClassifierConfig
-from heedful.models.elmo.config import ElmoConfig
-from heedful.models.gpt.config import GptConfig
-from heedful.models.heads.config import (
-    AnswererConfig,
-    ClassifierConfig,
-    MultipleChoiceConfig,
-    RegressorConfig,
-    TaggerConfig,
-)
-from heedful.models.rnn_lm.config import RnnLMConfig
-from heedful.models.seq2seq.config import Seq2SeqConfig
-from heedful.models.transformer.config import TransformerConfig
-from heedful.models.tree_lstm.config import TreeLSTMConfig
+from pydantic import Tag
+
+from heedful.config import by_kind
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from heedful.models.roles import ModelConfig, Role
+
+
+class Model(NamedTuple):
+    """What a model is to a task, and the class of its settings in the `config.py` of its folder."""
+
+    role: Role
+    config: str
+    folder: str = ""  # that of its kind, where nothing is said
+
+
 MODELS = {
-    "transformer": ("heedful.models.transformer.model", "Transformer", TransformerConfig),
-    "seq2seq": ("heedful.models.seq2seq.model", "Seq2Seq", Seq2SeqConfig),
-    "gpt": ("heedful.models.gpt.model", "Gpt", GptConfig),
-    "rnn_lm": ("heedful.models.rnn_lm.model", "RnnLM", RnnLMConfig),
-    "elmo": ("heedful.models.elmo.model", "Elmo", ElmoConfig),
-    "bert": ("heedful.models.bert.model", "Bert", BertConfig),
-    "classifier": ("heedful.models.heads.classifier", "Classifier", ClassifierConfig),
-    "conv_classifier": ("heedful.models.conv_classifier.model", "ConvClassifier", ConvClassifierConfig),
-    "regressor": ("heedful.models.heads.classifier", "Regressor", RegressorConfig),
-    "multiple_choice": ("heedful.models.heads.classifier", "Regressor", MultipleChoiceConfig),
-    "tagger": ("heedful.models.heads.tagger", "Tagger", TaggerConfig),
-    "answerer": ("heedful.models.heads.answerer", "Answerer", AnswererConfig),
-    "autoencoder": ("heedful.models.autoencoder.model", "Autoencoder", AutoencoderConfig),
-    "tree_lstm": ("heedful.models.tree_lstm.model", "TreeLSTM", TreeLSTMConfig),
+    "transformer": Model("seq2seq", "TransformerConfig"),
+    "seq2seq": Model("seq2seq", "Seq2SeqConfig"),
+    "rnn_lm": Model("causal", "RnnLMConfig"),
+    "elmo": Model("bidirectional", "ElmoConfig"),
+    "gpt": Model("causal", "GptConfig"),
+    "bert": Model("encoder", "BertConfig"),
+    "classifier": Model("classifier", "ClassifierConfig", "heads"),
+    "regressor": Model("regressor", "RegressorConfig", "heads"),
+    "multiple_choice": Model("multiple_choice", "MultipleChoiceConfig", "heads"),
+    "tagger": Model("tagger", "TaggerConfig", "heads"),
+    "answerer": Model("answerer", "AnswererConfig", "heads"),
+    "conv_classifier": Model("word_classifier", "ConvClassifierConfig"),
+    "autoencoder": Model("autoencoder", "AutoencoderConfig"),
+    "tree_lstm": Model("tree_classifier", "TreeLSTMConfig"),
 }
 
 
-def build(config: Any) -> nn.Module:
+def config_class(kind: str) -> type[Any]:
+    """The class of a model's settings, which is imported when it is asked for."""
+    model = MODELS[kind]
+    found: type[Any] = getattr(importlib.import_module(f"{__name__}.{model.folder or kind}.config"), model.config)
+    return found
+
+
+def kinds_of(*roles: Role) -> tuple[str, ...]:
+    """The kinds of models that have one of these roles."""
+    return tuple(kind for kind, model in MODELS.items() if model.role in roles)
+
+
+def any_of(*roles: Role, usual: str) -> Any:
+    """The type of settings of any model that has one of these roles; its `kind` may be left out for the usual one."""
+    kinds = kinds_of(*roles)
+    if len(kinds) == 1:
+        return config_class(kinds[0])
+    members: Any = tuple(Annotated[config_class(kind), Tag(kind)] for kind in kinds)
+    return Annotated[Union[members], by_kind(usual)]  # noqa: UP007
+
+
+def build(config: ModelConfig) -> nn.Module:
     """Make the model that a config describes, its weights freshly drawn."""
-    module, name, _ = MODELS[config.kind]
-    model: nn.Module = getattr(importlib.import_module(module), name)(config)
+    file, _, name = config.implementation.partition(".")
+    folder = type(config).__module__.rpartition(".")[0]
+    model: nn.Module = getattr(importlib.import_module(f"{folder}.{file}"), name)(config)
     return model

@@ -20,7 +20,7 @@ from heedful.hub.causal import Causal, no_tokenizer, of_any_kind, whole_of
 from heedful.hub.loading import foreign
 from heedful.hub.model_folder import read_model, write_model
 from heedful.hub.sentences import SentenceConfig
-from heedful.models import MODELS, build
+from heedful.models import build, config_class
 from heedful.models.heads.config import HeadConfig
 from heedful.runs.recipe import recipe_in
 from heedful.tasks import TASKS, task_class, task_of
@@ -127,7 +127,7 @@ def _portable(folder: Path) -> tuple[type[Task], Any, Any, Vocabulary, dict[str,
     found = read_model(folder, lambda text: task_in(text)[1].file)
     settings, (kind, task) = _json(found.config_json, where), task_in(found.config_json)
     model = _group(settings, "model", where)
-    cls: Any = MODELS[_known(model, "kind", TASKS[kind].models, where)][2]
+    cls: Any = config_class(_known(model, "kind", TASKS[kind].models, where))
     config: Any = parse(cls, model, file=where)
     if isinstance(config, HeadConfig) and (lacking := config.lacking):
         raise UserError(

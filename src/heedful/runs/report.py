@@ -15,7 +15,6 @@ from heedful.errors import printable
 from heedful.files.json import read_json
 from heedful.files.reading import is_file, read_file
 from heedful.files.writing import disk_errors, write_text_atomic
-from heedful.models.autoencoder.config import AutoencoderConfig
 from heedful.runs.evaluate import read_back
 from heedful.runs.events import read_events
 from heedful.tasks.base import Evaluated, Task
@@ -139,7 +138,7 @@ def _samples(task: Task, result: Evaluated | None) -> str:
 
 def _model(config: Any, size: int) -> str:
     """The layers of an autoencoder, or the settings of any other model."""
-    if not isinstance(config, AutoencoderConfig):
+    if config.role != "autoencoder":
         return _table((), [("parameters", f"{size:,}"), *_rows(config.model_dump(mode="json"))])
     rows = [
         (f"{row.name} ({row.kind})", " x ".join(map(str, row.shape)), f"{row.parameters:,}") for row in config.summary()

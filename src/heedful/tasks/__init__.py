@@ -5,28 +5,36 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, NamedTuple
 
+from heedful.models import kinds_of
+
 if TYPE_CHECKING:
+    from heedful.models.roles import Role
     from heedful.tasks.base import Task
     from heedful.tasks.recipe_parts import Recipe
 
 
 class Entry(NamedTuple):
-    """Where a task is found, and the kinds of models that it trains."""
+    """Where a task is found, and what it asks its models to be."""
 
     folder: str
     recipe: str  # the class of its recipes
     task: str  # the class that does what a run asks of it
-    models: tuple[str, ...]
+    roles: tuple[Role, ...]
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The kinds of models that it trains."""
+        return kinds_of(*self.roles)
 
 
 TASKS = {
-    "translation": Entry("translation", "TranslationRecipe", "TranslationTask", ("transformer", "seq2seq")),
-    "language_model": Entry("language_model", "LanguageModelRecipe", "LanguageModelTask", ("rnn_lm", "elmo", "gpt")),
-    "tree_classification": Entry("tree_classification", "TreeRecipe", "TreeTask", ("tree_lstm",)),
-    "pretraining": Entry("pretraining", "PretrainingRecipe", "PretrainingTask", ("bert",)),
+    "translation": Entry("translation", "TranslationRecipe", "TranslationTask", ("seq2seq",)),
+    "language_model": Entry("language_model", "LanguageModelRecipe", "LanguageModelTask", ("causal", "bidirectional")),
+    "tree_classification": Entry("tree_classification", "TreeRecipe", "TreeTask", ("tree_classifier",)),
+    "pretraining": Entry("pretraining", "PretrainingRecipe", "PretrainingTask", ("encoder",)),
     "classification": Entry("classification", "ClassificationRecipe", "ClassificationTask", ("classifier",)),
     "text_classification": Entry(
-        "text_classification", "TextClassificationRecipe", "TextClassificationTask", ("conv_classifier",)
+        "text_classification", "TextClassificationRecipe", "TextClassificationTask", ("word_classifier",)
     ),
     "regression": Entry("classification", "RegressionRecipe", "RegressionTask", ("regressor",)),
     "multiple_choice": Entry("multiple_choice", "MultipleChoiceRecipe", "MultipleChoiceTask", ("multiple_choice",)),

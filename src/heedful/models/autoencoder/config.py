@@ -7,13 +7,15 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from heedful.config import Config, FieldError
+from heedful.config import FieldError
 from heedful.models.autoencoder.layers import (
     Activation,
     AnyLayer,
     Conv,
     Dense,
+    Flatten,
     MaxPool,
+    Reshape,
     Shape,
     Side,
     Summary,
@@ -22,14 +24,15 @@ from heedful.models.autoencoder.layers import (
     told,
 )
 from heedful.models.limits import refuse_too_large
+from heedful.models.roles import ModelConfig
 
 Layers = Annotated[tuple[AnyLayer, ...], Field(min_length=1, max_length=1000)]
 
 
-class AutoencoderConfig(Config):
+class AutoencoderConfig(ModelConfig):
     """An encoder to a code and a decoder back, each a list of layers."""
 
-    packs: ClassVar = False
+    implementation: ClassVar = "model.Autoencoder"
 
     kind: Literal["autoencoder"] = "autoencoder"
     input: tuple[Side, ...] = Field(
@@ -74,6 +77,20 @@ class AutoencoderConfig(Config):
     def parameters(self, vocab: int = 0) -> int:
         """How many numbers are trained; there is no vocabulary."""
         return self.summary().parameters
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(
+            input=(2, 6, 6),
+            encoder=(Conv(filters=4), MaxPool(), Flatten(), Dense(width=12, activation="tanh")),
+            decoder=(
+                Dense(width=64, activation="tanh"),
+                Reshape(shape=(4, 4, 4)),
+                Upsample(),
+                Conv(filters=8, padding="valid", activation="tanh"),
+                Conv(filters=2, activation="linear"),
+            ),
+        )
 
 
 def _through(shape: Shape, layers: tuple[Any, ...], name: str) -> Shape:

@@ -6,14 +6,16 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from heedful.config import Config, FieldError
+from heedful.config import FieldError
 from heedful.models.limits import refuse_too_large
+from heedful.models.roles import EncoderConfig
 from heedful.models.sizes import block_parameters, share_width
 
 
-class BertConfig(Config):
+class BertConfig(EncoderConfig):
     """The encoder of Devlin et al. (2019), in its published base size, with the heads it is pre-trained with."""
 
+    implementation: ClassVar = "model.Bert"
     packs: ClassVar = True
 
     kind: Literal["bert"] = "bert"
@@ -52,6 +54,14 @@ class BertConfig(Config):
         words = dense + 2 * self.width + vocab if self.masked_words else 0
         heads = dense * self.pooler + words + (2 * self.width + 2) * self.next_sentence
         return embeddings + self.layers * block_parameters(self.width, self.hidden) + heads
+
+    def under_head(self, pools: bool) -> Self:
+        """The encoder below the head of a task: without heads of its own, and with a pooler only if that is read."""
+        return self.model_copy(update={"pooler": pools, "masked_words": False, "next_sentence": False})
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(vocab=23, width=16, heads=2, layers=2, hidden=20, context=16)
 
 
 def _bert(layers: int, width: int) -> BertConfig:

@@ -6,8 +6,6 @@ which words were hidden, and whether one sentence follows another. What it then 
 B batch, T positions, D width, V vocabulary, M hidden words, N pairs of sentences.
 """
 
-from typing import Self
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -53,7 +51,6 @@ class Bert(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.config = c = config
-        self.frozen = False
         assert c.vocab is not None, "the vocabulary size comes from the tokenizer"
         self.tokens = nn.Embedding(c.vocab, c.width)
         self.positions = Learned(c.context, c.width)
@@ -76,15 +73,6 @@ class Bert(nn.Module):
         for weight in self.parameters():
             if weight.dim() == 2:
                 nn.init.trunc_normal_(weight, std=0.02, a=-0.04, b=0.04)
-
-    def freeze(self) -> Self:
-        """Keep it as it is from now on: a feature extractor, whose features are the same each time."""
-        self.frozen = True
-        return self.requires_grad_(False).eval()
-
-    def train(self, mode: bool = True) -> Self:
-        """Training mode, unless it is kept as it is."""
-        return super().train(mode and not self.frozen)
 
     def embed(self, tokens: Tensor, segments: Tensor | None, at: Tensor) -> Tensor:
         """Token + position + segment, normed: what the first block reads."""

@@ -6,17 +6,17 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from heedful.config import Config
 from heedful.models.limits import refuse_too_large
+from heedful.models.roles import ModelConfig
 from heedful.models.sizes import Label, different
 
 Size = Annotated[int, Field(ge=1, le=1000)]
 
 
-class ConvClassifierConfig(Config):
+class ConvClassifierConfig(ModelConfig):
     """Filters that look for runs of words, and a class from what each finds at its best place (Kim, 2014)."""
 
-    packs: ClassVar = False
+    implementation: ClassVar = "model.ConvClassifier"
 
     kind: Literal["conv_classifier"] = "conv_classifier"
     vocab: int | None = Field(None, ge=4, le=10_000_000, description="words; null: as many as the list of words has")
@@ -41,3 +41,7 @@ class ConvClassifierConfig(Config):
         """How many numbers there are, of two classes where they are not known yet."""
         convolutions = self.filters * sum(size * self.width + 1 for size in self.sizes)
         return vocab * self.width + convolutions + (len(self.sizes) * self.filters + 1) * len(self.labels or "ab")
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(vocab=23, labels=("a", "b"), width=6, sizes=(1, 2), filters=4, context=16)

@@ -6,15 +6,15 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from heedful.config import Config
 from heedful.models.limits import refuse_too_large
+from heedful.models.roles import ModelConfig
 from heedful.models.sizes import layer_parameters
 
 
-class ElmoConfig(Config):
+class ElmoConfig(ModelConfig):
     """Language models in both directions whose layers are embeddings (Peters 2018), in the published size."""
 
-    packs: ClassVar = False
+    implementation: ClassVar = "model.Elmo"
 
     kind: Literal["elmo"] = "elmo"
     vocab: int | None = Field(None, ge=4, le=10_000_000, description="token types; null: as many as the tokenizer has")
@@ -33,3 +33,7 @@ class ElmoConfig(Config):
         """How many numbers are trained, the embedding counted once, since both directions and the output share it."""
         layer = layer_parameters("lstm", self.width, self.hidden) + self.hidden * self.width
         return vocab * self.width + 2 * self.layers * layer
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(vocab=23, width=16, hidden=20, context=16)

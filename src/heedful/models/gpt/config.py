@@ -6,17 +6,18 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from heedful.config import Config
 from heedful.models.limits import refuse_too_large
+from heedful.models.roles import ModelConfig
 from heedful.models.sizes import block_parameters, check_positions, share_width
 
 Positions = Literal["learned", "none", "sinusoid", "sinusoid_halves", "rotary", "alibi"]
 
 
-class GptConfig(Config):
+class GptConfig(ModelConfig):
     """The left-to-right Transformer of Radford et al. (2018, 2019), in the smallest published size of GPT-2."""
 
-    packs: ClassVar = False  # its batches are rows of one length as they are
+    implementation: ClassVar = "model.Gpt"
+    limited: ClassVar = True
 
     kind: Literal["gpt"] = "gpt"
     vocab: int | None = Field(None, ge=2, le=10_000_000, description="token types; null: as many as the tokenizer has")
@@ -63,6 +64,10 @@ class GptConfig(Config):
         """How many numbers are trained, the embedding counted once, since input and output share it."""
         places = self.context if self.positions == "learned" else 0
         return (vocab + places) * self.width + self.body
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(vocab=23, width=16, heads=2, layers=2, hidden=20, context=32, attention_dropout=0.0)
 
 
 SIZES = {

@@ -1,4 +1,4 @@
-"""Answers as parts of a passage, from the encoder of BERT (Devlin et al., 2019).
+"""Answers as parts of a passage, from an encoder (Devlin et al., 2019).
 
 The sequence is `[CLS] question [SEP] passage [SEP]`. A start vector s and an end vector e are all that is added: the
 answer begins at token i with p_i = softmax_i <s, v_i>, over the tokens of the passage alone, and ends likewise.
@@ -7,24 +7,23 @@ B batch, T positions, D width, N sequences, P places of a passage.
 """
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from heedful.blocks.layouts import EndToEnd, Layout
-from heedful.models.heads.classifier import added, encoder_of
 from heedful.models.heads.config import AnswererConfig
+from heedful.models.heads.head import Head, added
 
 
-class Answerer(nn.Module):
+class Answerer(Head):
     """tokens (B, T), where each passage begins (N,) and how long it is (N,) -> scores of start and end (N, P, 2).
 
     Scores are logits, and -inf beyond a passage's end, so that a softmax over the places is one over the passage.
     """
 
     def __init__(self, config: AnswererConfig) -> None:
-        super().__init__()
+        super().__init__(config)
         self.config = config
-        assert config.encoder is not None, "the encoder comes from the recipe or from the folder to start from"
-        self.encoder = encoder_of(config)
+        assert config.encoder is not None
         self.head = added(config.encoder.width, 2)  # rows: s and e
 
     def forward(

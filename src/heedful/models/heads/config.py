@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from heedful.config import Config, FieldError
-from heedful.models.bert.config import BertConfig
+from heedful.models import any_of, config_class, kinds_of
+from heedful.models.roles import EncoderConfig, ModelConfig
 from heedful.models.sizes import Label, different, layer_parameters
 
+if TYPE_CHECKING:
+    AnyEncoder = EncoderConfig
+else:
+    AnyEncoder = any_of("encoder", usual="bert")
 
-class HeadConfig(Config):
+
+def tiny_encoder() -> Any:
+    """The first of the encoders, for tests."""
+    return config_class(kinds_of("encoder")[0]).tiny()
+
+
+class HeadConfig(ModelConfig):
     """What a model shares that is an encoder with one layer on top of it, whatever that layer tells."""
 
     packs: ClassVar = True
     pools: ClassVar[bool]  # whether it reads the pooled vector of a text, or those of its tokens
 
-    kind: str
-    encoder: BertConfig | None = Field(
+    encoder: AnyEncoder | None = Field(
         None, description="what reads the texts, without heads of its own; null: that of the folder it starts from"
     )
     freeze: bool = Field(False, description="whether the encoder stays as it is, and only what is on top of it learns")
@@ -29,11 +38,11 @@ class HeadConfig(Config):
 
     @field_validator("encoder")
     @classmethod
-    def _has_no_heads(cls, encoder: BertConfig | None) -> BertConfig | None:
+    def _has_no_heads(cls, encoder: EncoderConfig | None) -> EncoderConfig | None:
         if encoder is None:
             return None
-        bare = encoder_under(encoder, cls.pools)
-        for name in ("pooler", "masked_words", "next_sentence"):
+        bare = encoder.under_head(cls.pools)
+        for name in type(encoder).model_fields:
             if name in encoder.model_fields_set and getattr(encoder, name) != getattr(bare, name):
                 there = str(getattr(bare, name)).lower()
                 raise FieldError(f"under the head of another task it is not as written; write {name}: {there}", name)
@@ -55,15 +64,6 @@ class HeadConfig(Config):
         """The settings that are not known until a run begins, and a model cannot be without."""
         return [name for name in type(self).model_fields if name != "longest" and getattr(self, name) is None]
 
-    @abstractmethod
-    def parameters(self, vocab: int) -> int:
-        """How many numbers there are."""
-
-
-def encoder_under(encoder: BertConfig, pools: bool) -> BertConfig:
-    """An encoder as it is under the head of another task: without its own, and with a pooler only if that is read."""
-    return encoder.model_copy(update={"pooler": pools, "masked_words": False, "next_sentence": False})
-
 
 def with_vocab(config: Any, vocab: int) -> Any:
     """The same model for so many tokens."""
@@ -75,6 +75,7 @@ def with_vocab(config: Any, vocab: int) -> Any:
 class ClassifierConfig(HeadConfig):
     """One class of several for a text or a pair of texts (Devlin et al., 2019): a layer on the first token's vector."""
 
+    implementation: ClassVar = "classifier.Classifier"
     pools: ClassVar = True
 
     kind: Literal["classifier"] = "classifier"
@@ -90,10 +91,15 @@ class ClassifierConfig(HeadConfig):
         assert self.encoder is not None
         return self.encoder.parameters(vocab) + (self.encoder.width + 1) * len(self.labels or "ab")
 
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(encoder=tiny_encoder(), labels=("a", "b", "c"))
+
 
 class RegressorConfig(HeadConfig):
     """A number for a text or a pair of texts, such as how alike they are: the same layer with one output."""
 
+    implementation: ClassVar = "classifier.Regressor"
     pools: ClassVar = True
 
     kind: Literal["regressor"] = "regressor"
@@ -104,10 +110,15 @@ class RegressorConfig(HeadConfig):
         assert self.encoder is not None
         return self.encoder.parameters(vocab) + self.encoder.width + 1
 
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(encoder=tiny_encoder())
+
 
 class MultipleChoiceConfig(HeadConfig):
     """A score for each of several texts that may go on from another (Devlin et al., 2019): a layer with one output."""
 
+    implementation: ClassVar = "classifier.Regressor"
     packs: ClassVar = False  # the choices of a question stand in rows of their own
     pools: ClassVar = True
 
@@ -118,6 +129,10 @@ class MultipleChoiceConfig(HeadConfig):
         """How many numbers there are."""
         assert self.encoder is not None
         return self.encoder.parameters(vocab) + self.encoder.width + 1
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(encoder=tiny_encoder())
 
 
 Feature = Literal["first", "last", "second_to_last", "sum_last_four", "concat_last_four", "sum_all"]
@@ -159,6 +174,7 @@ class BiLSTMReader(Config):
 class TaggerConfig(HeadConfig):
     """A tag for each word of a text (Devlin et al., 2019), such as whether it is in a name, and of what."""
 
+    implementation: ClassVar = "tagger.Tagger"
     pools: ClassVar = False
 
     kind: Literal["tagger"] = "tagger"
@@ -207,10 +223,15 @@ class TaggerConfig(HeadConfig):
         out = (self.reader.width(width) + 1) * len(self.labels or "BIO")
         return self.encoder.parameters(vocab) + self.reader.parameters(width) + out
 
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(encoder=tiny_encoder(), labels=("O", "B", "I"))
+
 
 class AnswererConfig(HeadConfig):
     """The answer to a question as a part of a passage (Devlin et al., 2019): where it begins, and where it ends."""
 
+    implementation: ClassVar = "answerer.Answerer"
     pools: ClassVar = False
 
     kind: Literal["answerer"] = "answerer"
@@ -219,3 +240,7 @@ class AnswererConfig(HeadConfig):
         """How many numbers there are."""
         assert self.encoder is not None
         return self.encoder.parameters(vocab) + 2 * (self.encoder.width + 1)
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(encoder=tiny_encoder())

@@ -1,4 +1,4 @@
-"""A tag for each word, from the encoder of BERT (Devlin et al., 2019): tuned with one added layer, or as features.
+"""A tag for each word, from an encoder (Devlin et al., 2019): tuned with one added layer, or as features.
 
 What the encoder gives of a word's first piece stands for the word. All other tokens, the special ones among them, have
 no tag. Kept as it is, the encoder gives features: one of its layers or several, which an LSTM may read.
@@ -11,18 +11,17 @@ from torch import Tensor, nn
 from heedful.blocks.features import FEATURES
 from heedful.blocks.layouts import EndToEnd, Layout
 from heedful.blocks.recurrent import Both, Stack
-from heedful.models.heads.classifier import added, encoder_of
 from heedful.models.heads.config import BiLSTMReader, TaggerConfig
+from heedful.models.heads.head import Head, added
 
 
-class Tagger(nn.Module):
+class Tagger(Head):
     """tokens (B, T), which of them begin a word (M,) -> logits (M, C)."""
 
     def __init__(self, config: TaggerConfig) -> None:
-        super().__init__()
+        super().__init__(config)
         self.config = c = config
         assert c.encoder is not None and c.labels is not None, "both come from the data and the folder to start from"
-        self.encoder = encoder_of(c)
         self.dropout = nn.Dropout(c.dropout)
         self.reader = lstm(c.feature_width, c.reader, c.dropout) if isinstance(c.reader, BiLSTMReader) else None
         self.head = added(c.reader.width(c.feature_width), len(c.labels))

@@ -6,15 +6,15 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from heedful.config import Config
 from heedful.models.limits import refuse_too_large
+from heedful.models.roles import ModelConfig
 from heedful.models.sizes import CellKind, layer_parameters
 
 
-class RnnLMConfig(Config):
+class RnnLMConfig(ModelConfig):
     """A recurrent language model (Mikolov 2010), with dropout as in Zaremba 2014, whose medium size is the default."""
 
-    packs: ClassVar = False
+    implementation: ClassVar = "model.RnnLM"
 
     kind: Literal["rnn_lm"] = "rnn_lm"
     vocab: int | None = Field(None, ge=4, le=10_000_000, description="token types; null: as many as the tokenizer has")
@@ -36,3 +36,7 @@ class RnnLMConfig(Config):
         layers = sum(layer_parameters(self.cell, width, self.hidden) for width in widths)
         out = 0 if self.hidden == self.width else (self.hidden + 1) * self.width
         return vocab * self.width + layers + out
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(vocab=23, width=16, hidden=20, context=16, dropout=0.1)

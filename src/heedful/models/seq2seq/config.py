@@ -8,6 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from heedful.config import Config, FieldError
 from heedful.models.limits import refuse_too_large
+from heedful.models.roles import ModelConfig
 from heedful.models.sizes import CellKind, Score, block_parameters, layer_parameters
 
 
@@ -92,10 +93,10 @@ class AttentionConfig(Config):
     )
 
 
-class Seq2SeqConfig(Config):
+class Seq2SeqConfig(ModelConfig):
     """A recurrent decoder with or without attention over an encoder (Sutskever 2014, Bahdanau 2015, Luong 2015)."""
 
-    packs: ClassVar = False
+    implementation: ClassVar = "model.Seq2Seq"
 
     kind: Literal["seq2seq"] = "seq2seq"
     vocab: int | None = Field(None, ge=4, le=10_000_000, description="token types; null: as many as the tokenizer has")
@@ -116,6 +117,18 @@ class Seq2SeqConfig(Config):
     def hard(self) -> bool:
         """Whether it learns by chance where to look."""
         return self.attention is not None and self.attention.choice == "hard"
+
+    @property
+    def uncompiled(self) -> str | None:
+        """Why its steps are not compiled, and what to write; None: they can be."""
+        if self.hard:
+            return "a model that draws where to look is not compiled; write compile: false"
+        if self.attention and self.attention.feed == "input":
+            return (
+                "a decoder that looks before each step is a loop, compiled anew for each length of a target; "
+                "write compile: false, or model.attention.feed: output"
+            )
+        return None
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
@@ -160,3 +173,7 @@ class Seq2SeqConfig(Config):
             looking += hidden * hidden + hidden
         begin, out = (memory + 1) * states, (joined + 1) * width
         return vocab * width + self.encoder.parameters(width) + layers + looking + begin + out
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(vocab=23, width=16, encoder=RecurrentEncoder(hidden=20), hidden=20, context=16, dropout=0.1)

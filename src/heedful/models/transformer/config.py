@@ -6,15 +6,16 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from heedful.config import Config
 from heedful.models.limits import refuse_too_large
+from heedful.models.roles import ModelConfig
 from heedful.models.sizes import attention_parameters, block_parameters, check_positions, share_width
 
 
-class TransformerConfig(Config):
+class TransformerConfig(ModelConfig):
     """The encoder-decoder of "Attention Is All You Need" (2017), in its published and its pre-norm form."""
 
-    packs: ClassVar = True  # whether it can read sentences that lie end to end in one row
+    implementation: ClassVar = "model.Transformer"
+    packs: ClassVar = True
 
     kind: Literal["transformer"] = "transformer"
     vocab: int | None = Field(None, ge=4, le=10_000_000, description="token types; null: as many as the tokenizer has")
@@ -55,6 +56,10 @@ class TransformerConfig(Config):
         last = 2 * norm if self.norm == "pre" else 0
         places = self.context * self.width if self.positions == "learned" else 0
         return vocab * self.width + encoder + decoder + last + places
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(vocab=23, width=16, heads=2, encoder_layers=2, decoder_layers=2, hidden=20, context=16)
 
 
 SIZES = {

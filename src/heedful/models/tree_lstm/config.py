@@ -6,14 +6,14 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from heedful.config import Config
 from heedful.models.limits import refuse_too_large
+from heedful.models.roles import ModelConfig
 
 
-class TreeLSTMConfig(Config):
+class TreeLSTMConfig(ModelConfig):
     """The Tree-LSTM that gives each node of a tree a class (Tai 2015), in its published constituency form."""
 
-    packs: ClassVar = False
+    implementation: ClassVar = "model.TreeLSTM"
 
     kind: Literal["tree_lstm"] = "tree_lstm"
     form: Literal["nary", "child_sum"] = Field(
@@ -37,3 +37,7 @@ class TreeLSTMConfig(Config):
         below = self.arity * (3 + self.arity) if self.form == "nary" else 4
         cell = 4 * self.hidden * (self.width + 1) + below * self.hidden * self.hidden
         return vocab * self.width + cell + self.classes * (self.hidden + 1)
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(vocab=23, width=6, hidden=7)

@@ -11,8 +11,9 @@ from heedful.data.formats.sources import Name
 from heedful.data.tokenizers.tokenizer import WordPiece
 from heedful.errors import UserError
 from heedful.files.reading import is_folder
-from heedful.models.bert.config import BertConfig
-from heedful.models.heads.config import HeadConfig, encoder_under
+from heedful.models import kinds_of
+from heedful.models.heads.config import HeadConfig
+from heedful.models.roles import EncoderConfig
 from heedful.tasks.recipe_parts import Recipe, Start
 from heedful.training.checkpoint.choice import picked
 from heedful.training.configs import TrainConfig
@@ -28,7 +29,7 @@ class EncoderStart(Start):
         None, ge=0, lt=1, description="dropout of the encoder, attention included; null: as the folder says"
     )
 
-    def encoder(self) -> BertConfig:
+    def encoder(self) -> EncoderConfig:
         """What kind of encoder the folder holds; only its settings are read."""
         from heedful.hub.configs import config_of
 
@@ -86,18 +87,19 @@ class Finetuning(Recipe):
     @model_validator(mode="after")
     def _has_an_encoder(self) -> Self:
         if self.start is None and self.model.encoder is None:
+            usual = kinds_of("encoder")[0]
             raise FieldError(
-                "without `start`, model.encoder is needed; write {kind: bert, width: ...}", "model", "encoder"
+                f"without `start`, model.encoder is needed; write {{kind: {usual}, width: ...}}", "model", "encoder"
             )
         return self
 
     @property
-    def encoder(self) -> BertConfig:
+    def encoder(self) -> EncoderConfig:
         """The encoder, be it from the folder."""
         if self.model.encoder is not None:
             return self.model.encoder
         assert self.start is not None
-        return encoder_under(self.start.encoder(), type(self.model).pools)
+        return self.start.encoder().under_head(type(self.model).pools)
 
     @property
     def size(self) -> int:

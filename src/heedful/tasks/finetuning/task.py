@@ -14,7 +14,6 @@ from heedful.data.tokenizers.tokenizer import WordPiece
 from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.errors import UserError
 from heedful.hub import Pretrained, pretrained
-from heedful.models.bert.model import Bert
 from heedful.tasks.base import Task
 from heedful.tasks.finetuning.recipe import EncoderStart
 
@@ -72,7 +71,7 @@ class FinetuningTask(Task):
         return self._found
 
 
-def begin_from(encoder: Bert, tensors: dict[str, Tensor], start: EncoderStart) -> list[str]:
+def begin_from(encoder: Any, tensors: dict[str, Tensor], start: EncoderStart) -> list[str]:
     """Give an encoder the weights of a folder, and say which it has no use for, and which are drawn by chance."""
     needed = encoder.state_dict()
     lacking = [name for name in needed if name not in tensors]

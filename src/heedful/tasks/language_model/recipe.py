@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, Tag, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from heedful.config import Config, FieldError, by_kind
+from heedful.config import Config, FieldError
 from heedful.data.embedded import LibraryProse
 from heedful.data.formats.sources import Name
 from heedful.data.text.documents import Documents
@@ -15,9 +14,7 @@ from heedful.data.text.files import TextFiles
 from heedful.data.text.token_text import TokenizedText
 from heedful.data.tokenizers.byte_pairs import BytePair, BytePairFiles
 from heedful.data.tokenizers.tokenizer import Bpe, Characters, Unigram, WholeWords, WordPiece
-from heedful.models.elmo.config import ElmoConfig
-from heedful.models.gpt.config import GptConfig
-from heedful.models.rnn_lm.config import RnnLMConfig
+from heedful.models import MODELS, any_of, config_class
 from heedful.tasks.recipe_parts import Recipe, Start, packs, require_room, with_article
 from heedful.training.configs import TrainConfig
 
@@ -25,10 +22,11 @@ TextConfig = Annotated[TextFiles | Documents | LibraryProse | TokenizedText, Fie
 LanguageTokenizerConfig = Annotated[
     Bpe | WordPiece | Unigram | Characters | WholeWords | BytePair | BytePairFiles, Field(discriminator="kind")
 ]
-LanguageModelConfig = Annotated[
-    Annotated[RnnLMConfig, Tag("rnn_lm")] | Annotated[ElmoConfig, Tag("elmo")] | Annotated[GptConfig, Tag("gpt")],
-    by_kind("rnn_lm"),
-]
+USUAL = "rnn_lm"
+if TYPE_CHECKING:
+    LanguageModelConfig = Any
+else:
+    LanguageModelConfig = any_of("causal", "bidirectional", usual=USUAL)
 
 
 class LanguageModelTaskConfig(Config):
@@ -61,12 +59,6 @@ class WritingConfig(Config):
     )
 
 
-def _fields(given: Mapping[str, Any]) -> Set[str]:
-    """The settings that a model of this kind has."""
-    kinds: dict[str, type[Config]] = {"rnn_lm": RnnLMConfig, "elmo": ElmoConfig}
-    return kinds.get(str(given.get("kind")), GptConfig).model_fields.keys()
-
-
 class LanguageModelRecipe(Recipe):
     """A whole experiment with a language model: a text, and writing.
 
@@ -79,7 +71,7 @@ class LanguageModelRecipe(Recipe):
     tokenizer: LanguageTokenizerConfig | None = Field(
         None, description="how texts are cut into tokens; null: as token files or `start` say"
     )
-    model: LanguageModelConfig = Field(RnnLMConfig(), description="what is trained")
+    model: LanguageModelConfig = Field(config_class(USUAL)(), description="what is trained")
     train: TrainConfig = Field(description="how it is trained")
     decode: WritingConfig = WritingConfig()
 
@@ -88,8 +80,9 @@ class LanguageModelRecipe(Recipe):
     def _filled(cls, model: Any, info: ValidationInfo) -> Any:
         start = info.data.get("start")
         given = model if isinstance(model, dict) else {}  # what is not given is the usual model by now
-        if start is None or given.keys() >= _fields(given):  # as in a run's own recipe
-            return model
+        kind = given.get("kind")
+        if start is None or (kind in MODELS and given.keys() >= config_class(str(kind)).model_fields.keys()):
+            return model  # as in a run's own recipe
         from heedful.hub.causal_configs import config_in
         from heedful.hub.configs import own_model
 
@@ -113,15 +106,17 @@ class LanguageModelRecipe(Recipe):
             )
         if not brought and self.tokenizer is None:
             raise FieldError("text needs a tokenizer; write {kind: characters, vocab: ...}, say", "tokenizer")
-        if self.model.kind == "elmo" and isinstance(self.tokenizer, BytePair | BytePairFiles):
-            raise FieldError("an elmo reads lines; write {kind: words, vocab: ...}, say", "tokenizer")
+        if self.model.role == "bidirectional" and isinstance(self.tokenizer, BytePair | BytePairFiles):
+            raise FieldError(
+                f"{with_article(self.model.kind)} reads lines; write {{kind: words, vocab: ...}}, say", "tokenizer"
+            )
         if self.tokenizer is not None and not isinstance(self.tokenizer, BytePairFiles):
             require_room(self.model.vocab, self.tokenizer.vocab)
         return self
 
     @model_validator(mode="after")
     def _windows_overlap(self) -> Self:
-        if self.task.stride is not None and self.model.kind != "gpt":
+        if self.task.stride is not None and not self.model.limited:
             raise FieldError("only a gpt is judged in windows that overlap; leave this out", "task", "stride")
         if self.task.stride is not None and self.task.stride > self.model.context:
             raise FieldError(
@@ -132,9 +127,8 @@ class LanguageModelRecipe(Recipe):
     @property
     def size(self) -> int:
         """How many numbers are trained, as far as it can be known before the data are read."""
-        if self.model.vocab is not None:
-            return self.model.parameters(self.model.vocab)
         known = (
             self.data.vocab if isinstance(self.data, TokenizedText) else self.tokenizer.vocab if self.tokenizer else 0
         )
-        return self.model.parameters(known)
+        told: int = self.model.parameters(known if self.model.vocab is None else self.model.vocab)
+        return told

@@ -24,9 +24,6 @@ from heedful.data.tokenizers.lm_tokenization import Bytes, LanguageTokenizer, op
 from heedful.data.tokenizers.tokenizer import Tokenizer
 from heedful.errors import UserError
 from heedful.hub.causal import Causal, no_tokenizer, pretrained_causal
-from heedful.models.elmo.config import ElmoConfig
-from heedful.models.gpt.config import GptConfig
-from heedful.models.rnn_lm.config import RnnLMConfig
 from heedful.tasks.base import Evaluated, Example, Names, Progress, Task
 from heedful.tasks.compiled import compiled
 from heedful.tasks.language_model.perplexity import (
@@ -53,7 +50,6 @@ MOST_SHOWN = 100  # tokens that are written for a sample
 SHARED = 100_000  # parameters of a gpt from which on threads share its work
 GIVEN = 32  # tokens that a sample begins with, where there are no lines
 RECORDED_CONTEXT, RECORDED_WEIGHTS = 256, 20_000_000  # at most; beyond them torch's own threads do as well
-LOSSES: dict[str, LossOf] = {"rnn_lm": ahead_loss, "elmo": both_ways_loss, "gpt": document_loss}
 
 
 class LanguageModelTask(Task):
@@ -75,7 +71,8 @@ class LanguageModelTask(Task):
 
     def __init__(self, recipe: LanguageModelRecipe) -> None:
         self.recipe, self.decode = recipe, recipe.decode
-        self.task_loss = LOSSES[recipe.model.kind]
+        ahead: LossOf = document_loss if recipe.model.limited else ahead_loss
+        self.task_loss = both_ways_loss if recipe.model.role == "bidirectional" else ahead
         self._found: Causal | None = None
 
     def read(self, split: Split) -> Text | TextTokens:
@@ -145,7 +142,7 @@ class LanguageModelTask(Task):
                 expected=f"the model's own {vocabulary.vocab:,}, of SHA-256 {vocabulary.sha256[:16]}...",
             )
         one = replace(found, starts=np.zeros(1, np.int64))
-        return found if self.recipe.model.kind == "gpt" else one
+        return found if self.recipe.model.limited else one
 
     def notes(self, encoded: EncodedText) -> list[str]:
         """How much of the text the tokenizer does not know, where that is much, and whether it fills a window."""
@@ -174,24 +171,24 @@ class LanguageModelTask(Task):
     def records(self) -> bool:
         """Whether a step on a CPU is worth being recorded: that of a small gpt, whose attention fits into memory."""
         model = self.recipe.model
-        return isinstance(model, GptConfig) and model.context <= RECORDED_CONTEXT and model.body <= RECORDED_WEIGHTS
+        return model.limited and model.context <= RECORDED_CONTEXT and model.parameters(0) <= RECORDED_WEIGHTS
 
     def threads(self, model: Any, cores: int) -> int:
         """How many CPU threads of so many training is worth: a gpt has large products, even where it is small."""
         size = sum(weight.numel() for weight in model.parameters())
-        return cores if self.recipe.model.kind == "gpt" and size >= SHARED else super().threads(model, cores)
+        return cores if self.recipe.model.limited and size >= SHARED else super().threads(model, cores)
 
     @staticmethod
     def predictor(
         model: Any,
-        config: RnnLMConfig | ElmoConfig | GptConfig,
+        config: Any,
         vocabulary: LanguageTokenizer,
         decode: WritingConfig,
         device: torch.device,
         notes: tuple[str, ...] = (),
     ) -> Writer | TextReader:
         """The model with its tokenizer, ready to write; or to give vectors, if it reads in both directions."""
-        if config.kind == "elmo":
+        if config.role == "bidirectional":
             assert isinstance(vocabulary, Tokenizer), "the recipe asks for it"
             return TextReader(model, vocabulary, device, config.context, notes)
         settings = (decode.length, decode.temperature, decode.top_k, decode.top_p)
@@ -199,7 +196,7 @@ class LanguageModelTask(Task):
 
     def loss(self, predictor: Writer | TextReader, encoded: EncodedText) -> float:
         """The mean loss a token of the whole text; of both directions there are only windows."""
-        if self.recipe.model.kind == "gpt":
+        if self.recipe.model.limited:
             return sliding_loss(predictor.model, encoded, predictor.device, self.stride, self.recipe.train.batch_tokens)
         if isinstance(predictor, Writer):
             return text_loss(predictor.model, encoded, predictor.device)
@@ -227,7 +224,7 @@ class LanguageModelTask(Task):
     ) -> Evaluated:
         """Perplexity a token and a word, bits a byte and a character, and what the model goes on with some lines."""
         told, windows = encoded.amounts, ""
-        if self.recipe.model.kind == "gpt":  # which is judged by the quick loss in training, where beams are counted
+        if self.recipe.model.limited:  # which is judged by the quick loss in training, where beams are counted
             windows = f"|context:{encoded.context}|stride:{self.stride if beams is None else encoded.context}"
 
         def score(name: str, value: float, counted: str = "") -> Score:
@@ -259,7 +256,7 @@ class LanguageModelTask(Task):
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
         """To write, or to get vectors."""
         run = shlex.quote(str(folder))
-        if self.recipe.model.kind == "elmo":
+        if self.recipe.model.role == "bidirectional":
             return [f'in Python: heedful.load("{folder}").layers(["..."])']
         sample = test.samples[0][0] if test and test.samples else "Once upon a time"
         return [f"heedful generate {run} {shlex.quote(sample)} --temperature 0.8", f"heedful eval {run} --split valid"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -12,7 +12,8 @@ from heedful.data.text.documents import Documents
 from heedful.data.text.token_documents import TokenFiles
 from heedful.data.tokenizers.tokenizer import WordPiece
 from heedful.data.tokenizers.wordpieces import PieceFile
-from heedful.models.bert.config import BertConfig
+from heedful.models import any_of, config_class
+from heedful.models.roles import EncoderConfig
 from heedful.tasks.recipe_parts import Recipe, Start, packs, require_room
 from heedful.training.configs import TrainConfig
 
@@ -20,6 +21,12 @@ SHORTEST = 8  # context that a pair of texts fits into
 
 PretrainingData = Annotated[Documents | LibraryProse | TokenFiles, Field(discriminator="kind")]
 Pieces = Annotated[WordPiece | PieceFile, Field(discriminator="kind")]
+
+USUAL = "bert"
+if TYPE_CHECKING:
+    AnyEncoder = EncoderConfig
+else:
+    AnyEncoder = any_of("encoder", usual=USUAL)
 
 
 class PretrainingTaskConfig(Config):
@@ -45,12 +52,12 @@ class PretrainingRecipe(Recipe):
     start: Start | None = Field(None, description="the model to begin from; null: weights are random")
     data: PretrainingData = Field(description="documents")
     tokenizer: Pieces | None = Field(None, description="how texts are cut into tokens; null: as token files say")
-    model: BertConfig = Field(BertConfig(), description="what is trained")
+    model: AnyEncoder = Field(config_class(USUAL)(), description="what is trained")
     train: TrainConfig = Field(description="how it is trained")
 
     @field_validator("model")
     @classmethod
-    def _learns_something(cls, model: BertConfig) -> BertConfig:
+    def _learns_something(cls, model: EncoderConfig) -> EncoderConfig:
         if not model.masked_words:
             raise FieldError("the head for hidden words is what learns here; write true", "masked_words")
         if model.context < SHORTEST:

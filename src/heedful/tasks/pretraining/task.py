@@ -28,7 +28,7 @@ from heedful.data.text.token_documents import Tokens
 from heedful.data.tokenizers.wordpieces import PREFIX, WordPieces, pieces_of
 from heedful.errors import UserError
 from heedful.hub.sentences import SentenceConfig
-from heedful.models.bert.config import BertConfig
+from heedful.models.roles import EncoderConfig
 from heedful.tasks.base import Evaluated, Example, Names, Progress, Task
 from heedful.tasks.pretraining.loss import OBJECTIVES, guesses, judged
 from heedful.tasks.pretraining.predictor import Reader
@@ -115,7 +115,7 @@ class PretrainingTask(Task):
     @staticmethod
     def predictor(
         model: Any,
-        config: BertConfig,
+        config: EncoderConfig,
         vocabulary: WordPieces,
         decode: SentenceConfig | None,
         device: torch.device,

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from heedful.config import Config, FieldError
 from heedful.data.embedded import Digits
 from heedful.data.images.sources import ArrayImages, CsvImages, IdxImages, ImageFolders
-from heedful.models.autoencoder.config import AutoencoderConfig
+from heedful.models import any_of
 from heedful.tasks.recipe_parts import Recipe, Start, packs
 from heedful.training.configs import TrainConfig
 
 ImagesConfig = Annotated[IdxImages | ImageFolders | ArrayImages | CsvImages | Digits, Field(discriminator="kind")]
+
+if TYPE_CHECKING:
+    ImageModelConfig = Any
+else:
+    ImageModelConfig = any_of("autoencoder", usual="autoencoder")
 
 
 class ReconstructionTaskConfig(Config):
@@ -40,7 +45,7 @@ class ReconstructionRecipe(Recipe):
     task: ReconstructionTaskConfig = ReconstructionTaskConfig()
     start: Start | None = Field(None, description="the model to begin from; null: weights are random")
     data: ImagesConfig = Field(description="images, with or without labels")
-    model: AutoencoderConfig = Field(description="what is trained")
+    model: ImageModelConfig = Field(description="what is trained")
     train: TrainConfig = Field(description="how it is trained")
 
     @field_validator("train")
@@ -60,4 +65,5 @@ class ReconstructionRecipe(Recipe):
     @property
     def size(self) -> int:
         """How many numbers are trained."""
-        return self.model.parameters()
+        told: int = self.model.parameters()
+        return told

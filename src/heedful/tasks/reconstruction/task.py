@@ -18,7 +18,6 @@ from heedful.data.images.batches import EncodedImages, ImageBatches, encode_imag
 from heedful.data.images.image_spec import Canvas
 from heedful.data.images.sources import Images, scaled
 from heedful.errors import UserError
-from heedful.models.autoencoder.config import AutoencoderConfig
 from heedful.models.autoencoder.layers import Conv, Dense
 from heedful.tasks.base import Evaluated, Names, Progress, Task
 from heedful.tasks.reconstruction.predictor import Noise, Painter, mean_loss, reconstruction_loss
@@ -71,7 +70,7 @@ class ReconstructionTask(Task):
         return Canvas.opened(text, where)
 
     @staticmethod
-    def fitted(config: AutoencoderConfig, vocabulary: Canvas, where: str) -> AutoencoderConfig:
+    def fitted(config: Any, vocabulary: Canvas, where: str) -> Any:
         """The settings of the model, if it reads images of this size."""
         image = vocabulary.image
         wanted: tuple[tuple[int, ...], ...] = (image, (math.prod(image),))
@@ -101,7 +100,7 @@ class ReconstructionTask(Task):
 
     def threads(self, model: Any, cores: int) -> int:
         """One for every few million multiplications of a step."""
-        config: AutoencoderConfig = self.recipe.model
+        config: Any = self.recipe.model
         return max(1, min(cores, config.products * self.recipe.images // WORTH_A_THREAD))
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
@@ -112,7 +111,7 @@ class ReconstructionTask(Task):
     @staticmethod
     def predictor(
         model: Any,
-        config: AutoencoderConfig,
+        config: Any,
         vocabulary: Canvas,
         decode: ReconstructionTaskConfig,
         device: torch.device,

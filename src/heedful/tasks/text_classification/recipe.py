@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -10,10 +10,16 @@ from heedful.config import Config, FieldError
 from heedful.data.embedding_init import EmbeddingInit
 from heedful.data.trees.treebank import WordsConfig
 from heedful.errors import UserError
-from heedful.models.conv_classifier.config import ConvClassifierConfig
+from heedful.models import any_of, config_class
 from heedful.tasks.classification.recipe import ClassesConfig
 from heedful.tasks.recipe_parts import Recipe, Start
 from heedful.training.configs import TrainConfig
+
+USUAL = "conv_classifier"
+if TYPE_CHECKING:
+    WordClassifierConfig = Any
+else:
+    WordClassifierConfig = any_of("word_classifier", usual=USUAL)
 
 
 class CharactersConfig(Config):
@@ -44,7 +50,7 @@ class TextClassificationRecipe(Recipe):
         WordsConfig(), description="what a text is cut into"
     )
     embedding_init: EmbeddingInit | None = Field(None, description="word vectors to begin from; null: drawn by chance")
-    model: ConvClassifierConfig = Field(ConvClassifierConfig(), description="what is trained")
+    model: WordClassifierConfig = Field(config_class(USUAL)(), description="what is trained")
     train: TrainConfig = Field(description="how it is trained")
 
     @field_validator("train")
@@ -75,7 +81,8 @@ class TextClassificationRecipe(Recipe):
     @property
     def size(self) -> int:
         """How many numbers there are, as far as it can be known before the data are read."""
-        return self.model.parameters(self.model.vocab or 0)
+        told: int = self.model.parameters(self.model.vocab or 0)
+        return told
 
     def missing(self) -> list[UserError]:
         """What is wrong with the file of word vectors."""

@@ -18,7 +18,6 @@ from heedful.data.tokenizers.text_words import TextWords, cut
 from heedful.data.word_vectors import WordVectors
 from heedful.errors import UserError, shown
 from heedful.files.reading import read_file
-from heedful.models.conv_classifier.config import ConvClassifierConfig
 from heedful.tasks.base import Evaluated, Names, Progress, Task
 from heedful.tasks.classification.predictor import Labeller, class_loss, mean_loss
 from heedful.tasks.classification.task import WORDS, cut_notes, judged, next_verbs, one_class_remarks, texts_of
@@ -69,7 +68,7 @@ class TextClassificationTask(Task):
         return TextWords(text, where)
 
     @staticmethod
-    def fitted(config: ConvClassifierConfig, vocabulary: TextWords, where: str) -> ConvClassifierConfig:
+    def fitted(config: Any, vocabulary: TextWords, where: str) -> Any:
         """The settings of a model with the words and classes that it is for."""
         if config.labels not in (None, vocabulary.labels):
             raise UserError(
@@ -118,7 +117,7 @@ class TextClassificationTask(Task):
     @staticmethod
     def predictor(
         model: Any,
-        config: ConvClassifierConfig,
+        config: Any,
         vocabulary: TextWords,
         decode: None,
         device: torch.device,

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, Tag, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from heedful.config import Config, FieldError, by_kind
+from heedful.config import Config, FieldError
 from heedful.data.embedded import NumberWords
 from heedful.data.formats.sources import Jsonl, ParallelFiles, Tsv
-from heedful.models.seq2seq.config import Seq2SeqConfig
-from heedful.models.transformer.config import TransformerConfig
+from heedful.models import any_of, config_class
 from heedful.tasks.recipe_parts import Recipe, Start, TokenizerConfig, packs, require_room
 from heedful.training.configs import TrainConfig
 
 PairsConfig = Annotated[ParallelFiles | Tsv | Jsonl | NumberWords, Field(discriminator="kind")]
-TranslatorConfig = Annotated[
-    Annotated[TransformerConfig, Tag("transformer")] | Annotated[Seq2SeqConfig, Tag("seq2seq")],
-    by_kind("transformer"),
-]
+USUAL = "transformer"
+if TYPE_CHECKING:
+    TranslatorConfig = Any
+else:
+    TranslatorConfig = any_of("seq2seq", usual=USUAL)
 
 
 class TranslationTaskConfig(Config):
@@ -43,7 +43,7 @@ class TranslationRecipe(Recipe):
     start: Start | None = Field(None, description="the model to begin from; null: weights are random")
     data: PairsConfig = Field(description="texts and their translations")
     tokenizer: TokenizerConfig = Field(description="how texts are cut into tokens")
-    model: TranslatorConfig = Field(TransformerConfig(), description="what is trained")
+    model: TranslatorConfig = Field(config_class(USUAL)(), description="what is trained")
     train: TrainConfig = Field(description="how it is trained")
     decode: DecodeConfig = DecodeConfig()
 
@@ -51,14 +51,8 @@ class TranslationRecipe(Recipe):
     @classmethod
     def _batches_can_be_read(cls, train: TrainConfig, info: ValidationInfo) -> TrainConfig:
         model = info.data.get("model")
-        if train.compile and isinstance(model, Seq2SeqConfig) and model.hard:
-            raise FieldError("a model that draws where to look is not compiled; write compile: false", "compile")
-        if train.compile and isinstance(model, Seq2SeqConfig) and model.attention and model.attention.feed == "input":
-            raise FieldError(
-                "a decoder that looks before each step is a loop, compiled anew for each length of a target; "
-                "write compile: false, or model.attention.feed: output",
-                "compile",
-            )
+        if train.compile and model is not None and model.uncompiled is not None:
+            raise FieldError(model.uncompiled, "compile")
         return packs(train, model)
 
     @model_validator(mode="after")
@@ -79,4 +73,5 @@ class TranslationRecipe(Recipe):
     @property
     def size(self) -> int:
         """How many numbers are trained, as far as it can be known before the data are read."""
-        return self.model.parameters(self.model.vocab or self.tokenizer.vocab)
+        told: int = self.model.parameters(self.model.vocab or self.tokenizer.vocab)
+        return told

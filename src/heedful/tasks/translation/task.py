@@ -18,8 +18,6 @@ from heedful.data.pairs.batches import Batches, Encoded, encode
 from heedful.data.tokenizers.tokenizer import Tokenizer
 from heedful.models import build
 from heedful.models.heads.config import with_vocab
-from heedful.models.seq2seq.config import Seq2SeqConfig
-from heedful.models.transformer.config import TransformerConfig
 from heedful.tasks.base import Evaluated, Example, Names, Progress, Task
 from heedful.tasks.compiled import compiled
 from heedful.tasks.translation.predictor import (
@@ -81,7 +79,7 @@ class TranslationTask(Task):
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
         """The cross-entropy of the target, and, of a model that chooses where to look, how well it chose."""
         smoothing, config = self.recipe.task.label_smoothing, self.recipe.model
-        if isinstance(config, Seq2SeqConfig) and config.hard:
+        if config.hard:
             return partial(reinforced_translation_loss, model, label_smoothing=smoothing)
         learner: Any = compiled(model, dynamic=not packed) if self.recipe.train.compile else model
         return partial(translation_loss, learner, label_smoothing=smoothing)
@@ -89,7 +87,7 @@ class TranslationTask(Task):
     @staticmethod
     def predictor(
         model: Any,
-        config: TransformerConfig | Seq2SeqConfig,
+        config: Any,
         vocabulary: Tokenizer,
         decode: DecodeConfig,
         device: torch.device,

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from heedful.config import Config, FieldError
 from heedful.data.trees.treebank import SentimentTrees, WordsConfig
-from heedful.models.tree_lstm.config import TreeLSTMConfig
+from heedful.models import any_of, config_class
 from heedful.tasks.recipe_parts import Recipe, Start, packs
 from heedful.training.configs import TrainConfig
+
+USUAL = "tree_lstm"
+if TYPE_CHECKING:
+    TreeModelConfig = Any
+else:
+    TreeModelConfig = any_of("tree_classifier", usual=USUAL)
 
 
 class TreeTaskConfig(Config):
@@ -27,7 +33,7 @@ class TreeRecipe(Recipe):
     start: Start | None = Field(None, description="the model to begin from; null: weights are random")
     data: SentimentTrees = Field(description="files of labelled trees, and word vectors")
     tokenizer: WordsConfig = Field(WordsConfig(), description="which words are known")
-    model: TreeLSTMConfig = Field(TreeLSTMConfig(), description="what is trained")
+    model: TreeModelConfig = Field(config_class(USUAL)(), description="what is trained")
     train: TrainConfig = Field(description="how it is trained")
 
     @field_validator("train")
@@ -49,4 +55,5 @@ class TreeRecipe(Recipe):
     @property
     def size(self) -> int:
         """How many numbers are trained, as far as it can be known before the data are read."""
-        return self.model.parameters(self.model.vocab or 0)
+        told: int = self.model.parameters(self.model.vocab or 0)
+        return told

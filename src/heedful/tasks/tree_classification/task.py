@@ -18,7 +18,7 @@ from heedful.data.trees.batches import EncodedTrees, TreeBatches, encode_trees
 from heedful.data.trees.treebank import Trees
 from heedful.errors import UserError
 from heedful.files.reading import read_file
-from heedful.models.tree_lstm.config import TreeLSTMConfig
+from heedful.models.roles import ModelConfig
 from heedful.tasks.base import Evaluated, Names, Progress, Task
 from heedful.tasks.tree_classification.predictor import Judge, class_name, mean_loss, require_narrow, tree_loss
 from heedful.tasks.tree_classification.recipe import TreeRecipe
@@ -120,7 +120,7 @@ class TreeTask(Task):
     @staticmethod
     def predictor(
         model: Any,
-        config: TreeLSTMConfig,
+        config: ModelConfig,
         vocabulary: Words,
         decode: None,
         device: torch.device,

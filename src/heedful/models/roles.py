@@ -1,0 +1,200 @@
+"""What models are to tasks: a task names a role, and takes any model that has it; readable without torch.
+
+B batch, S source tokens, T tokens, D width, V vocabulary, N texts, M words, C classes, P places of a passage.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
+
+from heedful.config import Config
+from heedful.models import MODELS
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+Role = Literal[
+    "encoder",
+    "causal",
+    "bidirectional",
+    "seq2seq",
+    "classifier",
+    "regressor",
+    "multiple_choice",
+    "tagger",
+    "answerer",
+    "word_classifier",
+    "tree_classifier",
+    "autoencoder",
+]
+
+
+class ModelConfig(Config):
+    """What the settings of every model have: `kind` first, and all sizes, so that a model is built of them alone."""
+
+    implementation: ClassVar[str] = "model.Model"  # the file beside the settings, and the class in it
+    packs: ClassVar[bool] = False  # whether it can read texts that lie end to end in one row
+    limited: ClassVar[bool] = False  # whether it sees no more of a text than its context, and no other document of it
+
+    kind: str
+
+    @property
+    def role(self) -> Role:
+        """What it is to a task."""
+        return MODELS[self.kind].role
+
+    @property
+    def hard(self) -> bool:
+        """Whether it learns by chance where to look."""
+        return False
+
+    @property
+    def uncompiled(self) -> str | None:
+        """Why its steps are not compiled, and what to write; None: they can be."""
+        return None
+
+    @abstractmethod
+    def parameters(self, vocab: int) -> int:
+        """How many numbers are trained."""
+
+    @classmethod
+    @abstractmethod
+    def tiny(cls) -> Self:
+        """The smallest model in which nothing is missing, for tests: 23 tokens, and 16 at once."""
+
+
+class EncoderConfig(ModelConfig):
+    """What the settings of every encoder have."""
+
+    if TYPE_CHECKING:
+        vocab: int | None
+        width: int
+        layers: int
+        context: int
+        segments: int
+        dropout: float
+        pooler: bool
+        masked_words: bool
+        next_sentence: bool
+
+    @abstractmethod
+    def under_head(self, pools: bool) -> Self:
+        """The encoder below the head of a task: without heads of its own, and with a pooler only if that is read."""
+
+
+class Encoder(Protocol):
+    """tokens (B, T) -> a vector for each of them (B, T, D), which has seen all others."""
+
+    config: EncoderConfig
+
+    def __call__(self, tokens: Tensor, segments: Tensor | None = None, layout: Any = None) -> Tensor: ...
+
+    def layers(self, tokens: Tensor, segments: Tensor | None = None, layout: Any = None) -> list[Tensor]:
+        """The vectors (B, T, D) before the first block, and after every one."""
+
+    def pool(self, first: Tensor) -> Tensor:
+        """A vector for each text (N, D), from those of their first tokens (N, D)."""
+
+    def words(self, x: Tensor) -> Tensor:
+        """The logits (M, V) of hidden words, from the vectors (M, D) in their places."""
+
+
+class Causal(Protocol):
+    """tokens (B, T), state -> logits (B, T, V) of the token after each, and the state after them."""
+
+    config: ModelConfig
+
+    def __call__(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]: ...
+
+    def start(self, rows: int, device: torch.device) -> Any:
+        """What is known before the first token of so many texts."""
+
+    def features(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """The last layer (B, T, D), from which the logits are made, and the state."""
+
+
+class Bidirectional(Protocol):
+    """tokens (B, T) -> logits (B, T, V) of the token after each, from those before, and of the one before, likewise."""
+
+    config: ModelConfig
+
+    def __call__(self, tokens: Tensor, real: Tensor | None = None) -> tuple[Tensor, Tensor]: ...
+
+    def layers(self, tokens: Tensor, real: Tensor | None = None) -> Tensor:
+        """The vectors of each token in each layer (B, L + 1, T, 2 D)."""
+
+
+class Seq2Seq(Protocol):
+    """source (B, S) -> state; then target (B, T), state -> logits (B, T, V), state: causal, once the source is read."""
+
+    config: ModelConfig
+
+    def __call__(self, target: Tensor, state: Any) -> tuple[Tensor, Any]: ...
+
+    def start(self, source: Tensor, layout: Any = None) -> Any:
+        """What is known once the source is read."""
+
+
+class Autoencoder(Protocol):
+    """images (B, ...) -> the same shape, by way of a code that `encoder` gives and `decoder` reads."""
+
+    config: ModelConfig
+
+    def __call__(self, images: Tensor) -> Tensor: ...
+
+
+class TreeClassifier(Protocol):
+    """trees -> logits (M, C) of a class for each of their M nodes."""
+
+    config: ModelConfig
+
+    def __call__(self, trees: Any) -> Tensor: ...
+
+
+class TextClassifier(Protocol):
+    """tokens (B, T), the number of each text's first token (N,) -> logits (N, C), or a number each (N,).
+
+    Heads over an encoder are these: classifier, regressor and multiple choice; a word classifier has no encoder.
+    """
+
+    config: ModelConfig
+
+    def __call__(
+        self, tokens: Tensor, segments: Tensor | None = None, layout: Any = None, first: Tensor | None = None
+    ) -> Tensor: ...
+
+
+class Tagger(Protocol):
+    """tokens (B, T), which of them begin a word (M,) -> logits (M, C); a head over an encoder."""
+
+    config: ModelConfig
+
+    def __call__(self, tokens: Tensor, segments: Tensor, layout: Any, words: Tensor) -> Tensor: ...
+
+
+class Answerer(Protocol):
+    """tokens (B, T), where passages begin (N,), their lengths (N,) -> scores (N, P, 2); a head over an encoder."""
+
+    config: ModelConfig
+
+    def __call__(
+        self, tokens: Tensor, segments: Tensor, layout: Any, begins: Tensor, sizes: Tensor, most: int
+    ) -> Tensor: ...
+
+
+ROLES: dict[Role, type] = {
+    "encoder": Encoder,
+    "causal": Causal,
+    "bidirectional": Bidirectional,
+    "seq2seq": Seq2Seq,
+    "classifier": TextClassifier,
+    "regressor": TextClassifier,
+    "multiple_choice": TextClassifier,
+    "tagger": Tagger,
+    "answerer": Answerer,
+    "word_classifier": TextClassifier,
+    "tree_classifier": TreeClassifier,
+    "autoencoder": Autoencoder,
+}
