@@ -316,16 +316,15 @@ def token_rows(folder: Path, count: int) -> list[list[int]]:
     """English prose in rows of exactly so many tokens, special ones included."""
     from heedful.data.embedded import LibraryProse
     from heedful.data.text.documents import read_documents
-    from heedful.data.tokenizers.wordpieces import joined
     from heedful.hub.vocabularies import tokenizer_in
 
-    tokenizer = tokenizer_in(folder, 30_522)
+    tokenizer = tokenizer_in(folder, 30_522).tokenizer
     assert tokenizer is not None
     texts = read_documents(LibraryProse(), "train").texts
     ids = [number for some in tokenizer.ids(list(texts)[: 40 * count]) for number in some]
     size = LENGTH - 2
     assert len(ids) >= count * size
-    return [joined(tokenizer, ids[row * size : (row + 1) * size])[0] for row in range(count)]
+    return [tokenizer.pair(ids[row * size : (row + 1) * size])[0] for row in range(count)]
 
 
 MAKE = """

@@ -26,7 +26,7 @@ from heedful.data.text.pretraining import (
 )
 from heedful.data.text.token_documents import write_tokens
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import WordPieces, joined
+from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.models import build
 from heedful.models.bert.config import BertConfig
 from heedful.runs.recipe import load_recipe, recipe_in, recipe_of, shipped
@@ -103,10 +103,10 @@ def test_half_of_the_second_texts_are_those_that_follow_and_the_others_of_anothe
 @pytest.mark.claim("F7")
 def test_a_pair_begins_with_cls_and_its_texts_end_with_sep_and_three_embeddings_are_added() -> None:
     a, b = TOKENIZER.ids([FIRST, SECOND])
-    ids, segments = joined(TOKENIZER, a, b)
+    ids, segments = TOKENIZER.pair(a, b)
     assert ids == [TOKENIZER.cls, *a, TOKENIZER.sep, *b, TOKENIZER.sep]
     assert segments == [0] * (len(a) + 2) + [1] * (len(b) + 1)
-    assert joined(TOKENIZER, a) == (ids[: len(a) + 2], [0] * (len(a) + 2))
+    assert TOKENIZER.pair(a) == (ids[: len(a) + 2], [0] * (len(a) + 2))
     model = bert()
     tokens, kinds = torch.tensor([ids]), torch.tensor([segments])
     summed = model.tokens(tokens) + model.positions.table[: len(ids)] + model.segments[kinds]
@@ -116,8 +116,8 @@ def test_a_pair_begins_with_cls_and_its_texts_end_with_sep_and_three_embeddings_
 @pytest.mark.claim("X7")
 def test_the_last_sep_of_a_pair_can_be_left_out() -> None:
     a, b = TOKENIZER.ids([FIRST, SECOND])
-    assert joined(TOKENIZER, a, b)[0] == [*joined(TOKENIZER, a, b, last_sep=False)[0], TOKENIZER.sep]
-    assert len(joined(TOKENIZER, a, b, last_sep=False)[1]) == len(a) + len(b) + 2
+    assert TOKENIZER.pair(a, b)[0] == [*TOKENIZER.pair(a, b, last_sep=False)[0], TOKENIZER.sep]
+    assert len(TOKENIZER.pair(a, b, last_sep=False)[1]) == len(a) + len(b) + 2
     assert [spelled(row) for row in written_batch([TRUE, FALSE], TOKENIZER, last_sep=False).ids] == [
         "[CLS] calculus is a [MASK] of math [SEP] it [MASK] developed by newton and leibniz",
         "[CLS] calculus is a branch of math [SEP] panda is native to [MASK] central china",

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from PIL import Image
 
 from heedful.data.tokenizers.byte_pairs import BytePair, BytePairs
-from heedful.data.tokenizers.tokenizer import Characters, Tokenizer, WordPiece
+from heedful.data.tokenizers.tokenizer import Characters, TrainedTokenizer, WordPiece
 from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.errors import UserError
 from heedful.models import build
@@ -118,7 +118,7 @@ def test_the_likelihood_of_a_word_is_that_of_its_first_piece(writer: Writer) -> 
     for guess in next_words(writer, GAP, 3).guesses:
         first = writer.script.text_ids("The child came home from " + guess.word)[ids.shape[1] - 1]
         assert guess.probability == pytest.approx(float(p[first]), rel=1e-4)
-    letters = Tokenizer.train(Characters(vocab=60), TEXTS)
+    letters = TrainedTokenizer.train(Characters(vocab=60), TEXTS)
     model = build(GptConfig(vocab=letters.vocab, width=16, heads=2, layers=1, context=64)).eval()
     assert len(next_words(Writer(model, letters, CPU), GAP, 5).guesses) == 5
     assert [word_of(text) for text in (" school.", "don't go", "...", "\nThe", "", "日本 x")] == [

@@ -22,7 +22,7 @@ from heedful.blocks.memory import drawn
 from heedful.blocks.taps import watch
 from heedful.data.embedded import NumberWords
 from heedful.data.pairs.batches import Batches, PairBatch, encode
-from heedful.data.tokenizers.tokenizer import Tokenizer, WordPiece
+from heedful.data.tokenizers.tokenizer import TrainedTokenizer, WordPiece
 from heedful.models import build
 from heedful.models.seq2seq.config import Seq2SeqConfig
 from heedful.models.sizes import Score
@@ -99,7 +99,7 @@ def logs(m: Any, batch: PairBatch, choices: Choices) -> tuple[Tensor, Tensor]:
     with forced(m, choices):
         x, chosen = m.explore(batch.source, given, Padded(batch.source_real))
     words = m.tokens.logits(x).log_softmax(-1).gather(-1, wanted[:, :, None]).squeeze(-1)
-    return chosen.sum(1), (words * (wanted != Tokenizer.pad)).sum(1)
+    return chosen.sum(1), (words * (wanted != TrainedTokenizer.pad)).sum(1)
 
 
 def gradient(m: Any, total: Tensor) -> Tensor:
@@ -264,7 +264,7 @@ def test_the_output_layer_reads_the_state_beside_the_context() -> None:
 def test_a_word_is_made_in_the_order_of_the_lecture() -> None:
     m = model({"feed": "output"}, encoder={"kind": "recurrent", "layers": 2, "hidden": H})
     source, _ = sentences()
-    state, word = m.start(source), torch.full((B, 1), Tokenizer.eos)
+    state, word = m.start(source), torch.full((B, 1), TrainedTokenizer.eos)
     memory = state.source.value.kv.v[:, 0]
     order: list[str] = []
     joined: list[Tensor] = []
@@ -338,7 +338,7 @@ def test_a_stage_that_is_replaced_changes_the_next(feed: str) -> None:
 @pytest.mark.claim("M22")
 def test_a_transformer_encoder_with_an_attention_rnn_decoder_learns() -> None:
     pairs = NumberWords(train=300, valid=1, test=1).pairs("train")
-    tokenizer = Tokenizer.train(WordPiece(vocab=90), [text for pair in pairs for text in pair])
+    tokenizer = TrainedTokenizer.train(WordPiece(vocab=90), [text for pair in pairs for text in pair])
     data = Batches(encode(pairs, tokenizer, 60), 0, 512)
     encoder = {"kind": "transformer", "heads": 2, "layers": 1, "hidden": 48}
     config = {"vocab": tokenizer.vocab, "width": 24, "encoder": encoder, "hidden": 32, "layers": 1, "context": 60}

@@ -13,7 +13,7 @@ import torch
 
 from heedful.data.embedded import NumberWords
 from heedful.data.pairs.batches import Batches, encode
-from heedful.data.tokenizers.tokenizer import Tokenizer, WordPiece
+from heedful.data.tokenizers.tokenizer import TrainedTokenizer, WordPiece
 from heedful.models import build
 from heedful.models.transformer.config import TransformerConfig
 from heedful.tasks.translation.predictor import translation_loss
@@ -24,7 +24,7 @@ from heedful.training.loop import Counters, Due, Epoch, Event, Saved, Step, fit
 from heedful.training.optim import AdamW, Constant, Cosine, Linear, Noam, clip
 
 PAIRS = NumberWords(train=60, valid=1, test=1).pairs("train")[:60]
-TOKENIZER = Tokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])
+TOKENIZER = TrainedTokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])
 ENCODED = encode(PAIRS, TOKENIZER, longest=60)
 MODEL = TransformerConfig(
     vocab=TOKENIZER.vocab, width=16, heads=2, encoder_layers=1, decoder_layers=1, hidden=32, context=60, dropout=0.0

@@ -9,14 +9,14 @@ from heedful.blocks.losses import Loss
 from heedful.data.embedded import NumberWords
 from heedful.data.formats.sources import Pair
 from heedful.data.pairs.batches import Batches, Encoded, PairBatch, Ragged, encode, plan, rounded
-from heedful.data.tokenizers.tokenizer import Bpe, Tokenizer
+from heedful.data.tokenizers.tokenizer import Bpe, TrainedTokenizer
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.seq2seq.config import AttentionConfig, RecurrentEncoder, Seq2SeqConfig
 from heedful.tasks.translation.predictor import reinforced_translation_loss, translation_loss
 
 PAIRS = list(dict.fromkeys(NumberWords(train=1500, valid=10, test=10).pairs("train")))
-TOKENIZER = Tokenizer.train(Bpe(vocab=300), [text for pair in PAIRS for text in pair])
+TOKENIZER = TrainedTokenizer.train(Bpe(vocab=300), [text for pair in PAIRS for text in pair])
 ENCODED = encode(PAIRS, TOKENIZER, longest=512)
 
 

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heedful.data.tokenizers import base
 from heedful.data.tokenizers import byte_pairs as bytepairs
 from heedful.data.tokenizers.byte_pairs import END, BytePair, BytePairFiles, BytePairs, cut, pairs_of
 from heedful.data.tokenizers.tokenizer import byte_letters
@@ -362,7 +363,7 @@ def test_a_file_that_is_no_text_or_too_large_is_not_read(tmp_path: Path, monkeyp
     with pytest.raises(UserError, match=r"tokenizer.json:byte 1: ") as error:
         BytePairs.load(file)
     assert "not UTF-8" in str(error.value)
-    monkeypatch.setattr(bytepairs, "LARGEST", 100)
+    monkeypatch.setattr(base, "LARGEST", 100)
     file.write_text(TRAINED.json)
     with pytest.raises(UserError) as error:
         BytePairs.load(file)

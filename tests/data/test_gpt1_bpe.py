@@ -14,8 +14,8 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from heedful.data.tokenizers import byte_pairs as bytepairs
+from heedful.data.tokenizers.base import clean
 from heedful.data.tokenizers.gpt1_bpe import WordEndFiles, WordEnds
-from heedful.data.tokenizers.tokenizer import clean
 from heedful.errors import UserError
 
 TEXTS = [pydoc_data.topics.topics[topic] for topic in sorted(pydoc_data.topics.topics)[:30]]

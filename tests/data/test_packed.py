@@ -23,14 +23,14 @@ from heedful.data.pairs.batches import (
     packed_rooms,
     plan_packed,
 )
-from heedful.data.tokenizers.tokenizer import Tokenizer, WordPiece
+from heedful.data.tokenizers.tokenizer import TrainedTokenizer, WordPiece
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.transformer.config import TransformerConfig
 from heedful.tasks.translation.predictor import translation_loss
 
 PAIRS = NumberWords(train=200, valid=1, test=1).pairs("train")[:200]
-TOKENIZER = Tokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])
+TOKENIZER = TrainedTokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])
 ENCODED = encode(PAIRS, TOKENIZER, longest=80)
 
 
@@ -88,14 +88,14 @@ def test_a_batch_holds_its_pairs_end_to_end() -> None:
     batch = ENCODED.pack(np.array([7, 2]), (200, 250))
     assert batch.source.shape == (1, 200)
     assert batch.target.shape == batch.labels.shape == (1, 250)
-    source = [[*TOKENIZER.encode(PAIRS[row].source).ids, Tokenizer.eos] for row in (7, 2)]
+    source = [[*TOKENIZER.encode(PAIRS[row].source).ids, TrainedTokenizer.eos] for row in (7, 2)]
     target = [TOKENIZER.encode(PAIRS[row].target).ids for row in (7, 2)]
-    given = [token for ids in target for token in (Tokenizer.bos, *ids)]
-    wanted = [token for ids in target for token in (*ids, Tokenizer.eos)]
+    given = [token for ids in target for token in (TrainedTokenizer.bos, *ids)]
+    wanted = [token for ids in target for token in (*ids, TrainedTokenizer.eos)]
     flat = [token for ids in source for token in ids]
-    assert batch.source[0].tolist() == flat + [Tokenizer.pad] * (200 - len(flat))
-    assert batch.target[0].tolist() == given + [Tokenizer.pad] * (250 - len(given))
-    assert batch.labels[0].tolist() == wanted + [Tokenizer.pad] * (250 - len(wanted))
+    assert batch.source[0].tolist() == flat + [TrainedTokenizer.pad] * (200 - len(flat))
+    assert batch.target[0].tolist() == given + [TrainedTokenizer.pad] * (250 - len(given))
+    assert batch.labels[0].tolist() == wanted + [TrainedTokenizer.pad] * (250 - len(wanted))
     rest = most_packed(250) - 2
     assert batch.source_lengths.tolist() == [len(ids) for ids in source] + [0] * rest
     assert batch.target_lengths.tolist() == [len(ids) + 1 for ids in target] + [0] * rest

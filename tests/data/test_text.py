@@ -13,12 +13,12 @@ import torch
 from heedful.data.text.files import Text, TextFiles
 from heedful.data.text.windows import TextBatches, encode_text
 from heedful.data.tokenizers.lm_tokenization import script_of
-from heedful.data.tokenizers.tokenizer import Bpe, Characters, Tokenizer, WholeWords
+from heedful.data.tokenizers.tokenizer import Bpe, Characters, TrainedTokenizer, WholeWords
 from heedful.data.workers import Place, feed
 from heedful.errors import UserError
 
 LINES = ["To be, or not to be:", "", "  that is the question", "Whether 'tis nobler", "in the mind to suffer"] * 7
-LETTERS = Tokenizer.train(Characters(vocab=60), LINES)
+LETTERS = TrainedTokenizer.train(Characters(vocab=60), LINES)
 
 
 def files(folder: Path, **texts: str) -> TextFiles:
@@ -66,7 +66,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
 # ------------------------------------------------------------------ ids
 @pytest.mark.parametrize("config", [Characters(vocab=60), Bpe(vocab=300)])
 def test_ids_of_a_text_read_back_as_the_text(config: Characters | Bpe) -> None:
-    tokenizer = Tokenizer.train(config, LINES)
+    tokenizer = TrainedTokenizer.train(config, LINES)
     script = script_of(tokenizer)
     for text in ("\n".join(LINES), "a\n", "\n\n", "", "to <eos> be"):
         known = text.replace("<eos>", "eos") if isinstance(config, Characters) else text
@@ -78,10 +78,10 @@ def test_ids_of_a_text_read_back_as_the_text(config: Characters | Bpe) -> None:
 
 
 def test_lines_of_words_end_with_a_token_each() -> None:
-    tokenizer = Tokenizer.train(WholeWords(vocab=9), LINES)
+    tokenizer = TrainedTokenizer.train(WholeWords(vocab=9), LINES)
     encoded = encode_text(Text(LINES), tokenizer, 8)
     assert len(encoded) == sum(len(line.split()) + 1 for line in LINES)
-    assert int((encoded.ids == Tokenizer.eos).sum()) == len(LINES) + 1  # one more stands before the first
+    assert int((encoded.ids == TrainedTokenizer.eos).sum()) == len(LINES) + 1  # one more stands before the first
     assert 0 < encoded.unknown < len(encoded)
 
 
@@ -110,7 +110,7 @@ def test_every_token_is_predicted_once_an_epoch_from_those_before_it(context: in
             for row, length, window in zip(batch.ids, batch.lengths.tolist(), batch.indices.tolist(), strict=True):
                 start = starts[window]
                 assert row[:length].tolist() == encoded.ids[start : start + length].tolist()
-                assert (row[length:] == Tokenizer.pad).all()
+                assert (row[length:] == TrainedTokenizer.pad).all()
                 times[start : start + length - 1] += 1
         assert (times == 1).all()
     # Windows are cut elsewhere each time, unless every batch is full of full ones, or one window holds all.
@@ -142,7 +142,7 @@ def test_parts_of_a_batch_make_up_the_batch_and_may_be_empty() -> None:
         whole.indices.tolist()
     )
     assert parts[5].tokens == 0
-    assert (parts[5].ids[:, 1:] == Tokenizer.pad).all()
+    assert (parts[5].ids[:, 1:] == TrainedTokenizer.pad).all()
 
 
 def test_workers_bring_the_same_windows() -> None:

@@ -25,13 +25,13 @@ from heedful.data.text.token_text import TokenizedText
 from heedful.data.text.windows import EncodedText, TextBatches, encode_text
 from heedful.data.tokenizers.byte_pairs import BytePair, BytePairs
 from heedful.data.tokenizers.lm_tokenization import Bytes, LanguageTokenizer, Lines
-from heedful.data.tokenizers.tokenizer import Characters, Tokenizer
+from heedful.data.tokenizers.tokenizer import Characters, TrainedTokenizer
 from heedful.errors import UserError
 from patience import until
 
 DOCUMENTS = [[f"document {number} !", "", *["some words, and more"] * (number % 7)] for number in range(60)]
 PAIRS = BytePairs.train(BytePair(vocab=300), ["\n".join(document) for document in DOCUMENTS])
-LETTERS = Tokenizer.train(Characters(vocab=60), ["some words, and more dcut 01234", "!"])
+LETTERS = TrainedTokenizer.train(Characters(vocab=60), ["some words, and more dcut 01234", "!"])
 PLAN = {"tokenizer": "pairs"}
 
 

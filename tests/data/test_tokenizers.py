@@ -12,17 +12,16 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heedful.data.tokenizers.base import Encoding, several
 from heedful.data.tokenizers.tokenizer import (
     Bpe,
     Characters,
-    Encoding,
-    Tokenizer,
     TokenizerConfig,
+    TrainedTokenizer,
     Unigram,
     WholeWords,
     WordPiece,
     byte_letters,
-    several,
 )
 from heedful.errors import UserError
 
@@ -42,7 +41,7 @@ KINDS: dict[str, TokenizerConfig] = {
     "words": WholeWords(vocab=600),
     "words-lower": WholeWords(vocab=600, lowercase=True),
 }
-TRAINED = {name: Tokenizer.train(config, TEXTS) for name, config in KINDS.items()}
+TRAINED = {name: TrainedTokenizer.train(config, TEXTS) for name, config in KINDS.items()}
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -69,7 +68,7 @@ def odd_strings(count: int) -> list[str]:
     return strings
 
 
-def sound(tokenizer: Tokenizer, text: str, encoding: Encoding) -> bool:
+def sound(tokenizer: TrainedTokenizer, text: str, encoding: Encoding) -> bool:
     ends = [0, *(end for _, end in encoding.offsets)]
     return (
         all(len(SPECIAL_IDS) <= number < tokenizer.vocab or number == tokenizer.unk for number in encoding.ids)
@@ -80,7 +79,7 @@ def sound(tokenizer: Tokenizer, text: str, encoding: Encoding) -> bool:
     )
 
 
-SPECIAL_IDS = (Tokenizer.pad, Tokenizer.unk, Tokenizer.bos, Tokenizer.eos)
+SPECIAL_IDS = (TrainedTokenizer.pad, TrainedTokenizer.unk, TrainedTokenizer.bos, TrainedTokenizer.eos)
 
 
 @kinds
@@ -178,7 +177,7 @@ def test_long_lines_are_quick(kind: str, text: str) -> None:
 def test_saved_is_loaded(kind: str, tmp_path: Path) -> None:
     tokenizer = TRAINED[kind]
     tokenizer.save(tmp_path / "tokenizer.json")
-    loaded = Tokenizer.load(tmp_path / "tokenizer.json")
+    loaded = TrainedTokenizer.load(tmp_path / "tokenizer.json")
     assert [path.name for path in tmp_path.iterdir()] == ["tokenizer.json"]
     assert loaded.sha256 == tokenizer.sha256
     assert loaded.vocab == tokenizer.vocab
@@ -202,20 +201,20 @@ def test_training_is_the_same_in_every_process() -> None:
 @pytest.mark.parametrize("texts", [[], [""], [" ", "\n"]])
 def test_nothing_to_train_on(texts: list[str]) -> None:
     with pytest.raises(UserError, match="no text"):
-        Tokenizer.train(Bpe(), texts)
+        TrainedTokenizer.train(Bpe(), texts)
 
 
 @pytest.mark.parametrize("config", [Bpe(vocab=260), WordPiece(vocab=32), Unigram(vocab=32)])
 def test_tiny_corpus(config: TokenizerConfig) -> None:
-    tokenizer = Tokenizer.train(config, ["ab ab", "\ud800"])
+    tokenizer = TrainedTokenizer.train(config, ["ab ab", "\ud800"])
     assert tokenizer.vocab <= config.vocab
     assert sound(tokenizer, "ab zz", tokenizer.encode("ab zz"))
 
 
 def test_too_many_letters_for_the_vocabulary() -> None:
     with pytest.raises(UserError, match=r"tokenizer\.vocab"):
-        Tokenizer.train(Unigram(vocab=40), ["".join(map(chr, range(0x400, 0x480)))])
-    letters = Tokenizer.train(WordPiece(vocab=40), ["".join(map(chr, range(0x400, 0x480)))])
+        TrainedTokenizer.train(Unigram(vocab=40), ["".join(map(chr, range(0x400, 0x480)))])
+    letters = TrainedTokenizer.train(WordPiece(vocab=40), ["".join(map(chr, range(0x400, 0x480)))])
     assert letters.vocab <= 40
 
 
@@ -256,18 +255,18 @@ def test_damaged_files_are_named(name: str, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text(DAMAGED[name])
     with pytest.raises(UserError, match=r"tokenizer\.json.*damaged"):
-        Tokenizer.load(path)
+        TrainedTokenizer.load(path)
 
 
 def test_unreadable_files_are_named(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     with pytest.raises(UserError, match=r"tokenizer\.json: .*No such file"):
-        Tokenizer.load(path)
+        TrainedTokenizer.load(path)
     with pytest.raises(UserError, match="it is a folder"):
-        Tokenizer.load(tmp_path)
+        TrainedTokenizer.load(tmp_path)
     path.write_bytes(b"{\xff")
     with pytest.raises(UserError, match=r"tokenizer\.json:byte 1"):
-        Tokenizer.load(path)
+        TrainedTokenizer.load(path)
 
 
 def test_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,7 +296,7 @@ def test_scrambled_files_load_sound_or_are_refused(kind: str) -> None:
             place = rng.randrange(len(data))
             data[place : place + rng.randrange(3)] = rng.choice(scraps)
         try:
-            tokenizer = Tokenizer("".join(data), "tokenizer.json")
+            tokenizer = TrainedTokenizer("".join(data), "tokenizer.json")
         except UserError as error:
             refused += 1
             misplaced += "tokenizer.json" not in str(error.where)
@@ -309,11 +308,11 @@ def test_scrambled_files_load_sound_or_are_refused(kind: str) -> None:
 
 def test_characters_and_words_known_are_the_commonest() -> None:
     texts = ["b a n a n a", "band a", "<unk> <eos> B"]
-    letters = Tokenizer.train(Characters(vocab=7), texts)
+    letters = TrainedTokenizer.train(Characters(vocab=7), texts)
     assert letters.pieces(range(letters.vocab))[4:] == [" ", "a", "n"]
     assert letters.pieces(letters.encode("an <x>").ids) == ["a", "n", " ", "<unk>", "<unk>", "<unk>"]
     assert letters.decode(letters.encode("nana an").ids) == "nana an"
-    words = Tokenizer.train(WholeWords(vocab=7, lowercase=True), texts)
+    words = TrainedTokenizer.train(WholeWords(vocab=7, lowercase=True), texts)
     assert words.pieces(range(words.vocab))[4:] == ["a", "b", "n"]
     assert words.encode("A b <pad> <unk> <eos> band").ids == [4, 5, 1, 1, 1, 1]
     assert words.decode(words.encode("n  A").ids) == "n a"

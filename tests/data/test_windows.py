@@ -15,7 +15,7 @@ from heedful.data.text.text_stream import PASSAGE, encode_passages, passages, sh
 from heedful.data.text.windows import EncodedText, TextBatches, encode_text
 from heedful.data.tokenizers.byte_pairs import BytePair, BytePairs
 from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer, Lines, open_tokenizer, script_of
-from heedful.data.tokenizers.tokenizer import Bpe, Characters, Tokenizer, WholeWords
+from heedful.data.tokenizers.tokenizer import Bpe, Characters, TrainedTokenizer, WholeWords
 from heedful.data.workers import Place, feed
 from heedful.errors import UserError
 
@@ -26,7 +26,7 @@ DOCUMENTS = [
     ["漢字 \ud800 é", "x"],
 ]
 TEXT = gathered(iter(DOCUMENTS))
-LETTERS = Tokenizer.train(Characters(vocab=60), TEXT.lines[:-2])
+LETTERS = TrainedTokenizer.train(Characters(vocab=60), TEXT.lines[:-2])
 PAIRS = BytePairs.train(BytePair(vocab=300), ["\n".join(document) for document in DOCUMENTS])
 TOKENIZERS: list[LanguageTokenizer] = [LETTERS, PAIRS]
 
@@ -103,7 +103,7 @@ def test_each_document_stands_after_the_token_that_texts_begin_with(tokenizer: L
 
 
 def test_a_script_opens_either_kind_of_tokenizer() -> None:
-    word = Tokenizer.train(WholeWords(vocab=20), ["<|endoftext|> is a word here"])
+    word = TrainedTokenizer.train(WholeWords(vocab=20), ["<|endoftext|> is a word here"])
     for tokenizer in (*TOKENIZERS, word):
         found = open_tokenizer(tokenizer.json, "tokenizer.json")
         assert type(found) is type(tokenizer)
@@ -115,7 +115,9 @@ def test_a_script_opens_either_kind_of_tokenizer() -> None:
     assert PAIRS.end not in script_of(PAIRS).unwritten
 
 
-@pytest.mark.parametrize("tokenizer", [*TOKENIZERS, Tokenizer.train(Bpe(vocab=300), TEXT.lines)], ids=["c", "b", "bpe"])
+@pytest.mark.parametrize(
+    "tokenizer", [*TOKENIZERS, TrainedTokenizer.train(Bpe(vocab=300), TEXT.lines)], ids=["c", "b", "bpe"]
+)
 def test_passages_and_shards_have_the_ids_of_the_whole(tokenizer: LanguageTokenizer) -> None:
     script, whole = script_of(tokenizer), encode_text(TEXT, tokenizer, 8)
     for most in (1, 10, 40, PASSAGE):

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer as Engine
 
-from heedful.data.tokenizers import wordpieces
+from heedful.data.tokenizers import base
+from heedful.data.tokenizers.base import cut_pair
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import NAMES, PieceFile, WordPieces, cut_pair, joined, pieces_of, read_vocab
+from heedful.data.tokenizers.wordpieces import NAMES, PieceFile, WordPieces, pieces_of, read_vocab
 from heedful.errors import UserError
 
 WEIGHTS = Path(os.environ.get("HEEDFUL_WEIGHTS", "../shared/weights"))
@@ -52,7 +53,7 @@ def test_ids_are_those_of_transformers_on_odd_texts(lower: bool, tmp_path: Path)
     for text, ids in zip(texts, ours.ids(texts), strict=True):
         assert ids == theirs(text, add_special_tokens=False)["input_ids"], repr(text)
     a, b = ours.ids(["a lazy fox", "the dog"])
-    ids, segments = joined(ours, a, b)
+    ids, segments = ours.pair(a, b)
     both = theirs("a lazy fox", "the dog", return_token_type_ids=True)
     assert (ids, segments) == (both["input_ids"], both["token_type_ids"])
     read = WordPieces.of(read_vocab(tmp_path / "vocab.txt"), lower, "vocab.txt")
@@ -79,8 +80,8 @@ def test_a_file_written_here_is_read_by_transformers_layout_included(tmp_path: P
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
     ours = TRAINED[True]
     a, b = ours.ids(["the quick fox", "a dog"])
-    assert theirs("the quick fox", "a dog")["input_ids"] == joined(ours, a, b)[0]
-    assert theirs("the quick fox")["input_ids"] == joined(ours, a)[0]
+    assert theirs("the quick fox", "a dog")["input_ids"] == ours.pair(a, b)[0]
+    assert theirs("the quick fox")["input_ids"] == ours.pair(a)[0]
 
 
 def test_special_tokens_are_ordinary_text_where_a_user_writes_them() -> None:
@@ -124,7 +125,7 @@ def test_a_pair_is_cut_as_tokenizers_cuts_it_and_the_longer_one_keeps_the_odd_to
     dog = TRAINED[True].ids(["d"])[0]
     for a, b in product(range(13), repeat=2):
         kept = engine.encode("d " * a, "d " * b).ids
-        assert joined(TRAINED[True], *cut_pair(dog * a, dog * b, room))[0] == kept, (a, b)
+        assert TRAINED[True].pair(*cut_pair(dog * a, dog * b, room))[0] == kept, (a, b)
 
 
 def test_an_odd_token_stays_with_the_longer_text_of_a_pair() -> None:
@@ -206,7 +207,7 @@ def test_a_bad_vocabulary_is_told_by_its_line(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wordpieces, "LARGEST", 100)
+    monkeypatch.setattr(base, "LARGEST", 100)
     (tmp_path / "tokenizer.json").write_text(TRAINED[True].json)
     with pytest.raises(UserError, match="over 100 bytes"):
         WordPieces.load(tmp_path / "tokenizer.json")

@@ -21,13 +21,13 @@ import torch
 from heedful.data import workers as feeding
 from heedful.data.embedded import NumberWords
 from heedful.data.pairs.batches import Batch, Batches, encode
-from heedful.data.tokenizers.tokenizer import Tokenizer, WordPiece
+from heedful.data.tokenizers.tokenizer import TrainedTokenizer, WordPiece
 from heedful.data.workers import Place, feed
 from heedful.errors import UserError
 from patience import LONG
 
 PAIRS = NumberWords(train=97, valid=1, test=1).pairs("train")[:97]
-TOKENIZER = Tokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])
+TOKENIZER = TrainedTokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])
 ENCODED = encode(PAIRS, TOKENIZER, longest=60)
 
 

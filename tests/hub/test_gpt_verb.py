@@ -16,7 +16,7 @@ from test_verb import broken, convert
 
 import heedful
 from heedful import load_recipe, train
-from heedful.data.tokenizers.tokenizer import Characters, Tokenizer
+from heedful.data.tokenizers.tokenizer import Characters, TrainedTokenizer
 from heedful.errors import UserError
 from heedful.hub.causal import pretrained_causal
 from heedful.hub.causal_configs import causal, config_in
@@ -76,7 +76,7 @@ def test_a_model_of_ours_with_a_tokenizer_of_ours_is_written_without_it(
 ) -> None:
     found = pretrained_causal(gpt_folder(made_gpt(), tmp_path / "theirs"))
     settings = json.dumps({"task": "language_model", "model": found.config.model_dump(), "decode": {}})
-    tokenizer = Tokenizer.train(Characters(), ["the child came home"])
+    tokenizer = TrainedTokenizer.train(Characters(), ["the child came home"])
     write_model(tmp_path / "ours", settings, found.tensors, tokenizer.json, {})
     assert convert(monkeypatch, tmp_path / "ours", tmp_path / "hf") == 0
     assert "its tokenizer is one of Heedful's own" in capsys.readouterr().err

@@ -13,7 +13,8 @@ import transformers
 from tokenizers import Tokenizer as Engine
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
-from heedful.data.tokenizers.wordpieces import NAMES, cut_pair, joined
+from heedful.data.tokenizers.base import cut_pair
+from heedful.data.tokenizers.wordpieces import NAMES
 from heedful.errors import UserError
 from heedful.hub.vocabularies import Vocabulary, tokenizer_files, tokenizer_in
 
@@ -133,16 +134,16 @@ def same(found: Vocabulary, folder: Path) -> None:
     )
     assert all(number in (None, own) for number, own in roles)
     for text, ids in zip(TEXTS, ours.ids(TEXTS), strict=True):
-        assert joined(ours, ids)[0] == theirs(text)["input_ids"], (text, theirs.convert_ids_to_tokens(ids))
-        assert joined(ours, ids, ours.ids([TEXTS[0]])[0]) == tuple(
+        assert ours.pair(ids)[0] == theirs(text)["input_ids"], (text, theirs.convert_ids_to_tokens(ids))
+        assert ours.pair(ids, ours.ids([TEXTS[0]])[0]) == tuple(
             theirs(text, TEXTS[0], return_token_type_ids=True)[part] for part in ("input_ids", "token_type_ids")
         )
     if found.longest is not None:
-        cut = joined(ours, ours.ids(["abc " * 9])[0][: found.longest - 2])[0]
+        cut = ours.pair(ours.ids(["abc " * 9])[0][: found.longest - 2])[0]
         assert cut == theirs("abc " * 9, truncation=True)["input_ids"]
         a, b = ours.ids(["abc " * 9, "abc " * 8 + "b"])
         assert (
-            joined(ours, *cut_pair(a, b, found.longest - 3))[0]
+            ours.pair(*cut_pair(a, b, found.longest - 3))[0]
             == (theirs("abc " * 9, "abc " * 8 + "b", truncation=True)["input_ids"])
         )
     else:

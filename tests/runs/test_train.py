@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from heedful.data.tokenizers.tokenizer import Tokenizer, WordPiece
+from heedful.data.tokenizers.tokenizer import TrainedTokenizer, WordPiece
 from heedful.errors import UserError
 from heedful.files import writing as files
 from heedful.models import build
@@ -420,7 +420,7 @@ def test_other_data_or_another_tokenizer_is_refused(tmp_path: Path) -> None:
     assert error.value.where == "the training data"
     (tmp_path / "train.en").write_text(text)
 
-    (run / "tokenizer.json").write_text(Tokenizer.train(WordPiece(vocab=32), ["eins two"]).json)
+    (run / "tokenizer.json").write_text(TrainedTokenizer.train(WordPiece(vocab=32), ["eins two"]).json)
     with pytest.raises(UserError, match="not what the run began with") as error:
         list(train(files_of, run))
     assert error.value.where == str(run / "tokenizer.json")

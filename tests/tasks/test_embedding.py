@@ -16,7 +16,7 @@ from torch import Tensor
 
 import heedful
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import WordPieces, joined
+from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.bert.config import BertConfig
@@ -43,7 +43,7 @@ def reader(**settings: object) -> Reader:
 @torch.no_grad()
 def alone(one: Reader, text: str) -> list[Tensor]:
     """The layers (T, D) of one text, read alone."""
-    ids, _ = joined(TOKENIZER, TOKENIZER.ids([text])[0])
+    ids, _ = TOKENIZER.pair(TOKENIZER.ids([text])[0])
     return [layer[0] for layer in one.model.layers(torch.tensor([ids]))]
 
 
@@ -220,7 +220,7 @@ def test_mistakes_with_gaps_are_told() -> None:
 def test_mask_is_plain_text_elsewhere_and_pairs_have_segments() -> None:
     one = reader()
     assert TOKENIZER.mask not in one.encoded(["the [MASK] sat"]).rows[0]
-    ids, segments = joined(TOKENIZER, *TOKENIZER.ids(["the cat", "it sat"]))
+    ids, segments = TOKENIZER.pair(*TOKENIZER.ids(["the cat", "it sat"]))
     right = one.model.follows(one.model(torch.tensor([ids]), torch.tensor([segments]))[:, 0]).softmax(-1)
     assert one.follows("the cat", "it sat") == pytest.approx(float(right[0, 0]), rel=1e-5)
     with pytest.warns(UserWarning, match="1 text is longer"):

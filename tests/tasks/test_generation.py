@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from heedful.data.tokenizers.byte_pairs import BytePair, BytePairs
-from heedful.data.tokenizers.tokenizer import Bpe, Characters, Tokenizer, WholeWords, WordPiece
+from heedful.data.tokenizers.tokenizer import Bpe, Characters, TrainedTokenizer, WholeWords, WordPiece
 from heedful.decode.rules import Written
 from heedful.decode.search import drain
 from heedful.errors import UserError
@@ -23,7 +23,7 @@ from tolerance import close, near
 CPU = torch.device("cpu")
 LINES = ["a rose is a rose", "", "is a rose, is a rose", "  naïve 日本 🙂 café don't", "I do not know"] * 4
 PAIRS = BytePairs.train(BytePair(vocab=290), ["\n".join(LINES)])
-LETTERS = Tokenizer.train(Characters(vocab=60), LINES)
+LETTERS = TrainedTokenizer.train(Characters(vocab=60), LINES)
 POSITIONS = ("learned", "none", "sinusoid", "sinusoid_halves", "rotary", "alibi")
 PROMPTS = ["", "a rose", "is a rose, is a rose is a rose, a rose is\na rose", "naïve 日", "x", "a rose is a rose is a"]
 MANNERS: dict[str, dict[str, Any]] = {
@@ -151,7 +151,11 @@ def test_beams_that_do_not_fit_are_refused_with_advice() -> None:
 # ------------------------------------------------------------------ piece by piece
 @pytest.mark.parametrize(
     "tokenizer",
-    [PAIRS, LETTERS, *(Tokenizer.train(c, LINES) for c in (WordPiece(vocab=90), WholeWords(vocab=30), Bpe(vocab=275)))],
+    [
+        PAIRS,
+        LETTERS,
+        *(TrainedTokenizer.train(c, LINES) for c in (WordPiece(vocab=90), WholeWords(vocab=30), Bpe(vocab=275))),
+    ],
     ids=["pairs", "characters", "word pieces", "words", "bpe"],
 )
 def test_what_flows_is_what_is_written_at_once(tokenizer: Any) -> None:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from heedful.data.text.files import Text
 from heedful.data.text.windows import TextBatches, encode_text
-from heedful.data.tokenizers.tokenizer import Bpe, Characters, Tokenizer, WholeWords, WordPiece
+from heedful.data.tokenizers.tokenizer import Bpe, Characters, TrainedTokenizer, WholeWords, WordPiece
 from heedful.models import build
 from heedful.models.elmo.config import ElmoConfig
 from heedful.models.gpt.config import GptConfig
@@ -30,7 +30,7 @@ from tolerance import close, near
 
 CPU = torch.device("cpu")
 LINES = ["a rose is a rose", "", "is a rose, is a rose", "  as a nose is a nose"] * 5
-LETTERS = Tokenizer.train(Characters(vocab=40), LINES)
+LETTERS = TrainedTokenizer.train(Characters(vocab=40), LINES)
 TEXT = encode_text(Text(LINES), LETTERS, 8)
 
 
@@ -141,7 +141,7 @@ def test_windows_do_not_see_what_came_before_them() -> None:
 
 def test_bits_a_character_are_the_loss_of_all_tokens_over_all_characters() -> None:
     assert bits_per_character(math.log(2), TEXT) == pytest.approx(1.0)  # a token a character
-    words = encode_text(Text(LINES), Tokenizer.train(WholeWords(vocab=50), LINES), 8)
+    words = encode_text(Text(LINES), TrainedTokenizer.train(WholeWords(vocab=50), LINES), 8)
     assert bits_per_character(3.0, words) == pytest.approx(3.0 * len(words) / math.log(2) / TEXT.amounts.characters)
 
 
@@ -159,14 +159,14 @@ def test_perplexity_is_that_of_the_whole_text(writer: Writer) -> None:
 def test_greedy_writing_is_the_likeliest_token_each_time(writer: Writer) -> None:
     prompt = "a rose\nis"
     (found,) = writer.generate([prompt], length=10, temperature=0)
-    ids = [Tokenizer.eos, *(number for line in LETTERS.ids(["a rose"]) for number in line), Tokenizer.eos]
+    ids = [TrainedTokenizer.eos, *(number for line in LETTERS.ids(["a rose"]) for number in line), TrainedTokenizer.eos]
     ids += LETTERS.ids(["is"])[0]
     log = 0.0
     for token in found.ids:
         logits, _ = writer.model(torch.tensor([ids]), writer.model.start(1, CPU))
         logs = logits[0, -1].log_softmax(-1)
         allowed = logs.clone()
-        allowed[[Tokenizer.pad, Tokenizer.unk, Tokenizer.bos]] = -math.inf
+        allowed[[TrainedTokenizer.pad, TrainedTokenizer.unk, TrainedTokenizer.bos]] = -math.inf
         assert int(allowed.argmax()) == token
         log += float(logs[token])
         ids.append(token)
@@ -178,7 +178,7 @@ def test_greedy_writing_is_the_likeliest_token_each_time(writer: Writer) -> None
 def test_what_is_written_goes_on_over_the_ends_of_lines(writer: Writer) -> None:
     found = writer.generate([""], length=200, seed=1)[0]
     assert len(found.ids) == 200
-    assert found.added.count("\n") == found.ids.count(Tokenizer.eos) > 3
+    assert found.added.count("\n") == found.ids.count(TrainedTokenizer.eos) > 3
     assert set(found.added) <= set("".join(LINES) + "\n")
 
 
@@ -219,7 +219,7 @@ def test_its_settings_are_its_defaults(writer: Writer) -> None:
 
 @pytest.mark.parametrize("config", [WordPiece(vocab=60), WholeWords(vocab=20), Bpe(vocab=270), Characters(vocab=9)])
 def test_any_prompt_is_kept_as_it_is_and_any_tokenizer_goes_on_with_it(config: Any) -> None:
-    tokenizer = Tokenizer.train(config, LINES)
+    tokenizer = TrainedTokenizer.train(config, LINES)
     model = Writer(ahead(vocab=tokenizer.vocab), tokenizer, CPU, length=6)
     for prompt in ("", "a ro", "\n\n", "Ω é <eos> \ud800", "  a  rose "):
         (found,) = model.generate([prompt])
@@ -231,12 +231,12 @@ def test_any_prompt_is_kept_as_it_is_and_any_tokenizer_goes_on_with_it(config: A
     ("config", "between"), [(WholeWords(vocab=20), " "), (WordPiece(vocab=60), " "), (Characters(vocab=40), "")]
 )
 def test_what_follows_an_unknown_word_joins_on_to_it_as_to_any_other(config: Any, between: str) -> None:
-    tokenizer = Tokenizer.train(config, LINES)
+    tokenizer = TrainedTokenizer.train(config, LINES)
     writer = Writer(ahead(vocab=tokenizer.vocab), tokenizer, CPU)
     (word,) = tokenizer.ids(["a"])[0]
     for prompt in ("ΩΩ", "a ΩΩ", "a rose\nΩΩ", "ΩΩ ΩΩ"):
         before = writer.script.text_ids(prompt)
-        assert before[-1] == Tokenizer.unk
+        assert before[-1] == TrainedTokenizer.unk
         assert writer._added(before, [word]) == f"{between}a"
     assert writer._added(writer.script.text_ids("ΩΩ\n"), [word]) == "a"
 
@@ -249,7 +249,7 @@ def test_layers_are_those_of_the_tokens_between_two_line_ends_whatever_stands_be
     for text, found in zip(texts, together, strict=True):
         assert found.shape == (3, len(text), 24)
         close(found, reader.layers([text])[0], slack=16)
-    ids = torch.tensor([[Tokenizer.eos, *LETTERS.ids(["is"])[0], Tokenizer.eos]])
+    ids = torch.tensor([[TrainedTokenizer.eos, *LETTERS.ids(["is"])[0], TrainedTokenizer.eos]])
     close(together[1], reader.model.layers(ids)[0, :, 1:-1], slack=16)
     assert reader.layers([]) == []
     assert reader.layers([""])[0].shape == (3, 0, 24)

@@ -14,7 +14,7 @@ from heedful.data.text.files import Text, gathered
 from heedful.data.text.windows import EncodedText, TextBatches, encode_text
 from heedful.data.tokenizers.byte_pairs import BytePair, BytePairs
 from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer
-from heedful.data.tokenizers.tokenizer import Characters, Tokenizer
+from heedful.data.tokenizers.tokenizer import Characters, TrainedTokenizer
 from heedful.models import build
 from heedful.models.gpt.config import GptConfig
 from heedful.tasks.language_model.perplexity import (
@@ -31,7 +31,7 @@ CPU = torch.device("cpu")
 DOCUMENTS = [["a rose is a rose!", "", "is a rose"], ["!"], ["as a nose is a nose"] * 4, ["über", "a"]]
 TEXT = gathered(iter(DOCUMENTS))
 PAIRS = BytePairs.train(BytePair(vocab=280), TEXT.lines)
-LETTERS = Tokenizer.train(Characters(vocab=40), TEXT.lines)
+LETTERS = TrainedTokenizer.train(Characters(vocab=40), TEXT.lines)
 TOKENIZERS: list[LanguageTokenizer] = [PAIRS, LETTERS]
 
 

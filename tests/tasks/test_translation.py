@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from heedful.blocks.losses import cross_entropy
 from heedful.data.embedded import NumberWords
 from heedful.data.pairs.batches import Batches, encode
-from heedful.data.tokenizers.tokenizer import Tokenizer, WordPiece
+from heedful.data.tokenizers.tokenizer import TrainedTokenizer, WordPiece
 from heedful.decode.search import drain
 from heedful.errors import UserError
 from heedful.models import build
@@ -46,7 +46,7 @@ ODD = [
 def translator() -> Translator:
     """A model of a second: far from good, but sure enough of itself to tell hypotheses apart."""
     torch.manual_seed(0)
-    tokenizer = Tokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])
+    tokenizer = TrainedTokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])
     config = TransformerConfig(
         vocab=tokenizer.vocab, width=24, heads=2, encoder_layers=1, decoder_layers=2, hidden=48, context=CONTEXT,
         dropout=0.0, norm="pre",
@@ -133,15 +133,15 @@ def test_scores_fall_and_are_the_models_own(translator: Translator) -> None:
     for text, found in zip(TEXTS[:8], best, strict=True):
         assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
         assert len({tuple(one.ids) for one in found}) == 4
-        source = torch.tensor([[*translator.tokenizer.ids([text])[0], Tokenizer.eos]])
+        source = torch.tensor([[*translator.tokenizer.ids([text])[0], TrainedTokenizer.eos]])
         for one in found:
-            given = torch.tensor([[Tokenizer.bos, *one.ids[:-1]]])
+            given = torch.tensor([[TrainedTokenizer.bos, *one.ids[:-1]]])
             with torch.inference_mode():
                 logs = translator.model(given, translator.model.start(source))[0].log_softmax(-1)[0]
             assert one.log_probability == near(float(logs.gather(1, torch.tensor(one.ids)[:, None]).sum()), 1024)
-            assert one.complete == (one.ids[-1] == Tokenizer.eos)
+            assert one.complete == (one.ids[-1] == TrainedTokenizer.eos)
             assert one.text == translator.tokenizer.decode(one.ids)
-            assert not {Tokenizer.pad, Tokenizer.unk, Tokenizer.bos} & set(one.ids)
+            assert not {TrainedTokenizer.pad, TrainedTokenizer.unk, TrainedTokenizer.bos} & set(one.ids)
 
 
 @pytest.mark.claim("E5")
@@ -248,7 +248,7 @@ def test_alignments_are_rows_of_probabilities_over_the_source(translator: Transl
         found = translator.align(text, best)
         assert found.weights.shape == (len(found.target), len(found.source))
         assert found.target == translator.tokenizer.pieces(best.ids)
-        assert found.source == translator.tokenizer.pieces([*translator.tokenizer.ids([text])[0], Tokenizer.eos])
+        assert found.source == translator.tokenizer.pieces([*translator.tokenizer.ids([text])[0], TrainedTokenizer.eos])
         close(found.weights.sum(1), torch.ones(len(found.target)))
         assert float(found.weights.min()) >= 0
         assert found.layer in (1, 2)
@@ -275,7 +275,7 @@ def test_looking_leaves_the_translator_as_it_was(translator: Translator) -> None
     assert not translator.model.training
 
 
-def recurrent(tokenizer: Tokenizer, attention: AttentionConfig | None) -> Translator:
+def recurrent(tokenizer: TrainedTokenizer, attention: AttentionConfig | None) -> Translator:
     torch.manual_seed(0)
     config = Seq2SeqConfig(
         vocab=tokenizer.vocab, width=8, encoder=RecurrentEncoder(hidden=8), hidden=8, attention=attention,
@@ -324,7 +324,7 @@ def test_a_search_goes_on_from_the_tokens_that_are_given(translator: Translator)
         (found,) = translator._read(drain(translator.steps(TEXTS[0], 3, 2, 0.5, limit, begins)))
         for one in found[: 1 if limit == 2 else 2]:
             assert one.ids[:2] == begins and len(one.ids) <= (limit or translator.room(TEXTS[0]))
-            given = torch.tensor([[Tokenizer.bos, *one.ids[:-1]]])
+            given = torch.tensor([[TrainedTokenizer.bos, *one.ids[:-1]]])
             source = torch.tensor(translator._ids([TEXTS[0]]))
             logits, _ = translator.model(given, translator.model.start(source))
             log = float(logits[0].detach().log_softmax(-1).gather(1, torch.tensor(one.ids)[:, None]).sum())

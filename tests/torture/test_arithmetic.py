@@ -21,7 +21,7 @@ from heedful.blocks.losses import Loss
 from heedful.cli.display import facts
 from heedful.data.embedded import NumberWords
 from heedful.data.pairs.batches import Batch, Batches, encode
-from heedful.data.tokenizers.tokenizer import Tokenizer, WordPiece
+from heedful.data.tokenizers.tokenizer import TrainedTokenizer, WordPiece
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.transformer.config import TransformerConfig
@@ -41,7 +41,7 @@ from training.test_distributed import together
 
 CPU = torch.device("cpu")
 PAIRS = NumberWords(train=90, valid=1, test=1).pairs("train")[:101]
-TOKENIZER = Tokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])
+TOKENIZER = TrainedTokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])
 ENCODED = encode(PAIRS, TOKENIZER, longest=60)
 MODEL = TransformerConfig(
     vocab=TOKENIZER.vocab, width=16, heads=2, encoder_layers=1, decoder_layers=2, hidden=32, context=60, dropout=0.1

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from heedful.data.embedded import NumberWords
 from heedful.data.labelled.batches import LabelledBatches, encode_texts
 from heedful.data.pairs.batches import Batches, encode
-from heedful.data.tokenizers.tokenizer import Tokenizer, WordPiece
+from heedful.data.tokenizers.tokenizer import TrainedTokenizer, WordPiece
 from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.errors import UserError
 from heedful.models import build
@@ -50,7 +50,7 @@ from tolerance import near
 
 CPU = torch.device("cpu")
 PAIRS = NumberWords(train=101, valid=1, test=1).pairs("train")[:101]
-TOKENIZER = Tokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])
+TOKENIZER = TrainedTokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])
 ENCODED = encode(PAIRS, TOKENIZER, longest=60)
 WORDS = WordPieces.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])
 MODEL = TransformerConfig(

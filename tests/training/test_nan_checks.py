@@ -21,7 +21,7 @@ from heedful.blocks.losses import Loss
 from heedful.blocks.taps import watch
 from heedful.data.embedded import NumberWords
 from heedful.data.pairs.batches import Batch, Batches, Encoded, encode
-from heedful.data.tokenizers.tokenizer import Tokenizer, WordPiece
+from heedful.data.tokenizers.tokenizer import TrainedTokenizer, WordPiece
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.transformer.config import TransformerConfig
@@ -46,7 +46,7 @@ EVERY = tuple(range(MICRO))
 @cache
 def corpus() -> tuple[Encoded, TransformerConfig]:
     pairs = NumberWords(train=90, valid=1, test=1).pairs("train")[:90]
-    tokenizer = Tokenizer.train(WordPiece(vocab=90), [text for pair in pairs for text in pair])
+    tokenizer = TrainedTokenizer.train(WordPiece(vocab=90), [text for pair in pairs for text in pair])
     config = TransformerConfig(
         vocab=tokenizer.vocab, width=16, heads=2, encoder_layers=1, decoder_layers=2, hidden=32, context=60, dropout=0.2
     )

@@ -13,7 +13,7 @@ import torch
 from heedful.blocks.losses import Loss
 from heedful.data.embedded import NumberWords
 from heedful.data.pairs.batches import Batch, Batches, encode
-from heedful.data.tokenizers.tokenizer import Tokenizer, WordPiece
+from heedful.data.tokenizers.tokenizer import TrainedTokenizer, WordPiece
 from heedful.models import build
 from heedful.models.bert.config import BertConfig
 from heedful.models.bert.model import Bert
@@ -28,7 +28,7 @@ from heedful.training.step import GraphedStep, PlainStep
 
 CPU = torch.device("cpu")
 PAIRS = NumberWords(train=64, valid=1, test=1).pairs("train")[:64]
-TOKENIZER = Tokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])
+TOKENIZER = TrainedTokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])
 ENCODED = encode(PAIRS, TOKENIZER, longest=60)
 ROWS = np.argsort(ENCODED.lengths[:, 1], kind="stable")[:48]  # short targets first: parts differ much in tokens
 

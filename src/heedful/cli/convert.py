@@ -8,7 +8,7 @@ from typing import Literal
 
 import typer
 
-from heedful.data.tokenizers.tokenizer import Tokenizer
+from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.errors import UserError, printable, shown
 from heedful.files.reading import is_folder, require_folder
 from heedful.hub.causal import Causal, no_tokenizer, of_any_kind, whole_of
@@ -46,7 +46,7 @@ def convert_verb(source: Path, target: Path, to: Format | None, ledger: bool, fo
         write_own(target, found, source)
     elif kind == "hf":
         write(target, found)
-        if isinstance(found, Causal) and isinstance(found.tokenizer, Tokenizer):
+        if isinstance(found, Causal) and isinstance(found.tokenizer, TrainedTokenizer):
             typer.echo("note: its tokenizer is one of Heedful's own, which others cannot read: left out", err=True)
     else:
         typer.echo(f"outputs: {', '.join(write_onnx(target, encoder(found, source)))}", err=True)

@@ -21,7 +21,7 @@ from heedful.data.text.token_documents import TokenFiles, write_tokens
 from heedful.data.text.token_text import TokenizedText
 from heedful.data.tokenizers.byte_pairs import BytePair, BytePairFiles, pairs_of
 from heedful.data.tokenizers.lm_tokenization import Bytes, LanguageTokenizer
-from heedful.data.tokenizers.tokenizer import Tokenizer
+from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.data.tokenizers.wordpieces import pieces_of
 from heedful.errors import UserError
 from heedful.files.reading import exists
@@ -108,7 +108,7 @@ def learned(recipe: LanguageModelRecipe) -> LanguageTokenizer:
     typer.echo("reading the tokenizer" if isinstance(config, BytePairFiles) else "training the tokenizer", err=True)
     if isinstance(config, BytePair | BytePairFiles):
         return pairs_of(config, some(passage.text for passage in passages(data.running("train"), Bytes.cut)))
-    return Tokenizer.train(config, some(line for document in data.running("train") for line in document))
+    return TrainedTokenizer.train(config, some(line for document in data.running("train") for line in document))
 
 
 def some(texts: Iterable[str]) -> Iterator[str]:

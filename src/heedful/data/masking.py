@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.data.tokenizers.wordpieces import PREFIX, WordPieces
+from heedful.data.tokenizers.base import MaskTokenizer
 
 MASKED, SWAPPED = 0.8, 0.1  # shares of the hidden tokens: [MASK], another token; the rest stay as they are
 Ids = NDArray[np.int32]
@@ -33,10 +33,10 @@ class Marks:
     ordinary: Ids  # the tokens that are text
 
     @classmethod
-    def of(cls, tokenizer: WordPieces) -> Marks:
+    def of(cls, tokenizer: MaskTokenizer) -> Marks:
         """Those of a tokenizer."""
         special = np.isin(np.arange(tokenizer.vocab), list(tokenizer.special))  # (V,)
-        inner = np.array([piece.startswith(PREFIX) for piece in tokenizer.pieces(range(tokenizer.vocab))])  # (V,)
+        inner = np.array(tokenizer.inner)  # (V,)
         ordinary = np.flatnonzero(~special).astype(np.int32)
         return cls(tokenizer.pad, tokenizer.cls, tokenizer.sep, tokenizer.mask, special, inner, ordinary)
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from heedful.blocks.taps import taps, watch
 from heedful.config import Config
+from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.data.tokenizers.lm_tokenization import script_of
-from heedful.data.tokenizers.wordpieces import WordPieces, joined
 from heedful.errors import UserError
 from heedful.tasks.pretraining.predictor import MASK
 from heedful.tasks.translation.predictor import TooLongError
@@ -277,7 +277,7 @@ def both_ways(predictor: Any, row: list[int], segments: list[int]) -> Reading:
     return Reading({"text": tokens}, (Pass("text", "text", read),))
 
 
-def pair_ids(tokenizer: WordPieces, given: Given, room: int) -> tuple[list[int], list[int]]:
+def pair_ids(tokenizer: MaskTokenizer, given: Given, room: int) -> tuple[list[int], list[int]]:
     """The ids of one text or two, special tokens included, and the text that each is of."""
 
     def ids(text: str) -> list[int]:
@@ -287,7 +287,7 @@ def pair_ids(tokenizer: WordPieces, given: Given, room: int) -> tuple[list[int],
     parts = [ids(text) for text in (given.text, given.other) if text is not None]
     if sum(map(len, parts)) + len(parts) + 1 > room:
         raise too_long(sum(map(len, parts)) + len(parts) + 1, room)
-    return joined(tokenizer, *parts)
+    return tokenizer.pair(*parts)
 
 
 def read_recurrent(predictor: Any, given: Given) -> Reading:

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from heedful.data.tokenizers.base import LARGEST
 from heedful.data.tokenizers.byte_pairs import END, MERGES, VOCABS, BytePairs, plain_token
 from heedful.data.tokenizers.gpt1_bpe import WordEnds
 from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer, open_tokenizer
-from heedful.data.tokenizers.tokenizer import LARGEST
 from heedful.errors import UserError, shown
 from heedful.files.reading import is_folder, require_folder
 from heedful.hub import gpt

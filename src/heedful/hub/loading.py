@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from heedful.config import parse
+from heedful.data.tokenizers.base import LARGEST
 from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer
-from heedful.data.tokenizers.tokenizer import LARGEST
 from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.errors import UserError
 from heedful.files.reading import require_folder

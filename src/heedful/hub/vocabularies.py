@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from heedful.data.tokenizers.tokenizer import LARGEST
+from heedful.data.tokenizers.base import LARGEST
 from heedful.data.tokenizers.wordpieces import (
     LONGEST_WORD,
     NAMES,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -18,17 +18,9 @@ from torch import Tensor
 from heedful.data.labelled.sequences import Sequences, moved, packed, padded
 from heedful.data.pairs.batches import CHUNK, Ragged, rounded
 from heedful.data.row_schedule import Ints, Rows, in_order
-from heedful.data.tokenizers.wordpieces import Marks, cut_pair, joined
+from heedful.data.tokenizers.base import PairTokenizer, cut_pair, specials
 
 NOTHING = -100  # the target where there is none
-
-
-class Cutter(Marks, Protocol):
-    """What turns texts into ids."""
-
-    pad: int
-
-    def ids(self, texts: Sequence[str]) -> list[list[int]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +64,7 @@ class EncodedTexts:
     lost: Ints  # (N,) tokens that did not fit into the model's context and were cut off
     context: int  # of the model, so that no text is longer
     pad: int
-    nothing: tuple[int, int]  # the ids of a text without words
+    nothing: tuple[int, ...]  # the ids of a text without words
 
     def __len__(self) -> int:
         return len(self.firsts)
@@ -101,7 +93,7 @@ class EncodedTexts:
     def batch(self, rows: Ints) -> LabelledBatch:
         """Some texts, a row each; of no texts, one row from which there is nothing to learn."""
         if not len(rows):
-            return self._batch(padded([(self.nothing, (0, 0))], self.pad), rows)
+            return self._batch(padded([(self.nothing, [0] * len(self.nothing))], self.pad), rows)
         return self._batch(padded(list(map(self.row, rows.tolist())), self.pad, self.widest(rows)), rows)
 
     def widest(self, rows: Ints) -> int:
@@ -133,7 +125,7 @@ class EncodedTexts:
 
 
 def encode_texts(
-    texts: Sequence[tuple[str, str | None]], targets: Ints, tokenizer: Cutter, context: int
+    texts: Sequence[tuple[str, str | None]], targets: Ints, tokenizer: PairTokenizer, context: int
 ) -> EncodedTexts:
     """The ids of texts and pairs, each cut where the model's context ends; of a pair, the longer text is cut first."""
     parts: list[NDArray[np.int32]] = []
@@ -146,8 +138,8 @@ def encode_texts(
         others = iter(tokenizer.ids([pair for _, pair in chunk if pair is not None]))
         for one, (_, pair) in zip(ones, chunk, strict=True):
             other = None if pair is None else next(others)
-            a, b = fitted(one, other, context)
-            ids, segments = joined(tokenizer, a, b)
+            a, b = fitted(one, other, tokenizer, context)
+            ids, segments = tokenizer.pair(a, b)
             lost.append(len(one) + len(other or ()) - len(a) - len(b or ()))
             lengths.append(len(ids))
             firsts.append(len(segments) - sum(segments))
@@ -159,13 +151,16 @@ def encode_texts(
         lost=np.array(lost, dtype=np.int64),
         context=context,
         pad=tokenizer.pad,
-        nothing=(tokenizer.cls, tokenizer.sep),
+        nothing=tuple(tokenizer.pair(())[0]),
     )
 
 
-def fitted(a: Sequence[int], b: Sequence[int] | None, context: int) -> tuple[Sequence[int], Sequence[int] | None]:
+def fitted(
+    a: Sequence[int], b: Sequence[int] | None, tokenizer: PairTokenizer, context: int
+) -> tuple[Sequence[int], Sequence[int] | None]:
     """One text or two without what has no place in the context besides the special tokens."""
-    return (a[: context - 2], None) if b is None else cut_pair(a, b, context - 3)
+    room = context - specials(tokenizer, 1 if b is None else 2)
+    return (a[:room], None) if b is None else cut_pair(a, b, room)
 
 
 class LabelledBatches:

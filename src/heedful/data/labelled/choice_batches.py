@@ -13,9 +13,10 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from heedful.data.labelled.batches import NOTHING, Cutter, EncodedTexts, LabelledBatch, encode_texts
+from heedful.data.labelled.batches import NOTHING, EncodedTexts, LabelledBatch, encode_texts
 from heedful.data.labelled.choices import Question
 from heedful.data.row_schedule import Ints, Rows
+from heedful.data.tokenizers.base import PairTokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class EncodedChoices:
         return replace(found, targets=torch.from_numpy(self.targets[rows]), indices=torch.from_numpy(rows))
 
 
-def encode_choices(questions: Sequence[Question], tokenizer: Cutter, context: int) -> EncodedChoices:
+def encode_choices(questions: Sequence[Question], tokenizer: PairTokenizer, context: int) -> EncodedChoices:
     """The ids of `[CLS] text [SEP] choice [SEP]` for each choice; all questions have as many."""
     pairs = [(one.text, choice) for one in questions for choice in one.choices]
     texts = encode_texts(pairs, np.full(len(pairs), NOTHING), tokenizer, context)

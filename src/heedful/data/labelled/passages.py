@@ -22,7 +22,7 @@ from heedful.data.formats.squad import Question, WindowsConfig
 from heedful.data.labelled.sequences import Sequences, moved, packed, padded
 from heedful.data.pairs.batches import Ragged, rounded
 from heedful.data.row_schedule import Ints, Rows, in_order
-from heedful.data.tokenizers.wordpieces import WordPieces, joined
+from heedful.data.tokenizers.base import MaskTokenizer, specials
 
 NOTHING = -100  # where an answer begins and ends that is not in the window
 SPECIALS = 3  # tokens of a window besides those of question and passage
@@ -179,11 +179,12 @@ def best_windows(windows: Sequence[tuple[int, int]], length: int) -> Ints:
 
 
 def encode_questions(
-    questions: Sequence[Question], tokenizer: WordPieces, context: int, config: WindowsConfig
+    questions: Sequence[Question], tokenizer: MaskTokenizer, context: int, config: WindowsConfig
 ) -> EncodedQuestions:
     """Questions and passages as ids, with the first of the right answers; a question may have none."""
+    special = specials(tokenizer, 2)
     asked = tokenizer.ids([question.question for question in questions])
-    most = min(config.question, (context - SPECIALS) // 2)
+    most = min(config.question, (context - special) // 2)
     passages = dict.fromkeys(question.passage for question in questions)
     read = dict(zip(passages, tokenizer.encode_batch(list(passages)), strict=True))
     offsets = {text: np.array(one.offsets, np.int32).reshape(-1, 2) for text, one in read.items()}
@@ -192,12 +193,13 @@ def encode_questions(
     counts = [0]
     for question, words in zip(questions, asked, strict=True):
         words, passage, answer = words[:most], read[question.passage].ids, answer_tokens(question, offsets)
-        windows = passage_windows(len(passage), context - SPECIALS - len(words), config.stride)
+        windows = passage_windows(len(passage), context - special - len(words), config.stride)
         for first, size in windows:
-            ids.append(joined(tokenizer, words, passage[first : first + size])[0])
+            ids.append(tokenizer.pair(words, passage[first : first + size])[0])
+            begin = len(ids[-1]) - size - 1  # of the passage
             whole = answer is not None and first <= answer[0] and answer[1] < first + size
             start, end = (answer[0] - first, answer[1] - first) if answer and whole else (NOTHING, NOTHING)
-            rows.append((len(words) + 2, first, size, start, end))
+            rows.append((begin, first, size, start, end))
         counts.append(len(windows))
     begins, firsts, sizes, starts, ends = np.array(rows, np.int64).T.copy()
     bounds = np.cumsum(counts)

@@ -23,7 +23,7 @@ from heedful.data.formats.conll import Sentence
 from heedful.data.labelled.sequences import Sequences, moved, packed, padded
 from heedful.data.pairs.batches import Ragged, rounded
 from heedful.data.row_schedule import Ints, Rows, in_order
-from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.errors import UserError, shown
 
 NOTHING = -100  # the tag of a word that has none
@@ -179,7 +179,7 @@ def word_windows(sizes: Sequence[int], room: int) -> list[Window]:
 
 
 def encode_tags(
-    sentences: Sequence[Sentence], tokenizer: WordPieces, labels: Sequence[str], context: int
+    sentences: Sequence[Sentence], tokenizer: MaskTokenizer, labels: Sequence[str], context: int
 ) -> EncodedTags:
     """Sentences as ids with the number of each word's tag."""
     numbers = {label: number for number, label in enumerate(labels)}
@@ -190,7 +190,7 @@ def encode_tags(
 
 
 def encode_words(
-    sentences: Sequence[Sequence[str]], tokenizer: WordPieces, context: int, labels: Ints | None = None
+    sentences: Sequence[Sequence[str]], tokenizer: MaskTokenizer, context: int, labels: Ints | None = None
 ) -> EncodedTags:
     """Words as ids; without the numbers of their tags, they have none."""
     room = context - 2
@@ -206,7 +206,7 @@ def encode_words(
         ends = np.cumsum([0, *sizes])
         for start, end, first, last in word_windows(sizes, room) if words else ():
             inner = [number for some in every[start:end] for number in some]
-            ids.append([tokenizer.cls, *inner, tokenizer.sep])
+            ids.append(tokenizer.pair(inner)[0])
             places.append(1 + ends[first:last] - ends[start])
     counts = np.array([len(words) for words in sentences], np.int64)
     return EncodedTags(

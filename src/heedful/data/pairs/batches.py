@@ -19,7 +19,8 @@ from torch.nn import functional
 
 from heedful.data.formats.sources import Pair
 from heedful.data.order import permutation
-from heedful.data.tokenizers.tokenizer import Tokenizer, clean
+from heedful.data.tokenizers.base import clean
+from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.errors import UserError
 
 MULTIPLE = 8  # tensor cores work on tiles of this size
@@ -117,7 +118,7 @@ class Ragged:
 
     def packed(self, rows: NDArray[np.int64], room: int, first: int, last: int) -> Tensor:
         """Some rows end to end, each without its first and last so many, in one row of a fixed size."""
-        ids = np.full((1, room), Tokenizer.pad, dtype=np.int64)  # (1, S)
+        ids = np.full((1, room), TrainedTokenizer.pad, dtype=np.int64)  # (1, S)
         parts = [self.flat[self.starts[row] + first : self.starts[row + 1] - last] for row in rows]
         filled = np.concatenate([self.flat[:0], *parts])
         ids[0, : len(filled)] = filled
@@ -128,7 +129,7 @@ class Ragged:
         lengths = self.starts[rows + 1] - self.starts[rows]  # (B,)
         places = np.arange(min(rounded(int(lengths.max())), widest))  # (S,)
         real = places < lengths[:, None]  # (B, S)
-        ids = np.full(real.shape, Tokenizer.pad, dtype=np.int64)  # (B, S)
+        ids = np.full(real.shape, TrainedTokenizer.pad, dtype=np.int64)  # (B, S)
         ids[real] = self.flat[(self.starts[rows][:, None] + places)[real]]
         return torch.from_numpy(ids), torch.from_numpy(lengths)
 
@@ -161,9 +162,9 @@ class Encoded:
     def batch(self, rows: NDArray[np.int64]) -> PairBatch:
         """Some pairs as one batch; of no pairs, one row from which there is nothing to learn."""
         if not len(rows):
-            nothing = torch.full((1, MULTIPLE), Tokenizer.pad)
+            nothing = torch.full((1, MULTIPLE), TrainedTokenizer.pad)
             one = torch.ones(1, dtype=torch.long)
-            return PairBatch(torch.full((1, MULTIPLE), Tokenizer.eos), one, nothing, one, -one)
+            return PairBatch(torch.full((1, MULTIPLE), TrainedTokenizer.eos), one, nothing, one, -one)
         source, source_lengths = self.source.padded(rows, self.longest)
         target, target_lengths = self.target.padded(rows, self.longest)
         return PairBatch(source, source_lengths, target, target_lengths, torch.from_numpy(self.kept[rows]))
@@ -174,10 +175,10 @@ class Encoded:
         width = max(batch.source.shape[1], batch.target.shape[1])
         spare = max(0, batch_tokens // width - len(batch.source))
         source, target = (
-            functional.pad(side, (0, width - side.shape[1], 0, spare), value=Tokenizer.pad)
+            functional.pad(side, (0, width - side.shape[1], 0, spare), value=TrainedTokenizer.pad)
             for side in (batch.source, batch.target)
         )
-        source[len(source) - spare :, 0] = Tokenizer.eos
+        source[len(source) - spare :, 0] = TrainedTokenizer.eos
         source_lengths, target_lengths = (
             functional.pad(lengths, (0, spare), value=1) for lengths in (batch.source_lengths, batch.target_lengths)
         )
@@ -271,7 +272,7 @@ class Batches:
 
 
 def encode(
-    pairs: Sequence[Pair], tokenizer: Tokenizer, longest: int, progress: Callable[[int, int], None] | None = None
+    pairs: Sequence[Pair], tokenizer: TrainedTokenizer, longest: int, progress: Callable[[int, int], None] | None = None
 ) -> Encoded:
     """The ids of all pairs that fit into a model's context; `progress` is told pairs done and pairs in all."""
     sources: list[NDArray[np.int32]] = []

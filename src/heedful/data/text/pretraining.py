@@ -27,7 +27,7 @@ from heedful.data.labelled.sequences import Sequences, moved, padded
 from heedful.data.masking import Marks, chosen, chosen_words, corrupted, wanted
 from heedful.data.order import numbers, permutation
 from heedful.data.pairs.batches import MULTIPLE, rounded
-from heedful.data.tokenizers.wordpieces import WordPieces, joined
+from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.errors import UserError
 
 NOTHING = -100  # the target where there is none
@@ -389,7 +389,7 @@ class PretrainingBatches:
 
 
 def encode_documents(
-    documents: Iterable[list[str]], tokenizer: WordPieces, context: int, rules: Rules
+    documents: Iterable[list[str]], tokenizer: MaskTokenizer, context: int, rules: Rules
 ) -> EncodedDocuments:
     """The ids of documents; sentences of which nothing is left, and documents without any, are passed over."""
     ids, sentences, sizes = list[NDArray[np.int32]](), [0], list[int]()
@@ -407,7 +407,7 @@ def encode_documents(
     return ready(EncodedDocuments(*arrays, Marks.of(tokenizer), context, rules, name, unknown))
 
 
-def tokenized(documents: Iterable[list[str]], tokenizer: WordPieces) -> Iterator[list[list[int]]]:
+def tokenized(documents: Iterable[list[str]], tokenizer: MaskTokenizer) -> Iterator[list[list[int]]]:
     """The ids of the sentences of each document, many documents at a time."""
     waiting: list[list[str]] = []
     for document in documents:
@@ -418,7 +418,7 @@ def tokenized(documents: Iterable[list[str]], tokenizer: WordPieces) -> Iterator
     yield from _tokenized(waiting, tokenizer)
 
 
-def _tokenized(documents: list[list[str]], tokenizer: WordPieces) -> Iterator[list[list[int]]]:
+def _tokenized(documents: list[list[str]], tokenizer: MaskTokenizer) -> Iterator[list[list[int]]]:
     rows = iter(tokenizer.ids([text for document in documents for text in document]))
     for document in documents:
         if found := [row for row in islice(rows, len(document)) if row]:
@@ -450,10 +450,10 @@ class Written(NamedTuple):
     hidden: Sequence[str]
 
 
-def written_batch(pairs: Sequence[Written], tokenizer: WordPieces, last_sep: bool = True) -> PretrainingBatch:
+def written_batch(pairs: Sequence[Written], tokenizer: MaskTokenizer, last_sep: bool = True) -> PretrainingBatch:
     """Pairs as somebody wrote them, each of their hidden words masked wherever it stands."""
     marks = Marks.of(tokenizer)
-    rows = [joined(tokenizer, *tokenizer.ids([pair.first, pair.second]), last_sep=last_sep) for pair in pairs]
+    rows = [tokenizer.pair(*tokenizer.ids([pair.first, pair.second]), last_sep=last_sep) for pair in pairs]
     found = padded(rows, tokenizer.pad)
     ids, segments, lengths = found.ids.numpy().astype(np.int32), found.segments.numpy(), found.lengths.numpy()
     words = [[piece for word in tokenizer.words(pair.hidden) for piece in word] for pair in pairs]

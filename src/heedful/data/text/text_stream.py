@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple, Self, TypeAlias
 from pydantic import Field
 
 from heedful.config import Config
+from heedful.data.tokenizers.base import clean
 from heedful.data.tokenizers.lm_tokenization import Script
-from heedful.data.tokenizers.tokenizer import Tokenizer, clean
+from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 
 if TYPE_CHECKING:
     import numpy as np
@@ -95,7 +96,7 @@ def encode_passages(found: Sequence[Passage], script: Script) -> Shard:
     import numpy as np
 
     parts, starts, told, at = [], [], [], 0
-    unknown = Tokenizer.unk if script.ends is None else -1  # byte pairs know everything
+    unknown = TrainedTokenizer.unk if script.ends is None else -1  # byte pairs know everything
     for passage, ids in zip(found, script.texts_ids([passage.text for passage in found]), strict=True):
         if passage.begins:
             starts.append(at)

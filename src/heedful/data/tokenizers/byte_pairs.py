@@ -7,10 +7,9 @@ anew, so that nothing in it can act.
 from __future__ import annotations
 
 import builtins
-import hashlib
 import json
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
@@ -20,9 +19,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 from pydantic import Field
 
 from heedful.config import Config
-from heedful.data.tokenizers.tokenizer import LARGEST, MOST, Encoding, byte_letters, clean, several, write
+from heedful.data.tokenizers.base import EngineTokenizer, clean, corpus_of, json_in, several, text_in
+from heedful.data.tokenizers.tokenizer import MOST, byte_letters
 from heedful.errors import UserError, shown
-from heedful.files.reading import is_file, is_folder, open_file
+from heedful.files.reading import is_file, is_folder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -86,7 +86,7 @@ class BytePairFiles(Config):
         return self.read().vocab
 
 
-class Merged(ABC):
+class Merged(EngineTokenizer):
     """A tokenizer of pieces that are merged pair by pair, the first pairs first; see `BytePairs` and `WordEnds`."""
 
     mark: ClassVar[str]  # the special token that it cannot be without
@@ -105,16 +105,11 @@ class Merged(ABC):
     @classmethod
     def of_texts(cls, vocab: str, merges: str, where: str, merges_where: str) -> Self:
         """A tokenizer of the texts of vocab.json and merges.txt, each with what errors name."""
-        pieces = cls._checked(json_in(vocab, where), {cls.mark}, where)
+        pieces = cls._checked(json_in(vocab, where, damaged), {cls.mark}, where)
         pairs, first = merges_in(merges, merges_where)
         if wrong := wrong_merge(pieces.keys() - {cls.mark}, pairs):
             raise damaged(f"{merges_where}:{wrong[0] + first}", wrong[1])
         return cls.of(pieces, pairs, where)
-
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read a tokenizer.json, of Heedful's or of Hugging Face's make."""
-        return cls(text_in(path), str(path))
 
     @classmethod
     def read(cls, file: str | Path, merges: str | Path | None = None) -> Self:
@@ -122,7 +117,7 @@ class Merged(ABC):
         path, other = found_in(file, merges)
         if other is None:
             return cls.load(path)
-        return cls.of_texts(text_in(path), text_in(other), str(path), str(other))
+        return cls.of_texts(text_in(path, damaged), text_in(other, damaged), str(path), str(other))
 
     @staticmethod
     @abstractmethod
@@ -161,24 +156,6 @@ class Merged(ABC):
         made._begin(self._vocab | tokens, self._merges, special | tokens.keys(), where)
         return made
 
-    @cached_property
-    def sha256(self) -> str:
-        """What tells this tokenizer from any other."""
-        return hashlib.sha256(self.json.encode()).hexdigest()
-
-    def encode(self, text: str) -> Encoding:
-        """The pieces of a text, without special tokens."""
-        return self.encode_batch([text])[0]
-
-    def encode_batch(self, texts: Sequence[str]) -> list[Encoding]:
-        """The pieces of each text."""
-        cleaned = [clean(text) for text in several(texts)]
-        found = self._engine.encode_batch([text for text, _ in cleaned], add_special_tokens=False)
-        return [
-            Encoding(one.ids, one.offsets, self.pieces(one.ids), replaced)
-            for one, (_, replaced) in zip(found, cleaned, strict=True)
-        ]
-
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text alone, which is quicker than `encode_batch`; all cores work, at a long text too."""
         return ids_by(self._engine, texts)
@@ -187,27 +164,19 @@ class Merged(ABC):
         """The ids of one text, however long, in the least memory."""
         return array_by(self._engine, text)
 
-    def pieces(self, ids: Iterable[int]) -> list[str]:
-        """How each id reads; bytes that are only a part of a character read as \\xe2."""
-        return [self._pieces[number] for number in ids]
-
     def bytes(self, ids: Iterable[int]) -> builtins.bytes:
         """The very bytes that ids stand for, special tokens left out."""
         return b"".join([self._bytes[number] for number in ids])
-
-    def save(self, path: str | Path) -> None:
-        """Write tokenizer.json whole or not at all."""
-        write(self.json, path)
 
     @property
     @abstractmethod
     def _bytes(self) -> list[builtins.bytes]:
         """The bytes of each id."""
 
-    @property
-    @abstractmethod
-    def _pieces(self) -> list[str]:
-        """How each id reads."""
+    @staticmethod
+    def damaged(where: str, found: str) -> UserError:
+        """The error for files of another kind."""
+        return damaged(where, found)
 
 
 class BytePairs(Merged):
@@ -238,9 +207,7 @@ class BytePairs(Merged):
         from tokenizers import Tokenizer as Engine
         from tokenizers import models, pre_tokenizers, trainers
 
-        corpus = [part for text in texts for part in cut(clean(text)[0])]
-        if not any(map(str.strip, corpus)):
-            raise UserError("there is no text to train a tokenizer on", where="tokenizer", found=f"{len(corpus)} texts")
+        corpus = corpus_of(part for text in texts for part in cut(clean(text)[0]))
         engine = Engine(models.BPE())
         engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         trainer = trainers.BpeTrainer(
@@ -471,7 +438,7 @@ def read_parts(
     text: str, frame: dict[str, str | None], usual: dict[str, tuple[Any, ...]], special: set[str], where: str
 ) -> tuple[dict[str, int], list[Merge], set[str]]:
     """The same of a file of any kind of BPE, which has these parts, settings and special tokens."""
-    data = json_in(text, where)
+    data = json_in(text, where, damaged)
     if not isinstance(data, dict) or not isinstance(data.get("model"), dict):
         raise damaged(where, "no object with a `model`")
     if (found := foreign(data, frame, usual)) is not None:
@@ -518,30 +485,6 @@ def foreign(data: dict[str, Any], frame: dict[str, str | None], usual: dict[str,
         if data[part].get(setting) not in values:
             return f"{part} with {setting} {shown(data[part].get(setting))}"
     return None
-
-
-def json_in(text: str, where: str) -> Any:
-    """What a JSON text says."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise damaged(f"{where}:{error.lineno}:{error.colno}", f"text that is not JSON: {error.msg}") from None
-    except (ValueError, RecursionError) as error:
-        raise damaged(where, f"JSON that cannot be read: {error}") from None
-
-
-def text_in(path: str | Path) -> str:
-    """The text of a file of a tokenizer."""
-    try:
-        with open_file(path) as file:
-            data = file.read(LARGEST + 1)
-        if len(data) > LARGEST:
-            raise damaged(str(path), f"over {LARGEST:,} bytes")
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise damaged(f"{path}:byte {error.start}", "bytes that are not UTF-8") from None
-    except OSError as error:
-        raise UserError(f"this tokenizer cannot be read: {error.strerror}", where=str(path)) from None
 
 
 def damaged(where: str, found: str) -> UserError:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from heedful.data.tokenizers.byte_pairs import END, BytePairs
-from heedful.data.tokenizers.tokenizer import Tokenizer
+from heedful.data.tokenizers.base import text_in
+from heedful.data.tokenizers.byte_pairs import END, BytePairs, damaged
+from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 
-LanguageTokenizer: TypeAlias = Tokenizer | BytePairs
+LanguageTokenizer: TypeAlias = TrainedTokenizer | BytePairs
 
 
 class Script(Protocol):
@@ -43,11 +45,11 @@ class Script(Protocol):
 class Lines:
     """A text as lines: the end of a line is the token `eos`, and a text begins as if a line had just ended."""
 
-    begins = Tokenizer.eos
+    begins = TrainedTokenizer.eos
     ends = None
-    unwritten = (Tokenizer.pad, Tokenizer.unk, Tokenizer.bos)
+    unwritten = (TrainedTokenizer.pad, TrainedTokenizer.unk, TrainedTokenizer.bos)
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: TrainedTokenizer) -> None:
         self.tokenizer = tokenizer
 
     def text_ids(self, text: str) -> list[int]:
@@ -58,7 +60,7 @@ class Lines:
         """Those of each text, which is quicker for all at once."""
         cut = [text.split("\n") for text in texts]
         found = iter(self.tokenizer.ids([line for lines in cut for line in lines]))
-        return [[number for _ in lines for number in (*next(found), Tokenizer.eos)][:-1] for lines in cut]
+        return [[number for _ in lines for number in (*next(found), TrainedTokenizer.eos)][:-1] for lines in cut]
 
     @staticmethod
     def cut(text: str) -> int:
@@ -69,7 +71,7 @@ class Lines:
         """The text that ids stand for, line ends included."""
         lines: list[list[int]] = [[]]
         for number in ids:
-            if number == Tokenizer.eos:
+            if number == TrainedTokenizer.eos:
                 lines.append([])
             else:
                 lines[-1].append(number)
@@ -108,13 +110,18 @@ class Bytes:
         return self.tokenizer.decode(ids)
 
 
+def load_tokenizer(path: Path) -> LanguageTokenizer:
+    """The tokenizer of a file."""
+    return open_tokenizer(text_in(path, damaged), str(path))
+
+
 def open_tokenizer(text: str, where: str) -> LanguageTokenizer:
     """The tokenizer of a file's text, of either kind; `where` is what errors name."""
     try:
         special = {token["content"] for token in json.loads(text)["added_tokens"]}
     except (ValueError, KeyError, TypeError, RecursionError):
         special = set()  # reading it then says what is wrong
-    return BytePairs(text, where) if END in special else Tokenizer(text, where)
+    return BytePairs(text, where) if END in special else TrainedTokenizer(text, where)
 
 
 def script_of(tokenizer: LanguageTokenizer) -> Script:

@@ -7,13 +7,14 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.data.tokenizers.tokenizer import clean
-from heedful.data.tokenizers.words import damaged
+from heedful.data.tokenizers.base import Encoding, Framed, clean
+from heedful.data.tokenizers.words import damaged, words_in
 from heedful.data.word_vectors import WordVectors
 from heedful.errors import UserError, shown
 
@@ -25,15 +26,22 @@ WORD = re.compile(r"\w+(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|ll|d|m)\b|\w+(
 
 def cut(text: str, kind: str, lowercase: bool) -> list[str]:
     """The words of a text, or its characters."""
-    text = clean(text)[0]
+    return [word for word, _, _ in spans(clean(text)[0], kind, lowercase)]
+
+
+def spans(text: str, kind: str, lowercase: bool) -> list[tuple[str, int, int]]:
+    """The same with where each begins and ends, in lower case if it is made so."""
     text = text.lower() if lowercase else text
-    return WORD.findall(text) if kind == "words" else list(text)
+    if kind == "words":
+        return [(match[0], *match.span()) for match in WORD.finditer(text)]
+    return [(letter, place, place + 1) for place, letter in enumerate(text)]
 
 
-class TextWords:
+class TextWords(Framed):
     """Tokens by their numbers, and the names of the classes; a text stands between two marks."""
 
     pad, unk, cls, sep = range(4)
+    special = frozenset(range(4))
 
     def __init__(self, text: str, where: str) -> None:
         """Build it from the JSON text of a file; `where` is what errors name."""
@@ -78,6 +86,11 @@ class TextWords:
             return made
         return cls(json.dumps({**data, "vectors": made.fingerprint(vectors)}), "words")
 
+    @classmethod
+    def load(cls, path: str | Path) -> TextWords:
+        """The words and classes of a file."""
+        return cls(words_in(path), str(path))
+
     @property
     def sha256(self) -> str:
         """What tells these words and classes from any others."""
@@ -86,6 +99,25 @@ class TextWords:
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """The numbers of each text's tokens."""
         return [[self._ids.get(word, self.unk) for word in cut(text, self.kind, self.lowercase)] for text in texts]
+
+    def encode(self, text: str) -> Encoding:
+        """The tokens of a text, and the characters that each covers."""
+        whole, replaced = clean(text)
+        places = [place for place, letter in enumerate(whole) for _ in (letter.lower() if self.lowercase else letter)]
+        found = spans(whole, self.kind, self.lowercase)
+        ids = [self._ids.get(word, self.unk) for word, _, _ in found]
+        return Encoding(
+            ids, [(places[start], places[end - 1] + 1) for _, start, end in found], self.pieces(ids), replaced
+        )
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Encoding]:
+        """The tokens of each text."""
+        return list(map(self.encode, texts))
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text that ids stand for, special tokens left out, with a space between words."""
+        kept = self.pieces(number for number in ids if number not in self.special)
+        return (" " if self.kind == "words" else "").join(kept)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """How each number reads."""

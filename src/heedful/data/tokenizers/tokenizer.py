@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import re
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pydantic import Field
 
 from heedful.config import Config
+from heedful.data.tokenizers.base import EngineTokenizer, corpus_of, json_in, learn
 from heedful.errors import UserError, shown
-from heedful.files.reading import open_file
 
 if TYPE_CHECKING:
     import tokenizers
 
 SPECIAL = ("<pad>", "<unk>", "<bos>", "<eos>")  # ids 0 to 3
 MOST = 1_000_000  # pieces
-LARGEST = 100 * 2**20  # bytes of a tokenizer file
 LETTERS = 1000  # characters that word pieces are built from; rarer ones are unknown
-LONE = re.compile("[\ud800-\udfff]")
 # What a tokenizer file may be made of: no part with patterns of its own, which could run for ever.
 FRAMES: tuple[tuple[str, str | None, str | None], ...] = (  # model, pre_tokenizer, decoder
     ("BPE", "ByteLevel", "ByteLevel"),
@@ -86,19 +80,11 @@ class WholeWords(Config):
 TokenizerConfig: TypeAlias = Bpe | WordPiece | Unigram | Characters | WholeWords
 
 
-class Encoding(NamedTuple):
-    """A text in pieces: ids, the characters of the text that each covers, and how each reads."""
-
-    ids: list[int]
-    offsets: list[tuple[int, int]]  # [start, end) in the text as it was given
-    pieces: list[str]
-    replaced: int  # lone surrogates, which no encoding of text can hold, read as U+FFFD
-
-
-class Tokenizer:
-    """A trained tokenizer; text that spells a special token, such as `<eos>`, is ordinary text to it."""
+class TrainedTokenizer(EngineTokenizer):
+    """A tokenizer learned from texts; text that spells a special token, such as `<eos>`, is ordinary text to it."""
 
     pad, unk, bos, eos = range(4)
+    special = frozenset(range(4))
 
     def __init__(self, text: str, where: str) -> None:
         """Build it from the text of a tokenizer file; `where` is what errors name."""
@@ -107,66 +93,15 @@ class Tokenizer:
         self.vocab: int = self._engine.get_vocab_size()
 
     @classmethod
-    def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
+    def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> TrainedTokenizer:
         """Learn the pieces of some texts, the same ones each time."""
-        corpus = [clean(text)[0] for text in texts]
-        if not any(map(str.strip, corpus)):
-            raise UserError("there is no text to train a tokenizer on", where="tokenizer", found=f"{len(corpus)} texts")
+        corpus = corpus_of(texts)
         if isinstance(config, Characters | WholeWords):
             return cls(listed(config, corpus).to_str(), "tokenizer")
         engine = untrained(config)
-        try:
-            with one_by_one() if isinstance(config, Unigram) else nullcontext():
-                engine.train_from_iterator(corpus, trainer(config, engine, corpus))
-        except Exception as error:  # the package raises nothing more special
-            raise UserError(
-                f"the tokenizer cannot be trained: {error}",
-                where="tokenizer.vocab",
-                found=str(config.vocab),
-                todo="raise tokenizer.vocab, or give more text",
-            ) from None
+        with one_by_one() if isinstance(config, Unigram) else nullcontext():
+            learn(engine, corpus, trainer(config, engine, corpus), config.vocab)
         return cls(settled(engine.to_str()), "tokenizer")
-
-    @classmethod
-    def load(cls, path: str | Path) -> Tokenizer:
-        """Read a file that `save` wrote."""
-        try:
-            with open_file(path) as file:
-                data = file.read(LARGEST + 1)
-            if len(data) > LARGEST:
-                raise damaged(str(path), f"over {LARGEST:,} bytes")
-            return cls(data.decode(), str(path))
-        except UnicodeDecodeError as error:
-            raise damaged(f"{path}:byte {error.start}", "bytes that are not UTF-8") from None
-        except OSError as error:
-            raise UserError(f"this tokenizer cannot be read: {error.strerror}", where=str(path)) from None
-
-    def save(self, path: str | Path) -> None:
-        """Write tokenizer.json whole or not at all."""
-        write(self.json, path)
-
-    @property
-    def sha256(self) -> str:
-        """What tells this tokenizer from any other."""
-        return hashlib.sha256(self.json.encode()).hexdigest()
-
-    def encode(self, text: str) -> Encoding:
-        """The pieces of a text, without special tokens."""
-        return self.encode_batch([text])[0]
-
-    def encode_batch(self, texts: Sequence[str]) -> list[Encoding]:
-        """The pieces of each text."""
-        cleaned = [clean(text) for text in texts]
-        found = self._engine.encode_batch([text for text, _ in cleaned], add_special_tokens=False)
-        return [
-            Encoding(self._ordinary(one.ids), one.offsets, self.pieces(self._ordinary(one.ids)), replaced)
-            for one, (_, replaced) in zip(found, cleaned, strict=True)
-        ]
-
-    def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text alone, which is quicker than `encode_batch`."""
-        found = self._engine.encode_batch_fast([clean(text)[0] for text in texts], add_special_tokens=False)
-        return [self._ordinary(one.ids) for one in found]
 
     def _ordinary(self, ids: list[int]) -> list[int]:
         """Ids of a text, where a whole word that spells a special token is an unknown one; no other piece can."""
@@ -174,13 +109,10 @@ class Tokenizer:
             return ids
         return [number if number >= len(SPECIAL) else self.unk for number in ids]
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text that ids stand for, special tokens left out."""
-        return str(self._engine.decode([number for number in ids if number >= len(SPECIAL)]))
-
-    def pieces(self, ids: Iterable[int]) -> list[str]:
-        """How each id reads; bytes that are only a part of a character read as \\xe2."""
-        return [self._pieces[number] for number in ids]
+    @staticmethod
+    def damaged(where: str, found: str) -> UserError:
+        """The error for a tokenizer file that is not as `save` wrote it."""
+        return damaged(where, found)
 
     @cached_property
     def _whole(self) -> bool:
@@ -197,37 +129,6 @@ class Tokenizer:
             return names
         letters = {letter: byte for byte, letter in enumerate(byte_letters())}
         return [bytes(letters[letter] for letter in name).decode(errors="backslashreplace") for name in names]
-
-
-def write(text: str, path: str | Path) -> None:
-    """Write the file of a tokenizer whole or not at all."""
-    path = Path(path)
-    temporary = None
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=path.name + ".tmp-", delete=False
-        ) as file:
-            temporary = file.name
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
-        raise UserError(f"the tokenizer cannot be written: {error.strerror}", where=str(path)) from None
-
-
-def several(texts: Sequence[str]) -> list[str]:
-    """The texts as a list; a text alone is refused, which would be a list of its letters."""
-    if isinstance(texts, str):
-        raise TypeError("give a list of texts, as [text]; a text alone would be read letter by letter")
-    return list(texts)
-
-
-def clean(text: str) -> tuple[str, int]:
-    """The text with U+FFFD for each lone surrogate, and how many there were."""
-    return LONE.subn("\ufffd", text)
 
 
 def byte_letters() -> list[str]:
@@ -251,10 +152,10 @@ def listed(config: Characters | WholeWords, corpus: list[str]) -> tokenizers.Tok
     common = sorted(counts, key=lambda piece: (-counts[piece], piece))[: config.vocab - len(SPECIAL)]
     vocab = {piece: number for number, piece in enumerate([*SPECIAL, *common])}
     if isinstance(config, Characters):
-        engine = Engine(models.BPE(vocab, [], unk_token=SPECIAL[Tokenizer.unk]))
+        engine = Engine(models.BPE(vocab, [], unk_token=SPECIAL[TrainedTokenizer.unk]))
         engine.decoder = decoders.Fuse()
     else:
-        engine = Engine(models.WordLevel(vocab, unk_token=SPECIAL[Tokenizer.unk]))
+        engine = Engine(models.WordLevel(vocab, unk_token=SPECIAL[TrainedTokenizer.unk]))
         engine.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     engine.normalizer = lower
     engine.add_special_tokens(list(SPECIAL))
@@ -276,7 +177,7 @@ def untrained(config: Bpe | WordPiece | Unigram) -> tokenizers.Tokenizer:
         engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         engine.decoder = decoders.ByteLevel()
     elif isinstance(config, WordPiece):
-        engine = Engine(models.WordPiece(unk_token=SPECIAL[Tokenizer.unk]))
+        engine = Engine(models.WordPiece(unk_token=SPECIAL[TrainedTokenizer.unk]))
         # Accents stay even in lower case: many languages, German among them, tell words apart by them.
         engine.normalizer = normalizers.BertNormalizer(strip_accents=False, lowercase=config.lowercase)
         engine.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -305,7 +206,10 @@ def trainer(config: Bpe | WordPiece | Unigram, engine: tokenizers.Tokenizer, cor
             show_progress=False,
         )
     return trainers.UnigramTrainer(
-        vocab_size=config.vocab, special_tokens=list(SPECIAL), unk_token=SPECIAL[Tokenizer.unk], show_progress=False
+        vocab_size=config.vocab,
+        special_tokens=list(SPECIAL),
+        unk_token=SPECIAL[TrainedTokenizer.unk],
+        show_progress=False,
     )
 
 
@@ -367,12 +271,7 @@ def checked(text: str, where: str) -> tokenizers.Tokenizer:
     """The tokenizer that a file's text describes, if it is of a kind that is made here."""
     from tokenizers import Tokenizer as Engine
 
-    try:
-        data = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise damaged(f"{where}:{error.lineno}:{error.colno}", f"text that is not JSON: {error.msg}") from None
-    except (ValueError, RecursionError) as error:
-        raise damaged(where, f"JSON that cannot be read: {error}") from None
+    data = json_in(text, where, damaged)
     if (found := foreign(data)) is not None:
         raise damaged(where, found)
     try:
@@ -411,8 +310,8 @@ def foreign(data: Any) -> str | None:
     for setting in ("dropout", "end_of_word_suffix", *(("continuing_subword_prefix",) if frame[0] == "BPE" else ())):
         if model.get(setting) is not None:
             return f"a model with {setting} {shown(model[setting])}"
-    names: dict[str | None, int | None] = {"ByteLevel": None, "Metaspace": Tokenizer.unk}  # bytes are all known
-    unknown = names[frame[2]] if frame[2] in names else SPECIAL[Tokenizer.unk]
+    names: dict[str | None, int | None] = {"ByteLevel": None, "Metaspace": TrainedTokenizer.unk}  # bytes are all known
+    unknown = names[frame[2]] if frame[2] in names else SPECIAL[TrainedTokenizer.unk]
     if model.get("unk_id" if frame[0] == "Unigram" else "unk_token") != unknown:
         return "another unknown token than <unk>"
     pieces, merges = model.get("vocab"), model.get("merges", [])

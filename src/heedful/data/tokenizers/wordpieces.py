@@ -6,19 +6,18 @@ anew, so that nothing in it can act.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import Field
 
 from heedful.config import Config
-from heedful.data.tokenizers.tokenizer import LARGEST, MOST, Encoding, WordPiece, clean, piece_trainer
+from heedful.data.tokenizers import base
+from heedful.data.tokenizers.base import EngineTokenizer, Framed, clean, corpus_of, learn
+from heedful.data.tokenizers.tokenizer import MOST, WordPiece, piece_trainer
 from heedful.errors import UserError, shown
-from heedful.files.reading import open_file
 
 if TYPE_CHECKING:
     import tokenizers
@@ -69,7 +68,7 @@ class Parts(NamedTuple):
     added: dict[int, Added]  # by their ids; not the special tokens of every BERT
 
 
-class WordPieces:
+class WordPieces(Framed, EngineTokenizer):
     """A tokenizer of BERT's kind; text that spells one of its own special tokens, as `[MASK]`, is ordinary text to it.
 
     Tokens that were added to it are kept whole.
@@ -95,27 +94,12 @@ class WordPieces:
     @classmethod
     def train(cls, config: WordPiece, texts: Iterable[str]) -> WordPieces:
         """Learn the pieces of some texts, the same ones each time."""
-        corpus = [clean(text)[0] for text in texts]
-        if not any(map(str.strip, corpus)):
-            raise UserError("there is no text to train a tokenizer on", where="tokenizer", found=f"{len(corpus)} texts")
+        corpus = corpus_of(texts)
         settings = {"strip_accents": None, **dict.fromkeys(SETTINGS, True), "lowercase": config.lowercase}
         engine = engine_of(list(NAMES), settings, LONGEST_WORD)
-        try:
-            engine.train_from_iterator(corpus, piece_trainer(config, engine, corpus, NAMES))
-        except Exception as error:  # the package raises nothing more special
-            raise UserError(
-                f"the tokenizer cannot be trained: {error}",
-                where="tokenizer.vocab",
-                found=str(config.vocab),
-                todo="raise tokenizer.vocab, or give more text",
-            ) from None
+        learn(engine, corpus, piece_trainer(config, engine, corpus, NAMES), config.vocab)
         return cls.of([str(engine.id_to_token(number)) for number in range(engine.get_vocab_size())],
                       config.lowercase, "tokenizer")  # fmt: skip
-
-    @classmethod
-    def load(cls, path: str | Path) -> WordPieces:
-        """Read a tokenizer.json, of Heedful's or of Hugging Face's make."""
-        return cls(_text_in(path), str(path))
 
     def _begin(self, parts: Parts, where: str) -> None:
         pieces, added = listed(parts.vocab, where), placed(parts, where)
@@ -131,44 +115,23 @@ class WordPieces:
         engine.encode_special_tokens = True  # the package means: encode their text as any other
 
     @property
-    def sha256(self) -> str:
-        """What tells this tokenizer from any other."""
-        return hashlib.sha256(self.json.encode()).hexdigest()
-
-    @property
     def lowercase(self) -> bool:
         """Whether texts are made lower case first."""
         return bool(self._engine.normalizer.lowercase)
-
-    def encode(self, text: str) -> Encoding:
-        """The pieces of a text, without special tokens."""
-        return self.encode_batch([text])[0]
-
-    def encode_batch(self, texts: Sequence[str]) -> list[Encoding]:
-        """The pieces of each text."""
-        cleaned = [clean(text) for text in texts]
-        found = self._engine.encode_batch([text for text, _ in cleaned], add_special_tokens=False)
-        return [
-            Encoding(one.ids, one.offsets, self.pieces(one.ids), replaced)
-            for one, (_, replaced) in zip(found, cleaned, strict=True)
-        ]
-
-    def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text alone, which is quicker than `encode_batch`."""
-        found = self._engine.encode_batch_fast([clean(text)[0] for text in texts], add_special_tokens=False)
-        return [one.ids for one in found]
 
     def words(self, words: Sequence[str]) -> list[list[int]]:
         """The ids of each word; of a word that nothing is left of, the unknown one."""
         return [ids or [self.unk] for ids in self.ids(words)]
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text that ids stand for, special tokens left out."""
-        return str(self._engine.decode([number for number in ids if number not in self.special]))
+    @property
+    def inner(self) -> list[bool]:
+        """Of each piece, whether it goes on with a word."""
+        return [piece.startswith(PREFIX) for piece in self._pieces]
 
-    def pieces(self, ids: Iterable[int]) -> list[str]:
-        """How each id reads."""
-        return [self._pieces[number] for number in ids]
+    @staticmethod
+    def damaged(where: str, found: str) -> UserError:
+        """The error for a file that is no tokenizer of BERT's kind."""
+        return _damaged(where, found)
 
     @cached_property
     def _pieces(self) -> list[str]:
@@ -178,38 +141,6 @@ class WordPieces:
 def pieces_of(config: WordPiece | PieceFile, texts: Iterable[str]) -> WordPieces:
     """The pieces that a recipe asks for: learned from the texts, or read."""
     return config.read() if isinstance(config, PieceFile) else WordPieces.train(config, texts)
-
-
-class Marks(Protocol):
-    """What stands before a text, and after each."""
-
-    cls: int
-    sep: int
-
-
-def joined(
-    tokenizer: Marks, a: Sequence[int], b: Sequence[int] | None = None, *, last_sep: bool = True
-) -> tuple[list[int], list[int]]:
-    """`[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, and the segment of each token: 0, from B on 1.
-
-    Without the last one, a pair is `[CLS] A [SEP] B`.
-    """
-    first = [tokenizer.cls, *a, tokenizer.sep]
-    second = [] if b is None else [*b, *[tokenizer.sep] * last_sep]
-    return [*first, *second], [0] * len(first) + [1] * len(second)
-
-
-def cut_pair(a: Sequence[int], b: Sequence[int], room: int) -> tuple[Sequence[int], Sequence[int]]:
-    """Both without so many of their last tokens that they have room together, as the `tokenizers` package cuts them.
-
-    The longer one is cut to the length of the other, then both to the same; if one token is left over, the longer one
-    keeps it, or the second of two that are equally long.
-    """
-    if len(a) + len(b) <= room:
-        return a, b
-    shorter = min(len(a), len(b), room // 2)
-    kept = room - shorter
-    return (a[:kept], b[:shorter]) if len(a) > len(b) else (a[:shorter], b[:kept])
 
 
 def engine_of(
@@ -306,12 +237,7 @@ def read_parts(data: dict[str, Any], where: str) -> Parts:
 
 def json_in(text: str, where: str) -> dict[str, Any]:
     """The object in a tokenizer file, if it has a model and a normalizer."""
-    try:
-        data = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise _damaged(f"{where}:{error.lineno}:{error.colno}", f"text that is not JSON: {error.msg}") from None
-    except (ValueError, RecursionError) as error:
-        raise _damaged(where, f"JSON that cannot be read: {error}") from None
+    data = base.json_in(text, where, _damaged)
     if not isinstance(data, dict) or not all(isinstance(data.get(part), dict) for part in ("model", "normalizer")):
         raise _damaged(where, "no object with a `model` and a `normalizer`")
     return data
@@ -341,20 +267,7 @@ def split(vocab: Any, normalizer: dict[str, bool | None], longest: int, added: d
 
 def read_vocab(path: str | Path) -> list[str]:
     """The lines of a vocab.txt, a piece each."""
-    return [line.removesuffix("\r") for line in _text_in(path).removesuffix("\n").split("\n")]
-
-
-def _text_in(path: str | Path) -> str:
-    try:
-        with open_file(path) as file:
-            data = file.read(LARGEST + 1)
-        if len(data) > LARGEST:
-            raise _damaged(str(path), f"over {LARGEST:,} bytes")
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise _damaged(f"{path}:byte {error.start}", "bytes that are not UTF-8") from None
-    except OSError as error:
-        raise UserError(f"this tokenizer cannot be read: {error.strerror}", where=str(path)) from None
+    return [line.removesuffix("\r") for line in base.text_in(path, _damaged).removesuffix("\n").split("\n")]
 
 
 def _damaged(where: str, found: str) -> UserError:

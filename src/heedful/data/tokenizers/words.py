@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from heedful.data.formats.sources import lines
 from heedful.data.trees.treebank import WordsConfig
 from heedful.errors import UserError, shown
+from heedful.files.reading import read_file
 
 SPECIAL = ("<pad>", "<unk>")  # ids 0 and 1
 LONGEST = 100_000  # characters of a line of vectors
@@ -62,6 +63,11 @@ class Words:
         words = [*SPECIAL, *(word for word in ranked if word not in SPECIAL)]
         return cls(json.dumps({"kind": "words", "lowercase": config.lowercase, "words": words}), "words")
 
+    @classmethod
+    def load(cls, path: str | Path) -> Words:
+        """The words of a file."""
+        return cls(words_in(path), str(path))
+
     def beginning_from(self, vectors: Vectors) -> Words:
         """The same list with a note of the vectors that its words begin from."""
         return Words(json.dumps({**json.loads(self.json), "vectors": vectors.sha256(self)}), "words")
@@ -87,6 +93,14 @@ class Words:
 def folded(word: str, lowercase: bool) -> str:
     """A word as it is looked up."""
     return word.lower() if lowercase else word
+
+
+def words_in(path: str | Path) -> str:
+    """The text of a file of words."""
+    try:
+        return read_file(path).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"this list of words cannot be read: {error}", where=str(path)) from None
 
 
 def damaged(where: str, found: str) -> UserError:

@@ -24,7 +24,7 @@ from heedful.data.labelled.passages import (
     best_windows,
     encode_questions,
 )
-from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.tasks.reading import layout_of
 
 BATCH_TOKENS = 16384  # tokens that are read together
@@ -124,7 +124,7 @@ class Responder:
     """A model with its tokenizer, ready to answer questions."""
 
     model: Any
-    tokenizer: WordPieces
+    tokenizer: MaskTokenizer
     device: torch.device
     windows: WindowsConfig
     context: int

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from heedful.blocks.losses import Loss, cross_entropy
-from heedful.data.labelled.batches import NOTHING, Cutter, EncodedTexts, LabelledBatch, encode_texts
+from heedful.data.labelled.batches import NOTHING, EncodedTexts, LabelledBatch, encode_texts
+from heedful.data.tokenizers.base import PairTokenizer
 from heedful.tasks.reading import layout_of
 
 BATCH_TOKENS = 16384  # tokens that are read together
@@ -82,7 +83,7 @@ class Labeller:
     """A model with its tokenizer, ready to say the class of texts."""
 
     model: Any
-    tokenizer: Cutter
+    tokenizer: PairTokenizer
     device: torch.device
     labels: tuple[str, ...]
     context: int
@@ -110,7 +111,7 @@ class Rater:
     """A model with its tokenizer, ready to say a number of texts."""
 
     model: Any
-    tokenizer: Cutter
+    tokenizer: PairTokenizer
     device: torch.device
     context: int
     notes: tuple[str, ...] = ()  # what whoever loads it should know
@@ -127,7 +128,7 @@ class Rater:
         ]
 
 
-def encodings(texts: Sequence[Given], tokenizer: Cutter, context: int) -> Iterator[EncodedTexts]:
+def encodings(texts: Sequence[Given], tokenizer: PairTokenizer, context: int) -> Iterator[EncodedTexts]:
     """Texts as a model reads them, some thousands at a time."""
     if isinstance(texts, str):
         raise TypeError("give a list of texts, as [text]")

@@ -18,9 +18,10 @@ from heedful.blocks.state import Cache, Ragged
 from heedful.blocks.taps import watched
 from heedful.data.text.files import Text as Lines
 from heedful.data.text.windows import EncodedText, encode_text
+from heedful.data.tokenizers.base import several
 from heedful.data.tokenizers.byte_pairs import BytePairs
 from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer, Script, script_of
-from heedful.data.tokenizers.tokenizer import SPECIAL, Tokenizer, several
+from heedful.data.tokenizers.tokenizer import SPECIAL, TrainedTokenizer
 from heedful.decode.graphs import Graphs
 from heedful.decode.rules import AtLeast, Begins, Below, Never, NoRepeat, Penalty, Rule, Temperature, TopK, TopP
 from heedful.decode.search import Decoder, Given, Paths, Search, Step, beam, drain, greedy, sample
@@ -438,7 +439,7 @@ class Writer:
         """
         if isinstance(self.tokenizer, BytePairs):
             return self.script.ids_text(ids)
-        before = [number if number != Tokenizer.unk else len(SPECIAL) for number in before]
+        before = [number if number != TrainedTokenizer.unk else len(SPECIAL) for number in before]
         head, whole = self.script.ids_text(before), self.script.ids_text([*before, *ids])
         return whole[len(head) :] if whole.startswith(head) else self.script.ids_text(ids)
 
@@ -489,7 +490,7 @@ class TextReader:
     """A language model of both directions with its tokenizer: vectors of the tokens of texts, each in its sentence."""
 
     model: Any  # a module that is BothWays
-    tokenizer: Tokenizer
+    tokenizer: TrainedTokenizer
     device: torch.device
     context: int
     notes: tuple[str, ...] = ()  # what whoever loads it should know
@@ -506,7 +507,7 @@ class TextReader:
             return []
         lengths = torch.tensor([len(row) for row in rows])  # (B,)
         real = torch.arange(int(lengths.max())) < lengths[:, None]  # (B, T + 2)
-        ids = torch.full(real.shape, Tokenizer.pad)  # (B, T + 2)
+        ids = torch.full(real.shape, TrainedTokenizer.pad)  # (B, T + 2)
         ids[real] = torch.tensor([number for row in rows for number in row])
         found = self.model.layers(ids.to(self.device), real.to(self.device))  # (B, L + 1, T + 2, 2 D)
         return [found[place, :, 1 : len(row) - 1] for place, row in enumerate(rows)]

@@ -19,9 +19,9 @@ from heedful.data.text.files import Text, gathered
 from heedful.data.text.text_stream import passages
 from heedful.data.text.token_text import TextTokens, TokenizedText
 from heedful.data.text.windows import EncodedText, TextBatches, encode_text
-from heedful.data.tokenizers.byte_pairs import BytePair, BytePairFiles, pairs_of, text_in
-from heedful.data.tokenizers.lm_tokenization import Bytes, LanguageTokenizer, open_tokenizer, script_of
-from heedful.data.tokenizers.tokenizer import Tokenizer
+from heedful.data.tokenizers.byte_pairs import BytePair, BytePairFiles, pairs_of
+from heedful.data.tokenizers.lm_tokenization import Bytes, LanguageTokenizer, load_tokenizer, open_tokenizer, script_of
+from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.errors import UserError
 from heedful.hub.causal import Causal, no_tokenizer, pretrained_causal
 from heedful.tasks.base import Evaluated, Example, Names, Progress, Task
@@ -101,12 +101,12 @@ class LanguageModelTask(Task):
         assert config is not None, "text needs one"
         if isinstance(config, BytePair | BytePairFiles):
             return pairs_of(config, (passage.text for passage in passages(read.documents, Bytes.cut)))
-        return Tokenizer.train(config, read.lines)
+        return TrainedTokenizer.train(config, read.lines)
 
     @staticmethod
     def load(path: Path) -> LanguageTokenizer:
         """The tokenizer of a file."""
-        return open_tokenizer(text_in(path), str(path))
+        return load_tokenizer(path)
 
     @staticmethod
     def open(text: str, where: str) -> LanguageTokenizer:
@@ -189,7 +189,7 @@ class LanguageModelTask(Task):
     ) -> Writer | TextReader:
         """The model with its tokenizer, ready to write; or to give vectors, if it reads in both directions."""
         if config.role == "bidirectional":
-            assert isinstance(vocabulary, Tokenizer), "the recipe asks for it"
+            assert isinstance(vocabulary, TrainedTokenizer), "the recipe asks for it"
             return TextReader(model, vocabulary, device, config.context, notes)
         settings = (decode.length, decode.temperature, decode.top_k, decode.top_p)
         return Writer(model, vocabulary, device, *settings, notes=notes, start_token=decode.start_token)

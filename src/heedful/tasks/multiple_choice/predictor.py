@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from heedful.blocks.losses import Loss, cross_entropy
-from heedful.data.labelled.batches import NOTHING, Cutter, LabelledBatch
+from heedful.data.labelled.batches import NOTHING, LabelledBatch
 from heedful.data.labelled.choice_batches import EncodedChoices
+from heedful.data.tokenizers.base import PairTokenizer
 from heedful.tasks.classification.predictor import encodings, outputs, said
 
 
@@ -45,7 +46,7 @@ class Chooser:
     """A model with its tokenizer, ready to choose how texts go on."""
 
     model: Any
-    tokenizer: Cutter
+    tokenizer: PairTokenizer
     device: torch.device
     context: int
     notes: tuple[str, ...] = ()  # what whoever loads it should know

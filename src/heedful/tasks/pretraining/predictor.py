@@ -19,8 +19,7 @@ from heedful.blocks.features import FEATURES
 from heedful.blocks.int8 import Int8Linear, int8
 from heedful.blocks.layouts import Padded
 from heedful.data.labelled.sequences import padded
-from heedful.data.tokenizers.tokenizer import several
-from heedful.data.tokenizers.wordpieces import WordPieces, cut_pair, joined
+from heedful.data.tokenizers.base import MaskTokenizer, cut_pair, several, specials
 from heedful.errors import UserError, shown
 
 MASK = "[MASK]"
@@ -100,7 +99,7 @@ class Reader:
     """
 
     model: Any  # a Bert
-    tokenizer: WordPieces
+    tokenizer: MaskTokenizer
     device: torch.device
     notes: tuple[str, ...] = ()  # what whoever loads it should know
     pooling: Pooling | None = None
@@ -144,7 +143,7 @@ class Reader:
         given = [self.prompt + text for text in several(texts)]
         rows, room = self.tokenizer.ids([text.lower() for text in given] if self.lowercase else given), self.room - 2
         cut = sum(len(row) > room for row in rows)
-        return Texts([joined(self.tokenizer, row[:room])[0] for row in rows], cut)
+        return Texts([self.tokenizer.pair(row[:room])[0] for row in rows], cut)
 
     def embedded(
         self,
@@ -182,7 +181,7 @@ class Reader:
         """The embeddings and what every block leaves of each token, (L + 1, T, D) of each text."""
         encodings, room = self.tokenizer.encode_batch(several(texts)), self.room - 2
         self._warn(sum(len(one.ids) > room for one in encodings))
-        rows = [joined(self.tokenizer, one.ids[:room])[0] for one in encodings]
+        rows = [self.tokenizer.pair(one.ids[:room])[0] for one in encodings]
         found: dict[int, Vectors] = {}
         for places, each, real in self._read(rows):
             lengths = [each[0].shape[1]] * len(places) if real is None else real.sum(1).tolist()
@@ -234,7 +233,7 @@ class Reader:
     def _with_gaps(self, text: str) -> list[int]:
         """The ids of a text in which `[MASK]` is a gap."""
         first, *rest = self.tokenizer.ids(text.split(MASK))
-        row, _ = joined(self.tokenizer, [*first, *(number for part in rest for number in (self.tokenizer.mask, *part))])
+        row, _ = self.tokenizer.pair([*first, *(number for part in rest for number in (self.tokenizer.mask, *part))])
         if not rest:
             raise UserError(
                 "there is no gap to fill", found=shown(text), expected="a text with [MASK] in it",
@@ -311,9 +310,9 @@ class Reader:
                 todo="name the folder of a model with its pre-training heads",
             )
         first, second = self.tokenizer.ids([a, b])
-        kept = cut_pair(first, second, self.room - 3)
+        kept = cut_pair(first, second, self.room - specials(self.tokenizer, 2))
         self._warn(sum(len(short) < len(whole) for short, whole in zip(kept, (first, second), strict=True)))
-        return self.following(*joined(self.tokenizer, *kept))
+        return self.following(*self.tokenizer.pair(*kept))
 
     @torch.inference_mode()
     def following(self, row: Sequence[int], segments: Sequence[int]) -> float:

@@ -19,7 +19,7 @@ from torch import Tensor
 from heedful.blocks.losses import Loss
 from heedful.data.formats.conll import chunks, marks_chunks
 from heedful.data.labelled.tagged import NOTHING, EncodedTags, TagBatch, encode_words
-from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.tasks.reading import layout_of
 
 BATCH_TOKENS = 16384  # tokens that are read together
@@ -85,7 +85,7 @@ class Marker:
     """A model with its tokenizer, ready to tag texts."""
 
     model: Any
-    tokenizer: WordPieces
+    tokenizer: MaskTokenizer
     device: torch.device
     labels: tuple[str, ...]
     context: int

@@ -17,7 +17,8 @@ from heedful.blocks.layouts import Layout, Packed, Padded
 from heedful.blocks.losses import Loss, projected_cross_entropy
 from heedful.blocks.taps import taps, watch, watched
 from heedful.data.pairs.batches import Batch, Encoded, PackedBatch, PairBatch
-from heedful.data.tokenizers.tokenizer import Tokenizer, several
+from heedful.data.tokenizers.base import several
+from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.decode.graphs import Graphs
 from heedful.decode.rules import Begins, Never, Rule, Temperature, TopK, TopP
 from heedful.decode.search import Paths, Search, beam, drain, greedy, sample
@@ -55,7 +56,7 @@ def translation_loss(model: Translating, batch: Batch, label_smoothing: float = 
         given, wanted = batch.target[:, :-1], batch.target[:, 1:]
     x = model.read(batch.source, given, layout)  # (B, T, D)
     return projected_cross_entropy(
-        x.flatten(0, 1), model.tokens.weight, wanted.flatten(), label_smoothing, ignore=Tokenizer.pad
+        x.flatten(0, 1), model.tokens.weight, wanted.flatten(), label_smoothing, ignore=TrainedTokenizer.pad
     )
 
 
@@ -69,9 +70,9 @@ def reinforced_translation_loss(model: Exploring, batch: PairBatch, label_smooth
     given, wanted = batch.target[:, :-1], batch.target[:, 1:]
     x, chosen = model.explore(batch.source, given, Padded(batch.source_real, gaps=False))  # (B, T, D), (B, T)
     loss = projected_cross_entropy(
-        x.flatten(0, 1), model.tokens.weight, wanted.flatten(), label_smoothing, ignore=Tokenizer.pad
+        x.flatten(0, 1), model.tokens.weight, wanted.flatten(), label_smoothing, ignore=TrainedTokenizer.pad
     )
-    real = wanted != Tokenizer.pad  # (B, T)
+    real = wanted != TrainedTokenizer.pad  # (B, T)
     with torch.no_grad():
         wide = torch.promote_types(x.dtype, torch.float32)
         logs = model.tokens.logits(x).log_softmax(-1, wide).gather(-1, wanted[:, :, None]).squeeze(-1)  # (B, T)
@@ -127,7 +128,7 @@ class Translator:
     """A model with its tokenizer, ready to translate."""
 
     model: Any  # a module that is Translating
-    tokenizer: Tokenizer
+    tokenizer: TrainedTokenizer
     context: int
     device: torch.device
     beams: int = 4
@@ -159,9 +160,9 @@ class Translator:
         def begin(source: Tensor, real: Tensor, limit: Tensor, rows: list[int]) -> Search:
             state, prefix = self._start(source, real)
             if width == 1:
-                return greedy(self.model, state, prefix, limit, Tokenizer.eos, self._rules(), self._graphs())
+                return greedy(self.model, state, prefix, limit, TrainedTokenizer.eos, self._rules(), self._graphs())
             return beam(
-                self.model, state, prefix, limit, Tokenizer.eos, width, top, self.length_penalty,
+                self.model, state, prefix, limit, TrainedTokenizer.eos, width, top, self.length_penalty,
                 rules=self._rules(), graphs=self._graphs(),
             )  # fmt: skip
 
@@ -188,7 +189,7 @@ class Translator:
         def begin(source: Tensor, real: Tensor, limit: Tensor, rows: list[int]) -> Search:
             state, prefix = self._start(source, real)
             seeds = [(seed * 1_000_003 + first + row) % 2**63 for row in rows]
-            return sample(self.model, state, prefix, limit, Tokenizer.eos, seeds, rules, self._graphs())
+            return sample(self.model, state, prefix, limit, TrainedTokenizer.eos, seeds, rules, self._graphs())
 
         return self._run(texts, begin, 1, progress)
 
@@ -210,7 +211,7 @@ class Translator:
         limits = most if limit is None else most.clamp(max=limit)  # (1,)
         rules = [*self._rules(), *([Begins(tuple(begins))] if begins else [])]
         return beam(
-            self.model, *self._start(source, real), limits, Tokenizer.eos, beams, top, length_penalty,
+            self.model, *self._start(source, real), limits, TrainedTokenizer.eos, beams, top, length_penalty,
             rules=rules, graphs=self._graphs(),
         )  # fmt: skip
 
@@ -231,7 +232,7 @@ class Translator:
                 todo="leave the alignment out, or train with model.attention.score=additive",
             )
         ids = self._ids([text])[0]
-        given = torch.tensor([[Tokenizer.bos, *translation.ids]], device=self.device)[:, :-1]  # (1, T)
+        given = torch.tensor([[TrainedTokenizer.bos, *translation.ids]], device=self.device)[:, :-1]  # (1, T)
         with watch(self.model, self.model.alignment) as seen:
             self.model(given, self._start(torch.tensor([ids], device=self.device), None)[0])
         # A recurrent decoder looks once a step, a Transformer's block once for all of them.
@@ -246,7 +247,7 @@ class Translator:
         return [len(ids) + 1 for ids in self.tokenizer.ids(several(texts))]
 
     def _ids(self, texts: Sequence[str]) -> list[list[int]]:
-        found = [[*ids, Tokenizer.eos] for ids in self.tokenizer.ids(several(texts))]
+        found = [[*ids, TrainedTokenizer.eos] for ids in self.tokenizer.ids(several(texts))]
         for number, ids in enumerate(found):
             if len(ids) > self.context:
                 raise TooLongError(number, len(ids), self.context)
@@ -254,7 +255,7 @@ class Translator:
 
     def _start(self, source: Tensor, real: Tensor | None) -> tuple[Any, Tensor]:
         layout = None if real is None else Padded(real, gaps=False)
-        prefix = torch.full((len(source), 1), Tokenizer.bos, device=self.device)  # (B, 1)
+        prefix = torch.full((len(source), 1), TrainedTokenizer.bos, device=self.device)  # (B, 1)
         return self.model.start(source, layout), prefix
 
     def _graphs(self) -> Graphs | None:
@@ -262,7 +263,7 @@ class Translator:
         return None if watched(self.model) else self.graphs
 
     def _rules(self) -> tuple[Rule, ...]:
-        return (Never((Tokenizer.pad, Tokenizer.unk, Tokenizer.bos)),)
+        return (Never((TrainedTokenizer.pad, TrainedTokenizer.unk, TrainedTokenizer.bos)),)
 
     @torch.inference_mode()
     def _run(
@@ -286,7 +287,7 @@ class Translator:
         """Texts side by side, (B, S), which of their places are real, (B, S), and the most to be written, (B,)."""
         lengths = torch.tensor([len(row) for row in ids])  # (B,)
         longest = min(-(-int(lengths.max()) // MULTIPLE) * MULTIPLE, self.context)
-        source = torch.full((len(ids), longest), Tokenizer.pad)  # (B, S)
+        source = torch.full((len(ids), longest), TrainedTokenizer.pad)  # (B, S)
         for place, row in enumerate(ids):
             source[place, : len(row)] = torch.tensor(row)
         real = torch.arange(longest) < lengths[:, None]  # (B, S)
@@ -302,7 +303,11 @@ class Translator:
         for tokens, lengths, logs, scores in zip(*(part.tolist() for part in parts), strict=True):
             yield [
                 Translation(
-                    self.tokenizer.decode(ids[:length]), log, score, ids[:length], ids[length - 1] == Tokenizer.eos
+                    self.tokenizer.decode(ids[:length]),
+                    log,
+                    score,
+                    ids[:length],
+                    ids[length - 1] == TrainedTokenizer.eos,
                 )
                 for ids, length, log, score in zip(tokens, lengths, logs, scores, strict=True)
             ]

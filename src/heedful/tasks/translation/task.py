@@ -15,7 +15,7 @@ import torch
 from heedful.blocks.losses import Loss
 from heedful.data.formats.sources import Examples, Split
 from heedful.data.pairs.batches import Batches, Encoded, encode
-from heedful.data.tokenizers.tokenizer import Tokenizer
+from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.models import build
 from heedful.models.heads.config import with_vocab
 from heedful.tasks.base import Evaluated, Example, Names, Progress, Task
@@ -54,21 +54,21 @@ class TranslationTask(Task):
         """The pairs of a split."""
         return self.recipe.data.read(split)
 
-    def learn(self, read: Examples) -> Tokenizer:
+    def learn(self, read: Examples) -> TrainedTokenizer:
         """The tokenizer of both sides."""
-        return Tokenizer.train(self.recipe.tokenizer, (text for pair in read.pairs for text in pair))
+        return TrainedTokenizer.train(self.recipe.tokenizer, (text for pair in read.pairs for text in pair))
 
     @staticmethod
-    def load(path: Path) -> Tokenizer:
+    def load(path: Path) -> TrainedTokenizer:
         """The tokenizer of a file."""
-        return Tokenizer.load(path)
+        return TrainedTokenizer.load(path)
 
     @staticmethod
-    def open(text: str, where: str) -> Tokenizer:
+    def open(text: str, where: str) -> TrainedTokenizer:
         """The tokenizer of a file's text."""
-        return Tokenizer(text, where)
+        return TrainedTokenizer(text, where)
 
-    def encode(self, read: Examples, vocabulary: Tokenizer) -> Encoded:
+    def encode(self, read: Examples, vocabulary: TrainedTokenizer) -> Encoded:
         """Pairs as ids, those that are too long left out."""
         return encode(read.pairs, vocabulary, self.recipe.model.context)
 
@@ -88,7 +88,7 @@ class TranslationTask(Task):
     def predictor(
         model: Any,
         config: Any,
-        vocabulary: Tokenizer,
+        vocabulary: TrainedTokenizer,
         decode: DecodeConfig,
         device: torch.device,
         notes: tuple[str, ...] = (),

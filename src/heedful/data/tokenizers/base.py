@@ -1,0 +1,288 @@
+"""What a tokenizer is to all that uses one, and what those share that run on the `tokenizers` package."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+
+from heedful.errors import UserError
+from heedful.files.reading import open_file
+
+if TYPE_CHECKING:
+    import tokenizers
+
+LARGEST = 100 * 2**20  # bytes of a tokenizer file
+LONE = re.compile("[\ud800-\udfff]")
+Damaged = Callable[[str, str], UserError]  # the error for a file, by the place and what is found there
+
+
+class Encoding(NamedTuple):
+    """A text in pieces: ids, the characters of the text that each covers, and how each reads."""
+
+    ids: list[int]
+    offsets: list[tuple[int, int]]  # [start, end) in the text as it was given
+    pieces: list[str]
+    replaced: int  # lone surrogates, which no encoding of text can hold, read as U+FFFD
+
+
+class Tokenizer(Protocol):
+    """Text to ids and back; text that spells a special token is ordinary text."""
+
+    @property
+    def json(self) -> str:
+        """The text of its file."""
+
+    @property
+    def sha256(self) -> str:
+        """What tells it from any other."""
+
+    @property
+    def vocab(self) -> int:
+        """How many different tokens there are."""
+
+    @property
+    def special(self) -> frozenset[int]:
+        """The ids that are no text."""
+
+    def encode(self, text: str) -> Encoding:
+        """The pieces of a text, without special tokens."""
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Encoding]:
+        """The pieces of each text."""
+
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text alone, which is quicker."""
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text that ids stand for, special tokens left out."""
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """How each id reads."""
+
+
+class PairTokenizer(Tokenizer, Protocol):
+    """A tokenizer of models that read one text or a pair, with special tokens around them."""
+
+    @property
+    def pad(self) -> int:
+        """What fills a row."""
+
+    @property
+    def unk(self) -> int:
+        """What stands for the unknown."""
+
+    def pair(
+        self, a: Sequence[int], b: Sequence[int] | None = None, *, last_sep: bool = True
+    ) -> tuple[list[int], list[int]]:
+        """One text or two with special tokens around them, and the segment of each token: 0, from the second on 1."""
+
+
+class MaskTokenizer(PairTokenizer, Protocol):
+    """A tokenizer of encoders that tell masked words."""
+
+    @property
+    def cls(self) -> int:
+        """What stands before a text."""
+
+    @property
+    def sep(self) -> int:
+        """What ends each text."""
+
+    @property
+    def mask(self) -> int:
+        """What stands where a word is masked."""
+
+    @property
+    def inner(self) -> list[bool]:
+        """Of each token, whether it goes on with a word."""
+
+    def words(self, words: Sequence[str]) -> list[list[int]]:
+        """The ids of each word; of a word that nothing is left of, the unknown one."""
+
+
+class Framed:
+    """`[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, whatever these special tokens are called."""
+
+    cls: int
+    sep: int
+
+    def pair(
+        self, a: Sequence[int], b: Sequence[int] | None = None, *, last_sep: bool = True
+    ) -> tuple[list[int], list[int]]:
+        """One text or two between special tokens, and the segment of each token: 0, from B on 1.
+
+        Without the last one, a pair is `[CLS] A [SEP] B`.
+        """
+        first = [self.cls, *a, self.sep]
+        second = [] if b is None else [*b, *[self.sep] * last_sep]
+        return [*first, *second], [0] * len(first) + [1] * len(second)
+
+
+def specials(tokenizer: PairTokenizer, texts: int) -> int:
+    """How many special tokens stand around one text, or around two."""
+    return len(tokenizer.pair((), () if texts == 2 else None)[0])
+
+
+def cut_pair(a: Sequence[int], b: Sequence[int], room: int) -> tuple[Sequence[int], Sequence[int]]:
+    """Both without so many of their last tokens that they have room together, as the `tokenizers` package cuts them.
+
+    The longer one is cut to the length of the other, then both to the same; if one token is left over, the longer one
+    keeps it, or the second of two that are equally long.
+    """
+    if len(a) + len(b) <= room:
+        return a, b
+    shorter = min(len(a), len(b), room // 2)
+    kept = room - shorter
+    return (a[:kept], b[:shorter]) if len(a) > len(b) else (a[:shorter], b[:kept])
+
+
+class EngineTokenizer(ABC):
+    """What tokenizers share whose work the `tokenizers` package does."""
+
+    json: str
+    vocab: int
+    special: frozenset[int]
+    _engine: tokenizers.Tokenizer
+
+    @abstractmethod
+    def __init__(self, text: str, where: str) -> None:
+        """Build it from the text of a tokenizer file; `where` is what errors name."""
+
+    @staticmethod
+    @abstractmethod
+    def damaged(where: str, found: str) -> UserError:
+        """The error for a file that is none of its kind."""
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a tokenizer.json."""
+        return cls(text_in(path, cls.damaged), str(path))
+
+    def save(self, path: str | Path) -> None:
+        """Write tokenizer.json whole or not at all."""
+        write(self.json, path)
+
+    @cached_property
+    def sha256(self) -> str:
+        """What tells this tokenizer from any other."""
+        return hashlib.sha256(self.json.encode()).hexdigest()
+
+    def encode(self, text: str) -> Encoding:
+        """The pieces of a text, without special tokens."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Encoding]:
+        """The pieces of each text."""
+        cleaned = [clean(text) for text in several(texts)]
+        found = self._engine.encode_batch([text for text, _ in cleaned], add_special_tokens=False)
+        return [
+            Encoding(ids, one.offsets, self.pieces(ids), replaced)
+            for one, (_, replaced) in zip(found, cleaned, strict=True)
+            for ids in [self._ordinary(one.ids)]
+        ]
+
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text alone, which is quicker than `encode_batch`."""
+        cleaned = [clean(text)[0] for text in several(texts)]
+        found = self._engine.encode_batch_fast(cleaned, add_special_tokens=False)
+        return [self._ordinary(one.ids) for one in found]
+
+    def _ordinary(self, ids: list[int]) -> list[int]:
+        """Ids of a text, none of which is special."""
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text that ids stand for, special tokens left out."""
+        return str(self._engine.decode([number for number in ids if number not in self.special]))
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """How each id reads; bytes that are only a part of a character read as \\xe2."""
+        return [self._pieces[number] for number in ids]
+
+    @property
+    def _pieces(self) -> list[str]:
+        raise NotImplementedError
+
+
+def corpus_of(texts: Iterable[str]) -> list[str]:
+    """Texts to learn a tokenizer from, if there are any."""
+    corpus = [clean(text)[0] for text in texts]
+    if not any(map(str.strip, corpus)):
+        raise UserError("there is no text to train a tokenizer on", where="tokenizer", found=f"{len(corpus)} texts")
+    return corpus
+
+
+def learn(engine: tokenizers.Tokenizer, corpus: Iterable[str], trainer: Any, vocab: int) -> None:
+    """Let the package learn the pieces of some texts."""
+    try:
+        engine.train_from_iterator(corpus, trainer)
+    except Exception as error:  # the package raises nothing more special
+        raise UserError(
+            f"the tokenizer cannot be trained: {error}",
+            where="tokenizer.vocab",
+            found=str(vocab),
+            todo="raise tokenizer.vocab, or give more text",
+        ) from None
+
+
+def text_in(path: str | Path, damaged: Damaged) -> str:
+    """The text of a file of a tokenizer."""
+    try:
+        with open_file(path) as file:
+            data = file.read(LARGEST + 1)
+        if len(data) > LARGEST:
+            raise damaged(str(path), f"over {LARGEST:,} bytes")
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise damaged(f"{path}:byte {error.start}", "bytes that are not UTF-8") from None
+    except OSError as error:
+        raise UserError(f"this tokenizer cannot be read: {error.strerror}", where=str(path)) from None
+
+
+def json_in(text: str, where: str, damaged: Damaged) -> Any:
+    """What a JSON text says."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise damaged(f"{where}:{error.lineno}:{error.colno}", f"text that is not JSON: {error.msg}") from None
+    except (ValueError, RecursionError) as error:
+        raise damaged(where, f"JSON that cannot be read: {error}") from None
+
+
+def write(text: str, path: str | Path) -> None:
+    """Write the file of a tokenizer whole or not at all."""
+    path = Path(path)
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=path.parent, prefix=path.name + ".tmp-", delete=False
+        ) as file:
+            temporary = file.name
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        raise UserError(f"the tokenizer cannot be written: {error.strerror}", where=str(path)) from None
+
+
+def several(texts: Sequence[str]) -> list[str]:
+    """The texts as a list; a text alone is refused, which would be a list of its letters."""
+    if isinstance(texts, str):
+        raise TypeError("give a list of texts, as [text]; a text alone would be read letter by letter")
+    return list(texts)
+
+
+def clean(text: str) -> tuple[str, int]:
+    """The text with U+FFFD for each lone surrogate, and how many there were."""
+    return LONE.subn("\ufffd", text)

@@ -1,0 +1,71 @@
+"""Every tokenizer does what the protocol says: ids with their places, back to text, a file that says the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from heedful.data.tokenizers.base import MaskTokenizer, PairTokenizer, Tokenizer, specials
+from heedful.data.tokenizers.byte_pairs import BytePair, BytePairs
+from heedful.data.tokenizers.gpt1_bpe import UNKNOWN, WordEnds
+from heedful.data.tokenizers.text_words import TextWords
+from heedful.data.tokenizers.tokenizer import Bpe, Characters, TrainedTokenizer, Unigram, WholeWords, WordPiece
+from heedful.data.tokenizers.wordpieces import WordPieces
+
+TEXTS = ["the cat sat on the mat", "a dog sat , and the cat ran", "İt is not so bad"]
+ENDS = ["t</w>", "h", "e</w>", "c", "a", "at</w>", "cat</w>"]
+WORD_ENDS = {piece: number for number, piece in enumerate([UNKNOWN, *ENDS])}
+MASKS: dict[str, MaskTokenizer] = {"wordpieces": WordPieces.train(WordPiece(vocab=80), TEXTS)}
+PAIRS: dict[str, PairTokenizer] = {
+    **MASKS,
+    "text words": TextWords.learn(TEXTS, ("a", "b"), "words", True, 1),
+    "text characters": TextWords.learn(TEXTS, ("a", "b"), "characters", True, 1),
+}
+TOKENIZERS: dict[str, Tokenizer] = {
+    **PAIRS,
+    **{
+        config.kind: TrainedTokenizer.train(config, TEXTS)
+        for config in (Bpe(vocab=300), WordPiece(vocab=80), Unigram(vocab=60), Characters(), WholeWords())
+    },
+    "byte pairs": BytePairs.train(BytePair(vocab=280), TEXTS),
+    "word ends": WordEnds.of(WORD_ENDS, [("a", "t</w>"), ("c", "at</w>")], "test"),
+}
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_ids_have_places_and_read_back(kind: str) -> None:
+    tokenizer = TOKENIZERS[kind]
+    for text, ids, encoding in zip(TEXTS, tokenizer.ids(TEXTS), tokenizer.encode_batch(TEXTS), strict=True):
+        assert ids == encoding.ids and tokenizer.encode(text) == encoding
+        assert len(ids) == len(encoding.offsets) == len(encoding.pieces)
+        assert all(0 <= start <= end <= len(text) for start, end in encoding.offsets)
+        assert encoding.pieces == tokenizer.pieces(ids)
+        assert 0 <= min(ids) <= max(ids) < tokenizer.vocab
+    (ids,) = tokenizer.ids(["the cat"])
+    assert tokenizer.decode([*tokenizer.special, *ids]) == tokenizer.decode(ids)
+    if kind != "word ends":
+        assert tokenizer.decode(ids) == "the cat"
+    assert len(tokenizer.sha256) == 64 and tokenizer.json
+
+
+@pytest.mark.parametrize("kind", PAIRS)
+def test_a_pair_stands_between_special_tokens(kind: str) -> None:
+    tokenizer = PAIRS[kind]
+    a, b = tokenizer.ids(["the cat", "sat"])
+    one, two = tokenizer.pair(a), tokenizer.pair(a, b)
+    assert len(one[0]) == len(a) + specials(tokenizer, 1) and not any(one[1])
+    assert len(two[0]) == len(a) + len(b) + specials(tokenizer, 2) and len(two[1]) == len(two[0])
+    assert [number for number in two[0] if number not in tokenizer.special] == [*a, *b]
+
+
+def test_lower_case_keeps_the_places_of_the_text_as_it_was_given() -> None:
+    tokenizer = PAIRS["text words"]
+    text = "İt is"  # of which the first letter is two in lower case
+    assert [text[start:end] for start, end in tokenizer.encode(text).offsets][-1] == "is"
+
+
+@pytest.mark.parametrize("kind", MASKS)
+def test_what_is_masked_is_special_and_inner_pieces_are_known(kind: str) -> None:
+    tokenizer = MASKS[kind]
+    assert {tokenizer.mask, tokenizer.cls, tokenizer.sep, tokenizer.pad, tokenizer.unk} <= tokenizer.special
+    assert len(tokenizer.inner) == tokenizer.vocab and any(tokenizer.inner)
+    assert tokenizer.words(["cat", ""]) == [*tokenizer.ids(["cat"]), [tokenizer.unk]]
