@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import os
 import shutil
 import sys
@@ -113,8 +114,12 @@ def folder_of(name: str, runs: Path) -> Path:
         if (published / "model.safetensors").exists():
             return published
         if not (runs / name).exists():  # of an old make, which is written anew first
-            runs.mkdir(parents=True, exist_ok=True)
-            convert_verb(published, runs / name, None, False, False)
+            copy = runs / f"{name}-published"
+            shutil.copytree(published, copy, dirs_exist_ok=True)
+            settings = copy / "tokenizer_config.json"  # which lacks that its letters are capitals and small ones
+            known = json.loads(settings.read_text()) if settings.exists() else {}
+            settings.write_text(json.dumps({**known, "do_lower_case": False}))
+            convert_verb(copy, runs / name, None, False, False)
         return runs / name
     if not (runs / name / "results.json").exists():
         recipe, changes = RECIPES[name]
