@@ -64,6 +64,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
+def short(text: str, longest: int) -> str:
+    """A text that has room where so many characters have: of a longer one, its beginning and three dots."""
+    return text if len(text) <= longest else text[: longest - 3] + "..."
+
+
 def shown(value: object, limit: int = 80) -> str:
     """A value as a message quotes it: its repr, cut in the middle when it is long."""
     text = repr(value)

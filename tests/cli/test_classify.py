@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from heedful.cli import app as cli
 from heedful.runs.recipe import load_recipe
 from heedful.runs.train import train
 from heedful.tasks import task_of
@@ -31,22 +29,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("languages") / "run"
     list(train(load_recipe("number-languages", TINY), folder))
     return folder
-
-
-@pytest.fixture
-def heedful(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(*words: object, stdin: bytes = b"") -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["heedful", *map(str, words)])
-        monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(stdin)))
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as left:
-            code = int(left.code or 0)
-        told = capsys.readouterr()
-        return code, told.out, told.err
-
-    return call
 
 
 def test_lines_out_are_lines_in_and_arguments_are_read_alike(run: Path, heedful: Run) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import json
 import os
 import shutil
@@ -16,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from heedful.cli import app as cli
 from heedful.errors import UserError
 from heedful.files import writing as files
 from heedful.runs.evaluate import results
@@ -29,24 +27,6 @@ TINY = (
 OTHERS = ("model.context=40", *(word for word in TINY if not word.startswith(("data.", "model.context"))))
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def heedful(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the command line in this process: exit code, what it wrote, and what it complained of."""
-
-    def call(*words: object, stdin: bytes | None = None) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["heedful", *map(str, words)])
-        if stdin is not None:
-            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        told = capsys.readouterr()
-        assert "Traceback" not in told.err
-        code = left.value.code
-        return (code if isinstance(code, int) else 0), told.out, told.err
-
-    return call
 
 
 @pytest.fixture(scope="module")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +13,6 @@ import torch
 from safetensors.numpy import load_file
 
 from heedful import load
-from heedful.cli import app as cli
 from heedful.cli import embed
 from heedful.data.tokenizers.tokenizer import WordPiece
 from heedful.data.tokenizers.wordpieces import WordPieces
@@ -44,25 +41,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder(tmp_path_factory.mktemp("encoder") / "model")
 
 
-@pytest.fixture
-def heedful(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Run the command line in an empty folder, with lines of stdin: exit code, what it wrote, and what it told."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*words: object, lines: list[str] | None = None) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["heedful", *map(str, words)])
-        text = "".join(f"{line}\n" for line in lines or [])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        told = capsys.readouterr()
-        assert "Traceback" not in told.err
-        code = left.value.code
-        return (code if isinstance(code, int) else 0), told.out, told.err
-
-    return call
-
-
 def test_without_a_file_every_text_is_a_json_line(heedful: Run, run: Path) -> None:
     code, out, _ = heedful("embed", run, *TEXTS[:2])
     found = [json.loads(line) for line in out.splitlines()]
@@ -80,7 +58,7 @@ def test_vectors_of_all_lines_are_written_in_order(
     monkeypatch.setattr(embed, "TOGETHER", 2)  # in three parts
     monkeypatch.setattr(embed.embedded, "__defaults__", (2,))
     settings = ("--layers", "concat_last_four", "--pooling", "first")
-    code, out, err = heedful("embed", run, "-", "--out", f"a.{kind}", *settings, lines=TEXTS)
+    code, out, err = heedful("embed", run, "-", "--out", f"a.{kind}", *settings, stdin="\n".join(TEXTS).encode())
     assert (code, out) == (0, "")
     assert f"wrote 5 vectors of 32 numbers to a.{kind}" in err
     path = Path(f"a.{kind}")
@@ -121,7 +99,7 @@ def test_eight_bits_give_about_the_same(heedful: Run, run: Path) -> None:
 
 
 def test_texts_that_are_cut_are_counted(heedful: Run, run: Path) -> None:
-    _, _, err = heedful("embed", run, "-", "--out", "a.npy", lines=["cat " * 40, "cat", "dog " * 15])
+    _, _, err = heedful("embed", run, "-", "--out", "a.npy", stdin=("cat " * 40 + "\ncat\n" + "dog " * 15).encode())
     assert "note: 2 texts are longer than 16 tokens, and read up to there only" in err
 
 
@@ -176,7 +154,7 @@ def test_several_gaps_show_how_they_depend_on_each_other(heedful: Run, run: Path
 
 
 def test_lines_are_filled_as_json_and_blank_ones_stay(heedful: Run, run: Path) -> None:
-    code, out, _ = heedful("fill", run, "-", "--json", "--top", 2, lines=["a [MASK]", "", "[MASK] [MASK]"])
+    code, out, _ = heedful("fill", run, "-", "--json", "--top", 2, stdin=b"a [MASK]\n\n[MASK] [MASK]\n")
     one, none, two = map(json.loads, out.splitlines())
     assert code == 0 and none is None
     assert one["joint_gap"] is None and len(one["gaps"]) == 1 and len(one["gaps"][0]) == 2

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from PIL import Image
 
-from heedful.cli import app as cli
-from heedful.cli import figure
+from heedful.cli import figure as verb
 from heedful.config import Config
 from heedful.lectures import FIGURES, Progress, Table
 
@@ -22,31 +21,20 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def heedful(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Run the command line in an empty folder: exit code, what it wrote, and what it complained of."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["heedful", "figure", *map(str, words)])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        told = capsys.readouterr()
-        assert "Traceback" not in told.err
-        code = left.value.code
-        return (code if isinstance(code, int) else 0), told.out, told.err
-
-    return call
+def figure(heedful: Run) -> Run:
+    """Run the verb `figure`."""
+    return partial(heedful, "figure")
 
 
-def test_without_a_name_every_figure_is_listed(heedful: Run) -> None:
-    code, out, err = heedful()
+def test_without_a_name_every_figure_is_listed(figure: Run) -> None:
+    code, out, err = figure()
     assert (code, err) == (0, "")
     assert [line.split()[0] for line in out.splitlines()] == list(FIGURES)
     assert all(about in out for _, about in FIGURES.values())
 
 
-def test_a_figure_prints_its_numbers_and_draws_its_picture(heedful: Run) -> None:
-    code, out, err = heedful(*SMALL)
+def test_a_figure_prints_its_numbers_and_draws_its_picture(figure: Run) -> None:
+    code, out, err = figure(*SMALL)
     assert (code, err) == (0, "")
     head, first, *_, last = (line.split() for line in out.split("\n\n")[0].splitlines()[:-1])
     assert head[0] == "distance"
@@ -58,8 +46,8 @@ def test_a_figure_prints_its_numbers_and_draws_its_picture(heedful: Run) -> None
         assert picture.format == "PNG"
 
 
-def test_json_has_every_row_with_the_settings(heedful: Run, tmp_path: Path) -> None:
-    code, out, _ = heedful(*SMALL, "--json", "--out", tmp_path / "other.png")
+def test_json_has_every_row_with_the_settings(figure: Run, tmp_path: Path) -> None:
+    code, out, _ = figure(*SMALL, "--json", "--out", tmp_path / "other.png")
     told = json.loads(out)
     assert code == 0
     assert told["figure"] == "gradient-distance"
@@ -70,14 +58,14 @@ def test_json_has_every_row_with_the_settings(heedful: Run, tmp_path: Path) -> N
     assert (tmp_path / "other.png").exists()
 
 
-def test_what_is_no_number_is_null_in_json(heedful: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_number_is_null_in_json(figure: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def study(settings: object):  # type: ignore[no-untyped-def]
         yield Progress(0.0, "working")
         return SimpleNamespace(table=lambda: Table(("n", "x"), ((1, float("nan")), (2, float("inf")), (3, "word"))))
 
     odd = SimpleNamespace(Settings=Config, study=study, draw=lambda found, path: None)
-    monkeypatch.setattr(figure, "find", lambda name: odd)
-    code, out, _ = heedful("odd", "--json")
+    monkeypatch.setattr(verb, "find", lambda name: odd)
+    code, out, _ = figure("odd", "--json")
     assert code == 0
     assert json.loads(out)["rows"] == [[1, None], [2, None], [3, "word"]]
 
@@ -97,20 +85,20 @@ def test_what_is_no_number_is_null_in_json(heedful: Run, monkeypatch: pytest.Mon
     ],
 )
 def test_mistakes_are_told_before_anything_is_trained(
-    heedful: Run, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], message: str
+    figure: Run, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], message: str
 ) -> None:
-    monkeypatch.setattr(figure, "watched", lambda study: pytest.fail("it went on"))
-    code, out, err = heedful(*words)
+    monkeypatch.setattr(verb, "watched", lambda study: pytest.fail("it went on"))
+    code, out, err = figure(*words)
     assert (code, out) == (2, "")
     assert message in err
 
 
-def test_a_picture_that_cannot_be_written_is_no_traceback(heedful: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_picture_that_cannot_be_written_is_no_traceback(figure: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: object, path: Path) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("heedful.plots.figures.Page.save", full)
-    code, _, err = heedful(*SMALL)
+    code, _, err = figure(*SMALL)
     assert code != 0
     assert "gradient-distance.png" in err
 
@@ -124,7 +112,7 @@ def test_long_waits_are_told_in_a_log(monkeypatch: pytest.MonkeyPatch, capsys: p
             yield Progress(tenth / 10, "working")
         return 7
 
-    assert figure.watched(study()) == 7
+    assert verb.watched(study()) == 7
     lines = capsys.readouterr().err.splitlines()
     assert 0 < len(lines) < 10
     assert all(line.endswith("%  working") for line in lines)
@@ -138,18 +126,18 @@ def test_a_person_sees_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         yield Progress(0.5, "working")
         return 7
 
-    assert figure.watched(study()) == 7
+    assert verb.watched(study()) == 7
     told = capsys.readouterr()
     assert told.out == ""
     assert "working" in told.err and "50%" in told.err
 
 
 def test_a_long_table_is_cut_and_keeps_its_first_and_last_row() -> None:
-    lines = list(figure.written(Table(("n", "square"), tuple((n, n * n) for n in range(100)))))
-    assert len(lines) <= figure.ROWS + 2
+    lines = list(verb.written(Table(("n", "square"), tuple((n, n * n) for n in range(100)))))
+    assert len(lines) <= verb.ROWS + 2
     assert lines[0].split() == ["n", "square"]
     assert (lines[1].split(), lines[-2].split()) == (["0", "0"], ["99", "9801"])
     assert lines[-1].endswith("of 100; --json writes all)")
     assert len({len(line) for line in lines[:-1]}) == 1
-    short = list(figure.written(Table(("n", "name"), ((1, "one"),))))
+    short = list(verb.written(Table(("n", "name"), ((1, "one"),))))
     assert [line.split() for line in short] == [["n", "name"], ["1", "one"]]

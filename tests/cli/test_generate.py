@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import pytest
 import torch
 
 import heedful as library
-from heedful.cli import app as cli
 from heedful.data.tokenizers.byte_pairs import BytePair, BytePairs
 from heedful.data.tokenizers.tokenizer import WordPiece
 from heedful.data.tokenizers.wordpieces import WordPieces
@@ -56,23 +54,6 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces.pieces(range(pieces.vocab))))
     (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     return folder
-
-
-@pytest.fixture
-def heedful(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(*words: object, stdin: bytes = b"") -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["heedful", *map(str, words)])
-        monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(stdin)))
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as left:
-            code = int(left.code or 0)
-        told = capsys.readouterr()
-        assert "Traceback" not in told.err
-        return code, told.out, told.err
-
-    return call
 
 
 def test_what_streams_is_what_json_tells(gpt: Path, heedful: Run) -> None:

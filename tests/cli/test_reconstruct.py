@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 from PIL import Image
 
 from heedful import load
-from heedful.cli import app as cli
 from heedful.cli import reconstruct
 from heedful.data.embedded import Digits
 from heedful.data.images.sources import ImageFolders
@@ -35,23 +33,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name, recipe in found.items():
         list(train(load_recipe(recipe, SMALL), folder / name))
     return {name: folder / name for name in found}
-
-
-@pytest.fixture
-def heedful(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Run the command line in an empty folder: exit code, what it wrote, and what it told."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["heedful", *map(str, words)])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        told = capsys.readouterr()
-        assert "Traceback" not in told.err
-        code = left.value.code
-        return (code if isinstance(code, int) else 0), told.out, told.err
-
-    return call
 
 
 @pytest.fixture

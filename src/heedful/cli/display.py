@@ -12,7 +12,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
-from heedful.errors import drop_output, printable
+from heedful.errors import drop_output, printable, short
 from heedful.runs.train import Finished, Happening, Noted, Stage, Started
 from heedful.tasks.base import Evaluated, Names, Task
 from heedful.training.loop import Epoch, Step
@@ -196,8 +196,7 @@ def millions(count: int) -> str:
 
 def cut(text: str, longest: int = 60) -> str:
     """A text that leaves room for another one in its line."""
-    text = flat(text)
-    return text if len(text) <= longest else text[: longest - 3] + "..."
+    return short(flat(text), longest)
 
 
 def scores(event: Evaluated) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from heedful.errors import printable
+from heedful.errors import printable, short
 from heedful.plots.figures import LARGE, LINE, NORMAL, QUIET, SERIES, SMALL, Page
 from heedful.plots.fonts import written
 
@@ -41,8 +41,7 @@ def bars(charts: Mapping[str, tuple[str, Sequence[tuple[str, float]]]], path: st
 
 
 def _cut(text: str, longest: int = 72) -> str:
-    text = printable(text.replace("\n", " "))
-    return text if len(text) <= longest else text[: longest - 3] + "..."
+    return short(printable(text.replace("\n", " ")), longest)
 
 
 def _width(text: str, size: float = NORMAL) -> float:

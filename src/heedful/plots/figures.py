@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw
 
-from heedful.errors import UserError, printable
+from heedful.errors import UserError, printable, short
 from heedful.files.writing import write_atomic
 from heedful.plots.fonts import written
 
@@ -200,8 +200,7 @@ def _grid(values: npt.ArrayLike, rows: Sequence[str] | None, columns: Sequence[s
 
 def _label(text: str, longest: int = 24) -> str:
     """A token as a picture shows it: no control characters, and not too long."""
-    text = printable(text.replace("\n", "\\n"))
-    return text if len(text) <= longest else text[: longest - 3] + "..."
+    return short(printable(text.replace("\n", "\\n")), longest)
 
 
 def _width(text: str, size: float) -> float:

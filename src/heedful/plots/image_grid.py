@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from heedful.errors import UserError, printable
+from heedful.errors import UserError, printable, short
 from heedful.files.writing import write_atomic
 from heedful.plots.figures import DOTS, INK, LARGE, NORMAL, PAPER, QUIET, SMALL, Colour, Page
 from heedful.plots.fonts import written
@@ -218,8 +218,7 @@ def _channels(images: NDArray[Any]) -> str:
 
 def cut(text: str) -> str:
     """A title that fits."""
-    text = printable(text)
-    return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
+    return short(printable(text), LONGEST)
 
 
 def width_of(text: str, size: float) -> float:
