@@ -62,7 +62,7 @@ def test_answers_stand_where_their_characters_are(context: int) -> None:
     some = questions(60)
     encoded = encode_questions(some, TOKENIZER, context, WindowsConfig(stride=4))
     assert len(encoded) == 60 and (len(encoded.firsts) > 60) == (context == 24)
-    for row in encoded.answered.tolist():
+    for row in encoded.learned.tolist():
         number = int(np.searchsorted(encoded.windows, row, side="right")) - 1
         question, places = some[number], encoded.offsets[number]
         first = encoded.firsts[row]
@@ -73,7 +73,7 @@ def test_answers_stand_where_their_characters_are(context: int) -> None:
         assert part == TOKENIZER.ids([question.passage])[0][first : first + encoded.sizes[row]]
         asked = TOKENIZER.ids([question.question])[0]
         assert ids == [TOKENIZER.cls, *asked, TOKENIZER.sep, *part, TOKENIZER.sep]
-    with_answer = np.searchsorted(encoded.windows, encoded.answered, side="right")
+    with_answer = np.searchsorted(encoded.windows, encoded.learned, side="right")
     assert encoded.dropped == 60 - len(set(with_answer.tolist()))
 
 
@@ -82,7 +82,7 @@ def test_an_answer_that_no_window_holds_as_a_whole_is_counted() -> None:
     long, short = (Question(n, "who?", passage, (Answer(passage[:end], 0),)) for n, end in (("a", 79), ("b", 3)))
     encoded = encode_questions([long, short], TOKENIZER, 16, WindowsConfig(stride=4))
     assert encoded.dropped == 1
-    assert encoded.windows[1] not in encoded.answered.tolist() or encoded.starts[encoded.windows[1]] == 0
+    assert encoded.windows[1] not in encoded.learned.tolist() or encoded.starts[encoded.windows[1]] == 0
 
 
 def test_an_answer_that_cuts_a_piece_takes_the_whole_piece() -> None:
@@ -125,7 +125,7 @@ def answers(batch: AnswerBatch) -> list[tuple[int, ...]]:
 
 def expected(encoded: EncodedQuestions) -> list[tuple[int, ...]]:
     found = []
-    for row in encoded.answered:
+    for row in encoded.learned:
         begin = encoded.ids.starts[row] + encoded.begins[row]
         found.append(tuple(encoded.ids.flat[begin + encoded.starts[row] : begin + encoded.ends[row] + 1].tolist()))
     return sorted(found)

@@ -39,16 +39,16 @@ def questions() -> list[Question]:
 def test_the_mean_loss_is_that_of_all_answers(context: int) -> None:
     answerer = model(context)
     encoded = encode_questions(questions(), TOKENIZER, context, WindowsConfig(stride=4))
-    losses = [answer_loss(answerer, encoded.batch(np.array([row]))) for row in encoded.answered.tolist()]
-    mean = sum(float(loss.plain) for loss in losses) / len(encoded.answered)
+    losses = [answer_loss(answerer, encoded.batch(np.array([row]))) for row in encoded.learned.tolist()]
+    mean = sum(float(loss.plain) for loss in losses) / len(encoded.learned)
     assert mean_loss(answerer, encoded, CPU) == pytest.approx(mean, rel=1e-5)
-    assert (len(encoded.answered) > 3) == (context == 16)
+    assert (len(encoded.learned) > 3) == (context == 16)
 
 
 def test_packed_and_padded_batches_have_the_same_loss() -> None:
     answerer, encoded = model(), encode_questions(questions(), TOKENIZER, 24, WindowsConfig(stride=4))
     losses = [answer_loss(answerer, AnswerBatches(encoded, 0, 999, 99, packed).at(0)) for packed in (False, True)]
-    assert int(losses[0].count) == int(losses[1].count) == len(encoded.answered)
+    assert int(losses[0].count) == int(losses[1].count) == len(encoded.learned)
     assert float(losses[0].plain) == pytest.approx(float(losses[1].plain), rel=1e-5)
 
 

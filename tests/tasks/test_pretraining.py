@@ -48,7 +48,7 @@ def test_packed_and_padded_batches_have_the_same_loss_and_gradients() -> None:
     packed = PretrainingBatches(ENCODED, 0, 96, packed=True)
     padded = PretrainingBatches(ENCODED, 0, 96)
     cells = packed._planned(0)[2]
-    padded._plans[0][0] = cells  # the same pairs, a row each
+    padded._planned(0)[0] = cells  # the same pairs, a row each
     one, other = pretraining_loss(model, packed.at(2)), pretraining_loss(model, padded.at(0))
     assert one.total.item() == pytest.approx(other.total.item(), rel=1e-5)
     assert int(one.count) == int(other.count) == packed.tokens(2)

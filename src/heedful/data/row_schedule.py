@@ -2,58 +2,58 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from heedful.data.batch import Epochs, Ints
 from heedful.data.order import permutation
 from heedful.data.pairs.batches import POOL, TILE, by_length, cut, most_packed, plan, plan_packed, pooled
 
-Ints = NDArray[np.int64]
 Plan = Callable[[Ints, int, int, int], list[Ints]]  # lengths, seed, epoch, size of a batch -> its batches
+
+Made = TypeVar("Made", covariant=True)
 
 SHAPES = 8  # about as many that packed batches of a fixed number of sequences have
 
 
-class Rows:
+class Encoded(Protocol[Made]):
+    """Sequences as ids, of which batches are made."""
+
+    @property
+    def lengths(self) -> Ints:
+        """The tokens of each."""
+
+    @property
+    def learned(self) -> Ints:
+        """Those from which there is something to learn."""
+
+    def batch(self, rows: Ints) -> Made:
+        """Some of them, a row each."""
+
+    def pack(self, rows: Ints, room: int, most: int) -> Made:
+        """Some of them end to end in a row of so many places, which so many may share."""
+
+
+class Rows(Epochs):
     """The endless sequence of batches as row numbers: of like length under a budget of tokens, or packed into it.
 
     Where a number of examples is given, each batch has so many instead; packed, they come in random order.
     """
 
     def __init__(self, lengths: Ints, seed: int, batch_tokens: int, packed: bool, examples: int | None = None) -> None:
-        self.seed, self._size = seed, examples or batch_tokens
         self.most = examples or most_packed(batch_tokens)  # sequences in a packed batch
         plans: tuple[Plan, Plan] = (plan, plan_packed) if examples is None else (alike, drawn)
-        self._choose = plans[packed]
+        choose = plans[packed]
         usual = self.most * float(lengths.mean())  # tokens in a batch of a fixed number of sequences
         self._step = batch_tokens if examples is None else TILE * max(1, round(usual / SHAPES / TILE))
-        self._lengths = np.stack([lengths, np.ones_like(lengths)], axis=1)  # (N, 2), as of pairs with an empty side
-        self._starts = [0]  # position of the first batch of each epoch that was looked at
-        self._plans: dict[int, list[Ints]] = {}  # of the two epochs that were last looked at
-
-    def at(self, position: int) -> Ints:
-        """The rows at a position, counted from 0 over all epochs."""
-        epoch = self.epoch_of(position)
-        return self._planned(epoch)[position - self._starts[epoch]]
+        sides = np.stack([lengths, np.ones_like(lengths)], axis=1)  # (N, 2), as of pairs with an empty side
+        super().__init__(lambda epoch: choose(sides, seed, epoch, examples or batch_tokens))
 
     def room(self, tokens: int) -> int:
         """The places of a packed batch with so many tokens: always the same, or one of few numbers."""
         return -(-max(1, tokens) // self._step) * self._step
-
-    def epoch_of(self, position: int) -> int:
-        """The epoch, counted from 0, that a position belongs to."""
-        while self._starts[-1] <= position:
-            self._starts.append(self._starts[-1] + len(self._planned(len(self._starts) - 1)))
-        return bisect_right(self._starts, position) - 1
-
-    def _planned(self, epoch: int) -> list[Ints]:
-        if epoch not in self._plans:
-            latest = list(self._plans.items())[-1:]
-            self._plans = dict([*latest, (epoch, self._choose(self._lengths, self.seed, epoch, self._size))])
-        return self._plans[epoch]
 
 
 def alike(lengths: Ints, seed: int, epoch: int, examples: int) -> list[Ints]:
@@ -75,3 +75,37 @@ def in_order(lengths: Ints, batch_tokens: int) -> list[Ints]:
     """Every row once, for evaluation: the longest first, so that a lack of memory shows at once."""
     sides = np.stack([lengths, np.ones_like(lengths)], axis=1)  # (N, 2)
     return list(reversed(cut(by_length(np.arange(len(lengths)), sides), sides, batch_tokens)))
+
+
+class SequenceBatches(Generic[Made]):
+    """The endless sequence of training batches; which one comes at a position depends on the seed alone.
+
+    A batch has a fixed number of examples, if one is given, else as many as the budget of tokens holds.
+    """
+
+    alike: ClassVar = False  # there are rows of several lengths
+
+    def __init__(
+        self, encoded: Encoded[Made], seed: int, batch_tokens: int, examples: int | None = None, packed: bool = False
+    ) -> None:
+        self.encoded, self.steady = encoded, packed
+        self._lengths, self._learned = encoded.lengths, encoded.learned
+        self._rows = Rows(self._lengths[self._learned], seed, batch_tokens, packed, examples)
+
+    def at(self, position: int, part: int = 0, parts: int = 1) -> Made:
+        """The batch at a position, counted from 0 over all epochs, or one part of it, which may hold no example."""
+        rows = self._at(position)[part::parts]
+        if not self.steady:
+            return self.encoded.batch(rows)
+        return self.encoded.pack(rows, self._rows.room(int(self._lengths[rows].sum())), self._rows.most)
+
+    def tokens(self, position: int) -> int:
+        """How many examples the whole batch at a position has."""
+        return len(self._at(position))
+
+    def epoch_of(self, position: int) -> int:
+        """The epoch, counted from 0, that the batch at a position belongs to."""
+        return self._rows.epoch_of(position)
+
+    def _at(self, position: int) -> Ints:
+        return self._learned[self._rows.at(position)]

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from heedful.data.batch import Latest, TensorBatch
 from heedful.data.images.sources import Images
 from heedful.data.order import permutation
 
@@ -22,7 +23,7 @@ CHUNK = 2**24  # bytes that are hashed at a time
 
 
 @dataclass(frozen=True, slots=True)
-class ImageBatch:
+class ImageBatch(TensorBatch):
     """Images side by side, and what it takes to draw noise for each: the epoch, and which image it is."""
 
     pixels: Tensor  # (B, C, Y, X) uint8 or float, as they are stored
@@ -33,14 +34,6 @@ class ImageBatch:
     def tokens(self) -> int:
         """How many images there are."""
         return len(self.indices)
-
-    def to(self, device: torch.device | str, non_blocking: bool = True) -> ImageBatch:
-        """The same batch on a device."""
-        return ImageBatch(
-            self.pixels.to(device, non_blocking=non_blocking),
-            self.epoch.to(device, non_blocking=non_blocking),
-            self.indices.to(device, non_blocking=non_blocking),
-        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,11 +74,11 @@ class ImageBatches:
     steady: ClassVar = True  # all batches have one shape, but for the last of an epoch
 
     def __init__(self, encoded: EncodedImages, seed: int, size: int) -> None:
-        self.encoded, self.seed = encoded, seed
+        self.encoded = encoded
         self.size = min(size, len(encoded))
         self.count = -(-len(encoded) // self.size)  # batches of an epoch
         self.alike = len(encoded) % self.size == 0
-        self._orders: dict[int, Tensor] = {}  # of the two epochs that were last looked at
+        self._order = Latest(lambda epoch: torch.from_numpy(permutation(seed, epoch, len(encoded))))  # (N,)
 
     def at(self, position: int, part: int = 0, parts: int = 1) -> ImageBatch:
         """The batch at a position, counted from 0 over all epochs, or one part of it, which may hold no image."""
@@ -100,13 +93,6 @@ class ImageBatches:
     def epoch_of(self, position: int) -> int:
         """The epoch, counted from 0, that the batch at a position belongs to."""
         return position // self.count
-
-    def _order(self, epoch: int) -> Tensor:
-        if epoch not in self._orders:
-            latest = list(self._orders.items())[-1:]
-            order = torch.from_numpy(permutation(self.seed, epoch, len(self.encoded)))  # (N,)
-            self._orders = dict([*latest, (epoch, order)])
-        return self._orders[epoch]
 
 
 def encode_images(images: Images) -> EncodedImages:

@@ -5,7 +5,6 @@ B rows, T places in a row, N texts.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,16 +14,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heedful.data.labelled.sequences import Sequences, moved, packed, padded
+from heedful.data.batch import NOTHING, Ints, fingerprint
+from heedful.data.labelled.sequences import SequenceBatch, Sequences, packed, padded
 from heedful.data.pairs.batches import CHUNK, Ragged, rounded
-from heedful.data.row_schedule import Ints, Rows, in_order
+from heedful.data.row_schedule import SequenceBatches, in_order
 from heedful.data.tokenizers.base import PairTokenizer, cut_pair, specials
-
-NOTHING = -100  # the target where there is none
 
 
 @dataclass(frozen=True, slots=True)
-class LabelledBatch:
+class LabelledBatch(SequenceBatch):
     """Texts as ids, and what is to be learned of each."""
 
     ids: Tensor  # (B, T) long
@@ -35,11 +33,6 @@ class LabelledBatch:
     longest: int  # no text is longer
 
     @property
-    def sequences(self) -> Sequences:
-        """The texts alone."""
-        return Sequences(self.ids, self.segments, self.lengths, self.longest)
-
-    @property
     def numbers(self) -> Tensor:
         """Targets that are numbers, 0 where there is no text."""
         return torch.where(self.indices >= 0, self.targets.view(torch.float64), 0.0).float()  # (N,)
@@ -48,10 +41,6 @@ class LabelledBatch:
     def tokens(self) -> int:
         """How many texts there are."""
         return int((self.indices >= 0).sum())
-
-    def to(self, device: torch.device | str, non_blocking: bool = True) -> LabelledBatch:
-        """The same batch on a device."""
-        return moved(self, device, non_blocking)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +69,14 @@ class EncodedTexts:
         return self.ids.lengths
 
     @property
+    def learned(self) -> Ints:
+        """The texts to learn from: all."""
+        return np.arange(len(self))
+
+    @property
     def sha256(self) -> str:
         """A name for exactly these texts and targets in this order."""
-        arrays = (self.ids.flat, self.ids.starts, self.firsts, self.targets)
-        return hashlib.sha256(b"".join(hashlib.sha256(array.tobytes()).digest() for array in arrays)).hexdigest()
+        return fingerprint(self.ids.flat, self.ids.starts, self.firsts, self.targets)
 
     def row(self, row: int) -> tuple[NDArray[np.int32], Ints]:
         """A text's ids and their segments."""
@@ -100,24 +93,16 @@ class EncodedTexts:
         """The longest of some texts, rounded up as far as the model's context goes."""
         return min(rounded(int(self.lengths[rows].max())), self.context)
 
-    def pack(self, rows: Ints, room: int, most: int, longest: int) -> LabelledBatch:
+    def pack(self, rows: Ints, room: int, most: int) -> LabelledBatch:
         """Some texts end to end in a row of so many places, which so many texts may share."""
+        longest = self.widest(self.learned)
         return self._batch(packed(list(map(self.row, rows.tolist())), self.pad, room, most, longest), rows)
 
     def _batch(self, found: Sequences, rows: Ints) -> LabelledBatch:
         spare = (0, len(found.lengths) - len(rows))
-        targets, indices = (
-            np.pad(self.targets[rows], spare, constant_values=NOTHING),
-            np.pad(rows, spare, constant_values=-1),
-        )
-        return LabelledBatch(
-            found.ids,
-            found.segments,
-            found.lengths,
-            torch.from_numpy(targets),
-            torch.from_numpy(indices),
-            found.longest,
-        )
+        targets = torch.from_numpy(np.pad(self.targets[rows], spare, constant_values=NOTHING))
+        indices = torch.from_numpy(np.pad(rows, spare, constant_values=-1))
+        return LabelledBatch(found.ids, found.segments, found.lengths, targets, indices, found.longest)
 
     def in_order(self, batch_tokens: int) -> Iterator[LabelledBatch]:
         """Every text once, for evaluation: the longest first, so that a lack of memory shows at once."""
@@ -163,34 +148,7 @@ def fitted(
     return (a[:room], None) if b is None else cut_pair(a, b, room)
 
 
-class LabelledBatches:
-    """The endless sequence of training batches; which one comes at a position depends on the seed alone.
-
-    A batch has a fixed number of texts, if one is given, else as many as the budget of tokens holds.
-    """
+class LabelledBatches(SequenceBatches[LabelledBatch]):
+    """The endless sequence of training batches of texts."""
 
     kind: ClassVar = LabelledBatch
-    alike: ClassVar = False  # there are rows of several lengths
-
-    def __init__(
-        self, encoded: EncodedTexts, seed: int, batch_tokens: int, examples: int | None = None, packed: bool = False
-    ) -> None:
-        self.encoded, self.steady = encoded, packed
-        self._longest = encoded.widest(np.arange(len(encoded)))
-        self._rows = Rows(encoded.lengths, seed, batch_tokens, packed, examples)
-
-    def at(self, position: int, part: int = 0, parts: int = 1) -> LabelledBatch:
-        """The batch at a position, counted from 0 over all epochs, or one part of it, which may hold no text."""
-        rows = self._rows.at(position)[part::parts]
-        if not self.steady:
-            return self.encoded.batch(rows)
-        room = self._rows.room(int(self.encoded.lengths[rows].sum()))
-        return self.encoded.pack(rows, room, self._rows.most, self._longest)
-
-    def tokens(self, position: int) -> int:
-        """How many texts the whole batch at a position has."""
-        return len(self._rows.at(position))
-
-    def epoch_of(self, position: int) -> int:
-        """The epoch, counted from 0, that the batch at a position belongs to."""
-        return self._rows.epoch_of(position)

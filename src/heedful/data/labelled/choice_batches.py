@@ -13,9 +13,10 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from heedful.data.labelled.batches import NOTHING, EncodedTexts, LabelledBatch, encode_texts
+from heedful.data.batch import NOTHING, Ints
+from heedful.data.labelled.batches import EncodedTexts, LabelledBatch, encode_texts
 from heedful.data.labelled.choices import Question
-from heedful.data.row_schedule import Ints, Rows
+from heedful.data.row_schedule import SequenceBatches
 from heedful.data.tokenizers.base import PairTokenizer
 
 
@@ -46,12 +47,21 @@ class EncodedChoices:
         longest: Ints = self.texts.lengths.reshape(-1, self.choices).max(1)
         return longest * self.choices  # (N,)
 
+    @property
+    def learned(self) -> Ints:
+        """The questions to learn from: all."""
+        return np.arange(len(self))
+
     def batch(self, rows: Ints) -> LabelledBatch:
         """Some questions, a row for each choice; of none, one row from which there is nothing to learn."""
         found = self.texts.batch((rows[:, None] * self.choices + np.arange(self.choices)).ravel())
         if not len(rows):
             return found
         return replace(found, targets=torch.from_numpy(self.targets[rows]), indices=torch.from_numpy(rows))
+
+    def pack(self, rows: Ints, room: int, most: int) -> LabelledBatch:
+        """Choices are compared row by row."""
+        raise NotImplementedError
 
 
 def encode_choices(questions: Sequence[Question], tokenizer: PairTokenizer, context: int) -> EncodedChoices:
@@ -61,25 +71,7 @@ def encode_choices(questions: Sequence[Question], tokenizer: PairTokenizer, cont
     return EncodedChoices(texts, np.array([one.right for one in questions], np.int64), len(questions[0].choices))
 
 
-class ChoiceBatches:
-    """The endless sequence of training batches; which one comes at a position depends on the seed alone."""
+class ChoiceBatches(SequenceBatches[LabelledBatch]):
+    """The endless sequence of training batches of questions, which are never packed."""
 
     kind: ClassVar = LabelledBatch
-    alike: ClassVar = False  # there are rows of several lengths
-    steady: ClassVar = False
-
-    def __init__(self, encoded: EncodedChoices, seed: int, batch_tokens: int, examples: int | None = None) -> None:
-        self.encoded = encoded
-        self._rows = Rows(encoded.lengths, seed, batch_tokens, False, examples)
-
-    def at(self, position: int, part: int = 0, parts: int = 1) -> LabelledBatch:
-        """The batch at a position, counted from 0 over all epochs, or one part of it, which may hold no question."""
-        return self.encoded.batch(self._rows.at(position)[part::parts])
-
-    def tokens(self, position: int) -> int:
-        """How many questions the whole batch at a position has."""
-        return len(self._rows.at(position))
-
-    def epoch_of(self, position: int) -> int:
-        """The epoch, counted from 0, that the batch at a position belongs to."""
-        return self._rows.epoch_of(position)

@@ -8,7 +8,6 @@ B rows, T places in a row, N windows, P places of a passage.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,18 +17,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from heedful.data.batch import NOTHING, Ints, fingerprint
 from heedful.data.formats.squad import Question, WindowsConfig
-from heedful.data.labelled.sequences import Sequences, moved, packed, padded
+from heedful.data.labelled.sequences import SequenceBatch, Sequences, packed, padded
 from heedful.data.pairs.batches import Ragged, rounded
-from heedful.data.row_schedule import Ints, Rows, in_order
+from heedful.data.row_schedule import SequenceBatches, in_order
 from heedful.data.tokenizers.base import MaskTokenizer, specials
-
-NOTHING = -100  # where an answer begins and ends that is not in the window
-SPECIALS = 3  # tokens of a window besides those of question and passage
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerBatch:
+class AnswerBatch(SequenceBatch):
     """Windows, a row each or end to end in one row, and where in their passages the answers begin and end."""
 
     ids: Tensor  # (B, T) long
@@ -43,18 +40,9 @@ class AnswerBatch:
     most: int  # P: no passage has more tokens
 
     @property
-    def sequences(self) -> Sequences:
-        """The windows alone."""
-        return Sequences(self.ids, self.segments, self.lengths, self.longest)
-
-    @property
     def tokens(self) -> int:
         """How many answers are to be found; on a GPU this waits for it, so ask before moving there."""
         return int((self.starts != NOTHING).sum())
-
-    def to(self, device: torch.device | str, non_blocking: bool = True) -> AnswerBatch:
-        """The same batch on a device."""
-        return moved(self, device, non_blocking)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,35 +68,39 @@ class EncodedQuestions:
     @property
     def sha256(self) -> str:
         """A name for exactly these ids and answers in this order."""
-        arrays = (self.ids.flat, self.ids.starts, self.begins, self.firsts, self.starts, self.ends, self.windows)
-        return hashlib.sha256(b"".join(hashlib.sha256(array.tobytes()).digest() for array in arrays)).hexdigest()
+        ids = self.ids
+        return fingerprint(ids.flat, ids.starts, self.begins, self.firsts, self.starts, self.ends, self.windows)
 
     @property
-    def longest(self) -> int:
-        """The tokens of the longest window, and a few more."""
-        return min(rounded(int(self.ids.lengths.max(initial=1))), self.context)
+    def lengths(self) -> Ints:
+        """The tokens of each window."""
+        return self.ids.lengths
+
+    def widest(self, rows: Ints | slice = slice(None)) -> int:
+        """The tokens of the longest of some windows, and a few more."""
+        return min(rounded(int(self.lengths[rows].max(initial=1))), self.context)
 
     @property
-    def answered(self) -> Ints:
+    def learned(self) -> Ints:
         """The windows that have a whole answer."""
         return np.flatnonzero(self.starts != NOTHING)
 
     def batch(self, rows: Ints) -> AnswerBatch:
         """Some windows, a row each; of none, one token without an answer, from which there is nothing to learn."""
-        width = min(rounded(int(self.ids.lengths[rows].max(initial=1))), self.context)
+        width = self.widest(rows)
         some = padded(self._sequences(rows) or [([self.pad], [0])], self.pad, width)
         most = int(self.sizes[rows].max(initial=1))
         return self._with_answers(some, rows, np.arange(len(rows)) * width, max(1, most))
 
     def pack(self, rows: Ints, room: int, most: int) -> AnswerBatch:
         """Some windows end to end in a row of so many places, which so many windows may share."""
-        some = packed(self._sequences(rows), self.pad, room, most, self.longest)
-        lengths = self.ids.lengths[rows]
+        some = packed(self._sequences(rows), self.pad, room, most, self.widest())
+        lengths = self.lengths[rows]
         return self._with_answers(some, rows, np.cumsum(lengths) - lengths, max(1, int(self.sizes.max())))
 
     def in_order(self, rows: Ints, batch_tokens: int) -> Iterator[tuple[AnswerBatch, Ints]]:
         """Some windows, each once, for evaluation, with their numbers."""
-        for some in in_order(self.ids.lengths[rows], batch_tokens):
+        for some in in_order(self.lengths[rows], batch_tokens):
             yield self.batch(rows[some]), rows[some]
 
     def _sequences(self, rows: Ints) -> list[tuple[NDArray[np.int32], NDArray[np.int64]]]:
@@ -120,46 +112,14 @@ class EncodedQuestions:
         spare = (0, len(some.lengths) - len(rows))
         begins, sizes = np.pad(numbers + self.begins[rows], spare), np.pad(self.sizes[rows], spare)
         starts, ends = (np.pad(places[rows], spare, constant_values=NOTHING) for places in (self.starts, self.ends))
-        return AnswerBatch(
-            some.ids,
-            some.segments,
-            some.lengths,
-            torch.from_numpy(begins),
-            torch.from_numpy(sizes),
-            torch.from_numpy(starts),
-            torch.from_numpy(ends),
-            some.longest,
-            most,
-        )
+        first, count, start, end = map(torch.from_numpy, (begins, sizes, starts, ends))
+        return AnswerBatch(some.ids, some.segments, some.lengths, first, count, start, end, some.longest, most)
 
 
-class AnswerBatches:
-    """The endless sequence of training batches; which one comes at a position depends on the seed alone."""
+class AnswerBatches(SequenceBatches[AnswerBatch]):
+    """The endless sequence of training batches of windows that have a whole answer."""
 
     kind: ClassVar = AnswerBatch
-    alike: ClassVar = False  # there are rows of several lengths
-
-    def __init__(
-        self, encoded: EncodedQuestions, seed: int, batch_tokens: int, examples: int | None = None, packed: bool = False
-    ) -> None:
-        self.encoded, self.steady = encoded, packed
-        self._answered, self._lengths = encoded.answered, encoded.ids.lengths
-        self._rows = Rows(self._lengths[self._answered], seed, batch_tokens, packed, examples)
-
-    def at(self, position: int, part: int = 0, parts: int = 1) -> AnswerBatch:
-        """The batch at a position, counted from 0 over all epochs, or one part of it, which may hold no window."""
-        rows = self._answered[self._rows.at(position)[part::parts]]
-        if not self.steady:
-            return self.encoded.batch(rows)
-        return self.encoded.pack(rows, self._rows.room(int(self._lengths[rows].sum())), self._rows.most)
-
-    def tokens(self, position: int) -> int:
-        """How many answers are to be found in the whole batch at a position."""
-        return len(self._rows.at(position))
-
-    def epoch_of(self, position: int) -> int:
-        """The epoch, counted from 0, that the batch at a position belongs to."""
-        return self._rows.epoch_of(position)
 
 
 def passage_windows(length: int, room: int, stride: int) -> list[tuple[int, int]]:

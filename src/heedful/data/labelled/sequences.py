@@ -9,20 +9,20 @@ B rows, T places in a row, N sequences.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-Batch = TypeVar("Batch", bound=Any)
+from heedful.data.batch import TensorBatch
+
 Ids = Sequence[int] | NDArray[np.int32] | NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Sequences:
+class Sequences(TensorBatch):
     """Ids, and the segment that each belongs to; in a single row, sequences of no length stand after the last one."""
 
     ids: Tensor  # (B, T) long
@@ -47,16 +47,21 @@ class Sequences:
             return (self.lengths.cumsum(0) - self.lengths).clamp(max=self.ids.shape[1] - 1)  # (N,)
         return torch.arange(len(self.ids), device=self.ids.device) * self.ids.shape[1]  # (N,)
 
-    def to(self, device: torch.device | str, non_blocking: bool = True) -> Sequences:
-        """The same on a device."""
-        return moved(self, device, non_blocking)
 
+class SequenceBatch(TensorBatch):
+    """A batch of sequences, and what is to be learned of them."""
 
-def moved(batch: Batch, device: torch.device | str, non_blocking: bool) -> Batch:
-    """A batch, which is a dataclass of tensors and numbers, on a device."""
-    parts = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    on = {name: part.to(device, non_blocking=non_blocking) for name, part in parts.items() if isinstance(part, Tensor)}
-    return replace(batch, **on)
+    __slots__ = ()
+
+    ids: Tensor
+    segments: Tensor
+    lengths: Tensor
+    longest: int
+
+    @property
+    def sequences(self) -> Sequences:
+        """What the model reads."""
+        return Sequences(self.ids, self.segments, self.lengths, self.longest)
 
 
 def padded(rows: Sequence[tuple[Ids, Ids]], pad: int, width: int | None = None) -> Sequences:

@@ -8,7 +8,6 @@ B rows, T places in a row, N windows, M words.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,19 +18,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from heedful.data.batch import NOTHING, Ints, fingerprint
 from heedful.data.formats.conll import Sentence
-from heedful.data.labelled.sequences import Sequences, moved, packed, padded
+from heedful.data.labelled.sequences import SequenceBatch, Sequences, packed, padded
 from heedful.data.pairs.batches import Ragged, rounded
-from heedful.data.row_schedule import Ints, Rows, in_order
+from heedful.data.row_schedule import SequenceBatches, in_order
 from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.errors import UserError, shown
 
-NOTHING = -100  # the tag of a word that has none
 OVERLAP = 4  # a window shares up to a fourth of its room with the next one
 
 
 @dataclass(frozen=True, slots=True)
-class TagBatch:
+class TagBatch(SequenceBatch):
     """Windows of sentences, a row each or end to end in one row, and the words that are tagged in them."""
 
     ids: Tensor  # (B, T) long
@@ -42,18 +41,9 @@ class TagBatch:
     longest: int  # no window is longer
 
     @property
-    def sequences(self) -> Sequences:
-        """The windows alone."""
-        return Sequences(self.ids, self.segments, self.lengths, self.longest)
-
-    @property
     def tokens(self) -> int:
         """How many words have a tag; on a GPU this waits for it, so ask before moving there."""
         return int((self.labels != NOTHING).sum())
-
-    def to(self, device: torch.device | str, non_blocking: bool = True) -> TagBatch:
-        """The same batch on a device."""
-        return moved(self, device, non_blocking)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,26 +63,35 @@ class EncodedTags:
         return len(self.counts)
 
     @property
-    def longest(self) -> int:
-        """The tokens of the longest window, and a few more."""
-        return min(rounded(int(self.ids.lengths.max(initial=1))), self.context)
+    def lengths(self) -> Ints:
+        """The tokens of each window."""
+        return self.ids.lengths
+
+    @property
+    def learned(self) -> Ints:
+        """The windows to learn from: all."""
+        return np.arange(len(self.lengths))
+
+    def widest(self, rows: Ints | slice = slice(None)) -> int:
+        """The tokens of the longest of some windows, and a few more."""
+        return min(rounded(int(self.lengths[rows].max(initial=1))), self.context)
 
     @property
     def sha256(self) -> str:
         """A name for exactly these ids and tags in this order."""
-        arrays = (self.ids.flat, self.ids.starts, self.words.flat, self.words.starts, self.labels, self.counts)
-        return hashlib.sha256(b"".join(hashlib.sha256(array.tobytes()).digest() for array in arrays)).hexdigest()
+        words = self.words
+        return fingerprint(self.ids.flat, self.ids.starts, words.flat, words.starts, self.labels, self.counts)
 
     def batch(self, rows: Ints) -> TagBatch:
         """Some windows, a row each; of none, one token without a tag, from which there is nothing to learn."""
-        width = min(rounded(int(self.ids.lengths[rows].max(initial=1))), self.context)
+        width = self.widest(rows)
         some = padded(self._sequences(rows) or [([self.pad], [0])], self.pad, width)
         return self._with_words(some, rows, np.arange(len(rows)) * width, int(self.words.lengths[rows].sum()))
 
     def pack(self, rows: Ints, room: int, most: int) -> TagBatch:
         """Some windows end to end in a row of so many places, which so many windows may share."""
-        some = packed(self._sequences(rows), self.pad, room, most, self.longest)
-        lengths = self.ids.lengths[rows]
+        some = packed(self._sequences(rows), self.pad, room, most, self.widest())
+        lengths = self.lengths[rows]
         return self._with_words(some, rows, np.cumsum(lengths) - lengths, room)
 
     def of_words(self, rows: Ints) -> Ints:
@@ -102,7 +101,7 @@ class EncodedTags:
 
     def in_order(self, batch_tokens: int) -> Iterator[tuple[TagBatch, Ints]]:
         """Every window once, for evaluation, and where the words of each batch stand among all words."""
-        for rows in in_order(self.ids.lengths, batch_tokens):
+        for rows in in_order(self.lengths, batch_tokens):
             yield self.batch(rows), self.of_words(rows)
 
     def _sequences(self, rows: Ints) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
@@ -120,34 +119,16 @@ class EncodedTags:
         )
 
 
-class TagBatches:
-    """The endless sequence of training batches; which one comes at a position depends on the seed alone."""
+class TagBatches(SequenceBatches[TagBatch]):
+    """The endless sequence of training batches of sentences."""
 
     kind: ClassVar = TagBatch
-    alike: ClassVar = False  # there are rows of several lengths
-
-    def __init__(
-        self, encoded: EncodedTags, seed: int, batch_tokens: int, examples: int | None = None, packed: bool = False
-    ) -> None:
-        self.encoded, self.steady = encoded, packed
-        self._lengths = encoded.ids.lengths
-        self._rows = Rows(self._lengths, seed, batch_tokens, packed, examples)
-
-    def at(self, position: int, part: int = 0, parts: int = 1) -> TagBatch:
-        """The batch at a position, counted from 0 over all epochs, or one part of it, which may hold no sentence."""
-        rows = self._rows.at(position)[part::parts]
-        if not self.steady:
-            return self.encoded.batch(rows)
-        return self.encoded.pack(rows, self._rows.room(int(self._lengths[rows].sum())), self._rows.most)
+    encoded: EncodedTags
 
     def tokens(self, position: int) -> int:
         """How many words have a tag in the whole batch at a position."""
-        at = self.encoded.of_words(self._rows.at(position))
+        at = self.encoded.of_words(self._at(position))
         return int(np.count_nonzero(self.encoded.labels[at] != NOTHING))
-
-    def epoch_of(self, position: int) -> int:
-        """The epoch, counted from 0, that the batch at a position belongs to."""
-        return self._rows.epoch_of(position)
 
 
 class Window(NamedTuple):

@@ -5,8 +5,6 @@ B batch, S source positions, T target positions, N samples.
 
 from __future__ import annotations
 
-import hashlib
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -17,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from heedful.data.batch import Epochs, TensorBatch, fingerprint
 from heedful.data.formats.sources import Pair
 from heedful.data.order import permutation
 from heedful.data.tokenizers.base import clean
@@ -32,7 +31,7 @@ Number = TypeVar("Number", int, NDArray[np.int64])
 
 
 @dataclass(frozen=True, slots=True)
-class PairBatch:
+class PairBatch(TensorBatch):
     """Sources that end with eos and targets from bos to eos, padded to the right."""
 
     source: Tensor  # (B, S) long
@@ -52,19 +51,9 @@ class PairBatch:
         """How many target tokens are to be predicted; on a GPU this waits for it, so ask before moving there."""
         return int(self.target_lengths.sum()) - len(self.target_lengths)
 
-    def to(self, device: torch.device | str, non_blocking: bool = True) -> PairBatch:
-        """The same batch on a device."""
-        return PairBatch(
-            self.source.to(device, non_blocking=non_blocking),
-            self.source_lengths.to(device, non_blocking=non_blocking),
-            self.target.to(device, non_blocking=non_blocking),
-            self.target_lengths.to(device, non_blocking=non_blocking),
-            self.indices.to(device, non_blocking=non_blocking),
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class PackedBatch:
+class PackedBatch(TensorBatch):
     """The same pairs end to end in one row each side, every batch of one shape; what is left over is padding.
 
     Targets stand as what the decoder reads (bos ...) and what it should say (... eos).
@@ -82,18 +71,6 @@ class PackedBatch:
     def tokens(self) -> int:
         """How many target tokens are to be predicted."""
         return int(self.target_lengths.sum())
-
-    def to(self, device: torch.device | str, non_blocking: bool = True) -> PackedBatch:
-        """The same batch on a device."""
-        return PackedBatch(
-            self.source.to(device, non_blocking=non_blocking),
-            self.source_lengths.to(device, non_blocking=non_blocking),
-            self.target.to(device, non_blocking=non_blocking),
-            self.labels.to(device, non_blocking=non_blocking),
-            self.target_lengths.to(device, non_blocking=non_blocking),
-            self.indices.to(device, non_blocking=non_blocking),
-            self.longest,
-        )
 
 
 Batch = PairBatch | PackedBatch
@@ -156,8 +133,7 @@ class Encoded:
     @property
     def sha256(self) -> str:
         """A name for exactly these ids in this order."""
-        arrays = (self.source.flat, self.source.starts, self.target.flat, self.target.starts, self.kept)
-        return hashlib.sha256(b"".join(hashlib.sha256(array.tobytes()).digest() for array in arrays)).hexdigest()
+        return fingerprint(self.source.flat, self.source.starts, self.target.flat, self.target.starts, self.kept)
 
     def batch(self, rows: NDArray[np.int64]) -> PairBatch:
         """Some pairs as one batch; of no pairs, one row from which there is nothing to learn."""
@@ -217,13 +193,12 @@ class Batches:
         self, encoded: Encoded, seed: int, batch_tokens: int, packed: bool = False, even: bool = False
     ) -> None:
         self.encoded = encoded
-        self.seed = seed
         self.batch_tokens = batch_tokens
         self.packed, self.even = packed, even
         self._lengths = encoded.lengths
         self._rooms = packed_rooms(self._lengths, batch_tokens)
-        self._starts = [0]  # position of the first batch of each epoch that was looked at
-        self._plans: dict[int, list[NDArray[np.int64]]] = {}  # of the two epochs that were last looked at
+        choose = plan_packed if packed else plan
+        self._rows = Epochs(lambda epoch: choose(self._lengths, seed, epoch, batch_tokens))
 
     @property
     def kind(self) -> type[Batch]:
@@ -232,7 +207,7 @@ class Batches:
 
     def at(self, position: int, part: int = 0, parts: int = 1) -> Batch:
         """The batch at a position, counted from 0 over all epochs, or one part of it, which may hold no pair."""
-        rows = self._rows(position)[part::parts]
+        rows = self._rows.at(position)[part::parts]
         if self.packed:
             return self.encoded.pack(rows, self._rooms)
         return self.encoded.even(rows, self.batch_tokens) if self.even else self.encoded.batch(rows)
@@ -249,26 +224,12 @@ class Batches:
 
     def tokens(self, position: int) -> int:
         """How many target tokens are to be predicted in the whole batch at a position."""
-        rows = self._rows(position)
+        rows = self._rows.at(position)
         return int(self._lengths[rows, 1].sum()) - len(rows)
 
     def epoch_of(self, position: int) -> int:
         """The epoch, counted from 0, that the batch at a position belongs to."""
-        # Epochs have slightly different numbers of batches, so that a far position asks for all plans before it.
-        while self._starts[-1] <= position:
-            self._starts.append(self._starts[-1] + len(self._planned(len(self._starts) - 1)))
-        return bisect_right(self._starts, position) - 1
-
-    def _rows(self, position: int) -> NDArray[np.int64]:
-        epoch = self.epoch_of(position)
-        return self._planned(epoch)[position - self._starts[epoch]]
-
-    def _planned(self, epoch: int) -> list[NDArray[np.int64]]:
-        if epoch not in self._plans:
-            choose = plan_packed if self.packed else plan
-            latest = list(self._plans.items())[-1:]
-            self._plans = dict([*latest, (epoch, choose(self._lengths, self.seed, epoch, self.batch_tokens))])
-        return self._plans[epoch]
+        return self._rows.epoch_of(position)
 
 
 def encode(

@@ -12,7 +12,6 @@ B rows, T places in a row, N pairs, M hidden words, S sentences, D documents, C 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -23,19 +22,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heedful.data.labelled.sequences import Sequences, moved, padded
+from heedful.data.batch import NOTHING, Ints, Latest, fingerprint
+from heedful.data.labelled.sequences import SequenceBatch, padded
 from heedful.data.masking import Marks, chosen, chosen_words, corrupted, wanted
 from heedful.data.order import numbers, permutation
 from heedful.data.pairs.batches import MULTIPLE, rounded
 from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.errors import UserError
 
-NOTHING = -100  # the target where there is none
 FOLLOWS, UNRELATED = 0, 1
 CHUNK = 1024  # sentences that are tokenized at a time
 CELLS = 2**16  # cells that are drawn at a time
 BEGIN, SHORT, TARGET, SPLIT, RELATED, OTHER, PLACE, FRONT_A, FRONT_B, HIDE, LUCK, SWAP = range(1, 13)  # streams
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class PretrainingBatch:
+class PretrainingBatch(SequenceBatch):
     """Pairs of segments with hidden words, a row each or all end to end in one row."""
 
     ids: Tensor  # (B, T) long
@@ -69,18 +67,9 @@ class PretrainingBatch:
     longest: int  # no sequence is longer
 
     @property
-    def sequences(self) -> Sequences:
-        """What the model reads."""
-        return Sequences(self.ids, self.segments, self.lengths, self.longest)
-
-    @property
     def tokens(self) -> int:
         """How many tokens are read; on a GPU this waits for it, so ask before moving there."""
         return int((self.lengths * (self.indices >= 0)).sum())
-
-    def to(self, device: torch.device | str, non_blocking: bool = True) -> PretrainingBatch:
-        """The same batch on a device."""
-        return moved(self, device, non_blocking)
 
 
 class Spans(NamedTuple):
@@ -306,8 +295,8 @@ class PretrainingBatches:
         self.encoded, self.seed, self.packed, self.even = encoded, seed, packed, even
         self.size = max(1, batch_tokens // encoded.context)  # pairs in a batch that is not packed
         longest = int(wanted(np.array([encoded.context]), encoded.rules.hidden)[0])
-        self._lengths: dict[int, Ints] = {}  # of the examples of the two epochs that were last looked at
-        self._plans: dict[int, list[Ints]] = {}  # and their batches
+        self._lengths = Latest(lambda epoch: encoded.lengths(seed, epoch))  # of the examples of an epoch
+        self._planned = Latest(self._plan)
         self.shape = Shape(encoded.context, self.size, self.size * longest)
         if packed:
             self.shape = self._packed_shape(batch_tokens, longest)
@@ -334,7 +323,7 @@ class PretrainingBatches:
     def tokens(self, position: int) -> int:
         """How many tokens are read in the whole batch at a position."""
         cells = self._cells(position)
-        return int(self._lengths[self.epoch_of(position)][cells].sum())
+        return int(self._lengths(self.epoch_of(position))[cells].sum())
 
     def epoch_of(self, position: int) -> int:
         """The epoch, counted from 0, that the batch at a position belongs to."""
@@ -345,19 +334,11 @@ class PretrainingBatches:
         plan = self._planned(epoch)
         return plan[number % len(plan)]
 
-    def _planned(self, epoch: int) -> list[Ints]:
+    def _plan(self, epoch: int) -> list[Ints]:
         """The batches of an epoch, as numbers of cells."""
-        if epoch not in self._plans:
-            order, lengths = permutation(self.seed, epoch, self.encoded.cells), self._drawn(epoch)  # (C,)
-            cuts = self._filled(lengths[order]) if self.packed else range(self.size, len(order), self.size)
-            self._plans = dict([*list(self._plans.items())[-1:], (epoch, np.split(order, cuts))])
-        return self._plans[epoch]
-
-    def _drawn(self, epoch: int) -> Ints:
-        if epoch not in self._lengths:
-            latest = list(self._lengths.items())[-1:]
-            self._lengths = dict([*latest, (epoch, self.encoded.lengths(self.seed, epoch))])
-        return self._lengths[epoch]
+        order, lengths = permutation(self.seed, epoch, self.encoded.cells), self._lengths(epoch)  # (C,)
+        cuts = self._filled(lengths[order]) if self.packed else range(self.size, len(order), self.size)
+        return np.split(order, cuts)
 
     def _filled(self, lengths: Ints) -> list[int]:
         """Where one batch ends and the next begins, so that none holds more than its shape has places for."""
@@ -382,7 +363,7 @@ class PretrainingBatches:
                 expected=f"at least {self.encoded.context:,}, the model's context",
                 todo="raise train.batch_tokens, or lower model.context",
             )
-        lengths = self._drawn(0)
+        lengths = self._lengths(0)
         most = int(1.25 * room / lengths.mean()) + MULTIPLE
         hidden = int(1.01 * room * wanted(lengths, self.encoded.rules.hidden).mean() / lengths.mean())
         return Shape(room, most, rounded(max(hidden, longest)))
@@ -402,9 +383,8 @@ def encode_documents(
         np.cumsum(sentences, dtype=np.int64),
         np.cumsum([0, *sizes], dtype=np.int64),
     )
-    name = hashlib.sha256(b"".join(hashlib.sha256(array.tobytes()).digest() for array in arrays)).hexdigest()
     unknown = int((arrays[0] == tokenizer.unk).sum())
-    return ready(EncodedDocuments(*arrays, Marks.of(tokenizer), context, rules, name, unknown))
+    return ready(EncodedDocuments(*arrays, Marks.of(tokenizer), context, rules, fingerprint(*arrays), unknown))
 
 
 def tokenized(documents: Iterable[list[str]], tokenizer: MaskTokenizer) -> Iterator[list[list[int]]]:

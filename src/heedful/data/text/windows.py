@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from heedful.data.batch import TensorBatch
 from heedful.data.order import draws, permutation
 from heedful.data.text.files import Text
 from heedful.data.text.text_stream import Amounts, Shard, encode_passages, passages, shards
@@ -28,7 +29,7 @@ FILL = 0  # the token that stands where there is none
 
 
 @dataclass(frozen=True, slots=True)
-class TextBatch:
+class TextBatch(TensorBatch):
     """Windows side by side, padded to the right: the first token of each is given, the others are to be predicted."""
 
     ids: Tensor  # (B, T + 1) long
@@ -45,15 +46,6 @@ class TextBatch:
     def tokens(self) -> int:
         """How many tokens are to be predicted; on a GPU this waits for it, so ask before moving there."""
         return int(self.lengths.sum()) - len(self.lengths)
-
-    def to(self, device: torch.device | str, non_blocking: bool = True) -> TextBatch:
-        """The same batch on a device."""
-        return TextBatch(
-            self.ids.to(device, non_blocking=non_blocking),
-            self.lengths.to(device, non_blocking=non_blocking),
-            self.indices.to(device, non_blocking=non_blocking),
-            None if self.documents is None else self.documents.to(device, non_blocking=non_blocking),
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,17 +8,15 @@ B trees, N nodes, L leaves, W nodes with a word.
 
 from __future__ import annotations
 
-import hashlib
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from heedful.data.batch import Epochs, Ints, TensorBatch, fingerprint
 from heedful.data.order import permutation
 from heedful.data.tokenizers.words import Words
 from heedful.data.trees.treebank import NOTHING, Tree
@@ -26,11 +24,9 @@ from heedful.errors import UserError
 
 POOL = 32  # batches' worth of trees that are sorted together: more waste fewer steps, fewer are more random
 
-Ints = NDArray[np.int64]
-
 
 @dataclass(frozen=True, slots=True)
-class TreeBatch:
+class TreeBatch(TensorBatch):
     """Trees side by side: first all leaves, then all inner nodes, of each the deepest level first.
 
     Within a level, inner nodes stand before leaves: that is the order of `parents` and `places`.
@@ -48,23 +44,6 @@ class TreeBatch:
     inner_counts: tuple[int, ...]
     widest: int  # no node has more children
     tokens: int  # labelled nodes
-
-    def to(self, device: torch.device | str, non_blocking: bool = True) -> TreeBatch:
-        """The same batch on a device."""
-        return TreeBatch(
-            self.words.to(device, non_blocking=non_blocking),
-            self.inner.to(device, non_blocking=non_blocking),
-            self.labels.to(device, non_blocking=non_blocking),
-            self.parents.to(device, non_blocking=non_blocking),
-            self.places.to(device, non_blocking=non_blocking),
-            self.roots.to(device, non_blocking=non_blocking),
-            self.nodes.to(device, non_blocking=non_blocking),
-            self.indices.to(device, non_blocking=non_blocking),
-            self.leaf_counts,
-            self.inner_counts,
-            self.widest,
-            self.tokens,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +79,7 @@ class EncodedTrees:
     @property
     def sha256(self) -> str:
         """A name for exactly these trees in this order."""
-        arrays = (self.words, self.labels, self.parents, self.places, self.starts)
-        return hashlib.sha256(b"".join(hashlib.sha256(array.tobytes()).digest() for array in arrays)).hexdigest()
+        return fingerprint(self.words, self.labels, self.parents, self.places, self.starts)
 
     def batch(self, rows: Ints) -> TreeBatch:
         """Some trees as one batch; of no trees, one leaf without a label, from which there is nothing to learn."""
@@ -160,37 +138,21 @@ class TreeBatches:
 
     def __init__(self, encoded: EncodedTrees, seed: int, batch_nodes: int) -> None:
         self.encoded = encoded
-        self.seed = seed
-        self.batch_nodes = batch_nodes
-        self._sizes, self._depths = encoded.sizes, encoded.depths
         self._labelled = np.add.reduceat(encoded.labels != NOTHING, encoded.starts[:-1], dtype=np.int64)
-        self._starts = [0]  # position of the first batch of each epoch that was looked at
-        self._plans: dict[int, list[Ints]] = {}  # of the two epochs that were last looked at
+        sizes, depths = encoded.sizes, encoded.depths
+        self._rows = Epochs(lambda epoch: plan_trees(sizes, depths, seed, epoch, batch_nodes))
 
     def at(self, position: int, part: int = 0, parts: int = 1) -> TreeBatch:
         """The batch at a position, counted from 0 over all epochs, or one part of it, which may hold no tree."""
-        return self.encoded.batch(self._rows(position)[part::parts])
+        return self.encoded.batch(self._rows.at(position)[part::parts])
 
     def tokens(self, position: int) -> int:
         """How many labelled nodes the whole batch at a position has."""
-        return int(self._labelled[self._rows(position)].sum())
+        return int(self._labelled[self._rows.at(position)].sum())
 
     def epoch_of(self, position: int) -> int:
         """The epoch, counted from 0, that the batch at a position belongs to."""
-        while self._starts[-1] <= position:
-            self._starts.append(self._starts[-1] + len(self._planned(len(self._starts) - 1)))
-        return bisect_right(self._starts, position) - 1
-
-    def _rows(self, position: int) -> Ints:
-        epoch = self.epoch_of(position)
-        return self._planned(epoch)[position - self._starts[epoch]]
-
-    def _planned(self, epoch: int) -> list[Ints]:
-        if epoch not in self._plans:
-            latest = list(self._plans.items())[-1:]
-            plan = plan_trees(self._sizes, self._depths, self.seed, epoch, self.batch_nodes)
-            self._plans = dict([*latest, (epoch, plan)])
-        return self._plans[epoch]
+        return self._rows.epoch_of(position)
 
 
 def encode_trees(trees: Sequence[Tree], words: Words | None) -> EncodedTrees:

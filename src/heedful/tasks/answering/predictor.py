@@ -16,14 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heedful.blocks.losses import Loss
+from heedful.data.batch import NOTHING
 from heedful.data.formats.squad import Question, WindowsConfig
-from heedful.data.labelled.passages import (
-    NOTHING,
-    AnswerBatch,
-    EncodedQuestions,
-    best_windows,
-    encode_questions,
-)
+from heedful.data.labelled.passages import AnswerBatch, EncodedQuestions, best_windows, encode_questions
 from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.tasks.reading import layout_of
 
@@ -52,9 +47,9 @@ def answer_loss(model: Any, batch: AnswerBatch) -> Loss:
 @torch.inference_mode()
 def mean_loss(model: Any, encoded: EncodedQuestions, device: torch.device) -> float:
     """The mean loss an answer over a whole set, of those that are wholly in a window."""
-    batches = encoded.in_order(encoded.answered, BATCH_TOKENS)
+    batches = encoded.in_order(encoded.learned, BATCH_TOKENS)
     total = sum(answer_loss(model, batch.to(device)).plain.item() for batch, _ in batches)
-    return total / max(1, len(encoded.answered))
+    return total / max(1, len(encoded.learned))
 
 
 @torch.inference_mode()

@@ -59,7 +59,7 @@ class AnsweringTask(FinetuningTask):
     def encode(self, read: Questions, vocabulary: WordPieces) -> EncodedQuestions:
         """Questions and passages as numbers, passages that are too long in windows."""
         encoded = encode_questions(read.questions, vocabulary, self.recipe.model.context, self.recipe.decode)
-        if not len(encoded.answered):
+        if not len(encoded.learned):
             raise UserError(
                 "no answer is left to learn from",
                 where="data",

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from heedful.blocks.losses import Loss, cross_entropy
-from heedful.data.labelled.batches import NOTHING, EncodedTexts, LabelledBatch, encode_texts
+from heedful.data.batch import NOTHING
+from heedful.data.labelled.batches import EncodedTexts, LabelledBatch, encode_texts
 from heedful.data.tokenizers.base import PairTokenizer
 from heedful.tasks.reading import layout_of
 

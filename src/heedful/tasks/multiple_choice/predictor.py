@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from heedful.blocks.losses import Loss, cross_entropy
-from heedful.data.labelled.batches import NOTHING, LabelledBatch
+from heedful.data.batch import NOTHING
+from heedful.data.labelled.batches import LabelledBatch
 from heedful.data.labelled.choice_batches import EncodedChoices
 from heedful.data.tokenizers.base import PairTokenizer
 from heedful.tasks.classification.predictor import encodings, outputs, said

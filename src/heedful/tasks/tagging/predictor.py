@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heedful.blocks.losses import Loss
+from heedful.data.batch import NOTHING
 from heedful.data.formats.conll import chunks, marks_chunks
-from heedful.data.labelled.tagged import NOTHING, EncodedTags, TagBatch, encode_words
+from heedful.data.labelled.tagged import EncodedTags, TagBatch, encode_words
 from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.tasks.reading import layout_of
 
