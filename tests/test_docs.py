@@ -35,6 +35,7 @@ from heedful.data.tokenizers.byte_pairs import BytePair, BytePairFiles
 from heedful.data.tokenizers.tokenizer import Bpe, Characters, Unigram, WholeWords, WordPiece
 from heedful.data.tokenizers.wordpieces import PieceFile
 from heedful.data.trees.treebank import SentimentTrees, WordsConfig
+from heedful.decode.settings import DecodeConfig, WritingConfig
 from heedful.explore.server.page import is_built
 from heedful.models.autoencoder.config import SIZES as LECTURE
 from heedful.models.autoencoder.config import AutoencoderConfig
@@ -70,14 +71,14 @@ from heedful.tasks import TASKS, recipe_class
 from heedful.tasks.answering.recipe import AnsweringTaskConfig
 from heedful.tasks.classification.recipe import ClassificationTaskConfig, RegressionTaskConfig
 from heedful.tasks.finetuning.recipe import EncoderStart
-from heedful.tasks.language_model.recipe import CausalStart, LanguageModelTaskConfig, WritingConfig
+from heedful.tasks.language_model.recipe import CausalStart, LanguageModelTaskConfig
 from heedful.tasks.multiple_choice.recipe import MultipleChoiceTaskConfig
 from heedful.tasks.pretraining.recipe import PretrainingTaskConfig
 from heedful.tasks.recipe_parts import Start
 from heedful.tasks.reconstruction.recipe import ReconstructionTaskConfig
 from heedful.tasks.tagging.recipe import TaggingTaskConfig
 from heedful.tasks.text_classification.recipe import CharactersConfig, TextClassificationTaskConfig
-from heedful.tasks.translation.recipe import DecodeConfig, TranslationTaskConfig
+from heedful.tasks.translation.recipe import TranslationTaskConfig
 from heedful.tasks.tree_classification.recipe import TreeTaskConfig
 from heedful.training.configs import Budget, TrainConfig
 from heedful.training.optim import AdamW, Constant, Cosine, Linear, Noam, RMSprop

@@ -13,6 +13,7 @@ from heedful.data.tokenizers.byte_pairs import BytePair, BytePairs
 from heedful.decode.graphs import Graphs
 from heedful.decode.rules import NoRepeat, TopK
 from heedful.decode.search import Paths, Search, beam, drain, greedy, sample
+from heedful.decode.settings import TextSettings
 from heedful.models import build
 from heedful.models.gpt.config import GptConfig
 from heedful.models.transformer.config import TransformerConfig
@@ -83,7 +84,9 @@ def test_texts_of_different_lengths_are_gone_on_with_alike_alone_and_together(po
     model = build(GptConfig.model_validate(settings))
     for weight in model.parameters():
         weight.data += 0.15 * torch.randn_like(weight)
-    here, there = (Writer(deepcopy(model), pairs, torch.device(name), length=120) for name in ("cpu", "cuda"))
+    here, there = (
+        Writer(deepcopy(model), pairs, torch.device(name), TextSettings(length=120)) for name in ("cpu", "cuda")
+    )
     prompts = ["", "a rose", "a rose is a rose is a rose is a rose is a", "is"]
     for manner in ({"temperature": 0}, {}, {"no_repeat": 2, "repetition_penalty": 1.2}, {"beams": 3, "length": 40}):
         for _ in range(2):  # the second time, the graphs are there

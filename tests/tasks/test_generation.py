@@ -10,14 +10,15 @@ import torch
 
 from heedful.data.tokenizers.byte_pairs import BytePair, BytePairs
 from heedful.data.tokenizers.tokenizer import Bpe, Characters, TrainedTokenizer, WholeWords, WordPiece
-from heedful.decode.rules import Written
+from heedful.decode.rules import Written, sampling_rules
 from heedful.decode.search import drain
+from heedful.decode.settings import TextSettings
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.gpt.config import GptConfig
 from heedful.models.rnn_lm.config import RnnLMConfig
 from heedful.tasks.language_model import predictor as language_model
-from heedful.tasks.language_model.predictor import Manner, Text, Writer, seed_of
+from heedful.tasks.language_model.predictor import Text, Writer, seed_of
 from tolerance import close, near
 
 CPU = torch.device("cpu")
@@ -54,9 +55,9 @@ def rnn(vocab: int = PAIRS.vocab) -> Any:
     return spread(build(RnnLMConfig(vocab=vocab, width=12, hidden=16, layers=2, context=8)))
 
 
-WRITERS = {name: (lambda name=name: Writer(gpt(name), PAIRS, CPU, length=30)) for name in POSITIONS} | {
-    "rnn": lambda: Writer(rnn(), PAIRS, CPU, length=30),
-    "lines": lambda: Writer(gpt(vocab=LETTERS.vocab), LETTERS, CPU, length=30),
+WRITERS = {name: (lambda name=name: Writer(gpt(name), PAIRS, CPU, TextSettings(length=30))) for name in POSITIONS} | {
+    "rnn": lambda: Writer(rnn(), PAIRS, CPU, TextSettings(length=30)),
+    "lines": lambda: Writer(gpt(vocab=LETTERS.vocab), LETTERS, CPU, TextSettings(length=30)),
 }
 
 
@@ -159,7 +160,7 @@ def test_beams_that_do_not_fit_are_refused_with_advice() -> None:
     ids=["pairs", "characters", "word pieces", "words", "bpe"],
 )
 def test_what_flows_is_what_is_written_at_once(tokenizer: Any) -> None:
-    writer = Writer(rnn(tokenizer.vocab), tokenizer, CPU, length=60)
+    writer = Writer(rnn(tokenizer.vocab), tokenizer, CPU, TextSettings(length=60))
     for seed, prompt in enumerate(("", "a rose", "naïve 日本")):
         (found,) = writer.generate([prompt], seed=seed)
         pieces = list(writer.stream(prompt, seed=seed))
@@ -190,10 +191,11 @@ def bytes_of(text: str) -> list[int]:
 def test_settings_out_of_range_are_refused() -> None:
     writer = WRITERS["learned"]()
     for manner, message in (
-        ({"length": 0}, "at least one token"), ({"top_k": 0}, "top-k"), ({"top_p": 2.0}, "top-p"),
-        ({"temperature": -1.0}, "0 or above"), ({"repetition_penalty": 0.0}, "penalty must be above 0"),
-        ({"no_repeat": 0}, "at least one token"), ({"beams": 0}, "at least one beam"),
-        ({"beams": 2, "samples": 3}, "2 beams cannot give 3"), ({"samples": 0}, "no text is asked for"),
+        ({"length": 0}, "length should be greater than or equal to 1, got 0"), ({"top_k": 0}, "top_k should be"),
+        ({"top_p": 2.0}, "top_p should be less"), ({"temperature": -1.0}, "temperature should be greater"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty should be greater than 0"), ({"no_repeat": 0}, "no_repeat"),
+        ({"beams": 0}, "beams should be"), ({"beams": 2, "samples": 3}, "2 beams cannot give 3"),
+        ({"samples": 0}, "samples should be greater than or equal to 1"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):
             writer.generate(["a"], **manner)
@@ -325,7 +327,7 @@ def test_tokens_are_drawn_from_the_probabilities_that_transformers_draws_from(ma
     theirs = ours = scores
     for name, value in manner.items():
         theirs = kinds[name](value)(none, theirs)
-    for rule in Manner(**manner).rules(None):  # type: ignore[arg-type]
+    for rule in sampling_rules(TextSettings(**manner)):  # type: ignore[arg-type]
         ours = rule(ours.clone(), Written(none, none, torch.tensor(0), none))
     close(ours.softmax(-1), theirs.softmax(-1), slack=16)
 

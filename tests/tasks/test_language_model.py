@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from heedful.data.text.files import Text
 from heedful.data.text.windows import TextBatches, encode_text
 from heedful.data.tokenizers.tokenizer import Bpe, Characters, TrainedTokenizer, WholeWords, WordPiece
+from heedful.decode.settings import TextSettings
 from heedful.models import build
 from heedful.models.elmo.config import ElmoConfig
 from heedful.models.gpt.config import GptConfig
@@ -54,7 +55,7 @@ def writer() -> Writer:
         (loss.total / loss.count).backward()
         optimizer.step()
         optimizer.zero_grad()
-    return Writer(model, LETTERS, CPU, length=12)
+    return Writer(model, LETTERS, CPU, TextSettings(length=12))
 
 
 # ------------------------------------------------------------------ losses
@@ -204,15 +205,15 @@ def test_little_chance_is_greedy_and_beams_find_likelier_texts(writer: Writer) -
     assert wide[0].log_probability >= writer.generate(["a"], temperature=0)[0].log_probability - 1e-5
     with pytest.raises(ValueError, match="2 beams cannot give 3 texts"):
         writer.generate(["a"], beams=2, samples=3)
-    with pytest.raises(ValueError, match="at least one token"):
+    with pytest.raises(ValueError, match="length should be greater"):
         writer.generate(["a"], length=0)
-    with pytest.raises(ValueError, match="top-k"):
+    with pytest.raises(ValueError, match="top_k should be"):
         writer.generate(["a"], top_k=0)
     assert writer.generate([]) == []
 
 
 def test_its_settings_are_its_defaults(writer: Writer) -> None:
-    bold = Writer(writer.model, LETTERS, CPU, length=5, temperature=3.0, top_k=4, top_p=0.9)
+    bold = Writer(writer.model, LETTERS, CPU, TextSettings(length=5, temperature=3.0, top_k=4, top_p=0.9))
     assert bold.generate(["a"]) == writer.generate(["a"], length=5, temperature=3.0, top_k=4, top_p=0.9)
     assert len(bold.generate(["a"])[0].ids) == 5
 
@@ -220,7 +221,7 @@ def test_its_settings_are_its_defaults(writer: Writer) -> None:
 @pytest.mark.parametrize("config", [WordPiece(vocab=60), WholeWords(vocab=20), Bpe(vocab=270), Characters(vocab=9)])
 def test_any_prompt_is_kept_as_it_is_and_any_tokenizer_goes_on_with_it(config: Any) -> None:
     tokenizer = TrainedTokenizer.train(config, LINES)
-    model = Writer(ahead(vocab=tokenizer.vocab), tokenizer, CPU, length=6)
+    model = Writer(ahead(vocab=tokenizer.vocab), tokenizer, CPU, TextSettings(length=6))
     for prompt in ("", "a ro", "\n\n", "Ω é <eos> \ud800", "  a  rose "):
         (found,) = model.generate([prompt])
         assert found.text == prompt + found.added

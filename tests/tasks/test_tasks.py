@@ -200,7 +200,7 @@ def test_scores_of_a_language_model_are_of_the_whole_text(text: list[str], tmp_p
     assert len(test.samples) == 2
     for prompt, follows, written in test.samples:
         assert f"{prompt}\n{follows}" in whole
-        assert len(written) == writer.length or len(written) == 100
+        assert len(written) == writer.settings.length or len(written) == 100
 
 
 @pytest.mark.parametrize("vocab", [60, 20, 14])

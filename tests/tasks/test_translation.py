@@ -16,6 +16,7 @@ from heedful.data.embedded import NumberWords
 from heedful.data.pairs.batches import Batches, encode
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer, WordPiece
 from heedful.decode.search import drain
+from heedful.decode.settings import TranslationSettings
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.seq2seq.config import AttentionConfig, RecurrentEncoder, Seq2SeqConfig
@@ -161,7 +162,7 @@ def test_the_wrong_number_of_beams_is_refused(translator: Translator) -> None:
 
 
 def test_the_settings_of_the_translator_are_its_defaults(translator: Translator) -> None:
-    short = Translator(translator.model, translator.tokenizer, CONTEXT, CPU, beams=1, max_length=3)
+    short = Translator(translator.model, translator.tokenizer, CONTEXT, CPU, TranslationSettings(beams=1, max_length=3))
     found = short.search(TEXTS[:10])
     assert all(len(one.ids) <= 3 for paths in found for one in paths)
     assert not all(one.complete for paths in found for one in paths)
@@ -281,7 +282,7 @@ def recurrent(tokenizer: TrainedTokenizer, attention: AttentionConfig | None) ->
         vocab=tokenizer.vocab, width=8, encoder=RecurrentEncoder(hidden=8), hidden=8, attention=attention,
         context=CONTEXT,
     )  # fmt: skip
-    return Translator(build(config), tokenizer, CONTEXT, CPU, max_length=6)
+    return Translator(build(config), tokenizer, CONTEXT, CPU, TranslationSettings(max_length=6))
 
 
 @pytest.mark.parametrize("feed", ["input", "output"])
@@ -313,7 +314,7 @@ def test_a_reward_is_compared_with_those_of_the_other_rows() -> None:
 @pytest.mark.parametrize(("beams", "top"), [(2, 1), (4, 4), (5, 2)])
 def test_the_steps_of_a_search_lead_to_the_same_translations(translator: Translator, beams: int, top: int) -> None:
     for text in (TEXTS[0], "", "🙂"):
-        paths = drain(translator.steps(text, beams, top, translator.length_penalty))
+        paths = drain(translator.steps(text, beams, top, translator.settings.length_penalty))
         assert list(translator._read(paths)) == translator.search([text], beams=beams, top=top)
 
 

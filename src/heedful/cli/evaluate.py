@@ -35,7 +35,7 @@ def eval_verb(run: Path, split: Split, beams: int | None, as_json: bool, stride:
     with counting(task.words.testing.format(split)) as tell:
         result = scored(predictor, recipe, split, beams=beams, progress=tell)
     if as_json:
-        searched = {"beams": beams or predictor.beams} if task.searches else {}
+        searched = {"beams": beams or predictor.settings.beams} if task.searches else {}
         say(json_line({**plain(result), **searched}))
     else:
         say("\n".join(scoreboard(result, task, recipe.train.samples)))

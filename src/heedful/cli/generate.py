@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,63 +18,25 @@ from heedful.errors import UserError, printable
 from heedful.tasks.language_model.predictor import TOGETHER, Writer, Writing
 
 
-@dataclass(frozen=True)
-class Wish:
-    """How texts are gone on with, where that was said."""
-
-    manner: dict[str, Any]  # settings of a `Manner` by name, None where nothing was said
-    greedy: bool
-    samples: int
-    seed: int
-    special: bool
-    bf16: bool
-    start_token: bool | None = None
-
-    def settings(self) -> dict[str, Any]:
-        """The settings, if they go together."""
-        chance = [f"--{name.replace('_', '-')}" for name in ("temperature", "top_k", "top_p") if self.said(name)]
-        chance += ["--seed"] if self.seed else []
-        beams = self.manner["beams"] or 1
-        if (self.greedy or beams > 1) and chance:
-            raise UserError(
-                f"{chance[0]} is about chance, and with {'--greedy' if self.greedy else '--beams'} there is none",
-                where=chance[0], todo="leave one of them out",
-            )  # fmt: skip
-        if self.greedy and beams > 1:
-            raise UserError("one beam is greedy, and more are not", where="--beams", todo="leave one of them out")
-        if self.samples > 1 and (self.greedy or 1 < beams < self.samples):
-            what = (
-                "without chance there is one text" if self.greedy else f"{beams} beams cannot give {self.samples} texts"
-            )
-            raise UserError(what, where="--samples", todo=f"write --beams {self.samples}, or leave --samples out")
-        if self.said("length_penalty") and beams == 1:
-            raise UserError("only beams compare texts by their length", where="--length-penalty", todo="add --beams 4")
-        return self.manner | ({"temperature": 0.0} if self.greedy else {})
-
-    def said(self, name: str) -> bool:
-        """Whether a setting was given."""
-        return self.manner[name] is not None
-
-
-def generate_verb(run: Path, prompts: Sequence[str], wish: Wish, as_json: bool) -> None:
-    """Go on with each prompt, given as an argument or as a line of stdin."""
-    settings = wish.settings()
+def generate_verb(
+    run: Path, prompts: Sequence[str], said: Mapping[str, Any], greedy: bool, special: bool, bf16: bool, as_json: bool
+) -> None:
+    """Go on with each prompt, given as an argument or as a line of stdin, by the settings that were said."""
+    changes = fitting(said, greedy)
     writer = load_as(Writer, run)
-    writer = writer.halved() if wish.bf16 else writer
-    writer.start_token = writer.start_token if wish.start_token is None else wish.start_token
+    writer = writer.halved() if bf16 else writer
+    writer.settings = how = writer.settings.but(**changes)
     reads, first, written, began = piped(prompts), 0, 0, time.monotonic()
-    if len(prompts) <= 1 and not reads and not as_json and wish.samples == 1:
+    if len(prompts) <= 1 and not reads and not as_json and how.samples == 1:
         prompt = "".join(prompts)
-        tell(writer, [prompt], wish, False)
-        written = flow(writer, prompt, settings, wish)
+        tell(writer, [prompt], special, False)
+        written = flow(writer, prompt, special)
     else:
         told = False
         # A person who types lines waits for each.
         for batch in batched(given(prompts), 1 if reads and sys.stdin.isatty() else TOGETHER):
-            told = tell(writer, batch, wish, told)
-            found = writer.generate(
-                batch, samples=wish.samples, seed=wish.seed, first=first, special=wish.special, **settings
-            )
+            told = tell(writer, batch, special, told)
+            found = writer.generate(batch, first=first, special=special)
             for one in found:
                 write(json_line(record(one)) if as_json else shown(one.text))
             first, written = first + len(batch), written + sum(len(one.ids) for one in found)
@@ -84,9 +45,29 @@ def generate_verb(run: Path, prompts: Sequence[str], wish: Wish, as_json: bool) 
         typer.echo(f"{written:,} tokens in {passed:.1f} s, {written / passed:,.0f} tokens/s", err=True)
 
 
-def flow(writer: Writer, prompt: str, settings: dict[str, Any], wish: Wish) -> int:
+def fitting(said: Mapping[str, Any], greedy: bool) -> dict[str, Any]:
+    """The settings that were said, None where nothing was, if they go together."""
+    chance = [f"--{name.replace('_', '-')}" for name in ("temperature", "top_k", "top_p") if said[name] is not None]
+    chance += ["--seed"] if said["seed"] else []
+    beams, samples = said["beams"] or 1, said["samples"]
+    if (greedy or beams > 1) and chance:
+        raise UserError(
+            f"{chance[0]} is about chance, and with {'--greedy' if greedy else '--beams'} there is none",
+            where=chance[0], todo="leave one of them out",
+        )  # fmt: skip
+    if greedy and beams > 1:
+        raise UserError("one beam is greedy, and more are not", where="--beams", todo="leave one of them out")
+    if samples > 1 and (greedy or 1 < beams < samples):
+        what = "without chance there is one text" if greedy else f"{beams} beams cannot give {samples} texts"
+        raise UserError(what, where="--samples", todo=f"write --beams {samples}, or leave --samples out")
+    if said["length_penalty"] is not None and beams == 1:
+        raise UserError("only beams compare texts by their length", where="--length-penalty", todo="add --beams 4")
+    return {**said, **({"temperature": 0.0} if greedy else {})}
+
+
+def flow(writer: Writer, prompt: str, special: bool) -> int:
     """Write a text as it comes, and say how many tokens came; what is there stays when somebody stops it."""
-    pieces = writer.stream(prompt, seed=wish.seed, special=wish.special, **settings)
+    pieces = writer.stream(prompt, special=special)
     first = next(pieces, "")  # what cannot be done is said before anything is written
     count = -1
     try:
@@ -99,16 +80,16 @@ def flow(writer: Writer, prompt: str, settings: dict[str, Any], wish: Wish) -> i
     return count
 
 
-def tell(writer: Writer, prompts: Sequence[str], wish: Wish, told: bool) -> bool:
+def tell(writer: Writer, prompts: Sequence[str], special: bool, told: bool) -> bool:
     """Say once that the model forgets, where texts are longer than its context; whether it has been said."""
     if not writer.start_token and not all(prompts) and not told:
         name = writer.tokenizer.pieces([writer.script.begins])[0]
         typer.echo(f"note: nothing stands before the text, so the model begins after {name}", err=True)
-    context, length = writer.context, wish.manner["length"] or writer.length
-    if told or context is None or (wish.manner["beams"] or 1) > 1:
+    context, how = writer.context, writer.settings
+    if told or context is None or how.beams > 1:
         return told
-    longest = max(writer.tokens_of(prompt, wish.special) for prompt in prompts)
-    if longest + length - 1 <= context:
+    longest = max(writer.tokens_of(prompt, special) for prompt in prompts)
+    if longest + how.length - 1 <= context:
         return False
     seen = longest - writer.forgotten(longest)
     begun = f"; of a prompt of {longest:,} tokens it sees the last {seen:,}" if seen < longest else ""

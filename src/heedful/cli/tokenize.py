@@ -22,7 +22,7 @@ from heedful.data.text.token_text import TokenizedText
 from heedful.data.tokenizers.byte_pairs import BytePair, BytePairFiles, pairs_of
 from heedful.data.tokenizers.lm_tokenization import Bytes, LanguageTokenizer
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
-from heedful.data.tokenizers.wordpieces import pieces_of
+from heedful.data.tokenizers.wordpieces import PieceFile, pieces_of
 from heedful.errors import UserError
 from heedful.files.reading import exists
 from heedful.hub.causal import no_tokenizer, pretrained_causal
@@ -60,7 +60,9 @@ def write_sentences(recipe: PretrainingRecipe, folder: Path, splits: Sequence[Sp
     """Documents as sentences, for pre-training; what there is of each split."""
     data: Any = recipe.data
     assert recipe.tokenizer is not None, "text needs one"
-    typer.echo("reading the tokenizer" if recipe.tokenizer.kind == "pieces" else "training the tokenizer", err=True)
+    typer.echo(
+        "reading the tokenizer" if isinstance(recipe.tokenizer, PieceFile) else "training the tokenizer", err=True
+    )
     tokenizer = pieces_of(recipe.tokenizer, some(sentences(documents_of(data, "train"))))
     parts = {split: tokenized(documents_of(data, split), tokenizer) for split in splits}
     manifest = write_tokens(folder, tokenizer, dict(parts), Telling())

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 from heedful.cli.display import counting, json_line
 from heedful.cli.loading import load_as
 from heedful.data.formats.sources import BOM, lines, parsed, text_of, text_under
+from heedful.decode.settings import TranslationSettings
 from heedful.errors import UserError, printable
 from heedful.files import writing as files
 from heedful.files.reading import exists
@@ -26,16 +27,6 @@ from heedful.tasks.translation.predictor import Alignment, Translation, Translat
 LONGEST = 10_000_000  # characters of a line that is read at all
 
 Item = TypeVar("Item")
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """Translations drawn by chance."""
-
-    temperature: float
-    top_k: int | None
-    top_p: float | None
-    seed: int
 
 
 class Line(NamedTuple):
@@ -57,13 +48,13 @@ class Searcher:
     translator: Translator
     beams: int | None
     top: int
-    sampling: Sampling | None
+    sampling: TranslationSettings | None
 
     def __call__(self, batch: Sequence[Line], first: int) -> list[list[Translation]]:
         """The translations of some lines, before which there were `first` others, blank ones not counted."""
         texts = [line.text for line in batch if not line.blank]
-        if (chance := self.sampling) is not None:
-            found = self.translator.sample(texts, chance.temperature, chance.top_k, chance.top_p, chance.seed, first)
+        if self.sampling is not None:
+            found = self.translator.sample(texts, self.sampling, first=first)
         else:
             found = self.translator.search(texts, self.beams, self.top)
         translated = iter(found)
@@ -73,7 +64,7 @@ class Searcher:
         ]
 
 
-def searcher(run: Path, beams: int | None, top: int, sampling: Sampling | None = None) -> Searcher:
+def searcher(run: Path, beams: int | None, top: int, sampling: TranslationSettings | None = None) -> Searcher:
     """A run's translator with settings that fit together."""
     if beams is not None and top > beams:
         raise UserError(
@@ -87,7 +78,7 @@ def searcher(run: Path, beams: int | None, top: int, sampling: Sampling | None =
             found="--beams or --top besides", todo="leave one of them out",
         )  # fmt: skip
     translator = load_as(Translator, run)
-    return Searcher(translator, max(beams or translator.beams, top), top, sampling)
+    return Searcher(translator, max(beams or translator.settings.beams, top), top, sampling)
 
 
 def translated(
@@ -158,7 +149,7 @@ def translate_verb(
     texts: Sequence[str],
     beams: int | None,
     top: int,
-    sampling: Sampling | None,
+    sampling: TranslationSettings | None,
     as_json: bool,
     align: bool,
     align_to: Path | None,

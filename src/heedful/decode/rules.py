@@ -6,12 +6,16 @@ tensor written over. It must not ask for values in Python, so that a search step
 R rows, V vocabulary, L room for tokens.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from heedful.decode.settings import Generation
 
 
 @dataclass(frozen=True)
@@ -176,3 +180,11 @@ class TopP:
         p = ordered.float().softmax(-1)
         late = p.cumsum(-1) - p >= self.mass  # the mass before such a token is enough already
         return logits.masked_fill(torch.zeros_like(late).scatter(-1, places, late), -math.inf)
+
+
+def sampling_rules(settings: Generation) -> list[Rule]:
+    """The rules by which a token is drawn, in the order that is usual elsewhere too."""
+    rules: list[Rule] = [] if settings.temperature == 1 else [Temperature(settings.temperature)]
+    rules += [] if settings.top_k is None else [TopK(settings.top_k)]
+    rules += [] if settings.top_p is None else [TopP(settings.top_p)]
+    return rules

@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from heedful.decode.rules import Rule
 from heedful.errors import UserError, shown
 from heedful.explore.inspect import Given, source_ids, too_long, translates
-from heedful.tasks.language_model.predictor import Manner
 
 if TYPE_CHECKING:
     from heedful.explore.subjects import Subject
@@ -71,12 +69,6 @@ def end_of(predictor: Any) -> int | None:
     """The token with which a model ends what it writes; None, where it goes on for ever."""
     end: int | None = predictor.tokenizer.eos if translates(predictor) else predictor.script.ends
     return end
-
-
-def rules_of(predictor: Any) -> Sequence[Rule]:
-    """The rules about what a model never writes."""
-    rules: Sequence[Rule] = predictor._rules() if translates(predictor) else predictor._rules(Manner())
-    return rules
 
 
 def require_tokens(predictor: Any, ids: Sequence[int]) -> None:

@@ -112,8 +112,7 @@ def summary(path: Path) -> str:
 
 def check_recipe(recipe: Recipe, splits: Sequence[Split] = SPLITS) -> None:
     """Raise one error for all files that a recipe names for some splits and that are not there."""
-    more = getattr(recipe, "missing", list)  # of recipes that name files besides their data
-    problems = [*recipe.data.missing(splits), *more()]
+    problems = [*recipe.data.missing(splits), *recipe.missing()]
     if problems:
         count = "a file is" if len(problems) == 1 else f"{len(problems)} files are"
         raise UserError(f"{count} not as the recipe says", problems=problems)

@@ -11,6 +11,7 @@ from pydantic import Field
 from heedful.config import Config, FieldError
 from heedful.data.formats.sources import Name
 from heedful.data.tokenizers.tokenizer import Bpe, Characters, Unigram, WholeWords, WordPiece
+from heedful.errors import UserError
 from heedful.training.configs import TrainConfig
 
 TokenizerConfig = Annotated[Bpe | WordPiece | Unigram | Characters | WholeWords, Field(discriminator="kind")]
@@ -40,6 +41,15 @@ class Recipe(Config):
         @property
         def train(self) -> Any:
             """How it is trained."""
+
+    @property
+    def comments(self) -> list[str]:
+        """What `show` adds to the settings, a line each."""
+        return []
+
+    def missing(self) -> list[UserError]:
+        """What is wrong with files that it names besides its data."""
+        return []
 
     @property
     @abstractmethod

@@ -122,11 +122,11 @@ def settled(predictor: Any, asked: Wanted) -> Settled:
         )  # fmt: skip
     if end_of(predictor) in asked.forced[:-1]:
         raise UserError("nothing follows the end of a text", where="forced", todo="go back")
-    k = asked.k or min(max(BEAMS, getattr(predictor, "beams", BEAMS)), MOST_BEAMS)
+    k = asked.k or min(max(BEAMS, predictor.settings.beams), MOST_BEAMS)
     t = asked.t or k
     if t > k:
         raise UserError("a search returns as many paths as it has beams at the most", found=str(t), expected=str(k))
-    penalty = getattr(predictor, "length_penalty", 1.0) if asked.penalty is None else asked.penalty
+    penalty = predictor.settings.length_penalty if asked.penalty is None else asked.penalty
     return Settled(k, t, penalty, limit, most)
 
 

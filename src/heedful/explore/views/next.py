@@ -14,7 +14,7 @@ from torch import Tensor
 
 from heedful.config import Config
 from heedful.decode.rules import Written
-from heedful.explore.decoding import begun, end_of, goes_on, read, rules_of, stated
+from heedful.explore.decoding import begun, end_of, goes_on, read, stated
 from heedful.explore.packets import pack, unpack
 from heedful.explore.views import Asked, Named, Request
 from heedful.tasks.language_model.perplexity import exp
@@ -80,7 +80,7 @@ def never(predictor: Any, logits: Tensor) -> Tensor:
     """The tokens that the model is not allowed to write, whatever their logits (V,)."""
     none = torch.zeros(1, 1, dtype=torch.long, device=logits.device)
     ruled = torch.zeros_like(logits)[None]  # (1, V)
-    for rule in rules_of(predictor):
+    for rule in predictor.rules():
         ruled = rule(ruled, Written(none, none, none[0, 0], none))
     return ruled[0].isneginf().nonzero()[:, 0].int()
 

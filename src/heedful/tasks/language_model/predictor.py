@@ -23,8 +23,9 @@ from heedful.data.tokenizers.byte_pairs import BytePairs
 from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer, Script, script_of
 from heedful.data.tokenizers.tokenizer import SPECIAL, TrainedTokenizer
 from heedful.decode.graphs import Graphs
-from heedful.decode.rules import AtLeast, Begins, Below, Never, NoRepeat, Penalty, Rule, Temperature, TopK, TopP
+from heedful.decode.rules import AtLeast, Begins, Below, Never, NoRepeat, Penalty, Rule, sampling_rules
 from heedful.decode.search import Decoder, Given, Paths, Search, Step, beam, drain, greedy, sample
+from heedful.decode.settings import TextSettings
 from heedful.errors import UserError
 from heedful.tasks.language_model.perplexity import (
     STRIDE,
@@ -58,51 +59,6 @@ class Writing:
         return self.prompt + self.added
 
 
-@dataclass(frozen=True)
-class Manner:
-    """How texts are gone on with."""
-
-    length: int = 200  # tokens that are written at the most
-    temperature: float = 1.0  # 0: the likeliest token, each time
-    top_k: int | None = None
-    top_p: float | None = None
-    repetition_penalty: float = 1.0  # over 1, tokens of the text so far are less likely
-    no_repeat: int | None = None  # so many tokens in a row do not occur a second time
-    at_least: int = 0  # tokens that are written before the text may end
-    beams: int = 1  # over 1, the likeliest texts are searched for instead of drawn
-    length_penalty: float = 1.0  # beams compare log p / length^penalty
-
-    def __post_init__(self) -> None:
-        if self.length < 1:
-            raise ValueError(f"at least one token is written, got {self.length}")
-        if self.beams < 1:
-            raise ValueError(f"at least one beam is searched, got {self.beams}")
-        if not 0 <= self.temperature < math.inf:
-            raise ValueError(f"the temperature is 0 or above, got {self.temperature}")
-
-    @property
-    def drawn(self) -> bool:
-        """Whether chance has part in it."""
-        return self.beams == 1 and self.temperature > 0
-
-    @property
-    def looks_back(self) -> bool:
-        """Whether it matters what stands in the text already."""
-        return self.repetition_penalty != 1 or self.no_repeat is not None
-
-    def rules(self, ends: int | None) -> list[Rule]:
-        """The rules of this manner, in the order that is usual elsewhere too."""
-        found: list[Rule] = []
-        found += [] if self.repetition_penalty == 1 else [Penalty(self.repetition_penalty)]
-        found += [] if self.no_repeat is None else [NoRepeat(self.no_repeat)]
-        found += [] if ends is None or not self.at_least else [AtLeast(self.at_least, ends)]
-        if self.drawn:
-            found += [] if self.temperature == 1 else [Temperature(self.temperature)]
-            found += [] if self.top_k is None else [TopK(self.top_k)]
-            found += [] if self.top_p is None else [TopP(self.top_p)]
-        return found
-
-
 @dataclass
 class Text:
     """A text that is being gone on with: the tokens that are given, the seed of its chance, and what was written."""
@@ -124,9 +80,9 @@ class Text:
 class Writer:
     """A language model with its tokenizer, ready to go on with texts.
 
-    What `length`, `temperature`, `top_k` and `top_p` say is what `generate` does where it is not told otherwise. A text
-    may be longer than the model's context: when that is full, the model forgets the older half, and reads the newer
-    one again as if the text began there. What it sees depends on the text's length alone.
+    What `settings` say is what `generate` does where it is not told otherwise. A text may be longer than the model's
+    context: when that is full, the model forgets the older half, and reads the newer one again as if the text began
+    there. What it sees depends on the text's length alone.
 
     A text is read after the start token, as in training, if `start_token` says so; where there is no text at all, it is
     always read after it.
@@ -135,12 +91,8 @@ class Writer:
     model: Any  # a module that is Ahead
     tokenizer: LanguageTokenizer
     device: torch.device
-    length: int = 200  # tokens that are written
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
+    settings: TextSettings = field(default_factory=TextSettings)
     notes: tuple[str, ...] = ()  # what whoever loads it should know
-    start_token: bool = True
     graphs: Graphs | None = field(init=False)
     script: Script = field(init=False)
 
@@ -148,6 +100,15 @@ class Writer:
         self.model.to(self.device).eval()
         self.graphs = Graphs(self.model) if self.device.type == "cuda" else None
         self.script = script_of(self.tokenizer)
+
+    @property
+    def start_token(self) -> bool:
+        """Whether a text is read after the start token."""
+        return self.settings.start_token
+
+    @start_token.setter
+    def start_token(self, wanted: bool) -> None:
+        self.settings = self.settings.but(start_token=wanted)
 
     @property
     def context(self) -> int | None:
@@ -163,28 +124,28 @@ class Writer:
     def generate(
         self,
         prompts: Sequence[str],
+        settings: TextSettings | None = None,
         *,
-        samples: int = 1,
-        seed: int = 0,
         first: int = 0,
         special: bool = False,
-        **manner: Any,
+        **changes: Any,
     ) -> list[Writing]:
-        """Go on with each prompt, `samples` times, in a `Manner` whose settings are given by their names.
+        """Go on with each prompt, `samples` times, by `settings`, single ones of which may be given by their names.
 
         A token is drawn by chance each time, or with temperature 0 the likeliest taken; with beams, the `samples`
         likeliest texts that are found come best first. Prompt n of a seed gives the same, whatever else is in the
         batch; `first` is the number of the first prompt, for prompts that come in parts. Text that spells a special
         token is ordinary text, unless `special` is said.
         """
-        how, rows = self._manner(**manner), list(enumerate(several(prompts), first))
-        if samples < 1 or (how.beams > 1 and samples > how.beams):
-            raise ValueError(
-                f"{how.beams} beams cannot give {samples} texts" if samples > 1 else "no text is asked for"
-            )
+        how, rows = (settings or self.settings).but(**changes), list(enumerate(several(prompts), first))
+        samples = how.samples
+        if how.beams > 1 and samples > how.beams:
+            raise ValueError(f"{how.beams} beams cannot give {samples} texts")
         each, texts = (1 if how.beams > 1 else samples), list[tuple[str, Text]]()
         for number, prompt in rows:
-            texts += [(prompt, self._text(prompt, special, seed_of(seed, number, sample))) for sample in range(each)]
+            texts += [
+                (prompt, self._text(prompt, special, seed_of(how.seed, number, sample))) for sample in range(each)
+            ]
         found: list[Writing] = []
         size = max(1, TOGETHER // how.beams)
         for start in range(0, len(texts), size):
@@ -197,16 +158,18 @@ class Writer:
                 found += [self._writing(prompt, text) for prompt, text in some]
         return found
 
-    def stream(self, prompt: str, *, seed: int = 0, special: bool = False, **manner: Any) -> Iterator[str]:
+    def stream(
+        self, prompt: str, settings: TextSettings | None = None, *, special: bool = False, **changes: Any
+    ) -> Iterator[str]:
         """What `generate` adds to a prompt, as soon as it is sure: a piece of whole characters a token, and the rest.
 
         A piece is empty where the next tokens may still change it.
         """
-        how = self._manner(**manner)
+        how = (settings or self.settings).but(**changes)
         if how.beams > 1:
-            yield self.generate([prompt], seed=seed, special=special, **manner)[0].added
+            yield self.generate([prompt], how, special=special)[0].added
             return
-        text = self._text(prompt, special, seed_of(seed, 0))
+        text = self._text(prompt, special, seed_of(how.seed, 0))
         spelling = Spelling(self, text.given)
         for step in self._drawn([text], how):
             token = int(step.tokens[0, 0])
@@ -231,7 +194,7 @@ class Writer:
         """
         ids = self._seen(prompt)
         most = self.room(prompt) if limit is None else min(limit, self.room(prompt))
-        rules = [*self._rules(Manner(beams=beams)), *([Begins(tuple(begins))] if begins else [])]
+        rules = [*self.rules(TextSettings(beams=beams)), *([Begins(tuple(begins))] if begins else [])]
         return beam(
             *self._begun([ids], most, beams), torch.tensor([most]), self._end, beams, top, length_penalty,
             rules=rules, graphs=self._graphs(),
@@ -239,7 +202,8 @@ class Writer:
 
     def room(self, prompt: str) -> int:
         """How many tokens are written after a prompt at the most, without forgetting any of what is seen of it."""
-        return self.length if self.context is None else min(self.length, self.context + 1 - len(self._seen(prompt)))
+        most = self.settings.length
+        return most if self.context is None else min(most, self.context + 1 - len(self._seen(prompt)))
 
     def loss(self, text: str) -> float:
         """The mean loss a token, in nats, of a whole text, each given all before it or at least half a context.
@@ -281,15 +245,11 @@ class Writer:
     def completed(self, given: list[int], tokens: Sequence[int], length: int) -> list[str]:
         """What each of some tokens adds to a text, with the likeliest tokens that follow it."""
         texts = [Text([*given, token]) for token in tokens]
-        for _ in self._drawn(texts, Manner(length, temperature=0.0)):
+        for _ in self._drawn(texts, TextSettings(length=length, temperature=0.0)):
             pass
         return [self._added(given, [*text.given[len(given) :], *text.written]) for text in texts]
 
     # -------------------------------------------------------------- from texts to searches
-    def _manner(self, **changes: Any) -> Manner:
-        usual = Manner(self.length, self.temperature, self.top_k, self.top_p)
-        return replace(usual, **{name: value for name, value in changes.items() if value is not None})
-
     def _ids(self, prompt: str, special: bool) -> list[int]:
         if not special:
             return self.script.text_ids(prompt)
@@ -320,11 +280,16 @@ class Writer:
         ids = self.read_ids(prompt)
         return ids[self.forgotten(len(ids)) :]
 
-    def _rules(self, how: Manner) -> list[Rule]:
-        banned, rows = self.script.unwritten, self.model.tokens.weight.shape[0]
+    def rules(self, settings: TextSettings | None = None) -> list[Rule]:
+        """The rules about what is never written, and those of settings, in the order that is usual elsewhere too."""
+        how = settings or TextSettings()
+        banned, ends, rows = self.script.unwritten, self.script.ends, self.model.tokens.weight.shape[0]
         always: list[Rule] = [Never(banned)] if banned else []
         always += [Below(self.tokenizer.vocab)] if rows > self.tokenizer.vocab else []
-        return [*always, *how.rules(self.script.ends)]
+        always += [] if how.repetition_penalty == 1 else [Penalty(how.repetition_penalty)]
+        always += [] if how.no_repeat is None else [NoRepeat(how.no_repeat)]
+        always += [] if ends is None or not how.at_least else [AtLeast(how.at_least, ends)]
+        return [*always, *(sampling_rules(how) if how.drawn else [])]
 
     def _graphs(self) -> Graphs | None:
         """Captured steps, unless somebody watches: a graph neither hears taps nor forgets what an edit did."""
@@ -335,9 +300,9 @@ class Writer:
         return ENDLESS if self.script.ends is None else self.script.ends
 
     @torch.inference_mode()
-    def _drawn(self, texts: Sequence[Text], how: Manner) -> Iterator[Step]:
+    def _drawn(self, texts: Sequence[Text], how: TextSettings) -> Iterator[Step]:
         """Write one token after another to each text, in as many searches as the context asks for."""
-        going, rules = list(texts), self._rules(how)
+        going, rules = list(texts), self.rules(how)
         while going:
             seen = [text.ids[self.forgotten(len(text.ids)) :] for text in going]
             left = [how.length - len(text.written) for text in going]
@@ -359,7 +324,7 @@ class Writer:
             going = [text for text in going if not text.over]
 
     @torch.inference_mode()
-    def _searched(self, texts: Sequence[tuple[str, Text]], how: Manner, top: int) -> list[Writing]:
+    def _searched(self, texts: Sequence[tuple[str, Text]], how: TextSettings, top: int) -> list[Writing]:
         """The `top` likeliest ways to go on with each text that beams find."""
         given = [text.given for _, text in texts]
         longest = max(map(len, given))
@@ -374,7 +339,7 @@ class Writer:
         paths = drain(
             beam(
                 *self._begun(given, how.length, how.beams), limit, self._end, how.beams, top, how.length_penalty,
-                rules=self._rules(how), graphs=self._graphs(), given=self._given([text for _, text in texts], how),
+                rules=self.rules(how), graphs=self._graphs(), given=self._given([text for _, text in texts], how),
             )
         )  # fmt: skip
         found: list[Writing] = []
@@ -410,7 +375,7 @@ class Writer:
         real = torch.arange(longest, device=self.device) >= skip[:, None]  # (B, T)
         return self.model, self.model.features(before, state, real)[1], prefix
 
-    def _given(self, texts: Sequence[Text], how: Manner) -> Given:
+    def _given(self, texts: Sequence[Text], how: TextSettings) -> Given:
         """What the rules know of texts so far: their tokens, but for the one that they begin with."""
         chosen = torch.tensor([len(text.written) for text in texts])  # (B,)
         if not how.looks_back:

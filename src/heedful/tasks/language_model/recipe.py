@@ -14,6 +14,7 @@ from heedful.data.text.files import TextFiles
 from heedful.data.text.token_text import TokenizedText
 from heedful.data.tokenizers.byte_pairs import BytePair, BytePairFiles
 from heedful.data.tokenizers.tokenizer import Bpe, Characters, Unigram, WholeWords, WordPiece
+from heedful.decode.settings import WritingConfig
 from heedful.models import MODELS, any_of, config_class
 from heedful.tasks.recipe_parts import Recipe, Start, packs, require_room, with_article
 from heedful.training.configs import TrainConfig
@@ -45,18 +46,6 @@ class CausalStart(Start):
     """A trained language model to begin from, with its tokenizer."""
 
     folder: Name = Field(description="a run or a model of Heedful's, a folder of Hugging Face's, or published files")
-
-
-class WritingConfig(Config):
-    """How a language model goes on with a text: each token is drawn by chance."""
-
-    length: int = Field(200, ge=1, le=1_000_000, description="tokens that are written")
-    temperature: float = Field(1.0, gt=0, le=100, description="over 1 more daring, under 1 less")
-    top_k: int | None = Field(None, ge=1, description="draw from the k likeliest tokens; null: from all")
-    top_p: float | None = Field(None, gt=0, le=1, description="draw from this share of likelihood; null: from all")
-    start_token: bool = Field(
-        True, description="read a prompt after the token that documents begin with, as in training"
-    )
 
 
 class LanguageModelRecipe(Recipe):

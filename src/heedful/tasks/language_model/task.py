@@ -22,6 +22,7 @@ from heedful.data.text.windows import EncodedText, TextBatches, encode_text
 from heedful.data.tokenizers.byte_pairs import BytePair, BytePairFiles, pairs_of
 from heedful.data.tokenizers.lm_tokenization import Bytes, LanguageTokenizer, load_tokenizer, open_tokenizer, script_of
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
+from heedful.decode.settings import TextSettings, WritingConfig
 from heedful.errors import UserError
 from heedful.hub.causal import Causal, no_tokenizer, pretrained_causal
 from heedful.tasks.base import Evaluated, Example, Names, Progress, Task
@@ -40,7 +41,7 @@ from heedful.tasks.language_model.perplexity import (
     word_perplexity,
 )
 from heedful.tasks.language_model.predictor import TextReader, Writer
-from heedful.tasks.language_model.recipe import LanguageModelRecipe, WritingConfig
+from heedful.tasks.language_model.recipe import LanguageModelRecipe
 from heedful.training.checkpoint.weights import load_strictly
 from heedful.training.metrics import Score
 
@@ -191,8 +192,7 @@ class LanguageModelTask(Task):
         if config.role == "bidirectional":
             assert isinstance(vocabulary, TrainedTokenizer), "the recipe asks for it"
             return TextReader(model, vocabulary, device, config.context, notes)
-        settings = (decode.length, decode.temperature, decode.top_k, decode.top_p)
-        return Writer(model, vocabulary, device, *settings, notes=notes, start_token=decode.start_token)
+        return Writer(model, vocabulary, device, TextSettings.of(decode), notes)
 
     def loss(self, predictor: Writer | TextReader, encoded: EncodedText) -> float:
         """The mean loss a token of the whole text; of both directions there are only windows."""
@@ -242,7 +242,7 @@ class LanguageModelTask(Task):
     def _samples(self, writer: Writer, read: Text | TextTokens, step: int) -> tuple[tuple[str, str, str], ...]:
         """Places in a text, what follows them there, and what the model goes on with."""
         rows = list(_places(read, random.Random(step), self.recipe.train.samples))
-        found = writer.generate([given for given, _ in rows], length=min(writer.length, MOST_SHOWN), seed=step)
+        found = writer.generate([given for given, _ in rows], length=min(writer.settings.length, MOST_SHOWN), seed=step)
         return tuple(
             (given.removesuffix("\n"), right[: len(one.added)], one.added)
             for (given, right), one in zip(rows, found, strict=True)

@@ -57,6 +57,11 @@ class ReconstructionRecipe(Recipe):
         return train
 
     @property
+    def comments(self) -> list[str]:
+        """The table of layers."""
+        return str(self.model.summary()).splitlines()
+
+    @property
     def images(self) -> int:
         """How many images a batch has."""
         assert self.train.batch_examples is not None

@@ -20,8 +20,9 @@ from heedful.data.pairs.batches import Batch, Encoded, PackedBatch, PairBatch
 from heedful.data.tokenizers.base import several
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.decode.graphs import Graphs
-from heedful.decode.rules import Begins, Never, Rule, Temperature, TopK, TopP
+from heedful.decode.rules import Begins, Never, Rule, sampling_rules
 from heedful.decode.search import Paths, Search, beam, drain, greedy, sample
+from heedful.decode.settings import TranslationSettings
 from heedful.errors import UserError
 
 BATCH_TOKENS = 16384  # source tokens, hypotheses counted, that are decoded together
@@ -131,9 +132,7 @@ class Translator:
     tokenizer: TrainedTokenizer
     context: int
     device: torch.device
-    beams: int = 4
-    length_penalty: float = 1.0
-    max_length: int | None = None
+    settings: TranslationSettings = field(default_factory=TranslationSettings)
     notes: tuple[str, ...] = ()  # what whoever loads it should know
     graphs: Graphs | None = field(init=False)
 
@@ -153,17 +152,17 @@ class Translator:
         progress: Callable[[int], None] | None = None,
     ) -> list[list[Translation]]:
         """The `top` best translations of each text by beam search, best first; with one beam, greedily."""
-        width = self.beams if beams is None else beams
+        width = self.settings.beams if beams is None else beams
         if not 1 <= top <= width:
             raise ValueError(f"{width} beams cannot give {top} translations")
 
         def begin(source: Tensor, real: Tensor, limit: Tensor, rows: list[int]) -> Search:
             state, prefix = self._start(source, real)
             if width == 1:
-                return greedy(self.model, state, prefix, limit, TrainedTokenizer.eos, self._rules(), self._graphs())
+                return greedy(self.model, state, prefix, limit, TrainedTokenizer.eos, self.rules(), self._graphs())
             return beam(
-                self.model, state, prefix, limit, TrainedTokenizer.eos, width, top, self.length_penalty,
-                rules=self._rules(), graphs=self._graphs(),
+                self.model, state, prefix, limit, TrainedTokenizer.eos, width, top, self.settings.length_penalty,
+                rules=self.rules(), graphs=self._graphs(),
             )  # fmt: skip
 
         return self._run(texts, begin, width, progress)
@@ -171,24 +170,23 @@ class Translator:
     def sample(
         self,
         texts: Sequence[str],
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        seed: int = 0,
+        settings: TranslationSettings | None = None,
+        *,
         first: int = 0,
         progress: Callable[[int], None] | None = None,
+        **changes: Any,
     ) -> list[list[Translation]]:
         """A translation of each text drawn by chance; text n of a seed gives the same, whatever else is in the batch.
 
-        `first` is the number of the first text, for texts that come in parts.
+        Settings may also be given by their names: temperature, top_k, top_p, seed. `first` is the number of the first
+        text, for texts that come in parts.
         """
-        rules: list[Rule] = [*self._rules(), Temperature(temperature)]
-        rules += [] if top_k is None else [TopK(top_k)]
-        rules += [] if top_p is None else [TopP(top_p)]
+        how = (settings or self.settings).but(**changes)
+        rules = [*self.rules(), *sampling_rules(how)]
 
         def begin(source: Tensor, real: Tensor, limit: Tensor, rows: list[int]) -> Search:
             state, prefix = self._start(source, real)
-            seeds = [(seed * 1_000_003 + first + row) % 2**63 for row in rows]
+            seeds = [(how.seed * 1_000_003 + first + row) % 2**63 for row in rows]
             return sample(self.model, state, prefix, limit, TrainedTokenizer.eos, seeds, rules, self._graphs())
 
         return self._run(texts, begin, 1, progress)
@@ -209,7 +207,7 @@ class Translator:
         """
         source, real, most = self._batch(self._ids([text]))
         limits = most if limit is None else most.clamp(max=limit)  # (1,)
-        rules = [*self._rules(), *([Begins(tuple(begins))] if begins else [])]
+        rules = [*self.rules(), *([Begins(tuple(begins))] if begins else [])]
         return beam(
             self.model, *self._start(source, real), limits, TrainedTokenizer.eos, beams, top, length_penalty,
             rules=rules, graphs=self._graphs(),
@@ -262,7 +260,8 @@ class Translator:
         """Captured steps, unless somebody watches: a graph neither hears taps nor forgets what an edit did."""
         return None if watched(self.model) else self.graphs
 
-    def _rules(self) -> tuple[Rule, ...]:
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules about what is never written."""
         return (Never((TrainedTokenizer.pad, TrainedTokenizer.unk, TrainedTokenizer.bos)),)
 
     @torch.inference_mode()
@@ -295,7 +294,8 @@ class Translator:
 
     def _limits(self, lengths: Tensor) -> Tensor:
         """How many tokens are written to texts of some lengths (B,) at the most."""
-        limit = 2 * lengths + 16 if self.max_length is None else torch.full_like(lengths, self.max_length)
+        most = self.settings.max_length
+        limit = 2 * lengths + 16 if most is None else torch.full_like(lengths, most)
         return limit.clamp(max=self.context - 1)  # (B,)
 
     def _read(self, paths: Paths) -> Iterable[list[Translation]]:

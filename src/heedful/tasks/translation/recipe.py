@@ -9,6 +9,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from heedful.config import Config, FieldError
 from heedful.data.embedded import NumberWords
 from heedful.data.formats.sources import Jsonl, ParallelFiles, Tsv
+from heedful.decode.settings import DecodeConfig
 from heedful.models import any_of, config_class
 from heedful.tasks.recipe_parts import Recipe, Start, TokenizerConfig, packs, require_room
 from heedful.training.configs import TrainConfig
@@ -26,14 +27,6 @@ class TranslationTaskConfig(Config):
 
     kind: Literal["translation"] = "translation"
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="share of probability spread over all tokens")
-
-
-class DecodeConfig(Config):
-    """How translations are searched for when the model is evaluated or used."""
-
-    beams: int = Field(4, ge=1, le=1000, description="hypotheses kept at each step; 1: greedy search")
-    length_penalty: float = Field(1.0, ge=-10, le=10, description="above 0, a long translation is punished less")
-    max_length: int | None = Field(None, ge=1, description="longest translation in tokens; null: 2 x source + 16")
 
 
 class TranslationRecipe(Recipe):

@@ -16,6 +16,7 @@ from heedful.blocks.losses import Loss
 from heedful.data.formats.sources import Examples, Split
 from heedful.data.pairs.batches import Batches, Encoded, encode
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
+from heedful.decode.settings import DecodeConfig, TranslationSettings
 from heedful.models import build
 from heedful.models.heads.config import with_vocab
 from heedful.tasks.base import Evaluated, Example, Names, Progress, Task
@@ -27,7 +28,7 @@ from heedful.tasks.translation.predictor import (
     reinforced_translation_loss,
     translation_loss,
 )
-from heedful.tasks.translation.recipe import DecodeConfig, TranslationRecipe
+from heedful.tasks.translation.recipe import TranslationRecipe
 from heedful.training.metrics import RUN, translation_scores
 
 
@@ -94,8 +95,7 @@ class TranslationTask(Task):
         notes: tuple[str, ...] = (),
     ) -> Translator:
         """The model with its tokenizer, ready to translate."""
-        settings = (decode.beams, decode.length_penalty, decode.max_length)
-        return Translator(model, vocabulary, config.context, device, *settings, notes=notes)
+        return Translator(model, vocabulary, config.context, device, TranslationSettings.of(decode), notes)
 
     def loss(self, predictor: Translator, encoded: Encoded) -> float:
         """The mean loss a target token."""

@@ -1,0 +1,1 @@
+"""What each verb takes, and where its work is done. Nothing here imports torch."""

@@ -1,0 +1,73 @@
+"""Verbs of models of images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from heedful.cli.options import Json, RunFolder, Which
+from heedful.training.checkpoint.choice import at
+
+Pictured = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="IMAGE", help="Pictures, folders, .npy or .npz arrays, idx files; else the run's own test images."
+    ),
+]
+Drawn = Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The picture to draw: .png or .svg.")]
+Shown = Annotated[int | None, typer.Option("--count", min=1, max=1000, help="How many images to show; else 10.")]
+NoiseSeed = Annotated[int, typer.Option(min=0, max=2**62, help="Which noise.")]
+
+
+def reconstruct(
+    run: RunFolder,
+    out: Drawn,
+    images: Pictured = None,
+    beside: Annotated[
+        list[Path] | None, typer.Option(metavar="RUN", help="Another run, in columns of its own; may be repeated.")
+    ] = None,
+    pca: Annotated[bool, typer.Option("--pca", help="Show what PCA leaves with as many numbers as a code.")] = False,
+    walk: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="A B", help="Walk from one image's code to another's: numbers of test images, or files."),
+    ] = None,
+    count: Shown = None,
+    seed: NoiseSeed = 0,
+    as_json: Json = False,
+    checkpoint: Which = None,
+) -> None:
+    """Draw images beside what an autoencoder makes of them. Their errors stand beneath."""
+    from heedful.cli.reconstruct import reconstruct_verb
+
+    reconstruct_verb(at(run, checkpoint), images or [], out, beside or [], pca, walk, count, seed, as_json)
+
+
+def denoise(
+    run: RunFolder,
+    out: Drawn,
+    images: Pictured = None,
+    noise: Annotated[float | None, typer.Option(min=0, max=100, help="Deviation of noise; else as trained.")] = None,
+    noisy_already: Annotated[bool, typer.Option("--given", help="The images are noisy already: add none.")] = False,
+    count: Shown = None,
+    seed: NoiseSeed = 0,
+    as_json: Json = False,
+    checkpoint: Which = None,
+) -> None:
+    """Draw images, what noise leaves of them, and what an autoencoder restores."""
+    from heedful.cli.reconstruct import denoise_verb
+
+    denoise_verb(at(run, checkpoint), images or [], out, noise, noisy_already, count, seed, as_json)
+
+
+def encode(
+    run: RunFolder,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write: .npy, .npz or .csv.")],
+    images: Pictured = None,
+    checkpoint: Which = None,
+) -> None:
+    """Write the codes that an autoencoder makes of images. With their labels, where these are known."""
+    from heedful.cli.reconstruct import encode_verb
+
+    encode_verb(at(run, checkpoint), images or [], out)

@@ -1,0 +1,79 @@
+"""Verbs about models of any kind, and what the lectures show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from heedful.cli.options import Json, Which
+from heedful.training.checkpoint.choice import at
+
+
+def convert(
+    source: Annotated[Path, typer.Argument(metavar="SRC", help="A folder with a BERT or GPT: ours or of others.")],
+    target: Annotated[Path, typer.Argument(metavar="DST", help="The folder, or the .onnx file, to write.")],
+    to: Annotated[
+        Literal["heedful", "hf", "onnx"] | None, typer.Option(help="What to write; else by the names.")
+    ] = None,
+    ledger: Annotated[bool, typer.Option("--ledger", help="Print what became of each tensor.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a model that is in the way.")] = False,
+    checkpoint: Which = None,
+) -> None:
+    """Turn a BERT or GPT into another kind of folder. Every tensor is accounted for, and no code of others is run."""
+    from heedful.cli.convert import convert_verb
+
+    convert_verb(at(source, checkpoint), target, to, ledger, force)
+
+
+def explore(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Folders of runs or models, ours or of Hugging Face's make.")
+    ],
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where to listen; any other than this one asks for a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Else 8765, or a free one; 0: a free one.")] = None,
+    browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write one view as an HTML file instead of serving the page.")
+    ] = None,
+    view: Annotated[str | None, typer.Option(metavar="NAME", help="Which view to write, such as heads.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="What its address would say: text=..., layer=2."),
+    ] = None,
+    checkpoint: Which = None,
+) -> None:
+    """Look inside models in the browser. Opens a local page on runs and models; nothing leaves this machine."""
+    from heedful.cli.explore import explore_verb
+
+    explore_verb([at(folder, checkpoint) for folder in folders], host, port, browser, out, view, settings or [])
+
+
+def figure(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Which one; without it, all are listed.")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as seed=3.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The PNG file to write; else NAME.png.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Draw what the lectures show. Each figure is computed or trained on the spot, and prints its numbers."""
+    if name is None:
+        from heedful.lectures import FIGURES
+
+        for one, (_, about) in FIGURES.items():
+            typer.echo(f"{one:<20} {about}")
+        return
+    from heedful.cli.figure import figure_verb
+
+    figure_verb(name, overrides or [], out, as_json)
+
+
+def claims() -> None:
+    """Print the claim sheet, in Markdown. It says what the lectures claim, and which test proves it here."""
+    from heedful.lectures.claims import render, sheet
+
+    typer.echo(render(sheet()), nl=False)

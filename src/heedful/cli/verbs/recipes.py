@@ -1,0 +1,64 @@
+"""Verbs about recipes: begin one, look at it, check it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from heedful.cli.options import Overrides, RecipeName
+
+
+def init(
+    template: Annotated[
+        str,
+        typer.Argument(
+            metavar="TASK",
+            help="translate, language-model, gpt, trees, pretrain, classify, tag, answer or autoencode.",
+        ),
+    ],
+    path: Annotated[Path | None, typer.Argument(metavar="PATH", help="The file to write; else TASK.yaml.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write even where a file is in the way.")] = False,
+) -> None:
+    """Write a commented recipe to start from. The schema beside it lets an editor complete it."""
+    from heedful.runs.recipe import init_recipe
+
+    recipe, schema = init_recipe(template, path or Path(f"{template}.yaml"), force=force)
+    typer.echo(f"wrote {recipe} and {schema}")
+    typer.echo(f"next: edit {recipe}, then `heedful check {recipe}` and `heedful train {recipe}`")
+
+
+def show(recipe: RecipeName, overrides: Overrides = None) -> None:
+    """Print a recipe in full, defaults and overrides included. Of an autoencoder, also a table of its layers."""
+    from heedful.config import render
+    from heedful.runs.recipe import load_recipe
+
+    shown = load_recipe(recipe, overrides or [])
+    typer.echo(render(shown), nl=False)
+    typer.echo("".join(f"# {line}\n" for line in shown.comments), nl=False)
+
+
+def check(recipe: RecipeName, overrides: Overrides = None) -> None:
+    """Look for mistakes in a recipe. The files that it names are looked for too; nothing is trained."""
+    from heedful.runs.recipe import check_recipe, find_recipe, load_recipe, told_size
+    from heedful.tasks.recipe_parts import with_article
+
+    checked = load_recipe(recipe, overrides or [])
+    check_recipe(checked)
+    typer.echo(f"{find_recipe(recipe)}: no mistakes; {with_article(checked.model.kind)} of {told_size(checked)}")
+
+
+def schema() -> None:
+    """Print the JSON Schema of recipes, for editors."""
+    from heedful.runs.recipe import schema_text
+
+    typer.echo(schema_text(), nl=False)
+
+
+def recipes() -> None:
+    """List the recipes that come with Heedful."""
+    from heedful.runs.recipe import shipped, summary
+
+    for name, path in shipped().items():
+        typer.echo(f"{name:<20} {summary(path)}")

@@ -1,0 +1,89 @@
+"""Verbs about runs: train, score and list them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from heedful.cli.options import Json, Overrides, RecipeName, RunFolder, RunOption, Which, offers
+from heedful.training.checkpoint.choice import at
+
+
+def train(recipe: RecipeName, overrides: Overrides = None, run: RunOption = None) -> None:
+    """Train a recipe, or go on with its run. Ctrl-C stops it and loses nothing; the same command goes on."""
+    from heedful.cli.train import train_verb
+
+    train_verb(recipe, overrides or [], run)
+
+
+def tokenize(
+    recipe: RecipeName,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="DIR", help="The folder to write, which must not exist yet.")
+    ],
+    overrides: Overrides = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Processes that tokenize running text; as many as cores.")
+    ] = None,
+) -> None:
+    """Turn a recipe's text into token files, for pre-training or a language model. They are read as needed."""
+    from heedful.cli.tokenize import tokenize_verb
+
+    tokenize_verb(recipe, overrides or [], out, jobs)
+
+
+@offers("TranslationSettings", "beams", before="stride")
+def evaluate(
+    run: RunFolder,
+    split: Annotated[Literal["test", "valid"], typer.Option(help="Which part of the recipe's data.")] = "test",
+    stride: Annotated[
+        int | None, typer.Option(min=1, help="Tokens that a gpt predicts in each of its windows, which overlap.")
+    ] = None,
+    as_json: Json = False,
+    checkpoint: Which = None,
+    **settings: Any,
+) -> None:
+    """Score a trained model on its data. The scores come with their signatures, and samples."""
+    from heedful.cli.evaluate import eval_verb
+
+    eval_verb(at(run, checkpoint), split, settings["beams"], as_json, stride)
+
+
+def runs(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to look.")] = Path("runs")) -> None:
+    """List the runs below a folder. Says how far each is, and how good."""
+    from heedful.cli.runs import runs_verb
+
+    runs_verb(folder)
+
+
+def scaling(
+    recipe: RecipeName,
+    sizes: Annotated[str, typer.Option(metavar="LIST", help="Models: layers x width, such as 2x64,3x96,4x128.")],
+    tokens: Annotated[str, typer.Option(metavar="LIST", help="Tokens that each is trained on, such as 1e6,2e6,4e6.")],
+    overrides: Overrides = None,
+    predict: Annotated[
+        str | None, typer.Option(metavar="LIST", help="Larger runs that are predicted, not fitted: 6x192:8e6.")
+    ] = None,
+    train: Annotated[bool, typer.Option("--train/--no-train", help="Whether to train these too, and compare.")] = True,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="The sweep's folder, else runs/scaling-NAME.")
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, max=1024, help="Runs side by side; else as cores and memory allow, or one for each GPU."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Fit scaling laws to a sweep of runs. Trains every size on every budget; the same command goes on where it was."""
+    from heedful.cli.scaling import scaling_verb
+
+    scaling_verb(recipe, overrides or [], sizes, tokens, predict, train, out, jobs, as_json)
+
+
+def demo(run: RunOption = None) -> None:
+    """Train a small model in a minute. It turns English number words into German ones, and shows where it looks."""
+    from heedful.cli.demo import demo_verb
+
+    demo_verb(run or Path("runs/demo"))

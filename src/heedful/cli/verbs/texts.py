@@ -1,0 +1,129 @@
+"""Verbs of models that read texts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from heedful.cli.options import EncoderFolder, Json, RunFolder, Which
+from heedful.training.checkpoint.choice import at
+
+
+def _only_reads() -> None:
+    """Let threads wait a moment before they sleep: a model that only reads has one team, which is soon needed again."""
+    os.environ.setdefault("GOMP_SPINCOUNT", "100000")  # about 0.1 ms; it must be said before torch is imported
+
+
+def judge(
+    run: RunFolder,
+    trees: Annotated[list[str] | None, typer.Argument(metavar="TREE", help="Trees, or - for lines of stdin.")] = None,
+    nodes: Annotated[bool, typer.Option("--nodes", help="Show what is said of every part.")] = False,
+    as_json: Json = False,
+    checkpoint: Which = None,
+) -> None:
+    """Say the class of trees, as (2 (2 not) (2 bad)). Their labels are not read, and may be any word."""
+    from heedful.cli.judge import judge_verb
+
+    judge_verb(at(run, checkpoint), trees or [], nodes, as_json)
+
+
+def classify(
+    run: EncoderFolder,
+    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts, or - for lines of stdin.")] = None,
+    pair: Annotated[
+        bool, typer.Option("--pair", help="Texts come two and two; in a line of stdin, with a tab between.")
+    ] = False,
+    as_json: Json = False,
+    checkpoint: Which = None,
+) -> None:
+    """Say the class of texts, or their number. Lines stay in order, and empty ones stay empty."""
+    from heedful.cli.classify import classify_verb
+
+    classify_verb(at(run, checkpoint), texts or [], pair, as_json)
+
+
+def choose(
+    run: EncoderFolder,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The text to go on from.")],
+    choices: Annotated[list[str], typer.Argument(metavar="CHOICE", help="Two or more ways to go on.")],
+    as_json: Json = False,
+    checkpoint: Which = None,
+) -> None:
+    """Say which of several texts goes on best from another, the likeliest first."""
+    from heedful.cli.choose import choose_verb
+
+    choose_verb(at(run, checkpoint), text, choices, as_json)
+
+
+def tag(
+    run: EncoderFolder,
+    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts, or - for lines of stdin.")] = None,
+    as_json: Json = False,
+    checkpoint: Which = None,
+) -> None:
+    """Mark names and the like in texts. Says what each is, how sure that is, and at which characters it stands."""
+    from heedful.cli.tag import tag_verb
+
+    tag_verb(at(run, checkpoint), texts or [], as_json)
+
+
+def answer(
+    run: EncoderFolder,
+    passage: Annotated[str, typer.Option(metavar="FILE|TEXT", help="The text that the answers stand in.")],
+    questions: Annotated[
+        list[str] | None, typer.Argument(metavar="QUESTION", help="Questions, or - for lines of stdin.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, max=1000, help="How many answers to show, the likeliest first.")] = 1,
+    as_json: Json = False,
+    checkpoint: Which = None,
+) -> None:
+    """Answer questions about a passage. An answer is a part of it: how sure, and at which characters it stands."""
+    from heedful.cli.answer import answer_verb
+
+    answer_verb(at(run, checkpoint), passage, questions or [], top, as_json)
+
+
+def embed(
+    run: EncoderFolder,
+    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts, or - for lines of stdin.")] = None,
+    layers: Annotated[
+        Literal["first", "last", "second_to_last", "sum_last_four", "concat_last_four", "sum_all"],
+        typer.Option(help="Which of the encoder's layers; first: the embeddings, sum_all: all blocks."),
+    ] = "last",
+    pooling: Annotated[
+        Literal["mean", "first"] | None,
+        typer.Option(help="The tokens' mean, or the first one; else as the model says."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the vectors there: .npy, .safetensors or .jsonl.")
+    ] = None,
+    similar: Annotated[bool, typer.Option("--similar", help="Show how alike a few texts are.")] = False,
+    eight_bits: Annotated[
+        bool, typer.Option("--int8", help="Eight bits, on a CPU: faster, a little less exact.")
+    ] = False,
+    checkpoint: Which = None,
+) -> None:
+    """Turn texts into vectors. Lines stay in order, however many there are; without --out, each is a JSON object."""
+    _only_reads()
+    from heedful.cli.embed import embed_verb
+
+    embed_verb(at(run, checkpoint), texts or [], layers, pooling, out, similar, eight_bits)
+
+
+def fill(
+    run: EncoderFolder,
+    texts: Annotated[
+        list[str] | None, typer.Argument(metavar="TEXT", help="Texts with [MASK] in them, or - for lines of stdin.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, max=100, help="How many words to show for each gap.")] = 5,
+    as_json: Json = False,
+    checkpoint: Which = None,
+) -> None:
+    """Tell the words that [MASK] hides. Where there are several, says how much they depend on each other."""
+    _only_reads()
+    from heedful.cli.fill import fill_verb
+
+    fill_verb(at(run, checkpoint), texts or [], top, as_json)

@@ -1,0 +1,105 @@
+"""Verbs of models that write texts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from heedful.cli.options import Batch, EncoderFolder, Json, RunFolder, Which, offers
+from heedful.errors import UserError
+from heedful.training.checkpoint.choice import at
+
+
+@offers("TranslationSettings", "beams", before="top")
+@offers("TranslationSettings", "temperature", "top_k", "top_p", "seed", before="batch", default=True)
+def translate(
+    run: RunFolder,
+    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts, or - for lines of stdin.")] = None,
+    top: Annotated[int, typer.Option(min=1, max=1000, help="Best translations shown, with their scores.")] = 1,
+    align: Annotated[bool, typer.Option("--align", help="Show where the model looked for each piece.")] = False,
+    align_to: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw that into a PNG file.")] = None,
+    as_json: Json = False,
+    sample: Annotated[bool, typer.Option("--sample", help="Draw a translation by chance.")] = False,
+    batch: Batch = 64,
+    checkpoint: Which = None,
+    **settings: Any,
+) -> None:
+    """Translate texts, or lines that are piped in. Lines stay in order, and empty ones stay empty."""
+    from heedful.cli.translate import translate_verb
+    from heedful.decode.settings import TranslationSettings
+
+    beams, sampling = settings.pop("beams"), TranslationSettings(**settings)
+    if not sample and sampling != TranslationSettings():
+        raise UserError(
+            "--temperature, --top-k, --top-p and --seed are about chance", todo="add --sample, or leave them out"
+        )
+    translate_verb(
+        at(run, checkpoint), texts or [], beams, top, sampling if sample else None, as_json, align, align_to, batch
+    )
+
+
+@offers("TranslationSettings", "beams", before="force")
+def predict(
+    run: RunFolder,
+    source: Annotated[Path, typer.Argument(metavar="IN.JSONL", help="A file with one JSON object a line.")],
+    to: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.JSONL", help="The file to write.")],
+    field: Annotated[str, typer.Option(help="The key that holds the text.")] = "source",
+    force: Annotated[bool, typer.Option("--force", help="Write even where a file is in the way.")] = False,
+    batch: Batch = 64,
+    checkpoint: Which = None,
+    **settings: Any,
+) -> None:
+    """Translate a file of JSON lines. Every object gets a "prediction"."""
+    from heedful.cli.translate import predict_verb
+
+    predict_verb(at(run, checkpoint), source, to, field, settings["beams"], force, batch)
+
+
+@offers("TextSettings", "length", "temperature", "top_k", "top_p", before="greedy")
+@offers("TextSettings", "seed", "samples", before="greedy", default=True)
+@offers("TextSettings", "beams", "length_penalty", "repetition_penalty", "no_repeat", "at_least", before="special")
+@offers("TextSettings", "start_token", before="bf16")
+def generate(
+    run: EncoderFolder,
+    prompts: Annotated[
+        list[str] | None, typer.Argument(metavar="PROMPT", help="Texts to go on with, or - for lines of stdin.")
+    ] = None,
+    greedy: Annotated[bool, typer.Option("--greedy", help="The likeliest token each time, without chance.")] = False,
+    special: Annotated[
+        bool, typer.Option("--special", help="<|endoftext|> in a prompt is the token, not text.")
+    ] = False,
+    bf16: Annotated[bool, typer.Option("--bf16", help="Weights in half precision: faster on a GPU.")] = False,
+    as_json: Json = False,
+    checkpoint: Which = None,
+    **settings: Any,
+) -> None:
+    """Go on with texts, token by token. What is longer than the model's context is forgotten, the older half first."""
+    from heedful.cli.generate import generate_verb
+
+    generate_verb(at(run, checkpoint), prompts or [], settings, greedy, special, bf16, as_json)
+
+
+@offers("TextSettings", "start_token", before="as_json")
+def next_word(
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="A text with ___ where a word is to be told.")],
+    causal: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="A language model, which sees what stands before the gap.")
+    ] = None,
+    masked: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="A BERT, which sees both sides of the gap.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, max=100, help="How many words to show.")] = 5,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Draw them side by side into a PNG file.")
+    ] = None,
+    as_json: Json = False,
+    checkpoint: Which = None,
+    **settings: Any,
+) -> None:
+    """Tell the word for a gap, in both directions. Words behind the gap change nothing for a causal model."""
+    from heedful.cli.next import next_verb
+
+    chosen = [run and at(run, checkpoint) for run in (causal, masked)]
+    next_verb(text, chosen[0], chosen[1], top, out, as_json, settings["start_token"])

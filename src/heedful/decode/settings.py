@@ -1,0 +1,118 @@
+"""Generation settings: how a model searches for what it writes, or samples it.
+
+Recipes hold the groups `DecodeConfig` and `WritingConfig`; predictors hold the same with all that may be changed from
+call to call; the options of the command line are made from the fields. Nothing here needs torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Self
+
+from pydantic import Field, ValidationError
+
+from heedful.config import Config
+
+
+@dataclass(frozen=True)
+class Offered:
+    """How the command line offers a setting, where that is not as in a recipe: its help, and its least value."""
+
+    help: str | None = None
+    least: float | None = None
+
+
+class Length(Config):
+    """How long a text gets."""
+
+    length: Annotated[int, Offered("Tokens written; else as trained.")] = Field(
+        200, ge=1, le=1_000_000, description="tokens that are written"
+    )
+
+
+class Sampling(Config):
+    """How a token is drawn."""
+
+    temperature: Annotated[float, Offered(least=0.01)] = Field(
+        1.0, gt=0, le=100, description="over 1 more daring, under 1 less"
+    )
+    top_k: int | None = Field(None, ge=1, description="draw from the k likeliest tokens; null: from all")
+    top_p: Annotated[float | None, Offered(least=1e-6)] = Field(
+        None, gt=0, le=1, description="draw from this share of likelihood; null: from all"
+    )
+
+
+class DecodeConfig(Config):
+    """How translations are searched for when the model is evaluated or used."""
+
+    beams: Annotated[int, Offered("Hypotheses kept; else as the recipe says.")] = Field(
+        4, ge=1, le=1000, description="hypotheses kept at each step; 1: greedy search"
+    )
+    length_penalty: float = Field(1.0, ge=-10, le=10, description="above 0, a long translation is punished less")
+    max_length: int | None = Field(None, ge=1, description="longest translation in tokens; null: 2 x source + 16")
+
+
+class WritingConfig(Sampling, Length):
+    """How a language model goes on with a text: each token is drawn by chance."""
+
+    start_token: Annotated[
+        bool, Offered("Read the text after the token that documents begin with; else as the model's folder says.")
+    ] = Field(True, description="read a prompt after the token that documents begin with, as in training")
+
+
+class Generation(Sampling):
+    """All settings that predictors share."""
+
+    temperature: Annotated[float, Offered(least=0.01)] = Field(  # 0: the likeliest token each time
+        1.0, ge=0, le=100, description="over 1 more daring, under 1 less"
+    )
+    seed: int = Field(0, ge=0, description="which chance")
+
+    @classmethod
+    def of(cls, decode: Config) -> Self:
+        """The settings that a recipe's group says."""
+        return cls(**decode.model_dump())
+
+    def but(self, **changes: Any) -> Self:
+        """The same with some settings changed; None leaves one as it is."""
+        unknown = [name for name in changes if name not in type(self).model_fields]
+        if unknown:
+            raise TypeError(f"there is no setting {unknown[0]}; there are {', '.join(sorted(type(self).model_fields))}")
+        said = {name: value for name, value in changes.items() if value is not None}
+        try:
+            return type(self)(**{**dict(self), **said})
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            what = first["msg"].replace("Input ", "")
+            raise ValueError(f"{first['loc'][0]} {what}, got {first['input']!r}") from None
+
+
+class TranslationSettings(Generation, DecodeConfig):
+    """How texts are translated: searched for by beams, or sampled."""
+
+
+class TextSettings(Generation, WritingConfig):
+    """How texts are gone on with: sampled, or with beams searched for."""
+
+    samples: int = Field(1, ge=1, le=1000, description="texts a prompt; of beams, the best ones")
+    beams: int = Field(
+        1, ge=1, le=1000, description="search for the likeliest text; prompt and text must fit the context"
+    )
+    length_penalty: float = Field(1.0, ge=0, le=10, description="beams compare log p / length^this; else 1")
+    repetition_penalty: Annotated[float, Offered(least=0.01)] = Field(
+        1.0, gt=0, le=100, description="over 1, words of the text so far are less likely"
+    )
+    no_repeat: int | None = Field(
+        None, ge=1, le=1000, description="so many tokens in a row never occur twice; null: they may"
+    )
+    at_least: int = Field(0, ge=0, le=1_000_000, description="tokens written before the text may end")
+
+    @property
+    def drawn(self) -> bool:
+        """Whether tokens are sampled."""
+        return self.beams == 1 and self.temperature > 0
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether it matters what stands in the text already."""
+        return self.repetition_penalty != 1 or self.no_repeat is not None
