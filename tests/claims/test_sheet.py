@@ -85,7 +85,7 @@ def test_proves_nothing(): ...
 """
 
 
-@pytest.mark.parametrize(("processes", "ci"), [(0, True), (2, True), (0, False)])
+@pytest.mark.parametrize(("processes", "ci"), [(0, True), pytest.param(2, True, marks=pytest.mark.slow), (0, False)])
 def test_a_marked_test_may_not_be_skipped_in_continuous_integration(tmp_path: Path, processes: int, ci: bool) -> None:
     hooks = "from claim_marks import pytest_make_collect_report, pytest_runtest_makereport\n"
     (tmp_path / "conftest.py").write_text(hooks)

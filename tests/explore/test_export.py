@@ -93,7 +93,10 @@ def taken(page: Any, kind: str, folder: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize("view", VIEWS)
+SOME = ("heads", "alignment", "beam", "map", "run")  # the others are left to `make test-all`
+
+
+@pytest.mark.parametrize("view", [pytest.param(one, marks=() if one in SOME else pytest.mark.slow) for one in VIEWS])
 def test_a_view_is_a_file_without_a_network_and_a_picture_with_all_its_words(
     view: str, opened: tuple[Explorer, str], contexts: tuple[Any, Any], tmp_path: Path
 ) -> None:

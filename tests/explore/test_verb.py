@@ -83,6 +83,10 @@ def test_another_address_asks_for_a_token(run: Run) -> None:
         asked = urllib.request.Request(f"http://127.0.0.1:{port}/api/about", headers=proof)
         with urllib.request.urlopen(asked) as answer:
             assert b'"gpt"' in answer.read()
+
+
+@pytest.mark.slow
+def test_a_token_comes_from_the_environment(run: Run) -> None:
     with explorer(str(run("gpt")), "--port", "0", "--host", "0.0.0.0", HEEDFUL_TOKEN="a" * 20) as (_, _, said):
         assert "aaaa" not in said
     with explorer(str(run("gpt")), "--port", "0", "--host", "0.0.0.0", HEEDFUL_TOKEN="") as (_, _, said):

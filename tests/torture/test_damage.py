@@ -112,6 +112,7 @@ def newest_whole(run: Path) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_is_found(unbroken: Trial, tmp_path: Path) -> None:
     chance = random.Random(9)
     run = tmp_path / "run"

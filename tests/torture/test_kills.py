@@ -58,6 +58,7 @@ def test_a_run_killed_anywhere_goes_on_to_the_same_end(unbroken: Trial, tmp_path
         row.worst = f"{worst} steps lost, with a save every {SAVE_EVERY}"
 
 
+@pytest.mark.slow
 def test_a_run_killed_as_soon_as_it_is_started_goes_on_to_the_same_end(unbroken: Trial, tmp_path: Path) -> None:
     trial = Trial(tmp_path)
     command = trial.start()

@@ -62,6 +62,7 @@ def wait_for_text(command: Command, text: str) -> None:
         time.sleep(0.001)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_told_twice_stops_at_once(long: Trial, tmp_path: Path) -> None:
     chance = random.Random(7)
     with counted("told twice") as row:
