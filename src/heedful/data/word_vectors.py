@@ -11,27 +11,23 @@ from __future__ import annotations
 
 import difflib
 import gzip
-import io
 import os
-import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple, TypeAlias, cast, get_args
+from typing import BinaryIO, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.data.formats.sources import FREE, GZIP, RATIO, unfit
+from heedful.data.formats.sources import Stream, opened, unfit
 from heedful.errors import UserError, shown
-from heedful.files.reading import open_file
 from heedful.files.writing import whole
 
 Format = Literal["word2vec", "word2vec-binary", "glove"]
-Stream: TypeAlias = "io.BufferedReader[Any]"
 FORMATS: tuple[Format, ...] = get_args(Format)
 HEAD = 2**16  # bytes that a format is recognised from
 LOOKED_AT = 100  # lines that tell the width of a file without a header
@@ -229,46 +225,11 @@ def _filled(
     return word_vecs
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[Stream]:
+def _opened(path: Path) -> AbstractContextManager[Stream]:
     """The bytes of a file, unpacked where it is gzip."""
     if (problem := unfit(path)) is not None:
         raise UserError(problem.message, where=str(path), expected="a file of word vectors, plain or gzip")
-    try:
-        with open_file(path) as file:
-            if file.peek(2)[:2] == GZIP:
-                with io.BufferedReader(_Unpacking(path, file), 2**20) as stream:
-                    yield stream
-            else:
-                yield file
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(
-            f"this gzip file is damaged: {error}", where=str(path), expected="a whole gzip file",
-            todo="fetch it again; `gzip -t` tests a file",
-        ) from None  # fmt: skip
-    except OSError as error:
-        raise UserError(f"this file cannot be read: {error.strerror}", where=str(path)) from None
-
-
-class _Unpacking(io.RawIOBase):
-    """A gzip file that may not unpack to suspiciously much."""
-
-    def __init__(self, path: Path, file: io.BufferedReader) -> None:
-        self._path, self._file, self._inner, self._done = path, file, gzip.GzipFile(fileobj=file), 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        count = self._inner.readinto(buffer)
-        self._done += count
-        if self._done > max(FREE, RATIO * self._file.tell()):
-            raise UserError(
-                "this gzip file unpacks to suspiciously much", where=str(self._path),
-                found=f"over {self._done:,} bytes from {self._file.tell():,}",
-                expected=f"at most {RATIO} times as many", todo="unpack it yourself if you trust it",
-            )  # fmt: skip
-        return count
+    return opened(path)
 
 
 def recognised(head: bytes) -> Format:

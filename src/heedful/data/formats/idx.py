@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
 import math
-import zlib
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.data.formats.sources import FREE, GZIP, RATIO
+from heedful.data.formats.sources import opened
 from heedful.errors import UserError, shown
-from heedful.files.reading import open_file
 
 TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}  # third byte of a file
 MOST_SIZES = 32  # that an array of numpy may have
@@ -22,47 +19,26 @@ AT_ONCE = 2**20  # bytes
 
 def read_idx(path: Path) -> NDArray[Any]:
     """The array that an idx file holds; it takes no more memory than there are bytes, whatever the file says."""
-    try:
-        with open_file(path) as file:
-            packed = path.suffix == ".gz" or file.peek(2)[:2] == GZIP
-            return _array(Bytes(path, file, gzip.GzipFile(fileobj=file) if packed else file, packed))
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(
-            f"this gzip file is damaged: {error}",
-            where=str(path),
-            expected="a whole gzip file",
-            todo="fetch it again; `gzip -t` tests a file",
-        ) from None
-    except OSError as error:
-        raise UserError(f"this file cannot be read: {error.strerror}", where=str(path)) from None
+    with opened(path) as stream:
+        return _array(Bytes(stream), str(path))
 
 
 class Bytes:
-    """The bytes of a file, unpacked, of which a gzip file may not have suspiciously many."""
+    """The bytes of a file, and how many have been read."""
 
-    def __init__(self, path: Path, file: BinaryIO, stream: Any, packed: bool) -> None:
-        self.path, self.file, self.stream, self.packed = path, file, stream, packed
-        self.count = 0
+    def __init__(self, stream: BinaryIO) -> None:
+        self.stream, self.count = stream, 0
 
     def read(self, size: int) -> bytearray:
         """So many bytes, or all that there are."""
         found = bytearray()
         while len(found) < size and (more := self.stream.read(min(size - len(found), AT_ONCE))):
             found += more
-            self.count += len(more)
-            if self.packed and self.count > max(FREE, RATIO * self.file.tell()):
-                raise UserError(
-                    "this gzip file unpacks to suspiciously much",
-                    where=str(self.path),
-                    found=f"over {self.count:,} bytes from {self.file.tell():,}",
-                    expected=f"at most {RATIO} times as many",
-                    todo="unpack it yourself if you trust it",
-                )
+        self.count += len(found)
         return found
 
 
-def _array(data: Bytes) -> NDArray[Any]:
-    where = str(data.path)
+def _array(data: Bytes, where: str) -> NDArray[Any]:
     magic = data.read(4)
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in TYPES or not 1 <= magic[3] <= MOST_SIZES:
         raise UserError(

@@ -9,10 +9,11 @@ import os
 import stat
 import zlib
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, BinaryIO, Literal, NamedTuple
+from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -20,6 +21,7 @@ from heedful.config import Config
 from heedful.errors import UserError, shown
 from heedful.files.reading import is_folder, open_file
 
+Stream: TypeAlias = "io.BufferedReader[Any]"
 Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 BOM = b"\xef\xbb\xbf"
@@ -72,21 +74,16 @@ class Source(Config):
         files = self.files(split)
         if not files:
             raise no_data(split)
-        pairs = []
-        skipped = 0
-        for pair in self.rows(split):
-            if pair.source.strip() and pair.target.strip():
-                pairs.append(pair)
-            else:
-                skipped += 1
+        every = list(self.rows(split))
+        pairs = [pair for pair in every if pair.source.strip() and pair.target.strip()]
         if not pairs:
             raise UserError(
                 "there is no pair to read",
                 where=" and ".join(map(str, files)),
-                found=f"{skipped} pairs, each blank on one side or both",
+                found=f"{len(every)} pairs, each blank on one side or both",
                 expected="at least one pair with text on both sides",
             )
-        return Examples(pairs, skipped)
+        return Examples(pairs, len(every) - len(pairs))
 
     def pairs(self, split: Split) -> list[Pair]:
         """The pairs of a split that have text on both sides."""
@@ -291,37 +288,58 @@ def lines(path: Path, longest: int) -> Iterator[str]:
     if (problem := unfit(path)) is not None:
         raise problem
     most = 4 * longest + 8  # bytes: beyond this, even 4-byte characters with BOM and line end are too many
-    number = unpacked = 0
+    number = 0
+    with opened(path, lambda: f"{path}:{number + 1}") as stream:
+        while line := stream.readline(most):
+            number += 1
+            yield text_of(line if number > 1 else line.removeprefix(BOM), longest, f"{path}:{number}")
+    if number == 0:
+        raise UserError("this file is empty", where=str(path), expected="at least one line of text")
+
+
+@contextmanager
+def opened(path: Path, where: Callable[[], str] | None = None) -> Iterator[Stream]:
+    """The bytes of a file, unpacked where it is gzip; what is wrong with it is told with the place that was reached."""
+    there = where or (lambda: str(path))
     try:
         with open_file(path) as file:
-            stream: BinaryIO = file
-            packed = path.suffix == ".gz" or file.peek(2)[:2] == GZIP
-            if packed:
+            if path.suffix == ".gz" or file.peek(2)[:2] == GZIP:
                 # GzipFile reads lines in Python, a buffer over it in C.
-                stream = io.BufferedReader(gzip.GzipFile(fileobj=file), 2**17)
-            while line := stream.readline(most):
-                number += 1
-                unpacked += len(line)
-                if packed and unpacked > max(FREE, RATIO * file.tell()):
-                    raise UserError(
-                        "this gzip file unpacks to suspiciously much",
-                        where=f"{path}:{number}",
-                        found=f"over {unpacked:,} bytes from {file.tell():,}",
-                        expected=f"at most {RATIO} times as many",
-                        todo="unpack it yourself if you trust it",
-                    )
-                yield text_of(line if number > 1 else line.removeprefix(BOM), longest, f"{path}:{number}")
+                yield io.BufferedReader(Unpacking(file, there), 2**17)
+            else:
+                yield file
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(
             f"this gzip file is damaged: {error}",
-            where=f"{path}:{number + 1}",
+            where=there(),
             expected="a whole gzip file",
             todo="fetch it again; `gzip -t` tests a file",
         ) from None
     except OSError as error:
-        raise UserError(f"this file cannot be read: {error.strerror}", where=f"{path}:{number + 1}") from None
-    if number == 0:
-        raise UserError("this file is empty", where=str(path), expected="at least one line of text")
+        raise UserError(f"this file cannot be read: {error.strerror}", where=there()) from None
+
+
+class Unpacking(io.RawIOBase):
+    """A gzip file that may not unpack to suspiciously much."""
+
+    def __init__(self, file: BinaryIO, where: Callable[[], str]) -> None:
+        self._file, self._where, self._inner, self._done = file, where, gzip.GzipFile(fileobj=file), 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = self._inner.readinto(buffer)
+        self._done += count
+        if self._done > max(FREE, RATIO * self._file.tell()):
+            raise UserError(
+                "this gzip file unpacks to suspiciously much",
+                where=self._where(),
+                found=f"over {self._done:,} bytes from {self._file.tell():,}",
+                expected=f"at most {RATIO} times as many",
+                todo="unpack it yourself if you trust it",
+            )
+        return count
 
 
 def text_of(line: bytes, longest: int, where: str) -> str:
