@@ -26,7 +26,15 @@ DIGITS = 1_797  # images that scikit-learn has
 SHORT, OFTEN = 100, 20  # numbers below a hundred are few, the stuff of all others, and what people try first
 
 
-class NumberWords(Config):
+class Embedded(Config):
+    """What all of them share."""
+
+    def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
+        """Nothing: no file is needed."""
+        return []
+
+
+class NumberWords(Embedded):
     """Numbers in words, "three hundred twenty-one" to "dreihunderteinundzwanzig", no number in two splits."""
 
     kind: Literal["number_words"] = "number_words"
@@ -71,10 +79,6 @@ class NumberWords(Config):
             numbers += [number for number in numbers if number < SHORT] * (OFTEN - 1)
         return [Pair(*both) for both in zip(spell(numbers, self.source), spell(numbers, self.target), strict=True)]
 
-    def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
-        """Nothing: no file is needed."""
-        return []
-
     def numbers(self, split: Split) -> list[int]:
         """The numbers of a split in random order, as many of each digit length as there are to have."""
         from heedful.data.order import permutation
@@ -95,7 +99,7 @@ class NumberWords(Config):
         return drawn[begin : begin + sizes[split]]
 
 
-class NumberLanguages(Config):
+class NumberLanguages(Embedded):
     """Numbers in words, each in one of several languages, which is what there is to tell; no number in two splits."""
 
     kind: Literal["number_languages"] = "number_languages"
@@ -130,12 +134,8 @@ class NumberLanguages(Config):
         codes = [self.languages[place % many] for place in range(len(numbers))]
         return Items([Item(next(spelled[code]), None, code, "data") for code in codes], 0)
 
-    def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
-        """Nothing: no file is needed."""
-        return []
 
-
-class LibraryProse(Config):
+class LibraryProse(Embedded):
     """What the modules of Python's standard library say of themselves, read from the Python that runs."""
 
     kind: Literal["library_prose"] = "library_prose"
@@ -169,12 +169,8 @@ class LibraryProse(Config):
         cuts = {"valid": (0, self.valid), "test": (self.valid, needed - 1), "train": (needed - 1, len(order))}
         return [modules[number] for number in sorted(order[slice(*cuts[split])])]
 
-    def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
-        """Nothing: no file is needed."""
-        return []
 
-
-class Digits(Config):
+class Digits(Embedded):
     """Handwritten digits of 8 x 8 pixels, numbers from 0 to 1, which come with scikit-learn; none in two splits."""
 
     kind: Literal["digits"] = "digits"
@@ -203,10 +199,6 @@ class Digits(Config):
         rows = permutation(self.seed, 0, DIGITS)[begin : begin + sizes[split]]
         pixels = (every.images[rows, None] / 16).astype(np.float32)  # shades are whole numbers from 0 to 16
         return Images(pixels, every.target[rows].astype(np.int64), tuple(map(str, every.target_names)))
-
-    def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
-        """Nothing: no file is needed."""
-        return []
 
 
 @cache

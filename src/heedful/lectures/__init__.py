@@ -15,51 +15,18 @@ from typing import Any, NamedTuple, Protocol, cast
 from heedful.config import Config
 from heedful.errors import UserError, shown
 
-FIGURES: dict[str, tuple[str, str]] = {
-    "gradient-distance": (
-        "heedful.lectures.gradient_distance",
-        "how a plain RNN's gradient vanishes or explodes with distance",
-    ),
-    "cell-gradient": (
-        "heedful.lectures.cell_gradient",
-        "the gradient along an LSTM's cell, a product of forget gates",
-    ),
-    "recall": (
-        "heedful.lectures.recall",
-        "a word recalled over a growing distance: RNN, LSTM, and LSTM with attention",
-    ),
-    "length": (
-        "heedful.lectures.length",
-        "how quality falls with a sentence's length, without attention and with it",
-    ),
-    "alignment": (
-        "heedful.lectures.alignment",
-        "where attention learns to look when it copies a string, and when it reverses it",
-    ),
-    "nopos": (
-        "heedful.lectures.nopos",
-        "language models told positions in each way, or in none: their losses, and a probe that reads places",
-    ),
-    "contexts": (
-        "heedful.lectures.contexts",
-        "the same word in several sentences, layer by layer; needs model=FOLDER",
-    ),
-    "occurrences": (
-        "heedful.lectures.occurrences",
-        "a map of a word's occurrences for each layer; needs model=FOLDER",
-    ),
-    "cost": (
-        "heedful.lectures.cost",
-        "what it costs to pre-train BERT, beside what was published",
-    ),
-    "maps": (
-        "heedful.lectures.maps",
-        "images on a map: t-SNE of their codes, codes of two numbers, t-SNE of the pixels; needs model=RUN",
-    ),
-    "pooling": (
-        "heedful.lectures.pooling",
-        "what pooling keeps of a picture, and what upsampling makes of that",
-    ),
+FIGURES = {
+    "gradient-distance": "how a plain RNN's gradient vanishes or explodes with distance",
+    "cell-gradient": "the gradient along an LSTM's cell, a product of forget gates",
+    "recall": "a word recalled over a growing distance: RNN, LSTM, and LSTM with attention",
+    "length": "how quality falls with a sentence's length, without attention and with it",
+    "alignment": "where attention learns to look when it copies a string, and when it reverses it",
+    "nopos": "language models told positions in each way, or in none: their losses, and a probe that reads places",
+    "contexts": "the same word in several sentences, layer by layer; needs model=FOLDER",
+    "occurrences": "a map of a word's occurrences for each layer; needs model=FOLDER",
+    "cost": "what it costs to pre-train BERT, beside what was published",
+    "maps": "images on a map: t-SNE of their codes, codes of two numbers, t-SNE of the pixels; needs model=RUN",
+    "pooling": "what pooling keeps of a picture, and what upsampling makes of that",
 }
 
 
@@ -104,5 +71,4 @@ def find(name: str) -> Study:
             expected="one of " + ", ".join(FIGURES),
             todo=f"did you mean {near[0]}?" if near else "`heedful figure` says what each shows",
         )
-    module, _ = FIGURES[name]
-    return cast(Study, import_module(module))
+    return cast(Study, import_module(f"heedful.lectures.{name.replace('-', '_')}"))

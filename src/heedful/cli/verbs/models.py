@@ -64,7 +64,7 @@ def figure(
     if name is None:
         from heedful.lectures import FIGURES
 
-        for one, (_, about) in FIGURES.items():
+        for one, about in FIGURES.items():
             typer.echo(f"{one:<20} {about}")
         return
     from heedful.cli.figure import figure_verb
