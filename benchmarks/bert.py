@@ -83,8 +83,8 @@ def train_peer(size: str, length: int) -> dict[str, Any]:
     import torch.nn.functional as F
     from transformers import BertConfig, BertForPreTraining
 
-    from heedful.hub.bert import table
     from heedful.hub.rules import write
+    from heedful.models.bert.weights import table
 
     mine = ours(size)
     c = mine.config

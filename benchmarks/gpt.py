@@ -57,8 +57,8 @@ def theirs(mine: Any, dtype: Any) -> Any:
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    from heedful.hub.gpt import table
     from heedful.hub.rules import write
+    from heedful.models.gpt.weights import table
 
     config = GPT2Config(
         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, attn_implementation="sdpa", bos_token_id=0, eos_token_id=0,

@@ -27,9 +27,9 @@ def learn_as_peer(run: Path, settings: list[str]) -> dict[str, Any]:
     from transformers import BertConfig as PeerConfig
     from transformers import BertForPreTraining
 
-    from heedful.hub.bert import canonical, table
     from heedful.hub.rules import read, write
     from heedful.models import build
+    from heedful.models.bert.weights import canonical, table
     from heedful.runs.recipe import load_recipe
     from heedful.tasks import task_of
     from heedful.tasks.pretraining.loss import judged

@@ -38,9 +38,9 @@ def learn_as_peer(run: Path, settings: list[str]) -> dict[str, Any]:
     import torch.nn.functional as F
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    from heedful.hub.gpt import canonical, table
     from heedful.hub.rules import read, write
     from heedful.models import build
+    from heedful.models.gpt.weights import canonical, table
     from heedful.runs.recipe import load_recipe
     from heedful.tasks import task_of
 

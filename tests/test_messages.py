@@ -21,8 +21,7 @@ from heedful.cli.convert import require_convertible
 from heedful.errors import UserError
 from heedful.extras.estimators.pca import PCA
 from heedful.files.writing import disk_errors
-from heedful.hub.causal_configs import config_in
-from heedful.hub.configs import config_of
+from heedful.hub.folder import config_in
 from heedful.models.autoencoder.layers import Dense
 from heedful.runs.recipe import load_recipe
 from heedful.runs.train import train
@@ -127,8 +126,8 @@ GPT = {"model_type": "gpt2", "vocab_size": 10, "n_embd": 8, "n_layer": 1, "n_hea
 @pytest.mark.parametrize(
     ("settings", "read", "key"),
     [
-        ({**BERT, "hidden_act": "mish"}, config_of, "hidden_act 'mish'"),
-        ({**BERT, "architectures": ["BertForSomethingElse"]}, config_of, "architectures"),
+        ({**BERT, "hidden_act": "mish"}, config_in, "hidden_act 'mish'"),
+        ({**BERT, "architectures": ["BertForSomethingElse"]}, config_in, "architectures"),
         ({**GPT, "activation_function": "mish"}, config_in, "activation_function 'mish'"),
     ],
     ids=["act", "head", "gpt"],

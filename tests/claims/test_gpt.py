@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 
-from heedful.hub.causal import pretrained_causal
+from heedful.hub.loading import pretrained
 from heedful.lectures import nopos
 from heedful.models.gpt.config import SIZES
 from heedful.models.gpt.model import Gpt
@@ -27,7 +27,7 @@ def gap(model: Any, folder: Path) -> float:
         for weight in model.parameters():
             weight.add_(0.1 * torch.randn_like(weight))
     model.eval().save_pretrained(folder)
-    found = pretrained_causal(folder)
+    found = pretrained(folder, role="causal")
     assert {line.name for line in found.ledger} >= set(found.tensors)
     ours = Gpt(found.config).eval()
     ours.load_state_dict(found.tensors)

@@ -17,7 +17,7 @@ import heedful
 from heedful.blocks.layouts import Padded
 from heedful.errors import UserError
 from heedful.hub import pretrained, write
-from heedful.hub.configs import config_of
+from heedful.hub.folder import config_in
 from heedful.hub.loading import Pretrained, whole
 from heedful.hub.rules import digest, told
 from heedful.models import build
@@ -265,7 +265,7 @@ def test_without_a_named_architecture_the_tensors_tell_the_head(tmp_path: Path) 
 def test_the_settings_alone_tell_the_encoder(tmp_path: Path) -> None:
     folder = folder_of(made("BertForPreTraining"), tmp_path / "theirs")
     (folder / "model.safetensors").unlink()
-    config = config_of(folder)
+    config = config_in(folder)
     assert (config.width, config.heads, config.layers, config.hidden, config.context) == (24, 3, 2, 40, 32)
     assert (config.dropout, config.attention_dropout, config.segments, config.vocab) == (0.2, 0.1, 2, len(PIECES))
 

@@ -20,9 +20,8 @@ import heedful
 from heedful.blocks.taps import watch
 from heedful.errors import UserError
 from heedful.hub import write
-from heedful.hub.causal import Causal, of_any_kind, pretrained_causal
-from heedful.hub.causal_configs import config_in, config_text
-from heedful.hub.loading import Pretrained
+from heedful.hub.folder import config_in
+from heedful.hub.loading import Pretrained, pretrained
 from heedful.hub.rules import digest
 from heedful.models.gpt.config import SIZES, GptConfig
 from heedful.models.gpt.model import Gpt
@@ -34,7 +33,7 @@ def same(ours: Tensor, theirs: Tensor) -> bool:
     return bool((ours - theirs).abs().max() <= CLOSE)
 
 
-def built(found: Causal) -> Gpt:
+def built(found: Pretrained) -> Gpt:
     model = Gpt(found.config).eval()
     model.load_state_dict(found.tensors)
     return model
@@ -55,7 +54,7 @@ def rewritten(folder: Path, change: Any) -> Path:
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_layer_and_the_logits_are_the_same(kind: str, tmp_path: Path) -> None:
     model, tokens = made_gpt(kind), ids()
-    ours = built(pretrained_causal(gpt_folder(model, tmp_path / "theirs")))
+    ours = built(pretrained(gpt_folder(model, tmp_path / "theirs"), role="causal"))
     with torch.no_grad(), watch(ours, "blocks.*.output") as seen:
         x, told = ours.read(tokens), model(tokens, output_hidden_states=True)
     layers = [seen[f"blocks.{index}.output"] for index in range(2)]
@@ -75,7 +74,7 @@ def test_each_layer_and_the_logits_are_the_same(kind: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("kind", KINDS)
 def test_tensors_go_there_and_back_bit_for_bit_and_each_is_accounted_for(kind: str, tmp_path: Path) -> None:
     model, tokens = made_gpt(kind), ids(2, 9)
-    found = pretrained_causal(gpt_folder(model, tmp_path / "theirs"))
+    found = pretrained(gpt_folder(model, tmp_path / "theirs"), role="causal")
     before = safetensors.torch.load_file(tmp_path / "theirs" / "model.safetensors")
     assert {line.source: line.sha256 for line in found.ledger} == {
         name: digest(value) for name, value in before.items()
@@ -92,8 +91,8 @@ def test_tensors_go_there_and_back_bit_for_bit_and_each_is_accounted_for(kind: s
     assert not any(report.values())
     with torch.no_grad():
         assert torch.equal(again.eval()(tokens)[0], model(tokens)[0])
-    second = pretrained_causal(tmp_path / "back")
-    assert second.config == found.config == config_in(tmp_path / "back")
+    second = pretrained(tmp_path / "back", role="causal")
+    assert second.config == found.config == config_in(tmp_path / "back", "causal")
     assert all(torch.equal(second.tensors[name], value) for name, value in found.tensors.items())
 
 
@@ -103,7 +102,7 @@ def test_what_is_written_generates_the_same_tokens(tmp_path: Path) -> None:
     with torch.no_grad():
         for weight in gpt.parameters():
             weight.add_(torch.randn_like(weight) * 0.3)
-    write(tmp_path / "hf", Causal(gpt.config, pairs(), gpt.state_dict(), ()))
+    write(tmp_path / "hf", Pretrained(gpt.config, pairs(), gpt.state_dict(), ()))
     theirs = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "hf").eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
     prompt = pairs().ids(["the child came"])
@@ -121,7 +120,7 @@ def test_what_is_written_generates_the_same_tokens(tmp_path: Path) -> None:
 @pytest.mark.parametrize("act", ["gelu_new", "gelu_pytorch_tanh", "gelu", "relu", "silu"])
 def test_each_setting_of_gpt2_is_the_same_function(act: str, tmp_path: Path) -> None:
     model = made_gpt(activation_function=act, n_inner=40, layer_norm_epsilon=1e-3, reorder_and_upcast_attn=True)
-    found, tokens = pretrained_causal(gpt_folder(model, tmp_path / "theirs")), ids()
+    found, tokens = pretrained(gpt_folder(model, tmp_path / "theirs"), role="causal"), ids()
     write(tmp_path / "back", found)
     again = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "back").eval()
     with torch.no_grad():
@@ -133,16 +132,16 @@ def test_each_setting_of_gpt2_is_the_same_function(act: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("act", ["gelu", "relu", "silu"])
 def test_each_activation_of_gpt_is_the_same_function(act: str, tmp_path: Path) -> None:
     model, tokens = made_gpt("OpenAIGPTModel", afn=act), ids()
-    found = pretrained_causal(gpt_folder(model, tmp_path / "theirs"))
+    found = pretrained(gpt_folder(model, tmp_path / "theirs"), role="causal")
     with torch.no_grad():
         assert same(built(found).read(tokens), model(tokens).last_hidden_state)
     write(tmp_path / "back", found)
-    assert pretrained_causal(tmp_path / "back").config == found.config
+    assert pretrained(tmp_path / "back", role="causal").config == found.config
 
 
 def test_names_of_the_first_upload_and_its_buffers_are_known(tmp_path: Path) -> None:
     folder = gpt_folder(made_gpt(), tmp_path / "old")
-    before = pretrained_causal(folder).tensors
+    before = pretrained(folder, role="causal").tensors
 
     def aged(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         found = {name.removeprefix("transformer."): value for name, value in tensors.items()}
@@ -150,7 +149,7 @@ def test_names_of_the_first_upload_and_its_buffers_are_known(tmp_path: Path) -> 
         found |= {f"h.{index}.attn.masked_bias": torch.tensor(-1e4) for index in range(2)}
         return found | {"lm_head.weight": found["wte.weight"].clone()}
 
-    found = pretrained_causal(rewritten(folder, aged))
+    found = pretrained(rewritten(folder, aged), role="causal")
     assert all(torch.equal(found.tensors[name], value) for name, value in before.items())
     fates = {line.source: line for line in found.ledger}
     assert fates["h.1.attn.bias"].name is fates["h.0.attn.masked_bias"].name is fates["lm_head.weight"].name is None
@@ -161,29 +160,29 @@ def test_an_output_of_its_own_is_refused_unless_it_is_the_same(tmp_path: Path) -
     folder = gpt_folder(made_gpt(), tmp_path / "theirs")
     change(folder, tie_word_embeddings=False)
     with pytest.raises(UserError, match="which are not there"):
-        pretrained_causal(folder)
-    before = pretrained_causal(change(folder, tie_word_embeddings=True))
+        pretrained(folder, role="causal")
+    before = pretrained(change(folder, tie_word_embeddings=True), role="causal")
     change(folder, tie_word_embeddings=False)
     rewritten(folder, lambda t: t | {"lm_head.weight": t["transformer.wte.weight"].clone()})
-    assert torch.equal(pretrained_causal(folder).tensors["tokens.weight"], before.tensors["tokens.weight"])
+    assert torch.equal(pretrained(folder, role="causal").tensors["tokens.weight"], before.tensors["tokens.weight"])
     rewritten(folder, lambda t: t | {"lm_head.weight": torch.randn(293, 24)})
     with pytest.raises(UserError, match=r"not supported: lm_head.weight of its own"):
-        pretrained_causal(folder)
+        pretrained(folder, role="causal")
 
 
 def test_tensors_in_several_files_are_read_as_one(tmp_path: Path) -> None:
     model = made_gpt()
-    one = pretrained_causal(gpt_folder(model, tmp_path / "one"))
-    many = pretrained_causal(gpt_folder(model, tmp_path / "many", max_shard_size="10KB"))
+    one = pretrained(gpt_folder(model, tmp_path / "one"), role="causal")
+    many = pretrained(gpt_folder(model, tmp_path / "many", max_shard_size="10KB"), role="causal")
     assert len(list((tmp_path / "many").glob("*.safetensors"))) > 2
     assert all(torch.equal(many.tensors[name], value) for name, value in one.tensors.items())
 
 
 def test_the_first_release_for_tensorflow_is_the_same_model(tmp_path: Path) -> None:
     model = made_gpt()
-    found = pretrained_causal(release(model, tmp_path / "117M"))
-    expected = pretrained_causal(gpt_folder(model, tmp_path / "hf"))
-    assert found.config == expected.config.model_copy(update={"dropout": 0.1}) == config_in(tmp_path / "117M")
+    found = pretrained(release(model, tmp_path / "117M"), role="causal")
+    expected = pretrained(gpt_folder(model, tmp_path / "hf"), role="causal")
+    assert found.config == expected.config.model_copy(update={"dropout": 0.1}) == config_in(tmp_path / "117M", "causal")
     assert found.tensors.keys() == expected.tensors.keys()
     assert all(torch.equal(found.tensors[name], value) for name, value in expected.tensors.items())
     assert found.tokenizer is not None and found.tokenizer.ids([TEXT]) == pairs().ids([TEXT])
@@ -191,7 +190,7 @@ def test_the_first_release_for_tensorflow_is_the_same_model(tmp_path: Path) -> N
     data = tmp_path / "117M" / "model.ckpt.data-00000-of-00001"
     data.write_bytes(data.read_bytes()[:-1])
     with pytest.raises(UserError, match="cannot be read"):
-        pretrained_causal(tmp_path / "117M")
+        pretrained(tmp_path / "117M", role="causal")
 
 
 @pytest.mark.parametrize(
@@ -224,7 +223,7 @@ def test_what_would_compute_something_else_is_refused_by_name(
 ) -> None:
     folder = change(gpt_folder(made_gpt(), tmp_path / "theirs"), **settings)
     with pytest.raises(UserError) as raised:
-        pretrained_causal(folder)
+        pretrained(folder, role="causal")
     assert re.search(words, str(raised.value))
     assert str(folder) in str(raised.value)
 
@@ -232,13 +231,13 @@ def test_what_would_compute_something_else_is_refused_by_name(
 def test_other_kinds_of_models_are_told_what_is_read(tmp_path: Path) -> None:
     folder = change(gpt_folder(made_gpt(), tmp_path / "theirs"), model_type="gpt_neo")
     with pytest.raises(UserError, match="gpt_neo") as raised:
-        of_any_kind(folder)
+        pretrained(folder)
     assert all(kind in str(raised.value) for kind in ("'bert'", "'gpt2'", "'openai-gpt'"))
 
 
 def test_two_dropouts_become_one_with_a_note(tmp_path: Path) -> None:
     folder = gpt_folder(made_gpt(embd_pdrop=0.3), tmp_path / "theirs")
-    found = pretrained_causal(folder)
+    found = pretrained(folder, role="causal")
     assert found.config.dropout == 0.2 and ["embd_pdrop 0.3" in note for note in found.notes] == [True]
 
 
@@ -261,26 +260,26 @@ def left(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
 def test_what_does_not_fit_is_named(change: Any, words: str, tmp_path: Path) -> None:
     folder = rewritten(gpt_folder(made_gpt(), tmp_path / "theirs"), change)
     with pytest.raises(UserError, match=words):
-        pretrained_causal(folder)
+        pretrained(folder, role="causal")
 
 
 def test_the_tokenizer_may_be_smaller_than_the_vocabulary_but_not_larger(tmp_path: Path) -> None:
     folder = gpt_folder(made_gpt(), tmp_path / "theirs")
-    tokenizer = pretrained_causal(folder).tokenizer
+    tokenizer = pretrained(folder, role="causal").tokenizer
     assert tokenizer is not None and tokenizer.vocab == 290  # of 293 rows
     assert tokenizer.json == pairs().json
     small = gpt_folder(made_gpt(vocab_size=289), tmp_path / "small")
     with pytest.raises(UserError, match="do not belong together"):
-        pretrained_causal(small)
+        pretrained(small, role="causal")
     (folder / "merges.txt").unlink()
     with pytest.raises(UserError, match="lacks its merges"):
-        pretrained_causal(folder)
+        pretrained(folder, role="causal")
     (folder / "tokenizer.json").write_text(pairs().json)
-    found = pretrained_causal(folder).tokenizer
+    found = pretrained(folder, role="causal").tokenizer
     assert found is not None and found.json == pairs().json
     for name in ("tokenizer.json", "vocab.json"):
         (folder / name).unlink()
-    assert pretrained_causal(folder).tokenizer is None
+    assert pretrained(folder, role="causal").tokenizer is None
 
 
 def test_the_pieces_of_the_first_gpt_go_from_folder_to_folder(tmp_path: Path) -> None:
@@ -288,7 +287,7 @@ def test_the_pieces_of_the_first_gpt_go_from_folder_to_folder(tmp_path: Path) ->
     pieces = ["<unk>", *"abcdefghij", *(f"{letter}</w>" for letter in "abcdefghij"), "ab", "abc</w>"]
     (folder / "vocab.json").write_text(json.dumps({piece: number for number, piece in enumerate(pieces)}))
     (folder / "merges.txt").write_text("#version: 0.2\na b\nab c</w>\n")
-    found = pretrained_causal(folder)
+    found = pretrained(folder, role="causal")
     assert found.tokenizer is None and found.word_ends is not None
     write(tmp_path / "back", found)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
@@ -302,7 +301,7 @@ def test_a_space_before_each_text_is_refused(tmp_path: Path) -> None:
     folder = gpt_folder(made_gpt(), tmp_path / "theirs")
     (folder / "tokenizer_config.json").write_text(json.dumps({"add_prefix_space": True}))
     with pytest.raises(UserError, match="add_prefix_space"):
-        pretrained_causal(folder)
+        pretrained(folder, role="causal")
 
 
 @pytest.mark.parametrize(
@@ -317,38 +316,38 @@ def test_a_space_before_each_text_is_refused(tmp_path: Path) -> None:
 def test_what_others_have_no_place_for_is_not_written(settings: dict[str, Any], words: str, tmp_path: Path) -> None:
     gpt = Gpt(GptConfig(**{"vocab": 290, "width": 24, "heads": 3, "layers": 1, "context": 8, **settings}))
     with pytest.raises(UserError, match=words):
-        write(tmp_path / "hf", Causal(gpt.config, pairs(), gpt.state_dict(), ()))
+        write(tmp_path / "hf", Pretrained(gpt.config, pairs(), gpt.state_dict(), ()))
     assert not (tmp_path / "hf").exists()
 
 
 def test_the_settings_alone_tell_the_model(tmp_path: Path) -> None:
     folder = gpt_folder(made_gpt(n_inner=40), tmp_path / "theirs")
     (folder / "model.safetensors").unlink()
-    config = config_in(folder)
+    config = config_in(folder, "causal")
     assert (config.width, config.heads, config.layers, config.inner, config.context) == (24, 3, 2, 40, 32)
     with pytest.raises(UserError, match="no such folder"):
-        config_in(tmp_path / "nowhere")
+        config_in(tmp_path / "nowhere", "causal")
 
 
 def test_an_encoder_is_still_read_as_one(tmp_path: Path) -> None:
     from made import folder_of, made
 
     folder = folder_of(made(), tmp_path / "bert")
-    assert isinstance(of_any_kind(folder), Pretrained)
+    assert not pretrained(folder).writes
     with pytest.raises(UserError, match="'gpt2' or 'openai-gpt'"):
-        config_in(folder)
+        config_in(folder, "causal")
 
 
 @pytest.mark.parametrize("size", ["gpt", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"])
 def test_a_published_size_has_the_tensors_that_transformers_has_one_for_one(size: str, tmp_path: Path) -> None:
-    from heedful.hub.gpt import table
+    from heedful.models.gpt.weights import config_json, table
 
     config = SIZES[size]
-    (tmp_path / "config.json").write_text(config_text(config, 5))
+    (tmp_path / "config.json").write_text(json.dumps(config_json(config, end=5)))
     with torch.device("meta"):
         ours = {name: tuple(value.shape) for name, value in Gpt(config).state_dict().items()}
         theirs = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(tmp_path))
     shapes = {name: rule.shape(ours[rule.ours]) for rule in table(config).rules for name in rule.theirs}
     assert shapes == {name: tuple(value.shape) for name, value in theirs.named_parameters()}
     assert config.parameters(config.vocab or 0) == sum(value.numel() for value in theirs.parameters())
-    assert config_in(tmp_path) == config
+    assert config_in(tmp_path, "causal") == config

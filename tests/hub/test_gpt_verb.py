@@ -18,8 +18,8 @@ import heedful
 from heedful import load_recipe, train
 from heedful.data.tokenizers.tokenizer import Characters, TrainedTokenizer
 from heedful.errors import UserError
-from heedful.hub.causal import pretrained_causal
-from heedful.hub.causal_configs import causal, config_in
+from heedful.hub.folder import config_in
+from heedful.hub.loading import pretrained
 from heedful.hub.model_folder import write_model
 from heedful.hub.unpickling import weights_of_any_age
 from heedful.tasks.language_model.predictor import Writer
@@ -54,7 +54,7 @@ def test_a_pickle_and_the_first_release_are_converted(tmp_path: Path, monkeypatc
         heedful.load(pickled)
     for source, name in ((pickled, "one"), (release(model, tmp_path / "117M"), "other")):
         assert convert(monkeypatch, source, tmp_path / name) == 0
-        found = pretrained_causal(tmp_path / name)
+        found = pretrained(tmp_path / name, role="causal")
         assert torch.equal(found.tensors["tokens.weight"], model.transformer.wte.weight)
 
 
@@ -74,7 +74,7 @@ def test_without_a_tokenizer_a_folder_can_only_go_to_others(
 def test_a_model_of_ours_with_a_tokenizer_of_ours_is_written_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = pretrained_causal(gpt_folder(made_gpt(), tmp_path / "theirs"))
+    found = pretrained(gpt_folder(made_gpt(), tmp_path / "theirs"), role="causal")
     settings = json.dumps({"task": "language_model", "model": found.config.model_dump(), "decode": {}})
     tokenizer = TrainedTokenizer.train(Characters(), ["the child came home"])
     write_model(tmp_path / "ours", settings, found.tensors, tokenizer.json, {})
@@ -101,7 +101,7 @@ def test_150_broken_folders_give_a_model_or_a_clear_error(tmp_path: Path) -> Non
         shutil.copytree(rng.choice(sources), folder)
         what = broken(rng, folder)
         try:
-            pretrained_causal(folder, weights_of_any_age)
+            pretrained(folder, weights_of_any_age, role="causal")
         except UserError:
             errors += 1
         except BaseException as error:
@@ -115,10 +115,10 @@ def test_a_run_of_ours_is_read_from_its_final_model_and_from_its_checkpoint(tmp_
     recipe = load_recipe("gpt-prose", [*small, "train.budget={steps: 2}", "train.batch_tokens=64", "train.samples=0"])
     run = tmp_path / "run"
     list(train(recipe, run))
-    final = pretrained_causal(run)
-    assert causal(run) and config_in(run) == final.config
+    final = pretrained(run, role="causal")
+    assert config_in(run, "causal") == final.config
     shutil.rmtree(run / "model")
-    newest = pretrained_causal(run)
+    newest = pretrained(run, role="causal")
     assert newest.config == final.config and newest.config.vocab == 300
     assert all(torch.equal(newest.tensors[name], value) for name, value in final.tensors.items())
-    assert config_in(run).model_copy(update={"vocab": 300}) == final.config
+    assert config_in(run, "causal").model_copy(update={"vocab": 300}) == final.config

@@ -14,7 +14,7 @@ from made import folder_of, made
 import heedful
 from heedful.errors import UserError
 from heedful.hub import pretrained, write
-from heedful.hub.configs import config_of
+from heedful.hub.folder import config_in
 from heedful.hub.sentences import SentenceConfig, sentence_files
 
 
@@ -76,7 +76,7 @@ def test_an_encoder_in_a_folder_below_is_found(tmp_path: Path) -> None:
     )
     found = pretrained(tmp_path / "whole")
     assert (found.pooling, found.longest, found.config.width) == ("mean", 16, 24)
-    assert config_of(tmp_path / "whole") == found.config
+    assert config_in(tmp_path / "whole") == found.config
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,9 @@ from heedful.data.tokenizers.byte_pairs import END
 from heedful.errors import UserError
 from heedful.explore.decoding import begun
 from heedful.explore.inspect import Given, read_ahead
-from heedful.hub.causal import pretrained_causal, tokenizer_in
-from heedful.hub.causal_configs import config_in
+from heedful.hub.byte_pair_files import byte_pairs_in
+from heedful.hub.folder import config_in
+from heedful.hub.loading import pretrained
 from heedful.tasks.language_model.next_word import next_words
 from heedful.tasks.language_model.predictor import Writer
 from tolerance import close
@@ -147,13 +148,13 @@ def test_a_published_folder_stays_without_it_and_old_folders_of_ours_keep_it(
     file = ours / "model" / "config.json"
     settings = json.loads(file.read_text())
     del settings["decode"]["start_token"]
-    assert pretrained_causal(ours).starts
+    assert pretrained(ours, role="causal").starts
     old = tmp_path / "old"
     old.mkdir()
     for name in ("model.safetensors", "tokenizer.json"):
         (old / name).write_bytes((ours / "model" / name).read_bytes())
     (old / "config.json").write_text(json.dumps(settings))
-    assert pretrained_causal(old).starts
+    assert pretrained(old, role="causal").starts
 
 
 SETTINGS: list[tuple[dict[str, Any], dict[str, Any], bool | None]] = [  # a config, what is beside it, whether it starts
@@ -188,13 +189,12 @@ def test_settings_of_byte_pairs_are_followed_or_refused(
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     for name, value in beside.items():
         (tmp_path / name).write_text(json.dumps(value))
-    size = config_in(tmp_path).model_copy(update={"vocab": 300})
     if starts is None:
         with pytest.raises(UserError) as refused:
-            tokenizer_in(tmp_path, size)
+            byte_pairs_in(tmp_path, 300, "byte_pairs")
         assert refused.value.found and refused.value.todo
         return
-    found, begins = tokenizer_in(tmp_path, size)
+    found, begins = byte_pairs_in(tmp_path, 300, "byte_pairs")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert found is not None and begins == starts and found.vocab == len(theirs)
     assert found.ids(SPELLED) == [theirs(text)["input_ids"] for text in SPELLED]
@@ -211,8 +211,8 @@ def test_a_tokenizer_that_adds_tokens_is_followed_at_the_start_alone(
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     if name == "eos":
         with pytest.raises(UserError, match="other tokens around texts"):
-            tokenizer_in(tmp_path, config_in(tmp_path))
+            byte_pairs_in(tmp_path, config_in(tmp_path, "causal").vocab, "byte_pairs")
     else:
-        found, begins = tokenizer_in(tmp_path, config_in(tmp_path))
+        found, begins = byte_pairs_in(tmp_path, config_in(tmp_path, "causal").vocab, "byte_pairs")
         assert begins and found is not None
         assert [pairs().end, *found.ids(["the child"])[0]] == theirs("the child")["input_ids"]

@@ -11,10 +11,8 @@ import typer
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.errors import UserError, printable, shown
 from heedful.files.reading import is_folder, require_folder
-from heedful.hub.causal import Causal, no_tokenizer, of_any_kind, whole_of
-from heedful.hub.configs import home
-from heedful.hub.files import has, read_settings
-from heedful.hub.loading import Pretrained, foreign
+from heedful.hub.folder import exchanges, foreign, home, kind_in, titles
+from heedful.hub.loading import HEADS, Pretrained, no_tokenizer, pretrained, whole
 from heedful.hub.model_folder import write_model
 from heedful.hub.onnx import require_packages, write_onnx
 from heedful.hub.rules import told
@@ -24,7 +22,6 @@ from heedful.hub.writing import require_new, write
 from heedful.tasks import task_class
 
 Format = Literal["heedful", "hf", "onnx"]
-CONVERTIBLE = ("bert", "gpt", "classifier", "regressor", "tagger", "answerer")
 NAMES: dict[Format, str] = {"heedful": "a model of Heedful's", "hf": "a Hugging Face folder", "onnx": "an ONNX file"}
 
 
@@ -38,7 +35,7 @@ def convert_verb(source: Path, target: Path, to: Format | None, ledger: bool, fo
         require_packages()
     require_convertible(source)
     typer.echo(f"reading {printable(str(source))} ...", err=True)
-    found = of_any_kind(source, weights_of_any_age)
+    found = pretrained(source, weights_of_any_age)
     typer.echo(f"read {described(found)}", err=True)
     for note in found.notes:
         typer.echo(f"note: {printable(note)}", err=True)
@@ -46,7 +43,7 @@ def convert_verb(source: Path, target: Path, to: Format | None, ledger: bool, fo
         write_own(target, found, source)
     elif kind == "hf":
         write(target, found)
-        if isinstance(found, Causal) and isinstance(found.tokenizer, TrainedTokenizer):
+        if found.writes and isinstance(found.tokenizer, TrainedTokenizer):
             typer.echo("note: its tokenizer is one of Heedful's own, which others cannot read: left out", err=True)
     else:
         typer.echo(f"outputs: {', '.join(write_onnx(target, encoder(found, source)))}", err=True)
@@ -58,13 +55,12 @@ def convert_verb(source: Path, target: Path, to: Format | None, ledger: bool, fo
 
 def require_convertible(source: Path) -> None:
     """Refuse a model of ours that others have no files for."""
-    require_folder(source, "a folder with a BERT or a GPT in it")
-    own = home(source)
-    settings = read_settings(own, "config.json") if has(own, "config.json") else {}
-    model = settings.get("model") if "task" in settings else None
-    if isinstance(model, dict) and isinstance(kind := model.get("kind"), str) and kind not in CONVERTIBLE:
+    require_folder(source, f"a folder with a {titles().replace(' or ', ' or a ')} in it")
+    kind = kind_in(source)
+    if kind is not None and kind not in (*exchanges(), *HEADS):
         raise UserError(
-            "only BERT and GPT can be converted", where=str(own), found=f"a model of kind {shown(kind)}",
+            f"only {titles().replace(' or ', ' and ')} can be converted", where=str(home(source)),
+            found=f"a model of kind {shown(kind)}",
             todo="load it with heedful.load, or look at it with `heedful explore`",
         )  # fmt: skip
 
@@ -76,11 +72,11 @@ def guessed(source: Path, target: Path) -> Format:
     return "heedful" if is_folder(source) and foreign(source) else "hf"
 
 
-def described(found: Pretrained | Causal) -> str:
+def described(found: Pretrained) -> str:
     """What was read, in words."""
     config, unused = found.config, sum(line.name is None for line in found.ledger)
     size = sum(tensor.numel() for tensor in found.tensors.values())
-    if isinstance(found, Pretrained):
+    if not found.writes:
         parts = [name for name in ("pooler", "masked_words", "next_sentence") if getattr(config, name)]
         parts += [found.head.kind] if found.head else []
         size += sum(tensor.numel() for tensor in found.head.tensors.values()) if found.head else 0
@@ -93,28 +89,28 @@ def described(found: Pretrained | Causal) -> str:
     )
 
 
-def encoder(found: Pretrained | Causal, source: Path) -> Pretrained:
+def encoder(found: Pretrained, source: Path) -> Pretrained:
     """What was read, if it is an encoder: only those are written as ONNX."""
-    if isinstance(found, Causal):
+    if found.writes:
         raise UserError(
-            "a GPT is not written as ONNX", where=str(source), expected="a BERT",
+            f"a {titles('causal')} is not written as ONNX", where=str(source), expected=f"a {titles('encoder')}",
             todo="write a Hugging Face folder: --to hf",
         )  # fmt: skip
     return found
 
 
-def write_own(target: Path, found: Pretrained | Causal, source: Path) -> None:
+def write_own(target: Path, found: Pretrained, source: Path) -> None:
     """Write a folder that `heedful.load` reads."""
     if found.tokenizer is None:
         raise no_tokenizer(found, source)
-    task, config, tensors, unused = whole_of(found)
+    task, config, tensors, unused = whole(found)
     for name in unused:
         typer.echo(f"note: {name} has no use under this head, and is left out", err=True)
     settings = {"task": task, "model": config.model_dump(mode="json")}
     decoding = task_class(task).decoding
-    decode = {"start_token": found.starts} if isinstance(found, Causal) else {}
+    decode = {"start_token": found.starts} if found.writes else {}
     settings |= {"decode": decoding().model_dump(mode="json") | decode} if decoding else {}
-    if isinstance(found, Pretrained) and task == "pretraining" and found.sentences != SentenceConfig():
+    if task == "pretraining" and found.sentences != SentenceConfig():
         settings["sentences"] = found.sentences.model_dump(mode="json")
     about = {"from": str(source), "ledger": [line.source for line in found.ledger]}
     write_model(target, json.dumps(settings, indent=2) + "\n", tensors, found.tokenizer.json, about)

@@ -25,7 +25,7 @@ from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.data.tokenizers.wordpieces import PieceFile, pieces_of
 from heedful.errors import UserError
 from heedful.files.reading import exists
-from heedful.hub.causal import no_tokenizer, pretrained_causal
+from heedful.hub.loading import no_tokenizer, pretrained
 from heedful.runs.recipe import check_recipe, load_recipe
 from heedful.tasks.language_model.recipe import LanguageModelRecipe
 from heedful.tasks.pretraining.recipe import PretrainingRecipe
@@ -101,7 +101,7 @@ def learned(recipe: LanguageModelRecipe) -> LanguageTokenizer:
     if recipe.start is not None:
         typer.echo("reading the tokenizer", err=True)
         folder = Path(recipe.start.folder)
-        found = pretrained_causal(folder)
+        found = pretrained(folder, role="causal")
         if found.tokenizer is None:
             raise no_tokenizer(found, folder)
         return found.tokenizer

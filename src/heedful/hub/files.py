@@ -10,15 +10,10 @@ from typing import Any
 from heedful.errors import UserError, shown
 from heedful.files import json as jsontext
 from heedful.files.reading import exists, read_file
+from heedful.models.exchange import AGAIN
 
 LARGEST_JSON = 10_000_000  # bytes; those of a tokenizer have a limit of their own
 DEEPEST = 40  # groups within groups
-AGAIN = "copy or download the whole folder again"
-
-
-def wrong(where: Path, key: str, found: object, expected: str) -> UserError:
-    """The error of a setting in a file of others that cannot be."""
-    return UserError(f"{key} is not right", where=f"{where}: {key}", found=shown(found), expected=expected, todo=AGAIN)
 
 
 def inside(folder: Path, name: str) -> Path:

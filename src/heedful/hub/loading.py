@@ -1,7 +1,8 @@
-"""Trained encoders from folders, ours or of others."""
+"""Trained models from folders, ours or of others, every tensor of them accounted for."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -11,32 +12,25 @@ from torch import Tensor
 
 from heedful.config import parse
 from heedful.data.tokenizers.base import LARGEST
-from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer
+from heedful.data.tokenizers.gpt1_bpe import WordEnds
+from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer, open_tokenizer
 from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.errors import UserError
 from heedful.files.reading import require_folder
 from heedful.files.yaml import load_yaml
-from heedful.hub import bert
 from heedful.hub import rules as convert
-from heedful.hub.configs import HeadKind, checked, config_of, described, home, original, unknown
-from heedful.hub.files import AGAIN, has, read_settings, read_text
+from heedful.hub.byte_pair_files import byte_pairs_in
+from heedful.hub.files import has, read_settings, read_text
+from heedful.hub.folder import config_in, foreign, home, published, release_in, titles, unknown
 from heedful.hub.model_folder import read_model
-from heedful.hub.rules import Line, Table
-from heedful.hub.safetensors import PICKLES, safetensors_in
+from heedful.hub.rules import Line
+from heedful.hub.safetensors import safetensors_in
 from heedful.hub.sentences import SentenceConfig, sentences_in
 from heedful.hub.tensorflow import checkpoint_in, read_checkpoint
 from heedful.hub.vocabularies import tokenizer_in
-from heedful.models.bert.config import BertConfig
-from heedful.models.bert.model import Bert
-from heedful.models.gpt.config import GptConfig
-from heedful.models.heads.config import (
-    AnswererConfig,
-    ClassifierConfig,
-    HeadConfig,
-    MultipleChoiceConfig,
-    RegressorConfig,
-    TaggerConfig,
-)
+from heedful.models import build, config_class
+from heedful.models.exchange import AGAIN, Described, Exchange, Table, checked
+from heedful.models.roles import Role
 from heedful.training.checkpoint.choice import picked
 from heedful.training.checkpoint.chosen import Chosen, chosen
 from heedful.training.checkpoint.tensors import require_finite
@@ -45,29 +39,31 @@ from heedful.training.checkpoint.weights import require_fit
 from heedful.training.configs import TrainConfig
 
 Weights = Callable[[Path], tuple[dict[str, Tensor], Path]]  # how they are read, and from which file
-MODELS: dict[HeadKind, tuple[str, type[HeadConfig]]] = {  # the task and the settings of each
-    "classifier": ("classification", ClassifierConfig),
-    "regressor": ("regression", RegressorConfig),
-    "multiple_choice": ("multiple_choice", MultipleChoiceConfig),
-    "tagger": ("tagging", TaggerConfig),
-    "answerer": ("answering", AnswererConfig),
+TASKS: dict[str, str] = {"encoder": "pretraining", "causal": "language_model"}  # what a model of each role is for
+HEADS: dict[str, str] = {  # and each head
+    "classifier": "classification",
+    "regressor": "regression",
+    "multiple_choice": "multiple_choice",
+    "tagger": "tagging",
+    "answerer": "answering",
 }
+OUTPUTS = {"answerer": 2, "regressor": 1, "multiple_choice": 1}  # of heads whose outputs have no names
 
 
 class Head(NamedTuple):
     """What a fine-tuned folder has on top of its encoder."""
 
-    kind: HeadKind
+    kind: str
     labels: tuple[str, ...]  # what its outputs are called
     tensors: dict[str, Tensor]  # weight and bias
     where: str = ""  # the file that names the outputs
 
 
 class Pretrained(NamedTuple):
-    """A trained encoder with all that its folder tells."""
+    """A trained model with all that its folder tells."""
 
-    config: BertConfig  # with those heads of the pre-training that are there
-    tokenizer: WordPieces | None
+    config: Any  # of an encoder with those heads of the pre-training that are there
+    tokenizer: Any  # None where there is none that texts can be read with
     tensors: dict[str, Tensor]  # by their names in our model
     ledger: tuple[Line, ...]
     head: Head | None = None
@@ -77,6 +73,13 @@ class Pretrained(NamedTuple):
     lowercase: bool = False  # whether a text is made lower case before the tokenizer reads it
     prompt: str = ""  # what is put before each text that a vector is made of
     notes: tuple[str, ...] = ()  # what whoever loads it should know
+    word_ends: WordEnds | None = None  # the tokenizer of the first GPT, which goes from folder to folder only
+    starts: bool = False  # whether texts are read after the token that documents begin with
+
+    @property
+    def writes(self) -> bool:
+        """Whether it is a language model; otherwise it is an encoder."""
+        return bool(self.config.role == "causal")
 
     @property
     def sentences(self) -> SentenceConfig:
@@ -84,101 +87,88 @@ class Pretrained(NamedTuple):
         return SentenceConfig(**{name: getattr(self, name) for name in SentenceConfig.model_fields})
 
 
-def foreign(folder: Path) -> bool:
-    """Whether a folder holds a model that others wrote."""
-    own = home(folder)
-    if has(own, "config.json"):
-        return "task" not in read_settings(own, "config.json")
-    return any(has(own, name) for name in ("modules.json", "bert_config.json", "hparams.json", *PICKLES))
-
-
-def pretrained(folder: Path, weights: Weights = safetensors_in) -> Pretrained:
-    """The encoder in a folder of ours or of others, every tensor of it accounted for."""
-    require_folder(home(folder), "a folder with a trained BERT in it")
+def pretrained(folder: Path, weights: Weights = safetensors_in, role: Role | None = None) -> Pretrained:
+    """The model in a folder of ours or of others, which has this role where one is named."""
+    roles = () if role is None else (role,)
+    require_folder(home(folder), f"a folder with a trained {titles(*roles)} in it")
     if not foreign(folder):
-        return _own(folder)
+        return _own(folder, roles)
     own = home(folder)
     if (sentences := sentences_in(own)) is not None:
         encoder, told = sentences
-        found = _hugging_face(encoder, weights)
+        found = _hugging_face(encoder, weights, roles)
         return found._replace(**{"longest": found.longest, **told.model_dump(exclude_none=True)})
     if has(own, "config.json"):
-        return _hugging_face(own, weights)
-    if has(own, "bert_config.json") and (name := checkpoint_in(own)) is not None:
-        return _tensorflow(own, name)
+        return _hugging_face(own, weights, roles)
+    if (exchange := release_in(own, roles)) is not None and (name := checkpoint_in(own)) is not None:
+        return _released(own, name, exchange)
     raise unknown(folder)
 
 
-def _hugging_face(folder: Path, weights: Weights) -> Pretrained:
-    """The encoder in a folder of Hugging Face's make, with those heads that its tensors tell of."""
-    where = folder / "config.json"
-    config, head, labels, named = described(read_settings(folder, "config.json"), where)
+def no_tokenizer(found: Pretrained, folder: Path) -> UserError:
+    """The error of a model that cannot read texts."""
+    if found.word_ends is not None:
+        return UserError(
+            "the first GPT cannot write texts here: its pieces have none that a text begins with", where=str(folder),
+            expected="a GPT-2, or a GPT that was trained here",
+            todo=f"heedful convert {shlex.quote(str(folder))} NEW_FOLDER --to hf writes it anew",
+        )  # fmt: skip
+    pieces = found.config.usual_tokenizer == "wordpiece"
+    return UserError(
+        "there is no tokenizer in this folder", where=str(folder),
+        expected="tokenizer.json or vocab.txt" if pieces else "tokenizer.json, or vocab.json and merges.txt",
+        todo="put the file there that the model was trained with",
+    )  # fmt: skip
+
+
+def _hugging_face(folder: Path, weights: Weights, roles: tuple[Role, ...]) -> Pretrained:
+    """The model in a folder of Hugging Face's make, with those heads that its tensors tell of."""
+    where, settings = folder / "config.json", read_settings(folder, "config.json")
+    exchange = published(settings, where, roles)
+    told = exchange.described(settings, where)
     given, file = weights(folder)
-    called = bert.canonical(given)
-    names = set(called.values())
-    config, head = _as_found(config, head, named, names)
-    tensors, ledger = _fitted(given, called, bert.table(config, head), config, file)
-    return _with_head(config, head, labels, tensors, ledger, folder, where)
+    called = exchange.canonical(given)
+    told = exchange.as_found(told, set(called.values()), where)
+    tensors, ledger = _fitted(given, called, exchange.table(told.config, told.head), told.config, file)
+    return _with_head(told, tensors, ledger, folder, where)
 
 
-def _tensorflow(folder: Path, name: str) -> Pretrained:
-    """The encoder in an original checkpoint of TensorFlow, with those heads that its tensors tell of."""
-    where = folder / "bert_config.json"
-    config = original(read_settings(folder, where.name), where)
-    given = read_checkpoint(folder, name)
-    config, head = bert.parts_of_original(config, given)
-    table = bert.original(config, head, given)
-    file = folder / f"{name}.index"
+def _released(folder: Path, name: str, exchange: Exchange) -> Pretrained:
+    """The model in the checkpoint of its first release, with those heads that its tensors tell of."""
+    where, file = folder / exchange.RELEASE[0], folder / f"{name}.index"
+    told = exchange.released(read_settings(folder, where.name), where)
+    given = exchange.release_tensors(read_checkpoint(folder, name))
+    told, table = exchange.release_table(told, given)
     require_finite(given, str(file), AGAIN)
-    tensors, ledger = _fitted(given, {name: name for name in given}, table, config, file)
-    return _with_head(config, head, (), tensors, ledger, folder, where)
+    tensors, ledger = _fitted(given, {name: name for name in given}, table, told.config, file)
+    return _with_head(told, tensors, ledger, folder, where)
 
 
 def _with_head(
-    config: BertConfig,
-    head: HeadKind | None,
-    labels: tuple[str, ...],
-    tensors: dict[str, Tensor],
-    ledger: tuple[Line, ...],
-    folder: Path,
-    where: Path,
+    told: Described, tensors: dict[str, Tensor], ledger: tuple[Line, ...], folder: Path, where: Path
 ) -> Pretrained:
-    """An encoder and what is on top of it, apart, with the tokenizer beside them."""
+    """A model and what is on top of it, apart, with the tokenizer beside them."""
+    config, head = told.config, told.head
     own = {name.removeprefix("head."): tensors.pop(name) for name in ("head.weight", "head.bias") if name in tensors}
     if head == "classifier" and len(own["bias"]) == 1:
         head = "regressor"
-    top = None if head is None else Head(head, _named(labels, len(own["bias"]), head, where), own, str(where))
+    top = None if head is None else Head(head, _named(told.labels, len(own["bias"]), head, where), own, str(where))
+    found = Pretrained(config, None, tensors, ledger, top, notes=told.notes)
+    if config.usual_tokenizer != "wordpiece":
+        pairs, starts = byte_pairs_in(folder, config.vocab or 0, config.usual_tokenizer)
+        if isinstance(pairs, WordEnds):
+            return found._replace(word_ends=pairs)
+        return found._replace(tokenizer=pairs, starts=starts)
     tokenizer, longest, notes = tokenizer_in(folder, config.vocab or 0)
     longest = None if longest is None or longest >= config.context else longest
-    return Pretrained(config, tokenizer, tensors, ledger, top, longest=longest, notes=notes)
-
-
-def _as_found(
-    config: BertConfig, head: HeadKind | None, named: bool, names: set[str]
-) -> tuple[BertConfig, HeadKind | None]:
-    """The parts that the tensors tell of; which of two heads of one name it is, the file says, else the pooler."""
-    pooler = "bert.pooler.dense.weight" in names
-    follows = any(name.startswith("cls.seq_relationship.") for name in names)
-    found = config.model_copy(
-        update={
-            "pooler": pooler or follows or (config.pooler and named and head is not None),
-            "masked_words": any(name.startswith("cls.predictions.") for name in names),
-            "next_sentence": follows,
-        }
-    )
-    if head is None and not named:
-        if "classifier.weight" in names:
-            return found, "classifier" if pooler else "tagger"
-        if "qa_outputs.weight" in names:
-            return found, "answerer"
-    return found, head
+    return found._replace(tokenizer=tokenizer, longest=longest, notes=found.notes + notes)
 
 
 def _fitted(
     given: dict[str, Tensor],
     called: dict[str, str],
     table: Table,
-    config: BertConfig,
+    config: Any,
     file: Path,
 ) -> tuple[dict[str, Tensor], tuple[Line, ...]]:
     """Our tensors of theirs, each of the shape that it has in our model."""
@@ -186,16 +176,16 @@ def _fitted(
     shapes: dict[str, tuple[int, ...]] = {}
     if needed <= set(called.values()):  # a config may ask for a model of any size: it is not laid out in vain
         with torch.device("meta"):
-            shapes = {name: tuple(tensor.shape) for name, tensor in Bert(config).state_dict().items()}
+            shapes = {name: tuple(tensor.shape) for name, tensor in build(config).state_dict().items()}
         for rule in (rule for rule in table.rules if rule.ours == "head.bias"):
             bias = next(given[name] for name, known in called.items() if known in rule.theirs)
             shapes |= {"head.weight": (bias.numel(), config.width), "head.bias": (bias.numel(),)}
     return convert.read(given, called, table, shapes, file)
 
 
-def _named(labels: tuple[str, ...], count: int, head: HeadKind, where: Path) -> tuple[str, ...]:
+def _named(labels: tuple[str, ...], count: int, head: str, where: Path) -> tuple[str, ...]:
     """What the outputs of a head are called, if as many names are given; those that only count are made anew."""
-    if (wanted := {"answerer": 2, "regressor": 1, "multiple_choice": 1}.get(head, count)) != count:
+    if (wanted := OUTPUTS.get(head, count)) != count:
         raise UserError(
             "this head has another number of outputs",
             where=str(where),
@@ -203,7 +193,7 @@ def _named(labels: tuple[str, ...], count: int, head: HeadKind, where: Path) -> 
             expected=str(wanted),
             todo=AGAIN,
         )
-    if head in ("answerer", "regressor", "multiple_choice"):
+    if head in OUTPUTS:
         return ()
     if len(labels) == count:
         return labels
@@ -254,35 +244,37 @@ def own_files(folder: Path) -> OwnFiles:
     return OwnFiles(portable, settings, given, file, text)
 
 
-def _own(folder: Path) -> Pretrained:
-    """The encoder in a run or a model of ours."""
-    config = config_of(folder)
+def _own(folder: Path, roles: tuple[Role, ...]) -> Pretrained:
+    """The model in a run or a model of ours, or the encoder that it stands on: the final one, else the newest."""
+    config = config_in(folder, *roles)
     found = own_files(folder)
     portable, settings, given, file, text, _ = found
-    tokenizer = WordPieces(text, str(portable / "tokenizer.json"))
+    where = str(portable / "tokenizer.json")
+    tokenizer = WordPieces(text, where) if config.usual_tokenizer == "wordpiece" else open_tokenizer(text, where)
     found.require(tokenizer)
     config = config.model_copy(update={"vocab": config.vocab or tokenizer.vocab})
     model = settings["model"]
     below = "encoder." if "encoder" in model else ""
     tensors = {name.removeprefix(below): tensor for name, tensor in given.items() if name.startswith(below)}
     with torch.device("meta"):
-        require_fit(Bert(config), tensors, file)
+        require_fit(build(config), tensors, file)
     rest = {name: tensor for name, tensor in given.items() if not name.startswith(below)}
     ledger = [Line(below + name, name, "as it is", tensor) for name, tensor in tensors.items()]
     head, longest = _own_head(model, rest, portable / "config.json")
     fate = "as it is" if head else "left out, it is no one layer"
     ledger += [Line(name, name if head else None, fate, tensor) for name, tensor in rest.items()]
-    said = settings.get("sentences")
+    said, decode = settings.get("sentences"), settings.get("decode")
     told = {"longest": longest} if said is None else dict(parse(SentenceConfig, said, file=portable / "config.json"))
-    return Pretrained(config, tokenizer, tensors, tuple(ledger), head, **told)
+    starts = config.role == "causal" and not (isinstance(decode, dict) and decode.get("start_token") is False)
+    return Pretrained(config, tokenizer, tensors, tuple(ledger), head, starts=starts, **told)
 
 
 def _own_head(model: dict[str, Any], rest: dict[str, Tensor], where: Path) -> tuple[Head | None, int | None]:
     """What a fine-tuned model of ours has on top of its encoder, if that is one layer, and how much it reads."""
-    kind = next((kind for kind in MODELS if kind == model.get("kind")), None)
-    if kind is None:
+    kind = model.get("kind")
+    if kind not in HEADS:
         return None, None
-    config = parse(MODELS[kind][1], model, file=where)
+    config = parse(config_class(kind), model, file=where)
     if rest.keys() != {"head.weight", "head.bias"} or model.get("features", "last") != "last":
         return None, config.longest
     labels: tuple[str, ...] = tuple(config.model_dump().get("labels") or ())
@@ -293,27 +285,28 @@ class Whole(NamedTuple):
     """A model as a folder of ours has it: task, settings, all tensors; and which of theirs it has no use for."""
 
     task: str
-    config: BertConfig | HeadConfig | GptConfig
+    config: Any
     tensors: dict[str, Tensor]
     unused: tuple[str, ...]
 
 
 def whole(found: Pretrained) -> Whole:
-    """The model that an encoder and its head make together."""
+    """The model that an encoder and its head make together, or a model that has none."""
     if found.head is None:
-        return Whole("pretraining", found.config, found.tensors, ())
+        return Whole(TASKS[found.config.role], found.config, found.tensors, ())
     kind, labels, top, where = found.head
-    task, make = MODELS[kind]
-    parts = {"pooler": make.pools, "masked_words": False, "next_sentence": False}
+    make = config_class(kind)
+    encoder = found.config.under_head(make.pools)
     settings: dict[str, Any] = {
-        "encoder": found.config.model_copy(update=parts),
+        "encoder": encoder,
         "dropout": found.config.dropout,
         "labels": labels,
         "longest": found.longest,
     }
     settings = {name: value for name, value in settings.items() if name in make.model_fields}
     config = checked(make, settings, {"labels": "id2label"}, where)
-    left = ("masked_words.", "next_sentence.", *(() if make.pools else ("pooler.",)))
-    tensors = {f"encoder.{name}": value for name, value in found.tensors.items() if not name.startswith(left)}
+    with torch.device("meta"):
+        needed = build(encoder).state_dict()
+    tensors = {f"encoder.{name}": value for name, value in found.tensors.items() if name in needed}
     tensors |= {f"head.{name}": value for name, value in top.items()}
-    return Whole(task, config, tensors, tuple(name for name in found.tensors if name.startswith(left)))
+    return Whole(HEADS[kind], config, tensors, tuple(name for name in found.tensors if name not in needed))

@@ -11,6 +11,7 @@ from contextlib import redirect_stdout
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,7 @@ from heedful.blocks.linear import Linear
 from heedful.errors import UserError
 from heedful.files import writing as files
 from heedful.hub.loading import Pretrained
-from heedful.models.bert.model import Bert
+from heedful.models import build
 
 NEEDED = ("onnx", "onnxscript")
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")  # as others call them
@@ -33,8 +34,9 @@ class Exported(nn.Module):
     def __init__(self, found: Pretrained) -> None:
         super().__init__()
         self.pooling, self.normalize = found.pooling, found.normalize
-        self.encoder = Bert(found.config)
-        self.encoder.load_state_dict(found.tensors)
+        encoder: Any = build(found.config)
+        encoder.load_state_dict(found.tensors)
+        self.encoder, self.config = encoder, found.config
         self.head = None
         self.kind = None if found.head is None else found.head.kind
         if found.head is not None:
@@ -44,7 +46,7 @@ class Exported(nn.Module):
     @property
     def outputs(self) -> list[str]:
         """What is told, by the names that others use."""
-        config = self.encoder.config
+        config = self.config
         names = ["last_hidden_state"]
         names += ["pooler_output"] * config.pooler + ["prediction_logits"] * config.masked_words
         names += ["seq_relationship_logits"] * config.next_sentence + ["sentence_embedding"] * bool(self.pooling)
@@ -56,11 +58,11 @@ class Exported(nn.Module):
         x = self.encoder(ids, segments, layout)  # (B, T, D)
         first = layout.first(x)  # (B, D)
         told = [x]
-        if self.encoder.pooler is not None:
+        if self.config.pooler:
             told.append(self.encoder.pool(first))  # (B, D)
-        if self.encoder.masked_words is not None:
+        if self.config.masked_words:
             told.append(self.encoder.words(x))  # (B, T, V)
-        if self.encoder.next_sentence is not None:
+        if self.config.next_sentence:
             told.append(self.encoder.follows(first))  # (B, 2)
         if self.pooling is not None:
             told.append(self.sentence(x, first, real))  # (B, D)

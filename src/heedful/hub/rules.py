@@ -10,59 +10,15 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from heedful.errors import UserError
+from heedful.models.exchange import Rule, Table
 
 SHOWN = 10  # names in an error
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-
-
-class Rule(NamedTuple):
-    """One tensor of ours: one of theirs, or several on top of each other; `turned` where theirs lies on its side."""
-
-    ours: str
-    theirs: tuple[str, ...]
-    turned: bool = False
-
-    @property
-    def operation(self) -> str:
-        """What is done, in words."""
-        stacked = f"one of {len(self.theirs)} stacked" if len(self.theirs) > 1 else "as it is"
-        return f"turned, {stacked}" if self.turned and len(self.theirs) > 1 else "turned" if self.turned else stacked
-
-    def read(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Ours, of theirs."""
-        found = [tensors[name].T if self.turned else tensors[name] for name in self.theirs]
-        return torch.cat(found) if len(found) > 1 else found[0].contiguous()
-
-    def write(self, tensor: Tensor) -> dict[str, Tensor]:
-        """Theirs, of ours."""
-        parts = tensor.chunk(len(self.theirs)) if len(self.theirs) > 1 else (tensor,)
-        return {name: part.T if self.turned else part for name, part in zip(self.theirs, parts, strict=True)}
-
-    def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape of each of theirs, given the shape of ours."""
-        one = (shape[0] // len(self.theirs), *shape[1:]) if len(self.theirs) > 1 else tuple(shape)
-        return one[::-1] if self.turned else one
-
-
-class Twin(NamedTuple):
-    """A tensor of theirs that must be the same as another one, and may be absent."""
-
-    name: str
-    of: str
-
-
-class Table(NamedTuple):
-    """All that is known of the tensors of one model."""
-
-    rules: tuple[Rule, ...]
-    twins: tuple[Twin, ...] = ()
-    spare: tuple[str, ...] = ()  # names that hold no weights, and may be there or not
 
 
 @dataclass(frozen=True)
@@ -88,6 +44,18 @@ class Line:
 def digest(tensor: Tensor) -> str:
     """The SHA-256 of a tensor's bytes."""
     return hashlib.sha256(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data).hexdigest()
+
+
+def _ours(rule: Rule, tensors: Mapping[str, Tensor]) -> Tensor:
+    """Ours, of theirs."""
+    found = [tensors[name].T if rule.turned else tensors[name] for name in rule.theirs]
+    return torch.cat(found) if len(found) > 1 else found[0].contiguous()
+
+
+def _theirs(rule: Rule, tensor: Tensor) -> dict[str, Tensor]:
+    """Theirs, of ours."""
+    parts = tensor.chunk(len(rule.theirs)) if len(rule.theirs) > 1 else (tensor,)
+    return {name: part.T if rule.turned else part for name, part in zip(rule.theirs, parts, strict=True)}
 
 
 def read(
@@ -127,7 +95,7 @@ def read(
     if wrong:
         raise misfit(wrong, len(known), where)
     theirs = {name: tensors[source].float() for name, source in sources.items() if name in known}
-    found = {rule.ours: rule.read(theirs) for rule in table.rules}
+    found = {rule.ours: _ours(rule, theirs) for rule in table.rules}
     lines = []
     order = {name: place for place, name in enumerate([*known, *twins, *table.spare])}
     for source, name in sorted(called.items(), key=lambda pair: order[pair[1]]):
@@ -156,7 +124,7 @@ def write(tensors: Mapping[str, Tensor], table: Table) -> tuple[dict[str, Tensor
     found: dict[str, Tensor] = {}
     lines = []
     for rule in table.rules:
-        parts = rule.write(tensors[rule.ours])
+        parts = _theirs(rule, tensors[rule.ours])
         found |= {name: part.contiguous() for name, part in parts.items()}
         lines += [Line(name, rule.ours, rule.operation, found[name]) for name in parts]
     return found, tuple(lines)

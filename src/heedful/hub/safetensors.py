@@ -9,14 +9,15 @@ from pathlib import Path
 from torch import Tensor
 
 from heedful.errors import UserError, shown
-from heedful.hub.files import AGAIN, has, inside, read_bytes, read_settings
+from heedful.hub.files import has, inside, read_bytes, read_settings
+from heedful.hub.folder import PICKLES
+from heedful.models.exchange import AGAIN
 from heedful.training.checkpoint.tensors import require_finite, require_sound, unpack
 
 WHOLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 MOST_SHARDS = 1000
 Read = Callable[[Path, str], dict[str, Tensor]]  # of a file in a folder
-PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
 def safetensors_in(folder: Path) -> tuple[dict[str, Tensor], Path]:

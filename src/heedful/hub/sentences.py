@@ -10,7 +10,8 @@ from pydantic import Field
 
 from heedful.config import Config
 from heedful.errors import UserError, shown
-from heedful.hub.files import AGAIN, has, inside, read_json, read_settings, wrong
+from heedful.hub.files import has, inside, read_json, read_settings
+from heedful.models.exchange import AGAIN, wrong
 
 ENCODER, WHOLE = "sentence_bert_config.json", "config_sentence_transformers.json"
 LONGEST_PROMPT = 100_000  # characters

@@ -19,7 +19,8 @@ from torch import Tensor
 from heedful.errors import UserError
 from heedful.files.reading import open_file
 from heedful.hub.checksums import crc32c, masked
-from heedful.hub.files import AGAIN, has, inside, read_bytes
+from heedful.hub.files import has, inside, read_bytes
+from heedful.models.exchange import AGAIN
 
 LARGEST_INDEX = 100_000_000  # bytes
 MOST_TENSORS = 100_000

@@ -13,7 +13,8 @@ from heedful.errors import UserError
 from heedful.files.reading import open_file
 from heedful.hub import pickled
 from heedful.hub.files import has, inside
-from heedful.hub.safetensors import INDEX, PICKLES, WHOLE, safetensors_in, weights_in
+from heedful.hub.folder import PICKLES
+from heedful.hub.safetensors import INDEX, WHOLE, safetensors_in, weights_in
 from heedful.training.checkpoint.tensors import unpack
 
 SLOWEST = 5_000_000  # bytes a second, under which something is wrong

@@ -27,7 +27,8 @@ from heedful.data.tokenizers.wordpieces import (
     split,
 )
 from heedful.errors import UserError, shown
-from heedful.hub.files import AGAIN, has, inside, read_settings, read_text, wrong
+from heedful.hub.files import has, inside, read_settings, read_text
+from heedful.models.exchange import AGAIN, wrong
 
 CONFIG, MAP, ADDED, FILE, VOCAB = (
     "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.json", "vocab.txt",

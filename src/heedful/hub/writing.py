@@ -7,30 +7,27 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from heedful.data.tokenizers.byte_pairs import BytePairs
+from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.errors import UserError
 from heedful.files import writing as files
 from heedful.files.reading import is_file, is_folder
-from heedful.hub import bert, causal_configs, gpt
 from heedful.hub import rules as convert
-from heedful.hub.causal import Causal
-from heedful.hub.configs import ARCHITECTURES, SHARES, SIZES, THEIRS, HeadKind
+from heedful.hub.folder import exchange_of
 from heedful.hub.loading import Pretrained
 from heedful.hub.rules import Line
 from heedful.hub.sentences import sentence_files
 from heedful.hub.vocabularies import tokenizer_files
-from heedful.models.bert.config import BertConfig
 from heedful.training.checkpoint.manifest import Pieces
 from heedful.training.checkpoint.tensors import pack, require_finite
 
 
-def write(folder: Path, found: Pretrained | Causal) -> tuple[Line, ...]:
+def write(folder: Path, found: Pretrained) -> tuple[Line, ...]:
     """Write a folder of Hugging Face's kind, which appears whole or not at all, and return its ledger."""
-    contents, ledger = causal_contents(found) if isinstance(found, Causal) else contents_of(found)
+    contents, ledger = contents_of(found)
     needed = sum(len(piece) for pieces in contents.values() for piece in pieces)
     with files.disk_errors(folder.parent, "write the model", needed):
         write_folder(folder, contents)
@@ -39,30 +36,27 @@ def write(folder: Path, found: Pretrained | Causal) -> tuple[Line, ...]:
 
 def contents_of(found: Pretrained) -> tuple[dict[str, Pieces], tuple[Line, ...]]:
     """The files of such a folder, by name, and its ledger."""
-    head = found.head
-    kind = None if head is None else head.kind
+    config, head, tokenizer, exchange = found.config, found.head, found.tokenizer, exchange_of(found.config.kind)
+    assert exchange is not None, "only what others know is written for them"
+    kind, labels = (None, ()) if head is None else (head.kind, head.labels)
+    pad = tokenizer.pad if isinstance(tokenizer, WordPieces) else 0
+    end = tokenizer.end if isinstance(tokenizer, BytePairs) else None
+    settings = exchange.config_json(config, kind, labels, pad, end)
     tensors = found.tensors | ({} if head is None else {f"head.{name}": value for name, value in head.tensors.items()})
     require_finite(tensors, "model", "go back to an earlier checkpoint")
-    written, ledger = convert.write(tensors, bert.table(found.config, kind))
-    if bert.bare(written):
-        written = {name.removeprefix("bert."): tensor for name, tensor in written.items()}
-        ledger = tuple(replace(line, source=line.source.removeprefix("bert.")) for line in ledger)
-    texts = {"config.json": config_text(found.config, kind, () if head is None else head.labels, found.tokenizer)}
-    if found.tokenizer is not None:
-        texts |= tokenizer_files(found.tokenizer, found.longest or found.config.context)
+    written, ledger = convert.write(tensors, exchange.table(config, kind))
+    if all(name.startswith(exchange.PREFIX) for name in written):
+        written = {name.removeprefix(exchange.PREFIX): tensor for name, tensor in written.items()}
+        ledger = tuple(replace(line, source=line.source.removeprefix(exchange.PREFIX)) for line in ledger)
+    texts = {"config.json": json.dumps(settings, indent=2, ensure_ascii=False) + "\n"}
+    if isinstance(tokenizer, WordPieces):
+        texts |= tokenizer_files(tokenizer, found.longest or config.context)
+    elif isinstance(tokenizer, BytePairs):  # one of ours for lines has no files that say the same to others
+        texts |= tokenizer.files(config.context, found.starts)
+    if found.word_ends is not None:
+        texts |= found.word_ends.files(config.context, found.starts)
     if found.pooling is not None:
-        texts |= sentence_files(found.config.width, found.sentences, found.config.context)
-    return _files(texts, written), ledger
-
-
-def causal_contents(found: Causal) -> tuple[dict[str, Pieces], tuple[Line, ...]]:
-    """The same of a GPT. A tokenizer of ours for lines has no files that say the same to others."""
-    pairs = found.tokenizer if isinstance(found.tokenizer, BytePairs) else None
-    texts = {"config.json": causal_configs.config_text(found.config, None if pairs is None else pairs.end)}
-    require_finite(found.tensors, "model", "go back to an earlier checkpoint")
-    written, ledger = convert.write(found.tensors, gpt.table(found.config))
-    for tokenizer in (pairs, found.word_ends):
-        texts |= {} if tokenizer is None else tokenizer.files(found.config.context, found.starts)
+        texts |= sentence_files(config.width, found.sentences, config.context)
     return _files(texts, written), ledger
 
 
@@ -80,39 +74,6 @@ def _marked(header: bytes | memoryview) -> bytes:
     text = json.dumps({"__metadata__": {"format": "pt"}, **entries}, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
-
-
-def config_text(config: BertConfig, head: HeadKind | None, labels: tuple[str, ...], tokenizer: Any) -> str:
-    """The text of config.json."""
-    settings: dict[str, Any] = {"architectures": [architecture(config, head)], "model_type": "bert"}
-    settings |= {theirs: getattr(config, ours) for theirs, (ours, _, _) in SIZES.items()}
-    settings |= {theirs: getattr(config, ours) for theirs, ours in SHARES.items()}
-    settings |= {
-        "hidden_act": THEIRS[config.activation],
-        "layer_norm_eps": config.norm_eps,
-        "initializer_range": 0.02,
-        "pad_token_id": 0 if tokenizer is None else tokenizer.pad,
-        "dtype": "float32",
-    }
-    if head == "regressor":
-        labels = ("LABEL_0",)
-        settings["problem_type"] = "regression"
-    if labels:
-        settings["id2label"] = {str(index): label for index, label in enumerate(labels)}
-        settings["label2id"] = {label: index for index, label in enumerate(labels)}
-    return json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
-
-
-def architecture(config: BertConfig, head: HeadKind | None) -> str:
-    """The name of the model that has these parts: the least of them that leaves none out."""
-    if head is not None:
-        kind = "classifier" if head == "regressor" else head
-        return next(name for name, parts in ARCHITECTURES.items() if parts[3] == kind)
-    if config.masked_words and config.next_sentence:
-        return "BertForPreTraining"
-    if config.masked_words:
-        return "BertForMaskedLM"
-    return "BertForNextSentencePrediction" if config.next_sentence else "BertModel"
 
 
 def write_folder(folder: Path, contents: Mapping[str, Pieces]) -> None:

@@ -46,6 +46,11 @@ class ModelConfig(Config):
         return MODELS[self.kind].role
 
     @property
+    def usual_tokenizer(self) -> str | None:
+        """The kind of tokenizer that it was published with, which its folders have; None: any."""
+        return None
+
+    @property
     def hard(self) -> bool:
         """Whether it learns by chance where to look."""
         return False

@@ -16,8 +16,8 @@ from heedful.config import Config, parse
 from heedful.errors import UserError, shown
 from heedful.files.json import read_json
 from heedful.files.reading import exists, is_file, is_folder, require_folder
-from heedful.hub.causal import Causal, no_tokenizer, of_any_kind, whole_of
-from heedful.hub.loading import foreign
+from heedful.hub.folder import foreign
+from heedful.hub.loading import no_tokenizer, pretrained, whole
 from heedful.hub.model_folder import read_model, write_model
 from heedful.hub.sentences import SentenceConfig
 from heedful.models import build, config_class
@@ -102,14 +102,14 @@ def _built(config: Any, tensors: dict[str, Tensor], weights: Path) -> nn.Module:
 
 def _foreign(folder: Path, place: torch.device) -> Any:
     """What speaks for a model that others wrote: a GPT, or an encoder by what is on top of it."""
-    found = of_any_kind(folder)
+    found = pretrained(folder)
     if found.tokenizer is None:
         raise no_tokenizer(found, folder)
-    kind, config, tensors, unused = whole_of(found)
+    kind, config, tensors, unused = whole(found)
     notes = found.notes + ((f"not needed of this folder: {', '.join(unused)}",) if unused else ())
     task = task_class(kind)
     decode: Any = task.decoding() if task.decoding else None
-    if isinstance(found, Causal):
+    if found.writes:
         decode = decode.model_copy(update={"start_token": found.starts})
     elif kind == "pretraining":
         decode = found.sentences

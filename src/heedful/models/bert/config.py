@@ -59,6 +59,11 @@ class BertConfig(EncoderConfig):
         """The encoder below the head of a task: without heads of its own, and with a pooler only if that is read."""
         return self.model_copy(update={"pooler": pools, "masked_words": False, "next_sentence": False})
 
+    @property
+    def usual_tokenizer(self) -> str:
+        """What it was published with."""
+        return "wordpiece"
+
     @classmethod
     def tiny(cls) -> Self:
         return cls(vocab=23, width=16, heads=2, layers=2, hidden=20, context=16)

@@ -65,6 +65,11 @@ class GptConfig(ModelConfig):
         places = self.context if self.positions == "learned" else 0
         return (vocab + places) * self.width + self.body
 
+    @property
+    def usual_tokenizer(self) -> str:
+        """What it was published with: GPT-2 has byte pairs, GPT pieces that mark where a word ends."""
+        return "byte_pairs" if self.norm == "pre" else "word_ends"
+
     @classmethod
     def tiny(cls) -> Self:
         return cls(vocab=23, width=16, heads=2, layers=2, hidden=20, context=32, attention_dropout=0.0)

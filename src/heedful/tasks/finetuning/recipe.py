@@ -31,10 +31,11 @@ class EncoderStart(Start):
 
     def encoder(self) -> EncoderConfig:
         """What kind of encoder the folder holds; only its settings are read."""
-        from heedful.hub.configs import config_of
+        from heedful.hub.folder import config_in
 
         dropout = {} if self.dropout is None else {"dropout": self.dropout, "attention_dropout": self.dropout}
-        return config_of(self.path).model_copy(update=dropout)
+        found: EncoderConfig = config_in(self.path, "encoder")
+        return found.model_copy(update=dropout)
 
     def missing(self) -> list[UserError]:
         """What a look at the folder already shows to be wrong."""

@@ -67,7 +67,7 @@ class FinetuningTask(Task):
 
     def _pretrained(self) -> Pretrained:
         start: EncoderStart = self.recipe.start
-        self._found = self._found or pretrained(start.path)
+        self._found = self._found or pretrained(start.path, role="encoder")
         return self._found
 
 

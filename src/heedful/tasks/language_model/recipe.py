@@ -72,11 +72,9 @@ class LanguageModelRecipe(Recipe):
         kind = given.get("kind")
         if start is None or (kind in MODELS and given.keys() >= config_class(str(kind)).model_fields.keys()):
             return model  # as in a run's own recipe
-        from heedful.hub.causal_configs import config_in
-        from heedful.hub.configs import own_model
+        from heedful.hub.folder import config_in
 
-        own = own_model(start.path)
-        there = own if own.get("kind") in ("rnn_lm", "elmo") else config_in(start.path).model_dump()
+        there = config_in(start.path, "causal", "bidirectional").model_dump()
         if given.get("kind", there["kind"]) != there["kind"]:
             raise FieldError(f"the folder to start from holds {with_article(there['kind'])}; leave this out", "kind")
         return {**there, **given}

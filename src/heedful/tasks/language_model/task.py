@@ -24,7 +24,7 @@ from heedful.data.tokenizers.lm_tokenization import Bytes, LanguageTokenizer, lo
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.decode.settings import TextSettings, WritingConfig
 from heedful.errors import UserError
-from heedful.hub.causal import Causal, no_tokenizer, pretrained_causal
+from heedful.hub.loading import Pretrained, no_tokenizer, pretrained
 from heedful.tasks.base import Evaluated, Example, Names, Progress, Task
 from heedful.tasks.compiled import compiled
 from heedful.tasks.language_model.perplexity import (
@@ -74,7 +74,7 @@ class LanguageModelTask(Task):
         self.recipe, self.decode = recipe, recipe.decode
         ahead: LossOf = document_loss if recipe.model.limited else ahead_loss
         self.task_loss = both_ways_loss if recipe.model.role == "bidirectional" else ahead
-        self._found: Causal | None = None
+        self._found: Pretrained | None = None
 
     def read(self, split: Split) -> Text | TextTokens:
         """The text of a split, or its tokens."""
@@ -120,9 +120,9 @@ class LanguageModelTask(Task):
             load_strictly(model, self._pretrained().tensors, Path(self.recipe.start.folder))
             self._found = None  # its weights are in the model now
 
-    def _pretrained(self) -> Causal:
+    def _pretrained(self) -> Pretrained:
         assert self.recipe.start is not None
-        self._found = self._found or pretrained_causal(Path(self.recipe.start.folder))
+        self._found = self._found or pretrained(Path(self.recipe.start.folder), role="causal")
         return self._found
 
     def encode(self, read: Text | TextTokens, vocabulary: LanguageTokenizer) -> EncodedText:

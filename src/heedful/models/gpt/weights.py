@@ -1,23 +1,40 @@
-"""Settings of GPT and GPT-2 as others write them, and as ours; readable without torch.
+"""GPT and GPT-2 in the files of others: Hugging Face's, and those of GPT-2's first release; needs no torch.
 
-Only the keys below are read. Those that would change what is computed are refused by name where they do; the rest, such
-as how a text is to be generated, say nothing about the model.
+Only the settings below are read. Those that would change what is computed are refused by name where they do; the rest,
+such as how a text is to be generated, say nothing about the model.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
-from heedful.errors import UserError, shown
-from heedful.files.reading import require_folder
-from heedful.files.yaml import load_yaml
-from heedful.hub.configs import checked, home, real, refuse, unknown, unsupported, whole
-from heedful.hub.files import has, read_settings, wrong
+from heedful.errors import UserError
+from heedful.models.exchange import (
+    AGAIN,
+    Described,
+    Rule,
+    Table,
+    Twin,
+    both,
+    checked,
+    real,
+    refuse,
+    unsupported,
+    whole,
+    wrong,
+)
 from heedful.models.gpt.config import GptConfig
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TITLE = "GPT"
+MODEL_TYPES = ("gpt2", "openai-gpt")
+RELEASE = ("hparams.json", "model.ckpt.*")
+PREFIX = ""  # all are written with an output
 Family = Literal["gpt2", "openai-gpt"]
 FAMILIES: dict[str, Family] = {"gpt2": "gpt2", "openai-gpt": "openai-gpt"}
 SIZES = {  # their keys, ours, the least and the most
@@ -59,79 +76,29 @@ ORIGINAL = {
     "n_head": "n_head",
     "n_layer": "n_layer",
 }
-HPARAMS = "hparams.json"  # what the first release of GPT-2 keeps its settings in
+EMBEDDINGS = {"pre": ("wte", "wpe"), "post": ("tokens_embed", "positions_embed")}  # GPT-2 and GPT
+DENSE = {  # of a block; matrices lie on their side in both
+    "attention.qkv": "attn.c_attn",
+    "attention.out": "attn.c_proj",
+    "mlp.up": "mlp.c_fc",
+    "mlp.down": "mlp.c_proj",
+}
+NORMS = {"add1.norm": "ln_1", "add2.norm": "ln_2"}
+BUFFERS = ("attn.bias", "attn.masked_bias")  # the triangle of who sees whom, which is computed here
+MEMORY = re.compile(r".+/Adam(_1)?|global_step|beta[12]_power")
 
 
-class Described(NamedTuple):
-    """What a config file of others says: the model, whose family it is of, and what whoever loads it should know."""
-
-    config: GptConfig
-    family: Family
-    ties: bool  # whether the output is the embedding; otherwise it must be shown to be the same
-    notes: tuple[str, ...]
-
-
-def causal(folder: Path) -> bool:
-    """Whether a folder, ours or of others, holds a GPT; only its settings are looked at."""
-    own = home(folder)
-    if has(own, "config.json"):
-        settings = read_settings(own, "config.json")
-        return _is_ours(settings.get("model")) if "task" in settings else str(settings.get("model_type")) in FAMILIES
-    if has(own, "recipe.yaml"):
-        return _is_ours(load_yaml(own / "recipe.yaml")[0].get("model"))
-    return has(own, HPARAMS)
-
-
-def config_in(folder: Path) -> GptConfig:
-    """The GPT in a folder, ours or of others, by its config files alone."""
-    own = home(folder)
-    require_folder(own, "a folder with a trained GPT in it")
-    if has(own, "config.json"):
-        settings = read_settings(own, "config.json")
-        if "task" in settings:
-            return _ours(settings.get("model"), own / "config.json")
-        return described(settings, own / "config.json").config
-    if has(own, "recipe.yaml"):
-        return _ours(load_yaml(own / "recipe.yaml")[0].get("model"), own / "recipe.yaml")
-    if has(own, HPARAMS):
-        return original(read_settings(own, HPARAMS), own / HPARAMS)
-    raise unknown(folder)
-
-
-def _is_ours(model: Any) -> bool:
-    return isinstance(model, dict) and model.get("kind") == "gpt"
-
-
-def _ours(model: Any, where: Path) -> GptConfig:
-    """A model's settings as a folder of ours has them."""
-    from heedful.config import parse
-
-    if not _is_ours(model):
-        kind = model.get("kind") if isinstance(model, dict) else None
-        raise UserError(
-            "this model is no GPT", where=str(where), found=shown(kind), expected="a model of kind gpt",
-            todo="name the folder of a GPT",
-        )  # fmt: skip
-    return parse(GptConfig, model, file=where)
-
-
-def original(settings: Mapping[str, Any], where: Path) -> GptConfig:
+def released(settings: Mapping[str, Any], where: Path) -> Described:
     """The settings beside the checkpoint of GPT-2's first release."""
     for key in ORIGINAL:
         whole(settings, key, 1, 10_000_000, where)
     known = {theirs: settings[key] for key, theirs in ORIGINAL.items()}
-    return described({"model_type": "gpt2", **known}, where).config
+    return described({"model_type": "gpt2", **known}, where)
 
 
 def described(settings: Mapping[str, Any], where: Path) -> Described:
     """The settings of a config file of others, each checked and named if it is not right."""
-    family = FAMILIES.get(str(settings.get("model_type")))
-    if family is None:
-        raise UserError(
-            "models of this kind are not read as a GPT", where=str(where),
-            found=f"model_type {shown(settings.get('model_type'))}", expected="model_type 'gpt2' or 'openai-gpt'",
-            todo="name the folder of a GPT or a GPT-2",
-        )  # fmt: skip
+    family = FAMILIES[str(settings.get("model_type"))]
     _refuse(settings, family, where)
     found: dict[str, Any] = {}
     for ours, (keys, least, most) in SIZES.items():
@@ -153,7 +120,8 @@ def described(settings: Mapping[str, Any], where: Path) -> Described:
     below = real(settings, "embd_pdrop", 0.1, where)
     told = f"embd_pdrop {below} is taken as resid_pdrop, {config.dropout}: there is one dropout here"
     notes = () if below == config.dropout else (told,)
-    return Described(config, family, settings.get("tie_word_embeddings", True) is not False, notes)
+    ties = settings.get("tie_word_embeddings", True) is not False
+    return Described(config, ties=ties, notes=notes)
 
 
 def _refuse(settings: Mapping[str, Any], family: Family, where: Path) -> None:
@@ -164,8 +132,10 @@ def _refuse(settings: Mapping[str, Any], family: Family, where: Path) -> None:
         raise wrong(where, "architectures", named, "one of " + ", ".join(ARCHITECTURES[family]))
 
 
-def config_text(config: GptConfig, end: int | None) -> str:
-    """The text of a config.json of Hugging Face's that says the same; `end` is the id of `<|endoftext|>`."""
+def config_json(
+    config: GptConfig, head: str | None = None, labels: Sequence[str] = (), pad: int = 0, end: int | None = None
+) -> dict[str, Any]:
+    """The settings of a config.json that says the same; `end` is the id of `<|endoftext|>`."""
     family: Family = "gpt2" if config.norm == "pre" else "openai-gpt"
     if config.positions != "learned":
         raise _unwritable("positions", config.positions, "learned")
@@ -190,7 +160,7 @@ def config_text(config: GptConfig, end: int | None) -> str:
         "tie_word_embeddings": True,
         "dtype": "float32",
     }
-    return json.dumps(settings, indent=2) + "\n"
+    return settings
 
 
 def _unwritable(name: str, found: str, expected: str) -> UserError:
@@ -198,3 +168,69 @@ def _unwritable(name: str, found: str, expected: str) -> UserError:
         "Hugging Face's GPT-2 and GPT have no place for this", where=f"model.{name}", found=found, expected=expected,
         todo="keep this model as it is: `heedful.load` reads it",
     )  # fmt: skip
+
+
+def table(config: GptConfig, head: str | None = None) -> Table:
+    """Hugging Face's names, as a model with an output has them: all else below `transformer.`."""
+    words, places = EMBEDDINGS[config.norm]
+    rules = [
+        Rule("tokens.weight", (f"transformer.{words}.weight",)),
+        Rule("positions.table", (f"transformer.{places}.weight",)),
+    ]
+    spare = ["transformer.position_ids"]
+    for index in range(config.layers):
+        ours, theirs = f"blocks.{index}", f"transformer.h.{index}"
+        for own, other in DENSE.items():
+            rules.append(Rule(f"{ours}.{own}.weight", (f"{theirs}.{other}.weight",), True))
+            rules.append(Rule(f"{ours}.{own}.bias", (f"{theirs}.{other}.bias",)))
+        for own, other in NORMS.items():
+            rules += both(f"{ours}.{own}", f"{theirs}.{other}")
+        spare += [f"{theirs}.{name}" for name in BUFFERS]
+    if config.norm == "pre":
+        rules += both("norm", "transformer.ln_f")
+    return Table(tuple(rules), (Twin("lm_head.weight", f"transformer.{words}.weight"),), tuple(spare))
+
+
+def canonical(names: Iterable[str]) -> dict[str, str]:
+    """The table's name of each name in a file: models without an output are saved without `transformer.`."""
+    given = list(names)
+    bare = not any(name.startswith("transformer.") for name in given)
+    return {name: f"transformer.{name}" if bare and not name.startswith("lm_head.") else name for name in given}
+
+
+def as_found(told: Described, names: set[str], where: Path) -> Described:
+    """What the settings say, if the output is the embedding or can be shown to be."""
+    if not told.ties and "lm_head.weight" not in names:
+        raise UserError(
+            "the output has weights of its own, which are not there", where=f"{where}: tie_word_embeddings",
+            found="false, and no lm_head.weight in the weights", expected="lm_head.weight, the same as the embedding",
+            todo=AGAIN,
+        )  # fmt: skip
+    return told
+
+
+def release_table(told: Described, names: Iterable[str]) -> tuple[Described, Table]:
+    """The names in a checkpoint of GPT-2's first release; what its optimizer remembers is passed over."""
+    config: GptConfig = told.config
+    rules = [Rule("tokens.weight", ("model/wte",)), Rule("positions.table", ("model/wpe",))]
+    for index in range(config.layers):
+        ours, theirs = f"blocks.{index}", f"model/h{index}"
+        for own, other in DENSE.items():
+            path = f"{theirs}/{other.replace('.', '/')}"
+            rules += [Rule(f"{ours}.{own}.weight", (f"{path}/w",), True), Rule(f"{ours}.{own}.bias", (f"{path}/b",))]
+        for own, other in NORMS.items():
+            rules += _gain(f"{ours}.{own}", f"{theirs}/{other}")
+    rules += _gain("norm", "model/ln_f")
+    return told, Table(tuple(rules), spare=tuple(name for name in names if MEMORY.fullmatch(name)))
+
+
+def _gain(ours: str, theirs: str) -> list[Rule]:
+    return [Rule(f"{ours}.weight", (f"{theirs}/g",)), Rule(f"{ours}.bias", (f"{theirs}/b",))]
+
+
+def release_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of that release, whose matrices are stored as convolutions over one place, (1, D, E)."""
+    return {
+        name: tensor[0] if name.endswith("/w") and tensor.dim() == 3 and len(tensor) == 1 else tensor
+        for name, tensor in tensors.items()
+    }

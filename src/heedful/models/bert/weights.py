@@ -1,0 +1,275 @@
+"""BERT in the files of others: Hugging Face's, and those of the original release for TensorFlow; needs no torch.
+
+Only the settings below are read. Those that would change what is computed are refused by name where they do; the rest,
+such as how a text is to be generated, say nothing about an encoder.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from heedful.models.bert.config import BertConfig
+from heedful.models.exchange import (
+    Described,
+    Rule,
+    Table,
+    Twin,
+    architecture_in,
+    both,
+    checked,
+    head_in,
+    label_settings,
+    labels_in,
+    real,
+    refuse,
+    unsupported,
+    whole,
+    wrong,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TITLE = "BERT"
+MODEL_TYPES = ("bert",)
+RELEASE = ("bert_config.json", "bert_model.ckpt.*")
+PREFIX = "bert."  # of an encoder without a head of its own
+SIZES = {  # their key, ours, the least and the most
+    "vocab_size": ("vocab", 5, 10_000_000),
+    "hidden_size": ("width", 1, 65_536),
+    "num_hidden_layers": ("layers", 1, 1000),
+    "num_attention_heads": ("heads", 1, 1024),
+    "intermediate_size": ("hidden", 1, 1_048_576),
+    "max_position_embeddings": ("context", 4, 1_048_576),
+    "type_vocab_size": ("segments", 1, 1000),
+}
+SHARES = {"hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "attention_dropout"}
+ACTIVATIONS: dict[str, Literal["gelu", "gelu_tanh", "relu", "swish"]] = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "swish",
+    "swish": "swish",
+}
+THEIRS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu", "swish": "silu"}
+# What a model of each name has on top of its encoder: pooler, masked words, next sentence, and a head of its own.
+ARCHITECTURES: dict[str, tuple[bool, bool, bool, str | None]] = {
+    "BertModel": (True, False, False, None),
+    "BertForPreTraining": (True, True, True, None),
+    "BertForMaskedLM": (False, True, False, None),
+    "BertForNextSentencePrediction": (True, False, True, None),
+    "BertForSequenceClassification": (True, False, False, "classifier"),
+    "BertForMultipleChoice": (True, False, False, "multiple_choice"),
+    "BertForTokenClassification": (False, False, False, "tagger"),
+    "BertForQuestionAnswering": (False, False, False, "answerer"),
+}
+# Settings that change what is computed, with the values under which they do not.
+HARMLESS: dict[str, tuple[Any, ...]] = {
+    "is_decoder": (False, None),
+    "add_cross_attention": (False, None),
+    "is_encoder_decoder": (False, None),
+    "position_embedding_type": ("absolute", None),
+    "pruned_heads": ({}, None),
+    "quantization_config": (None,),
+    "auto_map": (None,),
+    "embedding_size": (None,),
+}
+LAYER = {  # of a block, without .weight and .bias
+    "attention.out": "attention.output.dense",
+    "add1.norm": "attention.output.LayerNorm",
+    "mlp.up": "intermediate.dense",
+    "mlp.down": "output.dense",
+    "add2.norm": "output.LayerNorm",
+}
+QKV = ("query", "key", "value")
+HEADS: dict[str, str] = {
+    "classifier": "classifier",
+    "regressor": "classifier",
+    "multiple_choice": "classifier",
+    "tagger": "classifier",
+    "answerer": "qa_outputs",
+}
+ORIGINAL_HEADS: dict[str, tuple[str, str]] = {
+    "classifier": ("output_weights", "output_bias"),
+    "answerer": ("cls/squad/output_weights", "cls/squad/output_bias"),
+}
+MEMORY = re.compile(r".+/(adam_[mv]|AdamWeightDecayOptimizer(_1)?|LAMBOptimizer(_1)?)|global_step")
+
+
+def described(settings: Mapping[str, Any], where: Path) -> Described:
+    """The settings of a config file of others, each checked and named if it is not right."""
+    refuse(settings, HARMLESS, where, "name the folder of a BERT as it was published")
+    found: dict[str, Any] = {
+        ours: whole(settings, key, least, most, where) for key, (ours, least, most) in SIZES.items()
+    }
+    found |= {ours: real(settings, key, 0.1, where) for key, ours in SHARES.items()}
+    act = settings.get("hidden_act", "gelu")
+    if not isinstance(act, str) or act not in ACTIVATIONS:
+        raise unsupported(where, "hidden_act", act, ACTIVATIONS)
+    found["activation"] = ACTIVATIONS[act]
+    found["norm_eps"] = real(settings, "layer_norm_eps", 1e-12, where)
+    if found["width"] % found["heads"]:
+        raise wrong(where, "num_attention_heads", found["heads"], f"a divisor of hidden_size, {found['width']:,}")
+    named = architecture_in(settings, ARCHITECTURES, where)
+    pooler, words, next_sentence, head = ARCHITECTURES[named or "BertModel"]
+    found |= {"pooler": pooler, "masked_words": words, "next_sentence": next_sentence}
+    keys = {ours: key for key, (ours, _, _) in SIZES.items()}
+    config = checked(BertConfig, found, keys | {ours: key for key, ours in SHARES.items()}, where)
+    return Described(config, head_in(settings, head, where), labels_in(settings, where), named is not None)
+
+
+def config_json(
+    config: BertConfig, head: str | None = None, labels: Sequence[str] = (), pad: int = 0, end: int | None = None
+) -> dict[str, Any]:
+    """The settings of a config.json that says the same."""
+    settings: dict[str, Any] = {"architectures": [architecture(config, head)], "model_type": MODEL_TYPES[0]}
+    settings |= {theirs: getattr(config, ours) for theirs, (ours, _, _) in SIZES.items()}
+    settings |= {theirs: getattr(config, ours) for theirs, ours in SHARES.items()}
+    settings |= {
+        "hidden_act": THEIRS[config.activation],
+        "layer_norm_eps": config.norm_eps,
+        "initializer_range": 0.02,
+        "pad_token_id": pad,
+        "dtype": "float32",
+    }
+    return settings | label_settings(head, labels)
+
+
+def architecture(config: BertConfig, head: str | None) -> str:
+    """The name of the model that has these parts: the least of them that leaves none out."""
+    if head is not None:
+        kind = "classifier" if head == "regressor" else head
+        return next(name for name, parts in ARCHITECTURES.items() if parts[3] == kind)
+    if config.masked_words and config.next_sentence:
+        return "BertForPreTraining"
+    if config.masked_words:
+        return "BertForMaskedLM"
+    return "BertForNextSentencePrediction" if config.next_sentence else "BertModel"
+
+
+def table(config: BertConfig, head: str | None = None) -> Table:
+    """Hugging Face's names, as a model with a head has them: the encoder's below `bert.`."""
+    rules = [
+        Rule("tokens.weight", ("bert.embeddings.word_embeddings.weight",)),
+        Rule("positions.table", ("bert.embeddings.position_embeddings.weight",)),
+        Rule("segments", ("bert.embeddings.token_type_embeddings.weight",)),
+        *both("norm", "bert.embeddings.LayerNorm"),
+    ]
+    for index in range(config.layers):
+        ours, theirs = f"blocks.{index}", f"bert.encoder.layer.{index}"
+        for part in ("weight", "bias"):
+            stack = tuple(f"{theirs}.attention.self.{name}.{part}" for name in QKV)
+            rules.append(Rule(f"{ours}.attention.qkv.{part}", stack))
+        for own, other in LAYER.items():
+            rules += both(f"{ours}.{own}", f"{theirs}.{other}")
+    twins: list[Twin] = []
+    if config.pooler:
+        rules += both("pooler.dense", "bert.pooler.dense")
+    if config.masked_words:
+        rules += both("masked_words.dense", "cls.predictions.transform.dense")
+        rules += both("masked_words.norm", "cls.predictions.transform.LayerNorm")
+        rules.append(Rule("masked_words.bias", ("cls.predictions.bias",)))
+        twins.append(Twin("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"))
+        twins.append(Twin("cls.predictions.decoder.bias", "cls.predictions.bias"))
+    if config.next_sentence:
+        rules += both("next_sentence", "cls.seq_relationship")
+    if head is not None:
+        rules += both("head", HEADS[head])
+    return Table(tuple(rules), tuple(twins), ("bert.embeddings.position_ids",))
+
+
+def canonical(names: Iterable[str]) -> dict[str, str]:
+    """The table's name of each name in a file: old names of norms, and encoders saved without `bert.`."""
+    given = list(names)
+    bare = not any(name.startswith("bert.") for name in given)
+    found = {}
+    for name in given:
+        new = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
+        inner = new.startswith(("embeddings.", "encoder.", "pooler."))
+        found[name] = f"bert.{new}" if bare and inner else new
+    return found
+
+
+def as_found(told: Described, names: set[str], where: Path) -> Described:
+    """The parts that the tensors tell of; which of two heads of one name it is, the file says, else the pooler."""
+    config, head, named = told.config, told.head, told.named
+    pooler = "bert.pooler.dense.weight" in names
+    follows = any(name.startswith("cls.seq_relationship.") for name in names)
+    parts = {
+        "pooler": pooler or follows or (config.pooler and named and head is not None),
+        "masked_words": any(name.startswith("cls.predictions.") for name in names),
+        "next_sentence": follows,
+    }
+    if head is None and not named:
+        if "classifier.weight" in names:
+            head = "classifier" if pooler else "tagger"
+        elif "qa_outputs.weight" in names:
+            head = "answerer"
+    return told._replace(config=config.model_copy(update=parts), head=head)
+
+
+def released(settings: Mapping[str, Any], where: Path) -> Described:
+    """The settings beside an original TensorFlow checkpoint, which has both heads of the pre-training."""
+    return described({**settings, "architectures": ["BertForPreTraining"]}, where)
+
+
+def release_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of that checkpoint, which are as the table has them."""
+    return tensors
+
+
+def release_table(told: Described, names: Iterable[str]) -> tuple[Described, Table]:
+    """The names in a checkpoint of the original TensorFlow program, whose matrices lie on their side.
+
+    It may be fine-tuned, with or without its heads. What its optimizer remembers is no part of the model, and is passed
+    over.
+    """
+    given = set(names)
+    follows = any(name.startswith("cls/seq_relationship/") for name in given)
+    parts = {
+        "pooler": follows or "bert/pooler/dense/kernel" in given,
+        "masked_words": any(name.startswith("cls/predictions/") for name in given),
+        "next_sentence": follows,
+    }
+    config: BertConfig = told.config.model_copy(update=parts)
+    head = next((kind for kind, (weight, _) in ORIGINAL_HEADS.items() if weight in given), None)
+    rules = [
+        Rule("tokens.weight", ("bert/embeddings/word_embeddings",)),
+        Rule("positions.table", ("bert/embeddings/position_embeddings",)),
+        Rule("segments", ("bert/embeddings/token_type_embeddings",)),
+        *_norm("norm", "bert/embeddings/LayerNorm"),
+    ]
+    for index in range(config.layers):
+        ours, theirs = f"blocks.{index}", f"bert/encoder/layer_{index}"
+        for part, own in (("kernel", "weight"), ("bias", "bias")):
+            stack = tuple(f"{theirs}/attention/self/{name}/{part}" for name in QKV)
+            rules.append(Rule(f"{ours}.attention.qkv.{own}", stack, part == "kernel"))
+        for own, other in LAYER.items():
+            path = f"{theirs}/{other.replace('.', '/')}"
+            rules += _norm(f"{ours}.{own}", path) if own.endswith("norm") else _dense(f"{ours}.{own}", path)
+    if config.pooler:
+        rules += _dense("pooler.dense", "bert/pooler/dense")
+    if config.masked_words:
+        rules += _dense("masked_words.dense", "cls/predictions/transform/dense")
+        rules += _norm("masked_words.norm", "cls/predictions/transform/LayerNorm")
+        rules.append(Rule("masked_words.bias", ("cls/predictions/output_bias",)))
+    if config.next_sentence:
+        rules.append(Rule("next_sentence.weight", ("cls/seq_relationship/output_weights",)))
+        rules.append(Rule("next_sentence.bias", ("cls/seq_relationship/output_bias",)))
+    if head is not None:
+        weight, bias = ORIGINAL_HEADS[head]
+        rules += [Rule("head.weight", (weight,)), Rule("head.bias", (bias,))]
+    table = Table(tuple(rules), spare=tuple(name for name in names if MEMORY.fullmatch(name)))
+    return Described(config, head), table
+
+
+def _dense(ours: str, theirs: str) -> list[Rule]:
+    return [Rule(f"{ours}.weight", (f"{theirs}/kernel",), True), Rule(f"{ours}.bias", (f"{theirs}/bias",))]
+
+
+def _norm(ours: str, theirs: str) -> list[Rule]:
+    return [Rule(f"{ours}.weight", (f"{theirs}/gamma",)), Rule(f"{ours}.bias", (f"{theirs}/beta",))]

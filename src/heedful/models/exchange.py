@@ -1,0 +1,220 @@
+"""What a model says of the files of others, in the `weights.py` of its folder; readable without torch.
+
+There is one table of tensors for both ways, and one reader and one writer of settings. `hub` finds a model by the
+`model_type` of its config.json, and does all that is the same for every model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+
+from pydantic import ValidationError
+
+from heedful.config import Config
+from heedful.errors import UserError, shown
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+AnyConfig = TypeVar("AnyConfig", bound=Config)
+AGAIN = "copy or download the whole folder again"
+MOST_LABELS = 100_000
+
+
+class Rule(NamedTuple):
+    """One tensor of ours: one of theirs, or several on top of each other; `turned` where theirs lies on its side."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    turned: bool = False
+
+    @property
+    def operation(self) -> str:
+        """What is done, in words."""
+        stacked = f"one of {len(self.theirs)} stacked" if len(self.theirs) > 1 else "as it is"
+        return f"turned, {stacked}" if self.turned and len(self.theirs) > 1 else "turned" if self.turned else stacked
+
+    def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of each of theirs, given the shape of ours."""
+        one = (shape[0] // len(self.theirs), *shape[1:]) if len(self.theirs) > 1 else tuple(shape)
+        return one[::-1] if self.turned else one
+
+
+def both(ours: str, theirs: str) -> list[Rule]:
+    """A layer of which weight and bias are called so in both."""
+    return [Rule(f"{ours}.{part}", (f"{theirs}.{part}",)) for part in ("weight", "bias")]
+
+
+class Twin(NamedTuple):
+    """A tensor of theirs that must be the same as another one, and may be absent."""
+
+    name: str
+    of: str
+
+
+class Table(NamedTuple):
+    """All that is known of the tensors of one model."""
+
+    rules: tuple[Rule, ...]
+    twins: tuple[Twin, ...] = ()
+    spare: tuple[str, ...] = ()  # names that hold no weights, and may be there or not
+
+
+class Described(NamedTuple):
+    """What a config file of others says: the model with its heads, what is on top, and the names of its outputs."""
+
+    config: Any
+    head: str | None = None  # the kind of head that a task has put on it
+    labels: tuple[str, ...] = ()
+    named: bool = True  # whether the file says which of the heads there are
+    ties: bool = True  # whether the output is the embedding; otherwise it must be shown to be the same
+    notes: tuple[str, ...] = ()  # what whoever loads it should know
+
+
+class Exchange(Protocol):
+    """What a `weights.py` has."""
+
+    TITLE: str  # what such a model is called in a sentence
+    MODEL_TYPES: tuple[str, ...]  # as config.json names it
+    RELEASE: tuple[str, str]  # the settings and the weights of its first release, before there was config.json
+    PREFIX: str  # what names of tensors begin with, and is left out where all of them do; else empty
+
+    def described(self, settings: Mapping[str, Any], where: Path) -> Described:
+        """The settings of a config.json, each checked and named if it is not right."""
+
+    def config_json(
+        self, config: Any, head: str | None = None, labels: Sequence[str] = (), pad: int = 0, end: int | None = None
+    ) -> dict[str, Any]:
+        """The settings of a config.json that says the same; `pad` and `end` are ids of the tokenizer."""
+
+    def table(self, config: Any, head: str | None = None) -> Table:
+        """The names of all tensors, as a model with a head has them."""
+
+    def canonical(self, names: Iterable[str]) -> dict[str, str]:
+        """The table's name of each name in a file."""
+
+    def as_found(self, told: Described, names: set[str], where: Path) -> Described:
+        """What the settings say, with those parts that the tensors tell of."""
+
+    def released(self, settings: Mapping[str, Any], where: Path) -> Described:
+        """The settings beside the checkpoint of the first release."""
+
+    def release_tensors(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors of that checkpoint as the table has them."""
+
+    def release_table(self, told: Described, names: Iterable[str]) -> tuple[Described, Table]:
+        """Their names, and what is there by them."""
+
+
+def wrong(where: Path, key: str, found: object, expected: str) -> UserError:
+    """The error of a setting in a file of others that cannot be."""
+    return UserError(f"{key} is not right", where=f"{where}: {key}", found=shown(found), expected=expected, todo=AGAIN)
+
+
+def checked(
+    make: Callable[..., AnyConfig], settings: Mapping[str, Any], keys: Mapping[str, str], where: str | Path
+) -> AnyConfig:
+    """A config of ours made of a file of others; what it does not allow is told by the key there, where it has one."""
+    try:
+        return make(**settings)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        key = next((keys[str(name)] for name in problem["loc"] if name in keys), None)
+        raise UserError(
+            "these settings make no model" if key is None else f"{key} is not right",
+            where=str(where) if key is None else f"{where}: {key}",
+            found=None if isinstance(problem["input"], dict) else shown(problem["input"]),
+            expected=problem["msg"].removeprefix("Value error, ").removeprefix("Input should be "),
+            todo=AGAIN,
+        ) from error
+
+
+def refuse(settings: Mapping[str, Any], harmless: Mapping[str, tuple[Any, ...]], where: Path, todo: str) -> None:
+    """Refuse a setting that would make a model compute something else than here."""
+    for key, values in harmless.items():
+        if settings.get(key) not in values:
+            code = key == "auto_map"
+            raise UserError(
+                "this model is computed by code of its own, which is never run" if code else f"{key} is not supported",
+                where=f"{where}: {key}", found=shown(settings[key]), expected=shown(values[0]), todo=todo,
+            )  # fmt: skip
+
+
+def unsupported(where: Path, key: str, found: object, known: Iterable[str]) -> UserError:
+    """The error of a setting that others have and that is not computed here."""
+    return UserError(
+        f"not supported: {key} {shown(found)}", where=f"{where}: {key}", expected="one of " + ", ".join(known),
+        todo="name the folder of a model that has one of these",
+    )  # fmt: skip
+
+
+def whole(settings: Mapping[str, Any], key: str, least: int, most: int, where: Path) -> int:
+    found = settings.get(key)
+    if key not in settings:
+        raise wrong(where, key, None, f"a whole number from {least:,} to {most:,}, but it is missing")
+    if not isinstance(found, int) or isinstance(found, bool) or not least <= found <= most:
+        raise wrong(where, key, found, f"a whole number from {least:,} to {most:,}")
+    return found
+
+
+def real(settings: Mapping[str, Any], key: str, usual: float, where: Path) -> float:
+    found = settings.get(key, usual)
+    if not isinstance(found, (int, float)) or isinstance(found, bool) or not 0 <= found < 1:
+        raise wrong(where, key, found, "a number from 0 to 1")
+    return float(found)
+
+
+def architecture_in(settings: Mapping[str, Any], known: Collection[str], where: Path) -> str | None:
+    """Which of the known models the file says it is, if it says."""
+    found = settings.get("architectures")
+    if found is None or found == []:
+        return None
+    if not isinstance(found, list) or len(found) != 1 or not isinstance(found[0], str) or found[0] not in known:
+        raise unsupported(where, "architectures", found, known)
+    return found[0]
+
+
+def _count(settings: Mapping[str, Any], where: Path) -> int:
+    """How many outputs the file says there are."""
+    if "num_labels" in settings:
+        return whole(settings, "num_labels", 1, MOST_LABELS, where)
+    return len(labels_in(settings, where)) or 2
+
+
+def labels_in(settings: Mapping[str, Any], where: Path) -> tuple[str, ...]:
+    """What the outputs are called, in their order; none where the file does not say."""
+    found = settings.get("id2label")
+    if found is None:
+        return ()
+    names = [found.get(str(index)) for index in range(len(found))] if isinstance(found, dict) else [None]
+    if len(names) > MOST_LABELS or not all(isinstance(name, str) for name in names) or len(set(names)) != len(names):
+        raise wrong(where, "id2label", found, 'names by number, {"0": "no", "1": "yes"}, each once')
+    return tuple(map(str, names))
+
+
+def head_in(settings: Mapping[str, Any], head: str | None, where: Path) -> str | None:
+    """Which head it is where one name stands for two: of one number, or of a class."""
+    if head != "classifier":
+        return head
+    if settings.get("problem_type") == "regression" or _count(settings, where) == 1:
+        return "regressor"
+    if settings.get("problem_type") == "multi_label_classification":
+        raise UserError(
+            "several classes at once are not supported", where=f"{where}: problem_type",
+            found=shown(settings["problem_type"]), expected="a head that tells one class, or a number",
+        )  # fmt: skip
+    return head
+
+
+def label_settings(head: str | None, labels: Sequence[str]) -> dict[str, Any]:
+    """What config.json says of the outputs of a head."""
+    told = {"problem_type": "regression"} if head == "regressor" else {}
+    labels = ("LABEL_0",) if head == "regressor" else labels
+    if not labels:
+        return told
+    return told | {
+        "id2label": {str(index): label for index, label in enumerate(labels)},
+        "label2id": {label: index for index, label in enumerate(labels)},
+    }
