@@ -41,7 +41,7 @@ def run(block: MultiHead, x: Tensor, past: Past) -> tuple[Tensor, Past]:
     at = past.places(count, torch.device("cpu"))
     (slot,) = past.slots(count)
     kv = slot.append(block.remember(x, at))
-    return block(x, kv, past.visible(count), at=at), past.after([kv])
+    return block(x, kv, past.visible(count), at=at), past.after([slot])
 
 
 @pytest.fixture

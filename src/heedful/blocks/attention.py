@@ -237,7 +237,7 @@ class MultiHead(nn.Module):
 class SelfAttention(nn.Module):
     """The same of x to itself alone: queries, keys and values in one product, and dropout on the weights."""
 
-    entrances = ("itself", "onward")
+    entrances = ("itself",)
 
     def __init__(self, width: int, heads: int, dropout: float, rotary: Rotary | None = None) -> None:
         super().__init__()
@@ -247,21 +247,23 @@ class SelfAttention(nn.Module):
         self.queries, self.keys, self.values = Tap(), Tap(), Tap()
         self.scores, self.weights = Tap(), Tap()
 
-    def itself(self, x: Tensor, mask: Visible = None, bias: Bias | None = None, at: Tensor | None = None) -> Tensor:
-        """Attention to x (B, T, D) from each of its own places, which matter to rotary positions only."""
+    def itself(
+        self,
+        x: Tensor,
+        mask: Visible = None,
+        bias: Bias | None = None,
+        at: Tensor | None = None,
+        past: Callable[[KV], KV] = lambda kv: kv,
+    ) -> Tensor:
+        """Attention to x (B, T, D) from each of its own places, which matter to rotary positions only.
+
+        Where x goes on after a past, that is given x's keys and values and gives all of them.
+        """
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # (B, T, 3, H, K)
         if isinstance(mask, Together) and qkv.is_cuda and bias is None and not self.watched:
             return self.out(within(qkv, mask, self.dropout if self.training else 0.0).flatten(2))
         q, kv = self.parted(qkv, at)
-        return self.looked(q, kv, mask, bias)  # (B, T, D)
-
-    def onward(
-        self, x: Tensor, past: Callable[[KV], KV], mask: Visible, bias: Bias | None, at: Tensor
-    ) -> tuple[Tensor, KV]:
-        """The same where x (B, T, D) goes on after a past, which is given x's keys and values and gives all of them."""
-        q, kv = self.parted(self.qkv(x).unflatten(-1, (3, self.heads, -1)), at)
-        kv = past(kv)
-        return self.looked(q, kv, mask, bias), kv  # (B, T, D)
+        return self.looked(q, past(kv), mask, bias)  # (B, T, D)
 
     @property
     def watched(self) -> bool:

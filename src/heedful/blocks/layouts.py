@@ -6,16 +6,14 @@ place is wasted and every batch has the same shape. Models ask a layout where ea
 B batch, S source positions, T target positions, N sequences.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
-from heedful.blocks.attention import KV
 from heedful.blocks.masks import Ranges, Together, Visible, causal, same
-from heedful.blocks.state import Cache, Grown, Past, Slot
+from heedful.blocks.state import AllAtOnce, Cache, Past
 
 
 class Layout(Protocol):
@@ -182,11 +180,10 @@ class OneByOne:
     """One row a sequence, all of one length, each token seeing those before it."""
 
     tokens: Tensor  # (B, T)
-    mask: Visible = field(default_factory=causal)
 
-    @property
-    def at(self) -> Tensor:
-        return torch.arange(self.tokens.shape[1], device=self.tokens.device)  # (T,)
+    def past(self, layers: int) -> Past:
+        width = self.tokens.shape[1]
+        return AllAtOnce(layers, width, torch.arange(width, device=self.tokens.device), causal())
 
     def laid(self, x: Tensor) -> Tensor:
         return x
@@ -200,6 +197,7 @@ class Documents:
     """
 
     shape: tuple[int, int]
+    width: int
     at: Tensor  # (B, T), or (B * T,) in one row
     mask: Visible
 
@@ -212,38 +210,17 @@ class Documents:
         opens, closes = (torch.nn.functional.pad(new, side, value=True) for side in ((1, 0), (0, 1)))  # (B, T)
         begin = torch.where(opens, place, 0).cummax(1).values  # (B, T)
         if not in_one_row:
-            return cls((rows, width), place - begin, causal() & same(documents))
+            return cls((rows, width), width, place - begin, causal() & same(documents))
         row = torch.arange(rows, device=documents.device)[:, None] * width  # (B, 1)
         end = torch.where(closes, place + 1, width).flip(1).cummin(1).values.flip(1)  # (B, T)
         lo, own, last = ((row + x).flatten().int() for x in (begin, place, end))
-        return cls((1, rows * width), (place - begin).flatten(), Ranges(lo, own + 1, own, last))
+        return cls((1, rows * width), width, (place - begin).flatten(), Ranges(lo, own + 1, own, last))
+
+    def past(self, layers: int) -> Past:
+        return AllAtOnce(layers, self.width, self.at, self.mask)
 
     def laid(self, x: Tensor) -> Tensor:
         return x.reshape(self.shape)
-
-
-@dataclass(frozen=True)
-class PackedPast:
-    """The past of packed targets, which come all at once."""
-
-    layout: "Packed"
-    layers: int
-    length: int = 0
-
-    def reach(self, queries: int) -> int:
-        return self.layout.longest
-
-    def places(self, queries: int, device: torch.device) -> Tensor:
-        return self.layout.target_at  # (T,)
-
-    def visible(self, queries: int) -> Visible:
-        return self.layout.look_back
-
-    def slots(self, queries: int) -> Sequence[Slot]:
-        return [Grown(None)] * self.layers
-
-    def after(self, layers: Sequence[KV]) -> Past:
-        return Cache(tuple(layers))
 
 
 @dataclass(frozen=True)
@@ -280,4 +257,4 @@ class Packed:
         return self.longest
 
     def past(self, layers: int) -> Past:
-        return PackedPast(self, layers)
+        return AllAtOnce(layers, self.longest, self.target_at, self.look_back)

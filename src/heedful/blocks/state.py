@@ -24,10 +24,10 @@ class Shared(Generic[Value]):
 
 
 class Slot(Protocol):
-    """The past of one layer."""
+    """The past of one layer while the next queries are read."""
 
     def append(self, kv: KV, /) -> KV:
-        """All keys and values, after those of the next queries."""
+        """All keys and values, those of the queries last; the slot keeps what comes after them will need."""
 
 
 class Past(Protocol):
@@ -48,8 +48,8 @@ class Past(Protocol):
     def slots(self, queries: int, /) -> Sequence[Slot]:
         """A slot a layer, for the next queries."""
 
-    def after(self, layers: Sequence[KV], /) -> "Past":
-        """The past once the slots have taken the queries' keys and values."""
+    def after(self, slots: Sequence[Any], /) -> "Past":
+        """The past once these slots of its own have taken the queries' keys and values."""
 
 
 @dataclass(frozen=True)
@@ -88,16 +88,16 @@ def _reached(length: int, ragged: Ragged | None) -> int:
     return length if ragged is None else min(length, ragged.most)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Grown:
     """A slot that grows by copying."""
 
-    before: KV | None
+    held: KV | None
 
     def append(self, kv: KV) -> KV:
-        if self.before is None:
-            return kv
-        return KV(torch.cat([self.before.k, kv.k], 2), torch.cat([self.before.v, kv.v], 2))
+        before = self.held
+        self.held = kv if before is None else KV(torch.cat([before.k, kv.k], 2), torch.cat([before.v, kv.v], 2))
+        return self.held
 
 
 @dataclass(frozen=True)
@@ -124,11 +124,44 @@ class Cache:
     def slots(self, queries: int) -> Sequence[Slot]:
         return [Grown(layer) for layer in self.layers]
 
-    def after(self, layers: Sequence[KV]) -> "Cache":
-        return Cache(tuple(layers), self.ragged)
+    def after(self, slots: Sequence[Grown]) -> "Cache":
+        return Cache(tuple(slot.held for slot in slots), self.ragged)
+
+
+class Unheld:
+    """A slot of texts that nothing follows."""
+
+    def append(self, kv: KV) -> KV:
+        return kv
 
 
 @dataclass(frozen=True)
+class AllAtOnce:
+    """The past of texts that come as a whole, none longer than `longest`: nothing follows, so nothing is kept."""
+
+    layers: int
+    longest: int
+    at: Tensor  # (T,) or (B, T)
+    mask: Visible
+    length: int = 0
+
+    def reach(self, queries: int) -> int:
+        return self.longest
+
+    def places(self, queries: int, device: torch.device) -> Tensor:
+        return self.at
+
+    def visible(self, queries: int) -> Visible:
+        return self.mask
+
+    def slots(self, queries: int) -> Sequence[Slot]:
+        return [Unheld()] * self.layers
+
+    def after(self, slots: Sequence[Slot]) -> Past:
+        return Cache(())  # which no token can follow
+
+
+@dataclass
 class Ahead:
     """A slot of a `RoomyCache`."""
 
@@ -136,9 +169,10 @@ class Ahead:
     length: int
 
     def append(self, kv: KV) -> KV:
-        end = self.length + kv.k.shape[2]
-        self.room.k[:, self.length : end] = kv.k.transpose(1, 2)
-        self.room.v[:, self.length : end] = kv.v.transpose(1, 2)
+        begin, self.length = self.length, self.length + kv.k.shape[2]
+        end = self.length
+        self.room.k[:, begin:end] = kv.k.transpose(1, 2)
+        self.room.v[:, begin:end] = kv.v.transpose(1, 2)
         return KV(self.room.k[:, :end].transpose(1, 2), self.room.v[:, :end].transpose(1, 2))  # (R, H, S, K)
 
 
@@ -166,8 +200,8 @@ class RoomyCache:
     def slots(self, queries: int) -> Sequence[Slot]:
         return [Ahead(layer, self.length) for layer in self.layers]
 
-    def after(self, layers: Sequence[KV]) -> "RoomyCache":
-        return replace(self, length=layers[0].k.shape[2])
+    def after(self, slots: Sequence[Ahead]) -> "RoomyCache":
+        return replace(self, length=slots[0].length)
 
     def regrouped(self, rows: Tensor) -> "RoomyCache":
         for before, after in zip(self.layers, self.spare, strict=True):
@@ -249,8 +283,8 @@ class StaticCache:
         length, skip = self.length + queries, None if self.ragged is None else self.ragged.skip
         return [Fixed(KV(layer.k, layer.v, rows, length, skip), at) for layer in self.layers.value]
 
-    def after(self, layers: Sequence[KV]) -> "StaticCache":
-        rows, length = layers[0].rows, layers[0].length
+    def after(self, slots: Sequence[Fixed]) -> "StaticCache":
+        rows, length = slots[0].room.rows, slots[0].room.length
         assert rows is not None and length is not None
         return StaticCache(self.layers, rows, length, self.ragged)
 

@@ -7,12 +7,12 @@ B batch, T positions, D width, V vocabulary.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from heedful.blocks.attention import KV, SelfAttention
+from heedful.blocks.attention import SelfAttention
 from heedful.blocks.embedding import Tied
 from heedful.blocks.feedforward import ACTIVATIONS, FeedForward
 from heedful.blocks.layouts import Documents, OneByOne
@@ -39,21 +39,9 @@ class Block(nn.Module):
         self.add1, self.add2 = norm(c.width, c.dropout, c.norm_eps), norm(c.width, c.dropout, c.norm_eps)
         self.output = Tap()
 
-    def forward(self, x: Tensor, mask: Visible, bias: Bias | None, at: Tensor) -> Tensor:
-        x = self.add1(x, lambda x: self.attention.itself(x, mask, bias, at))  # (B, T, D)
+    def forward(self, x: Tensor, past: Slot, mask: Visible, bias: Bias | None, at: Tensor) -> Tensor:
+        x = self.add1(x, lambda x: self.attention.itself(x, mask, bias, at, past.append))  # (B, T, D)
         return self.output(self.add2(x, self.mlp))  # (B, T, D)
-
-    def onward(self, x: Tensor, past: Slot, mask: Visible, bias: Bias | None, at: Tensor) -> tuple[Tensor, KV]:
-        """The same where x goes on after a past; also all keys and values then."""
-        seen: list[KV] = []
-
-        def look_back(x: Tensor) -> Tensor:
-            o, kv = self.attention.onward(x, past.append, mask, bias, at)  # (B, T, D)
-            seen.append(kv)
-            return o
-
-        x = self.add1(x, look_back)  # (B, T, D)
-        return self.output(self.add2(x, self.mlp)), seen[0]  # (B, T, D)
 
 
 class Gpt(nn.Module):
@@ -94,12 +82,8 @@ class Gpt(nn.Module):
         Where documents (B, T) says which document of its row each token belongs to, a token sees its own alone, and
         each stands as if it were the first; they may then come as one long row (1, B * T, D).
         """
-        self.fits(tokens.shape[1])
         layout = OneByOne(tokens) if documents is None else Documents.of(documents, self.in_one_row)
-        x = self.embed(layout.laid(tokens), layout.at)  # (B, T, D)
-        for block in self.blocks:
-            x = block(x, layout.mask, self.bias(), layout.at)  # (B, T, D)
-        return self.norm(x)
+        return self.features(layout.laid(tokens), layout.past(self.config.layers))[0]
 
     def start(self, rows: int, device: torch.device) -> Past:
         """What is known before the first token of so many texts: nothing."""
@@ -109,13 +93,12 @@ class Gpt(nn.Module):
         """The last layer (B, T, D) for the next T tokens, and the state after them."""
         count = tokens.shape[1]
         self.fits(state.reach(count))
-        at, mask, bias = state.places(count, tokens.device), state.visible(count), self.bias(state.length)
-        x, layers = self.embed(tokens, at), []  # (B, T, D)
-        blocks: Any = self.blocks  # a ModuleList does not know the type of its blocks
-        for block, slot in zip(blocks, state.slots(count), strict=True):
-            x, kv = block.onward(x, slot, mask, bias, at)  # (B, T, D)
-            layers.append(kv)
-        return self.norm(x), state.after(layers)  # (B, T, D)
+        at, mask, slots = state.places(count, tokens.device), state.visible(count), state.slots(count)
+        bias = self.bias(state.length)
+        x = self.embed(tokens, at)  # (B, T, D)
+        for block, slot in zip(self.blocks, slots, strict=True):
+            x = block(x, slot, mask, bias, at)  # (B, T, D)
+        return self.norm(x), state.after(slots)
 
     def forward(self, tokens: Tensor, state: Past) -> tuple[Tensor, Past]:
         x, state = self.features(tokens, state)  # (B, T, D)

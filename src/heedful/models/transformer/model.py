@@ -62,16 +62,13 @@ class DecoderBlock(nn.Module):
 
     def forward(
         self, x: Tensor, past: Slot, memory: KV, mask: Visible, source: Visible, bias: Bias | None, at: Tensor
-    ) -> tuple[Tensor, KV]:
-        seen: list[KV] = []
-
+    ) -> Tensor:
         def look_back(x: Tensor) -> Tensor:
-            seen.append(past.append(self.attention.remember(x, at)))
-            return self.attention(x, seen[0], mask, bias, at)  # (B, T, D)
+            return self.attention(x, past.append(self.attention.remember(x, at)), mask, bias, at)  # (B, T, D)
 
         x = self.add1(x, look_back)  # (B, T, D)
         x = self.add2(x, lambda x: self.cross(x, memory, source))  # (B, T, D)
-        return self.output(self.add3(x, self.mlp)), seen[0]  # (B, T, D)
+        return self.output(self.add3(x, self.mlp))  # (B, T, D)
 
 
 class Transformer(nn.Module):
@@ -122,13 +119,12 @@ class Transformer(nn.Module):
         """The decoder's last layer (B, T, D) for the next T target tokens, and the state after them."""
         past, count = state.past, target.shape[1]
         self.fits(past.reach(count))
-        at, mask = past.places(count, target.device), past.visible(count)
+        at, mask, slots = past.places(count, target.device), past.visible(count), past.slots(count)
         bias = alibi(self.config.heads, past.length) if self.config.positions == "alibi" else None
-        x, layers = self.embed(target, at), []  # (B, T, D)
-        for block, slot, memory in zip(self.decoder, past.slots(count), state.memory.value, strict=True):
-            x, kv = block(x, slot, memory, mask, state.source.value, bias, at)  # (B, T, D)
-            layers.append(kv)
-        return self.norms[1](x), Seen(past.after(layers), state.memory, state.source)
+        x = self.embed(target, at)  # (B, T, D)
+        for block, slot, memory in zip(self.decoder, slots, state.memory.value, strict=True):
+            x = block(x, slot, memory, mask, state.source.value, bias, at)  # (B, T, D)
+        return self.norms[1](x), Seen(past.after(slots), state.memory, state.source)
 
     def read(self, source: Tensor, target: Tensor, layout: Layout | None = None) -> Tensor:
         """The decoder's last layer (B, T, D) for whole targets at once: teacher forcing."""
