@@ -142,6 +142,7 @@ def train_ours(size: str, length: int) -> dict[str, Any]:
     import torch
 
     from heedful.tasks.pretraining.loss import pretraining_loss
+    from heedful.training.carry import stateless
     from heedful.training.configs import Budget, TrainConfig
     from heedful.training.distributed.team import Spread
     from heedful.training.optim import make_optimizer
@@ -156,7 +157,9 @@ def train_ours(size: str, length: int) -> dict[str, Any]:
     config = TrainConfig(budget=Budget(steps=1), compile=True, batching="packed")
     optimizer = make_optimizer(config.optimizer, model, device)
     loss_of = partial(pretraining_loss, model, read=torch.compile(model, dynamic=False))
-    step = GraphedStep(PlainStep(model, Spread(loss_of), optimizer, config, device, torch.bfloat16), data[0], True)
+    step = GraphedStep(
+        PlainStep(model, Spread(stateless(loss_of)), optimizer, config, device, torch.bfloat16), data[0], True
+    )
     turn = cycle(data)
 
     def work() -> None:

@@ -206,6 +206,7 @@ def train_ours() -> dict[str, Any]:
     from heedful.data.text.windows import TextBatch
     from heedful.tasks.compiled import compiled
     from heedful.tasks.language_model.perplexity import ahead_loss
+    from heedful.training.carry import stateless
     from heedful.training.configs import Budget, TrainConfig
     from heedful.training.distributed.team import Spread
     from heedful.training.optim import make_optimizer
@@ -221,7 +222,9 @@ def train_ours() -> dict[str, Any]:
     config = TrainConfig(budget=Budget(steps=1), compile=True)
     optimizer = make_optimizer(config.optimizer, model, device)
     loss_of = partial(ahead_loss, compiled(model, dynamic=False))
-    step = GraphedStep(PlainStep(model, Spread(loss_of), optimizer, config, device, torch.bfloat16), data[0], True)
+    step = GraphedStep(
+        PlainStep(model, Spread(stateless(loss_of)), optimizer, config, device, torch.bfloat16), data[0], True
+    )
     turn, tokens = cycle(data), TEXTS * CONTEXT
 
     def work() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import torch
 from typer.testing import CliRunner
 
 from heedful.cli.app import app
+from heedful.config import render
 from heedful.data.text.files import gathered
 from heedful.data.text.windows import encode_text
 from heedful.errors import UserError
@@ -23,6 +27,7 @@ from heedful.runs.train import Evaluated, Finished, Started, Step, train
 from heedful.tasks import task_of
 from heedful.tasks.language_model.perplexity import document_loss, sliding_loss, windows_loss
 from heedful.tasks.language_model.task import LanguageModelTask
+from tolerance import near
 
 TEXTS = [f"Once upon a time {number} mice were there.\nThey ate all {number} cheeses!" for number in range(40)]
 TINY = [
@@ -159,3 +164,75 @@ def test_a_damaged_tokenizer_of_a_run_is_named(tmp_path: Path, data: bytes) -> N
     with pytest.raises(UserError) as error:
         LanguageModelTask.load(path)
     assert str(path) in str(error.value.where)
+
+
+# ------------------------------------------------------------------ a state that goes on from step to step
+def reading_on(folder: Path, *changes: str) -> Any:
+    """A recurrent net on a text of its own, which takes its state along."""
+    (folder / "text.txt").write_text("\n".join(f"{number} mice ate {number * 7 % 13} cheeses." for number in range(60)))
+    overrides = [
+        f"data.root={folder}", "data.train=text.txt", "task.carry=true", "model.width=8", "model.hidden=8",
+        "model.context=6", "train.batch_tokens=30", "train.device=cpu", "train.budget.steps=14", "train.save_every=5",
+        "train.evaluate_every=5", "train.keep=9", "train.samples=1", "decode.length=8",
+    ]  # fmt: skip
+    return load_recipe("language-model", [*overrides, *changes])
+
+
+def checkpoints(folder: Path) -> dict[str, bytes]:
+    """The tensors of all checkpoints, byte for byte."""
+    return {f"{file.parent.name}/{file.name}": file.read_bytes() for file in folder.glob("checkpoints/*/*.safetensors")}
+
+
+def test_a_run_that_takes_its_state_along_is_the_same_after_a_kill(tmp_path: Path) -> None:
+    recipe = reading_on(tmp_path)
+    whole = [event.loss for event in train(recipe, tmp_path / "whole") if isinstance(event, Step)]
+    child = os.fork()
+    if not child:
+        try:
+            for event in train(recipe, tmp_path / "killed"):
+                if isinstance(event, Step) and event.step == 8:
+                    os.kill(os.getpid(), signal.SIGKILL)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    events = list(train(recipe, tmp_path / "killed"))
+    assert [event.loss for event in events if isinstance(event, Step)] == whole[5:]
+    assert any("goes on bit for bit" in note for event in events if isinstance(event, Started) for note in event.notes)
+    found = checkpoints(tmp_path / "killed")
+    assert found == checkpoints(tmp_path / "whole")
+    assert sum(name.endswith("/carry.safetensors") for name in found) == 3
+    assert weights(tmp_path / "killed") == weights(tmp_path / "whole")
+
+
+def test_only_a_run_that_takes_a_state_along_saves_one_and_none_begins_to_later(tmp_path: Path) -> None:
+    alone, onward = (reading_on(tmp_path, f"task.carry={carry}") for carry in ("false", "true"))
+    assert "carry" not in render(alone)
+    assert "carry: true" in render(onward)
+    for recipe, folder in ((alone, tmp_path / "alone"), (onward, tmp_path / "onward")):
+        with closing(train(recipe, folder)) as events:
+            assert any(event.step == 6 for event in events if isinstance(event, Step))
+    assert {name.split("/")[1] for name in checkpoints(tmp_path / "alone")} == {
+        "model.safetensors",
+        "optimizer.safetensors",
+    }
+    for recipe, folder, found in ((onward, "alone", "there is none"), (alone, "onward", "there is one")):
+        with pytest.raises(UserError, match="another memory") as error:
+            list(train(recipe, tmp_path / folder))
+        assert error.value.found == found
+
+
+def test_only_a_recurrent_net_takes_its_state_along(data: str) -> None:
+    with pytest.raises(UserError, match="only an rnn_lm has a state"):
+        load_recipe("gpt-prose", [data, *TINY, "task.carry=true"])
+
+
+def test_a_text_is_judged_in_lanes_that_begin_with_nothing(tmp_path: Path) -> None:
+    recipe = reading_on(tmp_path)
+    list(train(recipe, tmp_path / "run"))
+    task: Any = task_of(recipe)
+    predictor: Any = load(tmp_path / "run")
+    encoded = task.encode(task.read("valid"), predictor.tokenizer)
+    one = task_of(reading_on(tmp_path, "train.batch_tokens=6"))  # a single lane
+    near_whole = one.quick_loss(predictor, encoded)
+    assert near_whole == near(task.loss(predictor, encoded))
+    assert task.quick_loss(predictor, encoded) != near_whole

@@ -28,6 +28,7 @@ from heedful.models.transformer.config import TransformerConfig
 from heedful.tasks.translation.predictor import translation_loss
 from heedful.tasks.translation.task import TranslationTask
 from heedful.training import loop
+from heedful.training.carry import stateless
 from heedful.training.checkpoint.folder import RunFolder, newest
 from heedful.training.checkpoint.saver import Saver
 from heedful.training.configs import Budget, TrainConfig
@@ -56,7 +57,7 @@ def gradients(team: Team, how: Any, micro: list[Batch], tokens: int) -> list[flo
     torch.manual_seed(0)
     model: Any = build(MODEL.model_copy(update={"dropout": 0.0})).train()
     config = TrainConfig(budget=Budget(steps=1), clip=None)
-    spread = team.spread(model, partial(translation_loss, model, label_smoothing=0.1), how)
+    spread = team.spread(model, stateless(partial(translation_loss, model, label_smoothing=0.1)), how)
     step = PlainStep(model, spread, make_optimizer(config.optimizer, model, CPU), config, CPU, None)
     for index, batch in enumerate(micro):
         step.gradients(batch, tokens, last=index == len(micro) - 1)
@@ -191,7 +192,7 @@ class Scene:
         )
         counters = Counters()
         with RunFolder.create_or_open(self.folder, "a: 1\n", keep=2) as folder:
-            events = fit(self.model, self.loss_of, self.batches, config, CPU, Saver(folder), {}, counters)
+            events = fit(self.model, stateless(self.loss_of), self.batches, config, CPU, Saver(folder), {}, counters)
             for event in events:
                 if isinstance(event, Step) and event.step == self.step - 1:
                     break
@@ -261,7 +262,7 @@ def half(folder: Path, steps: int, bad: set[int]) -> Iterator[tuple[Event, list[
         return replace(loss, total=TooLarge.apply(loss.total)) if counters.step + 1 in bad else loss
 
     with RunFolder.create_or_open(folder, "a: 1\n", keep=2) as run:
-        for event in fit(model, loss_of, Batches(ENCODED, 0, 128), config, CPU, Saver(run), {}, counters):
+        for event in fit(model, stateless(loss_of), Batches(ENCODED, 0, 128), config, CPU, Saver(run), {}, counters):
             yield event, [value.numpy().tobytes() for value in model.state_dict().values()]
 
 

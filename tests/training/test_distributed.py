@@ -33,8 +33,11 @@ from heedful.models.bert.config import BertConfig
 from heedful.models.heads.config import ClassifierConfig
 from heedful.models.seq2seq.config import AttentionConfig, RecurrentEncoder, Seq2SeqConfig
 from heedful.models.transformer.config import TransformerConfig
+from heedful.runs.recipe import load_recipe
+from heedful.runs.train import train as train_recipe
 from heedful.tasks.classification.predictor import class_loss
 from heedful.tasks.translation.predictor import translation_loss
+from heedful.training.carry import stateless
 from heedful.training.checkpoint.folder import RunFolder, newest
 from heedful.training.checkpoint.saver import Saver
 from heedful.training.configs import Budget, TrainConfig
@@ -46,9 +49,10 @@ from heedful.training.loop import Counters, Step, fit
 from heedful.training.optim import AdamW, load_optimizer, make_optimizer, optimizer_tensors
 from heedful.training.step import PlainStep
 from patience import until
-from tolerance import near
+from tolerance import close, near
 
 CPU = torch.device("cpu")
+LEARNED = 2**13  # epsilons, 1e-3 of the largest: errors of rounding grow from step to step
 PAIRS = NumberWords(train=101, valid=1, test=1).pairs("train")[:101]
 TOKENIZER = TrainedTokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])
 ENCODED = encode(PAIRS, TOKENIZER, longest=60)
@@ -192,7 +196,7 @@ def gradients(
     model: Any = build(made).train()
     config = settings(accumulate=accumulate, clip=0.25)
     batches = Batches(ENCODED, 0, 512, packed)
-    spread = team.spread(model, partial(translation_loss, model, label_smoothing=0.1), how)
+    spread = team.spread(model, stateless(partial(translation_loss, model, label_smoothing=0.1)), how)
     step = PlainStep(model, spread, make_optimizer(config.optimizer, model, CPU), config, CPU, None)
     micro = [batches.at(*place) for _, place in team.places(at, accumulate)]
     tokens = sum(batches.tokens(at + number) for number in range(accumulate))
@@ -253,7 +257,7 @@ def tuned_gradients(team: Team, how: Parallel, freeze: bool, packed: bool, file:
     texts = [(pair.source, pair.target) for pair in PAIRS]
     batches = LabelledBatches(encode_texts(texts, np.arange(len(texts)) % 2, WORDS, 60), 0, 512, 16, packed)
     config = settings(clip=None)
-    spread = team.spread(model, partial(class_loss, model), how)
+    spread = team.spread(model, stateless(partial(class_loss, model)), how)
     step = PlainStep(model, spread, make_optimizer(config.optimizer, model, CPU), config, CPU, None)
     for _, place in team.places(2, 1):
         step.gradients(batches.at(*place), batches.tokens(2))
@@ -281,7 +285,7 @@ def test_shards_go_back_and_forth(tmp_path: Path) -> None:
         torch.manual_seed(0)
         model: Any = build(MODEL)
         before = {name: value.clone() for name, value in model.state_dict().items()}
-        team.spread(model, partial(translation_loss, model), "fsdp")
+        team.spread(model, stateless(partial(translation_loss, model)), "fsdp")
         optimizer = make_optimizer(AdamW(), model, CPU)
         for weight in model.parameters():
             weight.grad = torch.ones_like(weight)
@@ -321,7 +325,7 @@ def train(team: Team, folder: Path, config: TrainConfig, until: int = 99, dropou
     def wish() -> bool:
         return team.rank == team.world - 1 and counters.step >= until - team.together
 
-    events = list(fit(model, learn, batches, config, CPU, saver, {}, counters, saved, wish, team))
+    events = list(fit(model, stateless(learn), batches, config, CPU, saver, {}, counters, saved, wish, team))
     if run:
         run.close()
     return [[event.step, event.loss] for event in events if isinstance(event, Step)]
@@ -376,6 +380,75 @@ def test_the_number_of_processes_may_change_on_the_way(tmp_path: Path, accumulat
     assert [step for step, _ in mixed] == [step for step, _ in alone]
     assert [loss for _, loss in mixed] == near([loss for _, loss in alone])
     assert apart(state(tmp_path / "alone"), state(tmp_path / "mixed")) < 1e-4
+
+
+# ------------------------------------------------------------------ lanes that go on from step to step
+def read_on(team: Team, folder: Path, how: Parallel, until: int = 99) -> list[Any]:
+    """A recipe's own run of a recurrent net that takes its state along."""
+    words = "\n".join(f"{number} mice ate {number * 7 % 13} cheeses." for number in range(40))
+    if team.leads:
+        (folder.parent / "text.txt").write_text(words)
+    team.wait()
+    recipe = load_recipe(
+        "language-model",
+        [
+            f"data.root={folder.parent}", "data.train=text.txt", "task.carry=true", "model.width=8", "model.hidden=8",
+            "model.context=6", "model.dropout=0", "train.batch_tokens=30", "train.accumulate=2", "train.device=cpu",
+            "train.budget.steps=12", "train.save_every=4", "train.keep=9", "train.evaluate_every=12",
+            "train.optimizer={kind: adamw, lr: 0.01, eps: 1.0e-4}", f"train.parallel={how}",
+        ],
+    )  # fmt: skip
+    at = 0
+
+    def wish() -> bool:
+        return at >= until - team.together
+
+    losses = []
+    for event in train_recipe(recipe, folder, wish, team):
+        if isinstance(event, Step):
+            at = event.step
+            losses.append([event.step, event.loss])
+    return losses
+
+
+def carries(folder: Path) -> dict[int, bytes]:
+    """The carry of each regular checkpoint, byte for byte."""
+    points = {point.step: point.path for point in newest(folder, 99)[0] if point.step % 4 == 0}
+    return {step: (path / "carry.safetensors").read_bytes() for step, path in points.items()}
+
+
+@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+def test_lanes_of_two_processes_go_on_bit_for_bit(tmp_path: Path, how: Parallel) -> None:
+    """Five lanes, of which one process has three and the other two."""
+    whole_run = together(2, lambda team: read_on(team, tmp_path / "whole", how), tmp_path)
+    parts = []
+    for last in (3, 8, 99):
+        parts += together(2, lambda team: read_on(team, tmp_path / "parts", how, last), tmp_path)[0]  # noqa: B023
+    assert parts == whole_run[0] == whole_run[1]
+    assert [step for step, _ in parts] == list(range(1, 13))
+    assert carries(tmp_path / "parts") == carries(tmp_path / "whole")
+    assert len(carries(tmp_path / "whole")) == 3
+    one, other = state(tmp_path / "whole", 12), state(tmp_path / "parts", 12)
+    assert all(one[name].tobytes() == other[name].tobytes() for name in one)
+
+
+def test_lanes_go_on_with_another_number_of_processes(tmp_path: Path) -> None:
+    alone = read_on(Team(), tmp_path / "alone", "ddp")
+    mixed = read_on(Team(), tmp_path / "mixed", "ddp", 4)
+    mixed += together(3, lambda team: read_on(team, tmp_path / "mixed", "ddp", 8), tmp_path)[0]
+    mixed += together(2, lambda team: read_on(team, tmp_path / "mixed", "fsdp"), tmp_path)[0]
+    assert [step for step, _ in mixed] == [step for step, _ in alone]
+    assert [loss for _, loss in mixed] == near([loss for _, loss in alone])
+    one, other = (newest(tmp_path / name, 1)[0][0].load("carry") for name in ("alone", "mixed"))
+    assert one.keys() == other.keys()
+    for name in one:
+        assert one[name].shape == (5, 8)
+        close(other[name], one[name], LEARNED)
+
+
+def test_more_processes_than_lanes_are_refused(tmp_path: Path) -> None:
+    together(6, lambda team: read_on(team, tmp_path / "run", "ddp"), tmp_path, expected=2)
+    assert any("more processes than lanes" in line for line in said(tmp_path, 6))
 
 
 # ------------------------------------------------------------------ one of them is gone

@@ -23,6 +23,7 @@ from heedful.models.autoencoder.config import AutoencoderConfig, dense
 from heedful.models.autoencoder.layers import Conv, MaxPool, Upsample
 from heedful.tasks.reconstruction.predictor import Noise, reconstruction_loss
 from heedful.training import loop
+from heedful.training.carry import stateless
 from heedful.training.checkpoint.folder import RunFolder, newest
 from heedful.training.checkpoint.saver import Saver
 from heedful.training.configs import Budget, TrainConfig
@@ -62,7 +63,9 @@ def made(config: TrainConfig) -> tuple[Any, PlainStep]:
     torch.manual_seed(1)
     model: Any = build(MODEL)
     loss_of: Any = partial(reconstruction_loss, model, noise=NONE)
-    return model, PlainStep(model, Spread(loss_of), make_optimizer(config.optimizer, model, CPU), config, CPU, None)
+    return model, PlainStep(
+        model, Spread(stateless(loss_of)), make_optimizer(config.optimizer, model, CPU), config, CPU, None
+    )
 
 
 def taken(model: Any, step: AnyStep, size: int, steps: int, ahead: bool) -> tuple[list[float], list[Tensor]]:
@@ -145,7 +148,9 @@ def test_what_cannot_be_recorded_leaves_no_thread_and_no_setting() -> None:
     config, before = settings(), threading.active_count()
     model: Any = build(CONV)
     loss_of: Any = partial(reconstruction_loss, model, noise=NONE)
-    plain = PlainStep(model, Spread(loss_of), make_optimizer(config.optimizer, model, CPU), config, CPU, None)
+    plain = PlainStep(
+        model, Spread(stateless(loss_of)), make_optimizer(config.optimizer, model, CPU), config, CPU, None
+    )
     with pytest.raises(loop.CannotRecordError):
         RecordedStep(plain, batches_of(4, torch.rand(8, 1, 4, 4)).at(0))
     assert threading.active_count() == before
@@ -180,7 +185,7 @@ class Trial:
             tensors = {stem: checkpoint.load(stem) for stem in ("model", "optimizer")} if checkpoint else None
             saver = Saver(folder, self.config.save_behind)
             yield from fit(
-                self.model, loss_of, batches, self.config, CPU, saver, {}, self.counters, tensors, stop,
+                self.model, stateless(loss_of), batches, self.config, CPU, saver, {}, self.counters, tensors, stop,
                 records=self.records,
             )  # fmt: skip
 

@@ -19,6 +19,7 @@ from heedful.runs.recipe import load_recipe
 from heedful.tasks import task_of
 from heedful.tasks.language_model.perplexity import document_loss
 from heedful.training import loop
+from heedful.training.carry import stateless
 from heedful.training.configs import Budget, TrainConfig
 from heedful.training.distributed.team import Spread
 from heedful.training.loop import Counters, Step, fit
@@ -54,7 +55,9 @@ def made(config: TrainConfig, **changes: Any) -> tuple[Any, PlainStep]:
     torch.manual_seed(1)
     model: Any = build(GptConfig(vocab=11, **(SMALL | changes))).train()
     loss_of: Any = partial(document_loss, model)
-    return model, PlainStep(model, Spread(loss_of), make_optimizer(config.optimizer, model, CPU), config, CPU, None)
+    return model, PlainStep(
+        model, Spread(stateless(loss_of)), make_optimizer(config.optimizer, model, CPU), config, CPU, None
+    )
 
 
 def taken(step: AnyStep, batches: TextBatches, first: int, last: int) -> list[float]:
@@ -151,7 +154,7 @@ def test_a_weight_that_the_loss_does_not_feel_is_not_recorded() -> None:
     loss_of: Any = partial(document_loss, model)
     optimizer = make_optimizer(AdamW(), model, CPU)
     with pytest.raises(CannotRecordError, match="does not feel"):
-        RecordedStep(PlainStep(model, Spread(loss_of), optimizer, settings(), CPU, None), batches_of().at(0))
+        RecordedStep(PlainStep(model, Spread(stateless(loss_of)), optimizer, settings(), CPU, None), batches_of().at(0))
 
 
 def test_a_run_takes_recorded_steps(monkeypatch: pytest.MonkeyPatch) -> None:

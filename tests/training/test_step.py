@@ -20,6 +20,7 @@ from heedful.models.bert.model import Bert
 from heedful.models.seq2seq.config import AttentionConfig, RecurrentEncoder, Seq2SeqConfig
 from heedful.models.transformer.config import TransformerConfig
 from heedful.tasks.translation.predictor import translation_loss
+from heedful.training.carry import stateless
 from heedful.training.configs import Budget, TrainConfig
 from heedful.training.distributed.team import Spread
 from heedful.training.optim import load_optimizer, make_optimizer, optimizer_tensors
@@ -48,7 +49,7 @@ def made(clip: float | None = None, device: torch.device = CPU, accumulate: int 
         return translation_loss(model, batch, 0.1)
 
     optimizer = make_optimizer(config.optimizer, model, device)
-    return model, PlainStep(model, Spread(loss_of), optimizer, config, device, None)
+    return model, PlainStep(model, Spread(stateless(loss_of)), optimizer, config, device, None)
 
 
 def gradients(parts: list[Batch], weighted: bool = True) -> torch.Tensor:
@@ -112,7 +113,9 @@ def test_frozen_weights_stay_and_are_not_counted() -> None:
     model.tokens.weight.requires_grad_(False)
     optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad])
     config = TrainConfig(budget=Budget(steps=1), clip=None)
-    step = PlainStep(model, Spread(lambda batch: translation_loss(model, batch)), optimizer, config, CPU, None)
+    step = PlainStep(
+        model, Spread(stateless(lambda batch: translation_loss(model, batch))), optimizer, config, CPU, None
+    )
     before = model.tokens.weight.clone()
     step.gradients(ENCODED.batch(ROWS), 10)
     trained = [weight.grad.flatten() for weight in model.parameters() if weight.requires_grad]
@@ -163,7 +166,7 @@ def recurrent(dropout: float, accumulate: int = 1) -> tuple[Any, PlainStep]:
     trained = TrainConfig(budget=Budget(steps=1), clip=0.5, accumulate=accumulate)
     optimizer = make_optimizer(trained.optimizer, model, GPU)
     return model, PlainStep(
-        model, Spread(lambda batch: translation_loss(model, batch, 0.1)), optimizer, trained, GPU, None
+        model, Spread(stateless(lambda batch: translation_loss(model, batch, 0.1))), optimizer, trained, GPU, None
     )
 
 
@@ -276,7 +279,7 @@ def test_captured_steps_of_an_encoder_lose_what_plain_ones_lose_and_anew_each_ti
         model = Bert(BertConfig(vocab=40, width=32, heads=2, layers=2, hidden=64, context=32)).to(GPU).train()
         loss_of = partial(pretraining_loss, model)
         optimizer = make_optimizer(config.optimizer, model, GPU)
-        plain = PlainStep(model, Spread(loss_of), optimizer, config, GPU, torch.bfloat16)
+        plain = PlainStep(model, Spread(stateless(loss_of)), optimizer, config, GPU, torch.bfloat16)
         run: Any = GraphedStep(plain, batch, alike=True) if captured else plain
         told = []
         for seed in (1, 1, 2):

@@ -340,6 +340,11 @@ def changed(state: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return change(state) if isinstance(state, Tensor) else _map(state, lambda part: changed(part, change))
 
 
+def renewed(state: Any, fresh: Tensor) -> Any:
+    """The same state with zeros in the batch rows (B,) that begin anew."""
+    return changed(state, lambda x: x.masked_fill(fresh.view(-1, *(1,) * (x.dim() - 1)), 0))
+
+
 def tensors(state: Any) -> list[Tensor]:
     """Every tensor of the state, in a fixed order."""
     found: list[Tensor] = []

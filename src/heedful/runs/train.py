@@ -32,7 +32,13 @@ from heedful.training.checkpoint.folder import Checkpoint, RunFolder, checkpoint
 from heedful.training.checkpoint.ownership import BUDGET, MAY_DIFFER, MAY_GROW, Changes, changes, make_parents, refused
 from heedful.training.checkpoint.saver import Saver
 from heedful.training.checkpoint.tensors import EXIT_NOT_FINITE
-from heedful.training.checkpoint.ties import require_contents, require_made_with, require_of_run, run_name
+from heedful.training.checkpoint.ties import (
+    require_carry,
+    require_contents,
+    require_made_with,
+    require_of_run,
+    run_name,
+)
 from heedful.training.checkpoint.weights import average, fingerprint, load_strictly, require_fit, weights_of
 from heedful.training.configs import TrainConfig
 from heedful.training.distributed.team import Parallel, Team
@@ -225,7 +231,12 @@ def _train(
     )  # fmt: skip
 
     even = device.type == "cuda" and not team.together  # where steps of few shapes are kept as graphs
-    batches, loss_of = task.batches(encoded, packed, even), task.loss_of(model, packed)
+    batches, loss_of = task.batches(encoded, packed, even), task.step_loss(model, packed)
+    carry = task.first_carry(model, batches, device)
+    if checkpoint:
+        require_carry(checkpoint, carry is not None)
+    if counters.step and carry is not None:
+        saved["carry"] = team.tensors(checkpoint.load("carry") if checkpoint else None)
     settings = in_steps(recipe.train, batches)
     if checkpoint and _use(task) == "average":  # what is lacking shows before hours of training, not after them
         end = settings.budget.steps or counters.step
@@ -236,7 +247,7 @@ def _train(
     predictor = task.predictor(shown, config, vocabulary, task.decode, device)
     with Saver(folder, recipe.train.save_behind) if folder else nullcontext() as saver:
         for event in fit(
-            model, loss_of, batches, settings, device, saver, about, counters, saved, stop, team, task.records
+            model, loss_of, batches, settings, device, saver, about, counters, saved, stop, team, task.records, carry
         ):
             if isinstance(event, Due):
                 weights = weights_of(model, team) if sharded else {}

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from heedful.blocks.losses import Loss
 
 Progress = Callable[[int], None]
+StepLoss = Callable[[Any, Any], "tuple[Loss, Any]"]  # loss(batch, carry) -> (Loss, carry): see `training/carry.py`
 TINY = 1_000_000  # parameters under which a second thread costs more than it brings
 
 
@@ -156,6 +157,15 @@ class Task(Protocol):
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
         """The loss of a batch, compiled if the recipe asks for it."""
+
+    def step_loss(self, model: Any, packed: bool) -> StepLoss:
+        """The loss of a batch after a carry, and the carry after both, if its model takes something along."""
+        loss_of = self.loss_of(model, packed)
+        return lambda batch, carry: (loss_of(batch), carry)
+
+    def first_carry(self, model: Any, batches: Any, device: torch.device) -> Any:
+        """What the first batch finds, zeros for each of its lanes, say; None where nothing is taken along."""
+        return None
 
     @property
     def records(self) -> bool:

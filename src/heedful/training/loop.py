@@ -5,6 +5,7 @@ Order and chance are functions of counters, so that a run resumed from a checkpo
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import time
@@ -13,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
 from typing import Any
 
 import torch
@@ -23,11 +23,12 @@ from heedful.blocks.losses import Loss
 from heedful.data.pairs.batches import Batch, Batches
 from heedful.data.workers import Place, Sequenced, feed
 from heedful.errors import UserError
+from heedful.training.carry import checked, lane_count, own_lanes, restored, saved_form
 from heedful.training.checkpoint.saver import Saver
 from heedful.training.checkpoint.tensors import EXIT_NOT_FINITE
 from heedful.training.checkpoint.weights import weights_of, whole_of
 from heedful.training.configs import TrainConfig
-from heedful.training.distributed.team import LossOf, Team
+from heedful.training.distributed.team import Carry, LossOf, Team
 from heedful.training.environment import keep_memory
 from heedful.training.nan_checks import not_finite, require_sound
 from heedful.training.optim import load_optimizer, make_optimizer, optimizer_tensors
@@ -142,11 +143,14 @@ def fit(
     stop: Callable[[], bool] = lambda: False,
     team: Team | None = None,
     records: bool = False,
+    carry: Carry = None,
 ) -> Iterator[Event]:
     """Train until the budget is spent or `stop` says so; `counters` is kept up to date for the caller.
 
-    `saved` holds the tensors of a checkpoint, under `model` and `optimizer`, and is emptied. Of a team, every process
-    calls this, and the leader alone has a saver. `records` says that steps on a CPU are worth being recorded.
+    `saved` holds the tensors of a checkpoint, under `model`, `optimizer` and, if there is one, `carry`, and is emptied.
+    Of a team, every process calls this, and the leader alone has a saver. `records` says that steps on a CPU are worth
+    being recorded. `carry` is what the first batch finds, the lanes of all processes in it; where there is one, steps
+    are neither recorded nor captured.
     """
     team = team or Team()
     half = half_precision(config, device)
@@ -156,19 +160,22 @@ def fit(
     optimizer = make_optimizer(config.optimizer, model, device)
     if saved:
         load_optimizer(optimizer, model, saved.pop("optimizer"))
+        if "carry" in saved:
+            carry = restored(carry, saved.pop("carry"))
+    mine, lanes = own_lanes(carry, team), lane_count(carry)
     if over(config, counters):
         return
     if device.type == "cpu":
         keep_memory()
     model.train()
-    share = Share(team, batches, config, counters.position)
+    share = Share(team, batches, config, counters.position, lanes > 0)
     micro = share.next()
-    plain, first = PlainStep(model, spread, optimizer, config, device, half), micro[0]
-    captures = device.type == "cuda" and not team.together
+    plain, first = PlainStep(model, spread, optimizer, config, device, half, mine), micro[0]
+    alone = not (team.together or lanes)
     run: AnyStep = plain
-    if captures and batches.steady:
+    if device.type == "cuda" and batches.steady and alone:
         run = GraphedStep(plain, first, batches.alike)
-    elif records and device.type == "cpu" and not (team.together or half or config.compile or config.accumulate > 1):
+    elif device.type == "cpu" and records and alone and not (half or config.compile or config.accumulate > 1):
         with suppress(CannotRecordError):
             run = RecordedStep(plain, first)
     if team.together:
@@ -176,6 +183,7 @@ def fit(
         # after it, so that a run that goes on adds up in the same order as one that was not broken off.
         plain.gradients(micro[0], 1)
         plain.skip()
+        plain.carry = mine
 
     def save() -> None:
         require_sound(model, counters.step)
@@ -183,6 +191,8 @@ def fit(
             counters.regular = [*counters.regular, counters.step][-config.average :]
         moments = optimizer_tensors(optimizer, model)
         groups = {"model": weights_of(model, team), "optimizer": whole_of(moments, team)}
+        if lanes:
+            groups["carry"] = saved_form(plain.carry, team, lanes)
         if saver:
             saver.save(counters.step, groups, vars(counters), about, counters.kept)
         team.wait()
@@ -204,10 +214,11 @@ def fit(
             rate = config.optimizer.lr * config.schedule.factor(step, progress)
             if half is torch.float16:
                 plain.scale.fill_(counters.scale)
-            losses = []
+            losses, found = [], []
             for index, batch in enumerate(micro):
                 if not run.helped:  # what is recorded leaves nothing to chance
                     share.seed(device, step, index)
+                found.append(plain.carry)
                 losses.append(run.gradients(batch, tokens, last=index == len(micro) - 1).plain.clone())
             *own, norm_value = torch.stack([*losses, run.norm()]).tolist()
             total, wishes, seconds = team.sums([sum(own), float(wish), time.monotonic() - began if team.leads else 0.0])
@@ -215,7 +226,7 @@ def fit(
             if half is torch.float16 and math.isfinite(loss_value):
                 moved = rescaled(counters, math.isfinite(norm_value))
             elif not (math.isfinite(loss_value) and math.isfinite(norm_value)):
-                raise _blamed(team, model, step, micro, own, plain, share)
+                raise _blamed(team, model, step, micro, own, plain, share, found)
             else:
                 moved = True
             if moved:
@@ -273,10 +284,10 @@ def fit(
 class Share:
     """This process's part of every step: its batches, and the chance that goes with each."""
 
-    def __init__(self, team: Team, batches: Batches, config: TrainConfig, position: int) -> None:
+    def __init__(self, team: Team, batches: Batches, config: TrainConfig, position: int, lanes: bool) -> None:
         self.batches, self.config = batches, config
-        self.turns = list(team.places(0, config.accumulate))
-        self.source = feed(batches, partial(_places, team, position, config.accumulate), config.workers)
+        self.turns = list(team.places(0, config.accumulate, lanes))
+        self.source = feed(batches, partial(_places, team, position, config.accumulate, lanes), config.workers)
         self.waiting: list[Batch] | None = None
 
     def next(self) -> list[Batch]:
@@ -305,10 +316,10 @@ class Share:
         reseed(device, self.config.seed, step, number, place.part)
 
 
-def _places(team: Team, start: int, accumulate: int) -> Iterator[Place]:
+def _places(team: Team, start: int, accumulate: int, lanes: bool) -> Iterator[Place]:
     """Where a process's batches are found, from a position on without end."""
-    for position in count(start, accumulate):
-        yield from (place for _, place in team.places(position, accumulate))
+    for position in itertools.count(start, accumulate):
+        yield from (place for _, place in team.places(position, accumulate, lanes))
 
 
 def rescaled(counters: Counters, finite: bool) -> bool:
@@ -412,13 +423,20 @@ def half_precision(config: TrainConfig, device: torch.device) -> torch.dtype | N
 
 
 def _blamed(
-    team: Team, model: nn.Module, step: int, micro: list[Batch], losses: list[float], plain: PlainStep, share: Share
+    team: Team,
+    model: nn.Module,
+    step: int,
+    micro: list[Batch],
+    losses: list[float],
+    plain: PlainStep,
+    share: Share,
+    carries: list[Carry],
 ) -> UserError:
     """The report on a step that is not finite, by the first process that has something bad of its own."""
 
     def rerun(index: int) -> Loss:
         share.seed(plain.device, step, index)
-        return plain.loss(micro[index])
+        return checked(*plain.loss(micro[index], carries[index]))
 
     report = not_finite(model, step, micro, losses, rerun, plain.half is not None)
     bad = [0.0] * team.world

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from heedful.blocks.losses import Loss
 from heedful.data.pairs.batches import Batch
 from heedful.training import adamw
+from heedful.training.carry import checked, detached
 from heedful.training.configs import TrainConfig
 from heedful.training.distributed.shards import local
-from heedful.training.distributed.team import Spread
+from heedful.training.distributed.team import Carry, Spread
 from heedful.training.optim import clip
 from heedful.training.replay import CannotRecordError, Recording
 from heedful.training.rmsprop import RootMeanSquare
@@ -41,23 +42,25 @@ class PlainStep:
 
     def __init__(
         self, model: nn.Module, spread: Spread, optimizer: torch.optim.Optimizer, config: TrainConfig,
-        device: torch.device, half: torch.dtype | None,
+        device: torch.device, half: torch.dtype | None, carry: Carry = None,
     ) -> None:  # fmt: skip
         self.weights = [weight for weight in model.parameters() if weight.requires_grad]
         self.spread, self.optimizer, self.config, self.device, self.half = spread, optimizer, config, device, half
         self.scale = torch.ones((), device=device)  # of the gradients, so that half precision holds small ones
+        self.carry = carry  # what the last micro-batch left for the next
 
     def gradients(self, batch: Batch, tokens: int | Tensor, last: bool = True) -> Loss:
         """Add a micro-batch's gradients, its loss divided by the tokens of the whole step."""
         with self.spread.sync(last):
-            loss = self.loss(batch)
+            loss, carry = self.loss(batch, self.carry)
             (loss.total * (self.spread.share * self.scale) / tokens).backward()
-        return replace(loss, total=loss.total.detach())
+        self.carry = detached(carry)
+        return checked(replace(loss, total=loss.total.detach()), self.carry)
 
-    def loss(self, batch: Batch) -> Loss:
-        """A micro-batch's loss."""
+    def loss(self, batch: Batch, carry: Carry) -> tuple[Loss, Carry]:
+        """A micro-batch's loss, and what it leaves for the next."""
         with mixed(self.device, self.half):
-            return self.spread.loss_of(batch.to(self.device))
+            return self.spread.loss_of(batch.to(self.device), carry)
 
     def norm(self) -> Tensor:
         """The gradients' norm, before they are clipped."""
@@ -280,7 +283,7 @@ class RecordedStep:
         def step(*given: Tensor) -> tuple[Tensor, ...]:
             *tensors, share = given
             part: Any = dict(zip(self.names, tensors, strict=True))
-            loss = self.plain.loss(replace(batch, **part))
+            loss, _ = self.plain.loss(replace(batch, **part), None)
             gradients = torch.autograd.grad(loss.total, self.plain.weights, grad_outputs=share, allow_unused=True)
             if any(gradient is None for gradient in gradients):
                 raise CannotRecordError("a weight that the loss does not feel")

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from heedful.blocks.losses import Loss, projected_cross_entropy
+from heedful.blocks.state import renewed
+from heedful.data.text.lanes import LaneBatch, Lanes
 from heedful.data.text.windows import EncodedText, TextBatch
 
 STRIDE = 2048  # tokens of a whole text that are read at a time
@@ -52,6 +54,12 @@ def ahead_loss(model: Ahead, batch: TextBatch) -> Loss:
     return _loss(model, x, batch.ids[:, 1:], batch.real[:, 1:])
 
 
+def onward_loss(model: Any, batch: LaneBatch, carry: Any) -> tuple[Loss, Any]:
+    """Cross-entropy of every token given all before it in its lane, and the state of the lanes then."""
+    x, carry = model.features(batch.ids[:, :-1], renewed(carry, batch.fresh))  # (B, T, D)
+    return _loss(model, x, batch.ids[:, 1:], batch.real[:, 1:]), carry
+
+
 def document_loss(model: ByDocument, batch: TextBatch) -> Loss:
     """Cross-entropy of every token given those before it in its window and its document."""
     x = model.read(batch.ids[:, :-1], batch.documents)  # (B, T, D), or all rows in one
@@ -80,6 +88,19 @@ def windows_loss(loss_of: LossOf, model: Any, text: EncodedText, device: torch.d
     """The mean loss a token over a text in windows, none of which sees the one before it."""
     losses = (loss_of(model, batch.to(device)) for batch in text.in_order(batch_tokens))
     return _mean(losses, text)
+
+
+def lanes_loss(model: Any, text: EncodedText, device: torch.device, batch_tokens: int) -> float:
+    """The mean loss a token over a text in lanes, each token given all before it in its lane."""
+    lanes = Lanes(text, 0, min(batch_tokens, len(text) * text.context))  # a lane has at least one token
+
+    def losses() -> Iterable[Loss]:
+        carry = model.start(lanes.lanes, device)
+        for position in range(lanes.count):
+            loss, carry = onward_loss(model, lanes.at(position).to(device), carry)
+            yield loss
+
+    return _mean(losses(), text)
 
 
 def sliding_loss(model: ByDocument, text: EncodedText, device: torch.device, stride: int, batch_tokens: int) -> float:

@@ -40,6 +40,12 @@ class LanguageModelTaskConfig(Config):
         description="tokens that a gpt predicts in each window when it is judged, after those of the window that came "
         "before; as many as the context: windows as in training; null: half the context",
     )
+    carry: bool = Field(
+        False,
+        exclude_if=lambda carry: not carry,  # recipes and runs without it stay as they are
+        description="an rnn_lm takes its state along from step to step: each row of a batch reads its own stretch of "
+        "the text in order, and gradients stay within a step (truncated back-propagation through time)",
+    )
 
 
 class CausalStart(Start):
@@ -99,6 +105,14 @@ class LanguageModelRecipe(Recipe):
             )
         if self.tokenizer is not None and not isinstance(self.tokenizer, BytePairFiles):
             require_room(self.model.vocab, self.tokenizer.vocab)
+        return self
+
+    @model_validator(mode="after")
+    def _state_is_carried(self) -> Self:
+        if self.task.carry and self.model.kind != "rnn_lm":
+            raise FieldError("only an rnn_lm has a state to take along; leave this out", "task", "carry")
+        if self.task.carry and self.train.compile:
+            raise FieldError("steps that take a state along are not compiled; leave this out", "train", "compile")
         return self
 
     @model_validator(mode="after")

@@ -16,6 +16,7 @@ import torch
 from heedful.blocks.losses import Loss
 from heedful.data.formats.sources import Split
 from heedful.data.text.files import Text, gathered
+from heedful.data.text.lanes import Lanes
 from heedful.data.text.text_stream import passages
 from heedful.data.text.token_text import TextTokens, TokenizedText
 from heedful.data.text.windows import EncodedText, TextBatches, encode_text
@@ -25,7 +26,7 @@ from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.decode.settings import TextSettings, WritingConfig
 from heedful.errors import UserError
 from heedful.hub.loading import Pretrained, no_tokenizer, pretrained
-from heedful.tasks.base import Evaluated, Example, Names, Progress, Task
+from heedful.tasks.base import Evaluated, Example, Names, Progress, StepLoss, Task
 from heedful.tasks.compiled import compiled
 from heedful.tasks.language_model.perplexity import (
     LossOf,
@@ -35,6 +36,8 @@ from heedful.tasks.language_model.perplexity import (
     both_ways_loss,
     document_loss,
     exp,
+    lanes_loss,
+    onward_loss,
     sliding_loss,
     text_loss,
     windows_loss,
@@ -159,14 +162,23 @@ class LanguageModelTask(Task):
             )
         return found
 
-    def batches(self, encoded: EncodedText, packed: bool, even: bool) -> TextBatches:
-        """Windows from all over the text side by side."""
-        return TextBatches(encoded, self.recipe.train.seed, self.recipe.train.batch_tokens)
+    def batches(self, encoded: EncodedText, packed: bool, even: bool) -> TextBatches | Lanes:
+        """Windows from all over the text side by side, or the next ones of lanes that each read on."""
+        kind = Lanes if self.recipe.task.carry else TextBatches
+        return kind(encoded, self.recipe.train.seed, self.recipe.train.batch_tokens)
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
         """The cross-entropy of the tokens of each window."""
         learner: Any = compiled(model, dynamic=False) if self.recipe.train.compile else model
         return partial(self.task_loss, learner)
+
+    def step_loss(self, model: Any, packed: bool) -> StepLoss:
+        """The same, of windows each alone or of those that go on."""
+        return partial(onward_loss, model) if self.recipe.task.carry else super().step_loss(model, packed)
+
+    def first_carry(self, model: Any, batches: Any, device: torch.device) -> Any:
+        """What the model knows before the first token of each lane."""
+        return model.start(batches.lanes, device) if self.recipe.task.carry else None
 
     @property
     def records(self) -> bool:
@@ -209,6 +221,8 @@ class LanguageModelTask(Task):
 
     def quick_loss(self, predictor: Writer | TextReader, encoded: EncodedText) -> float:
         """The mean loss a token in windows, as in training."""
+        if self.recipe.task.carry:
+            return lanes_loss(predictor.model, encoded, predictor.device, self.recipe.train.batch_tokens)
         return windows_loss(self.task_loss, predictor.model, encoded, predictor.device, self.recipe.train.batch_tokens)
 
     def evaluate(

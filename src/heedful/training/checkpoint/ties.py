@@ -91,6 +91,18 @@ def require_contents(
             )
 
 
+def require_carry(checkpoint: Checkpoint, wanted: bool) -> None:
+    """Refuse a checkpoint that has not what the model takes along from step to step, or has it for no use."""
+    if (there := "carry.safetensors" in checkpoint.manifest.files) != wanted:
+        raise UserError(
+            "this run cannot go on with another memory than it began with",
+            where=str(checkpoint.path / "carry.safetensors"),
+            found="there is one" if there else "there is none",
+            expected="what the recipe's model takes along from step to step" if wanted else "none, as the recipe says",
+            todo="go on with the recipe that the run began with, or begin anew with another --run",
+        )
+
+
 def parts(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """Those groups of a recipe without which weights mean nothing."""
     return {name: recipe.get(name) for name in GROUPS}

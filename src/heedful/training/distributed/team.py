@@ -35,7 +35,8 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 JOINING = timedelta(minutes=5)  # until the last process has come
 LONGEST_STEP = timedelta(minutes=30)
 LONGEST_WAIT = timedelta(days=1)  # for a process that evaluates; one that is gone or frozen is noticed by the vigil
-LossOf = Callable[[Batch], Loss]
+Carry = Any  # what a model takes along from batch to batch: see `training/carry.py`
+LossOf = Callable[[Batch, Carry], tuple[Loss, Carry]]
 Parallel = Literal["ddp", "fsdp"]
 
 
@@ -245,13 +246,27 @@ class Team:
             dist.broadcast(value, src=0)
         return found
 
-    def places(self, position: int, accumulate: int) -> Iterator[tuple[int, Place]]:
+    def rows(self, own: Tensor, count: int) -> Tensor:
+        """All of so many rows, of which each process has every so manyth; every process must ask."""
+        if self.world == 1:
+            return own
+        import torch.distributed as dist
+
+        found = own.new_empty(count, *own.shape[1:])
+        for rank in range(self.world):
+            part = own.contiguous() if rank == self.rank else torch.empty_like(found[rank :: self.world])
+            dist.broadcast(part, src=rank)
+            found[rank :: self.world] = part
+        return found
+
+    def places(self, position: int, accumulate: int, lanes: bool = False) -> Iterator[tuple[int, Place]]:
         """This process's share of a step: the numbers of its batches, and where they or its parts of them are found.
 
         Whole batches go round as far as they can; where there are fewer than processes, several share each. A batch
-        that is not shared brings its own dropout along, so that it matters to no number which process takes it.
+        that is not shared brings its own dropout along, so that it matters to no number which process takes it. Where
+        lanes go on from one batch to the next, each process has its own lanes of every batch.
         """
-        circle = math.gcd(accumulate, self.world)
+        circle = 1 if lanes else math.gcd(accumulate, self.world)
         parts = self.world // circle
         for micro in range(self.rank // parts, accumulate, circle):
             yield micro, Place(position + micro, self.rank % parts, parts)
@@ -267,7 +282,7 @@ class Team:
 
         replicated = DistributedDataParallel(objective)
         return Spread(
-            lambda batch: Loss(*replicated(batch)),
+            lambda batch, carry: _parted(replicated(batch, carry)),
             lambda last: nullcontext() if last else replicated.no_sync(),
             self.world,
         )
@@ -292,9 +307,9 @@ class Objective(nn.Module):
         super().__init__()
         self.model, self.loss_of = model, loss_of
 
-    def forward(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        loss = self.loss_of(batch)
-        return loss.total, loss.plain, loss.count
+    def forward(self, batch: Batch, carry: Carry) -> tuple[Tensor, Tensor, Tensor, Carry]:
+        loss, carry = self.loss_of(batch, carry)
+        return loss.total, loss.plain, loss.count, carry
 
     def sync(self, last: bool) -> AbstractContextManager[object]:
         """Whether gradients travel, for FSDP."""
@@ -321,4 +336,10 @@ def _sharded(objective: Objective) -> LossOf:
     fully_shard(objective, mesh=mesh)
     # Torch fears in-place changes of what a part returns; the blocks make none, and a test holds the gradients equal.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
-    return lambda batch: Loss(*objective(batch))
+    return lambda batch, carry: _parted(objective(batch, carry))
+
+
+def _parted(result: tuple[Any, ...]) -> tuple[Loss, Carry]:
+    """What an objective returns, which torch knows as a tuple only."""
+    *loss, carry = result
+    return Loss(*loss), carry

@@ -1,0 +1,92 @@
+"""A text in lanes, each of which reads its own stretch in order, some tokens a step, as truncated back-propagation
+through time needs it (Transformer-XL, Dai et al., 2019).
+
+Lane i of a batch goes on where lane i of the batch before ended, so that a model may take along what it knows. Every
+token of the text is predicted once an epoch, in which each lane goes through its stretch once.
+
+B lanes, T tokens to be predicted in a window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from heedful.data.order import draws
+from heedful.data.text.windows import EncodedText, TextBatch, rows_in
+from heedful.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class LaneBatch(TextBatch):
+    """The next window of each lane.
+
+    What came before it is another text to a lane that is `fresh`, and to the tokens of others whose document is not 0.
+    """
+
+    fresh: Tensor = field(default_factory=lambda: torch.empty(0))  # (B,) bool, the lane or a document begins here
+
+    def to(self, device: torch.device | str, non_blocking: bool = True) -> LaneBatch:
+        """The same batch on a device."""
+        there = TextBatch.to(self, device, non_blocking)
+        fresh = self.fresh.to(device, non_blocking=non_blocking)
+        return LaneBatch(there.ids, there.lengths, there.indices, there.documents, fresh)
+
+
+class Lanes:
+    """The endless sequence of training batches; which one comes at a position depends on the seed and the lanes alone.
+
+    All stretches are equally long, but for one token. From the second epoch on windows are cut elsewhere each time: how
+    much the first of each lane has is drawn, and each epoch has as many batches as the first.
+    """
+
+    kind = LaneBatch
+    steady: ClassVar = True
+    alike: ClassVar = False
+
+    def __init__(self, encoded: EncodedText, seed: int, batch_tokens: int) -> None:
+        self.encoded, self.seed = encoded, seed
+        self.lanes = rows_in(batch_tokens, encoded.context)
+        if self.lanes > len(encoded):
+            raise UserError(
+                "the training text is too short for its lanes",
+                where="train.batch_tokens",
+                found=f"{len(encoded):,} tokens in {self.lanes:,} lanes",
+                todo="give more text, or make train.batch_tokens smaller",
+            )
+        self.edges = np.arange(self.lanes + 1) * len(encoded) // self.lanes  # where stretches begin and end
+        self.longest = -(-len(encoded) // self.lanes)
+        self.count = -(-self.longest // encoded.context)  # batches of an epoch
+
+    def at(self, position: int, part: int = 0, parts: int = 1) -> LaneBatch:
+        """The batch at a position, counted from 0 over all epochs, or one part of it: every so manyth lane."""
+        lanes = np.arange(part, self.lanes, parts)
+        begins, ends = (edges[lanes] for edges in self._windows(position))
+        number = position % self.count
+        batch = self.encoded.window(begins, ends - begins + 1, np.where(ends > begins, lanes * self.count + number, -1))
+        fresh = np.full(len(lanes), number == 0) | np.isin(begins, self.encoded.starts)
+        return LaneBatch(batch.ids, batch.lengths, batch.indices, batch.documents, torch.from_numpy(fresh))
+
+    def tokens(self, position: int) -> int:
+        """How many tokens are to be predicted in the whole batch at a position."""
+        begins, ends = self._windows(position)
+        return int((ends - begins).sum())
+
+    def epoch_of(self, position: int) -> int:
+        """The epoch, counted from 0, that the batch at a position belongs to."""
+        return position // self.count
+
+    def _windows(self, position: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where the window of each lane begins and ends."""
+        epoch, number = divmod(position, self.count)
+        context = self.encoded.context
+        least = self.longest - (self.count - 1) * context  # with a first window that is shorter there is one more
+        drawn = least + int(draws(self.seed, epoch, 2, 1)[0] % np.uint64(context - least + 1))
+        first = drawn if epoch else context
+        begin, end = max(0, first + (number - 1) * context), first + number * context
+        return np.minimum(self.edges[:-1] + begin, self.edges[1:]), np.minimum(self.edges[:-1] + end, self.edges[1:])
