@@ -71,7 +71,7 @@ def heedful(net: str, file: Path, threads: int) -> Train:
     model: Any = build(task.fitted(recipe.model, vocabulary, "model"))
     require_size(net, sum(weight.numel() for weight in model.parameters()))
     torch.set_num_threads(threads)
-    batches, loss_of = task.batches(encoded, False, False), task.step_loss(model, False)
+    batches, loss_of = task.batches(encoded, False, False), task.loss_of(model, False)
     settings = in_steps(recipe.train, batches)
     events = fit(model, loss_of, batches, settings, torch.device("cpu"), None, {}, Counters(), records=task.records)
 

@@ -89,7 +89,7 @@ def heedful(size: str, text: Path, threads: int) -> Train:
     from heedful.training.loop import Counters, Step, fit
 
     task, recipe, model, batches = begun(size, text, threads)
-    loss_of = task.step_loss(model, False)
+    loss_of = task.loss_of(model, False)
     events = fit(model, loss_of, batches, recipe.train, torch.device("cpu"), None, {}, Counters(), records=task.records)
 
     def train(steps: int) -> float:

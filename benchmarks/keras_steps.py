@@ -57,7 +57,6 @@ def compared(net: str, eps_place: str, data: Path, steps: int, file: Path) -> di
     from heedful.models import build
     from heedful.runs.recipe import load_recipe
     from heedful.tasks import task_of
-    from heedful.training.carry import stateless
     from heedful.training.loop import Counters, Step, fit
 
     class InOrder(ImageBatches):
@@ -76,7 +75,7 @@ def compared(net: str, eps_place: str, data: Path, steps: int, file: Path) -> di
     images = torch.from_numpy(mnist(data, "train")[: steps * BATCH, None].copy())
     batches, loss_of = InOrder(EncodedImages(images), 0, BATCH), task.loss_of(model, False)
     cpu = torch.device("cpu")
-    events = fit(model, stateless(loss_of), batches, recipe.train, cpu, None, {}, Counters(), records=task.records)
+    events = fit(model, loss_of, batches, recipe.train, cpu, None, {}, Counters(), records=task.records)
     losses = [event.loss for event in events if isinstance(event, Step)]
     ends = [ours(theirs[f"after {number}"]) for number in range(len(weights))]
     starts = [ours(theirs[f"before {number}"]) for number in range(len(weights))]

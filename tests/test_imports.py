@@ -29,7 +29,7 @@ LAYERS: dict[str, set[str]] = {
     "data": {"config", *FILES_OF_OURS},
     "models": {"blocks", "config", "errors"},
     "decode": {"blocks.state", "blocks.kernels", "config"},
-    "training": {"decode", "data", "blocks.losses", "config", *FILES_OF_OURS},
+    "training": {"decode", "data", "blocks.losses", "blocks.state", "config", *FILES_OF_OURS},
     "hub": {"models", "blocks.layouts", "blocks.linear", "data", "training", "config", *FILES_OF_OURS},
     "plots": {*FILES_OF_OURS},
     "shapes": set(),

@@ -30,7 +30,6 @@ from heedful.models.bert.config import BertConfig
 from heedful.runs.recipe import load_recipe
 from heedful.tasks.pretraining.loss import pretraining_loss
 from heedful.tasks.reconstruction.predictor import Noise, reconstruction_loss
-from heedful.training.carry import stateless
 from heedful.training.configs import Budget, TrainConfig
 from heedful.training.loop import Counters, Epoch, Step, fit, in_steps
 from heedful.training.optim import AdamW, Constant, RMSprop, make_optimizer
@@ -312,7 +311,7 @@ def losses_of(config: Any, encoded: EncodedImages, noise: Noise, train: TrainCon
     batches: Any = ImageBatches(encoded, train.seed, train.batch_examples or 1)
     loss_of: Any = partial(reconstruction_loss, model, noise=noise)
     settings = in_steps(train, batches)
-    events = fit(model, stateless(loss_of), batches, settings, CPU, None, {}, Counters(), records=True)
+    events = fit(model, loss_of, batches, settings, CPU, None, {}, Counters(), records=True)
     return [event.loss for event in events if isinstance(event, Epoch)]
 
 
@@ -391,7 +390,7 @@ def test_the_denoising_net_learns_on_mnist_with_the_lectures_settings(mnist: Enc
     torch.manual_seed(0)
     model: Any = build(recipe.model)
     noise = Noise(recipe.task.noise, recipe.task.clip, 0)
-    loss_of = stateless(partial(reconstruction_loss, model, noise=noise))
+    loss_of = partial(reconstruction_loss, model, noise=noise)
     batches: Any = ImageBatches(mnist, 0, 128)
     steps = [event.loss for event in fit(model, loss_of, batches, train, CPU, None, {}, Counters(), records=True)
              if isinstance(event, Step)]  # fmt: skip
@@ -466,7 +465,7 @@ def test_bert_and_the_denoising_autoencoder_learn_by_the_same_loop_to_undo_what_
     ]
     train = TrainConfig(budget=Budget(steps=40), optimizer=AdamW(lr=3e-3), schedule=Constant(), evaluate_every=1000)
     for model, batches, loss_of in sides:
-        told = [event.loss for event in fit(model, stateless(loss_of), batches, train, CPU, None, {}, Counters())
+        told = [event.loss for event in fit(model, loss_of, batches, train, CPU, None, {}, Counters())
                 if isinstance(event, Step)]  # fmt: skip
         assert len(told) == 40
         assert np.mean(told[-5:]) < 0.95 * np.mean(told[:5])

@@ -23,7 +23,6 @@ from heedful.models.autoencoder.config import dense
 from heedful.models.autoencoder.model import Autoencoder
 from heedful.runs.recipe import load_recipe
 from heedful.tasks.reconstruction.predictor import Noise, reconstruction_loss
-from heedful.training.carry import stateless
 from heedful.training.loop import Counters, fit
 from tolerance import close
 
@@ -95,7 +94,7 @@ def trained(images: EncodedImages, *widths: int) -> Autoencoder:
     model: Any = Autoencoder(dense(784, *widths))
     loss_of: Any = partial(reconstruction_loss, model, noise=Noise(0.0, None))
     batches: Any = ImageBatches(images, 0, 128)
-    for _ in fit(model, stateless(loss_of), batches, settings, torch.device("cpu"), None, {}, Counters(), records=True):
+    for _ in fit(model, loss_of, batches, settings, torch.device("cpu"), None, {}, Counters(), records=True):
         pass
     return model.eval()
 

@@ -17,7 +17,6 @@ from heedful.data.tokenizers.tokenizer import TrainedTokenizer, WordPiece
 from heedful.models import build
 from heedful.models.transformer.config import TransformerConfig
 from heedful.tasks.translation.predictor import translation_loss
-from heedful.training.carry import stateless
 from heedful.training.checkpoint.folder import RunFolder, newest
 from heedful.training.checkpoint.saver import Saver
 from heedful.training.configs import Budget, TrainConfig
@@ -39,8 +38,8 @@ def run(folder: Path, counters: Counters, stop: Callable[[], bool] = lambda: Fal
     model: Any = build(MODEL)
     with RunFolder.create_or_open(folder, "a: 1\n") as place:
         yield from fit(
-            model, stateless(partial(translation_loss, model)), Batches(ENCODED, 0, 512),
-            TrainConfig(**{**usual, **changes}), torch.device("cpu"), Saver(place), {}, counters, stop=stop,
+            model, partial(translation_loss, model), Batches(ENCODED, 0, 512), TrainConfig(**{**usual, **changes}),
+            torch.device("cpu"), Saver(place), {}, counters, stop=stop,
         )  # fmt: skip
 
 

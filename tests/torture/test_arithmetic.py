@@ -192,7 +192,7 @@ class Scene:
         )
         counters = Counters()
         with RunFolder.create_or_open(self.folder, "a: 1\n", keep=2) as folder:
-            events = fit(self.model, stateless(self.loss_of), self.batches, config, CPU, Saver(folder), {}, counters)
+            events = fit(self.model, self.loss_of, self.batches, config, CPU, Saver(folder), {}, counters)
             for event in events:
                 if isinstance(event, Step) and event.step == self.step - 1:
                     break
@@ -262,7 +262,7 @@ def half(folder: Path, steps: int, bad: set[int]) -> Iterator[tuple[Event, list[
         return replace(loss, total=TooLarge.apply(loss.total)) if counters.step + 1 in bad else loss
 
     with RunFolder.create_or_open(folder, "a: 1\n", keep=2) as run:
-        for event in fit(model, stateless(loss_of), Batches(ENCODED, 0, 128), config, CPU, Saver(run), {}, counters):
+        for event in fit(model, loss_of, Batches(ENCODED, 0, 128), config, CPU, Saver(run), {}, counters):
             yield event, [value.numpy().tobytes() for value in model.state_dict().values()]
 
 

@@ -325,7 +325,7 @@ def train(team: Team, folder: Path, config: TrainConfig, until: int = 99, dropou
     def wish() -> bool:
         return team.rank == team.world - 1 and counters.step >= until - team.together
 
-    events = list(fit(model, stateless(learn), batches, config, CPU, saver, {}, counters, saved, wish, team))
+    events = list(fit(model, learn, batches, config, CPU, saver, {}, counters, saved, wish, team))
     if run:
         run.close()
     return [[event.step, event.loss] for event in events if isinstance(event, Step)]

@@ -25,7 +25,6 @@ from heedful.models import build
 from heedful.models.transformer.config import TransformerConfig
 from heedful.tasks.translation.predictor import translation_loss
 from heedful.training import loop
-from heedful.training.carry import stateless
 from heedful.training.checkpoint.folder import RunFolder, newest
 from heedful.training.checkpoint.saver import Saver
 from heedful.training.configs import Budget, TrainConfig
@@ -87,9 +86,7 @@ class Trial:
             self.counters = Counters(**checkpoint.state) if checkpoint else Counters()
             tensors = {stem: checkpoint.load(stem) for stem in ("model", "optimizer")} if checkpoint else None
             saver = Saver(folder, self.config.save_behind)
-            yield from fit(
-                self.model, stateless(loss_of), batches, self.config, CPU, saver, {}, self.counters, tensors, stop
-            )
+            yield from fit(self.model, loss_of, batches, self.config, CPU, saver, {}, self.counters, tensors, stop)
 
     def until(self, step: int) -> list[Event]:
         """The events of a run that is told to stop after a step."""

@@ -26,7 +26,6 @@ from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.transformer.config import TransformerConfig
 from heedful.tasks.translation.predictor import translation_loss
-from heedful.training.carry import stateless
 from heedful.training.checkpoint.folder import RunFolder, newest
 from heedful.training.checkpoint.saver import Saver
 from heedful.training.configs import Budget, TrainConfig
@@ -572,7 +571,7 @@ def test_the_loop_stops_in_that_very_step_and_saves_nothing_of_it(
 
     batches, counters = Batches(encoded, 0, 128, packed=layout == "packed"), Counters()
     with RunFolder.create_or_open(tmp_path / "run", "a: 1\n", keep=config.keep) as folder:
-        events = fit(model, stateless(loss_of), batches, config, CPU, Saver(folder), {}, counters)
+        events = fit(model, loss_of, batches, config, CPU, Saver(folder), {}, counters)
         told = list(itertools.islice(events, 4))  # steps 1 and 2, a save, step 3
         assert isinstance(told[-1], Step) and told[-1].step == 3
         before = {name: weight.clone() for name, weight in model.state_dict().items()}

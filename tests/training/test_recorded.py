@@ -185,7 +185,7 @@ class Trial:
             tensors = {stem: checkpoint.load(stem) for stem in ("model", "optimizer")} if checkpoint else None
             saver = Saver(folder, self.config.save_behind)
             yield from fit(
-                self.model, stateless(loss_of), batches, self.config, CPU, saver, {}, self.counters, tensors, stop,
+                self.model, loss_of, batches, self.config, CPU, saver, {}, self.counters, tensors, stop,
                 records=self.records,
             )  # fmt: skip
 

@@ -231,7 +231,7 @@ def _train(
     )  # fmt: skip
 
     even = device.type == "cuda" and not team.together  # where steps of few shapes are kept as graphs
-    batches, loss_of = task.batches(encoded, packed, even), task.step_loss(model, packed)
+    batches, loss_of = task.batches(encoded, packed, even), task.loss_of(model, packed)
     carry = task.first_carry(model, batches, device)
     if checkpoint:
         require_carry(checkpoint, carry is not None)

@@ -20,10 +20,8 @@ from heedful.training.metrics import Score
 if TYPE_CHECKING:
     import torch
 
-    from heedful.blocks.losses import Loss
 
 Progress = Callable[[int], None]
-StepLoss = Callable[[Any, Any], "tuple[Loss, Any]"]  # loss(batch, carry) -> (Loss, carry): see `training/carry.py`
 TINY = 1_000_000  # parameters under which a second thread costs more than it brings
 
 
@@ -155,16 +153,11 @@ class Task(Protocol):
         `even` asks for batches of few shapes, where there is a choice.
         """
 
-    def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
-        """The loss of a batch, compiled if the recipe asks for it."""
-
-    def step_loss(self, model: Any, packed: bool) -> StepLoss:
-        """The loss of a batch after a carry, and the carry after both, if its model takes something along."""
-        loss_of = self.loss_of(model, packed)
-        return lambda batch, carry: (loss_of(batch), carry)
+    def loss_of(self, model: Any, packed: bool) -> Callable[..., Any]:
+        """The loss of a batch, compiled if the recipe asks for it; with `first_carry`, of a batch and a carry."""
 
     def first_carry(self, model: Any, batches: Any, device: torch.device) -> Any:
-        """What the first batch finds, zeros for each of its lanes, say; None where nothing is taken along."""
+        """What the model takes along into the first batch, zeros for each of its lanes, say; None: nothing, ever."""
         return None
 
     @property

@@ -23,7 +23,7 @@ from heedful.blocks.losses import Loss
 from heedful.data.pairs.batches import Batch, Batches
 from heedful.data.workers import Place, Sequenced, feed
 from heedful.errors import UserError
-from heedful.training.carry import checked, lane_count, own_lanes, restored, saved_form
+from heedful.training.carry import checked, lane_count, own_lanes, restored, saved_form, stateless
 from heedful.training.checkpoint.saver import Saver
 from heedful.training.checkpoint.tensors import EXIT_NOT_FINITE
 from heedful.training.checkpoint.weights import weights_of, whole_of
@@ -132,7 +132,7 @@ class Counters:
 
 def fit(
     model: nn.Module,
-    loss_of: LossOf,
+    loss_of: Callable[[Any], Loss] | LossOf,
     batches: Batches,
     config: TrainConfig,
     device: torch.device,
@@ -149,14 +149,15 @@ def fit(
 
     `saved` holds the tensors of a checkpoint, under `model`, `optimizer` and, if there is one, `carry`, and is emptied.
     Of a team, every process calls this, and the leader alone has a saver. `records` says that steps on a CPU are worth
-    being recorded. `carry` is what the first batch finds, the lanes of all processes in it; where there is one, steps
-    are neither recorded nor captured.
+    being recorded. Where `carry` is given, the loss is `loss(batch, carry) -> (Loss, carry)`: see `training/carry.py`.
+    It is what the first batch finds, with the lanes of all processes. Such steps are neither recorded nor captured.
     """
     team = team or Team()
     half = half_precision(config, device)
     if saved:
         model.load_state_dict(saved.pop("model"))
-    spread = team.spread(model, loss_of, config.parallel)
+    learn: Any = loss_of
+    spread = team.spread(model, stateless(learn) if carry is None else learn, config.parallel)
     optimizer = make_optimizer(config.optimizer, model, device)
     if saved:
         load_optimizer(optimizer, model, saved.pop("optimizer"))

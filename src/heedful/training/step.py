@@ -55,7 +55,8 @@ class PlainStep:
             loss, carry = self.loss(batch, self.carry)
             (loss.total * (self.spread.share * self.scale) / tokens).backward()
         self.carry = detached(carry)
-        return checked(replace(loss, total=loss.total.detach()), self.carry)
+        loss = checked(loss, self.carry)
+        return replace(loss, total=loss.total.detach())
 
     def loss(self, batch: Batch, carry: Carry) -> tuple[Loss, Carry]:
         """A micro-batch's loss, and what it leaves for the next."""

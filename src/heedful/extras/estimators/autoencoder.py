@@ -39,7 +39,6 @@ from heedful.models.autoencoder.network import ACTIVATIONS, Network
 from heedful.tasks.reconstruction.predictor import AT_ONCE, Noise, reconstruction_loss
 from heedful.tasks.reconstruction.recipe import ReconstructionTaskConfig
 from heedful.tasks.reconstruction.task import WORTH_A_THREAD, ReconstructionTask
-from heedful.training.carry import stateless
 from heedful.training.configs import Budget, TrainConfig
 from heedful.training.loop import Counters, Epoch, fit, in_steps
 from heedful.training.optim import AdamW, Constant, RMSprop
@@ -131,8 +130,8 @@ class Autoencoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             torch.default_generator.manual_seed(settings.seed)
             model: Any = build(config).to(place)
             for event in fit(
-                model, stateless(partial(reconstruction_loss, model, noise=noise)), batches,
-                in_steps(settings, batches), place, saver=None, about={}, counters=Counters(), records=records,
+                model, partial(reconstruction_loss, model, noise=noise), batches, in_steps(settings, batches), place,
+                saver=None, about={}, counters=Counters(), records=records,
             ):  # fmt: skip
                 if isinstance(event, Epoch):
                     losses.append(event.loss)

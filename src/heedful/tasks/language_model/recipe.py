@@ -43,8 +43,8 @@ class LanguageModelTaskConfig(Config):
     carry: bool = Field(
         False,
         exclude_if=lambda carry: not carry,  # recipes and runs without it stay as they are
-        description="an rnn_lm takes its state along from step to step: each row of a batch reads its own stretch of "
-        "the text in order, and gradients stay within a step (truncated back-propagation through time)",
+        description="a recurrent model takes its state along from step to step: each row of a batch reads its own "
+        "stretch of the text in order, and gradients stay within a step (truncated back-propagation through time)",
     )
 
 
@@ -109,8 +109,9 @@ class LanguageModelRecipe(Recipe):
 
     @model_validator(mode="after")
     def _state_is_carried(self) -> Self:
-        if self.task.carry and self.model.kind != "rnn_lm":
-            raise FieldError("only an rnn_lm has a state to take along; leave this out", "task", "carry")
+        if self.task.carry and (self.model.role != "causal" or self.model.limited):
+            told = f"{with_article(self.model.kind)} has no state to take along; leave this out"
+            raise FieldError(told, "task", "carry")
         if self.task.carry and self.train.compile:
             raise FieldError("steps that take a state along are not compiled; leave this out", "train", "compile")
         return self

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from heedful.blocks.losses import Loss
 from heedful.data.formats.sources import Split
 from heedful.data.text.files import Text, gathered
 from heedful.data.text.lanes import Lanes
@@ -26,7 +25,7 @@ from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.decode.settings import TextSettings, WritingConfig
 from heedful.errors import UserError
 from heedful.hub.loading import Pretrained, no_tokenizer, pretrained
-from heedful.tasks.base import Evaluated, Example, Names, Progress, StepLoss, Task
+from heedful.tasks.base import Evaluated, Example, Names, Progress, Task
 from heedful.tasks.compiled import compiled
 from heedful.tasks.language_model.perplexity import (
     LossOf,
@@ -167,14 +166,12 @@ class LanguageModelTask(Task):
         kind = Lanes if self.recipe.task.carry else TextBatches
         return kind(encoded, self.recipe.train.seed, self.recipe.train.batch_tokens)
 
-    def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
-        """The cross-entropy of the tokens of each window."""
+    def loss_of(self, model: Any, packed: bool) -> Callable[..., Any]:
+        """The cross-entropy of the tokens of each window, which stands alone or goes on from a state."""
+        if self.recipe.task.carry:
+            return partial(onward_loss, model)
         learner: Any = compiled(model, dynamic=False) if self.recipe.train.compile else model
         return partial(self.task_loss, learner)
-
-    def step_loss(self, model: Any, packed: bool) -> StepLoss:
-        """The same, of windows each alone or of those that go on."""
-        return partial(onward_loss, model) if self.recipe.task.carry else super().step_loss(model, packed)
 
     def first_carry(self, model: Any, batches: Any, device: torch.device) -> Any:
         """What the model knows before the first token of each lane."""
