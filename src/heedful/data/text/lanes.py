@@ -31,12 +31,6 @@ class LaneBatch(TextBatch):
 
     fresh: Tensor = field(default_factory=lambda: torch.empty(0))  # (B,) bool, the lane or a document begins here
 
-    def to(self, device: torch.device | str, non_blocking: bool = True) -> LaneBatch:
-        """The same batch on a device."""
-        there = TextBatch.to(self, device, non_blocking)
-        fresh = self.fresh.to(device, non_blocking=non_blocking)
-        return LaneBatch(there.ids, there.lengths, there.indices, there.documents, fresh)
-
 
 class Lanes:
     """The endless sequence of training batches; which one comes at a position depends on the seed and the lanes alone.
