@@ -98,7 +98,7 @@ def base(folder: Path) -> Path:
                     weight.mul_(4)
     settings = {"task": "pretraining", "model": config.model_dump(mode="json")}
     tokenizer = WordPieces.of(pieces, True, "benchmark")
-    write_model(folder, json.dumps(settings), model.state_dict(), tokenizer.json, {})
+    write_model(folder, json.dumps(settings), model.state_dict(), {"tokenizer.json": tokenizer.json}, {})
     return folder
 
 

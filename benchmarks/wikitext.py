@@ -41,6 +41,7 @@ def learn_as_peer(run: Path, settings: list[str]) -> dict[str, Any]:
     from heedful.hub.rules import read, write
     from heedful.models import build
     from heedful.models.gpt.weights import canonical, table
+    from heedful.runs.artifacts import load_artifacts
     from heedful.runs.recipe import load_recipe
     from heedful.tasks import task_of
 
@@ -48,7 +49,7 @@ def learn_as_peer(run: Path, settings: list[str]) -> dict[str, Any]:
     task: Any = task_of(recipe)
     while not (run / "tokenizer.json").is_file():
         time.sleep(0.5)
-    tokenizer = task.load(run / "tokenizer.json")
+    tokenizer = load_artifacts(task, run)
     batches = task.batches(task.encode(task.read("train"), tokenizer), packed=False, even=False)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(recipe.train.seed)

@@ -109,12 +109,12 @@ FIRST_TOKEN = ("classification", "regression", "multiple_choice")
 @pytest.mark.claim("F21")
 @pytest.mark.parametrize("name", TASKS)
 def test_each_of_the_twelve_tasks_is_read_from_its_file_and_learned(name: str, tmp_path: Path) -> None:
-    task, (shipped, changes, text) = TASKS[name], FILES[name]
+    row, (shipped, changes, text) = TASKS[name], FILES[name]
     (tmp_path / "file").write_text(text)
     recipe: Any = load_recipe(shipped, [*SMALL, f"data.root={tmp_path}", *changes])
-    assert recipe.task.kind == task.kind
+    assert recipe.task.kind == row.kind
     if "metric" in type(recipe.task).model_fields:
-        assert recipe.task.metric == task.metric
+        assert recipe.task.metric == row.metric
     recipe = recipe.filled()
     task: Any = task_of(recipe)
     read = task.read("train")
@@ -124,7 +124,7 @@ def test_each_of_the_twelve_tasks_is_read_from_its_file_and_learned(name: str, t
     config = task.fitted(recipe.model, vocabulary, "model")
     model: Any = build(config).eval()  # without dropout
     loss_of, batch = task.loss_of(model, False), task.batches(encoded, False, False).at(0)
-    assert task.reads == ("pair" if bool(batch.segments.any()) else "text")
+    assert row.reads == ("pair" if bool(batch.segments.any()) else "text")
     optimizer, losses = torch.optim.Adam(model.parameters(), 3e-3), []
     for _ in range(50):
         loss = loss_of(batch)
@@ -135,7 +135,7 @@ def test_each_of_the_twelve_tasks_is_read_from_its_file_and_learned(name: str, t
     assert losses[-1] < 0.2 * losses[0]
     predictor = task.predictor(model, config, vocabulary, task.decode, torch.device("cpu"))
     result = task.evaluate(predictor, read, encoded, task.loss(predictor, encoded), 1, "valid")
-    assert next(score.value for score in result.scores if task.metric in score.name) == pytest.approx(100)
+    assert next(score.value for score in result.scores if row.metric in score.name) == pytest.approx(100)
 
 
 @pytest.mark.claim("F13")

@@ -32,7 +32,7 @@ def folder(path: Path, **settings: object) -> Path:
     config = config.model_copy(update=settings)
     torch.manual_seed(0)
     written = {"task": "pretraining", "model": config.model_dump(), "sentences": {"pooling": "mean", "normalize": True}}
-    write_model(path, json.dumps(written), build(config).state_dict(), tokenizer.json, {})
+    write_model(path, json.dumps(written), build(config).state_dict(), {"tokenizer.json": tokenizer.json}, {})
     return path
 
 

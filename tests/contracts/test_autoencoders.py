@@ -70,8 +70,8 @@ def test_what_an_image_gives_does_not_depend_on_its_batch(config: AutoencoderCon
 
 def test_saved_it_is_loaded_as_it_was(config: AutoencoderConfig, tmp_path: Path) -> None:
     model, other = made(config), made(config, 1)
-    write_model(tmp_path / "model", "{}", model.state_dict(), "{}", {}, "images.json")
-    other.load_state_dict(read_model(tmp_path / "model", lambda text: "images.json").tensors)
+    write_model(tmp_path / "model", "{}", model.state_dict(), {"images.json": "{}"}, {})
+    other.load_state_dict(read_model(tmp_path / "model", lambda text: ["images.json"]).tensors)
     x = torch.rand(3, *config.input)
     assert torch.equal(model(x), other(x))
 

@@ -262,7 +262,7 @@ def test_watched_is_fast(case: Case) -> None:
 @every_model
 def test_saved_is_loaded(case: Case, tmp_path: Path) -> None:
     model, batch = prepared(case), given(rows(5, 3))
-    write_model(tmp_path / "model", case.config.model_dump_json(), model.state_dict(), None, {})
+    write_model(tmp_path / "model", case.config.model_dump_json(), model.state_dict(), {}, {})
     found = read_model(tmp_path / "model")
     again = build(type(case.config).model_validate_json(found.config_json)).eval()
     again.load_state_dict(found.tensors)

@@ -446,7 +446,7 @@ def test_watched_is_fast(case: Case) -> None:
 @every_variant
 def test_saved_is_loaded(case: Case, tmp_path: Path) -> None:
     model, source, target = prepared(case), sentences(5, 3), torch.randint(0, VOCAB, (2, 4))
-    write_model(tmp_path / "model", case.config.model_dump_json(), model.state_dict(), None, {})
+    write_model(tmp_path / "model", case.config.model_dump_json(), model.state_dict(), {}, {})
     files = read_model(tmp_path / "model")
     again = replace(case, config=type(case.config).model_validate_json(files.config_json)).build().eval()
     again.load_state_dict(files.tensors)

@@ -15,7 +15,8 @@ from heedful.hub.model_folder import read_model, write_model
 
 
 def write(folder: Path, value: float = 1.0, tokenizer: str | None = '{"pieces": "ü"}') -> None:
-    write_model(folder, '{"kind": "transformer"}', {"weight": torch.full((2, 3), value)}, tokenizer, {"step": 5})
+    artifacts = {} if tokenizer is None else {"tokenizer.json": tokenizer}
+    write_model(folder, '{"kind": "transformer"}', {"weight": torch.full((2, 3), value)}, artifacts, {"step": 5})
 
 
 @pytest.mark.parametrize("tokenizer", ['{"pieces": "ü"}', None])
@@ -24,7 +25,7 @@ def test_what_is_written_is_read(tmp_path: Path, tokenizer: str | None) -> None:
     write(tmp_path / "model", 2.0, tokenizer)
     read = read_model(tmp_path / "model")
     assert read.config_json == '{"kind": "transformer"}'
-    assert read.tokenizer_json == tokenizer
+    assert read.artifacts.get("tokenizer.json") == tokenizer
     assert torch.equal(read.tensors["weight"], torch.full((2, 3), 2.0))
     assert os.listdir(tmp_path) == ["model"]
 
@@ -33,7 +34,7 @@ def test_a_folder_without_a_manifest_is_read_too(tmp_path: Path) -> None:
     write(tmp_path / "model")
     (tmp_path / "model" / "manifest.json").unlink()
     (tmp_path / "model" / "README.md").touch()
-    assert read_model(tmp_path / "model").tokenizer_json == '{"pieces": "ü"}'
+    assert read_model(tmp_path / "model").artifacts["tokenizer.json"] == '{"pieces": "ü"}'
 
 
 def test_any_flipped_bit_is_found_and_the_file_named(tmp_path: Path) -> None:

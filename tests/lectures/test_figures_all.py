@@ -51,7 +51,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[str]]
     config = BertConfig(vocab=tokenizer.vocab, width=8, heads=2, layers=2, hidden=12, context=16)
     torch.manual_seed(0)
     settings = {"task": "pretraining", "model": config.model_dump()}
-    write_model(folder, json.dumps(settings), build(config).state_dict(), tokenizer.json, {})
+    write_model(folder, json.dumps(settings), build(config).state_dict(), {"tokenizer.json": tokenizer.json}, {})
     places = {"model": folder, "run": runs / "run", "flat": runs / "flat"}
     return lambda name: [re.sub(r"\{(model|run|flat)\}", lambda m: str(places[m[1]]), text) for text in TINY[name][0]]
 

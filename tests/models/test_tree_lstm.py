@@ -221,7 +221,7 @@ def test_gates_that_forget_everything_leave_the_node_its_own_candidate(form: str
 @FORMS
 def test_saved_is_loaded(form: str, tmp_path: Path) -> None:
     model, batch = prepared(form), batch_of(TREES)
-    write_model(tmp_path / "model", model.config.model_dump_json(), model.state_dict(), None, {})
+    write_model(tmp_path / "model", model.config.model_dump_json(), model.state_dict(), {}, {})
     files = read_model(tmp_path / "model")
     again = build(TreeLSTMConfig.model_validate_json(files.config_json)).eval()
     again.load_state_dict(files.tensors)

@@ -54,7 +54,7 @@ def write_encoder(folder: Path, **changes: Any) -> Path:
     config = ENCODER.model_copy(update={"vocab": tokenizer.vocab, **changes})
     torch.manual_seed(7)
     settings = json.dumps({"task": "pretraining", "model": config.model_dump()})
-    write_model(folder, settings, build(config).state_dict(), tokenizer.json, {})
+    write_model(folder, settings, build(config).state_dict(), {"tokenizer.json": tokenizer.json}, {})
     return folder
 
 

@@ -197,7 +197,7 @@ def test_a_model_that_learned_nothing_is_told_that_it_may_have_died() -> None:
     dead, good = (task.evaluate(None, images, encoded, loss, 1, "test") for loss in (spread * 1.2, spread * 0.5))
     assert "no better than the mean image: try another learning rate or train.seed" in task.remarks(dead)[0]
     assert task.remarks(good) == []
-    assert task.merit(good) > task.merit(dead)
+    assert good.merit(task.metric) > dead.merit(task.metric)
     assert good.scores[0].value == pytest.approx(50, rel=1e-4)
     assert task.in_words(0.01449) == "mean squared difference 0.0145"
     assert task.next(Path("a run"), None)[0] == "heedful reconstruct 'a run' -o grid.png"

@@ -113,4 +113,4 @@ def write_own(target: Path, found: Pretrained, source: Path) -> None:
     if task == "pretraining" and found.sentences != SentenceConfig():
         settings["sentences"] = found.sentences.model_dump(mode="json")
     about = {"from": str(source), "ledger": [line.source for line in found.ledger]}
-    write_model(target, json.dumps(settings, indent=2) + "\n", tensors, found.tokenizer.json, about)
+    write_model(target, json.dumps(settings, indent=2) + "\n", tensors, {"tokenizer.json": found.tokenizer.json}, about)

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from heedful.errors import drop_output, printable, short
 from heedful.runs.train import Finished, Happening, Noted, Stage, Started
-from heedful.tasks.base import Evaluated, Names, Task
+from heedful.tasks.base import AnyTask, Evaluated, Names
 from heedful.training.loop import Epoch, Step
 
 PAUSE = 5.0  # seconds between two lines about steps in a log
@@ -204,7 +204,7 @@ def scores(event: Evaluated) -> str:
     return "  ".join(f"{score.name} {score.value:.2f}" for score in event.scores)
 
 
-def scoreboard(event: Evaluated, task: Task, samples: int = 3) -> list[str]:
+def scoreboard(event: Evaluated, task: AnyTask, samples: int = 3) -> list[str]:
     """The scores of an evaluation with their signatures, and some samples."""
     lines = [f"{event.split}: {task.in_words(event.loss)}"]
     widest = max(len(score.name) for score in event.scores)

@@ -17,7 +17,7 @@ from heedful.runs.evaluate import results
 from heedful.runs.load import read_recipe
 from heedful.tasks import task_of
 from heedful.tasks.answering.predictor import Responder
-from heedful.tasks.base import Example, Task
+from heedful.tasks.base import AnyTask, Example
 from heedful.tasks.classification.predictor import Labeller
 from heedful.tasks.tagging.predictor import Marker
 
@@ -82,7 +82,7 @@ class Shown(NamedTuple):
     named: str | None  # None: they are not of the model's own data
 
 
-def described(folder: Path) -> Task | None:
+def described(folder: Path) -> AnyTask | None:
     """The task of a run, if its recipe can be read."""
     try:
         return task_of(read_recipe(folder))
@@ -90,12 +90,12 @@ def described(folder: Path) -> Task | None:
         return None
 
 
-def recorded(task: Task, folder: Path) -> list[Example]:
+def recorded(task: AnyTask, folder: Path) -> list[Example]:
     """Examples that a run's last evaluation tells of, which costs nothing."""
     return [found for sample in samples(folder) if (found := task.example(sample)) is not None and found.text.strip()]
 
 
-def read(task: Task) -> list[Example]:
+def read(task: AnyTask) -> list[Example]:
     """Examples of a run's data that were not trained on; none where its files are not here any more."""
     for split in HELD_OUT:
         try:

@@ -218,7 +218,8 @@ class OwnFiles(NamedTuple):
     def require(self, tokenizer: WordPieces | LanguageTokenizer) -> None:
         """Refuse a tokenizer that a checkpoint was not trained with."""
         if self.chosen is not None:
-            self.chosen.require_vocabulary(tokenizer.sha256, self.folder / "tokenizer.json")
+            where = str(self.folder / "tokenizer.json")
+            self.chosen.require_artifacts({"tokenizer": tokenizer.sha256}, {"tokenizer": where})
 
 
 def own_files(folder: Path) -> OwnFiles:
@@ -229,7 +230,7 @@ def own_files(folder: Path) -> OwnFiles:
             require_own_model(portable, folder, load_yaml(folder / "recipe.yaml")[0])
         settings: Any = read_settings(portable, "config.json")
         found = read_model(portable)
-        given, file, text = found.tensors, portable / "model.safetensors", found.tokenizer_json
+        given, file, text = found.tensors, portable / "model.safetensors", found.artifacts.get("tokenizer.json")
     else:
         run, which = picked(folder)
         settings, _ = load_yaml(run / "recipe.yaml")

@@ -1,8 +1,8 @@
-"""The portable model folder: config.json, model.safetensors, the vocabulary's file, and the manifest that seals it."""
+"""The portable model folder: config.json, model.safetensors, the artifacts, and the manifest that seals it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,15 +19,13 @@ def write_model(
     folder: Path,
     config_json: str,
     tensors: Mapping[str, Tensor],
-    tokenizer_json: str | None,
+    artifacts: Mapping[str, str],
     about: Mapping[str, Any],
-    file: str = "tokenizer.json",
 ) -> None:
-    """Write the portable model folder, which replaces a former one whole."""
+    """Write the portable model folder, which replaces a former one whole; `artifacts` are texts by file."""
     require_finite(tensors, "model", "go back to an earlier checkpoint")
     contents: dict[str, Pieces] = {"config.json": [config_json.encode()], "model.safetensors": pack(tensors)}
-    if tokenizer_json is not None:
-        contents[file] = [tokenizer_json.encode()]
+    contents |= {name: [text.encode()] for name, text in artifacts.items()}
     needed = sum(len(piece) for pieces in contents.values() for piece in pieces)
     with files.disk_errors(folder.parent, "write the model", needed):
         commit(folder, contents, None, about)
@@ -38,13 +36,15 @@ class ModelFiles(NamedTuple):
 
     config_json: str
     tensors: dict[str, Tensor]
-    tokenizer_json: str | None
+    artifacts: dict[str, str]  # the texts of those files that are there
 
 
-def read_model(folder: Path, file: Callable[[str], str] = lambda config: "tokenizer.json") -> ModelFiles:
+def read_model(
+    folder: Path, artifacts: Callable[[str], Iterable[str]] = lambda config: ["tokenizer.json"]
+) -> ModelFiles:
     """Read a portable model folder; where it has a manifest, every byte is checked against it.
 
-    `file` says by the text of config.json what the vocabulary's file is called.
+    `artifacts` says by the text of config.json what the other files are called.
     """
     try:
         manifest = read_manifest(folder) if exists(folder / "manifest.json") else None
@@ -55,9 +55,8 @@ def read_model(folder: Path, file: Callable[[str], str] = lambda config: "tokeni
         require_sound(folder / "model.safetensors")
         tensors = unpack(read("model.safetensors"), folder / "model.safetensors")
         config = _text(folder / "config.json", read("config.json"))
-        name = file(config)
-        has_tokenizer = name in manifest.files if manifest else exists(folder / name)
-        tokenizer = _text(folder / name, read(name)) if has_tokenizer else None
+        there = manifest.files if manifest else {name for name in artifacts(config) if exists(folder / name)}
+        texts = {name: _text(folder / name, read(name)) for name in artifacts(config) if name in there}
     except DamageError as damage:
         raise UserError(
             "this model cannot be read",
@@ -67,7 +66,7 @@ def read_model(folder: Path, file: Callable[[str], str] = lambda config: "tokeni
             todo="copy the whole folder again, or train the model again",
         ) from damage
     require_finite(tensors, str(folder / "model.safetensors"), "copy or train the model again")
-    return ModelFiles(config, tensors, tokenizer)
+    return ModelFiles(config, tensors, texts)
 
 
 def _text(path: Path, data: bytes) -> str:

@@ -22,9 +22,10 @@ from heedful.hub.model_folder import read_model, write_model
 from heedful.hub.sentences import SentenceConfig
 from heedful.models import build, config_class
 from heedful.models.heads.config import HeadConfig
+from heedful.runs.artifacts import artifact_texts, hashes, load_artifacts, open_artifacts, places
 from heedful.runs.recipe import recipe_in
 from heedful.tasks import TASKS, task_class, task_of
-from heedful.tasks.base import TINY, Task, Vocabulary
+from heedful.tasks.base import TINY, AnyTask
 from heedful.tasks.recipe_parts import Recipe
 from heedful.training.checkpoint.choice import at, picked
 from heedful.training.checkpoint.chosen import chosen
@@ -51,10 +52,10 @@ def load(path: str | Path, device: str | None = None, checkpoint: str | int | No
 class Opened(NamedTuple):
     """What a run or a model folder of ours holds, each part checked."""
 
-    task: type[Task]
+    task: type[AnyTask]
     config: Any
     decode: Any
-    vocabulary: Vocabulary
+    vocabulary: Any
     tensors: dict[str, Tensor]
     file: Path
     recipe: Mapping[str, Any]  # what it was trained with, as far as that is known
@@ -77,16 +78,16 @@ def opened(path: Path) -> Opened | Path:
         return Opened(task, config, decode, vocabulary, tensors, portable / "model.safetensors", recipe)
     described = task_of(read_recipe(folder))
     if not is_saved(folder):
-        begun = exists(folder / described.file)
+        begun = any(exists(folder / name) for name in described.artifacts)
         raise UserError(
             "this run has no checkpoint yet" if begun else "this run has not begun",
             where=str(folder),
             todo="train on with the same command, then try again",
         )
-    task, vocabulary, recipe = type(described), described.load(folder / described.file), described.recipe
+    task, vocabulary, recipe = type(described), load_artifacts(described, folder), described.recipe
     settings = recipe.model_dump(mode="json")
     found = chosen(folder, which, settings, recipe.train)
-    found.require_vocabulary(vocabulary.sha256, folder / described.file)
+    found.require_artifacts(hashes(described, vocabulary), places(described, folder))
     config = task.fitted(recipe.model, vocabulary, f"{folder / 'recipe.yaml'}: model")
     return Opened(task, config, described.decode, vocabulary, found.tensors, found.file, settings, found.notes)
 
@@ -116,15 +117,15 @@ def _foreign(folder: Path, place: torch.device) -> Any:
     return task.predictor(_built(config, tensors, folder), config, found.tokenizer, decode, place, notes)
 
 
-def _portable(folder: Path) -> tuple[type[Task], Any, Any, Vocabulary, dict[str, Tensor]]:
+def _portable(folder: Path) -> tuple[type[AnyTask], Any, Any, Any, dict[str, Tensor]]:
     """What a model folder holds, each part checked: its task, model, decoding, vocabulary and weights."""
     where = folder / "config.json"
 
-    def task_in(text: str) -> tuple[str, type[Task]]:
+    def task_in(text: str) -> tuple[str, type[AnyTask]]:
         kind = _known(_json(text, where), "task", TASKS, where)
         return kind, task_class(kind)
 
-    found = read_model(folder, lambda text: task_in(text)[1].file)
+    found = read_model(folder, lambda text: task_in(text)[1].artifacts)
     settings, (kind, task) = _json(found.config_json, where), task_in(found.config_json)
     model = _group(settings, "model", where)
     cls: Any = config_class(_known(model, "kind", TASKS[kind].models, where))
@@ -137,16 +138,16 @@ def _portable(folder: Path) -> tuple[type[Task], Any, Any, Vocabulary, dict[str,
     decode: Any = parse(task.decoding, _group(settings, "decode", where), file=where) if task.decoding else None
     if settings.get("sentences") is not None:
         decode = parse(SentenceConfig, _group(settings, "sentences", where), file=where)
-    if found.tokenizer_json is None:
-        raise UserError("this file is missing", where=str(folder / task.file), todo="copy the whole folder")
-    vocabulary = task.open(found.tokenizer_json, str(folder / task.file))
+    if missing := [name for name in task.artifacts if name not in found.artifacts]:
+        raise UserError("this file is missing", where=str(folder / missing[0]), todo="copy the whole folder")
+    vocabulary = open_artifacts(task, found.artifacts, folder)
     try:
         fits = task.fitted(config, vocabulary, "") == config
     except UserError:
         fits = False
     if not fits:
         raise UserError(
-            f"the model and its {task.file} do not belong together",
+            f"the model and its {' and '.join(task.artifacts)} do not belong together",
             where=f"{where}: model",
             todo="copy the whole folder again",
         )
@@ -226,10 +227,12 @@ def cores(processes: int = 1) -> int:
 
 
 def write_portable(
-    folder: Path, task: Task, config: Config, model: nn.Module, vocabulary: Vocabulary, made: Mapping[str, Any]
+    folder: Path, task: AnyTask, config: Config, model: nn.Module, vocabulary: Any, made: Mapping[str, Any]
 ) -> None:
-    """The folder that `load` reads: config.json, model.safetensors, and the vocabulary's file; `made` says by whom."""
+    """The folder that `load` reads: config.json, model.safetensors, and the artifacts; `made` says by whom."""
     settings = {"task": task.recipe.task.kind, "model": config.model_dump()}
-    settings |= {"decode": task.decode.model_dump()} if task.decoding else {}
+    settings |= {"decode": task.decode.model_dump()} if task.decode else {}
     about = {"recipe": task.recipe.model_dump(mode="json"), **made}
-    write_model(folder, json.dumps(settings, indent=2) + "\n", model.state_dict(), vocabulary.json, about, task.file)
+    write_model(
+        folder, json.dumps(settings, indent=2) + "\n", model.state_dict(), artifact_texts(task, vocabulary), about
+    )

@@ -17,7 +17,7 @@ from heedful.files.reading import is_file, read_file
 from heedful.files.writing import disk_errors, write_text_atomic
 from heedful.runs.evaluate import read_back
 from heedful.runs.events import read_events
-from heedful.tasks.base import Evaluated, Task
+from heedful.tasks.base import AnyTask, Evaluated
 from heedful.tasks.recipe_parts import with_article
 from heedful.tasks.reconstruction.predictor import Painter
 
@@ -58,7 +58,7 @@ def last_valid(folder: Path) -> Evaluated | None:
 
 
 def write_report(
-    folder: Path, task: Task, config: Any, predictor: Any, result: Evaluated | None, examples: int, used: str = ""
+    folder: Path, task: AnyTask, config: Any, predictor: Any, result: Evaluated | None, examples: int, used: str = ""
 ) -> Path:
     """Draw the run's pictures, if its task has any, and write the page; the same run gives the same page again."""
     with disk_errors(folder, "write the report"):
@@ -71,7 +71,7 @@ def write_report(
 
 def page(
     folder: Path,
-    task: Task,
+    task: AnyTask,
     config: Any,
     predictor: Any,
     result: Evaluated | None,
@@ -103,7 +103,7 @@ def page(
     return f'<!doctype html>\n<html lang="en">\n{head}\n<style>{STYLE}</style>\n<main>\n{body}</main>\n</html>\n'
 
 
-def _painted(folder: Path, task: Task, predictor: Any) -> Iterator[str]:
+def _painted(folder: Path, task: AnyTask, predictor: Any) -> Iterator[str]:
     """The pictures of an autoencoder."""
     if not isinstance(predictor, Painter):
         return
@@ -117,7 +117,7 @@ def _painted(folder: Path, task: Task, predictor: Any) -> Iterator[str]:
 
 
 # ------------------------------------------------------------------ parts of the page
-def _scores(task: Task, result: Evaluated | None) -> str:
+def _scores(task: AnyTask, result: Evaluated | None) -> str:
     """What the model reached, with the signatures that make scores comparable."""
     if result is None:
         return ""
@@ -130,7 +130,7 @@ def _scores(task: Task, result: Evaluated | None) -> str:
     )
 
 
-def _samples(task: Task, result: Evaluated | None) -> str:
+def _samples(task: AnyTask, result: Evaluated | None) -> str:
     """What was given, what was right, and what the model made of it."""
     samples = result.samples[:MOST] if result is not None else ()
     return _section("Samples", _table(task.words.sample, samples)) if samples else ""
@@ -149,16 +149,16 @@ def _model(config: Any, size: int) -> str:
     return _table(heads, [*rows, ("all", "", f"{size:,}")], frozenset({2})) + told
 
 
-def _data(task: Task, examples: int, vocab: int) -> str:
+def _data(task: AnyTask, examples: int, vocab: int) -> str:
     counts = [(f"{task.words.examples} in training", f"{examples:,}"), (task.words.tokens, f"{vocab:,}")]
     return _table((), [*counts, *_rows(task.recipe.data.model_dump(mode="json"))])
 
 
-def _commands(task: Task, folder: Path, result: Evaluated | None) -> str:
+def _commands(task: AnyTask, folder: Path, result: Evaluated | None) -> str:
     return f"<pre>{_text(chr(10).join(task.next(folder, result)))}</pre>\n"
 
 
-def _recipe(task: Task) -> str:
+def _recipe(task: AnyTask) -> str:
     return _folded("Recipe", f"<pre>{_text(render(task.recipe))}</pre>\n")
 
 

@@ -16,20 +16,29 @@ from torch import nn
 
 from heedful.config import render
 from heedful.errors import UserError
-from heedful.files.reading import exists
 from heedful.files.writing import append_jsonl, disk_errors, write_text_atomic
 from heedful.models import build
+from heedful.runs.artifacts import (
+    are_kept,
+    artifact_texts,
+    hashes,
+    load_artifacts,
+    open_artifacts,
+    places,
+    write_artifacts,
+)
 from heedful.runs.evaluate import Used, digest, made_from, plain, results, scored, write_results
 from heedful.runs.events import keep_events, read_events, told_broken, trim_jsonl
-from heedful.runs.load import Opened, cores, opened, read_recipe, write_portable
+from heedful.runs.load import Opened, cores, read_recipe, write_portable
 from heedful.runs.recipe import check_recipe, recipe_of
+from heedful.runs.start import begin, for_model, source_of
 from heedful.tasks import task_of
-from heedful.tasks.base import Encoded, Evaluated, Read, Task, Vocabulary
+from heedful.tasks.base import AnyTask, Encoded, Evaluated, Read, Source
 from heedful.tasks.finetuning.recipe import Finetuning
-from heedful.tasks.recipe_parts import Recipe, Start
+from heedful.tasks.recipe_parts import Recipe
 from heedful.training.checkpoint.choice import Use
 from heedful.training.checkpoint.folder import Checkpoint, RunFolder, checkpoint_at, is_saved
-from heedful.training.checkpoint.ownership import BUDGET, MAY_DIFFER, MAY_GROW, Changes, changes, make_parents, refused
+from heedful.training.checkpoint.ownership import BUDGET, MAY_DIFFER, MAY_GROW, Changes, make_parents
 from heedful.training.checkpoint.saver import Saver
 from heedful.training.checkpoint.tensors import EXIT_NOT_FINITE
 from heedful.training.checkpoint.ties import (
@@ -160,9 +169,9 @@ def _train(
     valid: Read = task.read("valid")
     yield Stage(task.words.learning)
     checkpoint = folder.latest() if folder else None
-    origin = None if team.word("begun" if checkpoint else "") else origin_of(task)
-    text = team.word(_vocabulary(task, path, read, checkpoint is not None, origin).json if folder else "")
-    vocabulary = task.open(text, str(path / task.file))
+    source = None if team.word("begun" if checkpoint else "") else source_of(task)
+    kept = artifact_texts(task, _vocabulary(task, path, read, checkpoint is not None, source)) if folder else {}
+    vocabulary = open_artifacts(task, json.loads(team.word(json.dumps(kept))), path)
     yield Stage(task.words.encoding)
     encoded: Encoded = task.encode(read, vocabulary)
     team.require_same("training set", encoded.sha256, "give every machine the same data files")
@@ -170,7 +179,7 @@ def _train(
 
     torch.manual_seed(recipe.train.seed)
     config = task.fitted(recipe.model, vocabulary, "model")
-    whole = origin is not None and is_of(origin, config, task)
+    source = for_model(source, config, task) if source is not None else None
     if (told := config.parameters(vocabulary.vocab)) > recipe.size:  # the words of trees are counted only now
         _require_memory(told, device, team, recipe.train.parallel)
         if folder:
@@ -184,14 +193,10 @@ def _train(
 
     state = json.loads(team.word(json.dumps(checkpoint.state if checkpoint else {})))
     counters = Counters.restored(state, recipe.train)
-    began: tuple[str, ...] = ()
+    began: list[str] = []
     if not counters.step:
-        if origin is not None and whole:
-            load_strictly(model, origin.tensors, origin.file)
-            began = (f"all weights begin from {recipe.start.folder}",) if recipe.start else ()
-        else:
-            task.begin(model, vocabulary)
-        origin = None  # its weights are in the model now
+        began = begin(model, source, vocabulary, task)
+        source = None  # its weights are in the model now
         if team.world > 1:
             team.require_same(
                 "model to begin with", fingerprint(model), "give every machine the same files to begin from"
@@ -202,7 +207,7 @@ def _train(
     packed = recipe.train.batching == "packed" or (recipe.train.batching == "auto" and packs)
     made_with: dict[str, Any] = {
         "recipe": recipe.model_dump(mode="json"),
-        "tokenizer": vocabulary.sha256,
+        **hashes(task, vocabulary),
         "data": encoded.sha256,
     }
     if folder:
@@ -211,7 +216,7 @@ def _train(
     about = {**setting, **made_with, **exactness}
     changed: Changes = {}
     if checkpoint:
-        _require_same_samples(checkpoint, path, task.file, about)
+        _require_same_samples(checkpoint, places(task, path), about)
         changed = _require_own(checkpoint, path, recipe, name)
         require_fit(model, checkpoint.load("model"), checkpoint.path / "model.safetensors")
     saved = {
@@ -231,7 +236,8 @@ def _train(
     )  # fmt: skip
 
     even = device.type == "cuda" and not team.together  # where steps of few shapes are kept as graphs
-    batches, loss_of = task.batches(encoded, packed, even), task.loss_of(model, packed)
+    batches: Any = task.batches(encoded, packed, even)
+    loss_of = task.loss_of(model, packed)
     carry = task.first_carry(model, batches, device)
     if checkpoint:
         require_carry(checkpoint, carry is not None)
@@ -257,7 +263,7 @@ def _train(
                     shown.load_state_dict(weights)
                     del weights
                 result = _validated(task, predictor, valid, held_out, event)
-                counters.judge(event.step, task.merit(result), event.saved, recipe.train)
+                counters.judge(event.step, result.merit(task.metric), event.saved, recipe.train)
                 _record(path, result)
                 yield result
             else:
@@ -289,7 +295,7 @@ def _require_memory(size: int, device: torch.device, team: Team, parallel: Paral
         )
 
 
-def _validated(task: Task, predictor: Any, valid: Read, held_out: Encoded, event: Due) -> Evaluated:
+def _validated(task: AnyTask, predictor: Any, valid: Read, held_out: Encoded, event: Due) -> Evaluated:
     """How good the model is on the validation set, at a moment in training."""
     loss = task.quick_loss(predictor, held_out)
     if not math.isfinite(loss):
@@ -348,7 +354,7 @@ def _notes(
         )
 
 
-def _require_same_samples(checkpoint: Checkpoint, run: Path, file: str, about: Mapping[str, Any]) -> None:
+def _require_same_samples(checkpoint: Checkpoint, artifacts: Mapping[str, str], about: Mapping[str, Any]) -> None:
     """Refuse to go on with other samples, or in another order, than the run began with."""
     if checkpoint.manifest.about["packed"] != about["packed"]:
         before, now = ("padded", "packed") if about["packed"] else ("packed", "padded")
@@ -358,8 +364,7 @@ def _require_same_samples(checkpoint: Checkpoint, run: Path, file: str, about: M
             found=f"{now} batches on this device, {before} ones when the run began",
             todo=f"go on on the device it began on, or begin anew elsewhere with train.batching={before}",
         )
-    places = {"tokenizer": str(run / file), "data": "the training data", "valid": "the validation data"}
-    require_contents(checkpoint, about, places)
+    require_contents(checkpoint, about, {**artifacts, "data": "the training data", "valid": "the validation data"})
 
 
 def _require_own(checkpoint: Checkpoint, run: Path, recipe: Recipe, name: str) -> Changes:
@@ -369,7 +374,7 @@ def _require_own(checkpoint: Checkpoint, run: Path, recipe: Recipe, name: str) -
     return require_made_with(checkpoint.path, about, settings, run, MAY_DIFFER | MAY_GROW)
 
 
-def _test_data(task: Task, vocabulary: Vocabulary) -> str | None:
+def _test_data(task: AnyTask, vocabulary: Any) -> str | None:
     """What tells the test data from any others, if there are any."""
     if not _has_test(task.recipe):
         return None
@@ -378,7 +383,7 @@ def _test_data(task: Task, vocabulary: Vocabulary) -> str | None:
 
 
 def _finish(
-    task: Task,
+    task: AnyTask,
     folder: RunFolder,
     config: Any,
     model: nn.Module,
@@ -410,7 +415,7 @@ def _finish(
 
 
 def _report(
-    task: Task, run: Path, config: Any, predictor: Any, result: Evaluated | None, examples: int, used: str
+    task: AnyTask, run: Path, config: Any, predictor: Any, result: Evaluated | None, examples: int, used: str
 ) -> Iterator[Happening]:
     """Draw the run's pictures and write its report; a run that cannot draw is complete all the same."""
     from heedful.runs.report import write_report
@@ -422,13 +427,13 @@ def _report(
         yield Noted(f"there is no report of this run, which is complete all the same: {error}")
 
 
-def _use(task: Task) -> Use:
+def _use(task: AnyTask) -> Use:
     """Which checkpoint the final model is, as the recipe asks for."""
     train: TrainConfig = task.recipe.train
     return train.use or ("average" if train.average > 1 else "best" if task.validates else "last")
 
 
-def _used(task: Task, counters: Counters) -> Used:
+def _used(task: AnyTask, counters: Counters) -> Used:
     """The steps that the final model is made from."""
     use, train = _use(task), task.recipe.train
     steps = {
@@ -478,50 +483,12 @@ def _has_test(recipe: Recipe) -> bool:
     return recipe.data.test is not None
 
 
-def origin_of(task: Task) -> Opened | None:
-    """The model of the same task that a run starts from, if its recipe names one; all else the task reads itself."""
-    start: Start | None = task.recipe.start
-    found = opened(start.path) if start is not None else None
-    if start is None or found is None:
-        return None
-    if isinstance(found, Opened) and found.task is type(task):
-        return found
-    if task.starts_elsewhere:
-        return None
-    raise UserError(
-        "this run cannot start from that folder",
-        where=f"start.folder: {start.folder}",
-        found="a model of another task" if isinstance(found, Opened) else "a model that others wrote",
-        expected=f"a run or a model of the task {task.recipe.task.kind}",
-    )
-
-
-def is_of(origin: Opened, config: Any, task: Task) -> bool:
-    """Whether all weights of the folder to start from are for this model; if only a part can be, the task takes it."""
-    settings = {"model": config.model_dump(mode="json")}
-    there = {"model": origin.config.model_dump(mode="json")}
-    if (given := task.recipe.model_dump(mode="json").get("tokenizer")) and "tokenizer" in origin.recipe:
-        settings, there = {**settings, "tokenizer": given}, {**there, "tokenizer": origin.recipe["tokenizer"]}
-    changed = changes(there, settings)
-    fixed = {key: told for key, told in changed.items() if not key.rpartition(".")[2].endswith(("dropout", "freeze"))}
-    if fixed and not task.starts_elsewhere:
-        raise UserError(
-            "the model to start from is another than the recipe describes",
-            where=f"start.folder: {task.recipe.start.folder}",
-            found=refused(fixed, frozenset(), "there"),
-            expected="the same model and tokenizer; dropout may be another",
-            todo="give the recipe of that run: heedful train RUN/recipe.yaml start.folder=RUN --run OTHER",
-        )
-    return not fixed
-
-
-def _vocabulary(task: Task, folder: Path, read: Read, begun: bool, origin: Opened | None) -> Vocabulary:
+def _vocabulary(task: AnyTask, folder: Path, read: Read, begun: bool, source: Opened | Source | None) -> Any:
     """The run's vocabulary, learned when it begins, or that of the model it starts from, and kept from then on."""
-    path = folder / task.file
-    if begun and exists(path):
-        return task.load(path)
-    vocabulary = origin.vocabulary if origin is not None else task.learn(read)
-    write_text_atomic(path, vocabulary.json)
+    if begun and are_kept(task, folder):
+        return load_artifacts(task, folder)
+    vocabulary = source.vocabulary if source is not None else task.learn(read)
+    write_artifacts(task, folder, vocabulary)
     return vocabulary
 
 

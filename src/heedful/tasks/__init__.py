@@ -9,7 +9,7 @@ from heedful.models import kinds_of
 
 if TYPE_CHECKING:
     from heedful.models.roles import Role
-    from heedful.tasks.base import Task
+    from heedful.tasks.base import AnyTask
     from heedful.tasks.recipe_parts import Recipe
 
 
@@ -51,13 +51,13 @@ def recipe_class(kind: str) -> type[Recipe]:
     return found
 
 
-def task_class(kind: str) -> type[Task]:
+def task_class(kind: str) -> type[AnyTask]:
     """The class of a task, likewise."""
     entry = TASKS[kind]
-    found: type[Task] = getattr(importlib.import_module(f"heedful.tasks.{entry.folder}.task"), entry.task)
+    found: type[AnyTask] = getattr(importlib.import_module(f"heedful.tasks.{entry.folder}.task"), entry.task)
     return found
 
 
-def task_of(recipe: Recipe) -> Task:
+def task_of(recipe: Recipe) -> AnyTask:
     """The task that a recipe describes."""
     return task_class(recipe.task.kind)(recipe)

@@ -6,20 +6,23 @@ is the model with all that it takes to use it, as `heedful.load` returns it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from heedful.config import Config
 from heedful.data.formats.sources import Split
+from heedful.data.workers import Sequenced
 from heedful.errors import UserError
 from heedful.models.heads.config import with_vocab
 from heedful.training.metrics import Score
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
+    from heedful.tasks.recipe_parts import Recipe
 
 Progress = Callable[[int], None]
 TINY = 1_000_000  # parameters under which a second thread costs more than it brings
@@ -35,6 +38,12 @@ class Evaluated:
     scores: tuple[Score, ...]
     samples: tuple[tuple[str, str, str], ...]  # what was given, what was right, what the model made of it
     unread: int  # samples that do not fit into the model, which count as wrong
+
+    def merit(self, metric: str) -> float:
+        """What decides which checkpoint is the best: a score, or loss; more is better."""
+        if metric == "loss":
+            return -self.loss
+        return next(score.value for score in self.scores if score.name == metric)
 
 
 class Example(NamedTuple):
@@ -61,17 +70,31 @@ class Names:
     loss: str = "nats a token"  # what a loss is measured in
 
 
+class Artifact(Protocol):
+    """What a run keeps in a file besides its weights: a tokenizer, say, or what images are like."""
+
+    @property
+    def json(self) -> str:
+        """The text of its file."""
+
+    @property
+    def sha256(self) -> str:
+        """What tells it from any other."""
+
+
+class Codec(NamedTuple):
+    """How an artifact is read: from its text, where errors name the place, or from its file."""
+
+    open: Callable[[str, str], Artifact]
+    load: Callable[[Path], Artifact]
+
+
 class Vocabulary(Protocol):
-    """What turns texts into numbers, or tells what images are like, as it is kept in a run's folder."""
+    """What turns examples into numbers: the artifact of a task, or all of them together."""
 
     @property
-    def json(self) -> str: ...
-
-    @property
-    def vocab(self) -> int: ...
-
-    @property
-    def sha256(self) -> str: ...
+    def vocab(self) -> int:
+        """How many different tokens there are, or numbers in an image."""
 
 
 class Read(Protocol):
@@ -95,32 +118,79 @@ class Encoded(Protocol):
         """How many were too long, and left out."""
 
 
-class Task(Protocol):
-    """What is learned, by a recipe. What has a body here is what a task does that does not say otherwise."""
+class Batches(Sequenced, Protocol):
+    """The endless sequence of training batches; which one comes at a position depends on the seed alone."""
+
+    @property
+    def steady(self) -> bool:
+        """Whether all have one shape."""
+
+    def tokens(self, position: int) -> int:
+        """How much the whole batch at a position counts for."""
+
+
+class Predictor(Protocol):
+    """A model with all that it takes to use it; what it can do is up to its task."""
+
+    model: Any
+    tokenizer: Any  # the vocabulary of its task
+    device: torch.device
+    notes: tuple[str, ...]  # what whoever loads it should know
+
+
+class Source(NamedTuple):
+    """Weights that a run may begin from, with what they read by: of the whole model, or of a part of it."""
+
+    vocabulary: Any
+    tensors: dict[str, Tensor]
+    file: Path  # what errors name
+    part: str = ""  # of the model, which the weights are for
+
+
+R = TypeVar("R", bound=Read)
+V = TypeVar("V", bound=Vocabulary)
+E = TypeVar("E", bound=Encoded)
+P = TypeVar("P", bound=Predictor, contravariant=True)
+
+
+class Task(Protocol[R, V, E, P]):
+    """What is learned, by a recipe. What has a body here is what a task does that does not say otherwise.
+
+    R: the examples as they were read, V: its vocabulary, E: the examples as the model reads them, P: its predictor.
+    """
 
     words: ClassVar[Names]
     decoding: ClassVar[type[Config] | None]  # the class of `decode`, the settings of its predictor, if it has any
     searches: ClassVar[bool]  # whether its predictor can be told a number of beams
-    file: ClassVar[str] = "tokenizer.json"  # where a folder keeps the vocabulary
-    starts_elsewhere: ClassVar[bool] = False  # whether a run may also start from a part, or from a folder of others
+    artifacts: ClassVar[Mapping[str, Codec]]  # what a folder keeps besides weights: how each file is read
     recipe: Any
-    decode: Any
 
-    def __init__(self, recipe: Any) -> None: ...
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
 
-    def read(self, split: Split) -> Any:
-        """The examples of a split, which are `Read`."""
+    @property
+    def decode(self) -> Config | None:
+        """The settings of its predictor, if it has any."""
+        return None
 
-    def learn(self, read: Any) -> Vocabulary:
+    def read(self, split: Split) -> R:
+        """The examples of a split."""
+
+    def learn(self, read: R) -> V:
         """The vocabulary of the training examples."""
 
-    @staticmethod
-    def load(path: Path) -> Vocabulary:
-        """The same from its file."""
+    @classmethod
+    def artifacts_of(cls, vocabulary: Any) -> dict[str, Artifact]:
+        """What is kept of a vocabulary, by the names of its files."""
+        (name,) = cls.artifacts
+        return {name: vocabulary}
 
-    @staticmethod
-    def open(text: str, where: str) -> Vocabulary:
-        """The same from its JSON; `where` is what errors name."""
+    @classmethod
+    def vocabulary_of(cls, artifacts: Mapping[str, Any]) -> V:
+        """The vocabulary that artifacts make together."""
+        (only,) = artifacts.values()
+        found: V = only
+        return found
 
     @staticmethod
     def fitted(config: Any, vocabulary: Any, where: str) -> Any:
@@ -136,22 +206,23 @@ class Task(Protocol):
             )
         return with_vocab(config, room or known)
 
-    def begin(self, model: Any, vocabulary: Any) -> None:
-        """Give a new model what it need not learn: nothing, where all weights are drawn by chance."""
-        return
+    def elsewhere(self, folder: Path) -> Source | None:
+        """What the model of another task, or of others, has for this one; None: nothing."""
+        return None
 
-    def encode(self, read: Any, vocabulary: Any) -> Any:
-        """Examples as numbers, which are `Encoded`."""
+    def begin(self, model: Any, vocabulary: V) -> list[str]:
+        """Give a new model what it need not learn, word vectors say, and tell what that was."""
+        return []
 
-    def notes(self, encoded: Any) -> list[str]:
+    def encode(self, read: R, vocabulary: V) -> E:
+        """Examples as numbers."""
+
+    def notes(self, encoded: E) -> list[str]:
         """What whoever trains on the encoded examples should know of them."""
         return []
 
-    def batches(self, encoded: Any, packed: bool, even: bool) -> Any:
-        """The endless sequence of training batches: `at`, `tokens` and `epoch_of` a position, and whether `steady`.
-
-        `even` asks for batches of few shapes, where there is a choice.
-        """
+    def batches(self, encoded: E, packed: bool, even: bool) -> Batches:
+        """The training batches; `even` asks for few shapes, where there is a choice."""
 
     def loss_of(self, model: Any, packed: bool) -> Callable[..., Any]:
         """The loss of a batch, compiled if the recipe asks for it; with `first_carry`, of a batch and a carry."""
@@ -175,18 +246,18 @@ class Task(Protocol):
     ) -> Any:
         """The model, ready to be used."""
 
-    def loss(self, predictor: Any, encoded: Any) -> float:
+    def loss(self, predictor: P, encoded: E) -> float:
         """The mean loss over a split."""
 
-    def quick_loss(self, predictor: Any, encoded: Any) -> float:
+    def quick_loss(self, predictor: P, encoded: E) -> float:
         """The same, or near it, at a moment in training."""
         return self.loss(predictor, encoded)
 
     def evaluate(
         self,
-        predictor: Any,
-        read: Any,
-        encoded: Any,
+        predictor: P,
+        read: R,
+        encoded: E,
         loss: float,
         step: int,
         split: Split,
@@ -199,12 +270,6 @@ class Task(Protocol):
     def metric(self) -> str:
         """The score that decides which checkpoint is the best, or loss: the less the better."""
         return "loss"
-
-    def merit(self, result: Evaluated) -> float:
-        """What decides which checkpoint is the best: more is better."""
-        if self.metric == "loss":
-            return -result.loss
-        return next(score.value for score in result.scores if score.name == self.metric)
 
     @property
     def validates(self) -> bool:
@@ -229,3 +294,6 @@ class Task(Protocol):
 
     def next(self, folder: Path, test: Evaluated | None) -> Sequence[str]:
         """Commands to go on with, once the model is trained."""
+
+
+AnyTask: TypeAlias = Task[Any, Any, Any, Any]

@@ -38,7 +38,7 @@ from heedful.models.autoencoder.layers import Activation, AnyLayer, Conv, MaxPoo
 from heedful.models.autoencoder.network import ACTIVATIONS, Network
 from heedful.tasks.reconstruction.predictor import AT_ONCE, Noise, reconstruction_loss
 from heedful.tasks.reconstruction.recipe import ReconstructionTaskConfig
-from heedful.tasks.reconstruction.task import WORTH_A_THREAD, ReconstructionTask
+from heedful.tasks.reconstruction.task import WORTH_A_THREAD
 from heedful.training.configs import Budget, TrainConfig
 from heedful.training.loop import Counters, Epoch, fit, in_steps
 from heedful.training.optim import AdamW, Constant, RMSprop
@@ -236,7 +236,7 @@ class Autoencoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         about = {"estimator": repr(self)}
         canvas = Canvas(self.image_shape_).json
         config = json.dumps(settings, indent=2) + "\n"
-        write_model(target, config, self.model_.state_dict(), canvas, about, ReconstructionTask.file)
+        write_model(target, config, self.model_.state_dict(), {"images.json": canvas}, about)
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy is made from: of the model, its settings and weights."""

@@ -15,7 +15,7 @@ from heedful.blocks.losses import Loss
 from heedful.data.formats.sources import Split
 from heedful.data.formats.squad import Questions, WindowsConfig
 from heedful.data.labelled.passages import AnswerBatches, EncodedQuestions, encode_questions
-from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.errors import UserError
 from heedful.models.heads.config import AnswererConfig
 from heedful.tasks.answering.predictor import Responder, answer_loss, mean_loss
@@ -25,7 +25,7 @@ from heedful.tasks.finetuning.task import FinetuningTask
 from heedful.training.span_metrics import answer_scores
 
 
-class AnsweringTask(FinetuningTask):
+class AnsweringTask(FinetuningTask[Questions, EncodedQuestions, Responder]):
     """The part of a passage that answers a question."""
 
     words: ClassVar = Names(
@@ -40,11 +40,13 @@ class AnsweringTask(FinetuningTask):
         counted="questions",
     )
     decoding: ClassVar = WindowsConfig
-    searches: ClassVar = False
 
-    def __init__(self, recipe: AnsweringRecipe) -> None:
-        super().__init__(recipe)
-        self.decode = recipe.decode
+    recipe: AnsweringRecipe
+
+    @property
+    def decode(self) -> WindowsConfig:
+        """How long passages are read."""
+        return self.recipe.decode
 
     def read(self, split: Split) -> Questions:
         """The questions of a split."""
@@ -56,7 +58,7 @@ class AnsweringTask(FinetuningTask):
         passages = dict.fromkeys(question.passage for question in read.questions)
         return [*passages, *(question.question for question in read.questions)]
 
-    def encode(self, read: Questions, vocabulary: WordPieces) -> EncodedQuestions:
+    def encode(self, read: Questions, vocabulary: MaskTokenizer) -> EncodedQuestions:
         """Questions and passages as numbers, passages that are too long in windows."""
         encoded = encode_questions(read.questions, vocabulary, self.recipe.model.context, self.recipe.decode)
         if not len(encoded.learned):
@@ -69,11 +71,11 @@ class AnsweringTask(FinetuningTask):
         return encoded
 
     def notes(self, encoded: EncodedQuestions) -> list[str]:
-        """How the run begins, how many passages are read in windows, and how many questions are cut."""
+        """How many passages are read in windows, and how many questions are cut."""
         many = sum(int(end - begin) > 1 for begin, end in zip(encoded.windows, encoded.windows[1:], strict=False))
         told = [f"{many:,} of {len(encoded):,} passages are longer than the context, and are read in windows"]
         cut = [f"{encoded.cut:,} of {len(encoded):,} questions are too long: their ends are cut"]
-        return [*self.began, *(told if many else []), *(cut if encoded.cut else [])]
+        return [*(told if many else []), *(cut if encoded.cut else [])]
 
     def batches(self, encoded: EncodedQuestions, packed: bool, even: bool) -> AnswerBatches:
         """Windows of like lengths, a row each; or end to end, whatever their lengths."""
@@ -88,7 +90,7 @@ class AnsweringTask(FinetuningTask):
     def predictor(
         model: Any,
         config: AnswererConfig,
-        vocabulary: WordPieces,
+        vocabulary: MaskTokenizer,
         decode: WindowsConfig,
         device: torch.device,
         notes: tuple[str, ...] = (),

@@ -18,9 +18,9 @@ from heedful.blocks.losses import Loss
 from heedful.data.formats.sources import Split
 from heedful.data.formats.tables import Items, class_numbers, numbers
 from heedful.data.labelled.batches import EncodedTexts, LabelledBatch, LabelledBatches, encode_texts
-from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.models.heads.config import ClassifierConfig, RegressorConfig
-from heedful.tasks.base import Evaluated, Example, Names, Progress
+from heedful.tasks.base import Evaluated, Example, Names, P, Progress
 from heedful.tasks.classification.predictor import Labeller, Rater, class_loss, mean_loss, number_loss, said
 from heedful.tasks.finetuning.task import FinetuningTask
 from heedful.training.metrics import Score, accuracy, f1, matthews, pearson, spearman
@@ -39,12 +39,10 @@ WORDS = Names(
 )
 
 
-class TextTask(FinetuningTask):
+class TextTask(FinetuningTask[Items, EncodedTexts, P]):
     """What both share: texts or pairs, each with a target."""
 
     words: ClassVar = WORDS
-    decoding: ClassVar = None
-    searches: ClassVar = False
 
     @abstractmethod
     def targets(self, read: Items) -> NDArray[np.int64]:
@@ -63,21 +61,21 @@ class TextTask(FinetuningTask):
         """All texts, those of a pair one after the other."""
         return texts_of(read)
 
-    def encode(self, read: Items, vocabulary: WordPieces) -> EncodedTexts:
+    def encode(self, read: Items, vocabulary: MaskTokenizer) -> EncodedTexts:
         """Texts as numbers, what is too long being cut."""
         pairs = [(item.text, item.pair) for item in read.items]
         return encode_texts(pairs, self.targets(read), vocabulary, self.recipe.model.context)
 
     def notes(self, encoded: EncodedTexts) -> list[str]:
-        """How the run begins, and how many texts are not read to their end."""
-        return [*self.began, *cut_notes(encoded)]
+        """How many texts are not read to their end."""
+        return cut_notes(encoded)
 
     def batches(self, encoded: EncodedTexts, packed: bool, even: bool) -> LabelledBatches:
         """Texts of like lengths, a row each; or end to end, whatever their lengths."""
         train = self.recipe.train
         return LabelledBatches(encoded, train.seed, train.batch_tokens, train.batch_examples, packed)
 
-    def loss(self, predictor: Any, encoded: EncodedTexts) -> float:
+    def loss(self, predictor: P, encoded: EncodedTexts) -> float:
         """The mean loss a text."""
         return mean_loss(self.text_loss, predictor.model, encoded, predictor.device)
 
@@ -158,7 +156,7 @@ def whole(text: str, pair: str | None) -> str:
     return text if pair is None else f"{text}{BETWEEN}{pair}"
 
 
-class ClassificationTask(TextTask):
+class ClassificationTask(TextTask[Labeller]):
     """The class of a text or a pair."""
 
     def targets(self, read: Items) -> NDArray[np.int64]:
@@ -177,7 +175,7 @@ class ClassificationTask(TextTask):
     def predictor(
         model: Any,
         config: ClassifierConfig,
-        vocabulary: WordPieces,
+        vocabulary: MaskTokenizer,
         decode: None,
         device: torch.device,
         notes: tuple[str, ...] = (),
@@ -204,7 +202,7 @@ class ClassificationTask(TextTask):
         return one_class_remarks(result)
 
 
-class RegressionTask(TextTask):
+class RegressionTask(TextTask[Rater]):
     """A number for a text or a pair."""
 
     def targets(self, read: Items) -> NDArray[np.int64]:
@@ -223,7 +221,7 @@ class RegressionTask(TextTask):
     def predictor(
         model: Any,
         config: RegressorConfig,
-        vocabulary: WordPieces,
+        vocabulary: MaskTokenizer,
         decode: None,
         device: torch.device,
         notes: tuple[str, ...] = (),

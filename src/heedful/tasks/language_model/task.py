@@ -24,8 +24,8 @@ from heedful.data.tokenizers.lm_tokenization import Bytes, LanguageTokenizer, lo
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.decode.settings import TextSettings, WritingConfig
 from heedful.errors import UserError
-from heedful.hub.loading import Pretrained, no_tokenizer, pretrained
-from heedful.tasks.base import Evaluated, Example, Names, Progress, Task
+from heedful.hub.loading import no_tokenizer, pretrained
+from heedful.tasks.base import Codec, Evaluated, Example, Names, Progress, Source, Task
 from heedful.tasks.compiled import compiled
 from heedful.tasks.language_model.perplexity import (
     LossOf,
@@ -44,7 +44,6 @@ from heedful.tasks.language_model.perplexity import (
 )
 from heedful.tasks.language_model.predictor import TextReader, Writer
 from heedful.tasks.language_model.recipe import LanguageModelRecipe
-from heedful.training.checkpoint.weights import load_strictly
 from heedful.training.metrics import Score
 
 MUCH_UNKNOWN = 0.01  # of the tokens of a text, from where on it is told
@@ -55,7 +54,7 @@ GIVEN = 32  # tokens that a sample begins with, where there are no lines
 RECORDED_CONTEXT, RECORDED_WEIGHTS = 256, 20_000_000  # at most; beyond them torch's own threads do as well
 
 
-class LanguageModelTask(Task):
+class LanguageModelTask(Task[Text | TextTokens, LanguageTokenizer, EncodedText, Writer | TextReader]):
     """The tokens of a text from those before them, or from those on either side."""
 
     words: ClassVar = Names(
@@ -69,14 +68,18 @@ class LanguageModelTask(Task):
         sample=("prompt", "text", "written"),
     )
     decoding: ClassVar = WritingConfig
+    artifacts: ClassVar = {"tokenizer.json": Codec(open_tokenizer, load_tokenizer)}
     searches: ClassVar = False
-    starts_elsewhere: ClassVar = True
 
     def __init__(self, recipe: LanguageModelRecipe) -> None:
-        self.recipe, self.decode = recipe, recipe.decode
+        super().__init__(recipe)
         ahead: LossOf = document_loss if recipe.model.limited else ahead_loss
         self.task_loss = both_ways_loss if recipe.model.role == "bidirectional" else ahead
-        self._found: Pretrained | None = None
+
+    @property
+    def decode(self) -> WritingConfig:
+        """How texts are gone on with."""
+        return self.recipe.decode
 
     def read(self, split: Split) -> Text | TextTokens:
         """The text of a split, or its tokens."""
@@ -92,12 +95,7 @@ class LanguageModelTask(Task):
         return text
 
     def learn(self, read: Text | TextTokens) -> LanguageTokenizer:
-        """The tokenizer of the text, or the one that token files or the folder to start from bring with them."""
-        if self.recipe.start is not None:
-            found = self._pretrained()
-            if found.tokenizer is None:
-                raise no_tokenizer(found, Path(self.recipe.start.folder))
-            return found.tokenizer
+        """The tokenizer of the text, or the one that token files bring with them."""
         if isinstance(read, TextTokens):
             return read.tokenizer
         config = self.recipe.tokenizer
@@ -106,26 +104,12 @@ class LanguageModelTask(Task):
             return pairs_of(config, (passage.text for passage in passages(read.documents, Bytes.cut)))
         return TrainedTokenizer.train(config, read.lines)
 
-    @staticmethod
-    def load(path: Path) -> LanguageTokenizer:
-        """The tokenizer of a file."""
-        return load_tokenizer(path)
-
-    @staticmethod
-    def open(text: str, where: str) -> LanguageTokenizer:
-        """The tokenizer of a file's text."""
-        return open_tokenizer(text, where)
-
-    def begin(self, model: Any, vocabulary: LanguageTokenizer) -> None:
-        """Put in the weights of the folder that the run starts from."""
-        if self.recipe.start is not None:
-            load_strictly(model, self._pretrained().tensors, Path(self.recipe.start.folder))
-            self._found = None  # its weights are in the model now
-
-    def _pretrained(self) -> Pretrained:
-        assert self.recipe.start is not None
-        self._found = self._found or pretrained(Path(self.recipe.start.folder), role="causal")
-        return self._found
+    def elsewhere(self, folder: Path) -> Source:
+        """A GPT that others trained."""
+        found = pretrained(folder, role="causal")
+        if found.tokenizer is None:
+            raise no_tokenizer(found, folder)
+        return Source(found.tokenizer, found.tensors, folder)
 
     def encode(self, read: Text | TextTokens, vocabulary: LanguageTokenizer) -> EncodedText:
         """The text as ids, in windows as long as the model's context.
@@ -225,7 +209,7 @@ class LanguageModelTask(Task):
     def evaluate(
         self,
         predictor: Writer | TextReader,
-        read: Text,
+        read: Text | TextTokens,
         encoded: EncodedText,
         loss: float,
         step: int,

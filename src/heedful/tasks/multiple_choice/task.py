@@ -16,7 +16,7 @@ from heedful.blocks.losses import Loss
 from heedful.data.formats.sources import Split
 from heedful.data.labelled.choice_batches import ChoiceBatches, EncodedChoices, encode_choices
 from heedful.data.labelled.choices import Questions
-from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.models.heads.config import MultipleChoiceConfig
 from heedful.tasks.base import Evaluated, Names, Progress
 from heedful.tasks.classification.task import cut_notes
@@ -25,7 +25,7 @@ from heedful.tasks.multiple_choice.predictor import Chooser, choice_loss, scores
 from heedful.training.metrics import accuracy
 
 
-class MultipleChoiceTask(FinetuningTask):
+class MultipleChoiceTask(FinetuningTask[Questions, EncodedChoices, Chooser]):
     """The right one of several choices."""
 
     words: ClassVar = Names(
@@ -40,8 +40,6 @@ class MultipleChoiceTask(FinetuningTask):
         counted="questions",
         loss="nats a question",
     )
-    decoding: ClassVar = None
-    searches: ClassVar = False
 
     def read(self, split: Split) -> Questions:
         """The questions of a split."""
@@ -52,13 +50,13 @@ class MultipleChoiceTask(FinetuningTask):
         """All texts, each followed by its choices."""
         return [text for one in read.items for text in (one.text, *one.choices)]
 
-    def encode(self, read: Questions, vocabulary: WordPieces) -> EncodedChoices:
+    def encode(self, read: Questions, vocabulary: MaskTokenizer) -> EncodedChoices:
         """Texts and choices as numbers, what is too long being cut."""
         return encode_choices(read.items, vocabulary, self.recipe.model.context)
 
     def notes(self, encoded: EncodedChoices) -> list[str]:
-        """How the run begins, and how many texts are not read to their end."""
-        return [*self.began, *cut_notes(encoded.texts)]
+        """How many texts are not read to their end."""
+        return cut_notes(encoded.texts)
 
     def batches(self, encoded: EncodedChoices, packed: bool, even: bool) -> ChoiceBatches:
         """Questions of like lengths, a row for each choice."""
@@ -73,7 +71,7 @@ class MultipleChoiceTask(FinetuningTask):
     def predictor(
         model: Any,
         config: MultipleChoiceConfig,
-        vocabulary: WordPieces,
+        vocabulary: MaskTokenizer,
         decode: None,
         device: torch.device,
         notes: tuple[str, ...] = (),

@@ -25,11 +25,12 @@ from heedful.data.text.pretraining import (
     ready,
 )
 from heedful.data.text.token_documents import Tokens
+from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.data.tokenizers.wordpieces import PREFIX, WordPieces, pieces_of
 from heedful.errors import UserError
 from heedful.hub.sentences import SentenceConfig
 from heedful.models.roles import EncoderConfig
-from heedful.tasks.base import Evaluated, Example, Names, Progress, Task
+from heedful.tasks.base import Codec, Evaluated, Example, Names, Progress, Task
 from heedful.tasks.pretraining.loss import OBJECTIVES, guesses, judged
 from heedful.tasks.pretraining.predictor import Reader
 from heedful.tasks.pretraining.recipe import PretrainingRecipe
@@ -39,7 +40,7 @@ MUCH_UNKNOWN = 0.01  # of the tokens of a text, from where on it is told
 MOST_SHOWN = 48  # tokens of a sample
 
 
-class PretrainingTask(Task):
+class PretrainingTask(Task[Prose | Tokens, MaskTokenizer, EncodedDocuments, Reader]):
     """Hidden words from those around them, and whether two texts belong together."""
 
     words: ClassVar = Names(
@@ -53,10 +54,11 @@ class PretrainingTask(Task):
         sample=("text", "hidden", "told"),
     )
     decoding: ClassVar = None
+    artifacts: ClassVar = {"tokenizer.json": Codec(WordPieces, WordPieces.load)}
     searches: ClassVar = False
 
     def __init__(self, recipe: PretrainingRecipe) -> None:
-        self.recipe, self.decode = recipe, None
+        super().__init__(recipe)
         task = recipe.task
         self.rules = Rules(task.hidden, task.whole_words, task.unrelated, task.short, task.last_sep)
 
@@ -65,24 +67,14 @@ class PretrainingTask(Task):
         data = self.recipe.data
         return data.read(split) if data.kind == "tokens" else read_documents(data, split)
 
-    def learn(self, read: Prose | Tokens) -> WordPieces:
+    def learn(self, read: Prose | Tokens) -> MaskTokenizer:
         """The tokenizer of the text."""
         if isinstance(read, Tokens):
             return read.tokenizer
         assert self.recipe.tokenizer is not None, "only token files bring their own"
         return pieces_of(self.recipe.tokenizer, read.texts)
 
-    @staticmethod
-    def load(path: Path) -> WordPieces:
-        """The tokenizer of a file."""
-        return WordPieces.load(path)
-
-    @staticmethod
-    def open(text: str, where: str) -> WordPieces:
-        """The tokenizer of a file's text."""
-        return WordPieces(text, where)
-
-    def encode(self, read: Prose | Tokens, vocabulary: WordPieces) -> EncodedDocuments:
+    def encode(self, read: Prose | Tokens, vocabulary: MaskTokenizer) -> EncodedDocuments:
         """The documents as ids, of which pairs as long as the model's context are made."""
         context = self.recipe.model.context
         if isinstance(read, Prose):
@@ -116,7 +108,7 @@ class PretrainingTask(Task):
     def predictor(
         model: Any,
         config: EncoderConfig,
-        vocabulary: WordPieces,
+        vocabulary: MaskTokenizer,
         decode: SentenceConfig | None,
         device: torch.device,
         notes: tuple[str, ...] = (),

@@ -19,7 +19,7 @@ from heedful.data.images.image_spec import Canvas
 from heedful.data.images.sources import Images, scaled
 from heedful.errors import UserError
 from heedful.models.autoencoder.layers import Conv, Dense
-from heedful.tasks.base import Evaluated, Names, Progress, Task
+from heedful.tasks.base import Codec, Evaluated, Names, Progress, Task
 from heedful.tasks.reconstruction.predictor import Noise, Painter, mean_loss, reconstruction_loss
 from heedful.tasks.reconstruction.recipe import ReconstructionRecipe, ReconstructionTaskConfig
 from heedful.training.metrics import Score
@@ -27,7 +27,7 @@ from heedful.training.metrics import Score
 WORTH_A_THREAD = 8_000_000  # multiplications in a step
 
 
-class ReconstructionTask(Task):
+class ReconstructionTask(Task[Images, Canvas, EncodedImages, Painter]):
     """Images from themselves, or from what noise has left of them."""
 
     words: ClassVar = Names(
@@ -43,12 +43,18 @@ class ReconstructionTask(Task):
         loss="mean squared difference",
     )
     decoding: ClassVar = ReconstructionTaskConfig
+    artifacts: ClassVar = {"images.json": Codec(Canvas.opened, Canvas.load)}
     searches: ClassVar = False
-    file: ClassVar = "images.json"
 
     def __init__(self, recipe: ReconstructionRecipe) -> None:
-        self.recipe, self.decode = recipe, recipe.task
+        super().__init__(recipe)
         self.noise = Noise(recipe.task.noise, recipe.task.clip, recipe.train.seed)
+
+    @property
+    def decode(self) -> ReconstructionTaskConfig:
+        """The noise that images are made again from."""
+        found: ReconstructionTaskConfig = self.recipe.task
+        return found
 
     def read(self, split: Split) -> Images:
         """The images of a split."""
@@ -58,16 +64,6 @@ class ReconstructionTask(Task):
         """What the images are like."""
         channels, rows, columns = read.pixels.shape[1:]
         return Canvas((channels, rows, columns), read.names)
-
-    @staticmethod
-    def load(path: Path) -> Canvas:
-        """The same from a file."""
-        return Canvas.load(path)
-
-    @staticmethod
-    def open(text: str, where: str) -> Canvas:
-        """The same from a file's text."""
-        return Canvas.opened(text, where)
 
     @staticmethod
     def fitted(config: Any, vocabulary: Canvas, where: str) -> Any:

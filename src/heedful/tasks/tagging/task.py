@@ -15,7 +15,7 @@ from heedful.blocks.losses import Loss
 from heedful.data.formats.conll import Sentences, chunks, marks_chunks
 from heedful.data.formats.sources import Split
 from heedful.data.labelled.tagged import EncodedTags, TagBatches, encode_tags
-from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.models.heads.config import TaggerConfig
 from heedful.tasks.base import Evaluated, Example, Names, Progress
 from heedful.tasks.finetuning.task import FinetuningTask
@@ -23,7 +23,7 @@ from heedful.tasks.tagging.predictor import Marker, mean_loss, tag_loss
 from heedful.training.span_metrics import tag_scores
 
 
-class TaggingTask(FinetuningTask):
+class TaggingTask(FinetuningTask[Sentences, EncodedTags, Marker]):
     """The tag of each word of a sentence."""
 
     words: ClassVar = Names(
@@ -37,8 +37,6 @@ class TaggingTask(FinetuningTask):
         sample=("sentence", "marked", "found"),
         counted="words",
     )
-    decoding: ClassVar = None
-    searches: ClassVar = False
 
     def read(self, split: Split) -> Sentences:
         """The sentences of a split."""
@@ -49,14 +47,14 @@ class TaggingTask(FinetuningTask):
         """Sentences with a space between words."""
         return [" ".join(sentence.words) for sentence in read.sentences]
 
-    def encode(self, read: Sentences, vocabulary: WordPieces) -> EncodedTags:
+    def encode(self, read: Sentences, vocabulary: MaskTokenizer) -> EncodedTags:
         """Words as numbers, sentences that are too long in windows."""
         return encode_tags(read.sentences, vocabulary, self.recipe.model.labels, self.recipe.model.context)
 
     def notes(self, encoded: EncodedTags) -> list[str]:
-        """How the run begins, and which words are not read to their end."""
+        """Which words are not read to their end."""
         told = f"{encoded.cut:,} words have more pieces than fit into {encoded.context} tokens: their ends are cut"
-        return [*self.began, *([told] if encoded.cut else [])]
+        return [told] if encoded.cut else []
 
     def batches(self, encoded: EncodedTags, packed: bool, even: bool) -> TagBatches:
         """Sentences of like lengths, a row each; or end to end, whatever their lengths."""
@@ -71,7 +69,7 @@ class TaggingTask(FinetuningTask):
     def predictor(
         model: Any,
         config: TaggerConfig,
-        vocabulary: WordPieces,
+        vocabulary: MaskTokenizer,
         decode: None,
         device: torch.device,
         notes: tuple[str, ...] = (),

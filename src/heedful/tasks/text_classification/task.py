@@ -17,23 +17,21 @@ from heedful.data.labelled.batches import EncodedTexts, LabelledBatches, encode_
 from heedful.data.tokenizers.text_words import TextWords, cut
 from heedful.data.word_vectors import WordVectors
 from heedful.errors import UserError, shown
-from heedful.files.reading import read_file
-from heedful.tasks.base import Evaluated, Names, Progress, Task
+from heedful.tasks.base import Codec, Evaluated, Names, Progress, Task
 from heedful.tasks.classification.predictor import Labeller, class_loss, mean_loss
 from heedful.tasks.classification.task import WORDS, cut_notes, judged, next_verbs, one_class_remarks, texts_of
 from heedful.tasks.text_classification.recipe import TextClassificationRecipe
 
 
-class TextClassificationTask(Task):
+class TextClassificationTask(Task[Items, TextWords, EncodedTexts, Labeller]):
     """The class of a text or a pair, from its words."""
 
     words: ClassVar[Names] = WORDS
     decoding: ClassVar = None
+    artifacts: ClassVar = {"tokenizer.json": Codec(TextWords, TextWords.load)}
     searches: ClassVar = False
 
-    def __init__(self, recipe: TextClassificationRecipe) -> None:
-        self.recipe, self.decode = recipe, None
-        self.began: list[str] = []
+    recipe: TextClassificationRecipe
 
     def read(self, split: Split) -> Items:
         """The texts of a split."""
@@ -55,19 +53,6 @@ class TextClassificationTask(Task):
         return None if begins is None else begins.read(wanted, known, self.recipe.model.width)
 
     @staticmethod
-    def load(path: Path) -> TextWords:
-        """The words and classes of a file."""
-        try:
-            return TextWords(read_file(path).decode(), str(path))
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"this list of words cannot be read: {error}", where=str(path)) from None
-
-    @staticmethod
-    def open(text: str, where: str) -> TextWords:
-        """The words and classes of a file's text."""
-        return TextWords(text, where)
-
-    @staticmethod
     def fitted(config: Any, vocabulary: TextWords, where: str) -> Any:
         """The settings of a model with the words and classes that it is for."""
         if config.labels not in (None, vocabulary.labels):
@@ -77,12 +62,12 @@ class TextClassificationTask(Task):
             )  # fmt: skip
         return Task.fitted(config.model_copy(update={"labels": vocabulary.labels}), vocabulary, where)
 
-    def begin(self, model: Any, vocabulary: TextWords) -> None:
+    def begin(self, model: Any, vocabulary: TextWords) -> list[str]:
         """Put in the word vectors that are known, which are those that the words were gathered with."""
         begins = self.recipe.embedding_init
         vectors = self._vectors(set(vocabulary.words), 0)
         if begins is None or vectors is None:
-            return
+            return []
         if (found := vocabulary.fingerprint(vectors)) != vocabulary.vectors:
             raise UserError(
                 "these are not the word vectors that the run began with", where=begins.file,
@@ -93,7 +78,7 @@ class TextClassificationTask(Task):
         weight = model.tokens.weight
         with torch.no_grad():
             weight[places.to(weight.device)] = rows.to(weight)
-        self.began = [*vectors.notes, f"{len(places):,} of {vocabulary.vocab:,} words begin from {begins.file}"]
+        return [*vectors.notes, f"{len(places):,} of {vocabulary.vocab:,} words begin from {begins.file}"]
 
     def encode(self, read: Items, vocabulary: TextWords) -> EncodedTexts:
         """Texts as numbers, what is too long being cut."""
@@ -102,8 +87,8 @@ class TextClassificationTask(Task):
         return encode_texts(pairs, targets, vocabulary, self.recipe.model.context)
 
     def notes(self, encoded: EncodedTexts) -> list[str]:
-        """How many words begin from vectors, and how many texts are not read to their end."""
-        return [*self.began, *cut_notes(encoded)]
+        """How many texts are not read to their end."""
+        return cut_notes(encoded)
 
     def batches(self, encoded: EncodedTexts, packed: bool, even: bool) -> LabelledBatches:
         """Texts of like lengths, a row each."""

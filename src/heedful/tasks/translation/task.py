@@ -19,7 +19,7 @@ from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.decode.settings import DecodeConfig, TranslationSettings
 from heedful.models import build
 from heedful.models.heads.config import with_vocab
-from heedful.tasks.base import Evaluated, Example, Names, Progress, Task
+from heedful.tasks.base import Codec, Evaluated, Example, Names, Progress, Task
 from heedful.tasks.compiled import compiled
 from heedful.tasks.translation.predictor import (
     Translator,
@@ -32,7 +32,7 @@ from heedful.tasks.translation.recipe import TranslationRecipe
 from heedful.training.metrics import RUN, translation_scores
 
 
-class TranslationTask(Task):
+class TranslationTask(Task[Examples, TrainedTokenizer, Encoded, Translator]):
     """A target sentence from a source sentence."""
 
     words: ClassVar = Names(
@@ -46,10 +46,15 @@ class TranslationTask(Task):
         sample=("source", "reference", "translation"),
     )
     decoding: ClassVar = DecodeConfig
+    artifacts: ClassVar = {"tokenizer.json": Codec(TrainedTokenizer, TrainedTokenizer.load)}
     searches: ClassVar = True
 
-    def __init__(self, recipe: TranslationRecipe) -> None:
-        self.recipe, self.decode = recipe, recipe.decode
+    recipe: TranslationRecipe
+
+    @property
+    def decode(self) -> DecodeConfig:
+        """How translations are searched for."""
+        return self.recipe.decode
 
     def read(self, split: Split) -> Examples:
         """The pairs of a split."""
@@ -58,16 +63,6 @@ class TranslationTask(Task):
     def learn(self, read: Examples) -> TrainedTokenizer:
         """The tokenizer of both sides."""
         return TrainedTokenizer.train(self.recipe.tokenizer, (text for pair in read.pairs for text in pair))
-
-    @staticmethod
-    def load(path: Path) -> TrainedTokenizer:
-        """The tokenizer of a file."""
-        return TrainedTokenizer.load(path)
-
-    @staticmethod
-    def open(text: str, where: str) -> TrainedTokenizer:
-        """The tokenizer of a file's text."""
-        return TrainedTokenizer(text, where)
 
     def encode(self, read: Examples, vocabulary: TrainedTokenizer) -> Encoded:
         """Pairs as ids, those that are too long left out."""

@@ -17,15 +17,14 @@ from heedful.data.tokenizers.words import Vectors, Words, folded, read_vectors
 from heedful.data.trees.batches import EncodedTrees, TreeBatches, encode_trees
 from heedful.data.trees.treebank import Trees
 from heedful.errors import UserError
-from heedful.files.reading import read_file
 from heedful.models.roles import ModelConfig
-from heedful.tasks.base import Evaluated, Names, Progress, Task
+from heedful.tasks.base import Codec, Evaluated, Names, Progress, Task
 from heedful.tasks.tree_classification.predictor import Judge, class_name, mean_loss, require_narrow, tree_loss
 from heedful.tasks.tree_classification.recipe import TreeRecipe
 from heedful.training.metrics import Score
 
 
-class TreeTask(Task):
+class TreeTask(Task[Trees, Words, EncodedTrees, Judge]):
     """The class of every node of a tree."""
 
     words: ClassVar = Names(
@@ -39,10 +38,10 @@ class TreeTask(Task):
         sample=("sentence", "label", "judgement"),
     )
     decoding: ClassVar = None
+    artifacts: ClassVar = {"tokenizer.json": Codec(Words, Words.load)}
     searches: ClassVar = False
 
-    def __init__(self, recipe: TreeRecipe) -> None:
-        self.recipe, self.decode = recipe, None
+    recipe: TreeRecipe
 
     def read(self, split: Split) -> Trees:
         """The trees of a split, none wider than the model can take."""
@@ -75,20 +74,7 @@ class TreeTask(Task):
             )
         return vectors
 
-    @staticmethod
-    def load(path: Path) -> Words:
-        """The words of a file."""
-        try:
-            return Words(read_file(path).decode(), str(path))
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"this list of words cannot be read: {error}", where=str(path)) from None
-
-    @staticmethod
-    def open(text: str, where: str) -> Words:
-        """The words of a file's text."""
-        return Words(text, where)
-
-    def begin(self, model: Any, vocabulary: Words) -> None:
+    def begin(self, model: Any, vocabulary: Words) -> list[str]:
         """Put in the word vectors that are known, which are those that the words were gathered with."""
         vectors = self._vectors(set(vocabulary.words), 0)
         if vectors is not None:
@@ -104,6 +90,7 @@ class TreeTask(Task):
             weight = model.tokens.weight
             with torch.no_grad():
                 weight[: len(table)][found.to(weight.device)] = table[found].to(weight)
+        return []
 
     def encode(self, read: Trees, vocabulary: Words) -> EncodedTrees:
         """Trees as numbers."""

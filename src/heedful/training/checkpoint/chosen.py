@@ -25,11 +25,10 @@ class Chosen(NamedTuple):
     checkpoints: tuple[Checkpoint, ...]
     notes: tuple[str, ...]
 
-    def require_vocabulary(self, sha256: str, where: Path) -> None:
-        """Refuse a vocabulary that is not the one these weights were trained with."""
+    def require_artifacts(self, found: Mapping[str, str], places: Mapping[str, str]) -> None:
+        """Refuse artifacts, by their SHA-256, that are not those that these weights were trained with."""
         for checkpoint in self.checkpoints:
-            todo = "put the former file back"
-            require_contents(checkpoint, {"tokenizer": sha256}, {"tokenizer": str(where)}, todo)
+            require_contents(checkpoint, found, places, "put the former file back")
 
 
 def chosen(run: Path, which: str | None, recipe: Mapping[str, Any], train: TrainConfig) -> Chosen:
