@@ -20,7 +20,8 @@ from heedful.tasks.translation.predictor import Translator
 from heedful.training.checkpoint.folder import newest
 
 SMALL = [
-    "data.train=60", "data.valid=4", "data.test=4", "model={width: 16, heads: 2, encoder_layers: 1, decoder_layers: 1, hidden: 16, context: 60}",
+    "data.train=60", "data.valid=4", "data.test=4",
+    "model={width: 16, heads: 2, encoder_layers: 1, decoder_layers: 1, hidden: 16, context: 60}",
     "tokenizer.vocab=60", "train.budget={steps: 3}", "train.evaluate_every=2", "train.save_every=2",
     "train.batch_tokens=128", "train.device=cpu",
 ]  # fmt: skip

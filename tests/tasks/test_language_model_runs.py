@@ -20,6 +20,7 @@ from heedful.data.text.files import gathered
 from heedful.data.text.windows import encode_text
 from heedful.errors import UserError
 from heedful.models import build
+from heedful.runs.artifacts import load_artifacts
 from heedful.runs.evaluate import scored
 from heedful.runs.load import load, read_recipe
 from heedful.runs.recipe import load_recipe
@@ -162,7 +163,7 @@ def test_a_damaged_tokenizer_of_a_run_is_named(tmp_path: Path, data: bytes) -> N
     path = tmp_path / "tokenizer.json"
     path.write_bytes(data)
     with pytest.raises(UserError) as error:
-        LanguageModelTask.load(path)
+        load_artifacts(LanguageModelTask, tmp_path)
     assert str(path) in str(error.value.where)
 
 

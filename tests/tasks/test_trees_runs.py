@@ -14,6 +14,7 @@ from heedful.cli.app import app
 from heedful.data.trees.treebank import Tree, parse_tree
 from heedful.errors import UserError
 from heedful.models import build
+from heedful.runs.artifacts import load_artifacts
 from heedful.runs.evaluate import Evaluated, results, scored
 from heedful.runs.recipe import load_recipe
 from heedful.runs.train import Started, train
@@ -214,11 +215,11 @@ def test_a_damaged_list_of_words_is_named(folder: Path) -> None:
     path = folder / "tokenizer.json"
     path.write_bytes(b"\xff")
     with pytest.raises(UserError, match="cannot be read") as caught:
-        TreeTask.load(path)
+        load_artifacts(TreeTask, folder)
     assert caught.value.where == str(path)
     path.write_text("{}")
     with pytest.raises(UserError, match="damaged"):
-        TreeTask.load(path)
+        load_artifacts(TreeTask, folder)
 
 
 def test_a_lone_tree_can_be_judged_by_hand(folder: Path) -> None:
