@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,10 @@ import torch
 from sklearn import decomposition
 from sklearn.datasets import load_digits
 
+from generators import returned
 from heedful import PCA
 from heedful.data.images.batches import EncodedImages, ImageBatches, encode_images
 from heedful.data.images.sources import scaled
-from heedful.lectures import Progress
 from heedful.lectures.maps import Maps, Settings, maps
 from heedful.models.autoencoder.config import dense
 from heedful.models.autoencoder.model import Autoencoder
@@ -77,16 +76,6 @@ def test_of_mnist_twenty_components_are_those_of_scikit_learn() -> None:
 
 
 # ------------------------------------------------------------------ K8
-def drained(going: Generator[Progress, None, Maps]) -> Maps:
-    """What a study returns."""
-    while True:
-        try:
-            next(going)
-        except StopIteration as end:
-            found: Maps = end.value
-            return found
-
-
 def trained(images: EncodedImages, *widths: int) -> Autoencoder:
     """A dense net with the lecture's settings, after some of the first epoch."""
     settings = load_recipe("mnist-dense", ["train.budget={steps: 300}"]).train
@@ -112,7 +101,7 @@ def mapped() -> Maps:
         return trained(images, *widths).encoder(torch.from_numpy(pixels).float()).detach().numpy()
 
     made = codes(100, 20), codes(100, 2)
-    return drained(maps(lambda: made[0], lambda: made[1], pixels, test.labels[:400], test.names, Settings()))
+    return returned(maps(lambda: made[0], lambda: made[1], pixels, test.labels[:400], test.names, Settings()))
 
 
 @pytest.mark.claim("K8")
@@ -136,5 +125,5 @@ def test_each_map_is_timed_with_the_codes_that_it_is_made_of(monkeypatch: pytest
         return vectors[:, :2]
 
     monkeypatch.setattr("heedful.lectures.maps.tsne", slow)
-    found = drained(maps(lambda: X[:50, :20], lambda: X[:50, :2], X[:50], Y[:50], "0123456789", Settings()))
+    found = returned(maps(lambda: X[:50, :20], lambda: X[:50, :2], X[:50], Y[:50], "0123456789", Settings()))
     assert [one.seconds for one in found.maps] == [20, 0, 64]

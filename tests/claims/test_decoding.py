@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from generators import drained
 from heedful.blocks.losses import cross_entropy
 from heedful.blocks.taps import watch
 from heedful.decode.search import Decoder, beam, drain, greedy
@@ -218,13 +219,7 @@ def follow(tokens: Tensor, state: None) -> tuple[Tensor, None]:
 @pytest.mark.claim("E7")
 def test_beam_search_of_two_finds_what_greedy_misses() -> None:
     start = torch.tensor([[BOS]]), torch.tensor([10]), EOS
-    search, steps = beam(follow, None, *start, beams=2, top=2, penalty=0.0, exact=True), []
-    while True:
-        try:
-            steps.append(next(search))
-        except StopIteration as end:
-            paths = end.value
-            break
+    steps, paths = drained(beam(follow, None, *start, beams=2, top=2, penalty=0.0, exact=True))
     said = [" ".join(WORDS[t] for t in paths.tokens[0, i, : int(paths.lengths[0, i]) - 1].tolist()) for i in range(2)]
     assert said[0] == "the poor don't have any money"
     assert paths.tokens.shape[1] == 2  # k = t = 2

@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 
+from generators import returned
 from heedful.hub.loading import pretrained
 from heedful.lectures import nopos
 from heedful.models.gpt.config import SIZES
@@ -105,10 +106,7 @@ def test_without_positions_a_causal_model_comes_near_and_a_probe_reads_places_fr
     torch.set_num_threads(1)
     running = nopos.study(nopos.Settings(width=32, layers=3, context=32, steps=400, lr=6e-3))
     try:
-        while True:
-            next(running)
-    except StopIteration as end:
-        found: nopos.Schemes = end.value
+        found = returned(running)
     finally:
         torch.set_num_threads(threads)
     learned, none, bag = (found.nets[name] for name in ("learned", "none", "bag"))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from generators import returned
 from heedful.blocks.recurrent import Layer
 from heedful.blocks.taps import watch
-from heedful.lectures import Progress, alignment, cell_gradient, gradient_distance, length, recall
+from heedful.lectures import alignment, cell_gradient, gradient_distance, length, recall
 from heedful.lectures.learning import learn
 from heedful.lectures.strings import ATTENTION, LETTERS, Writer, writer
 from heedful.models.conv_classifier.config import ConvClassifierConfig
@@ -20,23 +20,13 @@ from heedful.models.rnn_lm.config import RnnLMConfig
 from heedful.models.rnn_lm.model import RnnLM
 from heedful.models.seq2seq.model import Seq2Seq
 
-Found = TypeVar("Found")
-
-
-def run(study: Generator[Progress, None, Found]) -> Found:
-    """What a study returns."""
-    while True:
-        try:
-            next(study)
-        except StopIteration as end:
-            found: Found = end.value
-            return found
-
 
 # ------------------------------------------------------------------ J2
 @pytest.mark.claim("J2")
 def test_gradients_explode_above_a_singular_value_of_one_and_vanish_below() -> None:
-    found = run(gradient_distance.study(gradient_distance.Settings(singular=(0.5, 1.0, 1.5), distance=30, hidden=8)))
+    found = returned(
+        gradient_distance.study(gradient_distance.Settings(singular=(0.5, 1.0, 1.5), distance=30, hidden=8))
+    )
     for value, norms in found.small.items():
         assert norms == pytest.approx([value**k for k in range(1, 31)], rel=1e-4)
     assert found.small[0.5][-1] < 1e-9
@@ -45,7 +35,7 @@ def test_gradients_explode_above_a_singular_value_of_one_and_vanish_below() -> N
 
 @pytest.mark.claim("J2")
 def test_below_one_they_vanish_whatever_the_inputs_and_above_one_tanh_may_stop_them() -> None:
-    found = run(gradient_distance.study(gradient_distance.Settings(singular=(0.5, 1.5), distance=30, hidden=8)))
+    found = returned(gradient_distance.study(gradient_distance.Settings(singular=(0.5, 1.5), distance=30, hidden=8)))
     for value, norms in found.large.items():
         assert all(norm <= value**k * (1 + 1e-9) for k, norm in enumerate(norms, 1))  # the bound
     assert found.large[1.5][-1] < 1e-2 * found.small[1.5][-1]
@@ -53,7 +43,7 @@ def test_below_one_they_vanish_whatever_the_inputs_and_above_one_tanh_may_stop_t
 
 # ------------------------------------------------------------------ J7
 def test_an_open_forget_gate_lets_the_gradient_through_where_a_plain_rnn_loses_it() -> None:
-    found = run(cell_gradient.study(cell_gradient.Settings(biases=(0.0, 1.0, 5.0), distance=40, hidden=16)))
+    found = returned(cell_gradient.study(cell_gradient.Settings(biases=(0.0, 1.0, 5.0), distance=40, hidden=16)))
     shut, half, wide = (found.cell[bias][-1] for bias in (0.0, 1.0, 5.0))
     assert shut < half < wide
     assert wide > 0.5
@@ -64,7 +54,7 @@ def test_an_open_forget_gate_lets_the_gradient_through_where_a_plain_rnn_loses_i
 @pytest.fixture(scope="module")
 def recalled() -> recall.Recalled:
     """Nets of one width, trained for as many steps, near and far from the word that they are asked for."""
-    return run(recall.study(recall.Settings(distances=(2, 15, 40), width=32, steps=250, lr=1e-2)))
+    return returned(recall.study(recall.Settings(distances=(2, 15, 40), width=32, steps=250, lr=1e-2)))
 
 
 @pytest.mark.claim("J4")
@@ -143,7 +133,7 @@ def test_the_weights_name_the_word_that_an_output_depends_on(reverser: Writer) -
 # ------------------------------------------------------------------ B1
 @pytest.mark.claim("B1")
 def test_one_vector_is_overloaded_by_long_strings_and_attention_is_not() -> None:
-    found = run(length.study(length.Settings(longest=10, beyond=10, width=32, steps=700, lr=1e-2)))
+    found = returned(length.study(length.Settings(longest=10, beyond=10, width=32, steps=700, lr=1e-2)))
     plain, attentive = found.exact["without attention"], found.exact["with attention"]
     assert min(plain[0], attentive[0]) > 0.95  # one letter is easy for both
     fall, attentive_fall = plain[0] - plain[-1], attentive[0] - attentive[-1]
@@ -153,7 +143,7 @@ def test_one_vector_is_overloaded_by_long_strings_and_attention_is_not() -> None
 # ------------------------------------------------------------------ B5
 @pytest.mark.claim("B5")
 def test_the_learned_alignment_is_a_diagonal_for_copies_and_the_other_one_for_reversals() -> None:
-    found = run(alignment.study(alignment.Settings(longest=7, shown=7, width=32, steps=900, lr=1e-2)))
+    found = returned(alignment.study(alignment.Settings(longest=7, shown=7, width=32, steps=900, lr=1e-2)))
     order = torch.arange(7)
     for task, expected in {"copied": order, "reversed": order.flip(0)}.items():
         one = found.maps[task]

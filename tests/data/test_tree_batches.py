@@ -1,4 +1,3 @@
-import random
 from itertools import chain, pairwise
 
 import numpy as np
@@ -9,6 +8,7 @@ from heedful.data.tokenizers.words import Words
 from heedful.data.trees.batches import EncodedTrees, TreeBatches, encode_trees
 from heedful.data.trees.treebank import NOTHING, Tree, WordsConfig, parse_tree
 from heedful.errors import UserError
+from random_trees import random_tree
 
 LINES = ["(3 (2 It) (4 (2 's) (4 great)))", "(1 no)", "(0 (1 (2 very) (1 bad)) (2 .))"]
 
@@ -20,17 +20,6 @@ def known(trees: list[Tree]) -> Words:
 def encoded(lines: list[str]) -> EncodedTrees:
     trees = [parse_tree(line, "here", 5) for line in lines]
     return encode_trees(trees, known(trees))
-
-
-def drawn(seed: int, leaves: int, widest: int = 2) -> str:
-    """A random tree as a line."""
-    r = random.Random(seed)
-    parts = [f"({r.randrange(5)} w{r.randrange(20)})" for _ in range(leaves)]
-    while len(parts) > 1:
-        size = min(len(parts), r.randint(2, widest))
-        at = r.randrange(len(parts) - size + 1)
-        parts[at : at + size] = [f"({r.randrange(5)} {' '.join(parts[at : at + size])})"]
-    return parts[0]
 
 
 def test_a_batch_lies_level_by_level() -> None:
@@ -47,7 +36,7 @@ def test_a_batch_lies_level_by_level() -> None:
 
 @pytest.mark.parametrize("widest", [2, 5])
 def test_the_children_of_a_level_are_the_whole_level_below(widest: int) -> None:
-    trees = [parse_tree(drawn(seed, 1 + seed, widest), "here", 5) for seed in range(12)]
+    trees = [parse_tree(random_tree(seed, 1 + seed, widest), "here", 5) for seed in range(12)]
     batch = encode_trees(trees, known(trees)).batch(np.arange(12))
     counts = [inner + leaves for inner, leaves in zip(batch.inner_counts, batch.leaf_counts, strict=True)]
     assert counts[-1] == 12 and sum(counts) == sum(map(len, trees)) == len(batch.labels)
@@ -95,7 +84,7 @@ def test_no_tree_is_a_batch_with_nothing_to_learn() -> None:
 
 
 def test_every_tree_comes_once_an_epoch_within_the_budget() -> None:
-    data = encoded([drawn(seed, 1 + seed % 17) for seed in range(200)])
+    data = encoded([random_tree(seed, 1 + seed % 17) for seed in range(200)])
     batches = TreeBatches(data, seed=3, batch_nodes=60)
     epochs: list[set[tuple[int, ...]]] = []
     position = 0
@@ -113,7 +102,7 @@ def test_every_tree_comes_once_an_epoch_within_the_budget() -> None:
 
 
 def test_a_batch_depends_on_seed_and_position_alone() -> None:
-    data = encoded([drawn(seed, 1 + seed % 9) for seed in range(60)])
+    data = encoded([random_tree(seed, 1 + seed % 9) for seed in range(60)])
     one, two = TreeBatches(data, 1, 50), TreeBatches(data, 1, 50)
     ahead = [one.at(position).indices.tolist() for position in range(40)]
     assert [two.at(position).indices.tolist() for position in reversed(range(40))] == ahead[::-1]
@@ -121,7 +110,7 @@ def test_a_batch_depends_on_seed_and_position_alone() -> None:
 
 
 def test_parts_of_a_batch_make_the_whole() -> None:
-    data = encoded([drawn(seed, 1 + seed % 9) for seed in range(30)])
+    data = encoded([random_tree(seed, 1 + seed % 9) for seed in range(30)])
     batches = TreeBatches(data, 0, 100)
     parts = [batches.at(1, part, 3).indices.tolist() for part in range(3)]
     assert sorted(chain(*parts)) == sorted(batches.at(1).indices.tolist())
@@ -130,7 +119,7 @@ def test_parts_of_a_batch_make_the_whole() -> None:
 
 
 def test_trees_of_like_depth_come_together() -> None:
-    data = encoded([drawn(seed, 1 + seed % 40) for seed in range(400)])
+    data = encoded([random_tree(seed, 1 + seed % 40) for seed in range(400)])
     batches = TreeBatches(data, 0, 400)
     steps = 0
     position = 0
@@ -142,7 +131,7 @@ def test_trees_of_like_depth_come_together() -> None:
 
 
 def test_a_tree_beyond_the_budget_is_alone() -> None:
-    data = encoded([drawn(0, 50), *LINES])
+    data = encoded([random_tree(0, 50), *LINES])
     sizes = [batch.indices.tolist() for batch in data.in_order(10)]
     assert [0] in sizes
     assert sorted(chain(*sizes)) == [0, 1, 2, 3]

@@ -12,6 +12,7 @@ import pytest
 import torch
 from sklearn.metrics.pairwise import cosine_similarity
 
+from generators import returned
 from heedful.blocks.features import FEATURES
 from heedful.errors import UserError
 from heedful.explore.export import Wish, page_of
@@ -46,15 +47,6 @@ def ask(explorer: Explorer, call: str, **asked: Any) -> tuple[dict[str, Any], di
     return unpack(explorer.answer("map", call, {"model": name_of(explorer), **asked}))
 
 
-def ended(generator: Any) -> Any:
-    """What a study gives in the end."""
-    while True:
-        try:
-            next(generator)
-        except StopIteration as end:
-            return end.value
-
-
 def apart(points: Any) -> torch.Tensor:
     """How far points are from each other, however they are turned."""
     return torch.cdist(torch.tensor(points).double(), torch.tensor(points).double())
@@ -62,7 +54,7 @@ def apart(points: Any) -> torch.Tensor:
 
 def test_one_word_in_several_contexts_is_compared_as_the_study_does(explorer: Explorer, minilm: Path) -> None:
     words, arrays = ask(explorer, "contexts", of="word", lines=LINES)
-    right = ended(study(Settings(model=str(minilm))))
+    right = returned(study(Settings(model=str(minilm))))
     assert words["layers"] == ["table", "embedded", "1", "2", "3", "4", "5", "6"]
     close(arrays["cosines"][:, 0], right.cosines.numpy())
     assert np.allclose(arrays["cosines"][0], 1.0)  # a word alone is one vector
@@ -232,7 +224,7 @@ def test_images_that_are_gone_are_told_of_without_their_place(
 def test_layers_and_neighbours_in_the_page_are_the_study_s(browse: Callable[..., Any], minilm: Path) -> None:
     browsing = browse(minilm)
     page = browsing.go("map", of="word")
-    right = ended(study(Settings(model=str(minilm)))).cosines  # (L + 2, N)
+    right = returned(study(Settings(model=str(minilm)))).cosines  # (L + 2, N)
     for layer in range(8):
         for other in range(1, 6):
             shown = float(page.get_by_test_id(f"cosine-{layer}-{other}").get_attribute("data-value"))

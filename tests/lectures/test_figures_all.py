@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from PIL import Image
 
+from generators import drained
 from heedful import load_recipe, train
 from heedful.config import parse
 from heedful.data.tokenizers.tokenizer import WordPiece
@@ -58,13 +58,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[str]]
 
 def run(study: Study, overrides: list[str]) -> tuple[list[Progress], Found]:
     """All that a study tells, and what it returns."""
-    told: list[Progress] = []
-    going: Generator[Progress, None, Any] = study.study(parse(study.Settings, {}, overrides=overrides))
-    while True:
-        try:
-            told.append(next(going))
-        except StopIteration as end:
-            return told, end.value
+    return drained(study.study(parse(study.Settings, {}, overrides=overrides)))
 
 
 def test_every_figure_is_tried_here() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +15,15 @@ from sklearn.manifold import TSNE
 from sklearn.model_selection import LeaveOneOut, cross_val_score
 from sklearn.neighbors import KNeighborsClassifier
 
+from generators import returned
 from heedful import load, load_recipe, train
 from heedful.cli.figure import figure_verb
 from heedful.data.embedded import Digits
 from heedful.errors import UserError
-from heedful.lectures import Progress
-from heedful.lectures.maps import Maps, Settings, images_of, maps, neighbour_accuracy, study, tsne
+from heedful.lectures.maps import Settings, images_of, maps, neighbour_accuracy, study, tsne
 from heedful.plots.scatters import COLOURS, scatter
 
 DENSE = "{kind: dense, width: 4, activation: linear}"
-
-
-def run(going: Generator[Progress, None, Maps]) -> Maps:
-    """What is returned at the end."""
-    while True:
-        try:
-            next(going)
-        except StopIteration as end:
-            found: Maps = end.value
-            return found
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +66,7 @@ def test_perplexity_and_seed_are_those_that_are_asked_for() -> None:
         first = PCA(2, random_state=seed).fit_transform(X).astype(np.float32)
         right = TSNE(perplexity=near, init=first / first[:, 0].std() * 1e-4, random_state=seed).fit_transform(X)
         assert (tsne(X, perplexity, seed) == right).all()
-    found = run(maps(lambda: X, None, X, np.arange(60) % 10, "0123456789", Settings(perplexity=4.0, seed=2)))
+    found = returned(maps(lambda: X, None, X, np.arange(60) % 10, "0123456789", Settings(perplexity=4.0, seed=2)))
     assert all((one.points == tsne(X, 4.0, 2)).all() for one in found.maps)
 
 
@@ -93,13 +82,13 @@ def test_the_time_of_a_map_is_that_of_its_codes_and_of_t_sne(monkeypatch: pytest
     monkeypatch.setattr("heedful.lectures.maps.tsne", lambda vectors, *_: taking(len(vectors[0]), vectors[:, :2]))
     monkeypatch.setattr("heedful.lectures.maps.neighbour_accuracy", lambda *_: taking(1000, 0.5))
     made = maps(lambda: taking(7, X[:, :5]), lambda: taking(3, X[:, :2]), X, np.arange(20), "0123456789", Settings())
-    found = run(made)
+    found = returned(made)
     assert [one.seconds for one in found.maps] == [7 + 5, 3, 64]
     assert [row[-1] for row in found.table().rows] == [12, 3, 64]
 
 
 def test_a_run_has_its_maps(runs: dict[str, str], tmp_path: Path) -> None:
-    found = run(study(Settings(model=runs["4"], beside=runs["2"], points=50, neighbours=5)))
+    found = returned(study(Settings(model=runs["4"], beside=runs["2"], points=50, neighbours=5)))
     assert [(one.name, one.numbers) for one in found.maps] == [
         ("t-SNE of the codes", 4),
         ("codes of two numbers", 2),
@@ -115,7 +104,7 @@ def test_a_run_has_its_maps(runs: dict[str, str], tmp_path: Path) -> None:
         assert one.right == neighbour_accuracy(one.points, found.labels, 5)
         assert one.seconds > 0
     assert found.table().columns == ("map", "numbers", "right by 5 neighbours", "seconds")
-    alone = run(study(Settings(model=runs["4"], points=50)))
+    alone = returned(study(Settings(model=runs["4"], points=50)))
     assert [one.name for one in alone.maps] == ["t-SNE of the codes", "t-SNE of the pixels"]
 
 
@@ -142,7 +131,7 @@ def test_the_verb_takes_a_run_alone(runs: dict[str, str], tmp_path: Path, capsys
 def test_a_map_says_what_it_lacks(runs: dict[str, str], settings: dict[str, str], message: str) -> None:
     named = {key: runs.get(value, value) for key, value in settings.items()}
     with pytest.raises(UserError, match=message):
-        run(study(Settings(**named)))
+        returned(study(Settings(**named)))
 
 
 def test_images_without_labels_have_no_maps(runs: dict[str, str], tmp_path: Path) -> None:
@@ -187,5 +176,5 @@ def test_odd_maps_are_drawn_too(tmp_path: Path) -> None:
 def test_maps_of_arrays_need_no_run() -> None:
     X, y = load_digits(return_X_y=True)
     X, y = X[:60], y[:60]
-    found = run(maps(lambda: X[:, :5], lambda: X[:, 10:12], X, y, "0123456789", Settings()))
+    found = returned(maps(lambda: X[:, :5], lambda: X[:, 10:12], X, y, "0123456789", Settings()))
     assert [one.numbers for one in found.maps] == [5, 2, 64]

@@ -17,6 +17,7 @@ from heedful.hub.model_folder import read_model, write_model
 from heedful.models import build
 from heedful.models.tree_lstm.config import TreeLSTMConfig
 from heedful.models.tree_lstm.model import TreeLSTM, one_by_one
+from random_trees import random_tree
 from tolerance import close
 
 WORDS = Words.learn(WordsConfig(), [[f"w{number}" for number in range(20)]])
@@ -25,13 +26,7 @@ FORMS = pytest.mark.parametrize("form", ["nary", "child_sum"])
 
 def drawn(seed: int, leaves: int, widest: int = 2) -> Tree:
     """A random tree."""
-    r = random.Random(seed)
-    parts = [f"({r.randrange(5)} w{r.randrange(20)})" for _ in range(leaves)]
-    while len(parts) > 1:
-        size = min(len(parts), r.randint(2, widest))
-        at = r.randrange(len(parts) - size + 1)
-        parts[at : at + size] = [f"({r.randrange(5)} {' '.join(parts[at : at + size])})"]
-    return parse_tree(parts[0], "here", 5)
+    return parse_tree(random_tree(seed, leaves, widest), "here", 5)
 
 
 TREES = [drawn(seed, leaves) for seed, leaves in enumerate((5, 1, 9, 2, 14, 7))]

@@ -6,11 +6,11 @@ import itertools
 import math
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -37,6 +37,7 @@ from heedful.training.distributed.team import Team
 from heedful.training.loop import Counters, Event, Step, fit
 from heedful.training.optim import make_optimizer, optimizer_tensors
 from heedful.training.step import PlainStep
+from spoilt import too_large
 from torture.report import FULL, counted
 from training.test_distributed import together
 
@@ -234,20 +235,6 @@ def remembered(optimizers: list[torch.optim.Optimizer], *given: Any) -> torch.op
 
 
 # ------------------------------------------------------------------ fp16
-class TooLarge(torch.autograd.Function):
-    """The loss as it is, with gradients too large for fp16."""
-
-    apply: ClassVar[Callable[[Tensor], Tensor]]
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return grad * 1e38 * 1e38
-
-
 def half(folder: Path, steps: int, bad: set[int]) -> Iterator[tuple[Event, list[bytes]]]:
     """The events of a run in fp16, with the weights after each, whose gradients are too large in some steps."""
     torch.manual_seed(1)
@@ -259,7 +246,7 @@ def half(folder: Path, steps: int, bad: set[int]) -> Iterator[tuple[Event, list[
 
     def loss_of(batch: Batch) -> Loss:
         loss = translation_loss(model, batch, 0.1)
-        return replace(loss, total=TooLarge.apply(loss.total)) if counters.step + 1 in bad else loss
+        return replace(loss, total=too_large(loss.total)) if counters.step + 1 in bad else loss
 
     with RunFolder.create_or_open(folder, "a: 1\n", keep=2) as run:
         for event in fit(model, loss_of, Batches(ENCODED, 0, 128), config, CPU, Saver(run), {}, counters):

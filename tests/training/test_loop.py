@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -42,6 +42,7 @@ from heedful.training.loop import (
 )
 from heedful.training.optim import AdamW, Constant, Cosine, Linear, Noam
 from heedful.training.seeds import reseed
+from spoilt import Spoilt
 
 CPU = torch.device("cpu")
 PAIRS = NumberWords(train=90, valid=1, test=1).pairs("train")[:90]
@@ -315,7 +316,7 @@ def test_the_time_of_looking_and_saving_is_not_held_against_the_speed(
 def too_large(*steps: int) -> Callable[[Loss], Loss]:
     """A loss whose gradients overflow in some steps, counted from 1, while it is finite itself."""
     calls = itertools.count(1)
-    return lambda loss: replace(loss, total=Poison.apply(loss.total)) if next(calls) in steps else loss
+    return lambda loss: replace(loss, total=Spoilt.apply(loss.total, math.nan)) if next(calls) in steps else loss
 
 
 def test_fp16_scales_its_gradients_and_hides_it(tmp_path: Path) -> None:
@@ -369,20 +370,6 @@ def test_a_loss_that_is_not_finite_is_no_matter_of_scale(tmp_path: Path) -> None
 
 
 # ------------------------------------------------------------------ what is not finite
-class Poison(torch.autograd.Function):
-    """The loss as it is, with gradients that are not numbers."""
-
-    apply: ClassVar[Callable[[Tensor], Tensor]]
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return grad * math.nan
-
-
 def refused(trial: Trial) -> UserError:
     """The error of a run whose next step is poisoned, with all else as it was."""
     good = saved(trial.folder)
@@ -404,7 +391,7 @@ def test_no_poison_changes_a_weight_or_reaches_the_disk(tmp_path: Path) -> None:
         "infinity": lambda loss: replace(loss, total=loss.total + math.inf, plain=loss.plain + math.inf),
         "reported": lambda loss: replace(loss, plain=loss.plain * math.nan),
         "overflow": lambda loss: replace(loss, total=loss.total * 1e38 * 1e38),
-        "gradients": lambda loss: replace(loss, total=Poison.apply(loss.total)),
+        "gradients": lambda loss: replace(loss, total=Spoilt.apply(loss.total, math.nan)),
     }
     for name, wrap in spoilt.items():
         trial = Trial(tmp_path / "run", config, wrap=wrap)

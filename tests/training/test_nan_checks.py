@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -33,6 +33,7 @@ from heedful.training.loop import Counters, Step, fit
 from heedful.training.nan_checks import first_bad, not_finite, require_sound, tensors
 from heedful.training.optim import AdamW, clip, make_optimizer, optimizer_tensors
 from heedful.training.seeds import reseed
+from spoilt import too_large
 
 CPU = torch.device("cpu")
 VALUES = [math.nan, math.inf, -math.inf]
@@ -203,24 +204,10 @@ def test_a_spoilt_gradient_is_named(layout: str, value: float, name: str) -> Non
     scene.check(f"the gradient of {name}", BAD)
 
 
-class Poison(torch.autograd.Function):
-    """The loss as it is, with gradients too large."""
-
-    apply: ClassVar[Callable[[Tensor], Tensor]]
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return grad * 1e38 * 1e38
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_of_many_bad_gradients_the_one_nearest_to_the_loss_is_named(layout: str) -> None:
     scene = Scene(layout)
-    scene.spoil = lambda loss: replace(loss, total=Poison.apply(loss.total))
+    scene.spoil = lambda loss: replace(loss, total=too_large(loss.total))
     error = scene.refused()
     assert "first bad tensor: the gradient of decoder.1.add3.norm." in str(error.found)
     assert error.where == scene.pairs(BAD)
@@ -527,7 +514,7 @@ def test_weights_and_gradients_in_shards_are_looked_into() -> None:
 
     def spoilt() -> Loss:
         loss = squares(model, x)
-        return replace(loss, total=Poison.apply(loss.total))
+        return replace(loss, total=too_large(loss.total))
 
     assert first_bad(model, spoilt, 1) in ("the gradient of net.2.weight", "the gradient of net.2.bias")
     require_sound(model, 1)

@@ -40,14 +40,6 @@ PIXELS = torch.rand(90, 1, 3, 4, generator=torch.Generator().manual_seed(3))  # 
 NONE = Noise(0.0, None)
 
 
-@pytest.fixture(autouse=True)
-def _as_it_was() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-    torch.set_flush_denormal(False)
-
-
 def settings(steps: int = 12, **changes: Any) -> TrainConfig:
     usual = {"batch_examples": 20, "log_every": 1, "evaluate_every": 5, "save_every": 5, "clip": None}
     usual |= {"optimizer": RMSprop(), "schedule": Constant()}

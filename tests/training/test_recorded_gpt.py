@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -32,14 +31,6 @@ SMALL: dict[str, Any] = {"width": 16, "heads": 2, "layers": 1, "context": 8, "dr
 IDS = np.random.default_rng(3).integers(0, 11, 8 * 17 + 4)  # the last window is shorter, the last batch smaller
 WHOLE, CUT = np.zeros(1, np.int64), np.array([0, 3, 4, 20, 41, 90])
 EPSILON = 1e-3  # so large that gradients of keys' biases, which are zero but for rounding, move nothing
-
-
-@pytest.fixture(autouse=True)
-def _as_it_was() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-    torch.set_flush_denormal(False)
 
 
 def settings(**changes: Any) -> TrainConfig:

@@ -59,28 +59,15 @@ class Autoencoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     `loss_` is the last of them. Weights are of float32. What goes through them is computed in the type of the data.
     """
 
-    def __init__(
-        self,
-        *,
-        activation: Activation,
-        output_activation: Activation,
-        solver: str,
-        learning_rate_init: float,
-        batch_size: int,
-        max_iter: int,
-        random_state: int | np.random.RandomState | None,
-        device: str,
-        verbose: bool,
-    ) -> None:
-        self.activation = activation
-        self.output_activation = output_activation
-        self.solver = solver
-        self.learning_rate_init = learning_rate_init
-        self.batch_size = batch_size
-        self.max_iter = max_iter
-        self.random_state = random_state
-        self.device = device
-        self.verbose = verbose
+    activation: Activation
+    output_activation: Activation
+    solver: str
+    learning_rate_init: float
+    batch_size: int
+    max_iter: int
+    random_state: int | np.random.RandomState | None
+    device: str
+    verbose: bool
 
     @abstractmethod
     def _image(self, d: int) -> Image:
@@ -90,9 +77,9 @@ class Autoencoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def _config(self, image: Image) -> AutoencoderConfig:
         """The network for such pictures."""
 
-    @abstractmethod
     def _task(self) -> ReconstructionTaskConfig:
         """What is learned: the data from themselves, or from what noise has left of them."""
+        return ReconstructionTaskConfig()
 
     # ------------------------------------------------------------------ fitting
     def fit(self, X: npt.ArrayLike, y: object = None) -> Self:
@@ -274,6 +261,9 @@ class Autoencoder(Autoencoding):
     step. With an integer as `random_state` the same bits come again, on a CPU. `device` is auto, cpu or cuda.
     """
 
+    n_components: int
+    hidden_layer_sizes: tuple[int, ...]
+
     def __init__(
         self,
         n_components: int = 20,
@@ -289,13 +279,7 @@ class Autoencoder(Autoencoding):
         device: str = "auto",
         verbose: bool = False,
     ) -> None:
-        super().__init__(
-            activation=activation, output_activation=output_activation, solver=solver,
-            learning_rate_init=learning_rate_init, batch_size=batch_size, max_iter=max_iter,
-            random_state=random_state, device=device, verbose=verbose,
-        )  # fmt: skip
-        self.n_components = n_components
-        self.hidden_layer_sizes = hidden_layer_sizes
+        keep(self, locals())
 
     def _image(self, d: int) -> Image:
         return square(d) or (1, 1, d)
@@ -303,9 +287,6 @@ class Autoencoder(Autoencoding):
     def _config(self, image: Image) -> AutoencoderConfig:
         widths = map(int, (*self.hidden_layer_sizes, self.n_components))
         return dense(math.prod(image), *widths, activation=self.activation, output=self.output_activation)
-
-    def _task(self) -> ReconstructionTaskConfig:
-        return ReconstructionTaskConfig()
 
     def _require_settings(self) -> None:
         super()._require_settings()
@@ -316,10 +297,8 @@ class Autoencoder(Autoencoding):
 class Convolutional(Autoencoding):
     """What convolutional autoencoders share: rows of numbers as pictures, halved after each convolution, and back."""
 
-    def __init__(self, *, image_shape: tuple[int, ...] | None, filters: tuple[int, ...], **shared: Any) -> None:
-        super().__init__(**shared)
-        self.image_shape = image_shape
-        self.filters = filters
+    image_shape: tuple[int, ...] | None
+    filters: tuple[int, ...]
 
     def _image(self, d: int) -> Image:
         if self.image_shape is None:
@@ -389,14 +368,7 @@ class ConvAutoencoder(Convolutional):
         device: str = "auto",
         verbose: bool = False,
     ) -> None:
-        super().__init__(
-            image_shape=image_shape, filters=filters, activation=activation, output_activation=output_activation,
-            solver=solver, learning_rate_init=learning_rate_init, batch_size=batch_size, max_iter=max_iter,
-            random_state=random_state, device=device, verbose=verbose,
-        )  # fmt: skip
-
-    def _task(self) -> ReconstructionTaskConfig:
-        return ReconstructionTaskConfig()
+        keep(self, locals())
 
 
 class DenoisingAutoencoder(Convolutional):
@@ -406,6 +378,9 @@ class DenoisingAutoencoder(Convolutional):
     `clip`, or left as it is with None. Nothing is added to what is transformed, reconstructed or scored. The other
     settings are those of `ConvAutoencoder`.
     """
+
+    noise: float
+    clip: tuple[float, float] | None
 
     def __init__(
         self,
@@ -424,13 +399,7 @@ class DenoisingAutoencoder(Convolutional):
         device: str = "auto",
         verbose: bool = False,
     ) -> None:
-        super().__init__(
-            image_shape=image_shape, filters=filters, activation=activation, output_activation=output_activation,
-            solver=solver, learning_rate_init=learning_rate_init, batch_size=batch_size, max_iter=max_iter,
-            random_state=random_state, device=device, verbose=verbose,
-        )  # fmt: skip
-        self.noise = noise
-        self.clip = clip
+        keep(self, locals())
 
     def _task(self) -> ReconstructionTaskConfig:
         bounds = None if self.clip is None else (float(self.clip[0]), float(self.clip[1]))
@@ -444,6 +413,12 @@ class DenoisingAutoencoder(Convolutional):
         pair = isinstance(clip, tuple | list) and len(clip) == 2 and all(isinstance(bound, Real) for bound in clip)
         if clip is not None and not (pair and -math.inf < clip[0] < clip[1] < math.inf):
             raise ValueError(f"clip must be two numbers, the lower one first, or None, got {clip!r}")
+
+
+def keep(estimator: BaseEstimator, given: dict[str, Any]) -> None:
+    """Keep what an estimator was made with under the same names, as scikit-learn asks for."""
+    for name in type(estimator)._get_param_names():
+        setattr(estimator, name, given[name])
 
 
 def square(d: int) -> Image | None:
