@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from heedful.cli.images import own
-from heedful.cli.reconstruct import training_vectors
 from heedful.data.images.image_spec import Canvas
 from heedful.errors import UserError
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer, Subject
 from heedful.explore.views import reconstruct as view
 from heedful.plots.autoencoder_plots import by_pca, chosen, components, made
+from heedful.runs.images import test_images as own
+from heedful.runs.images import training_vectors
 from heedful.runs.load import load
 from tolerance import near
 

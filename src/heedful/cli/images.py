@@ -6,7 +6,6 @@ N images, C channels, Y rows, X columns.
 from __future__ import annotations
 
 import math
-import shlex
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,10 +23,8 @@ from heedful.data.images.pictures import read_picture
 from heedful.data.images.pixels import images_of, labels_of
 from heedful.data.images.sources import PICTURES, ImageFolders, Images, scaled
 from heedful.errors import UserError, printable, shown
-from heedful.files.reading import exists, is_file, is_folder, open_file
-from heedful.runs.load import read_recipe
-from heedful.runs.recipe import check_recipe
-from heedful.training.checkpoint.choice import picked
+from heedful.files.reading import exists, is_folder, open_file
+from heedful.runs.images import test_images
 
 GREY = {"1", "L", "LA", "La"}  # Pillow's modes without colours
 
@@ -35,27 +32,13 @@ GREY = {"1", "L", "LA", "La"}  # Pillow's modes without colours
 def images_for(run: Path, paths: Sequence[str], canvas: Canvas) -> Images:
     """All images that were named, as the model reads them, or the run's test set where none was."""
     if not paths:
-        return own(run)
+        return test_images(run)
     parts = [given(path, canvas) for path in paths]
     pixels = np.concatenate([scaled(part.pixels) for part in parts])
     names = parts[0].names
     labels = [part.labels for part in parts if part.labels is not None]
     known = len(labels) == len(parts) and all(part.names == names for part in parts)
     return Images(pixels, np.concatenate(labels), names) if known else Images(pixels)
-
-
-def own(run: Path) -> Images:
-    """The test images of a run, or those of the validation where it has no others."""
-    if not is_file(picked(run)[0] / "recipe.yaml"):
-        raise UserError(
-            "this folder is a model without the data of a run", where=str(run), expected="images to read",
-            todo=f"name some: heedful reconstruct {shlex.quote(str(run))} IMAGE.png",
-        )  # fmt: skip
-    recipe: Any = read_recipe(run)
-    split: Any = "valid" if recipe.data.test is None else "test"
-    check_recipe(recipe, [split])
-    found: Images = recipe.data.read(split)
-    return Images(scaled(found.pixels), found.labels, found.names)
 
 
 def given(path: str, canvas: Canvas) -> Images:

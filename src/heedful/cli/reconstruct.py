@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from heedful.cli.display import json_line, say
 from heedful.cli.figure import written
@@ -27,10 +26,9 @@ from heedful.files import writing as files
 from heedful.lectures import Table
 from heedful.plots.autoencoder_plots import ROWS, by_pca, chosen, class_names, made
 from heedful.plots.image_grid import Column, Sheet, Window, gallery, require_picture, strips
-from heedful.runs.load import read_recipe
-from heedful.runs.recipe import check_recipe
+from heedful.runs.images import training_vectors
 from heedful.tasks.reconstruction.predictor import Floats, Painter
-from heedful.training.checkpoint.choice import picked
+from heedful.training.checkpoint.choice import by_name
 
 
 # ------------------------------------------------------------------ reconstruct
@@ -47,7 +45,7 @@ def reconstruct_verb(
 ) -> None:
     """Draw images beside what one or several models make of them, or a walk from one image to another."""
     require_name(out)
-    painters = {name: load_as(Painter, path) for name, path in named([run, *beside]).items()}
+    painters = {name: load_as(Painter, path) for name, path in by_name([run, *beside]).items()}
     canvas = same_canvas(painters)
     if walk is not None:
         if pca or paths:
@@ -63,14 +61,6 @@ def reconstruct_verb(
         columns += made(painter, images.pixels, name, seed)
     sheet = gallery(columns, class_names(images), f"{len(images):,} images, made again from their codes")
     finish(sheet, columns, out, as_json)
-
-
-def training_vectors(run: Path) -> NDArray[Any]:
-    """The images that a run was trained on, each as one row (N, C * Y * X)."""
-    recipe: Any = read_recipe(run)
-    check_recipe(recipe, ["train"])
-    found: Images = recipe.data.read("train")
-    return found.vectors
 
 
 def walked(
@@ -183,23 +173,6 @@ def require_name(out: Path) -> None:
     """Refuse at once a name at which no picture can be written."""
     files.require_place(out, "--out")
     require_picture(out, "--out")
-
-
-def named(runs: Sequence[Path]) -> dict[str, Path]:
-    """Runs by the names of their folders, with those above where that does not tell them apart.
-
-    A checkpoint goes by the name of its run and its own.
-    """
-    whole = [run.resolve() if which is None else _with(run.resolve(), which) for run, which in map(picked, runs)]
-    for depth in range(1, max(len(path.parts) for path in whole)):
-        names = ["/".join(path.parts[-depth:]) for path in whole]
-        if len(set(names)) == len(names):
-            return dict(zip(names, runs, strict=True))
-    raise UserError("the same run is named twice", where="--beside", found=str(runs[-1]), todo="leave it out once")
-
-
-def _with(run: Path, which: str) -> Path:
-    return run.with_name(f"{run.name}-{which}")
 
 
 def same_canvas(painters: dict[str, Painter]) -> Canvas:

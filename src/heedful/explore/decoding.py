@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from heedful.errors import UserError, shown
+from heedful.explore.capabilities import Searches
 from heedful.explore.inspect import Given, source_ids, too_long, translates
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Begun:
 
 def goes_on(subject: Subject) -> bool:
     """Whether a model writes one token after another, and its search can be followed."""
-    return subject.broken is None and hasattr(subject.predictor, "steps") and hasattr(subject.model, "start")
+    return subject.broken is None and isinstance(subject.predictor, Searches)
 
 
 def begun(predictor: Any, given: Given, then: Sequence[int]) -> Begun:
@@ -48,8 +49,8 @@ def begun(predictor: Any, given: Given, then: Sequence[int]) -> Begun:
     ids = [tokenizer.bos, *(tokenizer.ids([given.other])[0] if given.other else []), *then]
     if len(ids) > predictor.context:
         raise too_long(len(ids), predictor.context)
-    padded, real, _ = predictor._batch([source])
-    return Begun(predictor._start(padded, real)[0], ids, source, 0)
+    padded, real, _ = predictor.batch([source])
+    return Begun(predictor.start(padded, real)[0], ids, source, 0)
 
 
 @torch.inference_mode()

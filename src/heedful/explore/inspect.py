@@ -19,6 +19,7 @@ from heedful.config import Config
 from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.data.tokenizers.lm_tokenization import script_of
 from heedful.errors import UserError
+from heedful.explore.capabilities import Aligns, Encodes, Masks, StandsOn, Translates, Writes
 from heedful.tasks.pretraining.predictor import MASK
 from heedful.tasks.translation.predictor import TooLongError
 
@@ -110,9 +111,10 @@ class Trace:
 def attentions(model: nn.Module) -> dict[str, tuple[str, ...]]:
     """The taps that show where a model looks, layer by layer, by a name with a star for the layer's number."""
     found: dict[str, list[str]] = {}
-    for name in taps(model):
+    every = taps(model)
+    for name in every:
         above, _, last = name.rpartition(".")
-        if last == WEIGHTS and hasattr(model.get_submodule(above), "scores"):
+        if last == WEIGHTS and f"{above}.scores" in every:
             found.setdefault(".".join("*" if part.isdecimal() else part for part in name.split(".")), []).append(name)
     return {name: tuple(each) for name, each in found.items()}
 
@@ -146,7 +148,7 @@ def _looks(model: nn.Module, values: dict[str, Tensor], heard: dict[str, Pass]) 
         shown = tuple(tap for tap in each if tap in values)
         if shown:
             weights, ran = values[shown[0]], heard[shown[0]]
-            cross = ran.asks != ran.sees and fnmatchcase(shown[0], getattr(model, "alignment", ""))
+            cross = ran.asks != ran.sees and isinstance(model, Aligns) and fnmatchcase(shown[0], model.alignment)
             kind = "cross" if cross else "causal" if ran.ahead else "self"
             sees = ran.sees if cross else ran.asks
             # The query that writes a word is named by that word where it looks at another side.
@@ -170,23 +172,23 @@ def reads(predictor: Any) -> bool:
 
 def translates(predictor: Any) -> bool:
     """Whether a model reads one text and writes another."""
-    return hasattr(predictor, "align") and hasattr(predictor, "search")
+    return isinstance(predictor, Translates)
 
 
 def writes(predictor: Any) -> bool:
     """Whether a model goes on with texts."""
-    return hasattr(predictor, "script") and hasattr(predictor.model, "start")
+    return isinstance(predictor, Writes)
 
 
 def encoder_in(predictor: Any) -> Any:
     """The encoder of a model that reads texts both ways; None, where there is none."""
-    model = getattr(predictor.model, "encoder", predictor.model)
-    return model if hasattr(predictor.tokenizer, "mask") and hasattr(model, "layers") else None
+    model = predictor.model.encoder if isinstance(predictor.model, StandsOn) else predictor.model
+    return model if isinstance(predictor.tokenizer, Masks) and isinstance(model, Encodes) else None
 
 
 def listens(predictor: Any) -> bool:
     """Whether a model reads texts both ways without a pair of sentences: a recurrent one."""
-    return hasattr(predictor.model, "both")
+    return bool(predictor.model.config.role == "bidirectional")
 
 
 def room(predictor: Any) -> int | None:
@@ -210,7 +212,7 @@ def read_pair(predictor: Any, given: Given) -> Reading:
     state: list[Any] = []
 
     def read_source() -> Tensor:
-        state[:] = [predictor._start(torch.tensor([source], device=place), None)[0]]
+        state[:] = [predictor.start(torch.tensor([source], device=place))[0]]
         return torch.empty(0)
 
     def write() -> Tensor:
@@ -227,7 +229,7 @@ def read_pair(predictor: Any, given: Given) -> Reading:
 def source_ids(predictor: Any, text: str) -> list[int]:
     """The tokens of a text that is to be translated."""
     try:
-        ids: list[int] = predictor._ids([text])[0]
+        ids: list[int] = predictor.source_ids([text])[0]
     except TooLongError as error:
         raise too_long(error.tokens, error.context) from None
     return ids

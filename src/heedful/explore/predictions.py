@@ -18,6 +18,7 @@ from heedful.data.formats.squad import Question
 from heedful.data.labelled.passages import encode_questions
 from heedful.data.labelled.tagged import encode_words
 from heedful.errors import UserError
+from heedful.explore.capabilities import Answers, Classifies, Rates, Tags
 from heedful.explore.inspect import Given, Reading, both_ways, encoder_in, pair_ids, translates, writes
 from heedful.tasks.answering import predictor as answering
 from heedful.tasks.tagging import predictor as tagging
@@ -51,8 +52,8 @@ def saying(predictor: Any, given: Given, reading: Reading, place: int | None = N
         return translation(predictor, given, reading)
     if writes(predictor):
         return next_word(predictor, reading)
-    for method, found in (("classify", label), ("rate", number), ("tag", tags), ("answer", span)):
-        if hasattr(predictor, method):
+    for able, found in ((Classifies, label), (Rates, number), (Tags, tags), (Answers, span)):
+        if isinstance(predictor, able):
             return found(predictor, given)
     if encoder_in(predictor).masked_words is not None:
         return hidden_word(predictor, given, place)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from heedful.data.formats.sources import Split
 from heedful.errors import UserError
 from heedful.explore import inspect
+from heedful.explore.capabilities import Unknowing
 from heedful.explore.views import run
 from heedful.runs.evaluate import results
 from heedful.runs.load import read_recipe
@@ -186,7 +187,7 @@ def length(predictor: Any, text: str) -> int:
 def is_known(predictor: Any, text: str) -> bool:
     """Whether a model knows most of the words of a text, and can read all of it."""
     ids = predictor.tokenizer.ids([text])[0]
-    unknown = getattr(predictor.tokenizer, "unk", None)
+    unknown = predictor.tokenizer.unk if isinstance(predictor.tokenizer, Unknowing) else None
     return sum(number == unknown for number in ids) <= len(ids) / 3 and fits(predictor, text)
 
 

@@ -16,17 +16,17 @@ import torch
 from pydantic import ValidationError
 
 from heedful.blocks.taps import taps
-from heedful.cli.reconstruct import named
 from heedful.config import AnyConfig
 from heedful.errors import UserError, shown
 from heedful.explore import inspect, samples
+from heedful.explore.capabilities import Captures
 from heedful.explore.inspect import Given, Trace
 from heedful.explore.samples import Shown
-from heedful.explore.views import VIEWS, View, find
+from heedful.explore.views import VIEWS, Named, View, find
 from heedful.files.reading import is_file, require_folder
 from heedful.runs.load import load
 from heedful.tasks.base import Example
-from heedful.training.checkpoint.choice import picked
+from heedful.training.checkpoint.choice import by_name, picked
 
 MOST_BYTES, MOST_KEPT = 400_000_000, 256  # what is kept of a model: how large it is at the most, and how many
 PATIENCE = 2.0  # seconds until what could not be opened is tried again
@@ -58,7 +58,7 @@ class Subject:
         with self._opening, torch.inference_mode(False):
             if "predictor" not in self.__dict__:  # whoever waited here gets what the other has loaded
                 found = load(self._path)
-                if hasattr(found, "graphs"):
+                if isinstance(found, Captures):
                     found.graphs = None  # other threads use the device, too, which no capture of steps can bear
                 self.__dict__["predictor"] = found
             return self.__dict__["predictor"]
@@ -173,7 +173,7 @@ class Explorer:
             require_folder(run, "a run folder or a model folder", "`heedful runs` lists the runs below a folder")
             if folder.resolve() in [other.resolve() for other in folders[:number]]:
                 raise UserError("the same folder is named twice", where=str(folder), todo="leave it out once")
-        called = named(folders)
+        called = by_name(folders)
         if "model" in called and (above := called["model"].resolve().parent.name) not in called:
             # As it is called in every run; its place among the others stays.
             called = {above if name == "model" else name: folder for name, folder in called.items()}
@@ -199,7 +199,7 @@ class Explorer:
         kind, function = module.CALLS[call]
         text = question if isinstance(question, bytes) else json.dumps(question).encode()
         settings = asked(kind, text)
-        if hasattr(settings, "model"):
+        if isinstance(settings, Named):
             require_fit(module, self.subject(settings.model))
         return function(self, settings)
 

@@ -14,6 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from heedful.explore import inspect
+from heedful.explore.capabilities import Fills
 from heedful.explore.inspect import Trace
 from heedful.explore.packets import pack
 from heedful.explore.views import Asked, Request, input_in
@@ -43,7 +44,7 @@ class Layer(Hiding):
 
 
 def fits(subject: Subject) -> bool:
-    return subject.broken is None and hasattr(subject.predictor, "fill") and subject.model.masked_words is not None
+    return subject.broken is None and isinstance(subject.predictor, Fills) and subject.model.masked_words is not None
 
 
 def tokens(explorer: Explorer, asked: Asked) -> bytes:

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from heedful.explore.capabilities import Headed
 from heedful.explore.packets import pack
 from heedful.explore.views import Asked, Request, heads, input_in
 from heedful.explore.views.heads import described
@@ -33,7 +34,8 @@ def fits(subject: Subject) -> bool:
 def heads_of(subject: Subject) -> int:
     """How many heads a model has, all layers and kinds of attention together."""
     every = (name.rpartition(".")[0] for each in subject.attentions.values() for name in each)
-    return sum(getattr(subject.model.get_submodule(name), "heads", 1) for name in every)
+    modules = (subject.model.get_submodule(name) for name in every)
+    return sum(module.heads if isinstance(module, Headed) else 1 for module in modules)
 
 
 def wall(explorer: Explorer, asked: Asked) -> bytes:

@@ -16,6 +16,7 @@ from torch import Tensor
 from heedful.blocks.taps import taps
 from heedful.errors import UserError
 from heedful.explore import inspect
+from heedful.explore.capabilities import Foretells
 from heedful.explore.inspect import Token, Trace
 from heedful.explore.packets import pack
 from heedful.explore.views import Asked, Request, input_in
@@ -41,7 +42,7 @@ def fits(subject: Subject) -> bool:
 
 def layers_of(model: Any) -> list[str]:
     """The taps from which a model's words can be told, from the first layer to the last."""
-    pattern = getattr(model, "told_from", None)
+    pattern = model.told_from if isinstance(model, Foretells) else None
     return [name for name in taps(model) if pattern is not None and fnmatchcase(name, pattern)]
 
 

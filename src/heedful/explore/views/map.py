@@ -24,6 +24,7 @@ from heedful.blocks.taps import taps
 from heedful.data.images.sources import Images, scaled
 from heedful.errors import UserError, shown
 from heedful.explore import inspect
+from heedful.explore.capabilities import Embeds, Pools, Reconstructs, Spells, StandsOn, Weighted
 from heedful.explore.inspect import Given
 from heedful.explore.packets import diverged, pack
 from heedful.explore.views import Named, Request
@@ -216,9 +217,9 @@ def wanted(explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
 def offered(subject: Subject) -> list[str]:
     """What of a subject can be mapped, by what its model can do."""
     found = ["tokens", "sentences", "word"] if reads_in_layers(subject) else []
-    if table(subject) is not None and hasattr(subject.predictor.tokenizer, "pieces"):
+    if table(subject) is not None and isinstance(subject.predictor.tokenizer, Spells):
         found.append("table")
-    if subject.is_run and hasattr(subject.predictor, "canvas") and hasattr(subject.predictor, "encode"):
+    if subject.is_run and isinstance(subject.predictor, Reconstructs):
         found.append("codes")
     return found
 
@@ -243,10 +244,9 @@ def numbered(tap: str) -> bool:
 
 def table(subject: Subject) -> Tensor | None:
     """The vector of each word of the vocabulary by itself (V, D), where the model has a table of them."""
-    model = getattr(subject.model, "encoder", None)
-    held = getattr(subject.model, "tokens", None) or getattr(model, "tokens", None)
-    weight: Tensor | None = getattr(held, "weight", None)
-    return None if weight is None else weight.detach()
+    inner = [subject.model.encoder] if isinstance(subject.model, StandsOn) else []
+    tables = [model.tokens for model in (subject.model, *inner) if isinstance(model, Embeds)]
+    return tables[0].weight.detach() if tables and isinstance(tables[0], Weighted) else None
 
 
 def first_lines(subject: Subject) -> list[str]:
@@ -378,10 +378,10 @@ def spans(predictor: Any, text: str, ids: list[int]) -> list[tuple[int, int] | N
 
 def pooled(subject: Subject, line: Line) -> dict[str, Tensor]:
     """One vector (D,) of a line by layer, as `Reader.embed` makes it: the mean of all tokens, or the first one's."""
-    first = getattr(subject.predictor, "pooling", None) == "first"
+    how = subject.predictor if isinstance(subject.predictor, Pools) else None
+    first = how is not None and how.pooling == "first"
     found = {name: x[0] if first else x.mean(0) for name, x in line.layers.items()}
-    unit = getattr(subject.predictor, "normalize", False)
-    return {name: normalize(x, dim=-1) for name, x in found.items()} if unit else found
+    return {name: normalize(x, dim=-1) for name, x in found.items()} if how is not None and how.normalize else found
 
 
 def words_alone(subject: Subject, asked: Mapped) -> Cloud:

@@ -17,6 +17,7 @@ from heedful.blocks.masks import Mask, dense
 from heedful.blocks.positions import Fixed, Learned, Rotary, sinusoid_halves, sinusoids
 from heedful.config import Config
 from heedful.errors import UserError, shown
+from heedful.explore.capabilities import Placed
 from heedful.explore.packets import pack
 from heedful.explore.views import Named, Request
 
@@ -96,7 +97,8 @@ def layout_of(table: Tensor) -> str | None:
 
 def slopes(model: Any) -> int:
     """How many heads of a model have a slope each, by which distance counts against a look; 0: none."""
-    heads: int = model.config.heads if getattr(model.config, "positions", None) == ALIBI else 0
+    settings = model.config
+    heads: int = settings.heads if isinstance(settings, Placed) and settings.positions == ALIBI else 0
     return heads
 
 

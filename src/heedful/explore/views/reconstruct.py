@@ -19,12 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from heedful.cli.images import own
-from heedful.cli.reconstruct import training_vectors
 from heedful.data.embedded import Digits
 from heedful.data.images.sources import Images, scaled
 from heedful.errors import UserError
 from heedful.explore import subjects
+from heedful.explore.capabilities import Reconstructs
 from heedful.explore.packets import pack
 from heedful.explore.views import Named, Request
 from heedful.plots.autoencoder_plots import (
@@ -38,6 +37,7 @@ from heedful.plots.autoencoder_plots import (
     loses,
 )
 from heedful.plots.image_grid import Column, Window, pictures_of
+from heedful.runs.images import test_images, training_vectors
 from heedful.tasks.reconstruction.predictor import Floats, Painter
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ SLIDERS, STOPS, STEPS = 32, 33, 61  # numbers of a code that can be moved, place
 DRAWN = -1  # the number of the image that the reader draws
 LARGEST, BESIDE = 4096, 6  # pixels of a drawing; other models that are shown
 TURNED, SMALL = 6, 4_000_000  # pages of a file; bytes of all codes' pictures up to which it has them
-ABLE = ("encode", "decode", "reconstruct", "walk", "canvas")
 
 AnyNumber = TypeVar("AnyNumber", int, float)
 Number = Annotated[int, Field(ge=DRAWN, le=10_000_000)]
@@ -96,7 +95,7 @@ class Walk(Model):
 
 
 def fits(subject: Subject) -> bool:
-    return subject.broken is None and all(hasattr(subject.predictor, name) for name in ABLE)
+    return subject.broken is None and isinstance(subject.predictor, Reconstructs)
 
 
 # ------------------------------------------------------------------ the images of a model
@@ -112,7 +111,7 @@ class Gallery:
     def images(self) -> Images:
         """The test images of its run; where these cannot be read any more, the digits that come with us."""
         try:
-            return own(self.folder)
+            return test_images(self.folder)
         except UserError as error:
             digits = Digits().read("test")
             if digits.pixels.shape[1:] == self.shape:

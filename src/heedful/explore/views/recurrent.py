@@ -6,7 +6,7 @@ T steps, H units, R rows of logits, V vocabulary.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from heedful.blocks.recurrent import Layer
 from heedful.blocks.taps import taps, watch
 from heedful.errors import UserError
 from heedful.explore import inspect, subjects
+from heedful.explore.capabilities import Rereads, Tags
 from heedful.explore.inspect import Given, Pass, Reading, Token, Trace
 from heedful.explore.packets import pack
 from heedful.explore.views import Asked, Request
@@ -99,8 +100,8 @@ def fits(subject: Subject) -> bool:
 # ------------------------------------------------------------------ what is read
 def traced(subject: Subject, asked: Read) -> Trace:
     """What passes the gates and states while the model reads a text."""
-    for able, read in READERS.items():
-        if hasattr(subject.model, able):
+    for able, read in READERS:
+        if able(subject):
             with subject.lock:
                 return inspect.trace(subject.model, read(subject.predictor, asked), TAPS)
     return subject.trace(asked, TAPS)
@@ -131,7 +132,10 @@ def read_twice(predictor: Any, given: Given) -> Reading:
 
 
 # What is looked at here is not all that the other views look at: told by what a model has.
-READERS = {"reader": read_words, "both": read_twice}
+READERS: tuple[tuple[Callable[[Subject], bool], Callable[[Any, Given], Reading]], ...] = (
+    (lambda subject: isinstance(subject.model, Rereads), read_words),
+    (lambda subject: inspect.listens(subject.predictor), read_twice),
+)
 
 
 def side_of(reading: Reading, each: Run) -> str:
@@ -262,8 +266,7 @@ def kept(forget: Tensor, end: int) -> Tensor:
 
 def spelled(predictor: Any, number: int) -> str:
     """A prediction as people read it: a tag or a token."""
-    labels = getattr(predictor, "labels", None)
-    found: str = predictor.tokenizer.pieces([number])[0] if labels is None else labels[number]
+    found: str = predictor.labels[number] if isinstance(predictor, Tags) else predictor.tokenizer.pieces([number])[0]
     return found
 
 

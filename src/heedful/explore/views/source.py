@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 import heedful
 from heedful.errors import UserError
 from heedful.explore import inspect
+from heedful.explore.capabilities import Reconstructs
 from heedful.explore.packets import pack
 from heedful.explore.views import Asked, Request
 from heedful.shapes import Found, Line, follow
@@ -42,12 +43,7 @@ LETTER = re.compile(r"(?:and )?([A-Z]) ([^.]+)")
 
 
 def fits(subject: Subject) -> bool:
-    return subject.broken is None and (inspect.reads(subject.predictor) or paints(subject.predictor))
-
-
-def paints(predictor: Any) -> bool:
-    """Whether a model makes images of images."""
-    return hasattr(predictor, "reconstruct") and hasattr(predictor, "canvas")
+    return subject.broken is None and (inspect.reads(subject.predictor) or isinstance(subject.predictor, Reconstructs))
 
 
 def lines(explorer: Explorer, asked: Asked) -> bytes:

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from heedful.blocks.attention import attend
 from heedful.blocks.scores import scaled_dot
-from heedful.blocks.taps import Tap
+from heedful.blocks.taps import Tap, taps
 from heedful.config import Config
 from heedful.errors import UserError
+from heedful.explore.capabilities import Scores
 from heedful.explore.inspect import Look, Trace
 from heedful.explore.packets import pack
 from heedful.explore.views import Asked, Request, heads, input_in, place_in
@@ -74,7 +75,8 @@ def stages(subject: Subject, look: Look) -> list[str]:
 
 def compares(module: Any) -> bool:
     """Whether a block's scores are scaled dot products of vectors that can be seen."""
-    return all(hasattr(module, name) for name in VECTORS) and getattr(module, "score", scaled_dot) is scaled_dot
+    shown = taps(module).keys() >= set(VECTORS)
+    return shown and (not isinstance(module, Scores) or module.score is scaled_dot)
 
 
 def head(explorer: Explorer, asked: Head) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
@@ -57,6 +57,13 @@ class Writing:
     def text(self) -> str:
         """The prompt and what follows it."""
         return self.prompt + self.added
+
+
+@runtime_checkable
+class ByRows(Protocol):
+    """A model that has kernels in which each row of a batch is computed alone, where they suit it."""
+
+    def row_by_row(self) -> Any: ...
 
 
 @dataclass
@@ -114,7 +121,7 @@ class Writer:
     def context(self) -> int | None:
         """How many tokens the model sees at once; None, where there is no limit."""
         context: int = self.model.config.context
-        return context if hasattr(self.model, "fits") else None
+        return context if self.model.config.limited else None
 
     def halved(self) -> Self:
         """The same with its weights in bfloat16: half the memory to go through for a token, which a GPU waits for."""
@@ -247,7 +254,7 @@ class Writer:
         texts = [Text([*given, token]) for token in tokens]
         for _ in self._drawn(texts, TextSettings(length=length, temperature=0.0)):
             pass
-        return [self._added(given, [*text.given[len(given) :], *text.written]) for text in texts]
+        return [self.added(given, [*text.given[len(given) :], *text.written]) for text in texts]
 
     # -------------------------------------------------------------- from texts to searches
     def _ids(self, prompt: str, special: bool) -> list[int]:
@@ -355,8 +362,8 @@ class Writer:
 
         At most `room` tokens are going to follow.
         """
-        graphs, row_by_row = self._graphs(), getattr(self.model, "row_by_row", None)
-        if graphs is not None and row_by_row is not None and (decoder := row_by_row()) is not None:
+        graphs = self._graphs()
+        if graphs is not None and isinstance(self.model, ByRows) and (decoder := self.model.row_by_row()) is not None:
             return decoder, *decoder.begin(ids, max(map(len, ids)) + room, beams, graphs.run)
         rows, lengths = len(ids), [len(row) - 1 for row in ids]
         prefix = torch.tensor([row[-1:] for row in ids], device=self.device)  # (B, 1)
@@ -395,9 +402,9 @@ class Writer:
     # -------------------------------------------------------------- from ids to texts
     def _writing(self, prompt: str, text: Text) -> Writing:
         ended = text.written[-1:] == [self._end]
-        return Writing(prompt, self._added(text.given, text.written), text.log, text.written, ended)
+        return Writing(prompt, self.added(text.given, text.written), text.log, text.written, ended)
 
-    def _added(self, before: list[int], ids: list[int]) -> str:
+    def added(self, before: list[int], ids: list[int]) -> str:
         """What some ids add to a text: pieces read differently inside a word than at its beginning.
 
         What follows an unknown word joins on to it as to any other, but only known ones can be read.
@@ -438,7 +445,7 @@ class Spelling:
     def add(self, number: int) -> str:
         """What is sure now, after one more id, and was not before."""
         self.ids.append(number)
-        text = self.writer._added(self.before, self.ids)
+        text = self.writer.added(self.before, self.ids)
         sure = text if text.endswith("\n") else text[: max(0, len(text) - self.late)].rstrip("\ufffd")
         piece, self.told = sure[self.told :], max(self.told, len(sure))
         if sure == text:  # all is told: what follows needs to know the last ids alone
@@ -447,7 +454,7 @@ class Spelling:
 
     def rest(self) -> str:
         """What was held back."""
-        return self.writer._added(self.before, self.ids)[self.told :]
+        return self.writer.added(self.before, self.ids)[self.told :]
 
 
 @dataclass

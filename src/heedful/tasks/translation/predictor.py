@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from heedful.blocks.layouts import Layout, Packed, Padded
 from heedful.blocks.losses import Loss, projected_cross_entropy
@@ -157,7 +157,7 @@ class Translator:
             raise ValueError(f"{width} beams cannot give {top} translations")
 
         def begin(source: Tensor, real: Tensor, limit: Tensor, rows: list[int]) -> Search:
-            state, prefix = self._start(source, real)
+            state, prefix = self.start(source, real)
             if width == 1:
                 return greedy(self.model, state, prefix, limit, TrainedTokenizer.eos, self.rules(), self._graphs())
             return beam(
@@ -185,7 +185,7 @@ class Translator:
         rules = [*self.rules(), *sampling_rules(how)]
 
         def begin(source: Tensor, real: Tensor, limit: Tensor, rows: list[int]) -> Search:
-            state, prefix = self._start(source, real)
+            state, prefix = self.start(source, real)
             seeds = [(how.seed * 1_000_003 + first + row) % 2**63 for row in rows]
             return sample(self.model, state, prefix, limit, TrainedTokenizer.eos, seeds, rules, self._graphs())
 
@@ -205,17 +205,17 @@ class Translator:
 
         Every path begins with some tokens, where these are given.
         """
-        source, real, most = self._batch(self._ids([text]))
+        source, real, most = self.batch(self.source_ids([text]))
         limits = most if limit is None else most.clamp(max=limit)  # (1,)
         rules = [*self.rules(), *([Begins(tuple(begins))] if begins else [])]
         return beam(
-            self.model, *self._start(source, real), limits, TrainedTokenizer.eos, beams, top, length_penalty,
+            self.model, *self.start(source, real), limits, TrainedTokenizer.eos, beams, top, length_penalty,
             rules=rules, graphs=self._graphs(),
         )  # fmt: skip
 
     def room(self, text: str) -> int:
         """How many tokens the translation of a text has at the most."""
-        return int(self._limits(torch.tensor([len(ids) for ids in self._ids([text])])))
+        return int(self._limits(torch.tensor([len(ids) for ids in self.source_ids([text])])))
 
     @torch.inference_mode()
     def align(self, text: str, translation: Translation) -> Alignment:
@@ -229,10 +229,10 @@ class Translator:
                 found="a model without attention",
                 todo="leave the alignment out, or train with model.attention.score=additive",
             )
-        ids = self._ids([text])[0]
+        ids = self.source_ids([text])[0]
         given = torch.tensor([[TrainedTokenizer.bos, *translation.ids]], device=self.device)[:, :-1]  # (1, T)
         with watch(self.model, self.model.alignment) as seen:
-            self.model(given, self._start(torch.tensor([ids], device=self.device), None)[0])
+            self.model(given, self.start(torch.tensor([ids], device=self.device), None)[0])
         # A recurrent decoder looks once a step, a Transformer's block once for all of them.
         layers = [torch.cat(values, 2).float().mean(dim=(0, 1)) for values in seen.all.values()]  # (T, S) each
         entropies = [float(torch.special.entr(weights).sum()) for weights in layers]
@@ -244,14 +244,16 @@ class Translator:
         """How many tokens each text has as the model reads it; more than `context` are too many."""
         return [len(ids) + 1 for ids in self.tokenizer.ids(several(texts))]
 
-    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
+    def source_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """The tokens of each text as the model reads it."""
         found = [[*ids, TrainedTokenizer.eos] for ids in self.tokenizer.ids(several(texts))]
         for number, ids in enumerate(found):
             if len(ids) > self.context:
                 raise TooLongError(number, len(ids), self.context)
         return found
 
-    def _start(self, source: Tensor, real: Tensor | None) -> tuple[Any, Tensor]:
+    def start(self, source: Tensor, real: Tensor | None = None) -> tuple[Any, Tensor]:
+        """The state once texts (B, S) are read, and the tokens (B, 1) that translations begin with."""
         layout = None if real is None else Padded(real, gaps=False)
         prefix = torch.full((len(source), 1), TrainedTokenizer.bos, device=self.device)  # (B, 1)
         return self.model.start(source, layout), prefix
@@ -272,17 +274,17 @@ class Translator:
         width: int,
         progress: Callable[[int], None] | None,
     ) -> list[list[Translation]]:
-        ids = self._ids(texts)
+        ids = self.source_ids(texts)
         found: dict[int, list[Translation]] = {}
         for rows in _by_length(ids, BATCH_TOKENS // width):
-            paths = drain(begin(*self._batch([ids[row] for row in rows]), rows))
+            paths = drain(begin(*self.batch([ids[row] for row in rows]), rows))
             for row, translations in zip(rows, self._read(paths), strict=True):
                 found[row] = translations
             if progress is not None:
                 progress(len(rows))
         return [found[row] for row in range(len(texts))]
 
-    def _batch(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
+    def batch(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
         """Texts side by side, (B, S), which of their places are real, (B, S), and the most to be written, (B,)."""
         lengths = torch.tensor([len(row) for row in ids])  # (B,)
         longest = min(-(-int(lengths.max()) // MULTIPLE) * MULTIPLE, self.context)
@@ -313,10 +315,9 @@ class Translator:
             ]
 
 
-def aligns(model: nn.Module) -> bool:
+def aligns(model: Any) -> bool:
     """Whether a model has taps that show where it looks at the source."""
-    pattern = getattr(model, "alignment", "")
-    return any(fnmatchcase(name, pattern) for name in taps(model))
+    return any(fnmatchcase(name, model.alignment) for name in taps(model))
 
 
 class TooLongError(ValueError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -36,3 +37,20 @@ def picked(path: Path) -> tuple[Path, str | None]:
     if path.parent.name == "checkpoints" and (path.name in get_args(Use) or STEP.fullmatch(path.name)):
         return path.parent.parent, path.name
     return path, None
+
+
+def by_name(runs: Sequence[Path]) -> dict[str, Path]:
+    """Runs by the names of their folders, with those above where that does not tell them apart.
+
+    A checkpoint goes by the name of its run and its own.
+    """
+    whole = [run.resolve() if which is None else _with(run.resolve(), which) for run, which in map(picked, runs)]
+    for depth in range(1, max(len(path.parts) for path in whole)):
+        names = ["/".join(path.parts[-depth:]) for path in whole]
+        if len(set(names)) == len(names):
+            return dict(zip(names, runs, strict=True))
+    raise UserError("the same run is named twice", where="--beside", found=str(runs[-1]), todo="leave it out once")
+
+
+def _with(run: Path, which: str) -> Path:
+    return run.with_name(f"{run.name}-{which}")
