@@ -76,7 +76,7 @@ FOREIGN: dict[str, set[str]] = {
     "tasks": {"torch", "numpy", "pydantic"},
     "training": {"torch", "numpy", "pydantic", "safetensors", "sacrebleu", "sklearn"},
     "hub": {"torch", "numpy", "pydantic", "safetensors"},
-    "runs": {"torch", "pydantic"},
+    "runs": {"torch", "numpy", "pydantic"},
     "runs.events": set(),
     "lectures": {"torch", "numpy", "pydantic", "sklearn"},
     "lectures.claims": set(),
@@ -154,6 +154,41 @@ def test_imports_go_down_only(path: Path) -> None:
 )
 def test_the_rule_itself(own: str, module: str, verdict: bool) -> None:
     assert allowed(own, module) is verdict
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SOURCE).as_posix())
+def test_the_command_line_is_imported_by_nothing_below_it(path: Path) -> None:
+    if part(path) in ("cli", "__main__"):
+        return
+    assert [f"{line}: {name}" for line, name in imports(path) if name.startswith("heedful.cli")] == []
+
+
+# What uses models and predictors asks for roles and capabilities, and calls what is public.
+USING = [path for path in FILES if part(path).split(".")[0] in ("cli", "explore", "lectures", "runs", "tasks")]
+PUBLIC_ANYWAY = {"_asdict", "_replace", "_exit"}  # of named tuples, and of the operating system
+
+
+def asked_for(tree: ast.AST) -> Iterator[str]:
+    """Every place that asks an object by name what it has, or reaches for what is private to it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            named = len(node.args) > 1 and isinstance(node.args[1], ast.Constant)
+            if node.func.id == "hasattr" or (node.func.id == "getattr" and named):
+                yield f"{node.lineno}: {ast.unparse(node)}"
+        elif isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+            if not own and node.attr not in PUBLIC_ANYWAY:
+                yield f"{node.lineno}: {ast.unparse(node)}"
+
+
+@pytest.mark.parametrize("path", USING, ids=lambda path: path.relative_to(SOURCE).as_posix())
+def test_models_and_predictors_are_not_asked_by_name(path: Path) -> None:
+    assert list(asked_for(ast.parse(path.read_text(encoding="utf-8")))) == []
+
+
+def test_what_asks_by_name_is_found() -> None:
+    text = "hasattr(x, 'y')\ngetattr(x, 'y', None)\nx._y(1)\nself._y\ngetattr(x, name)\nx._asdict()"
+    assert [one.split(":")[0] for one in asked_for(ast.parse(text))] == ["1", "2", "3"]
 
 
 LIGHT = [

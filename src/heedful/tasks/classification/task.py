@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from heedful.blocks.losses import Loss
 from heedful.data.formats.sources import Split
-from heedful.data.formats.tables import Items, class_numbers, numbers
+from heedful.data.formats.tables import Columns, Items, JsonlTable, class_numbers, numbers
 from heedful.data.labelled.batches import EncodedTexts, LabelledBatch, LabelledBatches, encode_texts
 from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.models.heads.config import ClassifierConfig, RegressorConfig
@@ -129,7 +129,7 @@ def next_verbs(folder: Path, data: Any) -> list[str]:
 
 def are_pairs(data: Any) -> bool:
     """Whether each example of some data is a pair of texts."""
-    return getattr(data, "pair", None) is not None
+    return isinstance(data, Columns | JsonlTable) and data.pair is not None
 
 
 def sampled(read: Items, step: int, most: int) -> list[int]:
