@@ -72,7 +72,10 @@ def test_with_all_heads_on_the_loss_is_that_of_the_translation(run: Callable[[st
         predictor, text = subject.predictor, TEXTS[name]
         best = predictor.search([text])[0][0]
         words, losses = says(explorer, model=subject.name, text=text)
-        source, target = torch.tensor(predictor._ids([text])), torch.tensor([[predictor.tokenizer.bos, *best.ids]])
+        source, target = (
+            torch.tensor(predictor.source_ids([text])),
+            torch.tensor([[predictor.tokenizer.bos, *best.ids]]),
+        )
         lengths = [torch.tensor([side.shape[1]]) for side in (source, target)]
         with torch.inference_mode():
             loss: Loss = translation_loss(

@@ -104,7 +104,7 @@ def sum_of_logs(predictor: Any, ids: list[int]) -> float:
             given = [predictor.script.begins, *predictor.script.text_ids(TEXT)]
             state = predictor.model.start(1, predictor.device)
         else:
-            given, state = [predictor.tokenizer.bos], predictor.model.start(torch.tensor(predictor._ids([TEXT])))
+            given, state = [predictor.tokenizer.bos], predictor.model.start(torch.tensor(predictor.source_ids([TEXT])))
         logits, _ = predictor.model(torch.tensor([[*given, *ids[:-1]]]), state)
     logs = logits[0, len(given) - 1 :].double().log_softmax(-1)
     return float(logs.gather(1, torch.tensor(ids)[:, None]).sum())

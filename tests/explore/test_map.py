@@ -152,7 +152,7 @@ def test_every_kind_of_reader_has_its_layers_and_its_words(explorer: Explorer, n
 def test_layers_of_a_translator_are_its_encoder_s(explorer: Explorer) -> None:
     subject = explorer.subject("translation")
     (line,) = view.read_lines(subject, ["two hundred five"])
-    (ids,) = subject.predictor._ids(["two hundred five"])
+    (ids,) = subject.predictor.source_ids(["two hundred five"])
     model, row = subject.model, torch.tensor([ids])
     with torch.inference_mode():
         x = model.embed(row, torch.arange(len(ids)))

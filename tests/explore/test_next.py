@@ -59,10 +59,10 @@ def test_a_translator_goes_on_with_the_translation_so_far(run: Callable[[str], P
     target = [predictor.tokenizer.bos, *predictor.tokenizer.ids(["neun"])[0], 20]
     with torch.inference_mode():
         whole, _ = predictor.model(
-            torch.tensor([target]), predictor.model.start(torch.tensor(predictor._ids([SOURCE])))
+            torch.tensor([target]), predictor.model.start(torch.tensor(predictor.source_ids([SOURCE])))
         )
     assert arrays["logits"].tolist() == near(whole[0, -1].tolist(), 1024)
-    assert words["source"] == predictor.tokenizer.pieces(predictor._ids([SOURCE])[0])
+    assert words["source"] == predictor.tokenizer.pieces(predictor.source_ids([SOURCE])[0])
     assert arrays["never"].tolist() == [0, 1, 2] and words["end"] == predictor.tokenizer.eos
     assert logits(explorer, text=SOURCE)[0]["perplexity"] is None
 

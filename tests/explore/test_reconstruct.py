@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -137,9 +136,7 @@ def test_where_the_data_are_gone_there_are_digits_or_words(run: Callable[[str], 
     words, arrays = asked(Explorer([folder]), "rows")
     assert "PCA-10" in words["titles"] and arrays["pictures"].shape[1:] == (10, 8, 8)
     explorer, subject = Explorer([folder]), Subject("images", folder)
-    subject.__dict__["predictor"] = SimpleNamespace(
-        canvas=Canvas((1, 5, 5)), **dict.fromkeys(view.ABLE[:-1]), model=None
-    )
+    subject.predictor.tokenizer = Canvas((1, 5, 5))
     explorer.subjects = {"images": subject}
     with pytest.raises(UserError, match="cannot be read"):
         asked(explorer, "rows")

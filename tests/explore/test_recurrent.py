@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +23,10 @@ from heedful.models.heads.tagger import Tagger
 from heedful.models.rnn_lm.config import RnnLMConfig
 from heedful.models.rnn_lm.model import RnnLM
 from heedful.runs.load import load
+from heedful.tasks.language_model.predictor import TextReader, Writer
+from heedful.tasks.tagging.predictor import Marker
 
+CPU = torch.device("cpu")
 TEXT = "The child came home"
 SOURCE = "nine hundred seventy-one"
 
@@ -33,11 +35,9 @@ def asked(explorer: Explorer, call: str, **settings: Any) -> tuple[dict[str, Any
     return unpack(explorer.answer("recurrent", call, {"model": next(iter(explorer.subjects)), **settings}))
 
 
-def opened(model: torch.nn.Module, tokenizer: Any, **more: Any) -> Explorer:
+def opened(predictor: Any) -> Explorer:
     """An explorer on a model that was never trained."""
     explorer, subject = Explorer([Path()]), Subject("made", Path())
-    predictor = SimpleNamespace(model=model.eval(), tokenizer=tokenizer, device=torch.device("cpu"), **more)
-    predictor.read_ids = lambda text: tokenizer.ids([text])[0]
     subject.__dict__["predictor"] = predictor
     explorer.subjects = {"made": subject}
     return explorer
@@ -149,7 +149,9 @@ def both_directions(explorer: Explorer, step: int, length: int) -> None:
 def test_layers_that_read_back_are_shown_in_the_order_of_the_tokens(run: Callable[[str], Path]) -> None:
     tokenizer = load(run("rnn")).tokenizer
     torch.manual_seed(0)
-    explorer = opened(Elmo(ElmoConfig(vocab=tokenizer.vocab, width=6, hidden=8, layers=2)), tokenizer)
+    explorer = opened(
+        TextReader(Elmo(ElmoConfig(vocab=tokenizer.vocab, width=6, hidden=8, layers=2)), tokenizer, CPU, context=32)
+    )
     words, _ = asked(explorer, "layers", text=TEXT)
     assert [layer["title"] for layer in words["layers"]] == [
         "ahead layer 1", "ahead layer 2", "back layer 1", "back layer 2",
@@ -169,7 +171,7 @@ def test_an_lstm_on_an_encoder_is_seen_too(minilm: Path) -> None:
     tokenizer = load(minilm).tokenizer
     encoder = BertConfig(vocab=tokenizer.vocab, width=8, heads=2, layers=1, hidden=8, context=32)
     config = TaggerConfig(encoder=encoder, labels=("O", "B-X"), reader=BiLSTMReader(hidden=10, layers=1))
-    explorer = opened(Tagger(config), tokenizer, labels=config.labels, context=32)
+    explorer = opened(Marker(Tagger(config), tokenizer, CPU, ("O", "B-X"), context=32))
     assert view.fits(explorer.subjects["made"])
     words, _ = asked(explorer, "layers", text=TEXT)
     assert words["sides"]["text"] == ["[CLS]", "the", "child", "came", "home", "[SEP]"]
@@ -181,7 +183,7 @@ def test_an_lstm_on_an_encoder_is_seen_too(minilm: Path) -> None:
 def test_other_cells_have_other_gates(run: Callable[[str], Path], cell: Any, gates: set[str]) -> None:
     predictor = load(run("rnn"))
     model = RnnLM(RnnLMConfig(vocab=predictor.tokenizer.vocab, width=6, hidden=6, layers=2, cell=cell))
-    explorer = opened(model, predictor.tokenizer, script=predictor.script, context=None)
+    explorer = opened(Writer(model, predictor.tokenizer, CPU))
     words, _ = asked(explorer, "layers", text=TEXT)
     assert [layer["title"] for layer in words["layers"]] == ["layer 1", "layer 2"]
     assert set(asked(explorer, "layer", text=TEXT, layer="stack.layers.1")[1]) == gates

@@ -238,8 +238,8 @@ def test_what_follows_an_unknown_word_joins_on_to_it_as_to_any_other(config: Any
     for prompt in ("ΩΩ", "a ΩΩ", "a rose\nΩΩ", "ΩΩ ΩΩ"):
         before = writer.script.text_ids(prompt)
         assert before[-1] == TrainedTokenizer.unk
-        assert writer._added(before, [word]) == f"{between}a"
-    assert writer._added(writer.script.text_ids("ΩΩ\n"), [word]) == "a"
+        assert writer.added(before, [word]) == f"{between}a"
+    assert writer.added(writer.script.text_ids("ΩΩ\n"), [word]) == "a"
 
 
 # ------------------------------------------------------------------ the reader

@@ -326,7 +326,7 @@ def test_a_search_goes_on_from_the_tokens_that_are_given(translator: Translator)
         for one in found[: 1 if limit == 2 else 2]:
             assert one.ids[:2] == begins and len(one.ids) <= (limit or translator.room(TEXTS[0]))
             given = torch.tensor([[TrainedTokenizer.bos, *one.ids[:-1]]])
-            source = torch.tensor(translator._ids([TEXTS[0]]))
+            source = torch.tensor(translator.source_ids([TEXTS[0]]))
             logits, _ = translator.model(given, translator.model.start(source))
             log = float(logits[0].detach().log_softmax(-1).gather(1, torch.tensor(one.ids)[:, None]).sum())
             assert one.log_probability == near(log, 1024)
