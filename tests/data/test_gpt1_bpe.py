@@ -15,7 +15,7 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from heedful.data.tokenizers import byte_pairs as bytepairs
 from heedful.data.tokenizers.base import clean
-from heedful.data.tokenizers.gpt1_bpe import WordEndFiles, WordEnds
+from heedful.data.tokenizers.gpt1_bpe import WordEnds
 from heedful.errors import UserError
 
 TEXTS = [pydoc_data.topics.topics[topic] for topic in sorted(pydoc_data.topics.topics)[:30]]
@@ -111,8 +111,8 @@ def test_files_go_to_transformers_and_come_back(tmp_path: Path) -> None:
     assert (len(theirs), theirs.unk_token_id, theirs.model_max_length) == (MADE.vocab, MADE.unk, 64)
     theirs.save_pretrained(tmp_path / "saved")
     assert WordEnds.read(tmp_path / "saved").json == MADE.json
-    assert WordEndFiles(file=str(tmp_path / "vocab.json")).read().sha256 == MADE.sha256
-    assert WordEndFiles(file=str(tmp_path)).vocab == MADE.vocab
+    assert WordEnds.read(tmp_path / "vocab.json").sha256 == MADE.sha256
+    assert WordEnds.read(tmp_path).vocab == MADE.vocab
     MADE.save(tmp_path / "again.json")
     assert WordEnds.load(tmp_path / "again.json").files() == MADE.files()
 

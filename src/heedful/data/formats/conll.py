@@ -16,7 +16,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from heedful.data.formats.sources import FilePerSplit, Name, Split, lines, parsed
+from heedful.data.formats.sources import FilePerSplit, Name, Split, json_lines, keys_of, lines, uneven
 from heedful.errors import UserError, shown
 
 CHUNK = re.compile(r"[BIESLU]-(.+)")
@@ -123,23 +123,19 @@ class Conll(Tagged):
     def _require_columns(self, columns: Sequence[str], width: int, where: str) -> None:
         tag = self.tag_column if self.tag_column >= 0 else width + self.tag_column
         needed = max(self.word_column, tag, 1) + 1
+        found = f"{len(columns)} column{'s' * (len(columns) != 1)} in {shown(' '.join(columns))}"
         if tag < 0 or tag == self.word_column or width < needed:
             raise UserError(
                 "this line has too few columns",
                 where=where,
-                found=f"{_columns(len(columns))} in {shown(' '.join(columns))}",
+                found=found,
                 expected=f"a word in column {self.word_column} and a tag in column {self.tag_column} "
                 "(the first is 0, the last -1)",
                 todo="look at data.word_column and data.tag_column",
             )
         if len(columns) != width:
-            raise UserError(
-                "this line has another number of columns",
-                where=where,
-                found=f"{_columns(len(columns))} in {shown(' '.join(columns))}",
-                expected=f"{_columns(width)}, as in the first line",
-                todo="columns are set apart by spaces or by one tab each: is one missing, or is there one too many?",
-            )
+            advice = "columns are set apart by spaces or by one tab each: is one missing, or is there one too many?"
+            raise uneven(where, found, width, advice)
 
 
 class JsonTags(Tagged):
@@ -151,9 +147,8 @@ class JsonTags(Tagged):
 
     def rows(self, path: Path) -> Iterator[Sentence]:
         """The sentence of each object; a blank line is one without words."""
-        for number, line in enumerate(lines(path, self.longest), start=1):
-            where = f"{path}:{number}"
-            row = parsed(line, where) if line.strip() else {self.words: [], self.tags: []}
+        for where, found in json_lines(path, self.longest):
+            row = {self.words: [], self.tags: []} if found is None else found
             words, tags = (_texts_under(row, key, where) for key in (self.words, self.tags))
             if len(words) != len(tags):
                 raise UserError(
@@ -220,15 +215,11 @@ def labels_of(sentences: Iterable[Sentence]) -> tuple[str, ...]:
     return ("O", *(f"{mark}-{kind}" for kind in sorted(kinds) for mark in "BI"))
 
 
-def _columns(count: int) -> str:
-    return "1 column" if count == 1 else f"{count} columns"
-
-
 def _texts_under(row: dict[str, object], key: str, where: str) -> tuple[str, ...]:
     """The list of texts that an object holds under a key."""
     texts = row.get(key)
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        found = shown(texts) if key in row else ", ".join(map(shown, list(row)[:10])) or "no key at all"
+        found = shown(texts) if key in row else keys_of(row)
         raise UserError(
             f"there is no list of texts under {shown(key)}", where=where, found=found, expected=f'"{key}": ["...", ...]'
         )

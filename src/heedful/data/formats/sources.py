@@ -9,7 +9,7 @@ import os
 import stat
 import zlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
@@ -24,6 +24,7 @@ from heedful.files.reading import is_folder, open_file
 Stream: TypeAlias = "io.BufferedReader[Any]"
 Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
+TABS = "columns are set apart by one tab each, and quotes do not protect a tab"
 BOM = b"\xef\xbb\xbf"
 GZIP = b"\x1f\x8b"
 RATIO = 200  # text rarely packs better than 20 to 1, a bomb about 1000 to 1
@@ -189,12 +190,11 @@ class Tsv(Table):
             columns = line.split("\t")
             width = len(columns) if width is None else width
             if len(columns) != width or width < needed:
+                where, found = f"{path}:{number}", f"{len(columns)} columns in {shown(line)}"
+                if width >= needed:
+                    raise uneven(where, found, width, TABS)
                 raise UserError(
-                    "this line has another number of columns" if width >= needed else "this line has too few columns",
-                    where=f"{path}:{number}",
-                    found=f"{len(columns)} columns in {shown(line)}",
-                    expected=f"{width} columns, as in the first line" if width >= needed else f"at least {needed}",
-                    todo="columns are set apart by one tab each, and quotes do not protect a tab",
+                    "this line has too few columns", where=where, found=found, expected=f"at least {needed}", todo=TABS
                 )
             yield Pair(columns[self.source_column], columns[self.target_column])
 
@@ -209,12 +209,17 @@ class Jsonl(Table):
     def rows(self, split: Split) -> Iterator[Pair]:
         """The two texts of each object; a line without text is a blank pair."""
         (path,) = self.files(split)
-        for number, line in enumerate(lines(path, self.longest), start=1):
-            if line.strip():
-                row = parsed(line, f"{path}:{number}")
-                yield Pair(*(text_under(row, key, f"{path}:{number}") for key in (self.source, self.target)))
-            else:
+        for where, row in json_lines(path, self.longest):
+            if row is None:
                 yield Pair("", "")
+            else:
+                yield Pair(text_under(row, self.source, where), text_under(row, self.target, where))
+
+
+def json_lines(path: Path, longest: int) -> Iterator[tuple[str, dict[str, object] | None]]:
+    """The place of each line, and the JSON object that it holds; None of a blank one."""
+    for number, line in enumerate(lines(path, longest), start=1):
+        yield f"{path}:{number}", parsed(line, f"{path}:{number}") if line.strip() else None
 
 
 def parsed(line: str, where: str) -> dict[str, object]:
@@ -238,14 +243,26 @@ def parsed(line: str, where: str) -> dict[str, object]:
 def text_under(row: dict[str, object], key: str, where: str) -> str:
     """The text that an object holds under a key."""
     if key not in row:
-        keys = ", ".join(map(shown, list(row)[:10])) or "no key at all"
         raise UserError(
-            f"the key {shown(key)} is missing", where=where, found=keys, expected=f"{shown(key)} with a text"
+            f"the key {shown(key)} is missing", where=where, found=keys_of(row), expected=f"{shown(key)} with a text"
         )
     text = row[key]
     if not isinstance(text, str):
         raise UserError(f"what {shown(key)} holds is no text", where=where, found=shown(text), expected="a JSON string")
     return text
+
+
+def keys_of(row: Mapping[str, object]) -> str:
+    """The first keys of an object, as a message lists them."""
+    return ", ".join(map(shown, list(row)[:10])) or "no key at all"
+
+
+def uneven(where: str, found: str, width: int, todo: str) -> UserError:
+    """The error for a line that has more columns than the first one, or fewer."""
+    expected = f"{width:,} column{'s' * (width != 1)}, as in the first line"
+    return UserError(
+        "this line has another number of columns", where=where, found=found, expected=expected, todo=todo
+    )  # fmt: skip
 
 
 def no_data(split: Split) -> UserError:

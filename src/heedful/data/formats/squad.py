@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field
 
 from heedful.config import Config
-from heedful.data.formats.sources import FilePerSplit, Split, lines, parsed, text_under
+from heedful.data.formats.sources import FilePerSplit, Split, json_lines, keys_of, lines, text_under
 from heedful.errors import UserError, shown
 
 LONGEST = 1_000_000_000  # characters of a whole file
@@ -92,10 +92,8 @@ class JsonQuestions(Asked):
 
     def rows(self, path: Path) -> Iterator[Question]:
         """The question of each object; a blank line is a blank one."""
-        for number, line in enumerate(lines(path, self.longest), start=1):
-            where = f"{path}:{number}"
-            if line.strip():
-                row = parsed(line, where)
+        for number, (where, row) in enumerate(json_lines(path, self.longest), start=1):
+            if row is not None:
                 question, passage, text = (text_under(row, key, where) for key in ("question", "passage", "answer"))
                 yield Question(str(number), question, passage, (_answer(text, row.get("start"), passage, where),))
             else:
@@ -167,11 +165,10 @@ def _list(row: Mapping[str, Any], key: str, where: str) -> list[dict[str, Any]]:
     """The list of objects under a key."""
     found = row.get(key)
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        keys = ", ".join(map(shown, list(row)[:10])) or "no key at all"
         raise UserError(
             f"there is no list of objects under {shown(key)}",
             where=where,
-            found=shown(found) if key in row else keys,
+            found=shown(found) if key in row else keys_of(row),
             expected=f'"{key}": [{{...}}, ...]',
         )
     return found

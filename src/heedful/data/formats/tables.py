@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from heedful.data.formats.sources import Column, FilePerSplit, Name, Split, lines, parsed, text_under
+from heedful.data.formats.sources import TABS, Column, FilePerSplit, Name, Split, json_lines, lines, text_under, uneven
 from heedful.errors import UserError, shown
 
 MOST_NAMED = 20  # labels or columns that a message lists
@@ -116,13 +116,8 @@ def picked(
             if header:
                 continue
         if len(cells) != width:
-            raise UserError(
-                "this line has another number of columns",
-                where=f"{path}:{number}",
-                found=f"{len(cells)} columns in {shown(' | '.join(cell.text for cell in cells))}",
-                expected=f"{width} columns, as in the first line",
-                todo=advice,
-            )
+            found = f"{len(cells)} columns in {shown(' | '.join(cell.text for cell in cells))}"
+            raise uneven(f"{path}:{number}", found, width, advice)
         yield [cells[place] for place in places]
     if not width:
         raise UserError("there is no line with text", where=str(path), expected="one text and its label a line")
@@ -148,7 +143,7 @@ def _place(column: int | str, first: list[Cell], header: bool, advice: str) -> i
 class TsvTable(Columns):
     """Columns with one tab between, as GLUE's: nothing is quoted, so that a text holds no tab."""
 
-    advice: ClassVar = "columns are set apart by one tab each, and quotes do not protect a tab"
+    advice: ClassVar = TABS
 
     kind: Literal["tsv"] = "tsv"
 
@@ -207,10 +202,8 @@ class JsonlTable(Labelled):
 
     def rows(self, path: Path) -> Iterator[tuple[Cell, Cell | None, Cell]]:
         """What each object holds under the keys; blank lines are passed over."""
-        for number, line in enumerate(lines(path, self.longest), start=1):
-            if line.strip():
-                where = f"{path}:{number}"
-                row = parsed(line, where)
+        for where, row in json_lines(path, self.longest):
+            if row is not None:
                 text = Cell(text_under(row, self.text, where), where)
                 pair = Cell(text_under(row, self.pair, where), where) if self.pair else None
                 yield text, pair, Cell(plain_under(row, self.label, where), where)

@@ -15,7 +15,7 @@ from pydantic import Field, field_validator
 
 from heedful.config import Config
 from heedful.data.embedded import LibraryProse
-from heedful.data.formats.sources import SPLITS, Name, Split, lines, no_data, parsed, text_under
+from heedful.data.formats.sources import SPLITS, Name, Split, json_lines, lines, no_data, text_under
 from heedful.data.text.files import Running, found_files, missing_texts, told
 from heedful.errors import UserError
 
@@ -92,10 +92,9 @@ class JsonDocuments(Config):
 
     def _texts(self, root: str, longest: int) -> Iterator[str]:
         for path in found_files(root, self.files):
-            for number, line in enumerate(lines(path, longest), start=1):
-                if line.strip():
-                    where = f"{path}:{number}"
-                    yield text_under(parsed(line, where), self.field, where)
+            for where, row in json_lines(path, longest):
+                if row is not None:
+                    yield text_under(row, self.field, where)
 
 
 Document = TypeVar("Document")

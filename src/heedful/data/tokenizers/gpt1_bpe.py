@@ -6,11 +6,8 @@ import builtins
 import json
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
-
-from heedful.config import Config
 from heedful.data.tokenizers.byte_pairs import (
     UNSET,
     Merge,
@@ -44,25 +41,6 @@ USUAL: dict[str, tuple[Any, ...]] = {
     "normalizer.strip_accents": (None, True),
     "decoder.suffix": (SUFFIX,),
 }
-
-
-class WordEndFiles(Config):
-    """The pieces of the first GPT, or of one that was made like it."""
-
-    kind: Literal["word_end_files"] = "word_end_files"
-    file: str = Field(
-        min_length=1, description="a tokenizer.json; a vocab.json with merges.txt beside it; or their folder"
-    )
-    merges: str | None = Field(None, description="the file of the merges, where it lies elsewhere")
-
-    def read(self) -> WordEnds:
-        """The pieces of the files."""
-        return WordEnds.read(self.file, self.merges)
-
-    @property
-    def vocab(self) -> int:
-        """How many pieces there are."""
-        return self.read().vocab
 
 
 class WordEnds(Merged):

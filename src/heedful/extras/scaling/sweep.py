@@ -129,14 +129,15 @@ def read_sizes(text: str, option: str = "--sizes") -> list[Size]:
     return _different(found, option)
 
 
-def read_tokens(text: str, option: str = "--tokens") -> list[int]:
+def read_tokens(text: str) -> list[int]:
     """The budgets of a list such as 1e6,2e6."""
+    option = "--tokens"
     return _different([_count(part, option) for part in _parts(text, option, "1e6,2e6,4e6")], option)
 
 
-def read_places(text: str, option: str = "--predict") -> list[tuple[Size, int]]:
+def read_places(text: str) -> list[tuple[Size, int]]:
     """The runs of a list such as 6x192:8e6."""
-    found = []
+    found, option = [], "--predict"
     for part in _parts(text, option, "6x192:8e6"):
         size, colon, tokens = part.partition(":")
         if not colon:

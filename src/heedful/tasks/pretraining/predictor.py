@@ -24,7 +24,6 @@ from heedful.errors import UserError, shown
 
 MASK = "[MASK]"
 TOGETHER = {"cpu": 2048, "cuda": 65536}  # tokens that are read at a time; a CPU works best on what its caches hold
-LAYERS = tuple(FEATURES)
 SPECIAL = (0, 0)  # where a token stands that is not in the text
 
 Pooling = Literal["mean", "first"]
