@@ -69,7 +69,12 @@ from heedful.models.tree_lstm.config import TreeLSTMConfig
 from heedful.runs.recipe import shipped
 from heedful.tasks import TASKS, recipe_class
 from heedful.tasks.answering.recipe import AnsweringTaskConfig
-from heedful.tasks.classification.recipe import ClassificationTaskConfig, RegressionTaskConfig
+from heedful.tasks.classification.recipe import (
+    CharactersConfig,
+    ClassificationTaskConfig,
+    RegressionTaskConfig,
+    TextClassificationTaskConfig,
+)
 from heedful.tasks.finetuning.recipe import EncoderStart
 from heedful.tasks.language_model.recipe import CausalStart, LanguageModelTaskConfig
 from heedful.tasks.multiple_choice.recipe import MultipleChoiceTaskConfig
@@ -77,7 +82,6 @@ from heedful.tasks.pretraining.recipe import PretrainingTaskConfig
 from heedful.tasks.recipe_parts import Start
 from heedful.tasks.reconstruction.recipe import ReconstructionTaskConfig
 from heedful.tasks.tagging.recipe import TaggingTaskConfig
-from heedful.tasks.text_classification.recipe import CharactersConfig, TextClassificationTaskConfig
 from heedful.tasks.translation.recipe import TranslationTaskConfig
 from heedful.tasks.tree_classification.recipe import TreeTaskConfig
 from heedful.training.configs import Budget, TrainConfig

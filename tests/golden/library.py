@@ -20,7 +20,7 @@ from heedful.cli import app as cli
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer
 from heedful.explore.views import VIEWS
-from heedful.models import MODELS
+from heedful.models import kinds_of
 from heedful.runs.recipe import RECIPES, shipped
 from heedful.tasks import TASKS
 
@@ -33,7 +33,7 @@ RUNS, SHOWN, PUBLISHED, LEDGERS, PACKETS = (
 # ------------------------------------------------------------------ what there is
 def trained() -> set[tuple[str, str]]:
     """Every task with every kind of model that it trains."""
-    return {(task, kind) for task, found in TASKS.items() for kind in found.models if kind in MODELS}
+    return {(task, kind) for task, found in TASKS.items() for kind in kinds_of(*found.roles)}
 
 
 def recipes() -> set[str]:

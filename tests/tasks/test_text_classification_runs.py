@@ -12,7 +12,7 @@ import torch
 from heedful.data.tokenizers.text_words import TextWords, cut
 from heedful.data.word_vectors import WordVectors
 from heedful.errors import UserError
-from heedful.runs.load import load
+from heedful.runs.load import load, read_recipe
 from heedful.runs.recipe import check_recipe, load_recipe
 from heedful.runs.train import Finished, Started, train
 from heedful.tasks import task_of
@@ -71,6 +71,21 @@ def test_a_run_begins_from_vectors_and_tells_words_that_no_text_held(settings: l
         (alone,) = labeller.classify([text])
         assert alone.probability == near(together.probability, 16)
     assert labeller.classify([""])[0].label in "yn"
+
+
+def test_it_is_classification_over_a_model_without_an_encoder(settings: list[str], tmp_path: Path) -> None:
+    both = [
+        load_recipe("sst2-conv", [*settings, f"task.kind={kind}", "train.budget={steps: 2}"])
+        for kind in ("text_classification", "classification")
+    ]
+    for recipe in both:
+        list(train(recipe, tmp_path / recipe.task.kind))
+    loaded = [load(tmp_path / recipe.task.kind) for recipe in both]
+    for one, two in zip(*(found.model.state_dict().values() for found in loaded), strict=True):
+        assert torch.equal(one, two)
+    assert [type(found) for found in loaded] == [Labeller, Labeller]
+    kept = read_recipe(tmp_path / "classification")
+    assert kept == both[1] and kept.model.kind == "conv_classifier"
 
 
 def test_texts_that_are_cut_are_told(settings: list[str]) -> None:

@@ -122,8 +122,8 @@ def _portable(folder: Path) -> tuple[type[AnyTask], Any, Any, Any, dict[str, Ten
     where = folder / "config.json"
 
     def task_in(text: str) -> tuple[str, type[AnyTask]]:
-        kind = _known(_json(text, where), "task", TASKS, where)
-        return kind, task_class(kind)
+        kind, model = _known(_json(text, where), "task", TASKS, where), _json(text, where).get("model")
+        return kind, task_class(kind, str(model.get("kind")) if isinstance(model, dict) else None)
 
     found = read_model(folder, lambda text: task_in(text)[1].artifacts)
     settings, (kind, task) = _json(found.config_json, where), task_in(found.config_json)

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Union
+from typing import Annotated, Any, Literal, Union
 
 from pydantic import ConfigDict, Field, create_model
 from pydantic.json_schema import models_json_schema
@@ -22,6 +22,7 @@ from heedful.errors import UserError
 from heedful.files.reading import exists, is_file, is_folder
 from heedful.files.writing import write_text_atomic
 from heedful.files.yaml import Marks, read_yaml
+from heedful.models import kinds_of
 from heedful.tasks import TASKS, recipe_class
 from heedful.tasks.recipe_parts import Recipe
 
@@ -32,7 +33,8 @@ USUAL = "translation"  # the task of a recipe that names none
 
 def _tasked() -> type[Config]:
     """A recipe of which only the task is looked at."""
-    tasks: Any = tuple(recipe.model_fields["task"].annotation for recipe in map(recipe_class, TASKS))
+    kinds: Any = {kind: {"kind": (Literal[kind], kind)} for kind in TASKS}
+    tasks: Any = tuple(create_model(kind, __base__=_Any, **fields) for kind, fields in kinds.items())
     fields: Any = {"task": (Annotated[Union[tasks], Field(discriminator="kind")], ...)}  # noqa: UP007
     return create_model("Tasked", __base__=_Any, **fields)
 
@@ -88,20 +90,24 @@ def recipe_of(text: str, where: str) -> Recipe:
 
 
 def _parsed(data: dict[str, Any], marks: Marks, path: Path | str, overrides: Sequence[str] = ()) -> Recipe:
-    kind = _task_kind(data, overrides)
+    kind, model = _kinds(data, overrides)
     if kind not in TASKS:
         parse(_tasked(), data, marks, overrides, path)  # which says what is wrong with it
-    recipe: Any = parse(recipe_class(kind), data, marks, overrides, path)
+    recipe: Any = parse(recipe_class(kind, model), data, marks, overrides, path)
     return recipe
 
 
-def _task_kind(data: Mapping[str, Any], overrides: Sequence[str]) -> str:
-    """The task that a recipe names once the overrides are put in; overrides that cannot be are told of later."""
+def _kinds(data: Mapping[str, Any], overrides: Sequence[str]) -> tuple[str, str | None]:
+    """The task that a recipe names once the overrides are put in, and the kind of its model, if it names one.
+
+    Overrides that cannot be put in are told of later.
+    """
     for text in overrides:
         with suppress(UserError):
             data = override(data, [text])
-    task = data.get("task")
-    return str(task.get("kind", USUAL)) if isinstance(task, dict) else USUAL
+    task, model = data.get("task"), data.get("model")
+    kind = str(task.get("kind", USUAL)) if isinstance(task, dict) else USUAL
+    return kind, str(model["kind"]) if isinstance(model, dict) and "kind" in model else None
 
 
 def summary(path: Path) -> str:
@@ -121,10 +127,22 @@ def check_recipe(recipe: Recipe, splits: Sequence[Split] = SPLITS) -> None:
 def told_size(recipe: Recipe) -> str:
     """How large the model is, as far as it can be known before the data are read."""
     more = ""
-    if recipe.task.kind in ("tree_classification", "text_classification") and recipe.model.vocab is None:
+    if recipe.model.role in ("tree_classifier", "word_classifier") and recipe.model.vocab is None:
         more = f", and {recipe.model.width:,} for each word"
     about = f"about {recipe.size / 1e6:,.1f} million" if recipe.size >= 100_000 else f"{recipe.size:,}"
     return f"{about} parameters{more}"
+
+
+def _names(**kinds: list[str]) -> dict[str, Any]:
+    """The JSON Schema of a recipe whose groups have one of these kinds."""
+    groups = {
+        name: {
+            "properties": {"kind": {"const": known[0]} if len(known) == 1 else {"enum": known}},
+            "required": ["kind"],
+        }
+        for name, known in kinds.items()
+    }
+    return {"properties": groups, "required": list(groups)}
 
 
 def schema_text() -> str:
@@ -133,9 +151,11 @@ def schema_text() -> str:
     whole: dict[str, Any] = parts[(recipe_class(USUAL), "validation")]
     for kind in TASKS:
         cls = recipe_class(kind)
-        named = {"properties": {"kind": {"const": kind}}, "required": ["kind"]}
-        asks = {"properties": {"task": named}, "required": ["task"]}
+        asks = _names(task=[kind])
         whole = whole if kind == USUAL else {"if": asks, "then": parts[(cls, "validation")], "else": whole}
+        for role, other in TASKS[kind].also.items():
+            asks = _names(task=[kind], model=list(kinds_of(role)))
+            whole = {"if": asks, "then": parts[(recipe_class(other), "validation")], "else": whole}
     return json.dumps({**whole, "title": "Recipe", **together}, indent=2, ensure_ascii=False) + "\n"
 
 

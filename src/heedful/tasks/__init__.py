@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from heedful.models import kinds_of
+from heedful.models import MODELS, kinds_of
 
 if TYPE_CHECKING:
     from heedful.models.roles import Role
@@ -20,11 +21,12 @@ class Entry(NamedTuple):
     recipe: str  # the class of its recipes
     task: str  # the class that does what a run asks of it
     roles: tuple[Role, ...]
+    also: Mapping[Role, str] = {}  # more roles, and the task by whose classes it is done with them
 
     @property
     def models(self) -> tuple[str, ...]:
         """The kinds of models that it trains."""
-        return kinds_of(*self.roles)
+        return kinds_of(*self.roles, *self.also)
 
 
 TASKS = {
@@ -32,9 +34,15 @@ TASKS = {
     "language_model": Entry("language_model", "LanguageModelRecipe", "LanguageModelTask", ("causal", "bidirectional")),
     "tree_classification": Entry("tree_classification", "TreeRecipe", "TreeTask", ("tree_classifier",)),
     "pretraining": Entry("pretraining", "PretrainingRecipe", "PretrainingTask", ("encoder",)),
-    "classification": Entry("classification", "ClassificationRecipe", "ClassificationTask", ("classifier",)),
+    "classification": Entry(
+        "classification",
+        "ClassificationRecipe",
+        "ClassificationTask",
+        ("classifier",),
+        also={"word_classifier": "text_classification"},
+    ),
     "text_classification": Entry(
-        "text_classification", "TextClassificationRecipe", "TextClassificationTask", ("word_classifier",)
+        "classification", "TextClassificationRecipe", "TextClassificationTask", ("word_classifier",)
     ),
     "regression": Entry("classification", "RegressionRecipe", "RegressionTask", ("regressor",)),
     "multiple_choice": Entry("multiple_choice", "MultipleChoiceRecipe", "MultipleChoiceTask", ("multiple_choice",)),
@@ -44,20 +52,26 @@ TASKS = {
 }
 
 
-def recipe_class(kind: str) -> type[Recipe]:
+def entry_of(kind: str, model: str | None = None) -> Entry:
+    """The line of a task; which one it is may depend on the kind of model."""
+    entry, found = TASKS[kind], MODELS.get(model or "")
+    return TASKS[entry.also[found.role]] if found and found.role in entry.also else entry
+
+
+def recipe_class(kind: str, model: str | None = None) -> type[Recipe]:
     """The class of a task's recipes, which is imported when it is asked for."""
-    entry = TASKS[kind]
+    entry = entry_of(kind, model)
     found: type[Recipe] = getattr(importlib.import_module(f"heedful.tasks.{entry.folder}.recipe"), entry.recipe)
     return found
 
 
-def task_class(kind: str) -> type[AnyTask]:
+def task_class(kind: str, model: str | None = None) -> type[AnyTask]:
     """The class of a task, likewise."""
-    entry = TASKS[kind]
+    entry = entry_of(kind, model)
     found: type[AnyTask] = getattr(importlib.import_module(f"heedful.tasks.{entry.folder}.task"), entry.task)
     return found
 
 
 def task_of(recipe: Recipe) -> AnyTask:
     """The task that a recipe describes."""
-    return task_class(recipe.task.kind)(recipe)
+    return task_class(recipe.task.kind, recipe.model.kind)(recipe)

@@ -25,7 +25,7 @@ from heedful.tasks.finetuning.task import FinetuningTask
 from heedful.training.span_metrics import answer_scores
 
 
-class AnsweringTask(FinetuningTask[Questions, EncodedQuestions, Responder]):
+class AnsweringTask(FinetuningTask[Questions, MaskTokenizer, EncodedQuestions, Responder]):
     """The part of a passage that answers a question."""
 
     words: ClassVar = Names(
@@ -47,11 +47,6 @@ class AnsweringTask(FinetuningTask[Questions, EncodedQuestions, Responder]):
     def decode(self) -> WindowsConfig:
         """How long passages are read."""
         return self.recipe.decode
-
-    def read(self, split: Split) -> Questions:
-        """The questions of a split."""
-        found: Questions = self.recipe.data.read(split)
-        return found
 
     def texts(self, read: Questions) -> list[str]:
         """All passages once, then the questions."""

@@ -1,30 +1,47 @@
-"""The recipes of texts with a class each, and of texts with a number each."""
+"""The recipes of texts with a class each, over an encoder or from their words, and of texts with a number each."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
-from heedful.config import Config
+from heedful.config import Config, FieldError
 from heedful.data.embedded import NumberLanguages
+from heedful.data.embedding_init import EmbeddingInit
 from heedful.data.formats.tables import CsvTable, JsonlTable, TsvTable, labels_of
+from heedful.data.trees.treebank import WordsConfig
+from heedful.errors import UserError
+from heedful.models import any_of, config_class
 from heedful.models.heads.config import ClassifierConfig, RegressorConfig
 from heedful.tasks.finetuning.recipe import Finetuning
+from heedful.tasks.recipe_parts import Recipe, Start
 from heedful.training.configs import TrainConfig
 
 ClassesConfig = Annotated[TsvTable | CsvTable | JsonlTable | NumberLanguages, Field(discriminator="kind")]
 NumbersConfig = Annotated[TsvTable | CsvTable | JsonlTable, Field(discriminator="kind")]
 
+USUAL_WORDS = "conv_classifier"
+if TYPE_CHECKING:
+    WordClassifierConfig = Any
+else:
+    WordClassifierConfig = any_of("word_classifier", usual=USUAL_WORDS)
 
-class ClassificationTaskConfig(Config):
-    """What is learned: the class of a text, or of a pair of texts."""
 
-    kind: Literal["classification"] = "classification"
+class ClassesTask(Config):
+    """What is asked of classes, whatever tells them."""
+
+    kind: str
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of probability spread over all classes")
     metric: Literal["accuracy", "f1", "matthews"] = Field(
         "accuracy", description="the score that tells which checkpoint is the best"
     )
+
+
+class ClassificationTaskConfig(ClassesTask):
+    """What is learned: the class of a text, or of a pair of texts."""
+
+    kind: Literal["classification"] = "classification"
 
 
 class RegressionTaskConfig(Config):
@@ -59,3 +76,66 @@ class RegressionRecipe(Finetuning):
     data: NumbersConfig = Field(description="texts and their numbers")
     model: RegressorConfig = Field(RegressorConfig(), description="what is trained")
     train: TrainConfig = Field(description="how it is trained")
+
+
+class CharactersConfig(Config):
+    """Each character is a token; those that are not known are one."""
+
+    kind: Literal["characters"] = "characters"
+    lowercase: bool = Field(True, description="make texts lower case first")
+    at_least: int = Field(1, ge=1, description="times a character must stand in the training data")
+
+
+class TextClassificationTaskConfig(ClassesTask):
+    """What is learned: the class of a text, or of a pair of texts, from its words."""
+
+    kind: Literal["text_classification", "classification"] = "text_classification"
+
+
+class TextClassificationRecipe(Recipe):
+    """A whole experiment with texts that have a class each, and word vectors to begin from."""
+
+    task: TextClassificationTaskConfig = TextClassificationTaskConfig()
+    start: Start | None = Field(None, description="the model to begin from; null: weights are random")
+    data: ClassesConfig = Field(description="texts and their labels")
+    tokenizer: Annotated[WordsConfig | CharactersConfig, Field(discriminator="kind")] = Field(
+        WordsConfig(), description="what a text is cut into"
+    )
+    embedding_init: EmbeddingInit | None = Field(None, description="word vectors to begin from; null: drawn by chance")
+    model: WordClassifierConfig = Field(config_class(USUAL_WORDS)(), description="what is trained")
+    train: TrainConfig = Field(description="how it is trained")
+
+    @field_validator("train")
+    @classmethod
+    def _batches_can_be_read(cls, train: TrainConfig) -> TrainConfig:
+        if train.compile:
+            raise FieldError("texts have too many lengths to be compiled; write compile: false", "compile")
+        if train.batching == "packed":
+            raise FieldError("filters would look from one text into the next; write batching: padded", "batching")
+        return train
+
+    @model_validator(mode="after")
+    def _parts_fit_together(self) -> Self:
+        if self.embedding_init is not None and self.tokenizer.kind == "characters":
+            raise FieldError("characters have no word vectors; leave this out, or cut into words", "embedding_init")
+        return self
+
+    @model_validator(mode="after")
+    def _learns_what_it_draws(self) -> Self:
+        if self.model.freeze and self.embedding_init is None and self.start is None:
+            raise FieldError(
+                "vectors drawn by chance must be learned; name a file under embedding_init, or write freeze: false",
+                "model",
+                "freeze",
+            )
+        return self
+
+    @property
+    def size(self) -> int:
+        """How many numbers there are, as far as it can be known before the data are read."""
+        told: int = self.model.parameters(self.model.vocab or 0)
+        return told
+
+    def missing(self) -> list[UserError]:
+        """What is wrong with the file of word vectors."""
+        return self.embedding_init.missing() if self.embedding_init is not None else []

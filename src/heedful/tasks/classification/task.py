@@ -1,4 +1,4 @@
-"""Texts with a class each, and texts with a number each, as tasks: one added layer on an encoder."""
+"""Texts with a class each, told by any model that reads texts, and texts with a number each."""
 
 from __future__ import annotations
 
@@ -16,12 +16,16 @@ from numpy.typing import NDArray
 
 from heedful.blocks.losses import Loss
 from heedful.data.formats.sources import Split
-from heedful.data.formats.tables import Columns, Items, JsonlTable, class_numbers, numbers
+from heedful.data.formats.tables import Columns, Items, JsonlTable, class_numbers, labels_of, numbers
 from heedful.data.labelled.batches import EncodedTexts, LabelledBatch, LabelledBatches, encode_texts
-from heedful.data.tokenizers.base import MaskTokenizer
-from heedful.models.heads.config import ClassifierConfig, RegressorConfig
-from heedful.tasks.base import Evaluated, Example, Names, P, Progress
+from heedful.data.tokenizers.base import PairTokenizer
+from heedful.data.tokenizers.text_words import TextWords, cut
+from heedful.data.word_vectors import WordVectors
+from heedful.errors import UserError, shown
+from heedful.models.heads.config import RegressorConfig
+from heedful.tasks.base import Codec, Evaluated, Example, Names, P, Progress
 from heedful.tasks.classification.predictor import Labeller, Rater, class_loss, mean_loss, number_loss, said
+from heedful.tasks.classification.recipe import TextClassificationRecipe
 from heedful.tasks.finetuning.task import FinetuningTask
 from heedful.training.metrics import Score, accuracy, f1, matthews, pearson, spearman
 
@@ -39,32 +43,27 @@ WORDS = Names(
 )
 
 
-class TextTask(FinetuningTask[Items, EncodedTexts, P]):
+class TextTask(FinetuningTask[Items, PairTokenizer, EncodedTexts, P]):
     """What both share: texts or pairs, each with a target."""
 
     words: ClassVar = WORDS
 
     @abstractmethod
-    def targets(self, read: Items) -> NDArray[np.int64]:
+    def targets(self, read: Items, vocabulary: PairTokenizer) -> NDArray[np.int64]:
         """What is to be learned of each text: a class, or the bits of a number."""
 
     @abstractmethod
     def text_loss(self, model: Any, batch: LabelledBatch) -> Loss:
         """The loss of a batch, as it is reported."""
 
-    def read(self, split: Split) -> Items:
-        """The texts of a split."""
-        found: Items = self.recipe.data.read(split)
-        return found
-
     def texts(self, read: Items) -> Sequence[str]:
         """All texts, those of a pair one after the other."""
         return texts_of(read)
 
-    def encode(self, read: Items, vocabulary: MaskTokenizer) -> EncodedTexts:
+    def encode(self, read: Items, vocabulary: PairTokenizer) -> EncodedTexts:
         """Texts as numbers, what is too long being cut."""
         pairs = [(item.text, item.pair) for item in read.items]
-        return encode_texts(pairs, self.targets(read), vocabulary, self.recipe.model.context)
+        return encode_texts(pairs, self.targets(read, vocabulary), vocabulary, self.recipe.model.context)
 
     def notes(self, encoded: EncodedTexts) -> list[str]:
         """How many texts are not read to their end."""
@@ -159,9 +158,14 @@ def whole(text: str, pair: str | None) -> str:
 class ClassificationTask(TextTask[Labeller]):
     """The class of a text or a pair."""
 
-    def targets(self, read: Items) -> NDArray[np.int64]:
+    def labels(self, vocabulary: PairTokenizer) -> Sequence[str]:
+        """The classes, which the recipe was filled in with."""
+        found: Sequence[str] = self.recipe.model.labels
+        return found
+
+    def targets(self, read: Items, vocabulary: PairTokenizer) -> NDArray[np.int64]:
         """The number of each text's class."""
-        return np.array(class_numbers(read.items, self.recipe.model.labels), dtype=np.int64)
+        return np.array(class_numbers(read.items, self.labels(vocabulary)), dtype=np.int64)
 
     def text_loss(self, model: Any, batch: LabelledBatch) -> Loss:
         """Cross-entropy, without label smoothing."""
@@ -174,8 +178,8 @@ class ClassificationTask(TextTask[Labeller]):
     @staticmethod
     def predictor(
         model: Any,
-        config: ClassifierConfig,
-        vocabulary: MaskTokenizer,
+        config: Any,
+        vocabulary: PairTokenizer,
         decode: None,
         device: torch.device,
         notes: tuple[str, ...] = (),
@@ -202,10 +206,70 @@ class ClassificationTask(TextTask[Labeller]):
         return one_class_remarks(result)
 
 
+class TextClassificationTask(ClassificationTask):
+    """The same of a model that reads words or characters, without an encoder; it may begin from word vectors."""
+
+    artifacts: ClassVar = {"tokenizer.json": Codec(TextWords, TextWords.load)}
+    recipe: TextClassificationRecipe
+
+    def elsewhere(self, folder: Path) -> None:
+        """None: there is no encoder to take from another model."""
+        return
+
+    def learn(self, read: Items) -> TextWords:
+        """The words of the texts, those that a vector is known for, and the classes."""
+        config, texts = self.recipe.tokenizer, texts_of(read)
+        labels = self.recipe.model.labels or labels_of(read.items, "the training data")
+        vectors = None
+        if config.kind == "words":
+            wanted = {word for text in texts for word in cut(text, "words", config.lowercase)}
+            vectors = self._vectors(wanted, config.known)
+        return TextWords.learn(texts, labels, config.kind, config.lowercase, config.at_least, vectors)
+
+    def _vectors(self, wanted: set[str], known: int) -> WordVectors | None:
+        """The vectors that the recipe names, if it names any."""
+        begins = self.recipe.embedding_init
+        return None if begins is None else begins.read(wanted, known, self.recipe.model.width)
+
+    def labels(self, vocabulary: PairTokenizer) -> Sequence[str]:
+        """The classes, which the list of words keeps."""
+        assert isinstance(vocabulary, TextWords), "as it was learned"
+        return vocabulary.labels
+
+    @staticmethod
+    def fitted(config: Any, vocabulary: TextWords, where: str) -> Any:
+        """The settings of a model with the words and classes that it is for."""
+        if config.labels not in (None, vocabulary.labels):
+            raise UserError(
+                "the model has other classes than its list of words", where=f"{where}.labels",
+                found=shown(config.labels), expected=shown(vocabulary.labels),
+            )  # fmt: skip
+        return ClassificationTask.fitted(config.model_copy(update={"labels": vocabulary.labels}), vocabulary, where)
+
+    def begin(self, model: Any, vocabulary: PairTokenizer) -> list[str]:
+        """Put in the word vectors that are known, which are those that the words were gathered with."""
+        assert isinstance(vocabulary, TextWords), "as it was learned"
+        begins = self.recipe.embedding_init
+        vectors = self._vectors(set(vocabulary.words), 0)
+        if begins is None or vectors is None:
+            return []
+        if (found := vocabulary.fingerprint(vectors)) != vocabulary.vectors:
+            raise UserError(
+                "these are not the word vectors that the run began with", where=begins.file,
+                found=f"vectors of SHA-256 {found[:16]}...", expected=f"vectors of SHA-256 {vocabulary.vectors}",
+                todo="put the former file back, or begin anew with another --run",
+            )  # fmt: skip
+        places, rows = map(torch.from_numpy, vocabulary.rows(vectors))
+        weight = model.tokens.weight
+        with torch.no_grad():
+            weight[places.to(weight.device)] = rows.to(weight)
+        return [*vectors.notes, f"{len(places):,} of {vocabulary.vocab:,} words begin from {begins.file}"]
+
+
 class RegressionTask(TextTask[Rater]):
     """A number for a text or a pair."""
 
-    def targets(self, read: Items) -> NDArray[np.int64]:
+    def targets(self, read: Items, vocabulary: PairTokenizer) -> NDArray[np.int64]:
         """The bits of each text's number."""
         return np.array(numbers(read.items), dtype=np.float64).view(np.int64)
 
@@ -221,7 +285,7 @@ class RegressionTask(TextTask[Rater]):
     def predictor(
         model: Any,
         config: RegressorConfig,
-        vocabulary: MaskTokenizer,
+        vocabulary: PairTokenizer,
         decode: None,
         device: torch.device,
         notes: tuple[str, ...] = (),

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from heedful.config import Config
-from heedful.data.tokenizers.base import MaskTokenizer
+from heedful.data.formats.sources import Split
 from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.errors import UserError
 from heedful.hub import pretrained
-from heedful.tasks.base import Codec, E, P, R, Source, Task
+from heedful.tasks.base import Codec, E, P, R, Source, Task, V
 
 
-class FinetuningTask(Task[R, MaskTokenizer, E, P]):
+class FinetuningTask(Task[R, V, E, P]):
     """One added layer over an encoder: what each of those tasks does."""
 
     artifacts: ClassVar = {"tokenizer.json": Codec(WordPieces, WordPieces.load)}
@@ -27,11 +27,18 @@ class FinetuningTask(Task[R, MaskTokenizer, E, P]):
     def texts(self, read: R) -> Sequence[str]:
         """All texts of a split, which a tokenizer is learned from."""
 
-    def learn(self, read: R) -> MaskTokenizer:
-        """The tokenizer that is learned from the texts."""
-        return WordPieces.train(self.recipe.tokenizer, self.texts(read))
+    def read(self, split: Split) -> R:
+        """The examples of a split."""
+        found: R = self.recipe.data.read(split)
+        return found
 
-    def elsewhere(self, folder: Path) -> Source:
+    def learn(self, read: R) -> V:
+        """The tokenizer that is learned from the texts."""
+        found: Any = WordPieces.train(self.recipe.tokenizer, self.texts(read))
+        learned: V = found
+        return learned
+
+    def elsewhere(self, folder: Path) -> Source | None:
         """The encoder of any model, with its tokenizer."""
         found = pretrained(folder, role="encoder")
         if found.tokenizer is None:

@@ -25,7 +25,7 @@ from heedful.tasks.multiple_choice.predictor import Chooser, choice_loss, scores
 from heedful.training.metrics import accuracy
 
 
-class MultipleChoiceTask(FinetuningTask[Questions, EncodedChoices, Chooser]):
+class MultipleChoiceTask(FinetuningTask[Questions, MaskTokenizer, EncodedChoices, Chooser]):
     """The right one of several choices."""
 
     words: ClassVar = Names(
@@ -40,11 +40,6 @@ class MultipleChoiceTask(FinetuningTask[Questions, EncodedChoices, Chooser]):
         counted="questions",
         loss="nats a question",
     )
-
-    def read(self, split: Split) -> Questions:
-        """The questions of a split."""
-        found: Questions = self.recipe.data.read(split)
-        return found
 
     def texts(self, read: Questions) -> list[str]:
         """All texts, each followed by its choices."""

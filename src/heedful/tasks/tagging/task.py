@@ -23,7 +23,7 @@ from heedful.tasks.tagging.predictor import Marker, mean_loss, tag_loss
 from heedful.training.span_metrics import tag_scores
 
 
-class TaggingTask(FinetuningTask[Sentences, EncodedTags, Marker]):
+class TaggingTask(FinetuningTask[Sentences, MaskTokenizer, EncodedTags, Marker]):
     """The tag of each word of a sentence."""
 
     words: ClassVar = Names(
@@ -37,11 +37,6 @@ class TaggingTask(FinetuningTask[Sentences, EncodedTags, Marker]):
         sample=("sentence", "marked", "found"),
         counted="words",
     )
-
-    def read(self, split: Split) -> Sentences:
-        """The sentences of a split."""
-        found: Sentences = self.recipe.data.read(split)
-        return found
 
     def texts(self, read: Sentences) -> list[str]:
         """Sentences with a space between words."""
