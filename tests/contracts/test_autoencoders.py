@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from heedful.hub.model_folder import read_model, write_model
-from heedful.models import build
+from heedful.models import build, config_class, kinds_of
 from heedful.models.autoencoder.config import SIZES, AutoencoderConfig
-from heedful.models.autoencoder.layers import Conv, Dense, Flatten, MaxPool, Reshape, Upsample
+from heedful.models.autoencoder.layers import Dense
 from tolerance import close
 
 TABLE = {
@@ -21,17 +21,7 @@ TABLE = {
         encoder=(Dense(width=40, activation="tanh"), Dense(width=8, activation="linear")),
         decoder=(Dense(width=40, activation="tanh"), Dense(width=30, activation="linear")),
     ),
-    "mixed": AutoencoderConfig(
-        input=(2, 6, 6),
-        encoder=(Conv(filters=4), MaxPool(), Flatten(), Dense(width=12, activation="tanh")),
-        decoder=(
-            Dense(width=64, activation="tanh"),
-            Reshape(shape=(4, 4, 4)),
-            Upsample(),
-            Conv(filters=8, padding="valid", activation="tanh"),
-            Conv(filters=2, activation="linear"),
-        ),
-    ),
+    **{kind: config_class(kind).tiny() for kind in kinds_of("autoencoder")},
 }
 
 
@@ -76,7 +66,7 @@ def test_saved_it_is_loaded_as_it_was(config: AutoencoderConfig, tmp_path: Path)
     assert torch.equal(model(x), other(x))
 
 
-@pytest.mark.parametrize(("name", "steps"), [("small", 300), ("mixed", 500)])
+@pytest.mark.parametrize(("name", "steps"), [("small", 300), ("autoencoder", 500)])
 def test_it_learns_eight_images_by_heart(name: str, steps: int) -> None:
     config = TABLE[name]
     model = made(config, 2).train()

@@ -17,6 +17,7 @@ from tolerance import close
 Side = Literal["left", "right", "between"]
 every_side = pytest.mark.parametrize("side", ["left", "right", "between"])
 LENGTHS = (9, 1, 4, 6)
+WHOLE = ("encoder", "classifier", "regressor", "tagger")
 
 
 def places(lengths: Sequence[int], width: int, side: Side) -> Tensor:
@@ -46,17 +47,17 @@ def test_a_decoder_reads_the_same(case: decoders.Case, side: Side) -> None:
 
 def whole(model: Any, ids: Tensor, segments: Tensor, real: Tensor) -> list[Tensor]:
     """What is said of each text: by its first token, where a model pools that, or of its tokens one by one."""
-    if model.config.kind in ("classifier", "regressor"):
+    if model.config.role in ("classifier", "regressor"):
         return list(model(ids, segments, Padded(real)))
     numbers = real.flatten().nonzero()[:, 0]
-    if model.config.kind == "tagger":
+    if model.config.role == "tagger":
         found = model(ids, segments, Padded(real), numbers)
     else:
         found = model(ids, segments, Padded(real)).flatten(0, 1)[numbers]
     return list(found.split(real.sum(1).tolist()))
 
 
-@pytest.mark.parametrize("name", ["bert", "classifier", "regressor", "tagger", "tagger-bilstm"])
+@pytest.mark.parametrize("name", [name for name, case in encoders.TABLE.items() if case.config.role in WHOLE])
 @every_side
 def test_an_encoder_and_its_heads_read_the_same(name: str, side: Side) -> None:
     model, some = encoders.prepared(encoders.TABLE[name]), encoders.rows(*LENGTHS)

@@ -1,7 +1,9 @@
 """Every shape comment of the blocks, the models and the search is compared with a tensor, on all-distinct sizes."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +27,7 @@ from heedful.data.trees.batches import encode_trees
 from heedful.data.trees.treebank import Tree, parse_tree
 from heedful.decode.rules import AtLeast, Begins, Below, Never, NoRepeat, Penalty, Temperature, TopK, TopP
 from heedful.decode.search import beam, drain, greedy, largest, sample
+from heedful.models import MODELS, build, config_class
 from heedful.models.bert.config import BertConfig
 from heedful.models.bert.model import Bert
 from heedful.models.conv_classifier.config import ConvClassifierConfig
@@ -246,7 +249,27 @@ def searches() -> None:
     largest(torch.randn(rows, 3001), 2)
 
 
+def tiny(kind: str) -> None:
+    """A model in its tiny size, as its role is used; what more there is to a model is reached by a function above."""
+    config = config_class(kind).tiny()
+    model: Any = build(config).eval()
+    tokens, real = torch.randint(0, V, (B, S)), torch.arange(S) < torch.tensor([[S], [4]])
+    if config.role == "encoder":
+        x = model(tokens, torch.zeros_like(tokens), Padded(real))
+        model(tokens)
+        model.words(x[0, :4])
+        model.pool(x[:, 0])
+        model.lens(x)
+    elif config.role == "seq2seq":
+        model(tokens[:, :T], model.start(tokens, Padded(real)))
+    elif config.role == "causal":
+        model(tokens[:, :1], model(tokens, model.start(B, tokens.device))[1])
+    else:
+        raise AssertionError(f"say how a model is used whose role is {config.role}")
+
+
 RUNS: dict[str, list[Callable[[], None]]] = {
+    "transformer": [models],
     "attention": [scores, models, with_attention, reading, ahead_alone],
     "masks": [models, reading],
     "scores": [scores, models, with_attention],
@@ -268,6 +291,7 @@ RUNS: dict[str, list[Callable[[], None]]] = {
     "tree_lstm": [structures],
     "bert": [reading],
     "int8": [reading],
+    "head": [classifying],
     "classifier": [classifying],
     "conv_classifier": [sliding],
     "tagger": [marking],
@@ -293,7 +317,8 @@ SIZES: dict[str, dict[str, tuple[int, ...]]] = {
     "tree_lstm": {"H": (F,), "C": (11,), "K": (3,)},
     "bert": {"B": (B, 1), "T": (S,), "D": (D,), "V": (V,), "M": (4, B * S), "N": (B,)},
     "int8": {"M": (B * S, 1), "D": (D, F), "E": (3 * D, D, F)},
-    "classifier": {"B": (B,), "T": (S,), "D": (D,), "N": (3,), "C": (4,)},
+    "head": {"B": (B,), "T": (S,), "D": (D,), "N": (3,)},
+    "classifier": {"D": (D,), "N": (3,), "C": (4,)},
     "conv_classifier": {"B": (B,), "T": (S,), "D": (D,), "F": (F,), "P": (S + 4,), "K": (2 * F,), "C": (4,)},
     "tagger": {"B": (B,), "T": (S,), "F": (4 * D,), "E": (M,), "M": (5,), "C": (3,)},
     "answerer": {"B": (B,), "T": (S,), "N": (B,), "P": (3,)},
@@ -309,7 +334,7 @@ def name(path: Path) -> str:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SOURCE).as_posix())
 def test_comments_are_true_and_reached(path: Path) -> None:
     def run() -> None:
-        for part in RUNS.get(name(path), [models]):
+        for part in RUNS.get(name(path), [partial(tiny, name(path))] if name(path) in MODELS else [models]):
             part()
 
     known = statements(path)

@@ -14,18 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from contracts import test_autoencoders as autoencoders
 from contracts import test_encoders as encoders
 from contracts import test_models as decoders
 from heedful.blocks.int8 import int8
 from heedful.data.trees.batches import encode_trees
 from heedful.data.trees.treebank import parse_tree
-from heedful.models import MODELS, build
-from heedful.models.conv_classifier.config import ConvClassifierConfig
-from heedful.models.tree_lstm.config import TreeLSTMConfig
+from heedful.models import MODELS, build, config_class, kinds_of
+from heedful.models.roles import Role
 
-CONV = ConvClassifierConfig(vocab=23, labels=("a", "b"), width=6, sizes=(1, 2), filters=4)
-TREE = TreeLSTMConfig(vocab=23, width=6, hidden=7)
 Run = Callable[[Any], Tensor]
 
 
@@ -50,6 +46,23 @@ def in_trees(model: Any) -> Tensor:
     return found
 
 
+def of_images(config: Any) -> Run:
+    images = torch.rand(3, *config.input)
+    return lambda model: model(images)
+
+
+def of_words(config: Any) -> Run:
+    words = torch.randint(0, config.vocab, (2, 5))
+    return lambda model: model(words)
+
+
+OTHERS: dict[Role, Callable[[Any], Run]] = {  # by role, what is computed of something
+    "autoencoder": of_images,
+    "word_classifier": of_words,
+    "tree_classifier": lambda config: in_trees,
+}
+
+
 def cases() -> Iterator[Any]:
     """Every model, with every combination of its varied settings: how it is built, and what it computes."""
     for param in decoders.variants():
@@ -57,13 +70,9 @@ def cases() -> Iterator[Any]:
         yield pytest.param(case.build, lambda case=case: decoded(case), id=param.id)
     for name, reader in encoders.TABLE.items():
         yield pytest.param(reader.build, lambda case=reader: read(case), id=name)
-    for name in ("small", "mixed"):
-        config = autoencoders.TABLE[name]
-        images = torch.rand(3, *config.input)
-        yield pytest.param(lambda c=config: build(c), lambda x=images: lambda model: model(x), id=f"autoencoder-{name}")
-    words = torch.randint(0, 23, (2, 5))
-    yield pytest.param(lambda: build(CONV), lambda: lambda model: model(words), id="conv_classifier")
-    yield pytest.param(lambda: build(TREE), lambda: in_trees, id="tree_lstm")
+    for kind in kinds_of(*OTHERS):
+        config = config_class(kind).tiny()
+        yield pytest.param(lambda c=config: build(c), lambda c=config: OTHERS[c.role](c), id=kind)
 
 
 every_model = pytest.mark.parametrize(("made", "running"), list(cases()))
@@ -119,7 +128,7 @@ def test_weights_are_used_as_they_are(made: Callable[[], Any], running: Callable
 
 @torch.no_grad()
 def test_a_model_in_eight_bits_can_be_copied() -> None:
-    model, tokens = int8(build(encoders.BERT)), torch.randint(0, encoders.VOCAB, (2, 5))
+    model, tokens = int8(build(config_class("bert").tiny())), torch.randint(0, encoders.VOCAB, (2, 5))
     before = model(tokens)
     for name, copy in COPIES.items():
         assert copy(model)(tokens).equal(before), name

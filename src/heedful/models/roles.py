@@ -36,7 +36,7 @@ class ModelConfig(Config):
 
     implementation: ClassVar[str] = "model.Model"  # the file beside the settings, and the class in it
     packs: ClassVar[bool] = False  # whether it can read texts that lie end to end in one row
-    limited: ClassVar[bool] = False  # whether it sees no more of a text than its context, and no other document of it
+    limited: ClassVar[bool] = False  # whether it sees no more of a text than its context
 
     kind: str
 

@@ -64,6 +64,12 @@ class AutoencoderConfig(ModelConfig):
         """The shape of a code."""
         return _through(self.input, self.encoder, "encoder")
 
+    @property
+    def last_activation(self) -> Activation | None:
+        """What the last layer that computes puts its numbers through."""
+        ends = [layer.activation for layer in self.decoder if isinstance(layer, Dense | Conv)]
+        return ends[-1] if ends else None
+
     def summary(self) -> Summary:
         """Each layer with what comes out of it and how many numbers it trains."""
         return summarised(self.input, (*self.encoder, *self.decoder))

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from heedful.blocks.positions import Absent
 from heedful.blocks.state import Shared
 from heedful.models.gpt.model import Gpt
 
@@ -94,7 +95,7 @@ class RowByRow:
         from heedful.blocks.kernels import rows
 
         model: Any = self.model  # a ModuleList does not know the type of its blocks
-        eps, places = model.config.norm_eps, getattr(model.positions, "table", None)
+        eps, places = model.config.norm_eps, None if isinstance(model.positions, Absent) else model.positions.table
         blocks = [(block.attention, block.mlp, block.add1.norm, block.add2.norm) for block in model.blocks]
         norms = [*(norm for _, _, *two in blocks for norm in two), model.norm]
         x, h = rows.embed(tokens, place, model.tokens.weight, places, norms[0].weight, norms[0].bias, eps)  # (R, D)

@@ -42,9 +42,10 @@ class HeadConfig(ModelConfig):
         if encoder is None:
             return None
         bare = encoder.under_head(cls.pools)
-        for name in type(encoder).model_fields:
-            if name in encoder.model_fields_set and getattr(encoder, name) != getattr(bare, name):
-                there = str(getattr(bare, name)).lower()
+        known = dict(bare)
+        for name, value in encoder:
+            if name in encoder.model_fields_set and value != known[name]:
+                there = str(known[name]).lower()
                 raise FieldError(f"under the head of another task it is not as written; write {name}: {there}", name)
         return bare
 

@@ -16,6 +16,7 @@ class TransformerConfig(ModelConfig):
 
     implementation: ClassVar = "model.Transformer"
     packs: ClassVar = True
+    limited: ClassVar = True
 
     kind: Literal["transformer"] = "transformer"
     vocab: int | None = Field(None, ge=4, le=10_000_000, description="token types; null: as many as the tokenizer has")

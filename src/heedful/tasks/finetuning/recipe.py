@@ -124,7 +124,8 @@ class Finetuning(Recipe):
         """This recipe with what another one, which starts from the same folder, was filled in with."""
         if type(other) is not type(self) or other.start != self.start:
             return self
-        model = self.model.model_copy(update={name: getattr(other.model, name) for name in self.model.lacking})
+        known = dict(other.model)
+        model = self.model.model_copy(update={name: known[name] for name in self.model.lacking})
         return self.model_copy(update={"model": model})
 
     def missing(self) -> list[UserError]:

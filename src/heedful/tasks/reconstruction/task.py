@@ -18,7 +18,6 @@ from heedful.data.images.batches import EncodedImages, ImageBatches, encode_imag
 from heedful.data.images.image_spec import Canvas
 from heedful.data.images.sources import Images, scaled
 from heedful.errors import UserError
-from heedful.models.autoencoder.layers import Conv, Dense
 from heedful.tasks.base import Codec, Evaluated, Names, Progress, Task
 from heedful.tasks.reconstruction.predictor import Noise, Painter, mean_loss, reconstruction_loss
 from heedful.tasks.reconstruction.recipe import ReconstructionRecipe, ReconstructionTaskConfig
@@ -150,8 +149,7 @@ class ReconstructionTask(Task[Images, Canvas, EncodedImages, Painter]):
         """That a model which has learned nothing may have died."""
         if result.scores[0].value > 0:
             return []
-        ends = [layer.activation for layer in self.recipe.model.decoder if isinstance(layer, Dense | Conv)]
-        if ends[-1:] == ["relu"]:
+        if self.recipe.model.last_activation == "relu":
             return [
                 "no better than the mean image: the last layer has a ReLU, which may give nothing but zeros, and then "
                 "nothing is learned; try another train.seed, or activation: sigmoid"

@@ -1,0 +1,83 @@
+"""What every model that others publish must pass: its weights go there and back, and its table leaves nothing out."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from heedful.hub import pretrained, write
+from heedful.hub.folder import config_in, exchange_of, exchanges
+from heedful.hub.loading import HEADS, Head, Pretrained, whole
+from heedful.models import build, config_class
+from heedful.models.exchange import Exchange
+
+every_kind = pytest.mark.parametrize("kind", exchanges())
+
+
+def made(kind: str, head: str | None = None) -> Pretrained:
+    """A tiny model of new weights, which is as wide inside as others let it be, with a head perhaps."""
+    config: Any = config_class(kind).tiny()
+    torch.manual_seed(1)
+    if head is None:
+        return Pretrained(config, None, build(config).state_dict(), ())
+    config = config.under_head(config_class(head).pools)
+    labels = ("no", "yes") if head in ("classifier", "tagger") else ()
+    outputs = 1 if head in ("regressor", "multiple_choice") else 2
+    top = {"weight": torch.randn(outputs, config.width), "bias": torch.randn(outputs)}
+    return Pretrained(config, None, build(config).state_dict(), (), Head(head, labels, top))
+
+
+@every_kind
+def test_it_says_all_that_is_asked(kind: str) -> None:
+    exchange = exchange_of(kind)
+    for name, asked in inspect.getmembers(Exchange, inspect.isfunction):
+        if not name.startswith("_"):
+            own = list(inspect.signature(getattr(exchange, name)).parameters)
+            assert own == list(inspect.signature(asked).parameters)[1:], name
+    assert exchange is not None and exchange.TITLE and exchange.MODEL_TYPES and len(exchange.RELEASE) == 2
+
+
+def test_no_two_models_are_called_the_same() -> None:
+    types = [name for exchange in exchanges().values() for name in exchange.MODEL_TYPES]
+    assert len(types) == len(set(types))
+
+
+@every_kind
+def test_the_table_has_every_tensor_once(kind: str) -> None:
+    exchange, found = exchange_of(kind), made(kind)
+    assert exchange is not None
+    assert sorted(rule.ours for rule in exchange.table(found.config).rules) == sorted(found.tensors)
+    theirs = [name for rule in exchange.table(found.config).rules for name in rule.theirs]
+    assert len(theirs) == len(set(theirs))
+
+
+@every_kind
+def test_weights_go_there_and_back(kind: str, tmp_path: Path) -> None:
+    found = made(kind)
+    write(tmp_path / "theirs", found)
+    exchange = exchange_of(kind)
+    assert exchange is not None
+    assert json.loads((tmp_path / "theirs" / "config.json").read_text())["model_type"] in exchange.MODEL_TYPES
+    again = pretrained(tmp_path / "theirs")
+    assert again.config == found.config == config_in(tmp_path / "theirs")
+    assert again.tensors.keys() == found.tensors.keys()
+    assert all(torch.equal(again.tensors[name], tensor) for name, tensor in found.tensors.items())
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("kind", exchanges("encoder"))
+def test_a_head_goes_there_and_back(kind: str, head: str, tmp_path: Path) -> None:
+    found = made(kind, head)
+    write(tmp_path / "theirs", found)
+    again = pretrained(tmp_path / "theirs")
+    assert again.head is not None and found.head is not None
+    assert (again.head.kind, again.head.labels) == (head, found.head.labels)
+    assert all(torch.equal(again.head.tensors[name], tensor) for name, tensor in found.head.tensors.items())
+    task, config, tensors, unused = whole(again)
+    assert (task, config.kind, unused) == (HEADS[head], head, ())
+    build(config).load_state_dict(tensors)
