@@ -37,35 +37,23 @@ from heedful.data.tokenizers.wordpieces import PieceFile
 from heedful.data.trees.treebank import SentimentTrees, WordsConfig
 from heedful.decode.settings import DecodeConfig, WritingConfig
 from heedful.explore.server.page import is_built
+from heedful.models import MODELS, config_class
 from heedful.models.autoencoder.config import SIZES as LECTURE
-from heedful.models.autoencoder.config import AutoencoderConfig
 from heedful.models.autoencoder.layers import Conv, Dense, Flatten, MaxPool, Reshape, Upsample
 from heedful.models.bert.config import SIZES, BertConfig
-from heedful.models.conv_classifier.config import ConvClassifierConfig
-from heedful.models.elmo.config import ElmoConfig
 from heedful.models.gpt.config import SIZES as GPT_SIZES
-from heedful.models.gpt.config import GptConfig
 from heedful.models.heads.config import (
-    AnswererConfig,
     BiLSTMReader,
-    ClassifierConfig,
     DenseReader,
-    MultipleChoiceConfig,
-    RegressorConfig,
-    TaggerConfig,
 )
-from heedful.models.rnn_lm.config import RnnLMConfig
 from heedful.models.seq2seq.config import (
     AttentionConfig,
     Global,
     Monotonic,
     Predictive,
     RecurrentEncoder,
-    Seq2SeqConfig,
     TransformerEncoder,
 )
-from heedful.models.transformer.config import TransformerConfig
-from heedful.models.tree_lstm.config import TreeLSTMConfig
 from heedful.runs.recipe import shipped
 from heedful.tasks import TASKS, recipe_class
 from heedful.tasks.answering.recipe import AnsweringTaskConfig
@@ -93,12 +81,11 @@ SEQ2SEQ = ROOT / "docs" / "models" / "seq2seq.md"
 BERT = ROOT / "docs" / "models" / "bert.md"
 AUTOENCODER = ROOT / "docs" / "models" / "autoencoder.md"
 GPT = ROOT / "docs" / "models" / "gpt.md"
-CONV = ROOT / "docs" / "models" / "conv_classifier.md"
 DOCS = [
     ROOT / "docs" / name
     for name in ("python.md", "distributed.md", "autoencoders.md", "language-models.md", "explorer.md")
 ]
-SESSIONS = [ROOT / "README.md", *DOCS, SEQ2SEQ, BERT, AUTOENCODER, GPT, CONV]
+SESSIONS = [ROOT / "README.md", *DOCS, *sorted((ROOT / "docs" / "models").glob("*.md"))]
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 
 # The smallest run of the demo's recipe, for snippets that are marked as needing a trained model.
@@ -221,15 +208,11 @@ SETTINGS: dict[str, type[Config]] = {
     "data, `kind: trees`": SentimentTrees,
     "task, `kind: tree_classification`": TreeTaskConfig,
     "tokenizer, `kind: words`, of trees": WordsConfig,
-    "model, `kind: tree_lstm`": TreeLSTMConfig,
     "tokenizer, `kind: bpe`": Bpe,
     "tokenizer, `kind: wordpiece`": WordPiece,
     "tokenizer, `kind: unigram`": Unigram,
     "tokenizer, `kind: characters`": Characters,
     "tokenizer, `kind: words`": WholeWords,
-    "model, `kind: transformer`": TransformerConfig,
-    "model, `kind: rnn_lm`": RnnLMConfig,
-    "model, `kind: elmo`": ElmoConfig,
     "train": TrainConfig,
     "train.budget": Budget,
     "train.optimizer, `kind: adamw`": AdamW,
@@ -261,14 +244,8 @@ SETTINGS: dict[str, type[Config]] = {
     "data, `kind: squad`": Squad,
     "data, `kind: jsonl`, of questions": JsonQuestions,
     "tokenizer, `kind: pieces`": PieceFile,
-    "model, `kind: bert`": BertConfig,
-    "model, `kind: classifier`": ClassifierConfig,
-    "model, `kind: regressor`": RegressorConfig,
-    "model, `kind: multiple_choice`": MultipleChoiceConfig,
-    "model, `kind: tagger`": TaggerConfig,
     "model.reader, `kind: linear`": DenseReader,
     "model.reader, `kind: bilstm`": BiLSTMReader,
-    "model, `kind: answerer`": AnswererConfig,
     "decode, of questions": WindowsConfig,
     "task, `kind: reconstruction`": ReconstructionTaskConfig,
     "data, `kind: idx`": IdxImages,
@@ -278,7 +255,6 @@ SETTINGS: dict[str, type[Config]] = {
     "data.train, of `kind: array`": ArrayFile,
     "data, `kind: csv`, of images": CsvImages,
     "data, `kind: digits`": Digits,
-    "model, `kind: autoencoder`": AutoencoderConfig,
     "a layer, `kind: dense`": Dense,
     "a layer, `kind: conv`": Conv,
     "a layer, `kind: max_pool`": MaxPool,
@@ -290,11 +266,9 @@ SETTINGS: dict[str, type[Config]] = {
     "data, `kind: tokens`, of a language model": TokenizedText,
     "tokenizer, `kind: byte_pairs`": BytePair,
     "tokenizer, `kind: byte_pair_files`": BytePairFiles,
-    "model, `kind: gpt`": GptConfig,
     "task, `kind: text_classification`": TextClassificationTaskConfig,
     "tokenizer, `kind: characters`, of texts with labels": CharactersConfig,
     "embedding_init": EmbeddingInit,
-    "model, `kind: conv_classifier`": ConvClassifierConfig,
 }
 
 
@@ -305,8 +279,8 @@ def told(default: Any) -> str:
     return "see below" if isinstance(default, Config) else f"`{json.dumps(default)}`".replace('"', "")
 
 
+MODEL_SETTINGS: dict[str, type[Config]] = {f"model, `kind: {kind}`": config_class(kind) for kind in MODELS}
 SEQ2SEQ_SETTINGS: dict[str, type[Config]] = {
-    "model, `kind: seq2seq`": Seq2SeqConfig,
     "model.encoder, `kind: recurrent`": RecurrentEncoder,
     "model.encoder, `kind: transformer`": TransformerEncoder,
     "model.attention": AttentionConfig,
@@ -328,7 +302,7 @@ def test_every_group_of_settings_has_a_table() -> None:
     recipes = [recipe_class(kind) for kind in TASKS]
     found = set().union(*map(groups, recipes)) - set(recipes)
     told_elsewhere = {Files}  # {source: FILE, target: FILE}, in the sentence above its table
-    assert found - told_elsewhere == {*SETTINGS.values(), *SEQ2SEQ_SETTINGS.values()}
+    assert found - told_elsewhere == {*SETTINGS.values(), *MODEL_SETTINGS.values(), *SEQ2SEQ_SETTINGS.values()}
 
 
 def test_the_page_of_bert_counts_its_published_sizes_right() -> None:
@@ -358,6 +332,13 @@ def test_the_page_of_autoencoders_counts_those_of_the_lecture_right() -> None:
     shapes = {name: (" x ".join(map(str, net.input)), " x ".join(map(str, net.code))) for name, net in LECTURE.items()}
     expected = [(name, *shapes[name], f"{net.parameters():,}") for name, net in LECTURE.items()]
     assert rows == expected
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_every_setting_of_a_model_stands_on_its_page_or_in_the_guide(kind: str) -> None:
+    title, own = f"model, `kind: {kind}`", ROOT / "docs" / "models" / f"{kind}.md"
+    there = own.exists() and f"#### {title}\n" in own.read_text(encoding="utf-8")
+    names_every_setting(own if there else ROOT / "docs" / "guide.md", title, config_class(kind))
 
 
 @pytest.mark.parametrize("title", SEQ2SEQ_SETTINGS)

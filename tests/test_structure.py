@@ -20,6 +20,18 @@ FOLDERS = {model.folder or kind for kind, model in MODELS.items()} - {"heads"}  
 # What is still to be removed, by file. A number may only go down; a file that reaches 0 leaves the table.
 NAMED: dict[str, int] = {}
 ASKED: dict[str, int] = {
+    "explore/decoding.py": 2,
+    "explore/inspect.py": 10,
+    "explore/predictions.py": 1,
+    "explore/samples.py": 1,
+    "explore/views/fill.py": 1,
+    "explore/views/grid.py": 1,
+    "explore/views/lens.py": 1,
+    "explore/views/map.py": 8,
+    "explore/views/positions.py": 1,
+    "explore/views/reconstruct.py": 1,
+    "explore/views/recurrent.py": 2,
+    "explore/views/source.py": 2,
     "tasks/language_model/predictor.py": 2,
     "tasks/translation/predictor.py": 1,
 }
