@@ -5,6 +5,7 @@ Only \n ends a line, since texts may hold other separators. A line that holds no
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from heedful.files.reading import exists, open_file, read_file
 from heedful.files.writing import disk_errors, write_text_atomic
 
 NAME = "metrics.jsonl"
+TAIL = 512  # bytes by which a file is known again
 Event = dict[str, Any]
 
 
@@ -62,6 +64,48 @@ def read_events(run: Path, last: int | None = None) -> Events:
     except OSError:
         return Events([], 0)
     return events_in(data.partition(b"\n")[2] if start else data)  # the first line may have lost its beginning
+
+
+class Part(NamedTuple):
+    """Some events of a run: the bytes of the file that hold them, by what the last of these are known, and the rest."""
+
+    events: Events
+    start: int
+    end: int
+    mark: str
+    more: bool  # whether others follow
+
+
+def read_part(run: Path, offset: int, mark: str, most: int) -> Part:
+    """The events in whole lines from a byte on, `most` bytes of them; from the first, where the mark does not fit.
+
+    A run that is resumed drops lines, and writes others in their place.
+    """
+    path = run / NAME
+    if offset and _mark(path, offset) != mark:
+        offset = 0
+    data = _bytes(path, offset, most)
+    whole, more = data.rfind(b"\n") + 1, len(data) == most
+    # A line that is being written is left for later; one without an end is passed over.
+    data = data[:whole] if whole or not more else data
+    end = offset + len(data)
+    return Part(events_in(data), offset, end, _mark(path, end), more)
+
+
+def _mark(path: Path, offset: int) -> str:
+    """By what the bytes before an offset are known again."""
+    first = max(0, offset - TAIL)
+    return hashlib.sha256(_bytes(path, first, offset - first)).hexdigest()[:32]
+
+
+def _bytes(path: Path, offset: int, size: int) -> bytes:
+    """A piece of a file; nothing, where there is none."""
+    try:
+        with open_file(path) as file:
+            file.seek(offset)
+            return file.read(size)
+    except OSError:
+        return b""
 
 
 def told_broken(run: Path, broken: int) -> str:

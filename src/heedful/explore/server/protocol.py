@@ -1,6 +1,9 @@
 """HTTP on the socket: a deadline for every request to come in whole, for every answer to leave, and room for the next.
 
-uvicorn's own limits begin once a request has come in whole; these begin with the connection.
+What uvicorn can limit, its settings do: the size of a head, the silence between requests, the time to shut down. Here
+is what it cannot: a request that comes in too slowly, and connections that say nothing (its `limit_concurrency` counts
+when the head of a request is whole, and then refuses everybody); an answer that nobody reads; a refusal that must reach
+a client which is still sending; and headers that shield the answer to what is no HTTP.
 """
 
 from __future__ import annotations

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +18,7 @@ from heedful.explore.views import Named, Request
 from heedful.files.json import read_json
 from heedful.files.reading import open_file
 from heedful.files.yaml import load_yaml, write_yaml
-from heedful.runs.events import Events, events_in
+from heedful.runs.events import Events, read_events, read_part
 from heedful.training.checkpoint.ownership import is_at_work
 from heedful.training.metrics import can_count_runs
 
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
 TITLE = "Run"
 ABOUT = "How the model was trained: its losses as they come in, its samples over time, its recipe."
 AT_ONCE = 4_000_000  # bytes of metrics in one answer
-TAIL = 512  # bytes by which a file is known again
 FARTHEST, LARGEST = 2**31 - 1, 3e38  # step and number that a packet can hold
 CURVES = ("loss", "rate", "norm", "tokens_per_second", "progress")
 LONGEST, MOST = 2000, 20  # characters of a sample, and samples of an evaluation
@@ -65,13 +62,11 @@ def metrics(explorer: Explorer, asked: Since) -> bytes:
     """What was recorded since, and whether more is to come; all of it, where the file is another one by now."""
     folder = run_of(explorer, asked).folder
     running = is_at_work(folder)  # asked before the file is read, so that the last line is not missed
-    path = folder / "metrics.jsonl"
-    data, offset, more = recorded(path, asked.offset, asked.mark)
-    end = offset + len(data)
-    steps, evaluations, broken = sorted_out(data)
+    part = read_part(folder, asked.offset, asked.mark, AT_ONCE)
+    steps, evaluations, broken = sorted_out(part.events)
     columns = {name: np.array([number(one.get(name)) for one in steps], np.float32) for name in CURVES}
     words = {
-        "anew": offset == 0, "offset": end, "mark": mark_at(path, end), "more": more, "running": running,
+        "anew": part.start == 0, "offset": part.end, "mark": part.mark, "more": part.more, "running": running,
         "evaluations": evaluations, "broken": broken,
     }  # fmt: skip
     return pack(words, step=np.array([one["step"] for one in steps], np.int32), **columns)
@@ -85,12 +80,12 @@ def wanted(explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
 def all_metrics(explorer: Explorer, name: str) -> Iterator[Request]:
     """The questions by which a page gets all metrics, part by part."""
     asked: dict[str, Any] = {"model": name, "offset": 0, "mark": ""}
-    path = run_of(explorer, Named(model=name)).folder / "metrics.jsonl"
+    folder = run_of(explorer, Named(model=name)).folder
     more = True
     while more:
         yield Request("run", "metrics", asked)
-        data, offset, more = recorded(path, asked["offset"], asked["mark"])
-        asked = {"model": name, "offset": offset + len(data), "mark": mark_at(path, offset + len(data))}
+        part = read_part(folder, asked["offset"], asked["mark"], AT_ONCE)
+        asked, more = {"model": name, "offset": part.end, "mark": part.mark}, part.more
 
 
 def run_of(explorer: Explorer, asked: Named) -> Subject:
@@ -102,51 +97,16 @@ def run_of(explorer: Explorer, asked: Named) -> Subject:
 
 
 # ------------------------------------------------------------------ what a run has recorded
-def recorded(path: Path, offset: int, mark: str) -> tuple[bytes, int, bool]:
-    """Whole lines from a byte on, that byte, and whether there are more: from the first, where the mark does not fit.
-
-    A run that is resumed drops lines, and writes others in their place.
-    """
-    if offset and mark_at(path, offset) != mark:
-        offset = 0
-    data = read(path, offset, AT_ONCE)
-    whole, more = data.rfind(b"\n") + 1, len(data) == AT_ONCE
-    # A line that is being written is left for later; one without an end is passed over.
-    return (data[:whole] if whole or not more else data), offset, more
-
-
 def last_evaluations(folder: Path) -> list[dict[str, Any]]:
     """What the end of a run's metrics tells of its evaluations."""
-    try:
-        with open_file(folder / "metrics.jsonl") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - AT_ONCE))
-            return sorted_out(file.read(AT_ONCE))[1]
-    except OSError:
-        return []
+    return sorted_out(read_events(folder, last=AT_ONCE))[1]
 
 
-def mark_at(path: Path, offset: int) -> str:
-    """By what the bytes before an offset are known again."""
-    first = max(0, offset - TAIL)
-    return hashlib.sha256(read(path, first, offset - first)).hexdigest()[:32]
-
-
-def read(path: Path, offset: int, size: int) -> bytes:
-    """A piece of a file; nothing, where there is none."""
-    try:
-        with open_file(path) as file:
-            file.seek(offset)
-            return file.read(size)
-    except OSError:
-        return b""
-
-
-def sorted_out(data: bytes) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
+def sorted_out(found: Events) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
     """The steps, the evaluations as the page shows them, and how many lines are broken."""
-    found, broken = events_in(data)
-    events = Events([event for event in found if 0 <= event["step"] <= FARTHEST], broken)
+    events = Events([event for event in found.records if 0 <= event["step"] <= FARTHEST], found.broken)
     evaluations = [evaluation(event) for event in events.records if event.get("kind") == "evaluated"]
-    return events.steps(), evaluations, broken
+    return events.steps(), evaluations, found.broken
 
 
 def evaluation(event: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,8 +140,9 @@ def number(value: Any) -> float:
 def environment(folder: Path) -> dict[str, Any]:
     """What env.json tells, if it can be read."""
     try:
-        found = read_json(read(folder / "env.json", 0, AT_ONCE).decode())
-    except ValueError:
+        with open_file(folder / "env.json") as file:
+            found = read_json(file.read(AT_ONCE).decode())
+    except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
 
