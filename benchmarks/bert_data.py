@@ -27,8 +27,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 from heedful.data.embedded import LibraryProse
 from heedful.data.text.documents import TextDocuments, library_documents
 from heedful.data.text.pretraining import EncodedDocuments, PretrainingBatches, Rules, encode_documents
+from heedful.data.tokenizers.encoders import encoder_tokenizer
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import PieceFile, WordPieces, pieces_of
+from heedful.data.tokenizers.wordpieces import PieceFile, WordPieces
 from heedful.data.workers import Place, feed
 
 ROOM = 32_768
@@ -42,7 +43,7 @@ def main() -> None:
     documents = list(texts(asked.text))
     reading = time.perf_counter() - began
     config = PieceFile(file=asked.vocab) if asked.vocab else WordPiece(vocab=8000, lowercase=True)
-    tokenizer = pieces_of(config, (text for document in documents for text in document))
+    tokenizer = encoder_tokenizer(config, (text for document in documents for text in document))
     began = time.perf_counter()
     encoded = encode_documents(documents, tokenizer, 128, Rules())
     found["reading and splitting"] = len(encoded) / reading

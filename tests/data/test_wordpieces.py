@@ -14,8 +14,9 @@ from tokenizers import Tokenizer as Engine
 
 from heedful.data.tokenizers import base
 from heedful.data.tokenizers.base import cut_pair
+from heedful.data.tokenizers.encoders import encoder_tokenizer
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import NAMES, PieceFile, WordPieces, pieces_of, read_vocab
+from heedful.data.tokenizers.wordpieces import NAMES, PieceFile, WordPieces, read_vocab
 from heedful.errors import UserError
 
 WEIGHTS = Path(os.environ.get("HEEDFUL_WEIGHTS", "../shared/weights"))
@@ -58,7 +59,7 @@ def test_ids_are_those_of_transformers_on_odd_texts(lower: bool, tmp_path: Path)
     assert (ids, segments) == (both["input_ids"], both["token_type_ids"])
     read = WordPieces.of(read_vocab(tmp_path / "vocab.txt"), lower, "vocab.txt")
     assert read.json == ours.json
-    assert pieces_of(PieceFile(file=str(tmp_path / "vocab.txt"), lowercase=lower), []).json == ours.json
+    assert encoder_tokenizer(PieceFile(file=str(tmp_path / "vocab.txt"), lowercase=lower), []).json == ours.json
 
 
 @pytest.mark.skipif(not PUBLISHED.is_file(), reason=f"no vocabulary in {PUBLISHED}; set HEEDFUL_WEIGHTS")

@@ -20,9 +20,9 @@ from heedful.data.text.token_building import build_tokens, cores
 from heedful.data.text.token_documents import TokenFiles, write_tokens
 from heedful.data.text.token_text import TokenizedText
 from heedful.data.tokenizers.byte_pairs import BytePair, BytePairFiles, pairs_of
+from heedful.data.tokenizers.encoders import LEARNABLE, encoder_tokenizer
 from heedful.data.tokenizers.lm_tokenization import Bytes, LanguageTokenizer
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
-from heedful.data.tokenizers.wordpieces import PieceFile, pieces_of
 from heedful.errors import UserError
 from heedful.files.reading import exists
 from heedful.hub.loading import no_tokenizer, pretrained
@@ -61,9 +61,9 @@ def write_sentences(recipe: PretrainingRecipe, folder: Path, splits: Sequence[Sp
     data: Any = recipe.data
     assert recipe.tokenizer is not None, "text needs one"
     typer.echo(
-        "reading the tokenizer" if isinstance(recipe.tokenizer, PieceFile) else "training the tokenizer", err=True
+        "training the tokenizer" if isinstance(recipe.tokenizer, LEARNABLE) else "reading the tokenizer", err=True
     )
-    tokenizer = pieces_of(recipe.tokenizer, some(sentences(documents_of(data, "train"))))
+    tokenizer = encoder_tokenizer(recipe.tokenizer, some(sentences(documents_of(data, "train"))))
     parts = {split: tokenized(documents_of(data, split), tokenizer) for split in splits}
     manifest = write_tokens(folder, tokenizer, dict(parts), Telling())
     for split, counts in manifest.splits.items():

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from heedful.config import parse
-from heedful.data.tokenizers.base import LARGEST
+from heedful.data.tokenizers.base import LARGEST, Tokenizer
+from heedful.data.tokenizers.encoders import open_encoder_tokenizer
 from heedful.data.tokenizers.gpt1_bpe import WordEnds
-from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer, open_tokenizer
-from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.data.tokenizers.lm_tokenization import open_tokenizer
 from heedful.errors import UserError
 from heedful.files.reading import require_folder
 from heedful.files.yaml import load_yaml
@@ -215,7 +215,7 @@ class OwnFiles(NamedTuple):
     tokenizer: str
     chosen: Chosen | None = None  # where they are a checkpoint's
 
-    def require(self, tokenizer: WordPieces | LanguageTokenizer) -> None:
+    def require(self, tokenizer: Tokenizer) -> None:
         """Refuse a tokenizer that a checkpoint was not trained with."""
         if self.chosen is not None:
             where = str(self.folder / "tokenizer.json")
@@ -251,7 +251,7 @@ def _own(folder: Path, roles: tuple[Role, ...]) -> Pretrained:
     found = own_files(folder)
     portable, settings, given, file, text, _ = found
     where = str(portable / "tokenizer.json")
-    tokenizer = WordPieces(text, where) if config.usual_tokenizer == "wordpiece" else open_tokenizer(text, where)
+    tokenizer = (open_encoder_tokenizer if config.role == "encoder" else open_tokenizer)(text, where)
     found.require(tokenizer)
     config = config.model_copy(update={"vocab": config.vocab or tokenizer.vocab})
     model = settings["model"]

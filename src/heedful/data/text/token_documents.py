@@ -20,7 +20,8 @@ from pydantic import Field
 
 from heedful.config import Config, parse
 from heedful.data.formats.sources import SPLITS, Name, Split, no_data
-from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.data.tokenizers.base import MaskTokenizer
+from heedful.data.tokenizers.encoders import load_encoder_tokenizer
 from heedful.errors import UserError, shown
 from heedful.files.reading import is_file, is_folder, open_file
 from heedful.files.writing import make_folder, whole, write_new
@@ -124,7 +125,7 @@ class TokenFiles(TokenFolder):
 class Tokens:
     """The tokens of a split, as they lie on the disk."""
 
-    tokenizer: WordPieces
+    tokenizer: MaskTokenizer
     ids: NDArray[np.int32]
     sentences: NDArray[np.int64]
     documents: NDArray[np.int64]
@@ -140,7 +141,7 @@ class Tokens:
         counts = manifest.splits[split]
         sizes = {"ids": counts.tokens, "sentences": counts.sentences + 1, "documents": counts.documents + 1}
         found = {part: np.memmap(folder / f"{split}.{part}", dtype=kind, mode="r") for part, kind in PARTS.items()}
-        tokenizer = WordPieces.load(folder / "tokenizer.json")
+        tokenizer = load_encoder_tokenizer(folder / "tokenizer.json")
         ids, sentences, documents = found.values()
         fits = all(len(found[part]) == size for part, size in sizes.items()) and tokenizer.vocab == manifest.vocab
         ends = (int(sentences[0]), int(sentences[-1]), int(documents[0]), int(documents[-1]))
@@ -195,7 +196,7 @@ class Writer:
 
 def write_tokens(
     folder: Path,
-    tokenizer: WordPieces,
+    tokenizer: MaskTokenizer,
     splits: dict[Split, Iterable[list[list[int]]]],
     progress: Callable[[Split, int], None] = lambda split, tokens: None,
 ) -> Manifest:

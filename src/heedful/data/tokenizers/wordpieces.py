@@ -138,11 +138,6 @@ class WordPieces(Framed, EngineTokenizer):
         return [str(self._engine.id_to_token(number)) for number in range(self.vocab)]
 
 
-def pieces_of(config: WordPiece | PieceFile, texts: Iterable[str]) -> WordPieces:
-    """The pieces that a recipe asks for: learned from the texts, or read."""
-    return config.read() if isinstance(config, PieceFile) else WordPieces.train(config, texts)
-
-
 def engine_of(
     pieces: Sequence[str], normalizer: dict[str, Any], longest: int, added: Sequence[Added] = ()
 ) -> tokenizers.Tokenizer:

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from heedful.config import Config, FieldError
 from heedful.data.formats.sources import Name
-from heedful.data.tokenizers.tokenizer import WordPiece
+from heedful.data.tokenizers.encoders import Learned
 from heedful.errors import UserError
 from heedful.files.reading import is_folder
 from heedful.models import kinds_of
@@ -64,7 +64,7 @@ class Finetuning(Recipe):
     task: Config
     start: EncoderStart | None = Field(None, description="the encoder to begin from; null: it is drawn by chance")
     data: Any
-    tokenizer: WordPiece | None = Field(
+    tokenizer: Learned | None = Field(
         None, description="how texts are cut into tokens; null: as in the folder that `start` names"
     )
     model: HeadConfig

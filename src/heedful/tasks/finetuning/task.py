@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from heedful.config import Config
 from heedful.data.formats.sources import Split
-from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.data.tokenizers.encoders import encoder_tokenizer, load_encoder_tokenizer, open_encoder_tokenizer
 from heedful.errors import UserError
 from heedful.hub import pretrained
 from heedful.tasks.base import Codec, E, P, R, Source, Task, V
@@ -18,7 +18,7 @@ from heedful.tasks.base import Codec, E, P, R, Source, Task, V
 class FinetuningTask(Task[R, V, E, P]):
     """One added layer over an encoder: what each of those tasks does."""
 
-    artifacts: ClassVar = {"tokenizer.json": Codec(WordPieces, WordPieces.load)}
+    artifacts: ClassVar = {"tokenizer.json": Codec(open_encoder_tokenizer, load_encoder_tokenizer)}
     decoding: ClassVar[type[Config] | None] = None
     searches: ClassVar = False
     recipe: Any
@@ -34,7 +34,7 @@ class FinetuningTask(Task[R, V, E, P]):
 
     def learn(self, read: R) -> V:
         """The tokenizer that is learned from the texts."""
-        found: Any = WordPieces.train(self.recipe.tokenizer, self.texts(read))
+        found: Any = encoder_tokenizer(self.recipe.tokenizer, self.texts(read))
         learned: V = found
         return learned
 

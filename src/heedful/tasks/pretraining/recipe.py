@@ -10,8 +10,7 @@ from heedful.config import Config, FieldError
 from heedful.data.embedded import LibraryProse
 from heedful.data.text.documents import Documents
 from heedful.data.text.token_documents import TokenFiles
-from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import PieceFile
+from heedful.data.tokenizers.encoders import LEARNABLE, LearnedOrRead
 from heedful.models import any_of, config_class
 from heedful.models.roles import EncoderConfig
 from heedful.tasks.recipe_parts import Recipe, Start, packs, require_room
@@ -20,7 +19,6 @@ from heedful.training.configs import TrainConfig
 SHORTEST = 8  # context that a pair of texts fits into
 
 PretrainingData = Annotated[Documents | LibraryProse | TokenFiles, Field(discriminator="kind")]
-Pieces = Annotated[WordPiece | PieceFile, Field(discriminator="kind")]
 
 USUAL = "bert"
 if TYPE_CHECKING:
@@ -51,7 +49,7 @@ class PretrainingRecipe(Recipe):
     task: PretrainingTaskConfig = PretrainingTaskConfig()
     start: Start | None = Field(None, description="the model to begin from; null: weights are random")
     data: PretrainingData = Field(description="documents")
-    tokenizer: Pieces | None = Field(None, description="how texts are cut into tokens; null: as token files say")
+    tokenizer: LearnedOrRead | None = Field(None, description="how texts are cut into tokens; null: as token files say")
     model: AnyEncoder = Field(config_class(USUAL)(), description="what is trained")
     train: TrainConfig = Field(description="how it is trained")
 
@@ -77,7 +75,7 @@ class PretrainingRecipe(Recipe):
             raise FieldError("token files bring their tokenizer with them; leave this out", "tokenizer")
         if not isinstance(self.data, TokenFiles) and self.tokenizer is None:
             raise FieldError("text needs a tokenizer; write {kind: wordpiece, vocab: ...}", "tokenizer")
-        if isinstance(self.tokenizer, WordPiece):
+        if isinstance(self.tokenizer, LEARNABLE):
             require_room(self.model.vocab, self.tokenizer.vocab)
         return self
 

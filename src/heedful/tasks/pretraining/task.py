@@ -26,7 +26,8 @@ from heedful.data.text.pretraining import (
 )
 from heedful.data.text.token_documents import Tokens
 from heedful.data.tokenizers.base import MaskTokenizer
-from heedful.data.tokenizers.wordpieces import PREFIX, WordPieces, pieces_of
+from heedful.data.tokenizers.encoders import encoder_tokenizer, load_encoder_tokenizer, open_encoder_tokenizer
+from heedful.data.tokenizers.wordpieces import PREFIX
 from heedful.errors import UserError
 from heedful.hub.sentences import SentenceConfig
 from heedful.models.roles import EncoderConfig
@@ -54,7 +55,7 @@ class PretrainingTask(Task[Prose | Tokens, MaskTokenizer, EncodedDocuments, Read
         sample=("text", "hidden", "told"),
     )
     decoding: ClassVar = None
-    artifacts: ClassVar = {"tokenizer.json": Codec(WordPieces, WordPieces.load)}
+    artifacts: ClassVar = {"tokenizer.json": Codec(open_encoder_tokenizer, load_encoder_tokenizer)}
     searches: ClassVar = False
 
     def __init__(self, recipe: PretrainingRecipe) -> None:
@@ -72,7 +73,7 @@ class PretrainingTask(Task[Prose | Tokens, MaskTokenizer, EncodedDocuments, Read
         if isinstance(read, Tokens):
             return read.tokenizer
         assert self.recipe.tokenizer is not None, "only token files bring their own"
-        return pieces_of(self.recipe.tokenizer, read.texts)
+        return encoder_tokenizer(self.recipe.tokenizer, read.texts)
 
     def encode(self, read: Prose | Tokens, vocabulary: MaskTokenizer) -> EncodedDocuments:
         """The documents as ids, of which pairs as long as the model's context are made."""

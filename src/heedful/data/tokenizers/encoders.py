@@ -1,0 +1,63 @@
+"""The table of tokenizers of encoders: how each kind is told from its file, and what recipes ask for it with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union
+
+from pydantic import Field
+
+from heedful.data.tokenizers.base import MaskTokenizer, text_in
+from heedful.data.tokenizers.tokenizer import WordPiece
+from heedful.data.tokenizers.wordpieces import PieceFile, WordPieces
+
+
+class Kind(NamedTuple):
+    """A tokenizer, the settings by which it is learned from texts, and those by which files of it are read."""
+
+    tokenizer: Any
+    learned: type[Any]
+    files: type[Any]
+
+
+KINDS = {  # by the type of the model in a tokenizer.json
+    "WordPiece": Kind(WordPieces, WordPiece, PieceFile),
+}
+LEARNABLE = tuple(kind.learned for kind in KINDS.values())
+
+
+def _any_of(members: tuple[type[Any], ...]) -> Any:
+    """The type of settings of any of these."""
+    return Annotated[Union[members], Field(discriminator="kind")] if len(members) > 1 else members[0]  # noqa: UP007
+
+
+if TYPE_CHECKING:
+    Learned = Any
+    LearnedOrRead = Any
+else:
+    Learned = _any_of(LEARNABLE)
+    LearnedOrRead = _any_of((*LEARNABLE, *(kind.files for kind in KINDS.values())))
+
+
+def open_encoder_tokenizer(text: str, where: str) -> MaskTokenizer:
+    """The tokenizer of a file's text; `where` is what errors name."""
+    try:
+        kind = json.loads(text)["model"]["type"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        kind = None  # reading it then says what is wrong
+    found: MaskTokenizer = KINDS.get(kind, KINDS["WordPiece"]).tokenizer(text, where)
+    return found
+
+
+def load_encoder_tokenizer(path: Path) -> MaskTokenizer:
+    """The tokenizer of a file."""
+    return open_encoder_tokenizer(text_in(path, WordPieces.damaged), str(path))
+
+
+def encoder_tokenizer(config: Any, texts: Iterable[str]) -> MaskTokenizer:
+    """The tokenizer that a recipe asks for: learned from the texts, or read."""
+    kind = next(kind for kind in KINDS.values() if isinstance(config, kind.learned | kind.files))
+    found: MaskTokenizer = config.read() if isinstance(config, kind.files) else kind.tokenizer.train(config, texts)
+    return found
