@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from annotated_types import Le
 
 from heedful import __version__
 from heedful.cli import app as cli
+from heedful.cli.options import with_options
+from heedful.cli.verbs.writing import generate
+from heedful.decode.settings import TextSettings
 from heedful.errors import UserError
 from heedful.runs.recipe import load_recipe
 
@@ -153,3 +158,13 @@ def test_a_shell_completes_verbs_options_and_recipes(words: tuple[str, ...], fou
     )  # fmt: skip
     *told, heavy = ran.stdout.split()
     assert (set(told), heavy) == (found, "False"), ran.stderr
+
+
+def test_every_setting_of_a_text_generator_is_an_option_with_its_own_bounds() -> None:
+    options = inspect.signature(with_options("generate", generate)).parameters
+    for name, field in TextSettings.model_fields.items():
+        (option,) = options[name].annotation.__metadata__
+        assert option.max == next((limit.le for limit in field.metadata if isinstance(limit, Le)), None), name
+        assert option.help.endswith(".") and options[name].default in (None, field.default)
+    assert [options[name].default for name in ("temperature", "seed")] == [None, 0]
+    assert [options[name].annotation.__metadata__[0].min for name in ("length", "top_p")] == [1, 1e-6]

@@ -79,7 +79,7 @@ class Built(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         alone = typer.Typer(add_completion=False, **LOOK)
-        alone.command(name)(with_options(VERBS[name]))
+        alone.command(name)(with_options(name, VERBS[name]))
         return typer.main.get_command(alone)
 
     def __iter__(self) -> Iterator[str]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -54,35 +53,40 @@ Which = Annotated[
     str | None,
     typer.Option("--checkpoint", metavar="NAME|STEP", help="best, last, average or a step; else the final model."),
 ]
-Verb = TypeVar("Verb", bound=Callable[..., None])
 
 
-@dataclass(frozen=True)
-class Offer:
+class Offer(NamedTuple):
     """Fields of a class of generation settings that a verb offers as options, and the parameter that they precede."""
 
     settings: str
     names: tuple[str, ...]
     before: str
-    default: bool  # else an option that nobody gives is None, and the model's own setting holds
+    default: bool = False  # else an option that nobody gives is None, and the model's own setting holds
 
 
-OFFERS: dict[Callable[..., None], list[Offer]] = {}
+BEAMS = ("beams",)
+SAMPLING = ("temperature", "top_k", "top_p")
+RULES = ("beams", "length_penalty", "repetition_penalty", "no_repeat", "at_least")
+OFFERS: dict[str, tuple[Offer, ...]] = {
+    "eval": (Offer("TranslationSettings", BEAMS, before="stride"),),
+    "translate": (
+        Offer("TranslationSettings", BEAMS, before="top"),
+        Offer("TranslationSettings", (*SAMPLING, "seed"), before="batch", default=True),
+    ),
+    "predict": (Offer("TranslationSettings", BEAMS, before="force"),),
+    "generate": (
+        Offer("TextSettings", ("length", *SAMPLING), before="greedy"),
+        Offer("TextSettings", ("seed", "samples"), before="greedy", default=True),
+        Offer("TextSettings", RULES, before="special"),
+        Offer("TextSettings", ("start_token",), before="bf16"),
+    ),
+    "next": (Offer("TextSettings", ("start_token",), before="as_json"),),
+}
 
 
-def offers(settings: str, *names: str, before: str, default: bool = False) -> Callable[[Verb], Verb]:
-    """Let a verb take some generation settings as options, which come with its **settings."""
-
-    def noted(verb: Verb) -> Verb:
-        OFFERS.setdefault(verb, []).insert(0, Offer(settings, names, before, default))
-        return verb
-
-    return noted
-
-
-def with_options(verb: Callable[..., None]) -> Callable[..., None]:
-    """A verb with the options that it offers spelled out in its signature."""
-    if verb not in OFFERS:
+def with_options(name: str, verb: Callable[..., None]) -> Callable[..., None]:
+    """A verb with the settings that it offers spelled out in its signature; they come with its **settings."""
+    if name not in OFFERS:
         return verb
     whole = inspect.signature(verb, eval_str=True)
     given = [
@@ -90,7 +94,7 @@ def with_options(verb: Callable[..., None]) -> Callable[..., None]:
         for one in whole.parameters.values()
         if one.kind is not inspect.Parameter.VAR_KEYWORD
     ]
-    for offer in OFFERS[verb]:
+    for offer in OFFERS[name]:
         place = [one.name for one in given].index(offer.before)
         given[place:place] = [_option(offer, name) for name in offer.names]
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from heedful.cli.options import Json, Overrides, RecipeName, RunFolder, RunOption, Which, offers
+from heedful.cli.options import Json, Overrides, RecipeName, RunFolder, RunOption, Which
 from heedful.training.checkpoint.choice import at
 
 
@@ -34,7 +34,6 @@ def tokenize(
     tokenize_verb(recipe, overrides or [], out, jobs)
 
 
-@offers("TranslationSettings", "beams", before="stride")
 def evaluate(
     run: RunFolder,
     split: Annotated[Literal["test", "valid"], typer.Option(help="Which part of the recipe's data.")] = "test",

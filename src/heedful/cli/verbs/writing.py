@@ -7,13 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from heedful.cli.options import Batch, EncoderFolder, Json, RunFolder, Which, offers
+from heedful.cli.options import Batch, EncoderFolder, Json, RunFolder, Which
 from heedful.errors import UserError
 from heedful.training.checkpoint.choice import at
 
 
-@offers("TranslationSettings", "beams", before="top")
-@offers("TranslationSettings", "temperature", "top_k", "top_p", "seed", before="batch", default=True)
 def translate(
     run: RunFolder,
     texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts, or - for lines of stdin.")] = None,
@@ -40,7 +38,6 @@ def translate(
     )
 
 
-@offers("TranslationSettings", "beams", before="force")
 def predict(
     run: RunFolder,
     source: Annotated[Path, typer.Argument(metavar="IN.JSONL", help="A file with one JSON object a line.")],
@@ -57,10 +54,6 @@ def predict(
     predict_verb(at(run, checkpoint), source, to, field, settings["beams"], force, batch)
 
 
-@offers("TextSettings", "length", "temperature", "top_k", "top_p", before="greedy")
-@offers("TextSettings", "seed", "samples", before="greedy", default=True)
-@offers("TextSettings", "beams", "length_penalty", "repetition_penalty", "no_repeat", "at_least", before="special")
-@offers("TextSettings", "start_token", before="bf16")
 def generate(
     run: EncoderFolder,
     prompts: Annotated[
@@ -81,7 +74,6 @@ def generate(
     generate_verb(at(run, checkpoint), prompts or [], settings, greedy, special, bf16, as_json)
 
 
-@offers("TextSettings", "start_token", before="as_json")
 def next_word(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="A text with ___ where a word is to be told.")],
     causal: Annotated[
