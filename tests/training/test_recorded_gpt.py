@@ -159,10 +159,9 @@ def test_a_run_takes_recorded_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "RecordedStep", Noted)
     told = []
     for records in (False, task_of(load_recipe("gpt-shakespeare")).records):
-        model, plain = made(settings())
-        events = fit(
-            model, plain.spread.loss_of, batches_of(CUT), settings(), CPU, None, {}, Counters(), records=records
-        )
+        model, _ = made(settings())
+        loss_of = partial(document_loss, model)
+        events = fit(model, loss_of, batches_of(CUT), settings(), CPU, None, {}, Counters(), records=records)
         told.append([event.loss for event in events if isinstance(event, Step)])
     assert len(kinds) == 1
     assert told[1] == pytest.approx(told[0], rel=2e-6)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -84,21 +83,6 @@ def checked(function: Function, *shapes: tuple[int, ...]) -> Recording:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_recording_gives_what_the_function_gives(name: str) -> None:
     checked(FUNCTIONS[name], (4, 6))
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_without_the_script_interpreter_it_gives_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(text: str) -> None:
-        raise RuntimeError("no interpreter")
-
-    monkeypatch.setattr(torch.jit, "CompilationUnit", missing)
-    run: Any = checked(FUNCTIONS[name], (4, 6)).run
-    assert run.func is replay._one_by_one
-
-
-def test_the_interpreter_is_used_where_there_is_one() -> None:
-    run: Any = checked(gradient, (4, 6)).run
-    assert run.func is not replay._one_by_one
 
 
 STEPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

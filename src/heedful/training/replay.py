@@ -2,13 +2,12 @@
 
 What a small model's step costs on a CPU is less its arithmetic than what is around it: Python, autograd's bookkeeping,
 and memory that the system takes back and hands out again page by page. A recording has none of it. It is a list of
-calls that each write into a buffer of their own; a buffer is used again as soon as nobody needs what is in it. Torch's
-script interpreter makes the calls, so that several threads run their recordings at once without waiting for Python.
+calls that each write into a buffer of their own; a buffer is used again as soon as nobody needs what is in it. Torch
+lets go of Python's lock while it computes, so that several threads run their recordings at once.
 """
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -67,7 +66,12 @@ class Recording:
         for result, output in zip(results, outputs, strict=True):
             if planner.values[result].data_ptr() != output.data_ptr():
                 planner.calls.append(Call(aten.copy_.default, (output, planner.values[result]), {}))
-        self.run = _scripted(planner.calls)  # do it again, on what is in the inputs now
+        self.calls = [partial(call.operation, *call.args, **call.options) for call in planner.calls]
+
+    def run(self) -> None:
+        """Do it again, on what is in the inputs now."""
+        for call in self.calls:
+            call()
 
 
 class Planner:
@@ -231,47 +235,6 @@ class Call:
 
     def __call__(self) -> None:
         self.operation(*self.args, **self.options)
-
-
-def _scripted(calls: Sequence[Call]) -> Callable[[], object]:
-    """What makes the calls one after the other, in one breath where torch can."""
-    buffers: list[Tensor] = []
-    places: dict[int, int] = {}
-
-    def written(value: Any) -> str:
-        if isinstance(value, list | tuple) and any(isinstance(one, Tensor) for one in value):
-            return f"[{', '.join(map(written, value))}]"
-        if isinstance(value, float) and not math.isfinite(value):
-            return f"float('{value}')"
-        if not isinstance(value, Tensor):
-            return repr(value)
-        if id(value) not in places:
-            places[id(value)] = len(buffers)
-            buffers.append(value)
-        return f"b[{places[id(value)]}]"
-
-    def typed(value: Any, kind: str) -> str:
-        if kind != "List[Optional[Tensor]]":
-            return written(value)
-        lines.append(f"    list{len(lines)}: {kind} = {written(value)}\n")  # a list does not know what may be in it
-        return f"list{len(lines) - 1}"
-
-    lines: list[str] = []
-    for call in calls:
-        schema = call.operation._schema
-        kinds = [str(one.type) for one in schema.arguments]
-        given = [*map(typed, call.args, kinds), *(f"{name}={written(value)}" for name, value in call.options.items())]
-        lines.append(f"    torch.ops.{schema.name.replace('::', '.')}({', '.join(given)})\n")
-    try:
-        unit = torch.jit.CompilationUnit(f"def run(b: List[Tensor]) -> int:\n{''.join(lines)}    return 0\n")
-    except (RuntimeError, AttributeError):  # a torch or a Python without the interpreter
-        return partial(_one_by_one, calls)
-    return partial(unit.run, buffers)
-
-
-def _one_by_one(calls: Sequence[Call]) -> None:
-    for call in calls:
-        call()
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:
