@@ -16,7 +16,7 @@ from heedful.blocks.masks import causal, dense
 from heedful.blocks.norms import PostNorm, PreNorm
 from heedful.blocks.state import Grown
 from heedful.blocks.taps import watch
-from heedful.models.outline import outline, recurrent_of
+from heedful.lectures.outline import outline, recurrent_of
 from heedful.models.seq2seq.model import Seq2Seq
 from heedful.models.transformer.config import SIZES, TransformerConfig
 from heedful.models.transformer.model import DecoderBlock, Transformer, encoder_block

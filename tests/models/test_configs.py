@@ -1,11 +1,14 @@
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from typing import Any, get_args
 
 import pytest
 from pydantic import ValidationError
 
+from heedful.config import parse
 from heedful.models import MODELS, build, config_class
+from heedful.models.roles import ROLES, Role
 from heedful.models.transformer.config import SIZES, TransformerConfig
 
 
@@ -58,3 +61,19 @@ def test_estimate_is_the_count_of_the_built_model(norm: Any, positions: Any) -> 
 def test_table_names_each_kind() -> None:
     for kind in MODELS:
         assert config_class(kind).model_fields["kind"].default == kind
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_every_model_has_a_tiny_size_and_all_that_its_role_asks_for(kind: str) -> None:
+    config = config_class(kind).tiny()
+    assert config.kind == kind and config.role == MODELS[kind].role
+    assert parse(config_class(kind), config.model_dump(mode="json")) == config
+    model = build(config)
+    assert model.config == config
+    assert sum(weight.numel() for weight in model.parameters()) == config.parameters(23) < 20_000
+    asked = [name for name, part in vars(ROLES[config.role]).items() if inspect.isfunction(part) and name[0] != "_"]
+    assert [name for name in asked if not callable(getattr(model, name, None))] == []
+
+
+def test_a_role_is_one_of_those_that_are_written_down() -> None:
+    assert set(ROLES) == set(get_args(Role)) == {model.role for model in MODELS.values()}
