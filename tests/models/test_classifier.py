@@ -37,7 +37,7 @@ def batches(targets: np.ndarray[Any, Any]) -> tuple[LabelledBatch, LabelledBatch
     """The texts a row each, and end to end with room to spare."""
     encoded = encode_texts(TEXTS, targets, TOKENIZER, ENCODER.context)
     rows = np.arange(len(TEXTS))
-    return encoded.batch(rows), encoded.pack(rows, 128, 7, 40)
+    return encoded.batch(rows), encoded.pack(rows, 128, 7)
 
 
 @pytest.mark.parametrize("config", CONFIGS)
@@ -91,7 +91,7 @@ def test_no_text_at_all_gives_no_loss_and_no_gradient() -> None:
     none = np.zeros(0, dtype=np.int64)
     for config, loss in ((CLASSIFIER, class_loss), (REGRESSOR, number_loss)):
         model = build(config).eval()
-        for batch in (encoded.batch(none), encoded.pack(none, 64, 4, 40)):
+        for batch in (encoded.batch(none), encoded.pack(none, 64, 4)):
             told = loss(model, batch)
             told.total.backward()
             assert (told.total, told.count, batch.tokens) == (0, 0, 0)
