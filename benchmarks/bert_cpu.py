@@ -316,7 +316,7 @@ def token_rows(folder: Path, count: int) -> list[list[int]]:
     """English prose in rows of exactly so many tokens, special ones included."""
     from heedful.data.embedded import LibraryProse
     from heedful.data.text.documents import read_documents
-    from heedful.hub.vocabularies import tokenizer_in
+    from heedful.data.tokenizers.wordpiece_files import tokenizer_in
 
     tokenizer = tokenizer_in(folder, 30_522).tokenizer
     assert tokenizer is not None

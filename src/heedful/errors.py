@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
+AGAIN = "copy or download the whole folder again"
 EXIT_MEMORY = 71  # there is not enough memory: EX_OSERR of sysexits.h
 EXIT_GONE = 75  # a process that a run needs is gone, and the same command goes on: EX_TEMPFAIL of sysexits.h
 
@@ -73,3 +75,8 @@ def shown(value: object, limit: int = 80) -> str:
     """A value as a message quotes it: its repr, cut in the middle when it is long."""
     text = repr(value)
     return text if len(text) <= limit else f"{text[: limit - 12]} ... {text[-7:]}"
+
+
+def wrong(where: Path, key: str, found: object, expected: str) -> UserError:
+    """The error of a setting in a file of others that cannot be."""
+    return UserError(f"{key} is not right", where=f"{where}: {key}", found=shown(found), expected=expected, todo=AGAIN)

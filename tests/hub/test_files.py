@@ -15,8 +15,8 @@ from made import change, folder_of, made
 
 from heedful.cli import app as cli
 from heedful.errors import UserError
+from heedful.files.folders import inside
 from heedful.hub import pretrained
-from heedful.hub.files import inside
 from heedful.hub.folder import config_in, foreign
 
 

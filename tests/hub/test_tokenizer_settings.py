@@ -14,9 +14,9 @@ from tokenizers import Tokenizer as Engine
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from heedful.data.tokenizers.base import cut_pair
+from heedful.data.tokenizers.wordpiece_files import Vocabulary, tokenizer_files, tokenizer_in
 from heedful.data.tokenizers.wordpieces import NAMES
 from heedful.errors import UserError
-from heedful.hub.vocabularies import Vocabulary, tokenizer_files, tokenizer_in
 
 LETTERS = "abcdefghijklmnoprstuvwxyzABCDEFGHÉéÄäñ日本[]/1."
 PIECES = [*NAMES, "[unused1]", "[unused2]", *LETTERS, *(f"##{letter}" for letter in LETTERS), "cafe", "Café"]

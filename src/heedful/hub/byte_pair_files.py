@@ -9,10 +9,17 @@ from typing import Any
 from heedful.data.tokenizers.base import LARGEST
 from heedful.data.tokenizers.byte_pairs import END, MERGES, VOCABS, BytePairs, plain_token
 from heedful.data.tokenizers.gpt1_bpe import WordEnds
-from heedful.errors import UserError, shown
-from heedful.hub.files import has, read_text
-from heedful.hub.vocabularies import BACKEND, CONFIG, added_in, content, settings_in, template, with_roles
-from heedful.models.exchange import AGAIN
+from heedful.data.tokenizers.wordpiece_files import (
+    BACKEND,
+    CONFIG,
+    added_in,
+    content,
+    settings_in,
+    template,
+    with_roles,
+)
+from heedful.errors import AGAIN, UserError, shown
+from heedful.files.folders import has, read_text
 
 KINDS = ("GPT2Tokenizer", "OpenAIGPTTokenizer")
 PUBLISHED = "name the folder of a GPT-2 as it was published"

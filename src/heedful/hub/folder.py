@@ -11,9 +11,9 @@ from typing import Any
 
 from heedful.config import parse
 from heedful.errors import UserError, shown
+from heedful.files.folders import has, read_settings
 from heedful.files.reading import is_folder, require_folder
 from heedful.files.yaml import load_yaml
-from heedful.hub.files import has, read_settings
 from heedful.hub.sentences import sentences_in
 from heedful.models import MODELS, config_class, kinds_of
 from heedful.models.exchange import Exchange

@@ -15,21 +15,21 @@ from heedful.data.tokenizers.base import LARGEST, Tokenizer
 from heedful.data.tokenizers.encoders import open_encoder_tokenizer
 from heedful.data.tokenizers.gpt1_bpe import WordEnds
 from heedful.data.tokenizers.lm_tokenization import open_tokenizer
-from heedful.errors import UserError
+from heedful.data.tokenizers.wordpiece_files import tokenizer_in
+from heedful.errors import AGAIN, UserError
+from heedful.files.folders import has, read_settings, read_text
 from heedful.files.reading import require_folder
 from heedful.files.yaml import load_yaml
 from heedful.hub import rules as convert
 from heedful.hub.byte_pair_files import byte_pairs_in
-from heedful.hub.files import has, read_settings, read_text
 from heedful.hub.folder import config_in, foreign, home, published, release_in, titles, unknown
 from heedful.hub.model_folder import read_model
 from heedful.hub.rules import Line
 from heedful.hub.safetensors import safetensors_in
 from heedful.hub.sentences import SentenceConfig, sentences_in
 from heedful.hub.tensorflow import checkpoint_in, read_checkpoint
-from heedful.hub.vocabularies import tokenizer_in
 from heedful.models import build, config_class
-from heedful.models.exchange import AGAIN, Described, Exchange, Table, checked
+from heedful.models.exchange import Described, Exchange, Table, checked
 from heedful.models.roles import Role
 from heedful.training.checkpoint.choice import picked
 from heedful.training.checkpoint.chosen import Chosen, chosen

@@ -8,10 +8,9 @@ from pathlib import Path
 
 from torch import Tensor
 
-from heedful.errors import UserError, shown
-from heedful.hub.files import has, inside, read_bytes, read_settings
+from heedful.errors import AGAIN, UserError, shown
+from heedful.files.folders import has, inside, read_bytes, read_settings
 from heedful.hub.folder import PICKLES
-from heedful.models.exchange import AGAIN
 from heedful.training.checkpoint.tensors import require_finite, require_sound, unpack
 
 WHOLE = "model.safetensors"

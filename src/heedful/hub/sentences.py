@@ -9,9 +9,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from heedful.config import Config
-from heedful.errors import UserError, shown
-from heedful.hub.files import has, inside, read_json, read_settings
-from heedful.models.exchange import AGAIN, wrong
+from heedful.errors import AGAIN, UserError, shown, wrong
+from heedful.files.folders import has, inside, read_json, read_settings
 
 ENCODER, WHOLE = "sentence_bert_config.json", "config_sentence_transformers.json"
 LONGEST_PROMPT = 100_000  # characters

@@ -16,11 +16,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from heedful.errors import UserError
+from heedful.errors import AGAIN, UserError
+from heedful.files.folders import has, inside, read_bytes
 from heedful.files.reading import open_file
 from heedful.hub.checksums import crc32c, masked
-from heedful.hub.files import has, inside, read_bytes
-from heedful.models.exchange import AGAIN
 
 LARGEST_INDEX = 100_000_000  # bytes
 MOST_TENSORS = 100_000

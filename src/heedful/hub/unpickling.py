@@ -10,9 +10,9 @@ from pathlib import Path
 from torch import Tensor
 
 from heedful.errors import UserError
+from heedful.files.folders import has, inside
 from heedful.files.reading import open_file
 from heedful.hub import pickled
-from heedful.hub.files import has, inside
 from heedful.hub.folder import PICKLES
 from heedful.hub.safetensors import INDEX, WHOLE, safetensors_in, weights_in
 from heedful.training.checkpoint.tensors import unpack

@@ -11,6 +11,7 @@ from pathlib import Path
 from torch import Tensor
 
 from heedful.data.tokenizers.byte_pairs import BytePairs
+from heedful.data.tokenizers.wordpiece_files import tokenizer_files
 from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.errors import UserError
 from heedful.files import writing as files
@@ -20,7 +21,6 @@ from heedful.hub.folder import exchange_of
 from heedful.hub.loading import Pretrained
 from heedful.hub.rules import Line
 from heedful.hub.sentences import sentence_files
-from heedful.hub.vocabularies import tokenizer_files
 from heedful.training.checkpoint.manifest import Pieces
 from heedful.training.checkpoint.tensors import pack, require_finite
 

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from pydantic import ValidationError
 
 from heedful.config import Config
-from heedful.errors import UserError, shown
+from heedful.errors import AGAIN, UserError, shown, wrong
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
-AGAIN = "copy or download the whole folder again"
 MOST_LABELS = 100_000
 
 
@@ -106,11 +105,6 @@ class Exchange(Protocol):
 
     def release_table(self, told: Described, names: Iterable[str]) -> tuple[Described, Table]:
         """Their names, and what is there by them."""
-
-
-def wrong(where: Path, key: str, found: object, expected: str) -> UserError:
-    """The error of a setting in a file of others that cannot be."""
-    return UserError(f"{key} is not right", where=f"{where}: {key}", found=shown(found), expected=expected, todo=AGAIN)
 
 
 def checked(

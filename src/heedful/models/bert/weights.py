@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from heedful.errors import wrong
 from heedful.models.bert.config import BertConfig
 from heedful.models.exchange import (
     Described,
@@ -27,7 +28,6 @@ from heedful.models.exchange import (
     refuse,
     unsupported,
     whole,
-    wrong,
 )
 
 if TYPE_CHECKING:

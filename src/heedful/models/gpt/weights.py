@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from heedful.errors import UserError
+from heedful.errors import AGAIN, UserError, wrong
 from heedful.models.exchange import (
-    AGAIN,
     Described,
     Rule,
     Table,
@@ -24,7 +23,6 @@ from heedful.models.exchange import (
     refuse,
     unsupported,
     whole,
-    wrong,
 )
 from heedful.models.gpt.config import GptConfig
 

@@ -26,9 +26,8 @@ from heedful.data.tokenizers.wordpieces import (
     read_vocab,
     split,
 )
-from heedful.errors import UserError, shown
-from heedful.hub.files import has, inside, read_settings, read_text
-from heedful.models.exchange import AGAIN, wrong
+from heedful.errors import AGAIN, UserError, shown, wrong
+from heedful.files.folders import has, inside, read_settings, read_text
 
 CONFIG, MAP, ADDED, FILE, VOCAB = (
     "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.json", "vocab.txt",

@@ -7,10 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from heedful.errors import UserError, shown
+from heedful.errors import AGAIN, UserError, shown
 from heedful.files import json as jsontext
 from heedful.files.reading import exists, read_file
-from heedful.models.exchange import AGAIN
 
 LARGEST_JSON = 10_000_000  # bytes; those of a tokenizer have a limit of their own
 DEEPEST = 40  # groups within groups
