@@ -32,6 +32,7 @@ from heedful.data.text.files import TextFiles
 from heedful.data.text.token_documents import TokenFiles
 from heedful.data.text.token_text import TokenizedText
 from heedful.data.tokenizers.byte_pairs import BytePair, BytePairFiles
+from heedful.data.tokenizers.encoders import KINDS
 from heedful.data.tokenizers.tokenizer import Bpe, Characters, Unigram, WholeWords, WordPiece
 from heedful.data.tokenizers.wordpieces import PieceFile
 from heedful.data.trees.treebank import SentimentTrees, WordsConfig
@@ -160,10 +161,13 @@ def test_commands_and_their_options_exist(page: Path) -> None:
     assert unknown == []
 
 
-def test_the_guide_names_every_shipped_recipe() -> None:
+def test_the_guide_or_the_page_of_a_model_names_every_shipped_recipe() -> None:
     text = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
     table = text.partition("These recipes come with Heedful")[2].partition("```")[0]
-    assert sorted(re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)) == sorted(shipped())
+    named = set(re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE))
+    pages = "".join(page.read_text(encoding="utf-8") for page in MODEL_PAGES)
+    assert named <= set(shipped())
+    assert {name for name in shipped() if name not in named and f"heedful train {name}" not in pages} == set()
 
 
 @every_page
@@ -281,6 +285,11 @@ def told(default: Any) -> str:
 
 
 MODEL_SETTINGS: dict[str, type[Config]] = {f"model, `kind: {kind}`": config_class(kind) for kind in MODELS}
+TOKENIZER_SETTINGS: dict[str, type[Config]] = {
+    f"tokenizer, `kind: {config.model_fields['kind'].default}`": config
+    for kind in KINDS.values()
+    for config in (kind.learned, kind.files)
+}
 SEQ2SEQ_SETTINGS: dict[str, type[Config]] = {
     "model.encoder, `kind: recurrent`": RecurrentEncoder,
     "model.encoder, `kind: transformer`": TransformerEncoder,
@@ -303,7 +312,8 @@ def test_every_group_of_settings_has_a_table() -> None:
     recipes = [recipe_class(kind) for kind in TASKS]
     found = set().union(*map(groups, recipes)) - set(recipes)
     told_elsewhere = {Files}  # {source: FILE, target: FILE}, in the sentence above its table
-    assert found - told_elsewhere == {*SETTINGS.values(), *MODEL_SETTINGS.values(), *SEQ2SEQ_SETTINGS.values()}
+    told = {*SETTINGS.values(), *MODEL_SETTINGS.values(), *SEQ2SEQ_SETTINGS.values()}
+    assert found - told_elsewhere == told | set(TOKENIZER_SETTINGS.values())
 
 
 def test_the_page_of_bert_counts_its_published_sizes_right() -> None:
@@ -340,6 +350,13 @@ def test_every_setting_of_a_model_stands_on_its_page_or_in_the_guide(kind: str) 
     title, own = f"model, `kind: {kind}`", ROOT / "docs" / "models" / f"{kind}.md"
     there = own.exists() and f"#### {title}\n" in own.read_text(encoding="utf-8")
     names_every_setting(own if there else ROOT / "docs" / "guide.md", title, config_class(kind))
+
+
+@pytest.mark.parametrize("title", TOKENIZER_SETTINGS)
+def test_every_setting_of_a_tokenizer_of_encoders_stands_on_one_page(title: str) -> None:
+    pages = (ROOT / "docs" / "guide.md", *MODEL_PAGES)
+    (page,) = (page for page in pages if f"#### {title}\n" in page.read_text(encoding="utf-8"))
+    names_every_setting(page, title, TOKENIZER_SETTINGS[title])
 
 
 @pytest.mark.parametrize("title", SEQ2SEQ_SETTINGS)

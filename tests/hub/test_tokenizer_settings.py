@@ -13,8 +13,8 @@ import transformers
 from tokenizers import Tokenizer as Engine
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
-from heedful.data.tokenizers.base import cut_pair
-from heedful.data.tokenizers.wordpiece_files import Vocabulary, tokenizer_files, tokenizer_in
+from heedful.data.tokenizers.base import InFolder, cut_pair
+from heedful.data.tokenizers.wordpiece_files import tokenizer_files, tokenizer_in
 from heedful.data.tokenizers.wordpieces import NAMES
 from heedful.errors import UserError
 
@@ -126,7 +126,7 @@ def agreed(folder: Path) -> bool:
     return True
 
 
-def same(found: Vocabulary, folder: Path) -> None:
+def same(found: InFolder, folder: Path) -> None:
     ours, theirs = found.tokenizer, transformers.AutoTokenizer.from_pretrained(folder)
     assert ours is not None and len(theirs) == ours.vocab
     roles = zip(

@@ -1,4 +1,4 @@
-"""The block that a Transformer's encoder, and all of BERT, is a stack of.
+"""The block that a Transformer's encoder, and all of BERT, is a stack of; and the heads of BERT and its like.
 
 B batch, S positions, D width.
 """
@@ -6,7 +6,8 @@ B batch, S positions, D width.
 from torch import Tensor, nn
 
 from heedful.blocks.attention import MultiHead, SelfAttention
-from heedful.blocks.feedforward import FeedForward
+from heedful.blocks.feedforward import Activation, FeedForward
+from heedful.blocks.linear import Linear
 from heedful.blocks.masks import Bias, Visible
 from heedful.blocks.norms import PostNorm, PreNorm
 from heedful.blocks.taps import Tap
@@ -26,3 +27,28 @@ class EncoderBlock(nn.Module):
     def forward(self, x: Tensor, mask: Visible = None, bias: Bias | None = None, at: Tensor | None = None) -> Tensor:
         x = self.add1(x, lambda x: self.attention.itself(x, mask, bias, at))  # (B, S, D)
         return self.output(self.add2(x, self.mlp))  # (B, S, D)
+
+
+class Pooler(nn.Module):
+    """tanh(W x), x the vector of a sequence's first token."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.dense = Linear(width, width)
+
+    def forward(self, first: Tensor) -> Tensor:
+        return self.dense(first).tanh()
+
+
+class MaskedWords(nn.Module):
+    """What the hidden words are: a layer of its own, then the product with every token's embedding, and a bias."""
+
+    def __init__(self, width: int, activation: Activation, norm_eps: float, vocab: int) -> None:
+        super().__init__()
+        self.dense = Linear(width, width)
+        self.activation = activation
+        self.norm = nn.LayerNorm(width, norm_eps)
+        self.bias = nn.Parameter(self.dense.weight.new_zeros(vocab))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.activation(self.dense(x)))

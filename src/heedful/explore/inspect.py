@@ -20,7 +20,6 @@ from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.data.tokenizers.lm_tokenization import script_of
 from heedful.errors import UserError
 from heedful.explore.capabilities import Aligns, Encodes, Masks, StandsOn, Translates, Writes
-from heedful.tasks.pretraining.predictor import MASK
 from heedful.tasks.translation.predictor import TooLongError
 
 WEIGHTS = "weights"  # of the tap that shows where an attention looks
@@ -257,7 +256,7 @@ def ahead(predictor: Any, ids: list[int]) -> Reading:
 
 
 def read_both_ways(predictor: Any, given: Given) -> Reading:
-    """A text or a pair of them between special tokens, every token seeing every other; `[MASK]` is a hidden word."""
+    """A text or a pair of them between special tokens, every token seeing every other; the mask is a hidden word."""
     row, segments = pair_ids(predictor.tokenizer, given, encoder_in(predictor).config.context)
     return both_ways(predictor, row, segments)
 
@@ -282,14 +281,10 @@ def both_ways(predictor: Any, row: list[int], segments: list[int]) -> Reading:
 def pair_ids(tokenizer: MaskTokenizer, given: Given, room: int) -> tuple[list[int], list[int]]:
     """The ids of one text or two, special tokens included, and the text that each is of."""
 
-    def ids(text: str) -> list[int]:
-        first, *rest = tokenizer.ids(text.split(MASK))
-        return [*first, *(number for part in rest for number in (tokenizer.mask, *part))]
-
-    parts = [ids(text) for text in (given.text, given.other) if text is not None]
-    if sum(map(len, parts)) + len(parts) + 1 > room:
-        raise too_long(sum(map(len, parts)) + len(parts) + 1, room)
-    return tokenizer.pair(*parts)
+    row, parts = tokenizer.pair(*(tokenizer.with_masks(text) for text in (given.text, given.other) if text is not None))
+    if len(row) > room:
+        raise too_long(len(row), room)
+    return row, parts
 
 
 def read_recurrent(predictor: Any, given: Given) -> Reading:

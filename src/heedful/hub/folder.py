@@ -57,13 +57,13 @@ def foreign(folder: Path) -> bool:
     own = home(folder)
     if has(own, "config.json"):
         return "task" not in read_settings(own, "config.json")
-    releases = [exchange.RELEASE[0] for exchange in exchanges().values()]
+    releases = [exchange.RELEASE[0] for exchange in exchanges().values() if exchange.RELEASE]
     return any(has(own, name) for name in ("modules.json", *releases, *PICKLES))
 
 
 def unknown(folder: Path) -> UserError:
     """The error of a folder in which no model is found."""
-    releases = [f"{settings} and {weights}" for settings, weights in (x.RELEASE for x in exchanges().values())]
+    releases = [" and ".join(exchange.RELEASE) for exchange in exchanges().values() if exchange.RELEASE]
     return UserError(
         "there is no model in this folder", where=str(folder),
         expected=", or ".join(["config.json and model.safetensors", *releases, "a run of ours"]),
@@ -99,8 +99,8 @@ def config_in(folder: Path, *roles: Role) -> Any:
         where, settings = own / "config.json", read_settings(own, "config.json")
         return published(settings, where, roles).described(settings, where).config
     if (released := release_in(own, roles)) is not None:
-        where = own / released.RELEASE[0]
-        return released.released(read_settings(own, where.name), where).config
+        exchange, name = released
+        return exchange.released(read_settings(own, name), own / name).config
     raise unknown(folder)
 
 
@@ -142,6 +142,7 @@ def published(settings: Mapping[str, Any], where: Path, roles: tuple[Role, ...])
     return found
 
 
-def release_in(folder: Path, roles: tuple[Role, ...] = ()) -> Exchange | None:
-    """What is known of the model whose first release a folder holds, if it does."""
-    return next((exchange for exchange in exchanges(*roles).values() if has(folder, exchange.RELEASE[0])), None)
+def release_in(folder: Path, roles: tuple[Role, ...] = ()) -> tuple[Exchange, str] | None:
+    """What is known of the model whose first release a folder holds, if it does, and the file of its settings."""
+    known = ((exchange, exchange.RELEASE[0]) for exchange in exchanges(*roles).values() if exchange.RELEASE)
+    return next(((exchange, name) for exchange, name in known if has(folder, name)), None)

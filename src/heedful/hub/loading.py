@@ -12,10 +12,9 @@ from torch import Tensor
 
 from heedful.config import parse
 from heedful.data.tokenizers.base import LARGEST, Tokenizer
-from heedful.data.tokenizers.encoders import open_encoder_tokenizer
+from heedful.data.tokenizers.encoders import open_encoder_tokenizer, published_tokenizer
 from heedful.data.tokenizers.gpt1_bpe import WordEnds
 from heedful.data.tokenizers.lm_tokenization import open_tokenizer
-from heedful.data.tokenizers.wordpiece_files import tokenizer_in
 from heedful.errors import AGAIN, UserError
 from heedful.files.folders import has, read_settings, read_text
 from heedful.files.reading import require_folder
@@ -100,8 +99,8 @@ def pretrained(folder: Path, weights: Weights = safetensors_in, role: Role | Non
         return found._replace(**{"longest": found.longest, **told.model_dump(exclude_none=True)})
     if has(own, "config.json"):
         return _hugging_face(own, weights, roles)
-    if (exchange := release_in(own, roles)) is not None and (name := checkpoint_in(own)) is not None:
-        return _released(own, name, exchange)
+    if (released := release_in(own, roles)) is not None and (name := checkpoint_in(own)) is not None:
+        return _released(own, name, *released)
     raise unknown(folder)
 
 
@@ -113,10 +112,10 @@ def no_tokenizer(found: Pretrained, folder: Path) -> UserError:
             expected="a GPT-2, or a GPT that was trained here",
             todo=f"heedful convert {shlex.quote(str(folder))} NEW_FOLDER --to hf writes it anew",
         )  # fmt: skip
-    pieces = found.config.usual_tokenizer == "wordpiece"
+    pairs, usual = "tokenizer.json, or vocab.json and merges.txt", found.config.usual_tokenizer
     return UserError(
         "there is no tokenizer in this folder", where=str(folder),
-        expected="tokenizer.json or vocab.txt" if pieces else "tokenizer.json, or vocab.json and merges.txt",
+        expected=pairs if found.writes else published_tokenizer(usual).expected,
         todo="put the file there that the model was trained with",
     )  # fmt: skip
 
@@ -133,9 +132,9 @@ def _hugging_face(folder: Path, weights: Weights, roles: tuple[Role, ...]) -> Pr
     return _with_head(told, tensors, ledger, folder, where)
 
 
-def _released(folder: Path, name: str, exchange: Exchange) -> Pretrained:
+def _released(folder: Path, name: str, exchange: Exchange, settings: str) -> Pretrained:
     """The model in the checkpoint of its first release, with those heads that its tensors tell of."""
-    where, file = folder / exchange.RELEASE[0], folder / f"{name}.index"
+    where, file = folder / settings, folder / f"{name}.index"
     told = exchange.released(read_settings(folder, where.name), where)
     given = exchange.release_tensors(read_checkpoint(folder, name))
     told, table = exchange.release_table(told, given)
@@ -154,12 +153,12 @@ def _with_head(
         head = "regressor"
     top = None if head is None else Head(head, _named(told.labels, len(own["bias"]), head, where), own, str(where))
     found = Pretrained(config, None, tensors, ledger, top, notes=told.notes)
-    if config.usual_tokenizer != "wordpiece":
+    if found.writes:
         pairs, starts = byte_pairs_in(folder, config.vocab or 0, config.usual_tokenizer)
         if isinstance(pairs, WordEnds):
             return found._replace(word_ends=pairs)
         return found._replace(tokenizer=pairs, starts=starts)
-    tokenizer, longest, notes = tokenizer_in(folder, config.vocab or 0)
+    tokenizer, longest, notes = published_tokenizer(config.usual_tokenizer).found_in(folder, config.vocab or 0)
     longest = None if longest is None or longest >= config.context else longest
     return found._replace(tokenizer=tokenizer, longest=longest, notes=found.notes + notes)
 

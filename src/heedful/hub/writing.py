@@ -11,8 +11,6 @@ from pathlib import Path
 from torch import Tensor
 
 from heedful.data.tokenizers.byte_pairs import BytePairs
-from heedful.data.tokenizers.wordpiece_files import tokenizer_files
-from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.errors import UserError
 from heedful.files import writing as files
 from heedful.files.reading import is_file, is_folder
@@ -39,7 +37,8 @@ def contents_of(found: Pretrained) -> tuple[dict[str, Pieces], tuple[Line, ...]]
     config, head, tokenizer, exchange = found.config, found.head, found.tokenizer, exchange_of(found.config.kind)
     assert exchange is not None, "only what others know is written for them"
     kind, labels = (None, ()) if head is None else (head.kind, head.labels)
-    pad = tokenizer.pad if isinstance(tokenizer, WordPieces) else 0
+    reads = tokenizer is not None and not found.writes
+    pad = tokenizer.pad if reads else 0
     end = tokenizer.end if isinstance(tokenizer, BytePairs) else None
     settings = exchange.config_json(config, kind, labels, pad, end)
     tensors = found.tensors | ({} if head is None else {f"head.{name}": value for name, value in head.tensors.items()})
@@ -49,8 +48,8 @@ def contents_of(found: Pretrained) -> tuple[dict[str, Pieces], tuple[Line, ...]]
         written = {name.removeprefix(exchange.PREFIX): tensor for name, tensor in written.items()}
         ledger = tuple(replace(line, source=line.source.removeprefix(exchange.PREFIX)) for line in ledger)
     texts = {"config.json": json.dumps(settings, indent=2, ensure_ascii=False) + "\n"}
-    if isinstance(tokenizer, WordPieces):
-        texts |= tokenizer_files(tokenizer, found.longest or config.context)
+    if reads:
+        texts |= tokenizer.files(found.longest or config.context)
     elif isinstance(tokenizer, BytePairs):  # one of ours for lines has no files that say the same to others
         texts |= tokenizer.files(config.context, found.starts)
     if found.word_ends is not None:

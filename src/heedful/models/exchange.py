@@ -77,7 +77,7 @@ class Exchange(Protocol):
 
     TITLE: str  # what such a model is called in a sentence
     MODEL_TYPES: tuple[str, ...]  # as config.json names it
-    RELEASE: tuple[str, str]  # the settings and the weights of its first release, before there was config.json
+    RELEASE: tuple[str, str] | None  # settings and weights of its first release, where it is read; else no more below
     PREFIX: str  # what names of tensors begin with, and is left out where all of them do; else empty
 
     def described(self, settings: Mapping[str, Any], where: Path) -> Described:

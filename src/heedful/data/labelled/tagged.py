@@ -23,7 +23,7 @@ from heedful.data.formats.conll import Sentence
 from heedful.data.labelled.sequences import SequenceBatch, Sequences, packed, padded
 from heedful.data.pairs.batches import Ragged, rounded
 from heedful.data.row_schedule import SequenceBatches, in_order
-from heedful.data.tokenizers.base import MaskTokenizer
+from heedful.data.tokenizers.base import MaskTokenizer, specials
 from heedful.errors import UserError, shown
 
 OVERLAP = 4  # a window shares up to a fourth of its room with the next one
@@ -174,7 +174,7 @@ def encode_words(
     sentences: Sequence[Sequence[str]], tokenizer: MaskTokenizer, context: int, labels: Ints | None = None
 ) -> EncodedTags:
     """Words as ids; without the numbers of their tags, they have none."""
-    room = context - 2
+    room = context - specials(tokenizer, 1)
     pieces = iter(tokenizer.words([word for words in sentences for word in words]))
     ids: list[list[int]] = []
     places: list[Ints] = []

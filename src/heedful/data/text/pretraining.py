@@ -45,11 +45,12 @@ class Rules:
     unrelated: float = 0.5  # share of the pairs that do not follow each other
     short: float = 0.1  # share of the pairs that are shorter than the context
     last_sep: bool = True  # whether a pair ends in [SEP]
+    pairs: bool = True  # whether an example is a pair; else it is sentences of one document
 
     @property
     def special(self) -> int:
         """Tokens of a pair that are no text."""
-        return 3 if self.last_sep else 2
+        return 3 if self.last_sep and self.pairs else 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,7 @@ class EncodedDocuments:
         split = first + 1 + below(SPLIT, np.maximum(last - first - 1, 1))
         unrelated = share(RELATED, self.rules.unrelated) | (last - first == 1)
         a, b = (self.sentences[first], self.sentences[split]), (self.sentences[split], self.sentences[last])
-        if unrelated.any():
+        if self.rules.pairs and unrelated.any():
             # Of all documents but this one each is as likely; in it, each sentence as the first.
             others = len(self.documents) - 2
             other = (document + 1 + below(OTHER, others)) % (others + 1)
@@ -159,6 +160,9 @@ class EncodedDocuments:
                 np.where(unrelated, self.sentences[begin], b[0]),
                 np.where(unrelated, self.sentences[stop], b[1]),
             )
+        if not self.rules.pairs:
+            a, b = (a[0], b[1]), (b[1], b[1])
+            unrelated = np.zeros_like(unrelated)
         lost_a, lost_b = lost(a[1] - a[0], b[1] - b[0], self.room)
         front_a, front_b = below(FRONT_A, lost_a + 1), below(FRONT_B, lost_b + 1)
         return Spans(

@@ -33,6 +33,14 @@ class Encoding(NamedTuple):
     replaced: int  # lone surrogates, which no encoding of text can hold, read as U+FFFD
 
 
+class InFolder(NamedTuple):
+    """The tokenizer of a folder, how many tokens of a text it lets through, and what there is to know about it."""
+
+    tokenizer: MaskTokenizer | None
+    longest: int | None = None
+    notes: tuple[str, ...] = ()
+
+
 class Tokenizer(Protocol):
     """Text to ids and back; text that spells a special token is ordinary text."""
 
@@ -101,8 +109,21 @@ class MaskTokenizer(PairTokenizer, Protocol):
         """What stands where a word is masked."""
 
     @property
+    def mask_name(self) -> str:
+        """How that is written."""
+
+    @property
     def inner(self) -> list[bool]:
         """Of each token, whether it goes on with a word."""
+
+    def with_masks(self, text: str) -> list[int]:
+        """The ids of a text in which the mask's name is the special token."""
+
+    def readable(self, ids: Iterable[int]) -> str:
+        """Ids as a text in which special tokens can be seen."""
+
+    def files(self, longest: int) -> dict[str, str]:
+        """The files that say the same of it to others, by name; they read so many tokens of a text."""
 
     def words(self, words: Sequence[str]) -> list[list[int]]:
         """The ids of each word; of a word that nothing is left of, the unknown one."""

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union
 
-from pydantic import Field
+from pydantic import Tag
 
+from heedful.config import by_kind
 from heedful.data.tokenizers.base import MaskTokenizer, text_in
 from heedful.data.tokenizers.tokenizer import WordPiece
 from heedful.data.tokenizers.wordpieces import PieceFile, WordPieces
@@ -29,8 +30,12 @@ LEARNABLE = tuple(kind.learned for kind in KINDS.values())
 
 
 def _any_of(members: tuple[type[Any], ...]) -> Any:
-    """The type of settings of any of these."""
-    return Annotated[Union[members], Field(discriminator="kind")] if len(members) > 1 else members[0]  # noqa: UP007
+    """The type of settings of any of these; `kind` may be left out for the first."""
+    if len(members) == 1:
+        return members[0]
+    kinds = [str(member.model_fields["kind"].default) for member in members]
+    tagged: Any = tuple(Annotated[member, Tag(kind)] for member, kind in zip(members, kinds, strict=True))
+    return Annotated[Union[tagged], by_kind(kinds[0])]  # noqa: UP007
 
 
 if TYPE_CHECKING:
@@ -39,6 +44,11 @@ if TYPE_CHECKING:
 else:
     Learned = _any_of(LEARNABLE)
     LearnedOrRead = _any_of((*LEARNABLE, *(kind.files for kind in KINDS.values())))
+
+
+def published_tokenizer(usual: str) -> Any:
+    """The class of the tokenizer that an encoder was published with, which folders of others have."""
+    return next(kind.tokenizer for kind in KINDS.values() if kind.learned.model_fields["kind"].default == usual)
 
 
 def open_encoder_tokenizer(text: str, where: str) -> MaskTokenizer:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from heedful.data.tokenizers.base import LARGEST
+from heedful.data.tokenizers.base import LARGEST, InFolder
 from heedful.data.tokenizers.wordpieces import (
     LONGEST_WORD,
     NAMES,
@@ -48,19 +48,11 @@ UNLIMITED = 1_000_000  # a model_max_length from which on it says nothing
 TEMPLATE = (["[CLS]", "A", "[SEP]"], ["[CLS]", "A", "[SEP]", "B", "[SEP]"], [0, 0, 0, 1, 1])
 
 
-class Vocabulary(NamedTuple):
-    """A tokenizer, how many tokens of a text it lets through, and what there is to know about it."""
-
-    tokenizer: WordPieces | None
-    longest: int | None = None
-    notes: tuple[str, ...] = ()
-
-
-def tokenizer_in(folder: Path, vocab: int) -> Vocabulary:
+def tokenizer_in(folder: Path, vocab: int) -> InFolder:
     """The tokenizer of a folder whose model has so many token types, if it has one."""
     name = next((name for name in (FILE, VOCAB) if has(folder, name)), None)
     if name is None:
-        return Vocabulary(None)
+        return InFolder(None)
     settings = settings_in(folder)
     parts, notes = _parts(
         folder, settings, json_in(read_text(folder, name, LARGEST), str(folder / name)) if name == FILE else None
@@ -71,7 +63,7 @@ def tokenizer_in(folder: Path, vocab: int) -> Vocabulary:
             "the model and its tokenizer do not belong together", where=str(folder / name),
             found=f"{found.vocab:,} pieces", expected=f"at most {vocab:,}, the vocab_size of the model", todo=AGAIN,
         )  # fmt: skip
-    return Vocabulary(found, longest_of(settings, folder / CONFIG), notes)
+    return InFolder(found, longest_of(settings, folder / CONFIG), notes)
 
 
 def settings_in(folder: Path) -> dict[str, Any]:

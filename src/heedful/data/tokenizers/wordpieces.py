@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
 from heedful.config import Config
 from heedful.data.tokenizers import base
-from heedful.data.tokenizers.base import EngineTokenizer, Framed, clean, corpus_of, learn
+from heedful.data.tokenizers.base import EngineTokenizer, Framed, InFolder, clean, corpus_of, learn
 from heedful.data.tokenizers.tokenizer import MOST, WordPiece, piece_trainer
 from heedful.errors import UserError, shown
 
@@ -115,6 +115,26 @@ class WordPieces(Framed, EngineTokenizer):
         engine.encode_special_tokens = True  # the package means: encode their text as any other
 
     @property
+    def mask_name(self) -> str:
+        """`[MASK]`."""
+        return NAMES[-1]
+
+    def with_masks(self, text: str) -> list[int]:
+        """The ids of a text in which `[MASK]` is the special token."""
+        first, *rest = self.ids(text.split(self.mask_name))
+        return [*first, *(number for part in rest for number in (self.mask, *part))]
+
+    def readable(self, ids: Iterable[int]) -> str:
+        """Ids as a text in which special tokens can be seen, words in one."""
+        return " ".join(self.pieces(ids)).replace(f" {PREFIX}", "")
+
+    def files(self, longest: int) -> dict[str, str]:
+        """The files that say the same of it to Hugging Face's BertTokenizer, by name."""
+        from heedful.data.tokenizers.wordpiece_files import tokenizer_files
+
+        return tokenizer_files(self, longest)
+
+    @property
     def lowercase(self) -> bool:
         """Whether texts are made lower case first."""
         return bool(self._engine.normalizer.lowercase)
@@ -127,6 +147,15 @@ class WordPieces(Framed, EngineTokenizer):
     def inner(self) -> list[bool]:
         """Of each piece, whether it goes on with a word."""
         return [piece.startswith(PREFIX) for piece in self._pieces]
+
+    expected: ClassVar = "tokenizer.json or vocab.txt"
+
+    @staticmethod
+    def found_in(folder: Path, vocab: int) -> InFolder:
+        """The pieces of a folder of others whose model has so many token types."""
+        from heedful.data.tokenizers.wordpiece_files import tokenizer_in
+
+        return tokenizer_in(folder, vocab)
 
     @staticmethod
     def damaged(where: str, found: str) -> UserError:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.blocks.attention import SelfAttention
-from heedful.blocks.encoder import EncoderBlock
+from heedful.blocks.encoder import EncoderBlock, MaskedWords, Pooler
 from heedful.blocks.feedforward import ACTIVATIONS, FeedForward
 from heedful.blocks.layouts import EndToEnd, Layout, Whole
 from heedful.blocks.linear import Linear
@@ -18,31 +18,6 @@ from heedful.blocks.norms import PostNorm
 from heedful.blocks.positions import Learned
 from heedful.blocks.taps import Tap
 from heedful.models.bert.config import BertConfig
-
-
-class Pooler(nn.Module):
-    """tanh(W x), x the vector of a sequence's first token."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.dense = Linear(width, width)
-
-    def forward(self, first: Tensor) -> Tensor:
-        return self.dense(first).tanh()
-
-
-class MaskedWords(nn.Module):
-    """What the hidden words are: a layer of its own, then the product with every token's embedding, and a bias."""
-
-    def __init__(self, c: BertConfig, vocab: int) -> None:
-        super().__init__()
-        self.dense = Linear(c.width, c.width)
-        self.activation = ACTIVATIONS[c.activation]
-        self.norm = nn.LayerNorm(c.width, c.norm_eps)
-        self.bias = nn.Parameter(self.dense.weight.new_zeros(vocab))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.activation(self.dense(x)))
 
 
 class Bert(nn.Module):
@@ -68,7 +43,9 @@ class Bert(nn.Module):
             for _ in range(c.layers)
         )
         self.pooler = Pooler(c.width) if c.pooler else None
-        self.masked_words = MaskedWords(c, c.vocab) if c.masked_words else None
+        self.masked_words = (
+            MaskedWords(c.width, ACTIVATIONS[c.activation], c.norm_eps, c.vocab) if c.masked_words else None
+        )
         self.next_sentence = Linear(c.width, 2) if c.next_sentence else None
         for weight in self.parameters():
             if weight.dim() == 2:

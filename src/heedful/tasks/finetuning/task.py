@@ -9,7 +9,12 @@ from typing import Any, ClassVar
 
 from heedful.config import Config
 from heedful.data.formats.sources import Split
-from heedful.data.tokenizers.encoders import encoder_tokenizer, load_encoder_tokenizer, open_encoder_tokenizer
+from heedful.data.tokenizers.encoders import (
+    encoder_tokenizer,
+    load_encoder_tokenizer,
+    open_encoder_tokenizer,
+    published_tokenizer,
+)
 from heedful.errors import UserError
 from heedful.hub import pretrained
 from heedful.tasks.base import Codec, E, P, R, Source, Task, V
@@ -44,7 +49,7 @@ class FinetuningTask(Task[R, V, E, P]):
         if found.tokenizer is None:
             raise UserError(
                 "there is no tokenizer in this folder", where=self.recipe.start.folder,
-                expected="tokenizer.json or vocab.txt beside the weights",
+                expected=f"{published_tokenizer(found.config.usual_tokenizer).expected} beside the weights",
                 todo="put the file there that the encoder was trained with",
             )  # fmt: skip
         return Source(found.tokenizer, found.tensors, folder, "encoder")

@@ -14,7 +14,7 @@ import torch
 
 from heedful.errors import UserError, shown
 from heedful.tasks.language_model.predictor import Writer
-from heedful.tasks.pretraining.predictor import MASK, Guess, Reader
+from heedful.tasks.pretraining.predictor import Guess, Reader
 
 GAP = "___"
 LONGEST = 16  # tokens that a piece is completed with, at the most
@@ -68,7 +68,7 @@ def next_words(writer: Writer, text: str, top: int = 5) -> Guessed:
 def hidden_words(reader: Reader, text: str, top: int = 5) -> Guessed:
     """The likeliest words between what stands before the gap and what stands behind it."""
     before, behind = sides(text)
-    (guesses,) = reader.fill(before + MASK + behind, top).guesses
+    (guesses,) = reader.fill(before + reader.tokenizer.mask_name + behind, top).guesses
     return Guessed("masked", before + GAP + behind, guesses)
 
 

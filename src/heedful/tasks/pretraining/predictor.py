@@ -22,7 +22,6 @@ from heedful.data.labelled.sequences import padded
 from heedful.data.tokenizers.base import MaskTokenizer, cut_pair, several, specials
 from heedful.errors import UserError, shown
 
-MASK = "[MASK]"
 TOGETHER = {"cpu": 2048, "cuda": 65536}  # tokens that are read at a time; a CPU works best on what its caches hold
 SPECIAL = (0, 0)  # where a token stands that is not in the text
 
@@ -97,7 +96,7 @@ class Reader:
     before each text, and makes both lower case where `lowercase` says so.
     """
 
-    model: Any  # a Bert
+    model: Any  # an encoder
     tokenizer: MaskTokenizer
     device: torch.device
     notes: tuple[str, ...] = ()  # what whoever loads it should know
@@ -140,7 +139,10 @@ class Reader:
     def encoded(self, texts: Sequence[str]) -> Texts:
         """The texts as the model reads them."""
         given = [self.prompt + text for text in several(texts)]
-        rows, room = self.tokenizer.ids([text.lower() for text in given] if self.lowercase else given), self.room - 2
+        rows, room = (
+            self.tokenizer.ids([text.lower() for text in given] if self.lowercase else given),
+            self.room - specials(self.tokenizer, 1),
+        )
         cut = sum(len(row) > room for row in rows)
         return Texts([self.tokenizer.pair(row[:room])[0] for row in rows], cut)
 
@@ -178,7 +180,7 @@ class Reader:
 
     def layers(self, texts: Sequence[str]) -> list[Vectors]:
         """The embeddings and what every block leaves of each token, (L + 1, T, D) of each text."""
-        encodings, room = self.tokenizer.encode_batch(several(texts)), self.room - 2
+        encodings, room = self.tokenizer.encode_batch(several(texts)), self.room - specials(self.tokenizer, 1)
         self._warn(sum(len(one.ids) > room for one in encodings))
         rows = [self.tokenizer.pair(one.ids[:room])[0] for one in encodings]
         found: dict[int, Vectors] = {}
@@ -212,7 +214,7 @@ class Reader:
     # -------------------------------------------------------------- gaps
     @torch.inference_mode()
     def fill(self, text: str, top: int = 5) -> Filled:
-        """The likeliest words for each `[MASK]` of a text; where there are several, how they depend on each other."""
+        """The likeliest words for each mask of a text; where there are several, how they depend on each other."""
         if self.model.masked_words is None:
             raise UserError(
                 "this model has no head that tells hidden words",
@@ -230,13 +232,13 @@ class Reader:
         return Filled(text, guesses, self._fillings(row, gaps, logs, top) if len(gaps) > 1 else [])
 
     def _with_gaps(self, text: str) -> list[int]:
-        """The ids of a text in which `[MASK]` is a gap."""
-        first, *rest = self.tokenizer.ids(text.split(MASK))
-        row, _ = self.tokenizer.pair([*first, *(number for part in rest for number in (self.tokenizer.mask, *part))])
-        if not rest:
+        """The ids of a text in which the mask's name is a gap."""
+        ids, name = self.tokenizer.with_masks(text), self.tokenizer.mask_name
+        row, _ = self.tokenizer.pair(ids)
+        if self.tokenizer.mask not in ids:
             raise UserError(
-                "there is no gap to fill", found=shown(text), expected="a text with [MASK] in it",
-                todo="write [MASK] where a word is to be told",
+                "there is no gap to fill", found=shown(text), expected=f"a text with {name} in it",
+                todo=f"write {name} where a word is to be told",
             )  # fmt: skip
         if len(row) > self.room:
             raise UserError(

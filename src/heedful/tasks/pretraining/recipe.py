@@ -60,8 +60,6 @@ class PretrainingRecipe(Recipe):
             raise FieldError("the head for hidden words is what learns here; write true", "masked_words")
         if model.context < SHORTEST:
             raise FieldError(f"a pair of texts needs {SHORTEST} tokens at least", "context")
-        if model.segments < 2:
-            raise FieldError("a pair of texts has two segments", "segments")
         return model
 
     @field_validator("train")
@@ -75,6 +73,10 @@ class PretrainingRecipe(Recipe):
             raise FieldError("token files bring their tokenizer with them; leave this out", "tokenizer")
         if not isinstance(self.data, TokenFiles) and self.tokenizer is None:
             raise FieldError("text needs a tokenizer; write {kind: wordpiece, vocab: ...}", "tokenizer")
+        if self.model.segments < 2 and self.task.unrelated > 0:
+            raise FieldError(
+                "a model that does not tell two segments apart reads no pairs; write 0", "task", "unrelated"
+            )
         if isinstance(self.tokenizer, LEARNABLE):
             require_room(self.model.vocab, self.tokenizer.vocab)
         return self

@@ -27,7 +27,6 @@ from heedful.data.text.pretraining import (
 from heedful.data.text.token_documents import Tokens
 from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.data.tokenizers.encoders import encoder_tokenizer, load_encoder_tokenizer, open_encoder_tokenizer
-from heedful.data.tokenizers.wordpieces import PREFIX
 from heedful.errors import UserError
 from heedful.hub.sentences import SentenceConfig
 from heedful.models.roles import EncoderConfig
@@ -61,7 +60,8 @@ class PretrainingTask(Task[Prose | Tokens, MaskTokenizer, EncodedDocuments, Read
     def __init__(self, recipe: PretrainingRecipe) -> None:
         super().__init__(recipe)
         task = recipe.task
-        self.rules = Rules(task.hidden, task.whole_words, task.unrelated, task.short, task.last_sep)
+        pairs = recipe.model.segments > 1
+        self.rules = Rules(task.hidden, task.whole_words, task.unrelated, task.short, task.last_sep, pairs)
 
     def read(self, split: Split) -> Prose | Tokens:
         """The documents of a split, as text or as token files."""
@@ -158,8 +158,8 @@ class PretrainingTask(Task[Prose | Tokens, MaskTokenizer, EncodedDocuments, Read
             some = [place for place, at in enumerate(rows) if at == row and columns[place] < MOST_SHOWN]
             right = [int(built.ids[row, columns[place]]) for place in some]
             shown = built.shown[row, : min(int(built.lengths[row]), MOST_SHOWN)].tolist()
-            given, hidden, said = map(reader.tokenizer.pieces, (shown, right, [told[at] for at in some]))
-            found.append((spelled(given), " ".join(hidden), " ".join(said)))
+            hidden, said = map(reader.tokenizer.pieces, (right, [told[at] for at in some]))
+            found.append((reader.tokenizer.readable(shown), " ".join(hidden), " ".join(said)))
         return tuple(found)
 
     def example(self, sample: tuple[str, str, str]) -> None:
@@ -171,7 +171,7 @@ class PretrainingTask(Task[Prose | Tokens, MaskTokenizer, EncodedDocuments, Read
         read = self.read(split)
         if isinstance(read, Tokens):
             firsts = zip(read.sentences[read.documents[:-1]], read.sentences[read.documents[:-1] + 1], strict=True)
-            return (Example(spelled(read.tokenizer.pieces(read.ids[a:b].tolist())), None, "") for a, b in firsts)
+            return (Example(read.tokenizer.readable(read.ids[a:b].tolist()), None, "") for a, b in firsts)
         return (Example(document[0], None, "") for document in read.documents)
 
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
@@ -181,8 +181,3 @@ class PretrainingTask(Task[Prose | Tokens, MaskTokenizer, EncodedDocuments, Read
             f"heedful fill {run} {shlex.quote('This module provides a [MASK] interface.')}",
             f"heedful eval {run} --split valid",
         ]
-
-
-def spelled(pieces: list[str]) -> str:
-    """Pieces as a text in which special tokens can be seen."""
-    return " ".join(pieces).replace(f" {PREFIX}", "")
