@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import json
 import os
@@ -374,3 +375,13 @@ def names_every_setting(page: Path, title: str, config: type[Config]) -> None:
     (section,) = re.findall(rf"^#### {re.escape(title)}\n(.*?)(?=^#|\Z)", text, re.MULTILINE | re.DOTALL)
     rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", section, re.MULTILINE))
     assert rows == {name: told(field.default) for name, field in config.model_fields.items() if name != "kind"}
+
+
+def test_the_walks_of_the_architecture_name_what_is_there() -> None:
+    page = (ROOT / "docs" / "design" / "architecture.md").read_text(encoding="utf-8")
+    walks = page.partition("## Four walks")[2].partition("\n## ")[0]
+    names = [name for name in re.findall(r"`([a-z_]+(?:\.[a-z_]+)*\.\w+)`", walks) if not name.endswith(".py")]
+    assert len(names) > 25
+    for name in names:
+        place, _, own = name.rpartition(".")
+        assert hasattr(importlib.import_module(f"heedful.{place}"), own), name
