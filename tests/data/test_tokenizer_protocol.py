@@ -7,6 +7,7 @@ import pytest
 from heedful.data.tokenizers.base import MaskTokenizer, PairTokenizer, Tokenizer, specials
 from heedful.data.tokenizers.byte_pairs import BytePair, BytePairs
 from heedful.data.tokenizers.gpt1_bpe import UNKNOWN, WordEnds
+from heedful.data.tokenizers.roberta import RobertaPair, RobertaPairs
 from heedful.data.tokenizers.text_words import TextWords
 from heedful.data.tokenizers.tokenizer import Bpe, Characters, TrainedTokenizer, Unigram, WholeWords, WordPiece
 from heedful.data.tokenizers.wordpieces import WordPieces
@@ -14,7 +15,10 @@ from heedful.data.tokenizers.wordpieces import WordPieces
 TEXTS = ["the cat sat on the mat", "a dog sat , and the cat ran", "İt is not so bad"]
 ENDS = ["t</w>", "h", "e</w>", "c", "a", "at</w>", "cat</w>"]
 WORD_ENDS = {piece: number for number, piece in enumerate([UNKNOWN, *ENDS])}
-MASKS: dict[str, MaskTokenizer] = {"wordpieces": WordPieces.train(WordPiece(vocab=80), TEXTS)}
+MASKS: dict[str, MaskTokenizer] = {
+    "wordpieces": WordPieces.train(WordPiece(vocab=80), TEXTS),
+    "roberta pairs": RobertaPairs.train(RobertaPair(vocab=290), TEXTS),
+}
 PAIRS: dict[str, PairTokenizer] = {
     **MASKS,
     "text words": TextWords.learn(TEXTS, ("a", "b"), "words", True, 1),
@@ -68,4 +72,5 @@ def test_what_is_masked_is_special_and_inner_pieces_are_known(kind: str) -> None
     tokenizer = MASKS[kind]
     assert {tokenizer.mask, tokenizer.cls, tokenizer.sep, tokenizer.pad, tokenizer.unk} <= tokenizer.special
     assert len(tokenizer.inner) == tokenizer.vocab and any(tokenizer.inner)
-    assert tokenizer.words(["cat", ""]) == [*tokenizer.ids(["cat"]), [tokenizer.unk]]
+    cat, nothing = tokenizer.words(["cat", ""])
+    assert tokenizer.decode(cat).strip() == "cat" and nothing == [tokenizer.unk]

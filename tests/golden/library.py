@@ -150,7 +150,7 @@ def _read(reader: Any) -> dict[str, Any]:
         "first": reader.vectors([TEXTS[0]])[0].values,
         "guesses": [[{"word": one.word, "p": one.probability} for one in gap] for gap in filled.guesses],
         "fillings": [{"words": one.words, "log": [one.alone, one.ahead, one.back]} for one in filled.fillings],
-        "follows": reader.follows(*TEXTS),
+        "follows": reader.follows(*TEXTS) if reader.model.config.next_sentence else None,
     }
 
 

@@ -287,6 +287,17 @@ model: {kind: bert, width: 8, heads: 2, layers: 2, hidden: 16, context: 32}
         + "  batch_tokens: 128\n",
         documents,
     ),
+    "pretraining-roberta": (
+        "task: {kind: pretraining, unrelated: 0}\n"
+        f"data: {{kind: documents, root: data, {several('[{kind: text, files: [SPLIT.txt], between: blank_lines}]')}}}"
+        """
+tokenizer: {kind: roberta_pairs, vocab: 290}
+model: {kind: roberta, width: 8, heads: 2, layers: 2, hidden: 16, context: 32}
+"""
+        + TRAIN
+        + "  batch_tokens: 128\n",
+        documents,
+    ),
     "classification-classifier": (
         "task: {kind: classification, label_smoothing: 0.05}\n"
         + files("tsv", "tsv", ", text: text, label: label")

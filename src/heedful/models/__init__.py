@@ -30,6 +30,7 @@ MODELS = {
     "elmo": Model("bidirectional", "ElmoConfig"),
     "gpt": Model("causal", "GptConfig"),
     "bert": Model("encoder", "BertConfig"),
+    "roberta": Model("encoder", "RobertaConfig"),
     "classifier": Model("classifier", "ClassifierConfig", "heads"),
     "regressor": Model("regressor", "RegressorConfig", "heads"),
     "multiple_choice": Model("multiple_choice", "MultipleChoiceConfig", "heads"),

@@ -11,6 +11,7 @@ from pydantic import Tag
 
 from heedful.config import by_kind
 from heedful.data.tokenizers.base import MaskTokenizer, text_in
+from heedful.data.tokenizers.roberta import RobertaFiles, RobertaPair, RobertaPairs
 from heedful.data.tokenizers.tokenizer import WordPiece
 from heedful.data.tokenizers.wordpieces import PieceFile, WordPieces
 
@@ -25,6 +26,7 @@ class Kind(NamedTuple):
 
 KINDS = {  # by the type of the model in a tokenizer.json
     "WordPiece": Kind(WordPieces, WordPiece, PieceFile),
+    "BPE": Kind(RobertaPairs, RobertaPair, RobertaFiles),
 }
 LEARNABLE = tuple(kind.learned for kind in KINDS.values())
 

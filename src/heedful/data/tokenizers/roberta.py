@@ -1,0 +1,296 @@
+"""Byte pairs as RoBERTa reads them (Liu et al., 2019): GPT-2's, with special tokens of its own around one text or two.
+
+A file of another make is not handed to the `tokenizers` package: its pieces and merges are read, checked, and built
+anew, so that nothing in it can act.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+import re
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from heedful.config import Config
+from heedful.data.tokenizers import byte_pairs
+from heedful.data.tokenizers.base import LARGEST, EngineTokenizer, InFolder, json_in, text_in
+from heedful.data.tokenizers.byte_pairs import BytePair, BytePairs, Merge
+from heedful.data.tokenizers.tokenizer import MOST, byte_letters
+from heedful.data.tokenizers.wordpiece_files import BACKEND, CONFIG, added_in, content, longest_of, settings_in
+from heedful.errors import AGAIN, UserError, shown
+from heedful.files.folders import has, read_text
+
+NAMES = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3
+MASK = "<mask>"
+GAP = re.compile(r"\s*(?:<mask>|\[MASK\])")  # the mask takes the spaces before it
+ROLES = {
+    "bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>", "unk_token": "<unk>",
+    "pad_token": "<pad>", "mask_token": MASK,
+}  # fmt: skip
+CLASS = "RobertaTokenizer"
+PUBLISHED = "name the folder of a RoBERTa as it was published"
+PREFIX = "pre_tokenizer.add_prefix_space"
+
+
+class RobertaPair(Config):
+    """Byte pairs with RoBERTa's special tokens that are learned from the text."""
+
+    kind: Literal["roberta_pairs"] = "roberta_pairs"
+    vocab: int = Field(8192, ge=261, le=MOST, description="pieces in all: 5 special ones, 256 bytes, the rest learned")
+
+
+class RobertaFiles(Config):
+    """Those that somebody has learned before."""
+
+    kind: Literal["roberta_files"] = "roberta_files"
+    file: str = Field(
+        min_length=1, description="a tokenizer.json; a vocab.json with merges.txt beside it; or their folder"
+    )
+
+    def read(self) -> RobertaPairs:
+        """The byte pairs of the files."""
+        path, other = byte_pairs.found_in(self.file, None)
+        if other is None:
+            return RobertaPairs.load(path)
+        vocab, merges = (text_in(each, RobertaPairs.damaged) for each in (path, other))
+        return RobertaPairs.of_texts(vocab, merges, str(path), str(other))
+
+    @property
+    def vocab(self) -> int:
+        """How many there are."""
+        return self.read().vocab
+
+
+class RobertaPairs(EngineTokenizer):
+    """`<s> A </s>` or `<s> A </s></s> B </s>`; text that spells a special token is ordinary text.
+
+    With `prefix`, a text is read as if a space stood before it.
+    """
+
+    expected: ClassVar = "tokenizer.json, or vocab.json and merges.txt"
+    cls, pad, sep, unk = range(4)
+
+    def __init__(self, text: str, where: str) -> None:
+        """Build it from the text of a tokenizer file; `where` is what errors name."""
+        usual = byte_pairs.USUAL | {PREFIX: (False, True)}
+        vocab, merges, _ = byte_pairs.read_parts(text, byte_pairs.FRAME, usual, {*NAMES, MASK}, where)
+        data = json.loads(text)
+        more = {token["content"] for token in data.get("added_tokens") or []} - {*NAMES, MASK}
+        if more:
+            raise _damaged(where, f"the added token {shown(min(more))}")
+        self._begin(vocab, merges, data["pre_tokenizer"]["add_prefix_space"], where)
+
+    @classmethod
+    def of(cls, vocab: dict[str, int], merges: Sequence[Merge], prefix: bool, where: str) -> RobertaPairs:
+        """A tokenizer of pieces by their ids, and of the pairs that are merged, the first ones first."""
+        made = cls.__new__(cls)
+        made._begin(vocab, merges, prefix, where)
+        return made
+
+    @classmethod
+    def of_texts(cls, vocab: str, merges: str, where: str, merges_where: str, prefix: bool = False) -> RobertaPairs:
+        """A tokenizer of the texts of vocab.json and merges.txt, each with what errors name."""
+        pieces = json_in(vocab, where, _damaged)
+        return cls.of(pieces, byte_pairs.merges_in(merges, merges_where)[0], prefix, where)
+
+    @classmethod
+    def train(cls, config: RobertaPair, texts: Iterable[str]) -> RobertaPairs:
+        """Learn the pieces of some texts, the same ones each time."""
+        model = json.loads(BytePairs.train(BytePair(vocab=config.vocab - len(NAMES)), texts).json)["model"]
+        pieces = [piece for piece in model["vocab"] if piece != byte_pairs.END]
+        vocab = {piece: number for number, piece in enumerate([*NAMES, *pieces, MASK])}
+        return cls.of(vocab, [(a, b) for a, b in model["merges"]], False, "tokenizer")
+
+    def _begin(self, vocab: Any, merges: Sequence[Merge], prefix: bool, where: str) -> None:
+        from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
+        from tokenizers import Tokenizer as Engine
+
+        vocab = byte_pairs.by_id(vocab, where)
+        if tuple(vocab)[: len(NAMES)] != NAMES or MASK not in vocab:
+            raise _damaged(where, f"pieces that begin with {shown(list(vocab)[: len(NAMES)])}")
+        ordinary, letters = vocab.keys() - {*NAMES, MASK}, set(byte_letters())
+        if not letters <= ordinary or not all(piece and letters.issuperset(piece) for piece in ordinary):
+            raise _damaged(where, "pieces that are not made of all 256 bytes")
+        if wrong := byte_pairs.wrong_merge(ordinary, merges):
+            raise _damaged(where, f"as merge {wrong[0] + 1:,} of {len(merges):,}, {wrong[1]}")
+        engine = Engine(models.BPE(vocab, list(merges)))
+        engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+        engine.decoder = decoders.ByteLevel()
+        engine.post_processor = processors.RobertaProcessing(("</s>", self.sep), ("<s>", self.cls), True, prefix)
+        engine.add_special_tokens([*NAMES, AddedToken(MASK, lstrip=True, normalized=False, special=True)])
+        self._engine, self._vocab, self._merges, self.prefix = engine, vocab, merges, prefix
+        self.json: str = engine.to_str()
+        self.vocab: int = len(vocab)
+        self.mask: int = vocab[MASK]
+        self.special = frozenset((*range(len(NAMES)), self.mask))
+        engine.encode_special_tokens = True  # the package means: encode their text as any other
+
+    def pair(
+        self, a: Sequence[int], b: Sequence[int] | None = None, *, last_sep: bool = True
+    ) -> tuple[list[int], list[int]]:
+        """One text or two between special tokens, and the text that each token is of, which no model is told."""
+        first = [self.cls, *a, self.sep]
+        second = [] if b is None else [self.sep, *b, *[self.sep] * last_sep]
+        return [*first, *second], [0] * len(first) + [1] * len(second)
+
+    @property
+    def mask_name(self) -> str:
+        """`<mask>`."""
+        return MASK
+
+    def with_masks(self, text: str) -> list[int]:
+        """The ids of a text in which `<mask>` is the special token, with the spaces before it; `[MASK]` is read too."""
+        first, *rest = self.ids(GAP.split(text))
+        return [*first, *(number for part in rest for number in (self.mask, *part))]
+
+    def words(self, words: Sequence[str]) -> list[list[int]]:
+        """The ids of each word with a space before it; of a word that nothing is left of, the unknown one."""
+        spaced = [word if word.startswith(" ") or not word else f" {word}" for word in words]
+        return [ids or [self.unk] for ids in self.ids(spaced)]
+
+    @property
+    def inner(self) -> list[bool]:
+        """Of each piece, whether it goes on with a word: it begins with no space."""
+        return [number not in self.special and not piece[:1].isspace() for number, piece in enumerate(self._bytes)]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text that ids stand for, special tokens left out; U+FFFD for bytes that are no whole character."""
+        return b"".join([self._bytes[number] for number in ids]).decode(errors="replace")
+
+    def readable(self, ids: Iterable[int]) -> str:
+        """Ids as a text in which special tokens can be seen."""
+        return "".join(self.pieces(ids))
+
+    def files(self, longest: int) -> dict[str, str]:
+        """The files that say the same of it to Hugging Face's RobertaTokenizer, by name."""
+        flags = {"normalized": False, "rstrip": False, "single_word": False, "special": True}
+        settings = {
+            "tokenizer_class": CLASS, "add_prefix_space": self.prefix, "trim_offsets": True, "errors": "replace",
+            "model_max_length": longest,
+            "added_tokens_decoder": {
+                str(self._vocab[name]): {"content": name, "lstrip": name == MASK, **flags} for name in (*NAMES, MASK)
+            }, **ROLES,
+        }  # fmt: skip
+        return {
+            **byte_pairs.listing(self._vocab, self._merges),
+            "tokenizer.json": self.json,
+            "tokenizer_config.json": json.dumps(settings, indent=2) + "\n",
+        }
+
+    @classmethod
+    def found_in(cls, folder: Path, vocab: int) -> InFolder:
+        """The tokenizer of a folder of others whose model has so many token types, if it has one."""
+        name = next((name for name in ("tokenizer.json", "vocab.json") if has(folder, name)), None)
+        if name is None:
+            return InFolder(None)
+        settings, where = settings_in(folder), folder / CONFIG
+        text = read_text(folder, name, LARGEST)
+        kind = _refuse(settings, where)
+        prefix = settings.get("add_prefix_space") is True
+        if name == "tokenizer.json":
+            found = cls(text, str(folder / name))
+            _refuse_added(folder, settings, json.loads(text), where)
+            if kind in BACKEND:
+                _require_layout(json.loads(text).get("post_processor"), folder / name)
+            elif found.prefix != prefix:  # as `transformers` does
+                found = cls.of(found._vocab, found._merges, prefix, str(folder / name))
+        else:
+            if not has(folder, "merges.txt"):
+                raise UserError(
+                    "the tokenizer lacks its merges", where=str(folder), found=f"{name} alone",
+                    expected="merges.txt beside it", todo=AGAIN,
+                )  # fmt: skip
+            _refuse_added(folder, settings, {}, where)
+            merges = read_text(folder, "merges.txt", LARGEST)
+            found = cls.of_texts(text, merges, str(folder / name), str(folder / "merges.txt"), prefix)
+        if found.vocab > vocab:
+            raise UserError(
+                "the model and its tokenizer do not belong together", where=str(folder / name),
+                found=f"{found.vocab:,} pieces", expected=f"at most {vocab:,}, the vocab_size of the model", todo=AGAIN,
+            )  # fmt: skip
+        return InFolder(found, longest_of(settings, where))
+
+    @staticmethod
+    def damaged(where: str, found: str) -> UserError:
+        """The error for a file that is no tokenizer of RoBERTa's kind."""
+        return _damaged(where, found)
+
+    @cached_property
+    def _bytes(self) -> list[builtins.bytes]:
+        letters = {letter: byte for byte, letter in enumerate(byte_letters())}
+        return [
+            b"" if number in self.special else bytes([letters[letter] for letter in piece])
+            for piece, number in self._vocab.items()
+        ]
+
+    @cached_property
+    def _pieces(self) -> list[str]:
+        return [
+            name if number in self.special else piece.decode(errors="backslashreplace")
+            for (name, number), piece in zip(self._vocab.items(), self._bytes, strict=True)
+        ]
+
+
+def _refuse(settings: dict[str, Any], where: Path) -> str:
+    """Refuse what would give texts other ids than here; which of the library's tokenizers reads the folder."""
+    kind = str(settings.get("tokenizer_class") or CLASS).removesuffix("Fast")
+    if kind not in (CLASS, *BACKEND):
+        raise UserError(
+            "tokenizers of this kind are not read", where=f"{where}: tokenizer_class",
+            found=shown(settings["tokenizer_class"]), expected=CLASS, todo=PUBLISHED,
+        )  # fmt: skip
+    for role, usual in ROLES.items():
+        if role in settings and content(settings[role], role, where) not in (usual, None):
+            raise UserError(
+                "special tokens of other names are not supported", where=f"{where}: {role}",
+                found=shown(content(settings[role], role, where)), expected=usual, todo=PUBLISHED,
+            )  # fmt: skip
+    allowed = {
+        "trim_offsets": True, "truncation_side": "right", "split_special_tokens": False,
+        "add_prefix_space": settings.get("add_prefix_space") is True,
+    }  # fmt: skip
+    for key, value in allowed.items():
+        if settings.get(key, value) not in (value, None):
+            raise UserError(
+                f"{key} is not supported", where=f"{where}: {key}", found=shown(settings[key]), expected=shown(value),
+                todo=PUBLISHED,
+            )  # fmt: skip
+    return kind
+
+
+def _refuse_added(folder: Path, settings: dict[str, Any], data: dict[str, Any], where: Path) -> None:
+    """Refuse tokens that were added to those of every RoBERTa."""
+    more = settings.get("extra_special_tokens") or ()
+    names = [token.content for token in added_in(folder, settings, data).values()]
+    names += [str(content(token, "extra_special_tokens", where)) for token in (more if isinstance(more, list) else ())]
+    if odd := sorted({*names} - {*NAMES, MASK}):
+        raise UserError(
+            "added tokens are not supported", where=str(where), found=shown(odd[0]),
+            expected=" ".join((*NAMES, MASK)), todo=PUBLISHED,
+        )  # fmt: skip
+
+
+def _require_layout(processor: Any, where: Path) -> None:
+    """Refuse a tokenizer.json that puts other tokens around texts than RoBERTa's own."""
+    found = (processor.get("type"), processor.get("cls"), processor.get("sep")) if isinstance(processor, dict) else None
+    if found != ("RobertaProcessing", ["<s>", 0], ["</s>", 2]):
+        raise UserError(
+            "this tokenizer does not put RoBERTa's special tokens around texts", where=f"{where}: post_processor",
+            found=shown(found), expected="<s> A </s>, and <s> A </s></s> B </s>", todo=PUBLISHED,
+        )  # fmt: skip
+
+
+def _damaged(where: str, found: str) -> UserError:
+    """The error for files that are no tokenizer of RoBERTa's kind."""
+    return UserError(
+        "this is no tokenizer of RoBERTa's kind, or it is damaged",
+        where=where,
+        found=found,
+        expected="a tokenizer.json, or vocab.json and merges.txt, whose first pieces are " + " ".join(NAMES),
+        todo="copy the files again, from the folder of the model that they belong to",
+    )

@@ -1,0 +1,105 @@
+"""RoBERTa's tokenizer beside that of `transformers`: ids, places and pairs of odd texts; what differs is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+
+from heedful.data.tokenizers.roberta import RobertaFiles, RobertaPair, RobertaPairs
+from heedful.errors import UserError
+
+TEXTS = ["the cat sat on the mat, and the dog ran", "A dog's tail — naïve café! 日本", "it is 2024; isn't it?\n\nso"]
+ODD = [
+    "", " ", "  two  spaces ", "\n", "tab\tand\r\nlines", "naïve — café", "日本語 text", "👩‍👩‍👧 family",
+    "e\u0301", "\u00a0x", "the cat's 12,345.67!!", "\u200b", "ß İ ﬁ", "a" * 300, " leading", "trailing ", "x \n y",
+    "<S>", "[MASK]",
+]  # fmt: skip
+OURS = RobertaPairs.train(RobertaPair(vocab=320), TEXTS)
+
+
+def written(folder: Path, tokenizer: RobertaPairs = OURS, **settings: Any) -> Path:
+    """The files of a tokenizer in a folder, with other settings."""
+    folder.mkdir(exist_ok=True)
+    for name, text in tokenizer.files(64).items():
+        (folder / name).write_text(text, encoding="utf-8")
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+    return folder
+
+
+@pytest.mark.parametrize("prefix", [False, True])
+@pytest.mark.parametrize("listed", [False, True])
+def test_ids_and_places_are_the_same(prefix: bool, listed: bool, tmp_path: Path) -> None:
+    folder = written(tmp_path / "files", add_prefix_space=prefix)
+    if listed:
+        (folder / "tokenizer.json").unlink()
+    ours, longest, notes = RobertaPairs.found_in(folder, OURS.vocab)
+    theirs = transformers.RobertaTokenizer.from_pretrained(folder)
+    assert isinstance(ours, RobertaPairs) and (ours.prefix, longest, notes) == (prefix, 64, ())
+    for text in ODD:
+        told = theirs(text, return_offsets_mapping=True, add_special_tokens=False)
+        found = ours.encode(text)
+        assert found.ids == told["input_ids"] == ours.ids([text])[0], text
+        assert found.offsets == [tuple(place) for place in told["offset_mapping"]], text
+        assert ours.pair(found.ids)[0] == theirs(text)["input_ids"]
+        for other in filter(None, ODD):  # an empty one is none to `transformers`
+            assert ours.pair(found.ids, ours.ids([other])[0])[0] == theirs(text, other)["input_ids"], (text, other)
+    ids = (theirs.cls_token_id, theirs.pad_token_id, theirs.sep_token_id, theirs.unk_token_id, theirs.mask_token_id)
+    assert ids == (ours.cls, ours.pad, ours.sep, ours.unk, ours.mask) == (0, 1, 2, 3, OURS.vocab - 1)
+    for text in ("the <mask> sat", "<mask>", "a  <mask><mask> b", "the<mask>, so"):
+        assert ours.with_masks(text) == theirs(text, add_special_tokens=False)["input_ids"], text
+
+
+def test_texts_come_back_and_special_tokens_are_ordinary_text() -> None:
+    for text in (*ODD, "<s></s><pad><unk><mask>"):
+        ids = OURS.ids([text])[0]
+        assert OURS.decode(ids) == text and not OURS.special & set(ids)
+    assert OURS.with_masks("the [MASK] sat") == OURS.with_masks("the <mask> sat")
+    assert RobertaPairs(OURS.json, "again").json == OURS.json
+
+
+def test_words_begin_with_a_space() -> None:
+    (ids,) = OURS.words(["cat"])
+    assert OURS.decode(ids) == " cat" and OURS.words([""]) == [[OURS.unk]]
+    assert not OURS.inner[ids[0]] and all(OURS.inner[number] for number in ids[1:])
+
+
+def test_files_are_read_by_their_names(tmp_path: Path) -> None:
+    folder = written(tmp_path / "files")
+    for file in (folder, folder / "tokenizer.json", folder / "vocab.json"):
+        assert RobertaFiles(file=str(file)).read().json == OURS.json
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"tokenizer_class": "BertTokenizer"}, "tokenizer_class"),
+        ({"mask_token": "[MASK]"}, "mask_token"),
+        ({"trim_offsets": False}, "trim_offsets"),
+        ({"add_prefix_space": "yes"}, "add_prefix_space"),
+        ({"truncation_side": "left"}, "truncation_side"),
+        ({"extra_special_tokens": ["<extra>"]}, "added tokens"),
+    ],
+)
+def test_what_would_give_other_ids_is_refused(change: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=words):
+        RobertaPairs.found_in(written(tmp_path / "files", **change), OURS.vocab)
+
+
+def test_damaged_files_are_refused(tmp_path: Path) -> None:
+    data = json.loads(OURS.json)
+    moved = {piece: (number + 1) % OURS.vocab for piece, number in data["model"]["vocab"].items()}
+    for change in ({"vocab": moved}, {"vocab": {}}, {"merges": [["zz", "q"]]}):
+        with pytest.raises(UserError):
+            RobertaPairs(json.dumps({**data, "added_tokens": [], "model": {**data["model"], **change}}), "file")
+    folder = written(tmp_path / "files")
+    with pytest.raises(UserError, match="do not belong together"):
+        RobertaPairs.found_in(folder, OURS.vocab - 1)
+    (folder / "tokenizer.json").unlink()
+    (folder / "merges.txt").unlink()
+    with pytest.raises(UserError, match="lacks its merges"):
+        RobertaPairs.found_in(folder, OURS.vocab)
