@@ -258,8 +258,9 @@ def tiny(kind: str) -> None:
         x = model(tokens, torch.zeros_like(tokens), Padded(real))
         model(tokens)
         model.words(x[0, :4])
-        model.pool(x[:, 0])
         model.lens(x)
+        pooling: Any = build(config.under_head(pools=True))
+        pooling.pool(x[:, 0])
     elif config.role == "seq2seq":
         model(tokens[:, :T], model.start(tokens, Padded(real)))
     elif config.role == "causal":
