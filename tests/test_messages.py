@@ -99,7 +99,7 @@ def test_a_folder_that_is_gone_was_moved_perhaps(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["transformer", "seq2seq", "autoencoder", "tree_lstm"])
 def test_only_some_models_can_be_converted(tmp_path: Path, kind: str) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"task": "translation", "model": {"kind": kind}}))
-    with pytest.raises(UserError, match="only BERT and GPT can be converted"):
+    with pytest.raises(UserError, match="only BERT, RoBERTa and GPT can be converted"):
         require_convertible(tmp_path)
 
 

@@ -483,6 +483,8 @@ def test_eight_examples_are_learned_by_heart(case: Case) -> None:
 
 @every_model
 def test_a_compiled_model_has_no_break_and_can_still_be_watched(case: Case) -> None:
+    if case.config.uncompiled and torch.__version__.startswith("2.11."):
+        pytest.skip("Dynamo of torch 2.11 loses a dimension in the decoder's loop, which recipes do not compile either")
     model, target = prepared(case), torch.randint(0, VOCAB, (2, 4))
     source, real = torch.randint(1, VOCAB, (2, 5)), torch.ones(2, 5, dtype=torch.bool)
 

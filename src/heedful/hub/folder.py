@@ -40,7 +40,8 @@ def exchanges(*roles: Role) -> dict[str, Exchange]:
 
 def titles(*roles: Role) -> str:
     """What they are called, in a sentence."""
-    return " or ".join(exchange.TITLE for exchange in exchanges(*roles).values())
+    *first, last = (exchange.TITLE for exchange in exchanges(*roles).values())
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def home(folder: Path) -> Path:

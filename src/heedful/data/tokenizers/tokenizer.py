@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pydantic import Field
 
 from heedful.config import Config
-from heedful.data.tokenizers.base import EngineTokenizer, corpus_of, json_in, learn
+from heedful.data.tokenizers.base import EngineTokenizer, corpus_of, json_in, learn, not_learned
 from heedful.errors import UserError, shown
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 SPECIAL = ("<pad>", "<unk>", "<bos>", "<eos>")  # ids 0 to 3
 MOST = 1_000_000  # pieces
+ALONE = "from heedful.data.tokenizers.tokenizer import learn_here; learn_here()"
 LETTERS = 1000  # characters that word pieces are built from; rarer ones are unknown
 # What a tokenizer file may be made of: no part with patterns of its own, which could run for ever.
 FRAMES: tuple[tuple[str, str | None, str | None], ...] = (  # model, pre_tokenizer, decoder
@@ -98,9 +100,10 @@ class TrainedTokenizer(EngineTokenizer):
         corpus = corpus_of(texts)
         if isinstance(config, Characters | WholeWords):
             return cls(listed(config, corpus).to_str(), "tokenizer")
+        if isinstance(config, Unigram):
+            return cls(settled(learned_alone(config, corpus)), "tokenizer")
         engine = untrained(config)
-        with one_by_one() if isinstance(config, Unigram) else nullcontext():
-            learn(engine, corpus, trainer(config, engine, corpus), config.vocab)
+        learn(engine, corpus, trainer(config, engine, corpus), config.vocab)
         return cls(settled(engine.to_str()), "tokenizer")
 
     def _ordinary(self, ids: list[int]) -> list[int]:
@@ -213,19 +216,27 @@ def trainer(config: Bpe | WordPiece | Unigram, engine: tokenizers.Tokenizer, cor
     )
 
 
-@contextmanager
-def one_by_one() -> Iterator[None]:
-    """Let `tokenizers` use one thread: several add up a unigram model's counts in the order in which they are done."""
-    name = "TOKENIZERS_PARALLELISM"
-    former = os.environ.get(name)
-    os.environ[name] = "false"
-    try:
-        yield
-    finally:
-        if former is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = former
+def learned_alone(config: Unigram, corpus: list[str]) -> str:
+    """The file of a unigram tokenizer that one thread has learned, by a program of its own.
+
+    Several threads add up counts in any order, and `tokenizers` decides once a process how many there are.
+    """
+    given = json.dumps({"config": config.model_dump(), "corpus": corpus}).encode()
+    environment = {**os.environ, "RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    done = subprocess.run([sys.executable, "-c", ALONE], input=given, capture_output=True, env=environment)
+    if done.returncode:
+        raise not_learned(done.stderr.decode(errors="replace").strip().rpartition("\n")[2], config.vocab)
+    return done.stdout.decode()
+
+
+def learn_here() -> None:
+    """What that program does: settings and texts come in as JSON, the file goes out."""
+    given = json.load(sys.stdin)
+    config = Unigram(**given["config"])
+    engine = untrained(config)
+    engine.train_from_iterator(given["corpus"], trainer(config, engine, given["corpus"]))
+    sys.stdout.write(engine.to_str())
 
 
 def piece_trainer(
