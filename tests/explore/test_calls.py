@@ -267,6 +267,7 @@ def test_a_word_that_stands_everywhere_can_be_written_to_a_file(explorer: Explor
 
 
 # ------------------------------------------------------------------ through the server
+@pytest.mark.slow
 def test_the_server_answers_or_refuses_and_never_breaks(explorer: Explorer) -> None:
     chance = random.Random(0)
     everything = [(view, *one) for view in VIEWS for one in questions(explorer, view, 3, 2)]

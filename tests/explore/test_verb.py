@@ -93,6 +93,7 @@ def test_a_token_comes_from_the_environment(run: Run) -> None:
         assert re.search(r"^token +\S{40,}$", said, re.MULTILINE), "one that is empty is none"
 
 
+@pytest.mark.slow
 def test_a_port_in_use_is_named_and_the_usual_one_gives_way(run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])

@@ -268,6 +268,7 @@ def test_a_sweep_that_was_killed_goes_on_to_the_same_numbers(recipe: str, capsys
     assert error.value.todo is not None and "-o" in error.value.todo
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_does_not_lose_the_others(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
     os.makedirs("sweep/1x8-5120")
     Path("sweep/1x8-5120/mine.txt").write_text("something else")

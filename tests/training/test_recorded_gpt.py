@@ -105,7 +105,8 @@ def test_twenty_recorded_steps_are_twenty_plain_ones(
     assert len(step.shapes) > 1  # the last batch of an epoch is smaller
 
 
-@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", [1, 2])
 def test_steps_broken_off_in_the_middle_are_the_unbroken_ones(threads: int) -> None:
     torch.set_num_threads(threads)
     config, batches = settings(), batches_of()

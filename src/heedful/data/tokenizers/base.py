@@ -246,17 +246,12 @@ def learn(engine: tokenizers.Tokenizer, corpus: Iterable[str], trainer: Any, voc
     try:
         engine.train_from_iterator(corpus, trainer)
     except Exception as error:  # the package raises nothing more special
-        raise not_learned(str(error), vocab) from None
-
-
-def not_learned(why: str, vocab: int) -> UserError:
-    """The error where the package gives up."""
-    return UserError(
-        f"the tokenizer cannot be trained: {why}",
-        where="tokenizer.vocab",
-        found=str(vocab),
-        todo="raise tokenizer.vocab, or give more text",
-    )
+        raise UserError(
+            f"the tokenizer cannot be trained: {error}",
+            where="tokenizer.vocab",
+            found=str(vocab),
+            todo="raise tokenizer.vocab, or give more text",
+        ) from None
 
 
 def text_in(path: str | Path, damaged: Damaged) -> str:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
@@ -14,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from pydantic import Field
 
 from heedful.config import Config
-from heedful.data.tokenizers.base import EngineTokenizer, corpus_of, json_in, learn, not_learned
+from heedful.data.tokenizers.base import EngineTokenizer, corpus_of, json_in, learn
 from heedful.errors import UserError, shown
 
 if TYPE_CHECKING:
@@ -22,7 +19,6 @@ if TYPE_CHECKING:
 
 SPECIAL = ("<pad>", "<unk>", "<bos>", "<eos>")  # ids 0 to 3
 MOST = 1_000_000  # pieces
-ALONE = "from heedful.data.tokenizers.tokenizer import learn_here; learn_here()"
 LETTERS = 1000  # characters that word pieces are built from; rarer ones are unknown
 # What a tokenizer file may be made of: no part with patterns of its own, which could run for ever.
 FRAMES: tuple[tuple[str, str | None, str | None], ...] = (  # model, pre_tokenizer, decoder
@@ -100,8 +96,6 @@ class TrainedTokenizer(EngineTokenizer):
         corpus = corpus_of(texts)
         if isinstance(config, Characters | WholeWords):
             return cls(listed(config, corpus).to_str(), "tokenizer")
-        if isinstance(config, Unigram):
-            return cls(settled(learned_alone(config, corpus)), "tokenizer")
         engine = untrained(config)
         learn(engine, corpus, trainer(config, engine, corpus), config.vocab)
         return cls(settled(engine.to_str()), "tokenizer")
@@ -216,29 +210,6 @@ def trainer(config: Bpe | WordPiece | Unigram, engine: tokenizers.Tokenizer, cor
     )
 
 
-def learned_alone(config: Unigram, corpus: list[str]) -> str:
-    """The file of a unigram tokenizer that one thread has learned, by a program of its own.
-
-    Several threads add up counts in any order, and `tokenizers` decides once a process how many there are.
-    """
-    given = json.dumps({"config": config.model_dump(), "corpus": corpus}).encode()
-    environment = {**os.environ, "RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    done = subprocess.run([sys.executable, "-c", ALONE], input=given, capture_output=True, env=environment)
-    if done.returncode:
-        raise not_learned(done.stderr.decode(errors="replace").strip().rpartition("\n")[2], config.vocab)
-    return done.stdout.decode()
-
-
-def learn_here() -> None:
-    """What that program does: settings and texts come in as JSON, the file goes out."""
-    given = json.load(sys.stdin)
-    config = Unigram(**given["config"])
-    engine = untrained(config)
-    engine.train_from_iterator(given["corpus"], trainer(config, engine, given["corpus"]))
-    sys.stdout.write(engine.to_str())
-
-
 def piece_trainer(
     config: WordPiece, engine: tokenizers.Tokenizer, corpus: list[str], special: Sequence[str]
 ) -> tokenizers.trainers.WordPieceTrainer:
@@ -267,9 +238,10 @@ def settled(text: str) -> str:
     data = json.loads(text)
     data["added_tokens"] = data["added_tokens"][: len(SPECIAL)]
     if data["model"]["type"] == "Unigram":
-        # Scores are sums whose last digits depend on the order of adding. Letters that are in no learned piece get
-        # the lowest score plus a small step each, in any order: here by letter.
-        learned = {piece: round(score, 9) for piece, score in data["model"]["vocab"][len(SPECIAL) :]}
+        # Scores are sums whose last digits, up to 1e-10, depend on the order of adding, another one in each process:
+        # six digits are kept. Letters that are in no learned piece get the lowest score plus a small step each, in any
+        # order: here by letter.
+        learned = {piece: round(score, 6) for piece, score in data["model"]["vocab"][len(SPECIAL) :]}
         rare_below = min(learned.values(), default=0.0) + 1e-4 * len(learned)
         rare = sorted(piece for piece, score in learned.items() if len(piece) == 1 and score < rare_below)
         learned |= dict(zip(rare, sorted((learned[piece] for piece in rare), reverse=True), strict=True))
