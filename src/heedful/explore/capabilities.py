@@ -15,6 +15,14 @@ from heedful.decode.settings import Generation
 
 
 # ------------------------------------------------------------------ predictors
+def part_of(module: torch.nn.Module, name: str) -> Any:
+    """A module or a weight that a module has under a name, or None.
+
+    Protocols see those that `torch` keeps apart from attributes up to Python 3.11 alone.
+    """
+    return dict(module.named_children()).get(name, dict(module.named_parameters(recurse=False)).get(name))
+
+
 @runtime_checkable
 class Translates(Protocol):
     """Reads one text, and writes another."""
@@ -139,20 +147,6 @@ class Encodes(Protocol):
 
 
 @runtime_checkable
-class StandsOn(Protocol):
-    """Is a head over an encoder."""
-
-    encoder: torch.nn.Module
-
-
-@runtime_checkable
-class Rereads(Protocol):
-    """Has recurrent layers over an encoder."""
-
-    reader: Any
-
-
-@runtime_checkable
 class Aligns(Protocol):
     """Looks at the source while it writes."""
 
@@ -164,20 +158,6 @@ class Foretells(Protocol):
     """Can tell words from the output of any layer."""
 
     told_from: str | None  # the taps of these outputs
-
-
-@runtime_checkable
-class Embeds(Protocol):
-    """Has a table of tokens."""
-
-    tokens: Any
-
-
-@runtime_checkable
-class Weighted(Protocol):
-    """Is such a table."""
-
-    weight: Tensor
 
 
 @runtime_checkable

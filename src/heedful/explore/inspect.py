@@ -19,7 +19,7 @@ from heedful.config import Config
 from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.data.tokenizers.lm_tokenization import script_of
 from heedful.errors import UserError
-from heedful.explore.capabilities import Aligns, Encodes, Masks, StandsOn, Translates, Writes
+from heedful.explore.capabilities import Aligns, Encodes, Masks, Translates, Writes, part_of
 from heedful.tasks.translation.predictor import TooLongError
 
 WEIGHTS = "weights"  # of the tap that shows where an attention looks
@@ -181,7 +181,8 @@ def writes(predictor: Any) -> bool:
 
 def encoder_in(predictor: Any) -> Any:
     """The encoder of a model that reads texts both ways; None, where there is none."""
-    model = predictor.model.encoder if isinstance(predictor.model, StandsOn) else predictor.model
+    below = part_of(predictor.model, "encoder")
+    model = predictor.model if below is None else below
     return model if isinstance(predictor.tokenizer, Masks) and isinstance(model, Encodes) else None
 
 

@@ -24,7 +24,7 @@ from heedful.blocks.taps import taps
 from heedful.data.images.sources import Images, scaled
 from heedful.errors import UserError, shown
 from heedful.explore import inspect
-from heedful.explore.capabilities import Embeds, Pools, Reconstructs, Spells, StandsOn, Weighted
+from heedful.explore.capabilities import Pools, Reconstructs, Spells, part_of
 from heedful.explore.inspect import Given
 from heedful.explore.packets import diverged, pack
 from heedful.explore.views import Named, Request
@@ -244,9 +244,10 @@ def numbered(tap: str) -> bool:
 
 def table(subject: Subject) -> Tensor | None:
     """The vector of each word of the vocabulary by itself (V, D), where the model has a table of them."""
-    inner = [subject.model.encoder] if isinstance(subject.model, StandsOn) else []
-    tables = [model.tokens for model in (subject.model, *inner) if isinstance(model, Embeds)]
-    return tables[0].weight.detach() if tables and isinstance(tables[0], Weighted) else None
+    models = [model for model in (subject.model, part_of(subject.model, "encoder")) if model is not None]
+    tables = [tokens for model in models if (tokens := part_of(model, "tokens")) is not None]
+    weight = part_of(tables[0], "weight") if tables else None
+    return None if weight is None else weight.detach()
 
 
 def first_lines(subject: Subject) -> list[str]:

@@ -19,7 +19,7 @@ from heedful.blocks.recurrent import Layer
 from heedful.blocks.taps import taps, watch
 from heedful.errors import UserError
 from heedful.explore import inspect, subjects
-from heedful.explore.capabilities import Rereads, Tags
+from heedful.explore.capabilities import Tags, part_of
 from heedful.explore.inspect import Given, Pass, Reading, Token, Trace
 from heedful.explore.packets import pack
 from heedful.explore.views import Asked, Request
@@ -133,7 +133,7 @@ def read_twice(predictor: Any, given: Given) -> Reading:
 
 # What is looked at here is not all that the other views look at: told by what a model has.
 READERS: tuple[tuple[Callable[[Subject], bool], Callable[[Any, Given], Reading]], ...] = (
-    (lambda subject: isinstance(subject.model, Rereads), read_words),
+    (lambda subject: part_of(subject.model, "reader") is not None, read_words),
     (lambda subject: inspect.listens(subject.predictor), read_twice),
 )
 

@@ -18,7 +18,7 @@ from heedful.blocks.scores import scaled_dot
 from heedful.blocks.taps import Tap, taps
 from heedful.config import Config
 from heedful.errors import UserError
-from heedful.explore.capabilities import Scores
+from heedful.explore.capabilities import Scores, part_of
 from heedful.explore.inspect import Look, Trace
 from heedful.explore.packets import pack
 from heedful.explore.views import Asked, Request, heads, input_in, place_in
@@ -76,7 +76,8 @@ def stages(subject: Subject, look: Look) -> list[str]:
 def compares(module: Any) -> bool:
     """Whether a block's scores are scaled dot products of vectors that can be seen."""
     shown = taps(module).keys() >= set(VECTORS)
-    return shown and (not isinstance(module, Scores) or module.score is scaled_dot)
+    plain = part_of(module, "score") is None and (not isinstance(module, Scores) or module.score is scaled_dot)
+    return shown and plain
 
 
 def head(explorer: Explorer, asked: Head) -> bytes:
