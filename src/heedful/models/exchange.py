@@ -20,6 +20,25 @@ if TYPE_CHECKING:
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 MOST_LABELS = 100_000
+# What encoders of BERT's kind share in Hugging Face's files.
+SHARES = {"hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "attention_dropout"}
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "swish",
+    "swish": "swish",
+}
+THEIRS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu", "swish": "silu"}
+LAYER = {  # of a block, without .weight and .bias
+    "attention.out": "attention.output.dense",
+    "add1.norm": "attention.output.LayerNorm",
+    "mlp.up": "intermediate.dense",
+    "mlp.down": "output.dense",
+    "add2.norm": "output.LayerNorm",
+}
+QKV = ("query", "key", "value")
 
 
 class Rule(NamedTuple):
@@ -44,6 +63,24 @@ class Rule(NamedTuple):
 def both(ours: str, theirs: str) -> list[Rule]:
     """A layer of which weight and bias are called so in both."""
     return [Rule(f"{ours}.{part}", (f"{theirs}.{part}",)) for part in ("weight", "bias")]
+
+
+def encoder_rules(prefix: str, layers: int) -> list[Rule]:
+    """The embeddings and blocks of an encoder of BERT's kind, whose names all begin alike there."""
+    rules = [
+        Rule("tokens.weight", (f"{prefix}embeddings.word_embeddings.weight",)),
+        Rule("positions.table", (f"{prefix}embeddings.position_embeddings.weight",)),
+        Rule("segments", (f"{prefix}embeddings.token_type_embeddings.weight",)),
+        *both("norm", f"{prefix}embeddings.LayerNorm"),
+    ]
+    for index in range(layers):
+        ours, theirs = f"blocks.{index}", f"{prefix}encoder.layer.{index}"
+        for part in ("weight", "bias"):
+            stack = tuple(f"{theirs}.attention.self.{name}.{part}" for name in QKV)
+            rules.append(Rule(f"{ours}.attention.qkv.{part}", stack))
+        for own, other in LAYER.items():
+            rules += both(f"{ours}.{own}", f"{theirs}.{other}")
+    return rules
 
 
 class Twin(NamedTuple):

@@ -9,11 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from heedful.errors import wrong
 from heedful.models.bert.config import BertConfig
 from heedful.models.exchange import (
+    ACTIVATIONS,
+    LAYER,
+    QKV,
+    SHARES,
+    THEIRS,
     Described,
     Rule,
     Table,
@@ -21,6 +26,7 @@ from heedful.models.exchange import (
     architecture_in,
     both,
     checked,
+    encoder_rules,
     head_in,
     label_settings,
     labels_in,
@@ -46,16 +52,6 @@ SIZES = {  # their key, ours, the least and the most
     "max_position_embeddings": ("context", 4, 1_048_576),
     "type_vocab_size": ("segments", 1, 1000),
 }
-SHARES = {"hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "attention_dropout"}
-ACTIVATIONS: dict[str, Literal["gelu", "gelu_tanh", "relu", "swish"]] = {
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-    "silu": "swish",
-    "swish": "swish",
-}
-THEIRS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu", "swish": "silu"}
 # What a model of each name has on top of its encoder: pooler, masked words, next sentence, and a head of its own.
 ARCHITECTURES: dict[str, tuple[bool, bool, bool, str | None]] = {
     "BertModel": (True, False, False, None),
@@ -78,14 +74,6 @@ HARMLESS: dict[str, tuple[Any, ...]] = {
     "auto_map": (None,),
     "embedding_size": (None,),
 }
-LAYER = {  # of a block, without .weight and .bias
-    "attention.out": "attention.output.dense",
-    "add1.norm": "attention.output.LayerNorm",
-    "mlp.up": "intermediate.dense",
-    "mlp.down": "output.dense",
-    "add2.norm": "output.LayerNorm",
-}
-QKV = ("query", "key", "value")
 HEADS: dict[str, str] = {
     "classifier": "classifier",
     "regressor": "classifier",
@@ -153,19 +141,7 @@ def architecture(config: BertConfig, head: str | None) -> str:
 
 def table(config: BertConfig, head: str | None = None) -> Table:
     """Hugging Face's names, as a model with a head has them: the encoder's below `bert.`."""
-    rules = [
-        Rule("tokens.weight", ("bert.embeddings.word_embeddings.weight",)),
-        Rule("positions.table", ("bert.embeddings.position_embeddings.weight",)),
-        Rule("segments", ("bert.embeddings.token_type_embeddings.weight",)),
-        *both("norm", "bert.embeddings.LayerNorm"),
-    ]
-    for index in range(config.layers):
-        ours, theirs = f"blocks.{index}", f"bert.encoder.layer.{index}"
-        for part in ("weight", "bias"):
-            stack = tuple(f"{theirs}.attention.self.{name}.{part}" for name in QKV)
-            rules.append(Rule(f"{ours}.attention.qkv.{part}", stack))
-        for own, other in LAYER.items():
-            rules += both(f"{ours}.{own}", f"{theirs}.{other}")
+    rules = encoder_rules(PREFIX, config.layers)
     twins: list[Twin] = []
     if config.pooler:
         rules += both("pooler.dense", "bert.pooler.dense")

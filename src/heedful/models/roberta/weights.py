@@ -11,6 +11,9 @@ from typing import Any
 
 from heedful.errors import wrong
 from heedful.models.exchange import (
+    ACTIVATIONS,
+    SHARES,
+    THEIRS,
     Described,
     Rule,
     Table,
@@ -18,6 +21,7 @@ from heedful.models.exchange import (
     architecture_in,
     both,
     checked,
+    encoder_rules,
     head_in,
     label_settings,
     labels_in,
@@ -42,16 +46,6 @@ SIZES = {  # their key, ours, the least and the most
     PLACES: ("context", 4 + FIRST, 1_048_576 + FIRST),
     "type_vocab_size": ("segments", 1, 1),
 }
-SHARES = {"hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "attention_dropout"}
-ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-    "silu": "swish",
-    "swish": "swish",
-}
-THEIRS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu", "swish": "silu"}
 # What a model of each name has on top of its encoder: pooler, masked words, and a head of its own.
 ARCHITECTURES: dict[str, tuple[bool, bool, str | None]] = {
     "RobertaModel": (True, False, None),
@@ -71,13 +65,6 @@ HARMLESS: dict[str, tuple[Any, ...]] = {
     "quantization_config": (None,),
     "auto_map": (None,),
     "pad_token_id": (FIRST - 1, None),  # which positions are counted from
-}
-LAYER = {  # of a block, without .weight and .bias
-    "attention.out": "attention.output.dense",
-    "add1.norm": "attention.output.LayerNorm",
-    "mlp.up": "intermediate.dense",
-    "mlp.down": "output.dense",
-    "add2.norm": "output.LayerNorm",
 }
 # Under a head for classes, the pooler is a part of that head.
 HEADS = {
@@ -137,19 +124,7 @@ def config_json(
 def table(config: RobertaConfig, head: str | None = None) -> Table:
     """Hugging Face's names, as a model with a head has them: the encoder's below `roberta.`."""
     pooler, top = HEADS[head or "tagger"]
-    rules = [
-        Rule("tokens.weight", ("roberta.embeddings.word_embeddings.weight",)),
-        Rule("positions.table", ("roberta.embeddings.position_embeddings.weight",)),
-        Rule("segments", ("roberta.embeddings.token_type_embeddings.weight",)),
-        *both("norm", "roberta.embeddings.LayerNorm"),
-    ]
-    for index in range(config.layers):
-        ours, theirs = f"blocks.{index}", f"roberta.encoder.layer.{index}"
-        for part in ("weight", "bias"):
-            stack = tuple(f"{theirs}.attention.self.{name}.{part}" for name in ("query", "key", "value"))
-            rules.append(Rule(f"{ours}.attention.qkv.{part}", stack))
-        for own, other in LAYER.items():
-            rules += both(f"{ours}.{own}", f"{theirs}.{other}")
+    rules = encoder_rules(PREFIX, config.layers)
     twins: list[Twin] = []
     spare = ["roberta.embeddings.position_ids"]
     if config.pooler:
