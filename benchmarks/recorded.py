@@ -27,7 +27,7 @@ WAYS = ("plain", "recorded")
 
 
 def work(recipe_name: str, way: str, cores: int) -> None:
-    """Take so many steps for every line of stdin, and tell how long they took."""
+    """Take a number of training steps for every line of stdin, and print the seconds they took."""
     import numpy as np
     import torch
 
