@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch.nn import Module
 
 from heedful.data.formats.sources import Split
 from heedful.errors import UserError
@@ -125,10 +126,10 @@ class Letters:
 
 @pytest.mark.parametrize("sentence", [one for some in samples.SENTENCES.values() for one in some])
 def test_a_model_without_data_is_shown_its_language(sentence: samples.Sentence) -> None:
-    predictor = SimpleNamespace(tokenizer=Letters(sentence.text), model=SimpleNamespace(), context=None)
+    predictor = SimpleNamespace(tokenizer=Letters(sentence.text), model=Module(), context=None)
     assert samples.best_known(predictor) == sentence
     assert samples.usual(predictor).text == sentence.text
-    strange = SimpleNamespace(tokenizer=Letters("βου γου δου"), model=SimpleNamespace(), context=None)
+    strange = SimpleNamespace(tokenizer=Letters("βου γου δου"), model=Module(), context=None)
     assert samples.best_known(strange) is None
 
 
