@@ -153,7 +153,7 @@ def test_commands_and_their_options_exist(page: Path) -> None:
     verbs: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     unknown = []
     for line in commands(page):
-        for verb, rest in re.findall(r"\bheedful ([a-z]+)\b([^|#]*)", line):
+        for verb, rest in re.findall(r"\bheedful ([a-z][a-z0-9-]*)([^|#]*)", line):
             if verb not in verbs:
                 unknown.append(f"heedful {verb}")
                 continue

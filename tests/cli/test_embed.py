@@ -111,8 +111,8 @@ def test_texts_that_are_cut_are_counted(heedful: Run, run: Path) -> None:
         (("embed", "{run}", "a", "--out", "a.npy", "--similar"), "either written or compared"),
         (("embed", "{run}", "a", "--similar"), "2 to 20"),
         (("embed", "nowhere", "a"), "there is no such folder"),
-        (("fill", "{run}", "the cat"), "write [MASK] where a word is to be told"),
-        (("fill", "{run}", "[MASK] " * 20), "too long for the model"),
+        (("fill-mask", "{run}", "the cat"), "write [MASK] where a word is to be told"),
+        (("fill-mask", "{run}", "[MASK] " * 20), "too long for the model"),
     ],
 )
 def test_mistakes_are_told(heedful: Run, run: Path, words: tuple[str, ...], message: str) -> None:
@@ -130,11 +130,11 @@ def test_a_model_for_something_else_is_pointed_to_its_verb(heedful: Run, run: Pa
 
 def test_an_encoder_without_its_head_cannot_fill(heedful: Run, tmp_path: Path) -> None:
     bare = folder(tmp_path / "bare", masked_words=False)
-    assert "no head that tells hidden words" in heedful("fill", bare, "a [MASK]")[2]
+    assert "no head that tells hidden words" in heedful("fill-mask", bare, "a [MASK]")[2]
 
 
 def test_a_gap_is_filled_with_the_likeliest_words(heedful: Run, run: Path) -> None:
-    code, out, _ = heedful("fill", run, "the [MASK] sat", "--top", 3)
+    code, out, _ = heedful("fill-mask", run, "the [MASK] sat", "--top", 3)
     head, *words = out.splitlines()
     (right,) = load(run).fill("the [MASK] sat", 3).guesses
     assert (code, head) == (0, "the [MASK] sat")
@@ -143,7 +143,7 @@ def test_a_gap_is_filled_with_the_likeliest_words(heedful: Run, run: Path) -> No
 
 def test_several_gaps_show_how_they_depend_on_each_other(heedful: Run, run: Path) -> None:
     text = "the [MASK] sat on a [MASK]"
-    out = heedful("fill", run, text, "--top", 2)[1]
+    out = heedful("fill-mask", run, text, "--top", 2)[1]
     right = load(run).fill(text, 2)
     assert "gap 1" in out and "gap 2" in out
     best = right.fillings[0]
@@ -154,7 +154,7 @@ def test_several_gaps_show_how_they_depend_on_each_other(heedful: Run, run: Path
 
 
 def test_lines_are_filled_as_json_and_blank_ones_stay(heedful: Run, run: Path) -> None:
-    code, out, _ = heedful("fill", run, "-", "--json", "--top", 2, stdin=b"a [MASK]\n\n[MASK] [MASK]\n")
+    code, out, _ = heedful("fill-mask", run, "-", "--json", "--top", 2, stdin=b"a [MASK]\n\n[MASK] [MASK]\n")
     one, none, two = map(json.loads, out.splitlines())
     assert code == 0 and none is None
     assert one["joint_gap"] is None and len(one["gaps"]) == 1 and len(one["gaps"][0]) == 2

@@ -120,7 +120,7 @@ def test_special_text_needs_the_word(gpt: Path, heedful: Run) -> None:
 def test_models_of_another_kind_are_refused(gpt: Path, bert: Path, heedful: Run) -> None:
     code, _, err = heedful("generate", bert, "a")
     assert (code, "this model gives vectors of texts" in err) == (2, True)
-    code, _, err = heedful("next", "a ___", "--masked", gpt)
+    code, _, err = heedful("predict-word", "a ___", "--masked", gpt)
     assert (code, "this model goes on with texts" in err) == (2, True)
 
 
@@ -153,16 +153,16 @@ def test_a_text_comes_as_it_is_written_and_an_interrupt_or_a_reader_that_goes_aw
 def test_next_tells_both_sides_and_draws_them(gpt: Path, bert: Path, heedful: Run, tmp_path: Path) -> None:
     words = ("--causal", gpt, "--masked", bert, "--top", 3)
     text, other = "The child came home from ___ .", "The child came home from ___ with a rose ;"
-    code, out, err = heedful("next", text, *words, "-o", tmp_path / "next.png")
+    code, out, err = heedful("predict-word", text, *words, "-o", tmp_path / "next.png")
     assert (code, err) == (0, "")
     assert "  causal: The child came home from ___\n" in out
     assert f"  masked: {text}\n" in out
     assert (tmp_path / "next.png").stat().st_size > 1000
-    one, two = (json.loads(heedful("next", some, *words, "--json")[1]) for some in (text, other))
+    one, two = (json.loads(heedful("predict-word", some, *words, "--json")[1]) for some in (text, other))
     assert one["causal"] == two["causal"]
     assert one["masked"]["words"] != two["masked"]["words"]
     assert [len(one[kind]["words"]) for kind in ("causal", "masked")] == [3, 3]
-    assert "masked" not in json.loads(heedful("next", text, "--causal", gpt, "--json")[1])
+    assert "masked" not in json.loads(heedful("predict-word", text, "--causal", gpt, "--json")[1])
 
 
 @pytest.mark.parametrize(
@@ -175,6 +175,6 @@ def test_next_tells_both_sides_and_draws_them(gpt: Path, bert: Path, heedful: Ru
     ],
 )
 def test_next_names_mistakes(heedful: Run, words: list[Any], message: str) -> None:
-    code, out, err = heedful("next", *words)
+    code, out, err = heedful("predict-word", *words)
     assert (code, out) == (2, "")
     assert message in err

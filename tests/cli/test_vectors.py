@@ -32,7 +32,7 @@ def test_vectors_are_learned_and_asked_about(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "text.txt").write_text("one two three four five\n" * 50)
-    words = ["vectors", str(tmp_path / "text.txt"), "--width", "8", "--epochs", "2", "-o"]
+    words = ["word2vec", str(tmp_path / "text.txt"), "--width", "8", "--epochs", "2", "-o"]
     assert main(monkeypatch, *words, str(tmp_path / "a.bin")) == 0
     told = capsys.readouterr()
     assert "wrote 5 vectors of 8 numbers" in told.out

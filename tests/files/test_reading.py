@@ -108,7 +108,7 @@ def test_what_may_not_be_looked_at_is_a_clear_error(private: Path) -> None:
         ("figure", "recall", "--out", "{}/below/a.png"),
         ("eval", "{}/below"),
         ("neighbours", "{}/below/vectors.txt", "king"),
-        ("vectors", "{}/below/text", "-o", "{}/../out.txt"),
+        ("word2vec", "{}/below/text", "-o", "{}/../out.txt"),
         ("init", "translate", "{}/below"),
         ("runs", "{}/below"),
         ("scaling", "gpt-prose", "--sizes", "2x64", "--tokens", "1e6", "-o", "{}/below"),

@@ -110,7 +110,7 @@ def test_the_command_line_says_when_nothing_stands_before_a_text(
     assert texts[2] != texts[0]
     assert asked(monkeypatch, "generate", str(published), "", "--greedy", "--length", "2") == 0
     assert "so the model begins after <|endoftext|>" in capsys.readouterr().err
-    assert asked(monkeypatch, "next", "the child ___", "--causal", str(published), "--start-token") == 0
+    assert asked(monkeypatch, "predict-word", "the child ___", "--causal", str(published), "--start-token") == 0
     assert "causal" in capsys.readouterr().out
 
 

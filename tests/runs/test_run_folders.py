@@ -404,8 +404,8 @@ def test_training_stops_early_and_exactly_so_when_it_was_broken_off(data: Path, 
 
 
 LOADING = (
-    "eval", "translate", "generate", "judge", "classify", "choose", "tag", "answer", "embed", "fill", "next",
-    "reconstruct", "denoise", "encode", "predict", "convert", "explore",
+    "eval", "translate", "generate", "classify-tree", "classify", "choose", "tag", "answer", "embed", "fill-mask",
+    "predict-word", "reconstruct", "denoise", "encode", "predict", "convert", "explore",
 )  # fmt: skip
 
 

@@ -79,7 +79,7 @@ def test_an_evaluation_says_how_many_words_and_pairs_are_told_and_shows_some(doc
         assert len(hidden.split()) == len(said.split()) >= 1
     started = next(event for event in events if isinstance(event, Started))
     assert started.examples > 500
-    assert task_of(recipe).next(tmp_path / "run", last)[0].startswith("heedful fill ")
+    assert task_of(recipe).next(tmp_path / "run", last)[0].startswith("heedful fill-mask ")
 
 
 def test_a_small_bert_learns_to_tell_words(documents: str, tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ def test_the_best_is_who_is_right_at_the_root(folder: Path) -> None:
     assert task.remarks(found[0]) == []
     judge, look = task.next(folder / "run", None)
     assert (
-        judge.startswith(f"heedful judge {folder / 'run'} '(2 ")
+        judge.startswith(f"heedful classify-tree {folder / 'run'} '(2 ")
         and look == f"heedful eval {folder / 'run'} --split valid"
     )
 
@@ -245,14 +245,14 @@ def heard(*words: str, stdin: str = "") -> Result:
 
 def test_the_command_line_judges_trees_and_every_part_of_them(trained: Path) -> None:
     line = "(? (? good) (? (? awful) (? awful)))"
-    said = heard("judge", str(trained), line, "--nodes")
+    said = heard("classify-tree", str(trained), line, "--nodes")
     assert said.exit_code == 0, said.output
     root, *nodes = said.output.splitlines()
     assert root.endswith("good awful awful") and "%" in root
     parts = ("good awful awful", "good", "awful awful", "awful", "awful")
     assert all(node.endswith(f" {words}") for node, words in zip(nodes, parts, strict=True))
     assert [len(node) - len(node.lstrip()) for node in nodes] == [2, 4, 4, 6, 6]
-    told = json.loads(heard("judge", str(trained), "--json", stdin=f"{line}\n").output)
+    told = json.loads(heard("classify-tree", str(trained), "--json", stdin=f"{line}\n").output)
     assert told["text"] == "good awful awful"
     assert told["nodes"][-1] == told["label"] == max(range(5), key=lambda label: told["probabilities"][label])
     judged = heedful.load(trained).judge([line])[0]
@@ -263,11 +263,11 @@ def test_the_wrong_verb_says_which_is_right(trained: Path) -> None:
     for verb in ("translate", "generate"):
         error = heard(verb, str(trained), "some text").exception
         assert isinstance(error, UserError)
-        assert error.message == "this model judges trees" and error.todo == "use `heedful judge`"
+        assert error.message == "this model judges trees" and error.todo == "use `heedful classify-tree`"
 
 
 def test_what_is_no_tree_is_named(trained: Path) -> None:
-    error = heard("judge", str(trained), "(2 good)", "a plain sentence").exception
+    error = heard("classify-tree", str(trained), "(2 good)", "a plain sentence").exception
     assert isinstance(error, UserError)
     assert error.where is not None and error.where.startswith("tree 2")
 
@@ -275,7 +275,7 @@ def test_what_is_no_tree_is_named(trained: Path) -> None:
 def test_trees_that_the_model_cannot_take_are_named(trained: Path) -> None:
     wrong = {"(1 (1 a) (1 b) (1 c))": "more children than the model can take", " ": "there is no tree"}
     for line, message in wrong.items():
-        error = heard("judge", str(trained), "(2 good)", line).exception
+        error = heard("classify-tree", str(trained), "(2 good)", line).exception
         assert isinstance(error, UserError) and error.where is not None
         assert message in error.message and error.where.startswith("tree 2")
         with pytest.raises(UserError, match=message):
@@ -283,21 +283,21 @@ def test_trees_that_the_model_cannot_take_are_named(trained: Path) -> None:
 
 
 def test_lines_out_are_lines_in(trained: Path) -> None:
-    said = heard("judge", str(trained), stdin="(2 good)\n\n(2 bad)\n").output.splitlines()
+    said = heard("classify-tree", str(trained), stdin="(2 good)\n\n(2 bad)\n").output.splitlines()
     assert [line.split()[-1:] for line in said] == [["good"], [], ["bad"]]
 
 
 @pytest.mark.parametrize("given", [[], ["-"]])
 def test_where_there_is_no_tree_to_judge_it_is_said(trained: Path, given: list[str]) -> None:
-    error = heard("judge", str(trained), *given).exception
+    error = heard("classify-tree", str(trained), *given).exception
     assert isinstance(error, UserError) and error.message == "there is no tree to judge"
-    assert heard("judge", str(trained), *given, stdin="\n").exit_code == 0  # a blank line is a line
+    assert heard("classify-tree", str(trained), *given, stdin="\n").exit_code == 0  # a blank line is a line
 
 
 @pytest.mark.parametrize("wrong", ["no tree", "(1 (1 a) (1 b) (1 c))"])
 def test_a_line_that_is_wrong_loses_none_before_it(trained: Path, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heedful.cli.judge.TOGETHER", 2)
-    said = heard("judge", str(trained), "-", stdin=f"(2 good)\n\n(2 bad)\n{wrong}\n(2 fine)\n")
+    said = heard("classify-tree", str(trained), "-", stdin=f"(2 good)\n\n(2 bad)\n{wrong}\n(2 fine)\n")
     assert [line.split()[-1:] for line in said.output.splitlines()] == [["good"], [], ["bad"]]
     assert isinstance(said.exception, UserError) and str(said.exception.where).startswith("stdin:4")
 

@@ -18,7 +18,9 @@ def fill_verb(run: Path, texts: Sequence[str], top: int, as_json: bool) -> None:
     """Tell the likeliest words for every gap of each text, given as an argument or as a line of stdin."""
     reads = piped(texts)
     if not texts and not reads:
-        raise UserError("there is no text to fill", todo=f'heedful fill {run} "the [MASK] sat", or pipe lines into it')
+        raise UserError(
+            "there is no text to fill", todo=f'heedful fill-mask {run} "the [MASK] sat", or pipe lines into it'
+        )
     reader = load_as(Reader, run)
     for text in (line.text for line in stdin_lines(sys.stdin.buffer)) if reads else texts:
         if not text.strip() and reads:

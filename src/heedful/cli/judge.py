@@ -32,7 +32,8 @@ def judge_verb(run: Path, texts: Sequence[str], nodes: bool, as_json: bool) -> N
                     say(line)
     if not count:
         raise UserError(
-            "there is no tree to judge", todo=f"heedful judge {run} '(2 (2 not) (2 bad))', or pipe lines into it"
+            "there is no tree to judge",
+            todo=f"heedful classify-tree {run} '(2 (2 not) (2 bad))', or pipe lines into it",
         )
 
 

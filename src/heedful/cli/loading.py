@@ -25,14 +25,17 @@ Predictor = TypeVar("Predictor")
 USES: dict[type, tuple[str, str]] = {
     Translator: ("translates", "`heedful translate`"),
     Writer: ("goes on with texts", "`heedful generate`"),
-    Judge: ("judges trees", "`heedful judge`"),
+    Judge: ("judges trees", "`heedful classify-tree`"),
     Labeller: ("says the class of texts", "`heedful classify`"),
     Rater: ("says a number of texts", "`heedful classify`"),
     Chooser: ("chooses how texts go on", "`heedful choose`"),
     Marker: ("marks words of texts", "`heedful tag`"),
     Responder: ("answers questions about a passage", "`heedful answer`"),
     Painter: ("makes images from their codes", "`heedful reconstruct`, `heedful denoise` or `heedful encode`"),
-    Reader: ("gives vectors of texts", "`heedful embed`, and where it has a head for hidden words, `heedful fill`"),
+    Reader: (
+        "gives vectors of texts",
+        "`heedful embed`, and where it has a head for hidden words, `heedful fill-mask`",
+    ),
     TextReader: ("gives vectors of texts", "it from Python: heedful.load(RUN).layers([TEXT])"),
 }
 

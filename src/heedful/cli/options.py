@@ -80,7 +80,7 @@ OFFERS: dict[str, tuple[Offer, ...]] = {
         Offer("TextSettings", RULES, before="special"),
         Offer("TextSettings", ("start_token",), before="bf16"),
     ),
-    "next": (Offer("TextSettings", ("start_token",), before="as_json"),),
+    "predict-word": (Offer("TextSettings", ("start_token",), before="as_json"),),
 }
 
 

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -26,7 +26,7 @@ def runs_verb(folder: Path) -> None:
     """Print a table of the runs, the newest first, or say how to make one."""
     if folder != Path("runs"):
         require_folder(folder, "a folder that holds runs", "name a folder that holds runs")
-    found = sorted(find(folder), key=lambda run: -touched(run)) if is_folder(folder) else []
+    found = newest(folder)
     console = Console(markup=False, highlight=False, soft_wrap=False)
     if not found:
         console.print(f"there are no runs below {folder} yet; make one with `heedful demo` or `heedful train RECIPE`")
@@ -37,6 +37,11 @@ def runs_verb(folder: Path) -> None:
     if not console.is_terminal:
         console.width = 200  # a file or a pipe has room for whole lines
     console.print(table)
+
+
+def newest(folder: Path) -> list[Path]:
+    """The runs below a folder, the one changed last first."""
+    return sorted(find(folder), key=lambda run: -touched(run)) if is_folder(folder) else []
 
 
 def find(folder: Path, depth: int = DEEPEST) -> Iterator[Path]:
@@ -54,7 +59,19 @@ def find(folder: Path, depth: int = DEEPEST) -> Iterator[Path]:
         yield from find(path, depth - 1)
 
 
-def row(run: Path, folder: Path) -> list[str]:
+class Row(NamedTuple):
+    """What the table says of one run."""
+
+    run: str
+    kind: str
+    step: str
+    done: str
+    valid: str
+    test: str
+    changed: str
+
+
+def row(run: Path, folder: Path) -> Row:
     """What the table says of one run; what cannot be read is left blank."""
     name = str(run.relative_to(folder)) if run != folder else run.name or str(run)
     events = read_events(run)
@@ -62,7 +79,7 @@ def row(run: Path, folder: Path) -> list[str]:
         typer.echo(f"note: {printable(told_broken(run, events.broken))}", err=True)
     valid, test, steps = events.evaluated("valid"), events.evaluated("test"), events.steps()
     progress = steps[-1].get("progress") if steps else 0.0
-    return [
+    return Row(
         name,
         kind(run),
         f"{saved(run):,}",
@@ -70,7 +87,7 @@ def row(run: Path, folder: Path) -> list[str]:
         told(valid[-1]) if valid else "",
         told(test[-1]) if test else "",
         ago(time.time() - touched(run)),
-    ]
+    )
 
 
 def kind(run: Path) -> str:

@@ -17,7 +17,7 @@ def _only_reads() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "100000")  # about 0.1 ms; it must be said before torch is imported
 
 
-def judge(
+def classify_tree(
     run: RunFolder,
     trees: Annotated[list[str] | None, typer.Argument(metavar="TREE", help="Trees, or - for lines of stdin.")] = None,
     nodes: Annotated[bool, typer.Option("--nodes", help="Show what is said of every part.")] = False,
@@ -113,7 +113,7 @@ def embed(
     embed_verb(at(run, checkpoint), texts or [], layers, pooling, out, similar, eight_bits)
 
 
-def fill(
+def fill_mask(
     run: EncoderFolder,
     texts: Annotated[
         list[str] | None, typer.Argument(metavar="TEXT", help="Texts with [MASK] in them, or - for lines of stdin.")

@@ -16,7 +16,7 @@ FirstWords = Annotated[int | None, typer.Option(min=1, help="Read only so many w
 Likest = Annotated[int, typer.Option(min=1, max=1000, help="How many words to show, the likest first.")]
 
 
-def vectors(
+def word2vec(
     texts: Annotated[list[Path], typer.Argument(metavar="TEXT", help="Files of text, plain or gzip.")],
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write: .bin, or .txt for text; .gz packs.")

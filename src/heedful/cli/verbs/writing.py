@@ -74,7 +74,7 @@ def generate(
     generate_verb(at(run, checkpoint), prompts or [], settings, greedy, special, bf16, as_json)
 
 
-def next_word(
+def predict_word(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="A text with ___ where a word is to be told.")],
     causal: Annotated[
         Path | None, typer.Option(metavar="RUN", help="A language model, which sees what stands before the gap.")

@@ -178,6 +178,6 @@ class PretrainingTask(Task[Prose | Tokens, MaskTokenizer, EncodedDocuments, Read
         """To fill gaps, and to get vectors."""
         run = shlex.quote(str(folder))
         return [
-            f"heedful fill {run} {shlex.quote('This module provides a [MASK] interface.')}",
+            f"heedful fill-mask {run} {shlex.quote('This module provides a [MASK] interface.')}",
             f"heedful eval {run} --split valid",
         ]

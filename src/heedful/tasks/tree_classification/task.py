@@ -155,4 +155,7 @@ class TreeTask(Task[Trees, Words, EncodedTrees, Judge]):
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
         """To judge sentences of one's own, and to look at others."""
         name = shlex.quote(str(folder))
-        return [f"heedful judge {name} '(2 (2 not) (2 (2 so) (2 bad)))' --nodes", f"heedful eval {name} --split valid"]
+        return [
+            f"heedful classify-tree {name} '(2 (2 not) (2 (2 so) (2 bad)))' --nodes",
+            f"heedful eval {name} --split valid",
+        ]

@@ -1,0 +1,77 @@
+"""Names of commands, their help, and the start screen."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from heedful.cli.app import GROUPS, RENAMED, VERBS, app, example
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def command(name: str) -> Any:
+    """A verb as typer has it."""
+    return typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_verb_has_help_with_an_example_that_parses(name: str, heedful: Run) -> None:
+    program, verb, *words = shlex.split(example(name))
+    assert (program, verb) == ("heedful", name)
+    command(name).make_context(name, words)
+    code, out, err = heedful(name, "--help")
+    assert code == 0 and err == ""
+    assert f"Example: {example(name)}\n" in out
+
+
+@pytest.mark.parametrize("old", RENAMED)
+def test_an_old_verb_still_works_and_names_the_new_one(old: str, heedful: Run) -> None:
+    code, out, err = heedful(old, "--help")
+    assert code == 0
+    assert out == heedful(RENAMED[old], "--help")[1]
+    assert err == f"note: `heedful {old}` is now called `heedful {RENAMED[old]}`\n"
+    assert f"  {old} " not in heedful("--help")[1]
+
+
+def test_help_lists_every_verb_under_its_group(heedful: Run) -> None:
+    lines = iter(heedful("--help")[1].splitlines())
+    for group, verbs in GROUPS.items():
+        assert f"{group}:" in lines
+        for name in verbs:
+            assert next(lines).split()[0] == name
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("trian", "train"), ("clasify", "classify"), ("juge", "classify-tree")])
+def test_a_mistyped_verb_gets_a_suggestion(typed: str, meant: str, heedful: Run) -> None:
+    code, out, err = heedful(typed, "numbers")
+    assert (code, out) == (2, "")
+    assert f"there is no command '{typed}'" in err and f"did you mean `heedful {meant}`?" in err
+    assert "heedful --help" in heedful("qqq")[2]
+
+
+def test_the_start_screen_names_first_commands_and_runs(heedful: Run, tmp_path: Path) -> None:
+    code, out, err = heedful()
+    assert (code, err) == (0, "")
+    assert "  heedful demo " in out and "Runs in" not in out
+    for number in range(7):
+        (tmp_path / "runs" / f"run-{number}").mkdir(parents=True)
+        (tmp_path / "runs" / f"run-{number}" / "recipe.yaml").write_text("{}")
+    out = heedful()[1]
+    assert "Runs in runs, 5 of 7\n" in out
+    assert out.count("  runs/run-") == 5
+    assert "heedful explore runs/run-" in out
+
+
+def test_the_start_screen_loads_no_heavy_package(tmp_path: Path) -> None:
+    asked = "import sys, atexit; atexit.register(lambda: print({'torch', 'numpy'} & set(sys.modules))); "
+    asked += "from heedful.cli.app import main; sys.argv = ['heedful']; main()"
+    ran = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert ran.stdout.endswith("\nset()\n"), ran
