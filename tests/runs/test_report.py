@@ -19,7 +19,7 @@ from heedful.runs import report
 from heedful.runs.load import load
 from heedful.runs.recipe import load_recipe
 from heedful.runs.report import page, write_report
-from heedful.runs.train import Finished, Happening, Noted, Stage, train
+from heedful.runs.train import Event, Finished, Noted, Stage, train
 from heedful.tasks import task_of
 from heedful.tasks.base import Evaluated
 from heedful.training.metrics import Score
@@ -75,13 +75,13 @@ def read(run: Path) -> Page:
 
 
 @pytest.fixture(scope="module")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Happening]]:
+def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Event]]:
     run = tmp_path_factory.mktemp("digits") / "run"
     return run, list(train(load_recipe("digits", DIGITS), run))
 
 
 def test_the_report_of_an_autoencoder_shows_its_pictures_scores_and_layers(
-    digits: tuple[Path, list[Happening]],
+    digits: tuple[Path, list[Event]],
 ) -> None:
     run, events = digits
     found = read(run)
@@ -107,9 +107,7 @@ def test_the_report_of_an_autoencoder_shows_its_pictures_scores_and_layers(
     assert not [event for event in events if isinstance(event, Noted)]
 
 
-def test_a_run_that_is_complete_writes_the_same_report_again(
-    digits: tuple[Path, list[Happening]], tmp_path: Path
-) -> None:
+def test_a_run_that_is_complete_writes_the_same_report_again(digits: tuple[Path, list[Event]], tmp_path: Path) -> None:
     run, _ = digits
     before = {path: path.read_bytes() for path in (run / "report.html", *(run / "pictures").iterdir())}
     shutil.rmtree(run / "pictures")
@@ -119,7 +117,7 @@ def test_a_run_that_is_complete_writes_the_same_report_again(
 
 
 def test_a_run_that_cannot_draw_is_complete_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, digits: tuple[Path, list[Happening]]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, digits: tuple[Path, list[Event]]
 ) -> None:
     shutil.copytree(digits[0], tmp_path / "run")
     (tmp_path / "run" / "report.html").unlink()
@@ -174,7 +172,7 @@ def test_without_a_test_set_the_report_tells_of_the_validation(tmp_path: Path) -
     assert "On the validation set" in found.words and f"{last.loss:.4f}" in found.words
 
 
-def test_what_stands_in_texts_is_shown_and_never_obeyed(tmp_path: Path, digits: tuple[Path, list[Happening]]) -> None:
+def test_what_stands_in_texts_is_shown_and_never_obeyed(tmp_path: Path, digits: tuple[Path, list[Event]]) -> None:
     run = tmp_path / "a <b>bold & 'odd' run"
     shutil.copytree(digits[0], run)
     task, predictor = task_of(load_recipe("digits", DIGITS)), load(run)
@@ -195,7 +193,7 @@ def codes(run: Path, test: Images) -> list[str]:
 
 
 def test_one_image_no_labels_and_constant_images_can_be_painted(
-    digits: tuple[Path, list[Happening]], tmp_path: Path
+    digits: tuple[Path, list[Event]], tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
     shutil.copytree(digits[0], run)
@@ -216,7 +214,7 @@ def test_codes_of_two_numbers_are_shown_as_they_are() -> None:
 
 
 def test_pca_is_left_out_where_it_would_take_long(
-    digits: tuple[Path, list[Happening]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    digits: tuple[Path, list[Event]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(paintings, "WORTH", 1.0)
     shutil.copytree(digits[0], tmp_path / "run")

@@ -17,7 +17,7 @@ from heedful.errors import UserError
 from heedful.runs.evaluate import Evaluated, results, used
 from heedful.runs.load import load
 from heedful.runs.recipe import Recipe, load_recipe
-from heedful.runs.train import Finished, Happening, Noted, Stage, Started, train
+from heedful.runs.train import Event, Finished, Noted, Stage, Started, train
 from heedful.tasks.translation import task as translation
 from heedful.training.checkpoint.folder import newest
 from heedful.training.checkpoint.manifest import read_manifest
@@ -50,7 +50,7 @@ def recipe(data: Path, *changes: str) -> Recipe:
     return load_recipe("multi30k", [files, *TINY, *changes])
 
 
-def until(step: int, run: Path, data: Path, *changes: str) -> list[Happening]:
+def until(step: int, run: Path, data: Path, *changes: str) -> list[Event]:
     """The events of a run that is told to stop after a step."""
     at, events = [0], []
     for event in train(recipe(data, *changes), run, lambda: at[0] >= step):
@@ -59,7 +59,7 @@ def until(step: int, run: Path, data: Path, *changes: str) -> list[Happening]:
     return events
 
 
-def notes(events: list[Happening]) -> str:
+def notes(events: list[Event]) -> str:
     return "\n".join(next(event for event in events if isinstance(event, Started)).notes)
 
 
@@ -71,7 +71,7 @@ def weights(run: Path, step: int) -> bytes:
     return (run / f"checkpoints/step-{step:08d}/model.safetensors").read_bytes()
 
 
-def scored_anew(events: list[Happening]) -> bool:
+def scored_anew(events: list[Event]) -> bool:
     return any(isinstance(event, Stage) and event.name == "translating the test set" for event in events)
 
 

@@ -24,10 +24,12 @@ from heedful.models import build
 from heedful.models.transformer.config import SIZES
 from heedful.runs import train as experiment
 from heedful.runs.evaluate import Evaluated, results, scored
+from heedful.runs.finish import curve
 from heedful.runs.load import few_threads, load
 from heedful.runs.recipe import Recipe, load_recipe
-from heedful.runs.train import Finished, Happening, Stage, Started, average, curve, train
+from heedful.runs.train import Event, Finished, Stage, Started, train
 from heedful.training.checkpoint.folder import newest
+from heedful.training.checkpoint.weights import average
 from heedful.training.loop import Epoch, Saved, Step
 from heedful.training.metrics import Score
 from heedful.training.optim import Cosine
@@ -45,19 +47,19 @@ def recipe(*changes: str) -> Recipe:
     return load_recipe("numbers", [*TINY, *changes])
 
 
-def started(events: list[Happening]) -> Started:
+def started(events: list[Event]) -> Started:
     return next(event for event in events if isinstance(event, Started))
 
 
-def finished(events: list[Happening]) -> Finished:
+def finished(events: list[Event]) -> Finished:
     assert isinstance(events[-1], Finished)
     return events[-1]
 
 
-def until(step: int, run: Path, *changes: str) -> list[Happening]:
+def until(step: int, run: Path, *changes: str) -> list[Event]:
     """The events of a run that is told to stop after a step."""
     at = [0]
-    events: list[Happening] = []
+    events: list[Event] = []
     for event in train(recipe(*changes), run, lambda: at[0] >= step):
         events.append(event)
         if isinstance(event, Started | Step):
@@ -79,14 +81,14 @@ def outcome(run: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Happening]]:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Event]]:
     """A run that nothing broke off, and its events."""
     run = tmp_path_factory.mktemp("whole") / "run"
     return run, list(train(recipe(), run))
 
 
 @pytest.fixture
-def copied(whole: tuple[Path, list[Happening]], tmp_path: Path) -> Path:
+def copied(whole: tuple[Path, list[Event]], tmp_path: Path) -> Path:
     """The same, to be spoilt."""
     shutil.copytree(whole[0], tmp_path / "copy")
     return tmp_path / "copy"
@@ -142,7 +144,7 @@ for point in points:
     ids=["some", "more"],
 )
 def test_a_run_killed_at_any_moment_goes_on_to_the_same_end(
-    whole: tuple[Path, list[Happening]], tmp_path: Path, points: list[str]
+    whole: tuple[Path, list[Event]], tmp_path: Path, points: list[str]
 ) -> None:
     subprocess.run([sys.executable, "-c", KILLER, str(tmp_path), *points, "--", *TINY], check=True, timeout=300)
     expected = outcome(whole[0])
@@ -156,7 +158,7 @@ def test_a_run_killed_at_any_moment_goes_on_to_the_same_end(
         assert not [path for path in run.rglob("*") if ".tmp-" in path.name], point
 
 
-def test_a_run_stopped_five_times_goes_on_to_the_same_end(whole: tuple[Path, list[Happening]], tmp_path: Path) -> None:
+def test_a_run_stopped_five_times_goes_on_to_the_same_end(whole: tuple[Path, list[Event]], tmp_path: Path) -> None:
     run = tmp_path / "run"
     before = 0
     for step in (3, 4, 17, 20, 33):
@@ -170,7 +172,7 @@ def test_a_run_stopped_five_times_goes_on_to_the_same_end(whole: tuple[Path, lis
     assert outcome(run) == outcome(whole[0])
 
 
-def test_the_steps_of_the_metrics_are_each_there_once(whole: tuple[Path, list[Happening]]) -> None:
+def test_the_steps_of_the_metrics_are_each_there_once(whole: tuple[Path, list[Event]]) -> None:
     lines = metrics(whole[0])
     assert [line["step"] for line in lines if line["kind"] == "step"] == list(range(1, 41))
     assert [(line["step"], line["split"]) for line in lines if line["kind"] == "evaluated"] == [
@@ -179,7 +181,7 @@ def test_the_steps_of_the_metrics_are_each_there_once(whole: tuple[Path, list[Ha
     assert {line["epoch"] for line in lines if line["kind"] == "step"} > {0, 1}
 
 
-def test_twice_is_bit_identical(whole: tuple[Path, list[Happening]], tmp_path: Path) -> None:
+def test_twice_is_bit_identical(whole: tuple[Path, list[Event]], tmp_path: Path) -> None:
     events = list(train(recipe(), tmp_path / "run"))
     assert outcome(tmp_path / "run") == outcome(whole[0])
     kinds = [type(event).__name__ for event in events]
@@ -198,7 +200,7 @@ def test_a_complete_run_is_not_trained_again(copied: Path) -> None:
 
 
 # ------------------------------------------------------------------ what a run tells
-def test_the_events_come_in_order(whole: tuple[Path, list[Happening]]) -> None:
+def test_the_events_come_in_order(whole: tuple[Path, list[Event]]) -> None:
     told = [
         f"{type(event).__name__} {event.name if isinstance(event, Stage) else event.step}"
         for event in whole[1]
@@ -211,7 +213,7 @@ def test_the_events_come_in_order(whole: tuple[Path, list[Happening]]) -> None:
     ]  # fmt: skip
 
 
-def test_it_starts_with_the_facts(whole: tuple[Path, list[Happening]]) -> None:
+def test_it_starts_with_the_facts(whole: tuple[Path, list[Event]]) -> None:
     begin = started(whole[1])
     settings = recipe()
     model = build(settings.model.model_copy(update={"vocab": begin.vocab}))
@@ -223,13 +225,13 @@ def test_it_starts_with_the_facts(whole: tuple[Path, list[Happening]]) -> None:
     assert setting["threads"] == 1
 
 
-def test_rates_follow_the_schedule(whole: tuple[Path, list[Happening]]) -> None:
+def test_rates_follow_the_schedule(whole: tuple[Path, list[Event]]) -> None:
     schedule = Cosine(warmup=5)
     rates = [event.rate for event in whole[1] if isinstance(event, Step)]
     assert rates == [2e-2 * schedule.factor(step, (step - 1) / 40) for step in range(1, 41)]
 
 
-def test_evaluations_carry_signatures_and_samples(whole: tuple[Path, list[Happening]]) -> None:
+def test_evaluations_carry_signatures_and_samples(whole: tuple[Path, list[Event]]) -> None:
     pairs = {(pair.source, pair.target) for pair in recipe().data.pairs("valid")}
     for event in whole[1]:
         if not isinstance(event, Evaluated):
@@ -264,7 +266,7 @@ def test_the_best_is_one_that_can_be_kept(tmp_path: Path, monkeypatch: pytest.Mo
     assert newest(run, 1)[0][0].state["best"][0][0] == 4  # 2 and 6 were better, and are on no disk
 
 
-def test_the_final_model_is_the_mean_of_the_last_checkpoints(whole: tuple[Path, list[Happening]]) -> None:
+def test_the_final_model_is_the_mean_of_the_last_checkpoints(whole: tuple[Path, list[Event]]) -> None:
     run, _ = whole
     points = newest(run, 9)[0]
     assert [point.step for point in points][:3] == [40, 30, 20]
@@ -276,7 +278,7 @@ def test_the_final_model_is_the_mean_of_the_last_checkpoints(whole: tuple[Path, 
     assert all(torch.equal(average([last])[name], last[name]) for name in last)
 
 
-def test_the_folder_is_complete(whole: tuple[Path, list[Happening]]) -> None:
+def test_the_folder_is_complete(whole: tuple[Path, list[Event]]) -> None:
     run, events = whole
     assert sorted(path.name for path in run.iterdir()) == [
         "checkpoints", "env.json", "lock", "loss.png", "metrics.jsonl", "model", "recipe.yaml", "report.html",
@@ -520,7 +522,7 @@ def test_what_an_average_will_lack_is_said_before_training_goes_on(averaging: Pa
     shutil.rmtree(run / "model")
     shutil.rmtree(run / "checkpoints" / "step-00000012")
     flip(run / "checkpoints" / "step-00000008" / "model.safetensors")
-    events: list[Happening] = []
+    events: list[Event] = []
     with pytest.raises(UserError, match="mean of steps 8, 10, 12") as error:
         events.extend(train(recipe(*AVERAGING), run))
     assert error.value.where == str(run / "checkpoints" / "step-00000008" / "model.safetensors")
@@ -548,7 +550,7 @@ def test_training_that_explodes_ends_with_its_own_code_and_no_bad_checkpoint(tmp
 
 
 # ------------------------------------------------------------------ a trained model from its folder
-def test_a_model_translates_as_its_run_did(whole: tuple[Path, list[Happening]], tmp_path: Path) -> None:
+def test_a_model_translates_as_its_run_did(whole: tuple[Path, list[Event]], tmp_path: Path) -> None:
     run, _ = whole
     stored = results(run)
     assert stored is not None
@@ -677,7 +679,7 @@ def test_results_that_cannot_be_read_are_named_and_made_anew_by_training(copied:
     assert results(copied) is not None
 
 
-def test_a_device_that_is_not_there_is_refused(whole: tuple[Path, list[Happening]]) -> None:
+def test_a_device_that_is_not_there_is_refused(whole: tuple[Path, list[Event]]) -> None:
     wrong = ["nonsense", "meta", *([] if torch.cuda.is_available() else ["cuda"])]
     for name in wrong:
         with pytest.raises(UserError, match="no such device"):
@@ -706,7 +708,7 @@ def test_a_full_disk_at_the_end_keeps_what_was_trained(tmp_path: Path, monkeypat
 
 
 def test_a_model_that_no_memory_holds_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heedful.runs.train.task_of", lambda _: pytest.fail("nothing is read or built"))
+    monkeypatch.setattr("heedful.runs.prepare.task_of", lambda _: pytest.fail("nothing is read or built"))
     with pytest.raises(UserError, match="too large to be trained here") as error:
         list(train(recipe("model.width=8192", "model.hidden=32768", "model.encoder_layers=200"), tmp_path / "run"))
     assert "parameters" in str(error.value.found)

@@ -21,7 +21,7 @@ from heedful.models import MODELS, kinds_of
 from heedful.runs.evaluate import results, scored
 from heedful.runs.load import load, read_recipe
 from heedful.runs.recipe import load_recipe
-from heedful.runs.train import Finished, Happening, Started, train
+from heedful.runs.train import Event, Finished, Started, train
 from heedful.tasks import TASKS, recipe_class, task_class, task_of
 from heedful.tasks.base import Evaluated, Task
 from heedful.tasks.classification.predictor import Labeller
@@ -143,7 +143,7 @@ CASES: dict[str, Case] = {
 }
 
 
-def stopped(recipe: Any, run: Path, after: int) -> list[Happening]:
+def stopped(recipe: Any, run: Path, after: int) -> list[Event]:
     """The events of a run that is told to stop after so many steps."""
     asked = count()
     return list(train(recipe, run, lambda: next(asked) >= after))

@@ -161,9 +161,9 @@ def test_a_run_is_scored_without_the_files_that_only_training_reads(folder: Path
 def test_a_model_that_its_words_make_too_large_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = recipe(folder, "tokenizer.known=10000000")  # of which the file has seven
     there = 16 * few.model.parameters(11)
-    monkeypatch.setattr("heedful.runs.train.memory", lambda device: there)
+    monkeypatch.setattr("heedful.runs.prepare.memory", lambda device: there)
     assert any(isinstance(event, Started) for event in train(few, folder / "run"))
-    monkeypatch.setattr("heedful.runs.train.memory", lambda device: there - 1)
+    monkeypatch.setattr("heedful.runs.prepare.memory", lambda device: there - 1)
     with pytest.raises(UserError, match="too large to be trained here"):
         list(train(few, folder / "other"))
 

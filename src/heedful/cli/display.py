@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from heedful.errors import drop_output, printable, short
-from heedful.runs.train import Finished, Happening, Noted, Stage, Started
+from heedful.runs.train import Event, Finished, Noted, Stage, Started
 from heedful.tasks.base import AnyTask, Evaluated, Names
 from heedful.training.loop import Epoch, Step
 
@@ -23,7 +23,7 @@ PAUSE = 5.0  # seconds between two lines about steps in a log
 class Display(AbstractContextManager["Display"], Protocol):
     """Something that shows events one by one, and lines of text between them."""
 
-    def show(self, event: Happening) -> None: ...
+    def show(self, event: Event) -> None: ...
 
     def say(self, text: str) -> None: ...
 
@@ -44,7 +44,7 @@ class Silence(Display):
     def say(self, text: str) -> None:
         pass
 
-    def show(self, event: Happening) -> None:
+    def show(self, event: Event) -> None:
         pass
 
 
@@ -60,7 +60,7 @@ class Lines(Display):
     def say(self, text: str) -> None:
         say_on(text)
 
-    def show(self, event: Happening) -> None:
+    def show(self, event: Event) -> None:
         if isinstance(event, Step):
             left, now = self.pace.left(event), time.monotonic()
             due = event.step % self.log_every == 0 and now - self.last >= PAUSE
@@ -92,7 +92,7 @@ class Bar(Display):
     def say(self, text: str) -> None:
         self.bar.console.print(printable(text), soft_wrap=True)
 
-    def show(self, event: Happening) -> None:
+    def show(self, event: Event) -> None:
         if isinstance(event, Stage):
             self.bar.update(self.task, description=event.name, total=None, facts="")
         elif isinstance(event, Step):
@@ -154,7 +154,7 @@ def facts(step: Step, words: Names) -> str:
     return f"loss {step.loss:.4f}  {step.tokens_per_second:,.0f} {words.counted}/s{skipped}"
 
 
-def told(event: Happening, words: Names) -> Iterator[str]:
+def told(event: Event, words: Names) -> Iterator[str]:
     """The lines that are worth keeping of an event other than a step."""
     if isinstance(event, Stage):
         yield event.name

@@ -1,0 +1,113 @@
+"""The end of a run: its final model, the test scores, the figures and the report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from heedful.files.writing import append_jsonl, disk_errors
+from heedful.runs.evaluate import Used, made_from, plain, results, scored, write_results
+from heedful.runs.events import keep_events, read_events
+from heedful.runs.load import write_portable
+from heedful.runs.prepare import Ready, final_use, has_test, require_all
+from heedful.runs.progress import Event, Noted, Stage
+from heedful.tasks.base import AnyTask, Evaluated
+from heedful.training.checkpoint.folder import RunFolder
+from heedful.training.checkpoint.weights import average, load_strictly
+from heedful.training.loop import Counters, Epoch, Saved, Step, averaged
+
+
+def finish(run: Ready, folder: RunFolder, model: nn.Module, predictor: Any) -> Iterator[Event]:
+    """Write the final model, score it on the test set, and write the report."""
+    task, config, counters, about, recipe = run.task, run.config, run.counters, run.about, run.task.recipe
+    used = _used(task, counters)
+    checkpoints = require_all(folder.path, recipe, about["run"], used.steps, counters.step)
+    load_strictly(model, average([checkpoint.load("model") for checkpoint in checkpoints]), checkpoints[0].path)
+    model.eval()
+    made = {"run": about["run"], "checkpoint": asdict(used)}
+    write_portable(folder.path / "model", task, config, model, predictor.tokenizer, made)
+    curve(folder.path, task.words.loss)
+    result = None
+    if has_test(recipe):
+        of = made_from(folder.path, recipe, about["test"]) | {"checkpoint": asdict(used)}
+        result = results(folder.path, of)
+        if result is None:
+            yield Stage(task.words.testing.format("test"))
+            result = scored(predictor, recipe, "test", counters.step)
+            write_results(folder.path, result, of)
+        _record_test(folder.path, result)
+        yield result
+    yield from _report(task, folder.path, config, predictor, result, len(run.data.encoded), used.text)
+
+
+def _report(
+    task: AnyTask, run: Path, config: Any, predictor: Any, result: Evaluated | None, examples: int, used: str
+) -> Iterator[Event]:
+    """Draw the run's pictures and write its report; a run that cannot draw is complete all the same."""
+    from heedful.runs.report import write_report
+
+    yield Stage("drawing pictures")
+    try:
+        write_report(run, task, config, predictor, result, examples, used)
+    except Exception as error:
+        yield Noted(f"there is no report of this run, which is complete all the same: {error}")
+
+
+def _used(task: AnyTask, counters: Counters) -> Used:
+    """The steps that the final model is made from."""
+    use, train = final_use(task), task.recipe.train
+    steps = {
+        "best": [step for step, _ in counters.best[:1]] or [counters.step],
+        "last": [counters.step],
+        # A stop between two saves leaves a checkpoint too, which is not averaged: the model does not depend on stops.
+        "average": averaged(train, counters, counters.step),
+    }[use]
+    merit = dict(counters.best).get(steps[0]) if len(steps) == 1 else None
+    score = merit if merit is None or task.metric != "loss" else -merit
+    return Used(use, tuple(steps), counters.step, task.metric, score)
+
+
+def curve(run: Path, unit: str) -> Path | None:
+    """Draw the losses recorded so far into loss.png, in the unit that they are measured in."""
+    from heedful.plots.figures import curves
+
+    events = read_events(run)
+    losses = {
+        name: [event for event in some if isinstance(event.get("loss"), int | float)]
+        for name, some in (("train", events.steps()), ("valid", events.evaluated("valid")))
+    }
+    series = {
+        name: ([event["step"] for event in some], [event["loss"] for event in some])
+        for name, some in losses.items()
+        if some
+    }
+    if not series:
+        return None
+    path = run / "loss.png"
+    with disk_errors(run, "draw the loss"):
+        curves(series, path, "Loss", "step", unit)
+    return path
+
+
+def _record_test(run: Path, result: Evaluated) -> None:
+    """Let the metrics hold these test scores and no others: not those of a former model, nor none after a crash."""
+    if read_events(run).evaluated("test") != [json.loads(json.dumps(plain(result)))]:
+        keep_events(run / "metrics.jsonl", lambda event: event.get("split") != "test")
+        record(run, result)
+
+
+def record(run: Path, event: Step | Epoch | Saved | Evaluated, every: int = 1) -> None:
+    """Add an event to the run's metrics; steps only now and then."""
+    if isinstance(event, Step):
+        if event.step % every and event.step != 1 and event.progress < 1:
+            return
+        append_jsonl(run / "metrics.jsonl", {"kind": "step", **asdict(event)})
+    elif isinstance(event, Epoch):
+        append_jsonl(run / "metrics.jsonl", {"kind": "epoch", **asdict(event)})
+    elif isinstance(event, Evaluated):
+        append_jsonl(run / "metrics.jsonl", plain(event))

@@ -1,0 +1,313 @@
+"""All that a run needs before its first step: data, vocabulary, model, and the checkpoint that it resumes from."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from heedful.errors import UserError
+from heedful.files.writing import write_text_atomic
+from heedful.models import build
+from heedful.models.roles import ModelConfig
+from heedful.runs.artifacts import (
+    are_kept,
+    artifact_texts,
+    hashes,
+    load_artifacts,
+    open_artifacts,
+    places,
+    write_artifacts,
+)
+from heedful.runs.evaluate import digest
+from heedful.runs.events import read_events, told_broken, trim_jsonl
+from heedful.runs.load import Opened, cores
+from heedful.runs.progress import Event, Stage, Started
+from heedful.runs.start import begin, for_model, source_of
+from heedful.tasks import task_of
+from heedful.tasks.base import AnyTask, Encoded, Read, Source
+from heedful.tasks.recipe_parts import Recipe
+from heedful.training.checkpoint.choice import Use
+from heedful.training.checkpoint.folder import Checkpoint, RunFolder, checkpoint_at
+from heedful.training.checkpoint.ownership import BUDGET, MAY_DIFFER, MAY_GROW, Changes
+from heedful.training.checkpoint.ties import (
+    require_carry,
+    require_contents,
+    require_made_with,
+    require_of_run,
+    run_name,
+)
+from heedful.training.checkpoint.weights import fingerprint, require_fit
+from heedful.training.configs import TrainConfig
+from heedful.training.distributed.team import Carry, Parallel, Team
+from heedful.training.environment import environment, memory
+from heedful.training.loop import Counters, averaged, in_steps
+from heedful.training.optim import Cosine, Linear
+
+NOT_COMPUTED = frozenset({"run", "recipe", "tokenizer", "data", "valid", "test"})  # of a manifest: no setting of torch
+
+
+class Run(NamedTuple):
+    """What is trained, where, and by which processes; the leader alone has the folder open."""
+
+    recipe: Recipe
+    path: Path
+    folder: RunFolder | None
+    device: torch.device
+    team: Team
+
+
+class Data(NamedTuple):
+    """The data of a run, as they were read and as the model reads them."""
+
+    train: Read
+    valid: Read
+    vocabulary: Any
+    encoded: Encoded
+    encoded_valid: Encoded
+
+
+@dataclass
+class Ready:
+    """A run that is ready for its next step."""
+
+    task: AnyTask
+    data: Data
+    config: ModelConfig
+    model: nn.Module
+    counters: Counters
+    saved: dict[str, dict[str, Tensor]]  # the tensors of the checkpoint, which `fit` takes
+    about: dict[str, Any]  # what manifests say of the run
+    batches: Any
+    carry: Carry
+    settings: TrainConfig  # with the budget in steps
+
+
+def prepare(run: Run) -> Generator[Event, None, Ready]:
+    """Read the data, build the model, and load the newest checkpoint, if the run has one."""
+    recipe, path, folder, device, team = run
+    task = task_of(recipe)
+    data, checkpoint, source = yield from _read(run, task)
+    vocabulary = data.vocabulary
+
+    torch.manual_seed(recipe.train.seed)
+    config = task.fitted(recipe.model, vocabulary, "model")
+    source = for_model(source, config, task) if source is not None else None
+    if (size := config.parameters(vocabulary.vocab)) > recipe.size:  # the words of trees are counted only now
+        require_memory(size, device, team, recipe.train.parallel)
+        if folder:
+            folder.preflight(4 * size, 4 * size * 3, recipe.train.keep_best)
+    model = build(config)
+    available = cores(team.local_world)
+    threads = recipe.train.threads or (task.threads(model, available) if device.type == "cpu" else available)
+    torch.set_num_threads(threads)
+    model.to(device)
+
+    state = json.loads(team.word(json.dumps(checkpoint.state if checkpoint else {})))
+    counters = Counters.restored(state, recipe.train)
+    begun: list[str] = []
+    if not counters.step:
+        begun = begin(model, source, vocabulary, task)
+        if team.world > 1:
+            team.require_same(
+                "model to begin with", fingerprint(model), "give every machine the same files to begin from"
+            )
+    del source  # its weights are in the model now
+    machine: dict[str, Any] = {
+        "run": run_name(path, checkpoint) if folder else "",
+        **environment(device),
+        **team.environment(recipe.train.parallel),
+    }
+    about = machine | _contents(run, task, data, config)
+    changed: Changes = {}
+    if checkpoint:
+        _require_same_samples(checkpoint, places(task, path), about)
+        changed = _require_own(checkpoint, path, recipe, about["run"])
+        require_fit(model, checkpoint.load("model"), checkpoint.path / "model.safetensors")
+    saved = {
+        stem: team.tensors(checkpoint.load(stem) if checkpoint else None)
+        for stem in (("model", "optimizer") if counters.step else ())
+    }
+    broken = _clean(folder, counters, machine) if folder else 0
+    yield Started(
+        counters.step, sum(weight.numel() for weight in model.parameters()), len(data.encoded), data.encoded.dropped,
+        data.train.skipped, vocabulary.vocab, str(about["device"]), threads, team.world,
+        (*_notes(run, checkpoint, about, changed, broken), *begun, *task.notes(data.encoded)),
+    )  # fmt: skip
+
+    even = device.type == "cuda" and not team.together  # where steps of few shapes are kept as graphs
+    batches: Any = task.batches(data.encoded, about["packed"], even)
+    carry = task.first_carry(model, batches, device)
+    if checkpoint:
+        require_carry(checkpoint, carry is not None)
+    if counters.step and carry is not None:
+        saved["carry"] = team.tensors(checkpoint.load("carry") if checkpoint else None)
+    settings = in_steps(recipe.train, batches)
+    if checkpoint and final_use(task) == "average":  # what is missing shows before hours of training, not after them
+        end = settings.budget.steps or counters.step
+        require_all(path, recipe, about["run"], averaged(settings, counters, end), counters.step)
+    return Ready(task, data, config, model, counters, saved, about, batches, carry, settings)
+
+
+def _read(run: Run, task: AnyTask) -> Generator[Event, None, tuple[Data, Checkpoint | None, Opened | Source | None]]:
+    """The data and vocabulary of a run, its newest checkpoint, or else the model that it starts from."""
+    yield Stage("reading the data")
+    train: Read = task.read("train")
+    valid: Read = task.read("valid")
+    yield Stage(task.words.learning)
+    checkpoint = run.folder.latest() if run.folder else None
+    source = None if run.team.word("begun" if checkpoint else "") else source_of(task)
+    texts = (
+        artifact_texts(task, _vocabulary(task, run.path, train, checkpoint is not None, source)) if run.folder else {}
+    )
+    vocabulary = open_artifacts(task, json.loads(run.team.word(json.dumps(texts))), run.path)
+    yield Stage(task.words.encoding)
+    encoded: Encoded = task.encode(train, vocabulary)
+    run.team.require_same("training set", encoded.sha256, "give every machine the same data files")
+    return Data(train, valid, vocabulary, encoded, task.encode(valid, vocabulary)), checkpoint, source
+
+
+def _contents(run: Run, task: AnyTask, data: Data, config: ModelConfig) -> dict[str, Any]:
+    """What checkpoints say of how they were made: the recipe, the SHA-256 of the data, and the order of samples."""
+    settings = run.recipe.train
+    packs = config.packs and run.device.type == "cuda"
+    about: dict[str, Any] = {
+        "recipe": run.recipe.model_dump(mode="json"),
+        **hashes(task, data.vocabulary),
+        "data": data.encoded.sha256,
+    }
+    if run.folder:
+        about |= {"valid": digest(data.valid, data.encoded_valid), "test": _test_data(task, data.vocabulary)}
+    return about | {
+        "packed": settings.batching == "packed" or (settings.batching == "auto" and packs),
+        "seed": settings.seed,
+        "deterministic": settings.deterministic,
+    }
+
+
+def _clean(folder: RunFolder, counters: Counters, machine: Mapping[str, Any]) -> int:
+    """Remove what a crash left after the last checkpoint; the result is how many lines of the metrics are broken."""
+    folder.prune(counters.kept)
+    broken = read_events(folder.path).broken
+    trim_jsonl(folder.path / "metrics.jsonl", counters.step)
+    write_text_atomic(folder.path / "env.json", json.dumps(machine, indent=2) + "\n")
+    return broken
+
+
+def require_memory(size: int, device: torch.device, team: Team, parallel: Parallel) -> None:
+    """Refuse at once a model whose weights, gradients and two moments are more than there is memory for."""
+    shards = team.world if parallel == "fsdp" else 1
+    needed = round(4 * size * (1 + 3 / shards)) * (team.local_world if device.type == "cpu" else 1)
+    there = memory(device)
+    if there is not None and needed > there:
+        raise UserError(
+            "the model is too large to be trained here",
+            where="model",
+            found=f"{size:,} parameters, which take {needed / 1e9:,.1f} GB with their gradients and moments",
+            expected=f"at most the {there / 1e9:,.1f} GB of memory of this {device.type}",
+            todo="choose a smaller width, fewer blocks or a smaller vocabulary",
+        )
+
+
+def _notes(
+    run: Run, checkpoint: Checkpoint | None, about: Mapping[str, Any], settings: Changes, broken: int
+) -> Iterator[str]:
+    """What the user should know of a run that starts or resumes, above all whether it resumes bit for bit."""
+    recipe, _, folder, _, team = run
+    if folder and folder.anew:
+        yield "the folder held a run that had saved nothing yet; it begins anew"
+    yield from (f"passed over a damaged checkpoint: {damaged.reason}" for damaged in (folder.damaged if folder else ()))
+    if folder and broken:
+        yield told_broken(folder.path, broken)
+    if checkpoint:
+        then = checkpoint.manifest.about
+        changed = [name for name in about if name not in NOT_COMPUTED and then.get(name, about[name]) != about[name]]
+        yield from (
+            f"{name} was {then[name]} and is {about[name]} now: results may differ in the last bits" for name in changed
+        )
+        grown = [name for name in settings if name in MAY_GROW]
+        yield from (f"{name} was {settings[name][0]} and is {settings[name][1]} now" for name in grown)
+        schedule = recipe.train.schedule
+        stretched = isinstance(schedule, Cosine | Linear) and any(name in BUDGET for name in grown)
+        if stretched:
+            yield (
+                f"the {schedule.kind} schedule follows the budget: from here on the learning rate is that of the "
+                "larger one, so that this is not the run that had it from the beginning"
+            )
+        if then.get("test", about["test"]) != about["test"]:
+            yield "the test data are others than when the run began: the model is scored on those that are there now"
+        exact = recipe.train.deterministic or about["device"] == "cpu"
+        if not (changed or stretched) and exact and recipe.train.budget.minutes is None:
+            yield "versions, machine, threads and processes are as before: the run goes on bit for bit"
+        elif not exact:
+            yield "results may differ in the last bits, since train.deterministic is off"
+    if team.local_world < team.world:
+        yield f"the run folder is on the machine of rank 0, {socket.gethostname()}"
+    if about["packed"] and recipe.train.accumulate % team.world:
+        yield (
+            f"{team.world} processes share packed batches of full size, which saves no time: make train.accumulate "
+            f"a multiple of {team.world}, and train.batch_tokens smaller"
+        )
+
+
+def _require_same_samples(checkpoint: Checkpoint, artifacts: Mapping[str, str], about: Mapping[str, Any]) -> None:
+    """Refuse to go on with other samples, or in another order, than the run began with."""
+    if checkpoint.manifest.about["packed"] != about["packed"]:
+        before, now = ("padded", "packed") if about["packed"] else ("packed", "padded")
+        raise UserError(
+            "this run cannot go on in the same order of samples",
+            where="train.batching",
+            found=f"{now} batches on this device, {before} ones when the run began",
+            todo=f"go on on the device it began on, or begin anew elsewhere with train.batching={before}",
+        )
+    require_contents(checkpoint, about, {**artifacts, "data": "the training data", "valid": "the validation data"})
+
+
+def _require_own(checkpoint: Checkpoint, run: Path, recipe: Recipe, name: str) -> Changes:
+    """Refuse a checkpoint of another run, or of another recipe, and tell which settings changed that may."""
+    about, settings = checkpoint.manifest.about, recipe.model_dump(mode="json")
+    require_of_run(checkpoint.path, about, name, "delete it, or put the run's own back")
+    return require_made_with(checkpoint.path, about, settings, run, MAY_DIFFER | MAY_GROW)
+
+
+def _test_data(task: AnyTask, vocabulary: Any) -> str | None:
+    """What tells the test data from any others, if there are any."""
+    if not has_test(task.recipe):
+        return None
+    read = task.read("test")
+    return digest(read, task.encode(read, vocabulary))
+
+
+def has_test(recipe: Recipe) -> bool:
+    return recipe.data.test is not None
+
+
+def _vocabulary(task: AnyTask, folder: Path, read: Read, begun: bool, source: Opened | Source | None) -> Any:
+    """The run's vocabulary, learned when it begins, or that of the model it starts from, and kept from then on."""
+    if begun and are_kept(task, folder):
+        return load_artifacts(task, folder)
+    vocabulary = source.vocabulary if source is not None else task.learn(read)
+    write_artifacts(task, folder, vocabulary)
+    return vocabulary
+
+
+def require_all(run: Path, recipe: Recipe, name: str, steps: Sequence[int], now: int) -> list[Checkpoint]:
+    """Those checkpoints of the final model that are due by now, the newest first; none may be lacking."""
+    many = f"the final model is the mean of steps {', '.join(map(str, steps))}"
+    why = many if len(steps) > 1 else "the final model is made from it"
+    found = [checkpoint_at(run, step, why) for step in sorted(steps, reverse=True) if step <= now]
+    for checkpoint in found:
+        _require_own(checkpoint, run, recipe, name)
+    return found
+
+
+def final_use(task: AnyTask) -> Use:
+    """Which checkpoint the final model is, as the recipe asks for."""
+    train: TrainConfig = task.recipe.train
+    return train.use or ("average" if train.average > 1 else "best" if task.validates else "last")

@@ -1,0 +1,50 @@
+"""The events of a run, which `train` yields one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from heedful.tasks.base import Evaluated
+from heedful.training.loop import Epoch, Saved, Step
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What is being done apart from training itself."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Noted:
+    """A warning that does not stop the run."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Started:
+    """Everything is ready, and training starts or resumes at a step."""
+
+    step: int
+    parameters: int
+    examples: int
+    dropped: int
+    skipped: int
+    vocab: int
+    device: str
+    threads: int
+    processes: int
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The run is complete, or was stopped at a step."""
+
+    step: int
+    stopped: bool
+    folder: str
+
+
+Event = Stage | Noted | Started | Step | Epoch | Evaluated | Saved | Finished
