@@ -11,7 +11,7 @@ import pytest
 import heedful
 
 NAMES = [
-    "PCA", "Autoencoder", "ConvAutoencoder", "DenoisingAutoencoder", "Reader", "UserError", "WordVectors",
+    "PCA", "Autoencoder", "ConvAutoencoder", "DenoisingAutoencoder", "TextEncoder", "UserError", "WordVectors",
     "__version__", "load", "load_glove", "load_recipe", "load_vectors", "load_word2vec", "show", "train",
     "watch",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ __all__ = [
     "Autoencoder",
     "ConvAutoencoder",
     "DenoisingAutoencoder",
-    "Reader",
+    "TextEncoder",
     "UserError",
     "WordVectors",
     "__version__",
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from heedful.runs.load import load
     from heedful.runs.recipe import load_recipe
     from heedful.runs.train import train
-    from heedful.tasks.pretraining.predictor import Reader
+    from heedful.tasks.pretraining.predictor import TextEncoder
 
 _PLACES = {
     "Autoencoder": "heedful.extras.estimators.autoencoder",
     "ConvAutoencoder": "heedful.extras.estimators.autoencoder",
     "DenoisingAutoencoder": "heedful.extras.estimators.autoencoder",
     "PCA": "heedful.extras.estimators.pca",
-    "Reader": "heedful.tasks.pretraining.predictor",
+    "TextEncoder": "heedful.tasks.pretraining.predictor",
     "UserError": "heedful.errors",
     "WordVectors": "heedful.data.word_vectors",
     "load": "heedful.runs.load",

@@ -25,20 +25,20 @@ from heedful.models import build
 from heedful.models.bert.config import SIZES, BertConfig
 from heedful.models.rnn_lm.config import RnnLMConfig
 from heedful.tasks.pretraining.loss import pretraining_loss
-from heedful.tasks.pretraining.predictor import Reader
+from heedful.tasks.pretraining.predictor import TextEncoder
 from tolerance import close, near
 
 TOKENIZER = WordPieces.train(WordPiece(vocab=300, lowercase=True), SENTENCES * 3)
 
 
-def reader(layers: int = 3) -> Reader:
+def reader(layers: int = 3) -> TextEncoder:
     torch.manual_seed(0)
     config = BertConfig(vocab=TOKENIZER.vocab, width=24, heads=2, layers=layers, hidden=32, context=40)
     model = build(config)
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(0.2 * torch.randn_like(weight))
-    return Reader(model, TOKENIZER, torch.device("cpu"))
+    return TextEncoder(model, TOKENIZER, torch.device("cpu"))
 
 
 @pytest.mark.claim("F1")
@@ -80,20 +80,20 @@ def test_two_gaps_are_filled_as_if_they_did_not_depend_on_each_other() -> None:
     """What the model gives for two gaps is a product; asked one after the other, it says something else."""
     one, text = reader(), "the cat caught a [MASK] in the [MASK]"
     found = one.fill(text, top=3)
-    first, second = ({guess.word: guess.probability for guess in gap} for gap in found.guesses)
-    for filling in found.fillings:
+    first, second = ({guess.word: guess.probability for guess in gap} for gap in found.predictions)
+    for filling in found.joint:
         a, b = filling.words
         if a in first and b in second:
-            assert filling.alone == near(math.log(first[a] * second[b]))
-        one_gap = one.fill(f"the cat caught a {a} in the [MASK]", top=TOKENIZER.vocab).guesses[0]
+            assert filling.independent == near(math.log(first[a] * second[b]))
+        one_gap = one.fill(f"the cat caught a {a} in the [MASK]", top=TOKENIZER.vocab).predictions[0]
         then = {guess.word: guess.probability for guess in one_gap}
-        alone = {guess.word: guess.probability for guess in one.fill(text, top=TOKENIZER.vocab).guesses[0]}
+        alone = {guess.word: guess.probability for guess in one.fill(text, top=TOKENIZER.vocab).predictions[0]}
         if not a.startswith(("##", "[")) and not b.startswith(("##", "[")):
-            assert filling.ahead == near(math.log(alone[a] * then[b]), 1024)
-    assert any(abs(filling.ahead - filling.alone) > 0.01 for filling in found.fillings)
-    assert any(abs(filling.ahead - filling.back) > 1e-4 for filling in found.fillings)  # nor do both orders agree
-    assert found.joint_gap is not None and found.joint_gap != 0.0
-    assert one.fill("the cat caught a [MASK]").joint_gap is None
+            assert filling.forward == near(math.log(alone[a] * then[b]), 1024)
+    assert any(abs(filling.forward - filling.independent) > 0.01 for filling in found.joint)
+    assert any(abs(filling.forward - filling.backward) > 1e-4 for filling in found.joint)  # nor do both orders agree
+    assert found.dependence is not None and found.dependence != 0.0
+    assert one.fill("the cat caught a [MASK]").dependence is None
 
 
 @pytest.mark.claim("F22")

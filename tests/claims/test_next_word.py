@@ -20,8 +20,8 @@ from heedful.models.bert.config import BertConfig
 from heedful.models.gpt.config import GptConfig
 from heedful.plots.bars import bars
 from heedful.tasks.language_model.next_word import hidden_words, next_words, sides, word_of
-from heedful.tasks.language_model.predictor import Writer
-from heedful.tasks.pretraining.predictor import Reader
+from heedful.tasks.language_model.predictor import TextGenerator
+from heedful.tasks.pretraining.predictor import TextEncoder
 
 CPU = torch.device("cpu")
 PLACES = {"school": "with a book", "work": "with a bag", "the lake": "with a fish", "church": "with a song"}
@@ -41,7 +41,7 @@ def trained(model: Any, loss_of: Any, steps: int) -> Any:
 
 
 @pytest.fixture(scope="module")
-def writer() -> Writer:
+def writer() -> TextGenerator:
     """A small GPT that has read the sentences."""
     torch.manual_seed(0)
     pairs = BytePairs.train(BytePair(vocab=300), TEXTS)
@@ -54,11 +54,11 @@ def writer() -> Writer:
         logits = model.tokens.logits(model.read(ids[:, :-1].clamp(min=0)))
         return F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), ignore_index=-1)
 
-    return Writer(trained(model, loss, 120), pairs, CPU)
+    return TextGenerator(trained(model, loss, 120), pairs, CPU)
 
 
 @pytest.fixture(scope="module")
-def reader() -> Reader:
+def reader() -> TextEncoder:
     """A small BERT that has filled gaps of the same sentences."""
     torch.manual_seed(0)
     pieces = WordPieces.train(WordPiece(vocab=120), TEXTS * 3)
@@ -68,7 +68,7 @@ def reader() -> Reader:
     model: Any = build(config)
     hidden = [(text.replace(place, "[MASK]", 1), place) for text in TEXTS for place in PLACES if f" {place} " in text]
     cases = [(text, pieces.ids([place])[0]) for text, place in hidden]
-    made = Reader(model, pieces, CPU)
+    made = TextEncoder(model, pieces, CPU)
     cases = [(made._with_gaps(text), place[0]) for text, place in cases if len(place) == 1]
     assert len(cases) >= 6
 
@@ -83,24 +83,24 @@ def reader() -> Reader:
 
 @pytest.mark.claim("G8")
 def test_a_causal_model_does_not_see_what_stands_behind_the_gap_and_a_masked_one_does(
-    writer: Writer, reader: Reader
+    writer: TextGenerator, reader: TextEncoder
 ) -> None:
     plain = next_words(writer, GAP, 4)
-    likely = {guess.word for guess in plain.guesses if guess.probability > 0.1}
+    likely = {guess.word for guess in plain.predictions if guess.probability > 0.1}
     assert likely <= {"school", "work", "the", "church"} and len(likely) >= 3
-    assert sum(guess.probability for guess in plain.guesses) == pytest.approx(1, abs=0.1)
+    assert sum(guess.probability for guess in plain.predictions) == pytest.approx(1, abs=0.1)
     for place, what in PLACES.items():
         text = f"{GAP} {what}."
         assert next_words(writer, text, 4) == plain  # not a bit
         if place != "the lake":
-            best = hidden_words(reader, text, 3).guesses[0]
+            best = hidden_words(reader, text, 3).predictions[0]
             assert best.word == place
             assert best.probability > 0.8
-            assert best.probability > 2 * next(g.probability for g in plain.guesses if g.word == place)
+            assert best.probability > 2 * next(g.probability for g in plain.predictions if g.word == place)
 
 
 @pytest.mark.claim("G8")
-def test_each_tells_what_it_has_seen(writer: Writer, reader: Reader) -> None:
+def test_each_tells_what_it_has_seen(writer: TextGenerator, reader: TextEncoder) -> None:
     text = "The child came home from ___ with a book."
     assert next_words(writer, text).seen == "The child came home from ___"
     assert hidden_words(reader, text).seen == text
@@ -111,25 +111,25 @@ def test_each_tells_what_it_has_seen(writer: Writer, reader: Reader) -> None:
 
 
 @pytest.mark.claim("G8")
-def test_the_likelihood_of_a_word_is_that_of_its_first_piece(writer: Writer) -> None:
+def test_the_likelihood_of_a_word_is_that_of_its_first_piece(writer: TextGenerator) -> None:
     ids = torch.tensor([[writer.script.begins, *writer.script.text_ids("The child came home from")]])
     with torch.no_grad():
         p = writer.model(ids, writer.model.start(1, CPU))[0][0, -1].softmax(-1)
-    for guess in next_words(writer, GAP, 3).guesses:
+    for guess in next_words(writer, GAP, 3).predictions:
         first = writer.script.text_ids("The child came home from " + guess.word)[ids.shape[1] - 1]
         assert guess.probability == pytest.approx(float(p[first]), rel=1e-4)
     letters = TrainedTokenizer.train(Characters(vocab=60), TEXTS)
     model = build(GptConfig(vocab=letters.vocab, width=16, heads=2, layers=1, context=64)).eval()
-    assert len(next_words(Writer(model, letters, CPU), GAP, 5).guesses) == 5
+    assert len(next_words(TextGenerator(model, letters, CPU), GAP, 5).predictions) == 5
     assert [word_of(text) for text in (" school.", "don't go", "...", "\nThe", "", "日本 x")] == [
         "school", "don't", "...", "", "", "日本",
     ]  # fmt: skip
 
 
 @pytest.mark.claim("G8")
-def test_both_are_drawn_side_by_side(tmp_path: Path, writer: Writer, reader: Reader) -> None:
+def test_both_are_drawn_side_by_side(tmp_path: Path, writer: TextGenerator, reader: TextEncoder) -> None:
     charts = {
-        one.kind: (one.seen, [(guess.word, guess.probability) for guess in one.guesses])
+        one.kind: (one.seen, [(guess.word, guess.probability) for guess in one.predictions])
         for one in (next_words(writer, GAP), hidden_words(reader, GAP + " with a book."))
     }
     bars(charts, tmp_path / "next.png", GAP)

@@ -136,7 +136,7 @@ def test_an_encoder_without_its_head_cannot_fill(heedful: Run, tmp_path: Path) -
 def test_a_gap_is_filled_with_the_likeliest_words(heedful: Run, run: Path) -> None:
     code, out, _ = heedful("fill-mask", run, "the [MASK] sat", "--top", 3)
     head, *words = out.splitlines()
-    (right,) = load(run).fill("the [MASK] sat", 3).guesses
+    (right,) = load(run).fill("the [MASK] sat", 3).predictions
     assert (code, head) == (0, "the [MASK] sat")
     assert [line.split() for line in words] == [[guess.word, f"{guess.probability:.1%}"] for guess in right]
 
@@ -146,11 +146,11 @@ def test_several_gaps_show_how_they_depend_on_each_other(heedful: Run, run: Path
     out = heedful("fill-mask", run, text, "--top", 2)[1]
     right = load(run).fill(text, 2)
     assert "gap 1" in out and "gap 2" in out
-    best = right.fillings[0]
+    best = right.joint[0]
     (line,) = (line for line in out.splitlines() if line.strip().startswith(" ... ".join(best.words)))
-    shares = [f"{math.exp(log):.2%}" for log in (best.alone, best.ahead, best.back)]
-    assert line.split()[-4:] == [*shares, f"{best.ahead - best.alone:+.2f}"]
-    assert f"lose {right.joint_gap:.3f} nats" in out
+    shares = [f"{math.exp(log):.2%}" for log in (best.alone, best.forward, best.back)]
+    assert line.split()[-4:] == [*shares, f"{best.forward - best.alone:+.2f}"]
+    assert f"lose {right.dependence:.3f} nats" in out
 
 
 def test_lines_are_filled_as_json_and_blank_ones_stay(heedful: Run, run: Path) -> None:

@@ -18,7 +18,7 @@ from heedful.data.images.sources import ImageFolders
 from heedful.plots import image_grid as galleries
 from heedful.runs.recipe import load_recipe
 from heedful.runs.train import train
-from heedful.tasks.reconstruction.predictor import Painter
+from heedful.tasks.reconstruction.predictor import ImageAutoencoder
 from tolerance import close
 
 SMALL = ["data.train=120", "data.valid=20", "data.test=80", "train.budget.epochs=2", "train.evaluate_every=100"]
@@ -56,8 +56,8 @@ TEST = test_images()
 del test_images
 
 
-def painter(run: Path) -> Painter:
-    found: Painter = load(run)
+def painter(run: Path) -> ImageAutoencoder:
+    found: ImageAutoencoder = load(run)
     return found
 
 

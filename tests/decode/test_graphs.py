@@ -18,7 +18,7 @@ from heedful.models import build
 from heedful.models.gpt.config import GptConfig
 from heedful.models.transformer.config import TransformerConfig
 from heedful.models.transformer.model import Transformer
-from heedful.tasks.language_model.predictor import Writer
+from heedful.tasks.language_model.predictor import TextGenerator
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs are captured on a GPU")
 
@@ -85,7 +85,7 @@ def test_texts_of_different_lengths_are_gone_on_with_alike_alone_and_together(po
     for weight in model.parameters():
         weight.data += 0.15 * torch.randn_like(weight)
     here, there = (
-        Writer(deepcopy(model), pairs, torch.device(name), TextSettings(length=120)) for name in ("cpu", "cuda")
+        TextGenerator(deepcopy(model), pairs, torch.device(name), TextSettings(length=120)) for name in ("cpu", "cuda")
     )
     prompts = ["", "a rose", "a rose is a rose is a rose is a rose is a", "is"]
     for manner in ({"temperature": 0}, {}, {"no_repeat": 2, "repetition_penalty": 1.2}, {"beams": 3, "length": 40}):
@@ -97,7 +97,7 @@ def test_texts_of_different_lengths_are_gone_on_with_alike_alone_and_together(po
             assert [found.ids for found in together] == [found.ids for found in plain]
             for one, other in zip(together, plain, strict=True):
                 assert one.log_probability == pytest.approx(other.log_probability, abs=1e-2)
-    assert "".join(there.stream("a rose", seed=3)) == there.generate(["a rose"], seed=3)[0].added
+    assert "".join(there.stream("a rose", seed=3)) == there.generate(["a rose"], seed=3)[0].completion
 
 
 def test_graphs_are_reused_and_the_oldest_dropped(model: Transformer) -> None:

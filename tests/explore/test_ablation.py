@@ -29,10 +29,10 @@ from heedful.models.heads.answerer import Answerer
 from heedful.models.heads.classifier import Classifier, Regressor
 from heedful.models.heads.config import AnswererConfig, ClassifierConfig, RegressorConfig, TaggerConfig
 from heedful.models.heads.tagger import Tagger
-from heedful.tasks.answering.predictor import Responder
-from heedful.tasks.classification.predictor import Labeller, Rater
-from heedful.tasks.pretraining.predictor import Reader
-from heedful.tasks.tagging.predictor import Marker
+from heedful.tasks.answering.predictor import QuestionAnswerer
+from heedful.tasks.classification.predictor import TextClassifier, TextRegressor
+from heedful.tasks.pretraining.predictor import TextEncoder
+from heedful.tasks.tagging.predictor import TokenTagger
 from heedful.tasks.translation.predictor import translation_loss
 from tolerance import near
 
@@ -149,14 +149,14 @@ def test_every_kind_of_model_says_what_it_can_do() -> None:
     classifier, tagger = (
         small(kind, config, labels=LABELS) for kind, config in ((Classifier, ClassifierConfig), (Tagger, TaggerConfig))
     )
-    responder = Responder(small(Answerer, AnswererConfig), TOKENIZER, CPU, WindowsConfig(stride=4), 24)
+    responder = QuestionAnswerer(small(Answerer, AnswererConfig), TOKENIZER, CPU, WindowsConfig(stride=4), 24)
     predictors = [
-        (Labeller(classifier, TOKENIZER, CPU, LABELS, 24), "the class", "Ann saw Rome", None),
-        (Rater(small(Regressor, RegressorConfig), TOKENIZER, CPU, 24), "the number", "Ann saw", "Bob saw"),
-        (Marker(tagger, TOKENIZER, CPU, LABELS, 24), "the tags", "Ann saw Rome.", None),
+        (TextClassifier(classifier, TOKENIZER, CPU, LABELS, 24), "the class", "Ann saw Rome", None),
+        (TextRegressor(small(Regressor, RegressorConfig), TOKENIZER, CPU, 24), "the number", "Ann saw", "Bob saw"),
+        (TokenTagger(tagger, TOKENIZER, CPU, LABELS, 24), "the tags", "Ann saw Rome.", None),
         (responder, "the answer", "who?", "Ann saw Rome"),
-        (Reader(small(Bert, masked_words=True), TOKENIZER, CPU), "the hidden token", "Ann saw Rome", "Bob"),
-        (Reader(small(Bert), TOKENIZER, CPU), "the mean vector of the text", "Ann saw Rome", None),
+        (TextEncoder(small(Bert, masked_words=True), TOKENIZER, CPU), "the hidden token", "Ann saw Rome", "Bob"),
+        (TextEncoder(small(Bert), TOKENIZER, CPU), "the mean vector of the text", "Ann saw Rome", None),
     ]  # fmt: skip
     for predictor, what, text, other in predictors:
         given = Given(text=text, other=other)
@@ -174,7 +174,7 @@ def test_every_kind_of_model_says_what_it_can_do() -> None:
     chance = predictors[0][0].classify(["Ann"])[0].probability
     assert labelled.losses().tolist() == pytest.approx([-math.log(chance)])
     rated = saying(predictors[1][0], Given(text="Ann"), reading(predictors[1][0], Given(text="Ann")))
-    assert rated.losses().tolist() == [0.0] and rated.pieces == [f"{predictors[1][0].rate(['Ann'])[0].number:.4g}"]
+    assert rated.losses().tolist() == [0.0] and rated.pieces == [f"{predictors[1][0].predict(['Ann'])[0].value:.4g}"]
     (marked,) = predictors[2][0].tag(["Ann saw Rome."])
     tagged = saying(predictors[2][0], Given(text="Ann saw Rome."), reading(predictors[2][0], Given(text="Ann")))
     assert [one.text.split(": ")[0] for one in tagged.answers()] == list(marked.words)
@@ -186,12 +186,12 @@ def test_every_kind_of_model_says_what_it_can_do() -> None:
 
 
 def test_a_token_of_choice_is_hidden_and_no_other_can_be() -> None:
-    reader = Reader(small(Bert, masked_words=True), TOKENIZER, CPU)
+    reader = TextEncoder(small(Bert, masked_words=True), TOKENIZER, CPU)
     given = Given(text="Ann saw Rome")
     with torch.inference_mode():
         said = saying(reader, given, reading(reader, given), 2)
         assert said.hidden == 2 and said.pieces == ["saw"]
-        guesses = reader.fill("Ann [MASK] Rome", top=5).guesses[0]
+        guesses = reader.fill("Ann [MASK] Rome", top=5).predictions[0]
         assert [(one.text, one.chance) for one in said.answers()] == [
             (guess.word, pytest.approx(guess.probability, rel=1e-5)) for guess in guesses
         ]

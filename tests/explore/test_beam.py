@@ -77,7 +77,7 @@ def test_a_language_model_searches_as_it_generates(run: Callable[[str], Path], n
     words, arrays = grown(explorer, k=3, t=2, limit=6, penalty=0.5)
     found = explorer.subjects[name].predictor.generate([TEXT], samples=2, beams=3, length=6, length_penalty=0.5)
     assert [ids_to(arrays, one["node"]) for one in words["paths"]] == [one.ids for one in found]
-    assert [words["texts"][one["node"]] for one in words["paths"]] == [one.added for one in found]
+    assert [words["texts"][one["node"]] for one in words["paths"]] == [one.completion for one in found]
     assert [one["log"] for one in words["paths"]] == [one.log_probability for one in found]
 
 

@@ -39,10 +39,10 @@ def ask(explorer: Explorer, call: str, **asked: Any) -> tuple[dict[str, Any], di
 
 def test_a_hidden_place_is_filled_as_the_reader_fills_a_gap(explorer: Explorer, subject: Subject) -> None:
     words, arrays = ask(explorer, "guess", hidden=[3])
-    right = subject.predictor.fill(GAPPED, fill.TOLD).guesses[0]
+    right = subject.predictor.fill(GAPPED, fill.TOLD).predictions[0]
     assert words["words"] == [[guess.word for guess in right]]
     assert arrays["shares"][0].tolist() == near([guess.probability for guess in right], 16)
-    every = subject.predictor.fill(GAPPED, subject.predictor.tokenizer.vocab).guesses[0]
+    every = subject.predictor.fill(GAPPED, subject.predictor.tokenizer.vocab).predictions[0]
     (own,) = subject.predictor.tokenizer.pieces([subject.predictor.tokenizer.ids([TEXT])[0][2]])
     rank = [guess.word for guess in every].index(own) + 1
     assert arrays["rank"].tolist() == [rank]
@@ -53,7 +53,7 @@ def test_a_hidden_place_is_filled_as_the_reader_fills_a_gap(explorer: Explorer, 
 def test_several_places_are_hidden_at_once_and_special_tokens_never(explorer: Explorer, subject: Subject) -> None:
     _, arrays = ask(explorer, "guess", hidden=[0, 1, 3, 7, 999])
     assert arrays["places"].tolist() == [1, 3]
-    right = subject.predictor.fill("[MASK] = [MASK] O . N", fill.TOLD).guesses
+    right = subject.predictor.fill("[MASK] = [MASK] O . N", fill.TOLD).predictions
     assert arrays["shares"].tolist() == [near([one.probability for one in gap], 16) for gap in right]
     _, none = ask(explorer, "guess", hidden=[])
     assert none["places"].shape == (0,) and not none["moved"].any()

@@ -23,8 +23,8 @@ from heedful.models.heads.tagger import Tagger
 from heedful.models.rnn_lm.config import RnnLMConfig
 from heedful.models.rnn_lm.model import RnnLM
 from heedful.runs.load import load
-from heedful.tasks.language_model.predictor import TextReader, Writer
-from heedful.tasks.tagging.predictor import Marker
+from heedful.tasks.language_model.predictor import BidirectionalLanguageModel, TextGenerator
+from heedful.tasks.tagging.predictor import TokenTagger
 
 CPU = torch.device("cpu")
 TEXT = "The child came home"
@@ -150,7 +150,9 @@ def test_layers_that_read_back_are_shown_in_the_order_of_the_tokens(run: Callabl
     tokenizer = load(run("rnn")).tokenizer
     torch.manual_seed(0)
     explorer = opened(
-        TextReader(Elmo(ElmoConfig(vocab=tokenizer.vocab, width=6, hidden=8, layers=2)), tokenizer, CPU, context=32)
+        BidirectionalLanguageModel(
+            Elmo(ElmoConfig(vocab=tokenizer.vocab, width=6, hidden=8, layers=2)), tokenizer, CPU, context=32
+        )
     )
     words, _ = asked(explorer, "layers", text=TEXT)
     assert [layer["title"] for layer in words["layers"]] == [
@@ -171,7 +173,7 @@ def test_an_lstm_on_an_encoder_is_seen_too(minilm: Path) -> None:
     tokenizer = load(minilm).tokenizer
     encoder = BertConfig(vocab=tokenizer.vocab, width=8, heads=2, layers=1, hidden=8, context=32)
     config = TaggerConfig(encoder=encoder, labels=("O", "B-X"), reader=BiLSTMReader(hidden=10, layers=1))
-    explorer = opened(Marker(Tagger(config), tokenizer, CPU, ("O", "B-X"), context=32))
+    explorer = opened(TokenTagger(Tagger(config), tokenizer, CPU, ("O", "B-X"), context=32))
     assert view.fits(explorer.subjects["made"])
     words, _ = asked(explorer, "layers", text=TEXT)
     assert words["sides"]["text"] == ["[CLS]", "the", "child", "came", "home", "[SEP]"]
@@ -183,7 +185,7 @@ def test_an_lstm_on_an_encoder_is_seen_too(minilm: Path) -> None:
 def test_other_cells_have_other_gates(run: Callable[[str], Path], cell: Any, gates: set[str]) -> None:
     predictor = load(run("rnn"))
     model = RnnLM(RnnLMConfig(vocab=predictor.tokenizer.vocab, width=6, hidden=6, layers=2, cell=cell))
-    explorer = opened(Writer(model, predictor.tokenizer, CPU))
+    explorer = opened(TextGenerator(model, predictor.tokenizer, CPU))
     words, _ = asked(explorer, "layers", text=TEXT)
     assert [layer["title"] for layer in words["layers"]] == ["layer 1", "layer 2"]
     assert set(asked(explorer, "layer", text=TEXT, layer="stack.layers.1")[1]) == gates

@@ -127,7 +127,7 @@ def _translated(translator: Any) -> dict[str, Any]:
 def _written(writer: Any) -> dict[str, Any]:
     def told(prompts: Sequence[str] = TEXTS, length: int = 24, **settings: Any) -> list[dict[str, Any]]:
         return [
-            {"ids": one.ids, "added": one.added, "log": one.log_probability}
+            {"ids": one.ids, "added": one.completion, "log": one.log_probability}
             for one in writer.generate(list(prompts), length=length, **settings)
         ]
 
@@ -148,8 +148,8 @@ def _read(reader: Any) -> dict[str, Any]:
     return {
         "vectors": reader.embed(list(TEXTS)),
         "first": reader.vectors([TEXTS[0]])[0].values,
-        "guesses": [[{"word": one.word, "p": one.probability} for one in gap] for gap in filled.guesses],
-        "fillings": [{"words": one.words, "log": [one.alone, one.ahead, one.back]} for one in filled.fillings],
+        "guesses": [[{"word": one.word, "p": one.probability} for one in gap] for gap in filled.predictions],
+        "fillings": [{"words": one.words, "log": [one.independent, one.forward, one.backward]} for one in filled.joint],
         "follows": reader.follows(*TEXTS) if reader.model.config.next_sentence else None,
     }
 
@@ -159,12 +159,12 @@ def _classified(labeller: Any) -> dict[str, Any]:
 
 
 def _rated(rater: Any) -> dict[str, Any]:
-    return {"numbers": [one.number for one in rater.rate([TEXTS, TEXTS[::-1], (TEXTS[0], TEXTS[0])])]}
+    return {"numbers": [one.value for one in rater.predict([TEXTS, TEXTS[::-1], (TEXTS[0], TEXTS[0])])]}
 
 
 def _chosen(chooser: Any) -> dict[str, Any]:
     one = chooser.choose(TEXTS[0], ["the cat is red .", "the dog is big .", "a stone is old ."])
-    return {"choice": one.choice, "number": one.number, "p": one.probabilities}
+    return {"choice": one.choice, "number": one.index, "p": one.probabilities}
 
 
 def _tagged(marker: Any) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def _answered(responder: Any) -> dict[str, Any]:
 
 
 def _judged(judge: Any) -> dict[str, Any]:
-    found = judge.judge(["(1 (1 not) (1 (1 very) (1 bad)))", "(1 (1 the) (1 good))"])
+    found = judge.classify(["(1 (1 not) (1 (1 very) (1 bad)))", "(1 (1 the) (1 good))"])
     return {"trees": [{"label": one.label, "nodes": one.nodes, "p": one.probabilities} for one in found]}
 
 

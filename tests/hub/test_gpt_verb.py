@@ -22,7 +22,7 @@ from heedful.hub.folder import config_in
 from heedful.hub.loading import pretrained
 from heedful.hub.model_folder import write_model
 from heedful.hub.unpickling import weights_of_any_age
-from heedful.tasks.language_model.predictor import Writer
+from heedful.tasks.language_model.predictor import TextGenerator
 
 
 def test_a_gpt2_goes_to_ours_and_back_and_writes_at_each_stop(
@@ -40,7 +40,7 @@ def test_a_gpt2_goes_to_ours_and_back_and_writes_at_each_stop(
     losses = []
     for folder in (theirs, tmp_path / "ours", tmp_path / "back"):
         writer = heedful.load(folder, "cpu")
-        assert isinstance(writer, Writer) and writer.tokenizer.json == pairs().json
+        assert isinstance(writer, TextGenerator) and writer.tokenizer.json == pairs().json
         losses.append(writer.loss("the child came home"))
     assert len(set(losses)) == 1
 

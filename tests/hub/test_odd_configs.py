@@ -93,7 +93,7 @@ def test_one_output_of_a_classifier_is_a_number_as_in_transformers(named: bool, 
     ids = [2, *(PIECES.index(piece) for piece in ("a", "b", "##a", "##d")), 3]
     with torch.no_grad():
         right = theirs(torch.tensor([ids])).logits[0, 0]
-    close(torch.tensor(rater.rate(["a bad"])[0].number), right)
+    close(torch.tensor(rater.predict(["a bad"])[0].value), right)
 
 
 @pytest.mark.parametrize("kind", ["BertForTokenClassification", "BertForSequenceClassification"])

@@ -190,7 +190,7 @@ def test_what_is_computed_otherwise_is_refused(change: dict[str, Any], words: st
 
 def test_verbs_read_such_folders(tmp_path: Path) -> None:
     words = folder_of(made("RobertaForMaskedLM"), tmp_path / "words")
-    assert heedful.load(words, "cpu").fill("the <mask> sat").guesses
+    assert heedful.load(words, "cpu").fill("the <mask> sat").predictions
     assert "the" in command("fill-mask", words, "the <mask> sat")
     labels = {0: "no", 1: "yes", 2: "so"}
     classes = folder_of(made("RobertaForSequenceClassification", id2label=labels), tmp_path / "classes")

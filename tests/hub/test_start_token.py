@@ -23,7 +23,7 @@ from heedful.hub.byte_pair_files import byte_pairs_in
 from heedful.hub.folder import config_in
 from heedful.hub.loading import pretrained
 from heedful.tasks.language_model.next_word import next_words
-from heedful.tasks.language_model.predictor import Writer
+from heedful.tasks.language_model.predictor import TextGenerator
 from tolerance import close
 
 PROMPTS = ["the child", " home", "a", "school and the child went\n", "x", "The [PAD] 漢字"]
@@ -84,7 +84,7 @@ def test_perplexity_next_words_and_views_read_the_same_tokens(published: Path) -
     with pytest.raises(ValueError, match="one token"):
         writer.loss("a")
     likeliest = told.logits[0, -1, :290].softmax(-1).max()
-    close(torch.tensor(next_words(writer, f"{text} ___", 1).guesses[0].probability), likeliest)
+    close(torch.tensor(next_words(writer, f"{text} ___", 1).predictions[0].probability), likeliest)
     assert begun(writer, Given(text=text), [7]).ids == [*ids, 7]
     assert begun(writer, Given(text=""), [7]).ids == [pairs().end, 7]
     tokens = read_ahead(writer, Given(text=text)).sides["text"]
@@ -105,7 +105,7 @@ def test_the_command_line_says_when_nothing_stands_before_a_text(
     assert (
         texts[0]
         == texts[1]
-        == heedful.load(published, "cpu").generate(["the child"], length=12, temperature=0.0)[0].added
+        == heedful.load(published, "cpu").generate(["the child"], length=12, temperature=0.0)[0].completion
     )
     assert texts[2] != texts[0]
     assert asked(monkeypatch, "generate", str(published), "", "--greedy", "--length", "2") == 0
@@ -132,7 +132,7 @@ def test_a_run_of_ours_keeps_the_start_token_wherever_it_goes(
     assert writer.read_ids("The child") == writer.read_ids("The child", special=True) == pairs_of(writer, "The child")
 
 
-def pairs_of(writer: Writer, text: str) -> list[int]:
+def pairs_of(writer: TextGenerator, text: str) -> list[int]:
     found: list[int] = writer.tokenizer.ids([text])[0]
     return found
 

@@ -23,7 +23,7 @@ from heedful.models import build
 from heedful.models.bert.config import BertConfig
 from heedful.models.gpt.model import Gpt
 from heedful.plots import word_maps
-from heedful.tasks.pretraining.predictor import Reader
+from heedful.tasks.pretraining.predictor import TextEncoder
 from tolerance import close
 
 SMALL = Settings(width=16, layers=2, context=12)
@@ -95,17 +95,17 @@ def test_probes_learn_from_the_training_text_and_are_tried_on_text_held_out(monk
 
 # ------------------------------------------------------------------ the vectors of a word
 @pytest.fixture(scope="module")
-def reader() -> Reader:
+def reader() -> TextEncoder:
     torch.manual_seed(0)
     tokenizer = WordPieces.train(WordPiece(vocab=45, lowercase=True), ["the cat sat on a mat", "a mouse sat there"])
     model = build(BertConfig(vocab=tokenizer.vocab, width=16, heads=2, layers=2, hidden=24, context=40))
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(0.2 * torch.randn_like(weight))
-    return Reader(model, tokenizer, torch.device("cpu"))
+    return TextEncoder(model, tokenizer, torch.device("cpu"))
 
 
-def test_a_word_of_several_pieces_is_their_mean(reader: Reader) -> None:
+def test_a_word_of_several_pieces_is_their_mean(reader: TextEncoder) -> None:
     word, sentence = "mate", "The cat sat on a mate there"
     pieces = reader.tokenizer.encode(word)
     assert len(pieces.ids) > 1

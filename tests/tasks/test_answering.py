@@ -8,7 +8,14 @@ from heedful.data.tokenizers.wordpieces import NAMES, WordPieces
 from heedful.models.bert.config import BertConfig
 from heedful.models.heads.answerer import Answerer
 from heedful.models.heads.config import AnswererConfig
-from heedful.tasks.answering.predictor import Responder, answer_loss, best_spans, mean_loss, passage_scores, together
+from heedful.tasks.answering.predictor import (
+    QuestionAnswerer,
+    answer_loss,
+    best_spans,
+    mean_loss,
+    passage_scores,
+    together,
+)
 from tolerance import near
 
 TOKENIZER = WordPieces.of([*NAMES, "ann", "bob", "saw", "rome", "who", "##a", "##s", ".", "?"], True, "here")
@@ -99,7 +106,7 @@ def test_windows_come_together_token_by_token() -> None:
 
 # ------------------------------------------------------------------ the responder
 def test_answers_are_parts_of_the_passage_alone_and_together() -> None:
-    responder = Responder(model(), TOKENIZER, CPU, WindowsConfig(stride=4, longest=5), 24)
+    responder = QuestionAnswerer(model(), TOKENIZER, CPU, WindowsConfig(stride=4, longest=5), 24)
     asked = [(question.question, question.passage) for question in questions()]
     found = responder.answer(asked, top=3)
     for (question, passage), answers in zip(asked, found, strict=True):

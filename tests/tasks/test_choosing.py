@@ -29,7 +29,7 @@ from heedful.runs.load import load
 from heedful.runs.recipe import load_recipe
 from heedful.runs.train import train
 from heedful.tasks.base import Evaluated
-from heedful.tasks.multiple_choice.predictor import Chooser, choice_loss
+from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer, choice_loss
 from tolerance import close
 
 ENCODER = BertConfig(vocab=13, width=16, heads=2, layers=2, hidden=20, context=24, masked_words=False,
@@ -104,14 +104,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_learns_is_loaded_and_chooses_among_any_number_of_texts(run: Path) -> None:
     chooser = load(run)
-    assert isinstance(chooser, Chooser)
+    assert isinstance(chooser, MultipleChoiceAnswerer)
     for place, animal in enumerate(ANIMALS):
         endings = [*list(ANIMALS.values())[:place], "sings", *list(ANIMALS.values())[place:]]
         found = chooser.choose(f"There is a {animal}, near us.", [f"It {one}" for one in endings])
-        assert found.choice == "It sings" and found.number == place
+        assert found.choice == "It sings" and found.index == place
         assert sum(found.probabilities) == pytest.approx(1) and found.probability == max(found.probabilities)
     few = chooser.choose("There is a cow, near us.", ["It barks", "It sings"])
-    assert (few.number, len(few.probabilities), few.cut) == (1, 2, 0)
+    assert (few.index, len(few.probabilities), few.cut) == (1, 2, 0)
     assert chooser.choose("There is a cow. " * 20, ["It barks", "It moos"]).cut > 0
     with pytest.raises(ValueError, match="two choices or more"):
         chooser.choose("There is a cow.", ["It moos"])

@@ -15,7 +15,14 @@ from heedful.data.row_schedule import parted
 from heedful.data.tokenizers.tokenizer import WordPiece
 from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.runs.load import load
-from heedful.tasks.classification.predictor import Labeller, Rater, class_loss, mean_loss, number_loss, said
+from heedful.tasks.classification.predictor import (
+    TextClassifier,
+    TextRegressor,
+    class_loss,
+    mean_loss,
+    number_loss,
+    said,
+)
 from heedful.training.carry import stateless
 from heedful.training.configs import Budget, TrainConfig
 from heedful.training.distributed.team import Spread
@@ -78,7 +85,7 @@ def their_loss(model: Any, batch: LabelledBatch, number: bool) -> Any:
 def test_steps_are_those_of_transformers(outputs: int, packed: bool, tmp_path: Path) -> None:
     theirs = folder(tmp_path, outputs)
     predictor = load(tmp_path, "cpu")
-    assert type(predictor) is (Rater if outputs == 1 else Labeller)
+    assert type(predictor) is (TextRegressor if outputs == 1 else TextClassifier)
     ours = predictor.model.train()
     ours.dropout.p = 0.0
     targets = NUMBERS.view(np.int64) if outputs == 1 else np.arange(48) % 3

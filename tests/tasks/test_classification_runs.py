@@ -26,7 +26,7 @@ from heedful.runs.recipe import check_recipe, load_recipe, recipe_of
 from heedful.runs.train import Finished, Started, train
 from heedful.tasks import task_of
 from heedful.tasks.base import Evaluated
-from heedful.tasks.classification.predictor import Labeller, Rater
+from heedful.tasks.classification.predictor import TextClassifier, TextRegressor
 from heedful.training.loop import Step
 from tolerance import near
 
@@ -212,7 +212,7 @@ def test_a_trained_classifier_speaks_and_its_scores_are_stored(start: Path, text
     assert test.merit(task_of(given).metric) == 100
     assert all(found.startswith(f"{right} (") for _, right, found in test.samples)
     predictor = load(tmp_path / "run")
-    assert type(predictor) is Labeller
+    assert type(predictor) is TextClassifier
     asked = ["the film was good", ("the book was bad", "so it is"), "", "the plot was bad " * 30]
     found = predictor.classify(asked)
     assert [one.label for one in found[:2]] == ["y", "n"]
@@ -237,15 +237,15 @@ def test_numbers_are_learned_and_said(start: Path, texts: list[str], tmp_path: P
     assert [score.name for score in test.scores] == ["pearson", "spearman"]
     assert test.scores[0].value > 95
     predictor = load(tmp_path / "run")
-    assert type(predictor) is Rater
+    assert type(predictor) is TextRegressor
     rows = [line.split("\t") for line in (tmp_path / "test.tsv").read_text().splitlines()[1:]]
-    said = [one.number for one in predictor.rate([row[0] for row in rows])]
+    said = [one.value for one in predictor.predict([row[0] for row in rows])]
     right = [float(row[1]) for row in rows]
     assert [score.value for score in test.scores] == pytest.approx(
         [100 * float(measure(said, right).statistic) for measure in (stats.pearsonr, stats.spearmanr)], rel=1e-4
     )
-    high, low = predictor.rate(["the film film was good", "the book book was bad"])
-    assert high.number - low.number > 1.5
+    high, low = predictor.predict(["the film film was good", "the book book was bad"])
+    assert high.value - low.value > 1.5
     with (tmp_path / "valid.tsv").open("a") as file:
         file.write("a strange one\tmuch\n")
     with pytest.raises(UserError, match="this is no number"):

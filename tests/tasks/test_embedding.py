@@ -20,7 +20,7 @@ from heedful.data.tokenizers.wordpieces import WordPieces
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.bert.config import BertConfig
-from heedful.tasks.pretraining.predictor import TOGETHER, Reader, best_alone, together
+from heedful.tasks.pretraining.predictor import TOGETHER, TextEncoder, best_alone, together
 from tolerance import close, near
 
 LINE = "the a cat dog bird sat ran flew on under over mat log sky it was old new red blue"
@@ -30,18 +30,18 @@ TOKENIZER = WordPieces.train(WordPiece(vocab=120, lowercase=True), [LINE, *TEXTS
 STS = Path(os.environ.get("HEEDFUL_DATA", "../shared/data"), "glue", "STS-B", "dev.tsv.gz")
 
 
-def reader(**settings: object) -> Reader:
+def reader(**settings: object) -> TextEncoder:
     torch.manual_seed(0)
     config = BertConfig(vocab=TOKENIZER.vocab, width=16, heads=2, layers=5, hidden=24, context=24)
     model = build(config.model_copy(update=settings)).eval()
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(0.1 * torch.randn_like(weight))
-    return Reader(model, TOKENIZER, torch.device("cpu"))
+    return TextEncoder(model, TOKENIZER, torch.device("cpu"))
 
 
 @torch.no_grad()
-def alone(one: Reader, text: str) -> list[Tensor]:
+def alone(one: TextEncoder, text: str) -> list[Tensor]:
     """The layers (T, D) of one text, read alone."""
     ids, _ = TOKENIZER.pair(TOKENIZER.ids([text])[0])
     return [layer[0] for layer in one.model.layers(torch.tensor([ids]))]
@@ -156,7 +156,7 @@ def test_eight_bits_give_a_text_the_same_alone_and_among_others() -> None:
 
 # ------------------------------------------------------------------ gaps
 @torch.no_grad()
-def probabilities(one: Reader, pieces: list[str], at: int) -> Tensor:
+def probabilities(one: TextEncoder, pieces: list[str], at: int) -> Tensor:
     """Of every word (V,) at a place of a text that is spelled in pieces."""
     vocabulary = {piece: number for number, piece in enumerate(TOKENIZER.pieces(range(TOKENIZER.vocab)))}
     ids = [vocabulary[piece] for piece in ["[CLS]", *pieces, "[SEP]"]]
@@ -165,7 +165,7 @@ def probabilities(one: Reader, pieces: list[str], at: int) -> Tensor:
 
 def test_a_gap_gets_the_likeliest_words() -> None:
     one = reader()
-    (found,) = one.fill("the [MASK] sat", top=4).guesses
+    (found,) = one.fill("the [MASK] sat", top=4).predictions
     right = probabilities(one, ["the", "[MASK]", "sat"], 1)
     values, ids = right.topk(4)
     assert [guess.word for guess in found] == TOKENIZER.pieces(ids.tolist())
@@ -177,20 +177,20 @@ def test_fillings_of_two_gaps_are_counted_alone_and_in_both_orders() -> None:
     names = TOKENIZER.pieces(range(TOKENIZER.vocab))
     first, second = (probabilities(one, open_, at) for at in (1, 3))
     found = one.fill("the [MASK] sat [MASK]", top=3)
-    assert [f.ahead for f in found.fillings] == sorted((f.ahead for f in found.fillings), reverse=True)
-    for filling in found.fillings:
+    assert [f.forward for f in found.joint] == sorted((f.forward for f in found.joint), reverse=True)
+    for filling in found.joint:
         a, b = filling.words
         i, j = names.index(a), names.index(b)
         then = probabilities(one, ["the", a, "sat", "[MASK]"], 3)[j]
         before = probabilities(one, ["the", "[MASK]", "sat", b], 1)[i]
-        assert filling.alone == near(math.log(first[i] * second[j]), 1024)
-        assert filling.ahead == near(math.log(first[i] * then), 1024)
-        assert filling.back == near(math.log(second[j] * before), 1024)
+        assert filling.independent == near(math.log(first[i] * second[j]), 1024)
+        assert filling.forward == near(math.log(first[i] * then), 1024)
+        assert filling.backward == near(math.log(second[j] * before), 1024)
     best = sorted(product(range(len(names)), repeat=2), key=lambda ij: -float(first[ij[0]] * second[ij[1]]))[:3]
-    assert {(names[i], names[j]) for i, j in best} <= {f.words for f in found.fillings}
-    weights = [math.exp(f.ahead) for f in found.fillings]
-    apart = sum(w * (f.ahead - f.alone) for w, f in zip(weights, found.fillings, strict=True)) / sum(weights)
-    assert found.joint_gap == pytest.approx(apart)
+    assert {(names[i], names[j]) for i, j in best} <= {f.words for f in found.joint}
+    weights = [math.exp(f.forward) for f in found.joint]
+    apart = sum(w * (f.forward - f.independent) for w, f in zip(weights, found.joint, strict=True)) / sum(weights)
+    assert found.dependence == pytest.approx(apart)
 
 
 def test_the_best_words_alone_are_the_best_products() -> None:
@@ -201,8 +201,8 @@ def test_the_best_words_alone_are_the_best_products() -> None:
 
 def test_three_gaps_and_gaps_inside_words_are_filled() -> None:
     found = reader().fill("[MASK][MASK] sat[MASK]", top=2)
-    assert [len(gap) for gap in found.guesses] == [2, 2, 2]
-    assert all(len(filling.words) == 3 for filling in found.fillings)
+    assert [len(gap) for gap in found.predictions] == [2, 2, 2]
+    assert all(len(filling.words) == 3 for filling in found.joint)
 
 
 def test_mistakes_with_gaps_are_told() -> None:
@@ -250,4 +250,4 @@ def test_sentences_are_as_alike_as_people_say() -> None:
 
 
 def test_the_reader_is_public() -> None:
-    assert heedful.Reader is Reader and "heedful.tasks.pretraining.predictor" in sys.modules
+    assert heedful.TextEncoder is TextEncoder and "heedful.tasks.pretraining.predictor" in sys.modules

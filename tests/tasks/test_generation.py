@@ -18,7 +18,7 @@ from heedful.models import build
 from heedful.models.gpt.config import GptConfig
 from heedful.models.rnn_lm.config import RnnLMConfig
 from heedful.tasks.language_model import predictor as language_model
-from heedful.tasks.language_model.predictor import Text, Writer, seed_of
+from heedful.tasks.language_model.predictor import Running, TextGenerator, seed_of
 from tolerance import close, near
 
 CPU = torch.device("cpu")
@@ -55,9 +55,11 @@ def rnn(vocab: int = PAIRS.vocab) -> Any:
     return spread(build(RnnLMConfig(vocab=vocab, width=12, hidden=16, layers=2, context=8)))
 
 
-WRITERS = {name: (lambda name=name: Writer(gpt(name), PAIRS, CPU, TextSettings(length=30))) for name in POSITIONS} | {
-    "rnn": lambda: Writer(rnn(), PAIRS, CPU, TextSettings(length=30)),
-    "lines": lambda: Writer(gpt(vocab=LETTERS.vocab), LETTERS, CPU, TextSettings(length=30)),
+WRITERS = {
+    name: (lambda name=name: TextGenerator(gpt(name), PAIRS, CPU, TextSettings(length=30))) for name in POSITIONS
+} | {
+    "rnn": lambda: TextGenerator(rnn(), PAIRS, CPU, TextSettings(length=30)),
+    "lines": lambda: TextGenerator(gpt(vocab=LETTERS.vocab), LETTERS, CPU, TextSettings(length=30)),
 }
 
 
@@ -73,7 +75,7 @@ def test_prompts_of_different_lengths_give_together_what_each_gives_alone(kind: 
         for one, other in zip(together, alone, strict=True):
             assert one.log_probability == near(other.log_probability, 1024)
             assert (one.text, one.ended) == (other.text, other.ended)
-            assert one.text == one.prompt + one.added
+            assert one.text == one.prompt + one.completion
 
 
 @pytest.mark.parametrize("kind", WRITERS)
@@ -107,7 +109,7 @@ def test_the_batch_size_and_the_number_of_samples_change_nothing(monkeypatch: py
 # ------------------------------------------------------------------ beyond the context
 @pytest.mark.parametrize("context", [1, 2, 5, 8])
 def test_a_full_context_forgets_its_older_half(context: int) -> None:
-    writer = Writer(gpt(context=context), PAIRS, CPU)
+    writer = TextGenerator(gpt(context=context), PAIRS, CPU)
     assert [writer.forgotten(count) for count in range(context + 1)] == [0] * (context + 1)
     for count in range(context + 1, 40):
         seen = count - writer.forgotten(count)
@@ -118,7 +120,7 @@ def test_a_full_context_forgets_its_older_half(context: int) -> None:
 
 @pytest.mark.parametrize("prompt", ["", "a rose is", "is a rose, is a rose is a rose, a rose is a rose, naïve"])
 def test_beyond_the_context_each_token_is_told_from_what_is_not_forgotten(prompt: str) -> None:
-    writer = Writer(gpt(context=9), PAIRS, CPU)
+    writer = TextGenerator(gpt(context=9), PAIRS, CPU)
     (found,) = writer.generate([prompt], length=40, temperature=0)
     ids, log = [PAIRS.end, *PAIRS.ids([prompt])[0]], 0.0
     for token in found.ids:
@@ -132,7 +134,7 @@ def test_beyond_the_context_each_token_is_told_from_what_is_not_forgotten(prompt
 
 
 def test_chance_and_rules_go_on_where_the_context_is_left() -> None:
-    short, wide = Writer(gpt("none", context=7), PAIRS, CPU), Writer(gpt("none", context=300), PAIRS, CPU)
+    short, wide = TextGenerator(gpt("none", context=7), PAIRS, CPU), TextGenerator(gpt("none", context=300), PAIRS, CPU)
     for weight in (*short.model.parameters(), *wide.model.parameters()):
         weight.data.zero_()  # all tokens alike, whatever is seen: only chance and rules tell texts apart
     for manner in ({}, {"no_repeat": 1}, {"at_least": 40, "top_k": 5}, {"repetition_penalty": 3.0}):
@@ -142,11 +144,11 @@ def test_chance_and_rules_go_on_where_the_context_is_left() -> None:
 
 
 def test_beams_that_do_not_fit_are_refused_with_advice() -> None:
-    writer = Writer(gpt(context=20), PAIRS, CPU)
+    writer = TextGenerator(gpt(context=20), PAIRS, CPU)
     assert len(writer.generate(["a"], beams=2, length=19)[0].ids) <= 19
     with pytest.raises(UserError, match="do not fit into the model's context"):
         writer.generate(["a"], beams=2, length=20)
-    assert len(Writer(rnn(), PAIRS, CPU).generate(["a"], beams=2, length=50)) == 1  # has no limit
+    assert len(TextGenerator(rnn(), PAIRS, CPU).generate(["a"], beams=2, length=50)) == 1  # has no limit
 
 
 # ------------------------------------------------------------------ piece by piece
@@ -160,17 +162,17 @@ def test_beams_that_do_not_fit_are_refused_with_advice() -> None:
     ids=["pairs", "characters", "word pieces", "words", "bpe"],
 )
 def test_what_flows_is_what_is_written_at_once(tokenizer: Any) -> None:
-    writer = Writer(rnn(tokenizer.vocab), tokenizer, CPU, TextSettings(length=60))
+    writer = TextGenerator(rnn(tokenizer.vocab), tokenizer, CPU, TextSettings(length=60))
     for seed, prompt in enumerate(("", "a rose", "naïve 日本")):
         (found,) = writer.generate([prompt], seed=seed)
         pieces = list(writer.stream(prompt, seed=seed))
-        assert "".join(pieces) == found.added
+        assert "".join(pieces) == found.completion
         assert len(pieces) in (len(found.ids) - found.ended, len(found.ids) - found.ended + 1)
-    assert "".join(writer.stream("a", beams=2, length=5)) == writer.generate(["a"], beams=2, length=5)[0].added
+    assert "".join(writer.stream("a", beams=2, length=5)) == writer.generate(["a"], beams=2, length=5)[0].completion
 
 
 def test_a_character_of_several_tokens_comes_whole() -> None:
-    writer = Writer(rnn(), PAIRS, CPU)
+    writer = TextGenerator(rnn(), PAIRS, CPU)
     whole = "🙂日é"
     spelling = language_model.Spelling(writer, [])
     pieces = [spelling.add(number) for number in bytes_of(whole)]
@@ -208,7 +210,7 @@ def test_settings_out_of_range_are_refused() -> None:
 
 @torch.no_grad()
 def test_where_the_rules_leave_nothing_to_write_what_there_is_stays() -> None:
-    writer = Writer(rnn(LETTERS.vocab), LETTERS, CPU)
+    writer = TextGenerator(rnn(LETTERS.vocab), LETTERS, CPU)
     for manner in ({}, {"temperature": 0}):
         (found,) = writer.generate(["a"], length=500, no_repeat=1, **manner)
         assert sorted(found.ids) == sorted({*range(3, LETTERS.vocab)} - set(LETTERS.ids(["a"])[0]))
@@ -222,7 +224,7 @@ def test_special_text_is_text_unless_it_is_allowed() -> None:
     assert writer.tokens_of(text, special=True) == 4 < writer.tokens_of(text)
     plain, special = (writer.generate([text], length=6, temperature=0, special=s)[0] for s in (False, True))
     assert plain.log_probability != special.log_probability
-    assert special.text == text + special.added
+    assert special.text == text + special.completion
     with pytest.raises(UserError, match="no text spells a special token"):
         WRITERS["lines"]().generate([text], special=True)
 
@@ -231,21 +233,21 @@ def test_rows_beyond_the_vocabulary_are_never_written() -> None:
     model = gpt(vocab=PAIRS.vocab + 30)
     with torch.no_grad():
         model.tokens.weight[PAIRS.vocab :] *= 5
-    for found in Writer(model, PAIRS, CPU).generate(["a", ""], length=30, samples=4):
+    for found in TextGenerator(model, PAIRS, CPU).generate(["a", ""], length=30, samples=4):
         assert max(found.ids) < PAIRS.vocab
-    for found in Writer(model, PAIRS, CPU).generate(["a"], length=9, beams=3, samples=3):
+    for found in TextGenerator(model, PAIRS, CPU).generate(["a"], length=9, beams=3, samples=3):
         assert max(found.ids) < PAIRS.vocab
 
 
 @torch.no_grad()
 def test_a_text_is_as_likely_as_its_tokens_and_as_its_perplexity_says() -> None:
-    writer = Writer(gpt(context=200), PAIRS, CPU)
+    writer = TextGenerator(gpt(context=200), PAIRS, CPU)
     logs = writer._log([PAIRS.end], [*PAIRS.ids(["a rose"])[0], PAIRS.end])
     assert writer.loss("a rose") == near(-logs / (len(PAIRS.ids(["a rose"])[0]) + 1))
 
 
 # ------------------------------------------------------------------ beside transformers
-def twins(seed: int, ending: float = 1.0) -> tuple[Any, Writer]:
+def twins(seed: int, ending: float = 1.0) -> tuple[Any, TextGenerator]:
     """GPT-2 of `transformers` and ours with the same weights; the end of a text may be made likelier."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(seed)
@@ -270,7 +272,7 @@ def twins(seed: int, ending: float = 1.0) -> tuple[Any, Writer]:
         for mine, its in pairs:
             mine.weight.copy_(its.weight.T if its.weight.dim() == 2 else its.weight)
             mine.bias.copy_(its.bias)
-    return theirs, Writer(ours, PAIRS, CPU)
+    return theirs, TextGenerator(ours, PAIRS, CPU)
 
 
 def told(theirs: Any, prompt: str, **settings: Any) -> list[list[int]]:
@@ -340,12 +342,12 @@ def test_a_penalty_leaves_the_probability_of_the_model_alone() -> None:
             log = writer._log([PAIRS.end, *PAIRS.ids(["a rose"])[0]], found.ids)
             assert found.log_probability == near(log, 1024)
     assert math.isfinite(log)
-    assert Text([1, 2], written=[3]).ids == [1, 2, 3]
+    assert Running([1, 2], written=[3]).ids == [1, 2, 3]
 
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_half_precision_says_nearly_the_same(name: str) -> None:
-    whole, half = WRITERS[name](), WRITERS[name]().halved()
+    whole, half = WRITERS[name](), WRITERS[name]().bfloat16()
     assert {weight.dtype for weight in half.model.parameters()} == {torch.bfloat16}
     found = half.generate(["a rose"], temperature=0, length=12)[0]
     given = [whole.script.begins, *whole.script.text_ids("a rose")]

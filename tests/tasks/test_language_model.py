@@ -26,7 +26,7 @@ from heedful.tasks.language_model.perplexity import (
     text_loss,
     windows_loss,
 )
-from heedful.tasks.language_model.predictor import TextReader, Writer
+from heedful.tasks.language_model.predictor import BidirectionalLanguageModel, TextGenerator
 from tolerance import close, near
 
 CPU = torch.device("cpu")
@@ -46,7 +46,7 @@ def both() -> Any:
 
 
 @pytest.fixture(scope="module")
-def writer() -> Writer:
+def writer() -> TextGenerator:
     """A model that has learned some letters."""
     model, batches = ahead(), TextBatches(TEXT, 0, 64)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -55,7 +55,7 @@ def writer() -> Writer:
         (loss.total / loss.count).backward()
         optimizer.step()
         optimizer.zero_grad()
-    return Writer(model, LETTERS, CPU, TextSettings(length=12))
+    return TextGenerator(model, LETTERS, CPU, TextSettings(length=12))
 
 
 # ------------------------------------------------------------------ losses
@@ -147,7 +147,7 @@ def test_bits_a_character_are_the_loss_of_all_tokens_over_all_characters() -> No
 
 
 # ------------------------------------------------------------------ the writer
-def test_perplexity_is_that_of_the_whole_text(writer: Writer) -> None:
+def test_perplexity_is_that_of_the_whole_text(writer: TextGenerator) -> None:
     text = "\n".join(LINES) + "\n"
     assert writer.perplexity(text) == pytest.approx(math.exp(text_loss(writer.model, TEXT, CPU)))
     assert writer.perplexity(text) == writer.perplexity(text.removesuffix("\n"))
@@ -157,7 +157,7 @@ def test_perplexity_is_that_of_the_whole_text(writer: Writer) -> None:
         writer.perplexity("")
 
 
-def test_greedy_writing_is_the_likeliest_token_each_time(writer: Writer) -> None:
+def test_greedy_writing_is_the_likeliest_token_each_time(writer: TextGenerator) -> None:
     prompt = "a rose\nis"
     (found,) = writer.generate([prompt], length=10, temperature=0)
     ids = [TrainedTokenizer.eos, *(number for line in LETTERS.ids(["a rose"]) for number in line), TrainedTokenizer.eos]
@@ -173,33 +173,33 @@ def test_greedy_writing_is_the_likeliest_token_each_time(writer: Writer) -> None
         ids.append(token)
     assert found.log_probability == near(log, 1024)
     assert len(found.ids) == 10
-    assert found.text == prompt + found.added
+    assert found.text == prompt + found.completion
 
 
-def test_what_is_written_goes_on_over_the_ends_of_lines(writer: Writer) -> None:
+def test_what_is_written_goes_on_over_the_ends_of_lines(writer: TextGenerator) -> None:
     found = writer.generate([""], length=200, seed=1)[0]
     assert len(found.ids) == 200
-    assert found.added.count("\n") == found.ids.count(TrainedTokenizer.eos) > 3
-    assert set(found.added) <= set("".join(LINES) + "\n")
+    assert found.completion.count("\n") == found.ids.count(TrainedTokenizer.eos) > 3
+    assert set(found.completion) <= set("".join(LINES) + "\n")
 
 
 def test_chance_depends_on_the_seed_and_the_number_not_on_the_batch(
-    writer: Writer, monkeypatch: pytest.MonkeyPatch
+    writer: TextGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prompts = ["", "a", "a rose is", "is a rose, is", "\n", "as"] * 3
-    whole = [found.added for found in writer.generate(prompts, seed=4)]
-    assert [found.added for found in writer.generate(prompts, seed=4)] == whole
-    assert [writer.generate([prompt], seed=4, first=row)[0].added for row, prompt in enumerate(prompts)] == whole
+    whole = [found.completion for found in writer.generate(prompts, seed=4)]
+    assert [found.completion for found in writer.generate(prompts, seed=4)] == whole
+    assert [writer.generate([prompt], seed=4, first=row)[0].completion for row, prompt in enumerate(prompts)] == whole
     monkeypatch.setattr(language_model, "TOGETHER", 4)
-    assert [found.added for found in writer.generate(prompts, seed=4)] == whole
-    assert [found.added for found in writer.generate(prompts, seed=5)] != whole
-    assert len({found.added for found in writer.generate(["a"] * 20)}) > 3
+    assert [found.completion for found in writer.generate(prompts, seed=4)] == whole
+    assert [found.completion for found in writer.generate(prompts, seed=5)] != whole
+    assert len({found.completion for found in writer.generate(["a"] * 20)}) > 3
 
 
-def test_little_chance_is_greedy_and_beams_find_likelier_texts(writer: Writer) -> None:
-    best = [found.added for found in writer.generate(["a", "is a"], temperature=0)]
+def test_little_chance_is_greedy_and_beams_find_likelier_texts(writer: TextGenerator) -> None:
+    best = [found.completion for found in writer.generate(["a", "is a"], temperature=0)]
     for rules in ({"temperature": 1e-4}, {"top_k": 1}, {"top_p": 1e-9}):
-        assert [found.added for found in writer.generate(["a", "is a"], **rules)] == best  # type: ignore[arg-type]
+        assert [found.completion for found in writer.generate(["a", "is a"], **rules)] == best  # type: ignore[arg-type]
     wide = writer.generate(["a"], beams=8, samples=3)
     assert [one.log_probability for one in wide] == sorted((one.log_probability for one in wide), reverse=True)
     assert wide[0].log_probability >= writer.generate(["a"], temperature=0)[0].log_probability - 1e-5
@@ -212,8 +212,8 @@ def test_little_chance_is_greedy_and_beams_find_likelier_texts(writer: Writer) -
     assert writer.generate([]) == []
 
 
-def test_its_settings_are_its_defaults(writer: Writer) -> None:
-    bold = Writer(writer.model, LETTERS, CPU, TextSettings(length=5, temperature=3.0, top_k=4, top_p=0.9))
+def test_its_settings_are_its_defaults(writer: TextGenerator) -> None:
+    bold = TextGenerator(writer.model, LETTERS, CPU, TextSettings(length=5, temperature=3.0, top_k=4, top_p=0.9))
     assert bold.generate(["a"]) == writer.generate(["a"], length=5, temperature=3.0, top_k=4, top_p=0.9)
     assert len(bold.generate(["a"])[0].ids) == 5
 
@@ -221,10 +221,10 @@ def test_its_settings_are_its_defaults(writer: Writer) -> None:
 @pytest.mark.parametrize("config", [WordPiece(vocab=60), WholeWords(vocab=20), Bpe(vocab=270), Characters(vocab=9)])
 def test_any_prompt_is_kept_as_it_is_and_any_tokenizer_goes_on_with_it(config: Any) -> None:
     tokenizer = TrainedTokenizer.train(config, LINES)
-    model = Writer(ahead(vocab=tokenizer.vocab), tokenizer, CPU, TextSettings(length=6))
+    model = TextGenerator(ahead(vocab=tokenizer.vocab), tokenizer, CPU, TextSettings(length=6))
     for prompt in ("", "a ro", "\n\n", "Ω é <eos> \ud800", "  a  rose "):
         (found,) = model.generate([prompt])
-        assert found.text == prompt + found.added
+        assert found.text == prompt + found.completion
         assert len(found.ids) == 6
 
 
@@ -233,18 +233,18 @@ def test_any_prompt_is_kept_as_it_is_and_any_tokenizer_goes_on_with_it(config: A
 )
 def test_what_follows_an_unknown_word_joins_on_to_it_as_to_any_other(config: Any, between: str) -> None:
     tokenizer = TrainedTokenizer.train(config, LINES)
-    writer = Writer(ahead(vocab=tokenizer.vocab), tokenizer, CPU)
+    writer = TextGenerator(ahead(vocab=tokenizer.vocab), tokenizer, CPU)
     (word,) = tokenizer.ids(["a"])[0]
     for prompt in ("ΩΩ", "a ΩΩ", "a rose\nΩΩ", "ΩΩ ΩΩ"):
         before = writer.script.text_ids(prompt)
         assert before[-1] == TrainedTokenizer.unk
-        assert writer.added(before, [word]) == f"{between}a"
-    assert writer.added(writer.script.text_ids("ΩΩ\n"), [word]) == "a"
+        assert writer.text_after(before, [word]) == f"{between}a"
+    assert writer.text_after(writer.script.text_ids("ΩΩ\n"), [word]) == "a"
 
 
 # ------------------------------------------------------------------ the reader
 def test_layers_are_those_of_the_tokens_between_two_line_ends_whatever_stands_beside_them() -> None:
-    reader = TextReader(both(), LETTERS, CPU, 8)
+    reader = BidirectionalLanguageModel(both(), LETTERS, CPU, 8)
     texts = ["a rose", "is", "as a nose is a nose"]
     together = reader.layers(texts)
     for text, found in zip(texts, together, strict=True):
@@ -257,6 +257,6 @@ def test_layers_are_those_of_the_tokens_between_two_line_ends_whatever_stands_be
 
 
 def test_the_perplexity_of_both_directions_is_by_windows() -> None:
-    reader = TextReader(both(), LETTERS, CPU, 8)
+    reader = BidirectionalLanguageModel(both(), LETTERS, CPU, 8)
     found = reader.perplexity("\n".join(LINES))
     assert found == pytest.approx(math.exp(windows_loss(both_ways_loss, reader.model, TEXT, CPU, 64)), rel=1e-5)

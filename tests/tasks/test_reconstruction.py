@@ -15,7 +15,7 @@ from heedful.models import build
 from heedful.models.autoencoder.config import AutoencoderConfig, dense
 from heedful.models.autoencoder.layers import Conv, MaxPool, Upsample
 from heedful.tasks.reconstruction import predictor as reconstruction
-from heedful.tasks.reconstruction.predictor import Noise, Painter, mean_loss, pixels_of, reconstruction_loss
+from heedful.tasks.reconstruction.predictor import ImageAutoencoder, Noise, mean_loss, pixels_of, reconstruction_loss
 from tolerance import close
 
 CPU = torch.device("cpu")
@@ -28,9 +28,9 @@ RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (23, 2, 6, 4), dtype=np.uint8)
 
 
-def painter(name: str = "dense", noise: Noise = NONE) -> Painter:
+def painter(name: str = "dense", noise: Noise = NONE) -> ImageAutoencoder:
     torch.manual_seed(0)
-    return Painter(build(CONFIGS[name]), Canvas((2, 6, 4)), noise, CPU)
+    return ImageAutoencoder(build(CONFIGS[name]), Canvas((2, 6, 4)), noise, CPU)
 
 
 def batch_of(pixels: Any, start: int = 0) -> ImageBatch:

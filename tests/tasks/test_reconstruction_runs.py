@@ -19,7 +19,7 @@ from heedful.runs.evaluate import Evaluated, results
 from heedful.runs.recipe import load_recipe, recipe_in
 from heedful.runs.train import Finished, train
 from heedful.tasks import task_of
-from heedful.tasks.reconstruction.predictor import Painter
+from heedful.tasks.reconstruction.predictor import ImageAutoencoder
 from heedful.tasks.reconstruction.recipe import ReconstructionRecipe
 from heedful.tasks.reconstruction.task import ReconstructionTask
 from heedful.training.checkpoint.folder import newest
@@ -95,7 +95,7 @@ def test_the_run_its_model_folder_and_its_checkpoint_load_as_the_same(
     from_checkpoint = heedful.load(tmp_path / "unfinished")
     x = np.random.default_rng(0).random((3, 1, 8, 8))
     for predictor in (from_run, from_model, from_checkpoint):
-        assert isinstance(predictor, Painter)
+        assert isinstance(predictor, ImageAutoencoder)
         assert predictor.canvas.image == (1, 8, 8) and predictor.canvas.names == tuple("0123456789")
         assert np.array_equal(predictor.reconstruct(x), from_run.reconstruct(x))
 

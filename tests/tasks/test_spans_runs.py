@@ -22,9 +22,9 @@ from heedful.runs.load import load
 from heedful.runs.recipe import check_recipe, load_recipe
 from heedful.runs.train import Finished, Started, train
 from heedful.tasks import task_of
-from heedful.tasks.answering.predictor import Responder
+from heedful.tasks.answering.predictor import QuestionAnswerer
 from heedful.tasks.base import Evaluated
-from heedful.tasks.tagging.predictor import Marker
+from heedful.tasks.tagging.predictor import TokenTagger
 from heedful.training.loop import Step
 from heedful.training.metrics import Score
 
@@ -34,7 +34,11 @@ SMALL = [
     "train.budget={steps: 12}", "train.evaluate_every=6", "train.save_every=6", "train.log_every=1", "train.samples=2",
     "train.device=cpu", "train.batch_examples=8", "train.optimizer.lr=5e-3", "train.schedule={kind: constant}",
 ]  # fmt: skip
-KINDS = {"tagging": ("conll2003", Marker), "features": ("conll-features", Marker), "answering": ("squad", Responder)}
+KINDS = {
+    "tagging": ("conll2003", TokenTagger),
+    "features": ("conll-features", TokenTagger),
+    "answering": ("squad", QuestionAnswerer),
+}
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from heedful.data.tokenizers.wordpieces import NAMES, WordPieces
 from heedful.models.bert.config import BertConfig
 from heedful.models.heads.config import TaggerConfig
 from heedful.models.heads.tagger import Tagger
-from heedful.tasks.tagging.predictor import Entity, Marker, mean_loss, split, tag_loss
+from heedful.tasks.tagging.predictor import Entity, TokenTagger, mean_loss, split, tag_loss
 
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 TOKENIZER = WordPieces.of([*NAMES, "ann", "bob", "saw", "rome", "##a", "##s", "."], True, "here")
@@ -87,7 +87,7 @@ def test_a_part_without_sentences_has_no_loss_but_a_gradient() -> None:
 
 # ------------------------------------------------------------------ the marker
 def test_texts_are_tagged_alike_alone_and_together_and_stay_in_order() -> None:
-    marker = Marker(model(), TOKENIZER, CPU, LABELS, 16)
+    marker = TokenTagger(model(), TOKENIZER, CPU, LABELS, 16)
     found = marker.tag(TEXTS)
     assert [marked.text for marked in found] == TEXTS
     for text, marked in zip(TEXTS, found, strict=True):
@@ -117,7 +117,7 @@ def test_entities_are_the_chunks_with_their_least_likely_tag() -> None:
             return torch.tensor(rows).log()
 
     SAYS = [("ann", "I-PER", 0.9), ("bob", "I-PER", 0.6), ("saw", "O", 0.8), ("rome", "B-LOC", 0.7), (".", "O", 1.0)]
-    (marked,) = Marker(Fixed(), TOKENIZER, CPU, LABELS, 16).tag(["Ann Bob saw Rome."])
+    (marked,) = TokenTagger(Fixed(), TOKENIZER, CPU, LABELS, 16).tag(["Ann Bob saw Rome."])
     assert marked.tags == ("I-PER", "I-PER", "O", "B-LOC", "O")
     assert marked.spans == ((0, 3), (4, 7), (8, 11), (12, 16), (16, 17))
     assert marked.probabilities == pytest.approx((0.9, 0.6, 0.8, 0.7, 1.0))
@@ -148,10 +148,10 @@ def test_every_label_is_kept_and_only_iob_is_read_as_chunks(labels: tuple[str, .
     tagger = Tagger(TaggerConfig(encoder=encoder, labels=labels))
     with torch.no_grad():
         tagger.head.weight.mul_(40)
-    marker = Marker(tagger, TOKENIZER, CPU, labels, 16)
+    marker = TokenTagger(tagger, TOKENIZER, CPU, labels, 16)
     (marked,) = marker.tag(["Ann saw Bobas Romes . Rome Ann"])
     encoded = encode_words([marked.words], TOKENIZER, 16)
     assert marked.tags == marker.tags(encoded)[0] and set(marked.tags) <= set(labels)
-    assert marker.marks == marks
+    assert marker.has_chunks == marks
     assert marked.entities == () if not marks else len(marked.entities) <= len(marked.words)
     assert [marked.text[start:end] for start, end in marked.spans] == list(marked.words)

@@ -24,9 +24,9 @@ from heedful.runs.recipe import load_recipe
 from heedful.runs.train import Event, Finished, Started, train
 from heedful.tasks import TASKS, recipe_class, task_class, task_of
 from heedful.tasks.base import Evaluated, Task
-from heedful.tasks.classification.predictor import Labeller
-from heedful.tasks.language_model.predictor import TextReader, Writer
-from heedful.tasks.pretraining.predictor import Reader
+from heedful.tasks.classification.predictor import TextClassifier
+from heedful.tasks.language_model.predictor import BidirectionalLanguageModel, TextGenerator
+from heedful.tasks.pretraining.predictor import TextEncoder
 from heedful.tasks.translation.predictor import Translator
 from heedful.training.checkpoint.folder import newest
 from heedful.training.loop import Step
@@ -124,22 +124,22 @@ def documents(text: list[str]) -> str:
 
 
 CASES: dict[str, Case] = {
-    "bert": lambda text: ("bert-prose", [*BERT, documents(text)], Reader),
-    "bert packed": lambda text: ("bert-prose", [*BERT, documents(text), "train.batching=packed"], Reader),
-    "bert workers": lambda text: ("bert-prose", [*BERT, documents(text), "train.workers=2"], Reader),
+    "bert": lambda text: ("bert-prose", [*BERT, documents(text)], TextEncoder),
+    "bert packed": lambda text: ("bert-prose", [*BERT, documents(text), "train.batching=packed"], TextEncoder),
+    "bert workers": lambda text: ("bert-prose", [*BERT, documents(text), "train.workers=2"], TextEncoder),
     "bert words": lambda text: (
         "bert-prose",
         [*BERT, documents(text), "task.whole_words=true", "model.next_sentence=false", "train.accumulate=2"],
-        Reader,
+        TextEncoder,
     ),
-    "classifier": lambda text: ("number-languages", LANGUAGES, Labeller),
-    "by examples": lambda text: ("number-languages", [*LANGUAGES, "train.batch_examples=16"], Labeller),
+    "classifier": lambda text: ("number-languages", LANGUAGES, TextClassifier),
+    "by examples": lambda text: ("number-languages", [*LANGUAGES, "train.batch_examples=16"], TextClassifier),
     "seq2seq": lambda text: ("numbers", [*NUMBERS, f"model={{{SEQ2SEQ}}}"], Translator),
     "hard": lambda text: ("numbers", [*NUMBERS, f"model={{{SEQ2SEQ}, attention: {{choice: hard}}}}"], Translator),
-    "gpt": lambda text: ("gpt-prose", [*TINY_GPT, *text], Writer),
-    "gpt documents": lambda text: ("gpt-prose", [*TINY_GPT, PAIRS, documents(text), "train.workers=1"], Writer),
-    "rnn_lm": lambda text: ("language-model", [*TINY_LM, "train.optimizer.lr=0.02", *text], Writer),
-    "elmo": lambda text: ("elmo", [*TINY_LM, *text], TextReader),
+    "gpt": lambda text: ("gpt-prose", [*TINY_GPT, *text], TextGenerator),
+    "gpt documents": lambda text: ("gpt-prose", [*TINY_GPT, PAIRS, documents(text), "train.workers=1"], TextGenerator),
+    "rnn_lm": lambda text: ("language-model", [*TINY_LM, "train.optimizer.lr=0.02", *text], TextGenerator),
+    "elmo": lambda text: ("elmo", [*TINY_LM, *text], BidirectionalLanguageModel),
 }
 
 

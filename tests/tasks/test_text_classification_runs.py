@@ -17,7 +17,7 @@ from heedful.runs.recipe import check_recipe, load_recipe
 from heedful.runs.train import Finished, Started, train
 from heedful.tasks import task_of
 from heedful.tasks.base import Evaluated
-from heedful.tasks.classification.predictor import Labeller
+from heedful.tasks.classification.predictor import TextClassifier
 from tolerance import near
 
 KINDS = (("good", "fine", "great"), ("bad", "poor", "dull"))
@@ -63,7 +63,7 @@ def test_a_run_begins_from_vectors_and_tells_words_that_no_text_held(settings: l
     assert {score.name: score.value for score in last.scores}["accuracy"] == 100
     assert isinstance(events[-1], Finished)
     labeller = load(run)
-    assert isinstance(labeller, Labeller)
+    assert isinstance(labeller, TextClassifier)
     texts = ["it's a great film", "a dull, DULL film", "superb", "awful"]
     said = labeller.classify(texts)
     assert [one.label for one in said] == ["y", "n", "y", "n"]
@@ -83,7 +83,7 @@ def test_it_is_classification_over_a_model_without_an_encoder(settings: list[str
     loaded = [load(tmp_path / recipe.task.kind) for recipe in both]
     for one, two in zip(*(found.model.state_dict().values() for found in loaded), strict=True):
         assert torch.equal(one, two)
-    assert [type(found) for found in loaded] == [Labeller, Labeller]
+    assert [type(found) for found in loaded] == [TextClassifier, TextClassifier]
     kept = read_recipe(tmp_path / "classification")
     assert kept == both[1] and kept.model.kind == "conv_classifier"
 

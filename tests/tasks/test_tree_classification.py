@@ -11,7 +11,7 @@ from heedful.data.trees.treebank import NOTHING, Tree, WordsConfig, parse_tree
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.tree_lstm.config import TreeLSTMConfig
-from heedful.tasks.tree_classification.predictor import Judge, mean_loss, tree_loss, two_sided
+from heedful.tasks.tree_classification.predictor import TreeClassifier, mean_loss, tree_loss, two_sided
 
 CPU = torch.device("cpu")
 LINES = ["(4 (2 It) (4 (2 's) (4 great)))", "(1 no)", "(0 (1 (2 very) (1 bad)) (2 .))", "(2 (2 so) (2 what))"]
@@ -31,8 +31,8 @@ class Says(torch.nn.Module):
         return 3.0 * torch.nn.functional.one_hot(classes.clamp(min=0), 5).float()
 
 
-def judge(said: dict[int, int]) -> Judge:
-    return Judge(Says(said), WORDS, CPU)
+def judge(said: dict[int, int]) -> TreeClassifier:
+    return TreeClassifier(Says(said), WORDS, CPU)
 
 
 def test_the_loss_is_over_every_labelled_node() -> None:
@@ -77,13 +77,13 @@ def test_sides_are_sums_of_probabilities_and_the_middle_is_left_out() -> None:
     assert two_sided(torch.randn(1, 5), torch.tensor([NOTHING]))[1].tolist() == [NOTHING]
 
 
-def model_judge() -> Judge:
-    return Judge(build(TreeLSTMConfig(vocab=WORDS.vocab, width=6, hidden=7)), WORDS, CPU)
+def model_judge() -> TreeClassifier:
+    return TreeClassifier(build(TreeLSTMConfig(vocab=WORDS.vocab, width=6, hidden=7)), WORDS, CPU)
 
 
 def test_judgements_come_in_the_order_of_the_trees_and_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heedful.tasks.tree_classification.predictor.BATCH_NODES", 6)
-    found = judge({}).judge(TREES)
+    found = judge({}).classify(TREES)
     assert [one.label for one in found] == [4, 1, 0, 2]
     assert [one.nodes for one in found] == [list(tree.labels) for tree in TREES]
     assert all(sum(one.probabilities) == pytest.approx(1) and len(one.probabilities) == 5 for one in found)
@@ -93,21 +93,21 @@ def test_judgements_come_in_the_order_of_the_trees_and_nodes(monkeypatch: pytest
 def test_a_line_is_judged_as_its_tree_whatever_its_labels() -> None:
     predictor = model_judge()
     renamed = [line.translate(str.maketrans("01234", "SNVPX")) for line in LINES]
-    assert predictor.judge(renamed) == predictor.judge(LINES) == predictor.judge(TREES)
-    assert predictor.judge([]) == []
-    assert predictor.judge([TREES[1]]) == pytest.approx(predictor.judge(TREES)[1:2])
+    assert predictor.classify(renamed) == predictor.classify(LINES) == predictor.classify(TREES)
+    assert predictor.classify([]) == []
+    assert predictor.classify([TREES[1]]) == pytest.approx(predictor.classify(TREES)[1:2])
 
 
 def test_a_line_that_is_no_tree_is_named_by_its_number() -> None:
     with pytest.raises(UserError) as caught:
-        model_judge().judge([LINES[0], "(2 (2 so)"])
+        model_judge().classify([LINES[0], "(2 (2 so)"])
     assert caught.value.where == "tree 2:1"
 
 
 def test_an_unknown_word_can_be_judged() -> None:
-    assert 0 <= model_judge().judge(["(2 unheard)"])[0].label < 5
+    assert 0 <= model_judge().classify(["(2 unheard)"])[0].label < 5
 
 
 def test_a_line_alone_is_refused() -> None:
     with pytest.raises(TypeError, match="a list of trees"):
-        model_judge().judge(LINES[0])
+        model_judge().classify(LINES[0])

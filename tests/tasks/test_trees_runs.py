@@ -18,7 +18,7 @@ from heedful.runs.artifacts import load_artifacts
 from heedful.runs.evaluate import Evaluated, results, scored
 from heedful.runs.recipe import load_recipe
 from heedful.runs.train import Started, train
-from heedful.tasks.tree_classification.predictor import Judge
+from heedful.tasks.tree_classification.predictor import TreeClassifier
 from heedful.tasks.tree_classification.recipe import TreeRecipe
 from heedful.tasks.tree_classification.task import TreeTask
 from heedful.training.checkpoint.folder import newest
@@ -75,10 +75,10 @@ def test_a_run_learns_and_its_folder_gives_the_same_judge(folder: Path) -> None:
     assert test.scores[2].value > 70
     assert all(given and right and found for given, right, found in test.samples)
     judge = heedful.load(run)
-    assert isinstance(judge, Judge)
+    assert isinstance(judge, TreeClassifier)
     again = scored(judge, recipe(folder), "test", step=test.step)
     assert again == test
-    assert judge.judge(["(S (A good) (B (C very) (D good)))"])[0].label > 2
+    assert judge.classify(["(S (A good) (B (C very) (D good)))"])[0].label > 2
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -228,7 +228,7 @@ def test_a_lone_tree_can_be_judged_by_hand(folder: Path) -> None:
     config = task.recipe.model.model_copy(update={"vocab": words.vocab})
     judge = task.predictor(build(config), config, words, None, torch.device("cpu"))
     tree = parse_tree("(2 (2 good) (2 bad))", "here", 5)
-    assert isinstance(tree, Tree) and len(judge.judge([tree])[0].nodes) == 3
+    assert isinstance(tree, Tree) and len(judge.classify([tree])[0].nodes) == 3
 
 
 @pytest.fixture
@@ -255,7 +255,7 @@ def test_the_command_line_judges_trees_and_every_part_of_them(trained: Path) -> 
     told = json.loads(heard("classify-tree", str(trained), "--json", stdin=f"{line}\n").output)
     assert told["text"] == "good awful awful"
     assert told["nodes"][-1] == told["label"] == max(range(5), key=lambda label: told["probabilities"][label])
-    judged = heedful.load(trained).judge([line])[0]
+    judged = heedful.load(trained).classify([line])[0]
     assert told["nodes"] == judged.nodes
 
 
@@ -279,7 +279,7 @@ def test_trees_that_the_model_cannot_take_are_named(trained: Path) -> None:
         assert isinstance(error, UserError) and error.where is not None
         assert message in error.message and error.where.startswith("tree 2")
         with pytest.raises(UserError, match=message):
-            heedful.load(trained).judge(["(1 a)", line])
+            heedful.load(trained).classify(["(1 a)", line])
 
 
 def test_lines_out_are_lines_in(trained: Path) -> None:

@@ -13,7 +13,7 @@ from heedful.cli.translate import Line, batched, piped, stdin_lines
 from heedful.data.formats.sources import lines
 from heedful.errors import UserError, shown
 from heedful.files.reading import is_file
-from heedful.tasks.answering.predictor import Found, Responder
+from heedful.tasks.answering.predictor import Answer, QuestionAnswerer
 
 TOGETHER = 64  # questions that are answered at a time
 LONGEST = 10_000_000  # characters of a line of a passage
@@ -23,7 +23,7 @@ def answer_verb(run: Path, passage: str, questions: Sequence[str], top: int, as_
     """Answer each question about one passage, given as an argument or as a line of stdin."""
     reads, count, text = piped(questions), 0, passage_of(passage)
     if questions or reads:
-        responder = load_as(Responder, run)
+        responder = load_as(QuestionAnswerer, run)
         given = (Line(question, f"question {number}") for number, question in enumerate(questions, 1))
         asked = stdin_lines(sys.stdin.buffer) if reads else given
         for batch in batched(asked, 1 if reads and sys.stdin.isatty() else TOGETHER):  # who types waits for each
@@ -48,7 +48,7 @@ def passage_of(given: str) -> str:
     return text
 
 
-def told(question: str, found: Sequence[Found], as_json: bool) -> Iterator[str]:
+def told(question: str, found: Sequence[Answer], as_json: bool) -> Iterator[str]:
     """The lines about one question: itself, then the answers, with characters of the passage from and to before."""
     if as_json:
         yield json_line({"question": question, "answers": [asdict(answer) for answer in found]})

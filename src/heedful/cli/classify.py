@@ -12,7 +12,7 @@ from heedful.cli.display import json_line, say
 from heedful.cli.loading import load_run, other_use
 from heedful.cli.translate import Line, batched, piped, stdin_lines
 from heedful.errors import UserError, shown
-from heedful.tasks.classification.predictor import Given, Labelled, Labeller, Rated, Rater
+from heedful.tasks.classification.predictor import Classification, Given, Regression, TextClassifier, TextRegressor
 
 TOGETHER = 1024  # texts that are read at a time
 
@@ -23,12 +23,12 @@ def classify_verb(run: Path, texts: Sequence[str], pair: bool, as_json: bool) ->
     if texts or reads:
         predictor = reader(run)
         lines = stdin_lines(sys.stdin.buffer) if reads else paired(texts) if pair else arguments(texts)
-        width = max(map(len, predictor.labels)) if isinstance(predictor, Labeller) else 0
+        width = max(map(len, predictor.labels)) if isinstance(predictor, TextClassifier) else 0
         for batch in batched(parted(lines, pair), 1 if reads and sys.stdin.isatty() else TOGETHER):
             count += len(batch)
             given = [text for text in batch if text is not None]
-            said = predictor.classify(given) if isinstance(predictor, Labeller) else predictor.rate(given)
-            found: Iterator[Labelled | Rated] = iter(said)
+            said = predictor.classify(given) if isinstance(predictor, TextClassifier) else predictor.predict(given)
+            found: Iterator[Classification | Regression] = iter(said)
             for text in batch:
                 judged = None if text is None else (text, next(found))
                 cut += judged is not None and judged[1].cut > 0
@@ -42,10 +42,10 @@ def classify_verb(run: Path, texts: Sequence[str], pair: bool, as_json: bool) ->
         raise UserError("there is no text to read", todo=f'heedful classify {run} "some text", or pipe lines into it')
 
 
-def reader(run: Path) -> Labeller | Rater:
+def reader(run: Path) -> TextClassifier | TextRegressor:
     """A run's model, if it says classes or numbers."""
     predictor = load_run(run)
-    if not isinstance(predictor, Labeller | Rater):
+    if not isinstance(predictor, TextClassifier | TextRegressor):
         raise other_use(predictor, run)
     return predictor
 
@@ -83,15 +83,17 @@ def parted(lines: Iterable[Line], pair: bool) -> Iterator[Given | None]:
             yield first, second
 
 
-def told(judged: tuple[Given, Labelled | Rated] | None, width: int, as_json: bool) -> str:
+def told(judged: tuple[Given, Classification | Regression] | None, width: int, as_json: bool) -> str:
     """The line about one text; a blank line stays one, so that lines out are lines in."""
     if judged is None:
         return "null" if as_json else ""
     given, found = judged
     if as_json:
         texts = {"text": given} if isinstance(given, str) else {"text": given[0], "pair": given[1]}
-        return json_line(texts | vars(found))
+        return json_line(
+            texts | (vars(found) if isinstance(found, Classification) else {"number": found.value, "cut": found.cut})
+        )
     text = given if isinstance(given, str) else " || ".join(given)
-    if isinstance(found, Rated):
-        return f"{found.number:8.3f}  {text}"
+    if isinstance(found, Regression):
+        return f"{found.value:8.3f}  {text}"
     return f"{found.label:<{width}} {found.probability:4.0%}  {text}"

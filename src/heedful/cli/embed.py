@@ -19,7 +19,7 @@ from heedful.cli.loading import load_as
 from heedful.cli.translate import batched, piped, stdin_lines, write
 from heedful.errors import UserError
 from heedful.files import writing as files
-from heedful.tasks.pretraining.predictor import Pooling, Reader, cut_note
+from heedful.tasks.pretraining.predictor import Pooling, TextEncoder, cut_note
 
 TOGETHER = 8192  # texts that are read at a time, those about as long together
 MOST_COMPARED = 20  # texts of a table on the screen
@@ -115,7 +115,7 @@ def embed_verb(
     if out is not None and similar:
         raise UserError("vectors are either written or compared", where="--similar", todo="leave out --out")
     kind = kind_of(out) if out is not None else None
-    reader = load_as(Reader, run)
+    reader = load_as(TextEncoder, run)
     reader = reader.int8() if eight_bits else reader
     given = (line.text for line in stdin_lines(sys.stdin.buffer)) if reads else iter(texts)
     if out is not None and kind is not None:
@@ -144,7 +144,7 @@ def kind_of(path: Path) -> type[Out]:
 
 
 def embedded(
-    reader: Reader, texts: Iterable[str], layers: str, pooling: Pooling | None, size: int = TOGETHER
+    reader: TextEncoder, texts: Iterable[str], layers: str, pooling: Pooling | None, size: int = TOGETHER
 ) -> Iterator[tuple[list[str], Tensor]]:
     """Texts and their vectors, part by part; how many were cut is told at the end."""
     many = 0
@@ -157,7 +157,7 @@ def embedded(
 
 
 def written(
-    reader: Reader, texts: Iterable[str], layers: str, pooling: Pooling | None, path: Path, kind: type[Out]
+    reader: TextEncoder, texts: Iterable[str], layers: str, pooling: Pooling | None, path: Path, kind: type[Out]
 ) -> int:
     """Write all vectors, whole or not at all, and say how many there are."""
     count = 0
@@ -178,7 +178,7 @@ def records(texts: Sequence[str], vectors: Tensor) -> Iterator[str]:
         yield json_line({"text": text, "vector": [float(f"{value:.7g}") for value in vector]})
 
 
-def compared(reader: Reader, texts: Sequence[str], layers: str, pooling: Pooling | None) -> Iterator[str]:
+def compared(reader: TextEncoder, texts: Sequence[str], layers: str, pooling: Pooling | None) -> Iterator[str]:
     """A table of the cosine between each two texts."""
     if not 2 <= len(texts) <= MOST_COMPARED:
         raise UserError(

@@ -11,7 +11,7 @@ from heedful.cli.display import json_line, say
 from heedful.cli.loading import load_as
 from heedful.cli.translate import piped, stdin_lines
 from heedful.errors import UserError
-from heedful.tasks.pretraining.predictor import Filled, Reader
+from heedful.tasks.pretraining.predictor import MaskPredictions, TextEncoder
 
 
 def fill_verb(run: Path, texts: Sequence[str], top: int, as_json: bool) -> None:
@@ -21,7 +21,7 @@ def fill_verb(run: Path, texts: Sequence[str], top: int, as_json: bool) -> None:
         raise UserError(
             "there is no text to fill", todo=f'heedful fill-mask {run} "the [MASK] sat", or pipe lines into it'
         )
-    reader = load_as(Reader, run)
+    reader = load_as(TextEncoder, run)
     for text in (line.text for line in stdin_lines(sys.stdin.buffer)) if reads else texts:
         if not text.strip() and reads:
             say("null" if as_json else "")
@@ -31,34 +31,35 @@ def fill_verb(run: Path, texts: Sequence[str], top: int, as_json: bool) -> None:
             say(line)
 
 
-def record(found: Filled) -> dict[str, object]:
+def record(found: MaskPredictions) -> dict[str, object]:
     """What --json writes of one text."""
-    gaps = [[{"word": guess.word, "probability": guess.probability} for guess in gap] for gap in found.guesses]
+    gaps = [[{"word": guess.word, "probability": guess.probability} for guess in gap] for gap in found.predictions]
     fillings = [
-        {"words": one.words, "alone": one.alone, "ahead": one.ahead, "back": one.back} for one in found.fillings
+        {"words": one.words, "alone": one.independent, "ahead": one.forward, "back": one.backward}
+        for one in found.joint
     ]
-    return {"text": found.text, "gaps": gaps, "fillings": fillings, "joint_gap": found.joint_gap}
+    return {"text": found.text, "gaps": gaps, "fillings": fillings, "joint_gap": found.dependence}
 
 
-def told(found: Filled) -> Iterator[str]:
+def told(found: MaskPredictions) -> Iterator[str]:
     """The lines about one text."""
     yield found.text
-    widest = max(len(guess.word) for gap in found.guesses for guess in gap)
-    for number, gap in enumerate(found.guesses, 1):
-        if len(found.guesses) > 1:
+    widest = max(len(guess.word) for gap in found.predictions for guess in gap)
+    for number, gap in enumerate(found.predictions, 1):
+        if len(found.predictions) > 1:
             yield f"  gap {number}"
         for guess in gap:
             yield f"    {guess.word:<{widest}}  {guess.probability:6.1%}"
-    if found.fillings:
+    if found.joint:
         yield from _together(found)
 
 
-def _together(found: Filled) -> Iterator[str]:
+def _together(found: MaskPredictions) -> Iterator[str]:
     """Fillings of all gaps by three counts, best first, and by how much the words depend on each other."""
-    spelled = [" ... ".join(one.words) for one in found.fillings]
+    spelled = [" ... ".join(one.words) for one in found.joint]
     widest = max(map(len, [*spelled, "all gaps"]))
     yield f"  {'all gaps':<{widest}}  each alone     ahead      back   nats apart"
-    for words, one in zip(spelled, found.fillings, strict=True):
-        shares = "  ".join(f"{math.exp(log):8.2%}" for log in (one.alone, one.ahead, one.back))
-        yield f"  {words:<{widest}}    {shares}   {one.ahead - one.alone:+10.2f}"
-    yield f"  each word told alone, the fillings above lose {found.joint_gap:.3f} nats on the average"
+    for words, one in zip(spelled, found.joint, strict=True):
+        shares = "  ".join(f"{math.exp(log):8.2%}" for log in (one.independent, one.forward, one.backward))
+        yield f"  {words:<{widest}}    {shares}   {one.forward - one.independent:+10.2f}"
+    yield f"  each word told alone, the fillings above lose {found.dependence:.3f} nats on the average"

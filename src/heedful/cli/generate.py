@@ -15,7 +15,7 @@ from heedful.cli.display import json_line
 from heedful.cli.loading import load_as
 from heedful.cli.translate import batched, piped, stdin_lines, write
 from heedful.errors import UserError, printable
-from heedful.tasks.language_model.predictor import TOGETHER, Writer, Writing
+from heedful.tasks.language_model.predictor import TOGETHER, GeneratedText, TextGenerator
 
 
 def generate_verb(
@@ -23,8 +23,8 @@ def generate_verb(
 ) -> None:
     """Go on with each prompt, given as an argument or as a line of stdin, by the settings that were said."""
     changes = fitting(said, greedy)
-    writer = load_as(Writer, run)
-    writer = writer.halved() if bf16 else writer
+    writer = load_as(TextGenerator, run)
+    writer = writer.bfloat16() if bf16 else writer
     writer.settings = how = writer.settings.but(**changes)
     reads, first, written, began = piped(prompts), 0, 0, time.monotonic()
     if len(prompts) <= 1 and not reads and not as_json and how.samples == 1:
@@ -65,7 +65,7 @@ def fitting(said: Mapping[str, Any], greedy: bool) -> dict[str, Any]:
     return {**said, **({"temperature": 0.0} if greedy else {})}
 
 
-def flow(writer: Writer, prompt: str, special: bool) -> int:
+def flow(writer: TextGenerator, prompt: str, special: bool) -> int:
     """Write a text as it comes, and say how many tokens came; what is there stays when somebody stops it."""
     pieces = writer.stream(prompt, special=special)
     first = next(pieces, "")  # what cannot be done is said before anything is written
@@ -80,7 +80,7 @@ def flow(writer: Writer, prompt: str, special: bool) -> int:
     return count
 
 
-def tell(writer: Writer, prompts: Sequence[str], special: bool, told: bool) -> bool:
+def tell(writer: TextGenerator, prompts: Sequence[str], special: bool, told: bool) -> bool:
     """Say once that the model forgets, where texts are longer than its context; whether it has been said."""
     if not writer.start_token and not all(prompts) and not told:
         name = writer.tokenizer.pieces([writer.script.begins])[0]
@@ -106,10 +106,10 @@ def given(prompts: Sequence[str]) -> Iterator[str]:
     return lines if prompts else chain([next(lines, "")], lines)
 
 
-def record(found: Writing) -> dict[str, object]:
+def record(found: GeneratedText) -> dict[str, object]:
     """What --json writes of one text."""
     return {
-        "prompt": found.prompt, "added": found.added, "text": found.text, "log_probability": found.log_probability,
+        "prompt": found.prompt, "added": found.completion, "text": found.text, "log_probability": found.log_probability,
         "tokens": len(found.ids), "ended": found.ended,
     }  # fmt: skip
 

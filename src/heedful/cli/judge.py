@@ -11,7 +11,7 @@ from heedful.cli.loading import load_as
 from heedful.cli.translate import Line, batched, piped, stdin_lines
 from heedful.data.trees.treebank import Tree, parse_tree
 from heedful.errors import UserError
-from heedful.tasks.tree_classification.predictor import Judge, Judgement, class_name, require_narrow
+from heedful.tasks.tree_classification.predictor import TreeClassification, TreeClassifier, class_name, require_narrow
 
 TOGETHER = 256  # trees that are judged at a time
 
@@ -20,12 +20,12 @@ def judge_verb(run: Path, texts: Sequence[str], nodes: bool, as_json: bool) -> N
     """Say the class of each tree, given as arguments or as lines of stdin."""
     reads, count = piped(texts), 0
     if texts or reads:
-        judge = load_as(Judge, run)
+        judge = load_as(TreeClassifier, run)
         given = (Line(text, f"tree {number}") for number, text in enumerate(texts, 1))
         trees = parsed(stdin_lines(sys.stdin.buffer) if reads else given, judge, blanks=reads)
         for batch in batched(trees, 1 if reads and sys.stdin.isatty() else TOGETHER):  # who types waits for each
             count += len(batch)
-            judged = iter(judge.judge([tree for tree in batch if tree is not None]))
+            judged = iter(judge.classify([tree for tree in batch if tree is not None]))
             for tree in batch:
                 found = None if tree is None else (tree, next(judged))
                 for line in told(found, judge.model.config.classes, nodes, as_json):
@@ -37,7 +37,7 @@ def judge_verb(run: Path, texts: Sequence[str], nodes: bool, as_json: bool) -> N
         )
 
 
-def parsed(lines: Iterable[Line], judge: Judge, blanks: bool) -> Iterator[Tree | None]:
+def parsed(lines: Iterable[Line], judge: TreeClassifier, blanks: bool) -> Iterator[Tree | None]:
     """The trees that lines spell, none too wide for the model; where lines may be blank, those are None."""
     for line in lines:
         if blanks and line.blank:
@@ -48,7 +48,7 @@ def parsed(lines: Iterable[Line], judge: Judge, blanks: bool) -> Iterator[Tree |
         yield tree
 
 
-def told(judged: tuple[Tree, Judgement] | None, classes: int, nodes: bool, as_json: bool) -> Iterator[str]:
+def told(judged: tuple[Tree, TreeClassification] | None, classes: int, nodes: bool, as_json: bool) -> Iterator[str]:
     """The lines about one tree; a blank line stays one, so that lines out are lines in."""
     if judged is None:
         yield "null" if as_json else ""
@@ -63,7 +63,7 @@ def told(judged: tuple[Tree, Judgement] | None, classes: int, nodes: bool, as_js
         yield from drawn(tree, found, classes)
 
 
-def drawn(tree: Tree, found: Judgement, classes: int) -> Iterator[str]:
+def drawn(tree: Tree, found: TreeClassification, classes: int) -> Iterator[str]:
     """The tree, a line a node: how deep it stands, its words, and what is said of it."""
     spans: list[str] = []  # of each node, children before parents
     for word, children in zip(tree.words, tree.children, strict=True):

@@ -10,33 +10,33 @@ import typer
 
 from heedful.errors import UserError, printable
 from heedful.runs.load import few_threads, load
-from heedful.tasks.answering.predictor import Responder
-from heedful.tasks.classification.predictor import Labeller, Rater
-from heedful.tasks.language_model.predictor import TextReader, Writer
-from heedful.tasks.multiple_choice.predictor import Chooser
-from heedful.tasks.pretraining.predictor import Reader
-from heedful.tasks.reconstruction.predictor import Painter
-from heedful.tasks.tagging.predictor import Marker
+from heedful.tasks.answering.predictor import QuestionAnswerer
+from heedful.tasks.classification.predictor import TextClassifier, TextRegressor
+from heedful.tasks.language_model.predictor import BidirectionalLanguageModel, TextGenerator
+from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer
+from heedful.tasks.pretraining.predictor import TextEncoder
+from heedful.tasks.reconstruction.predictor import ImageAutoencoder
+from heedful.tasks.tagging.predictor import TokenTagger
 from heedful.tasks.translation.predictor import Translator
-from heedful.tasks.tree_classification.predictor import Judge
+from heedful.tasks.tree_classification.predictor import TreeClassifier
 
 Predictor = TypeVar("Predictor")
 # What each kind of model does, and with what it is asked to.
 USES: dict[type, tuple[str, str]] = {
     Translator: ("translates", "`heedful translate`"),
-    Writer: ("goes on with texts", "`heedful generate`"),
-    Judge: ("judges trees", "`heedful classify-tree`"),
-    Labeller: ("says the class of texts", "`heedful classify`"),
-    Rater: ("says a number of texts", "`heedful classify`"),
-    Chooser: ("chooses how texts go on", "`heedful choose`"),
-    Marker: ("marks words of texts", "`heedful tag`"),
-    Responder: ("answers questions about a passage", "`heedful answer`"),
-    Painter: ("makes images from their codes", "`heedful reconstruct`, `heedful denoise` or `heedful encode`"),
-    Reader: (
+    TextGenerator: ("goes on with texts", "`heedful generate`"),
+    TreeClassifier: ("judges trees", "`heedful classify-tree`"),
+    TextClassifier: ("says the class of texts", "`heedful classify`"),
+    TextRegressor: ("says a number of texts", "`heedful classify`"),
+    MultipleChoiceAnswerer: ("chooses how texts go on", "`heedful choose`"),
+    TokenTagger: ("marks words of texts", "`heedful tag`"),
+    QuestionAnswerer: ("answers questions about a passage", "`heedful answer`"),
+    ImageAutoencoder: ("makes images from their codes", "`heedful reconstruct`, `heedful denoise` or `heedful encode`"),
+    TextEncoder: (
         "gives vectors of texts",
         "`heedful embed`, and where it has a head for hidden words, `heedful fill-mask`",
     ),
-    TextReader: ("gives vectors of texts", "it from Python: heedful.load(RUN).layers([TEXT])"),
+    BidirectionalLanguageModel: ("gives vectors of texts", "it from Python: heedful.load(RUN).layers([TEXT])"),
 }
 
 

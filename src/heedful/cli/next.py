@@ -11,9 +11,9 @@ from heedful.errors import UserError
 from heedful.files import writing as files
 from heedful.plots.bars import bars
 from heedful.plots.figures import require_png
-from heedful.tasks.language_model.next_word import Guessed, hidden_words, next_words, sides
-from heedful.tasks.language_model.predictor import Writer
-from heedful.tasks.pretraining.predictor import Reader
+from heedful.tasks.language_model.next_word import WordPredictions, hidden_words, next_words, sides
+from heedful.tasks.language_model.predictor import TextGenerator
+from heedful.tasks.pretraining.predictor import TextEncoder
 
 ABOUT = {
     "causal": "sees what stands before the gap alone; shares are of first pieces",
@@ -41,39 +41,39 @@ def next_verb(
         require_png(out, "--out")
     found = []
     if causal is not None:
-        writer = load_as(Writer, causal)
+        writer = load_as(TextGenerator, causal)
         writer.start_token = writer.start_token if start_token is None else start_token
         found.append(next_words(writer, text, top))
-    found += [] if masked is None else [hidden_words(load_as(Reader, masked), text, top)]
+    found += [] if masked is None else [hidden_words(load_as(TextEncoder, masked), text, top)]
     for line in [json_line(record(text, found))] if as_json else told(text, found):
         say(line)
     if out is not None:
         charts = {
-            f"{one.kind}: {one.seen}": (ABOUT[one.kind], [(guess.word, guess.probability) for guess in one.guesses])
+            f"{one.kind}: {one.seen}": (ABOUT[one.kind], [(guess.word, guess.probability) for guess in one.predictions])
             for one in found
         }
         with files.disk_errors(out.parent, f"write {out.name}"):
             bars(charts, out, text)
 
 
-def record(text: str, found: Sequence[Guessed]) -> dict[str, object]:
+def record(text: str, found: Sequence[WordPredictions]) -> dict[str, object]:
     """What --json writes."""
     models: dict[str, object] = {
         one.kind: {
             "seen": one.seen,
-            "words": [{"word": guess.word, "probability": guess.probability} for guess in one.guesses],
+            "words": [{"word": guess.word, "probability": guess.probability} for guess in one.predictions],
         }
         for one in found
     }
     return {"text": text, **models}
 
 
-def told(text: str, found: Sequence[Guessed]) -> Iterator[str]:
+def told(text: str, found: Sequence[WordPredictions]) -> Iterator[str]:
     """The lines about one text."""
     yield text
-    widest = max(len(guess.word) for one in found for guess in one.guesses)
+    widest = max(len(guess.word) for one in found for guess in one.predictions)
     for one in found:
         yield f"  {one.kind}: {one.seen}"
         yield f"    ({ABOUT[one.kind]})"
-        for guess in one.guesses:
+        for guess in one.predictions:
             yield f"    {guess.word:<{widest}}  {guess.probability:6.1%}"

@@ -27,7 +27,7 @@ from heedful.lectures import Table
 from heedful.plots.autoencoder_plots import ROWS, by_pca, chosen, class_names, made
 from heedful.plots.image_grid import Column, Sheet, Window, gallery, require_picture, strips
 from heedful.runs.images import training_vectors
-from heedful.tasks.reconstruction.predictor import Floats, Painter
+from heedful.tasks.reconstruction.predictor import Floats, ImageAutoencoder
 from heedful.training.checkpoint.choice import by_name
 
 
@@ -45,7 +45,7 @@ def reconstruct_verb(
 ) -> None:
     """Draw images beside what one or several models make of them, or a walk from one image to another."""
     require_name(out)
-    painters = {name: load_as(Painter, path) for name, path in by_name([run, *beside]).items()}
+    painters = {name: load_as(ImageAutoencoder, path) for name, path in by_name([run, *beside]).items()}
     canvas = same_canvas(painters)
     if walk is not None:
         if pca or paths:
@@ -64,7 +64,13 @@ def reconstruct_verb(
 
 
 def walked(
-    run: Path, painters: dict[str, Painter], canvas: Canvas, ends: tuple[str, str], steps: int, out: Path, as_json: bool
+    run: Path,
+    painters: dict[str, ImageAutoencoder],
+    canvas: Canvas,
+    ends: tuple[str, str],
+    steps: int,
+    out: Path,
+    as_json: bool,
 ) -> None:
     """Draw, for each model, the images of the codes between two images."""
     if steps < 2:
@@ -107,7 +113,7 @@ def denoise_verb(
             "--given says that the images that are named are noisy already", where="--given",
             todo="name them, and leave out --noise",
         )  # fmt: skip
-    painter = load_as(Painter, run)
+    painter = load_as(ImageAutoencoder, run)
     if noise is not None:
         painter.noise = replace(painter.noise, deviation=noise)
     images = chosen(images_for(run, paths, painter.canvas), count or ROWS)
@@ -134,7 +140,7 @@ def encode_verb(run: Path, paths: Sequence[str], out: Path) -> None:
             "the name does not say what to write", where="--out", found=str(out),
             expected="a name that ends in " + " or ".join(CODES),
         )  # fmt: skip
-    painter = load_as(Painter, run)
+    painter = load_as(ImageAutoencoder, run)
     images = images_for(run, paths, painter.canvas)
     codes = painter.encode(images.pixels)
     files.write_atomic(out, CODES[out.suffix.lower()](codes, images))
@@ -175,7 +181,7 @@ def require_name(out: Path) -> None:
     require_picture(out, "--out")
 
 
-def same_canvas(painters: dict[str, Painter]) -> Canvas:
+def same_canvas(painters: dict[str, ImageAutoencoder]) -> Canvas:
     """What the images of all these models are like."""
     (first, one), *others = painters.items()
     for name, painter in others:
@@ -187,7 +193,7 @@ def same_canvas(painters: dict[str, Painter]) -> Canvas:
     return one.canvas
 
 
-def _sides(painter: Painter) -> str:
+def _sides(painter: ImageAutoencoder) -> str:
     return " x ".join(map(str, painter.canvas.image))
 
 

@@ -11,7 +11,7 @@ from heedful.cli.display import json_line, say
 from heedful.cli.loading import load_as
 from heedful.cli.translate import Line, batched, piped, stdin_lines
 from heedful.errors import UserError
-from heedful.tasks.tagging.predictor import Entity, Marked, Marker
+from heedful.tasks.tagging.predictor import Entity, TaggedText, TokenTagger
 
 TOGETHER = 256  # texts that are tagged at a time
 
@@ -20,19 +20,19 @@ def tag_verb(run: Path, texts: Sequence[str], as_json: bool) -> None:
     """Mark each text, given as an argument or as a line of stdin."""
     reads, count = piped(texts), 0
     if texts or reads:
-        marker = load_as(Marker, run)
+        marker = load_as(TokenTagger, run)
         given = (Line(text, f"text {number}") for number, text in enumerate(texts, 1))
         lines = stdin_lines(sys.stdin.buffer) if reads else given
         for batch in batched(lines, 1 if reads and sys.stdin.isatty() else TOGETHER):  # who types waits for each
             count += len(batch)
             for marked in marker.tag([line.text for line in batch]):
-                for line in told(marked, as_json, marker.marks):
+                for line in told(marked, as_json, marker.has_chunks):
                     say(line)
     if not count:
         raise UserError("there is no text to tag", todo=f'heedful tag {run} "some text", or pipe lines into it')
 
 
-def told(marked: Marked, as_json: bool, marks: bool) -> Iterator[str]:
+def told(marked: TaggedText, as_json: bool, marks: bool) -> Iterator[str]:
     """The lines about one text: itself, then what is marked in it, or else every word, with characters from and to."""
     if as_json:
         yield json_line(asdict(marked))

@@ -49,7 +49,7 @@ class Writes(Protocol):
 
     def forgotten(self, count: int) -> int: ...
 
-    def added(self, before: list[int], ids: list[int]) -> str: ...
+    def text_after(self, before: list[int], ids: list[int]) -> str: ...
 
 
 @runtime_checkable
@@ -91,16 +91,11 @@ class Pools(Protocol):
 
 @runtime_checkable
 class Classifies(Protocol):
-    """Says the class of a text."""
+    """Predicts the class of a text."""
+
+    labels: Sequence[str]
 
     def classify(self, texts: Sequence[Any]) -> Any: ...
-
-
-@runtime_checkable
-class Rates(Protocol):
-    """Says a number of a text."""
-
-    def rate(self, texts: Sequence[Any]) -> Any: ...
 
 
 @runtime_checkable

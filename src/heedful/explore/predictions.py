@@ -18,9 +18,10 @@ from heedful.data.formats.squad import Question
 from heedful.data.labelled.passages import encode_questions
 from heedful.data.labelled.tagged import encode_words
 from heedful.errors import UserError
-from heedful.explore.capabilities import Answers, Classifies, Rates, Tags
+from heedful.explore.capabilities import Answers, Classifies, Tags
 from heedful.explore.inspect import Given, Reading, both_ways, encoder_in, pair_ids, translates, writes
 from heedful.tasks.answering import predictor as answering
+from heedful.tasks.classification.predictor import TextRegressor
 from heedful.tasks.tagging import predictor as tagging
 
 TOP = 5  # answers that are told
@@ -52,7 +53,7 @@ def saying(predictor: Any, given: Given, reading: Reading, place: int | None = N
         return translation(predictor, given, reading)
     if writes(predictor):
         return next_word(predictor, reading)
-    for able, found in ((Classifies, label), (Rates, number), (Tags, tags), (Answers, span)):
+    for able, found in ((Classifies, label), (TextRegressor, number), (Tags, tags), (Answers, span)):
         if isinstance(predictor, able):
             return found(predictor, given)
     if encoder_in(predictor).masked_words is not None:
@@ -153,7 +154,7 @@ def number(predictor: Any, given: Given) -> Saying:
     """A number; the loss is the square of how far it is from that of the whole model."""
 
     def rated() -> float:
-        return float(predictor.rate([paired(given)])[0].number)
+        return float(predictor.predict([paired(given)])[0].value)
 
     whole = rated()
     return Saying(

@@ -17,10 +17,10 @@ from heedful.explore.views import run
 from heedful.runs.evaluate import results
 from heedful.runs.load import read_recipe
 from heedful.tasks import task_of
-from heedful.tasks.answering.predictor import Responder
+from heedful.tasks.answering.predictor import QuestionAnswerer
 from heedful.tasks.base import AnyTask, Example
-from heedful.tasks.classification.predictor import Labeller
-from heedful.tasks.tagging.predictor import Marker
+from heedful.tasks.classification.predictor import TextClassifier
+from heedful.tasks.tagging.predictor import TokenTagger
 
 MOST = 8  # examples that a reader can choose from
 HELD_OUT: tuple[Split, ...] = ("test", "valid")
@@ -151,11 +151,11 @@ def usual(predictor: Any) -> Example:
         return Example(spelled(predictor), None, "")
     if inspect.writes(predictor):
         return Example(sentence.prompt, None, "")
-    if isinstance(predictor, Responder):
+    if isinstance(predictor, QuestionAnswerer):
         return Example(sentence.question, sentence.text, "")
-    if isinstance(predictor, Marker) and sentence in SENTENCES["LATIN"]:
+    if isinstance(predictor, TokenTagger) and sentence in SENTENCES["LATIN"]:
         return Example(NAMES, None, "")
-    pairs = isinstance(predictor, Labeller) and any(
+    pairs = isinstance(predictor, TextClassifier) and any(
         part in name.lower() for name in predictor.labels for part in PAIRED
     )
     return Example(sentence.text, FOLLOWS if pairs and sentence == ENGLISH else None, "")

@@ -20,7 +20,7 @@ from heedful.errors import UserError, shown
 from heedful.lectures import Progress, Table
 from heedful.plots.figures import curves
 from heedful.runs.load import load
-from heedful.tasks.pretraining.predictor import Reader, Vectors
+from heedful.tasks.pretraining.predictor import TextEncoder, TokenEmbeddings
 
 WORD = "mouse"
 SENTENCES = (
@@ -60,7 +60,7 @@ class Contexts:
         return Table(columns, tuple((layer, *row) for layer, row in rows))
 
 
-def reader_in(folder: str | None) -> Reader:
+def reader_in(folder: str | None) -> TextEncoder:
     """The trained encoder of a folder; no figure of words in sentences can do without one."""
     if folder is None:
         raise UserError(
@@ -69,7 +69,7 @@ def reader_in(folder: str | None) -> Reader:
             todo="name it: model=FOLDER",
         )  # fmt: skip
     reader = load(folder)
-    if not isinstance(reader, Reader):
+    if not isinstance(reader, TextEncoder):
         raise UserError(
             "this model is no encoder alone", where="model", found=folder, todo="name the one it began with"
         )
@@ -87,13 +87,13 @@ def place_of(word: str, sentence: str) -> tuple[int, int]:
     return found.span()
 
 
-def tokens_of(word: str, sentence: str, tokens: Vectors) -> list[int]:
+def tokens_of(word: str, sentence: str, tokens: TokenEmbeddings) -> list[int]:
     """Which tokens a word is made of."""
     begin, end = place_of(word, sentence)
     return [at for at, (a, b) in enumerate(tokens.offsets) if a < b and begin <= a and b <= end]
 
 
-def word_vectors(reader: Reader, word: str, sentences: tuple[str, ...]) -> Tensor:
+def word_vectors(reader: TextEncoder, word: str, sentences: tuple[str, ...]) -> Tensor:
     """The word in each sentence (N, L + 2, D): in the table of words, then in each layer; of pieces, their mean."""
     for sentence in sentences:
         place_of(word, sentence)

@@ -26,7 +26,7 @@ from heedful.errors import UserError
 from heedful.lectures import Progress, Table
 from heedful.plots.scatters import scatter
 from heedful.runs.load import load, read_recipe
-from heedful.tasks.reconstruction.predictor import Painter
+from heedful.tasks.reconstruction.predictor import ImageAutoencoder
 
 Floats = NDArray[np.floating[Any]]
 
@@ -125,7 +125,7 @@ def maps(
     return Maps(tuple(found), labels, tuple(names), settings.neighbours)
 
 
-def painter_in(folder: str | None) -> Painter:
+def painter_in(folder: str | None) -> ImageAutoencoder:
     """The autoencoder of a run; this figure cannot do without one."""
     if folder is None:
         raise UserError(
@@ -133,7 +133,7 @@ def painter_in(folder: str | None) -> Painter:
             expected="the folder of a run of `heedful train digits`, say", todo="name it: model=RUN",
         )  # fmt: skip
     painter = load(folder)
-    if not isinstance(painter, Painter):
+    if not isinstance(painter, ImageAutoencoder):
         raise UserError(
             "this model is no autoencoder",
             where="model",

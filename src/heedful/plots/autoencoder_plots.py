@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from heedful.data.images.sources import Images, scaled
 from heedful.files.writing import own_folder, write_atomic
 from heedful.plots.image_grid import Column, Window, gallery, strips
-from heedful.tasks.reconstruction.predictor import Floats, Painter
+from heedful.tasks.reconstruction.predictor import Floats, ImageAutoencoder
 
 if TYPE_CHECKING:
     from heedful.extras.estimators.pca import PCA
@@ -49,7 +49,7 @@ def compared(title: str, found: Floats, right: Floats) -> Column:
     return Column(title, found, np.square(found.astype(np.float64) - right).mean((1, 2, 3)))
 
 
-def made(painter: Painter, images: Floats, name: str, seed: int = 0) -> list[Column]:
+def made(painter: ImageAutoencoder, images: Floats, name: str, seed: int = 0) -> list[Column]:
     """What a model makes of images; of one that undoes noise, the noisy images too."""
     if not painter.noise.deviation:
         return [compared(name, painter.reconstruct(images), images)]
@@ -91,7 +91,7 @@ class Painting(NamedTuple):
     about: str
 
 
-def paint(painter: Painter, data: Any, folder: Path) -> Iterator[Painting]:
+def paint(painter: ImageAutoencoder, data: Any, folder: Path) -> Iterator[Painting]:
     """Draw the pictures of a run into a folder: images made again, a walk between two, and a map of the codes."""
     test: Images = data.read("valid" if data.test is None else "test")
     own_folder(folder)
@@ -101,7 +101,7 @@ def paint(painter: Painter, data: Any, folder: Path) -> Iterator[Painting]:
         yield _map(painter, test, folder / "codes.png")
 
 
-def _grid(painter: Painter, data: Any, test: Images, path: Path) -> Painting:
+def _grid(painter: ImageAutoencoder, data: Any, test: Images, path: Path) -> Painting:
     images = chosen(test, ROWS)
     noise = painter.noise.deviation
     columns = [Column("original" if noise else "input", images.pixels)]
@@ -120,7 +120,7 @@ def _grid(painter: Painter, data: Any, test: Images, path: Path) -> Painting:
     return Painting(path, title, about + " Beneath stands the mean squared difference from the original.")
 
 
-def _walk(painter: Painter, test: Images, path: Path) -> Painting:
+def _walk(painter: ImageAutoencoder, test: Images, path: Path) -> Painting:
     """From the first image to the first of another class, or to the next one."""
     other = 0 if test.labels is None else int(np.argmax(test.labels != test.labels[0]))
     ends = scaled(test.pixels[[0, other or min(1, len(test) - 1)]])  # (2, C, Y, X)
@@ -131,7 +131,7 @@ def _walk(painter: Painter, test: Images, path: Path) -> Painting:
     )
 
 
-def _map(painter: Painter, test: Images, path: Path) -> Painting:
+def _map(painter: ImageAutoencoder, test: Images, path: Path) -> Painting:
     """A point for each code: where its two numbers say, or on the two principal components of the codes."""
     from heedful.plots.scatters import scatter
 

@@ -38,7 +38,7 @@ from heedful.training.checkpoint.weights import require_fit
 def load(path: str | Path, device: str | None = None, checkpoint: str | int | None = None) -> Any:
     """A trained model from a run folder (its final model, else its newest checkpoint) or from a model folder.
 
-    What it can do depends on its task: a `Translator`, say, or a `Writer`. A folder may be of Hugging Face's make, too.
+    What it can do depends on its task: a `Translator`, say, or a `TextGenerator`. Hugging Face folders load too.
     `checkpoint` chooses one of a run's: best, last, average or the number of a step.
     """
     place = _place(device)

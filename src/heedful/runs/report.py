@@ -19,7 +19,7 @@ from heedful.runs.evaluate import read_back
 from heedful.runs.events import read_events
 from heedful.tasks.base import AnyTask, Evaluated
 from heedful.tasks.recipe_parts import with_article
-from heedful.tasks.reconstruction.predictor import Painter
+from heedful.tasks.reconstruction.predictor import ImageAutoencoder
 
 NAME = "report.html"
 MOST = 20  # samples in the table
@@ -105,7 +105,7 @@ def page(
 
 def _painted(folder: Path, task: AnyTask, predictor: Any) -> Iterator[str]:
     """The pictures of an autoencoder."""
-    if not isinstance(predictor, Painter):
+    if not isinstance(predictor, ImageAutoencoder):
         return
     from heedful.plots.autoencoder_plots import paint
 

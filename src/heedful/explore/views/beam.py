@@ -170,7 +170,7 @@ def spelled(predictor: Any, asked: Wanted, nodes: Sequence[Node]) -> list[str]:
     if translates(predictor):
         return [predictor.tokenizer.decode(ids) for ids in paths]
     before = begun(predictor, asked, ()).ids[1:][-NEAR:]
-    return [predictor.added(before, ids) for ids in paths]
+    return [predictor.text_after(before, ids) for ids in paths]
 
 
 def ranked(nodes: Sequence[Node], paths: Paths) -> list[dict[str, Any]]:

@@ -378,7 +378,7 @@ def spans(predictor: Any, text: str, ids: list[int]) -> list[tuple[int, int] | N
 
 
 def pooled(subject: Subject, line: Line) -> dict[str, Tensor]:
-    """One vector (D,) of a line by layer, as `Reader.embed` makes it: the mean of all tokens, or the first one's."""
+    """One vector (D,) of a line by layer, as `TextEncoder.embed` gives: the mean of all tokens, or the first."""
     how = subject.predictor if isinstance(subject.predictor, Pools) else None
     first = how is not None and how.pooling == "first"
     found = {name: x[0] if first else x.mean(0) for name, x in line.layers.items()}

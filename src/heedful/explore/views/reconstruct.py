@@ -38,7 +38,7 @@ from heedful.plots.autoencoder_plots import (
 )
 from heedful.plots.image_grid import Column, Window, pictures_of
 from heedful.runs.images import test_images, training_vectors
-from heedful.tasks.reconstruction.predictor import Floats, Painter
+from heedful.tasks.reconstruction.predictor import Floats, ImageAutoencoder
 
 if TYPE_CHECKING:
     from heedful.explore.subjects import Explorer, Subject
@@ -104,7 +104,7 @@ class Gallery:
 
     def __init__(self, subject: Subject) -> None:
         self.name, self.folder, self.lock = subject.name, subject.folder, subject.lock
-        self.painter: Painter = subject.predictor
+        self.painter: ImageAutoencoder = subject.predictor
         self.shape = self.painter.canvas.image
 
     @cached_property
@@ -253,7 +253,7 @@ def chosen(gallery: Gallery, asked: Rows) -> tuple[list[int], int]:
     return first + some, -(-len(every) // PAGE)
 
 
-def noisy(painter: Painter, images: Floats, amount: float, seed: int) -> Floats:
+def noisy(painter: ImageAutoencoder, images: Floats, amount: float, seed: int) -> Floats:
     """Images with so much noise, as the model's own is made."""
     if not amount:
         return images

@@ -105,7 +105,7 @@ def best_spans(scores: Floats, longest: int, top: int) -> list[Span]:
 
 
 @dataclass(frozen=True)
-class Found:
+class Answer:
     """A part of the passage as an answer."""
 
     text: str
@@ -115,7 +115,7 @@ class Found:
 
 
 @dataclass
-class Responder:
+class QuestionAnswerer:
     """A model with its tokenizer, ready to answer questions."""
 
     model: Any
@@ -128,7 +128,7 @@ class Responder:
     def __post_init__(self) -> None:
         self.model.to(self.device).eval()
 
-    def answer(self, questions: Sequence[tuple[str, str]], top: int = 1) -> list[list[Found]]:
+    def answer(self, questions: Sequence[tuple[str, str]], top: int = 1) -> list[list[Answer]]:
         """The likeliest answers to each question, given with its passage; none where the passage has no words."""
         if isinstance(questions, str) or any(isinstance(each, str) for each in questions):
             raise TypeError("give a list of questions with their passages, as [(question, passage)]")
@@ -139,12 +139,12 @@ class Responder:
             found += self.answers([question.passage for question in asked], encoded, top)
         return found
 
-    def answers(self, passages: Sequence[str], encoded: EncodedQuestions, top: int = 1) -> list[list[Found]]:
+    def answers(self, passages: Sequence[str], encoded: EncodedQuestions, top: int = 1) -> list[list[Answer]]:
         """The likeliest answers to each question of a set that was encoded."""
         every = passage_scores(self.model, encoded, self.device)
         return [
             [
-                Found(passage[(first := int(places[start, 0])) : (last := int(places[end, 1]))], first, last, likely)
+                Answer(passage[(first := int(places[start, 0])) : (last := int(places[end, 1]))], first, last, likely)
                 for start, end, likely in best_spans(scores, self.windows.longest, top)
             ]
             for passage, places, scores in zip(passages, encoded.offsets, every, strict=True)

@@ -18,14 +18,14 @@ from heedful.data.labelled.passages import AnswerBatches, EncodedQuestions, enco
 from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.errors import UserError
 from heedful.models.heads.config import AnswererConfig
-from heedful.tasks.answering.predictor import Responder, answer_loss, mean_loss
+from heedful.tasks.answering.predictor import QuestionAnswerer, answer_loss, mean_loss
 from heedful.tasks.answering.recipe import AnsweringRecipe
 from heedful.tasks.base import Evaluated, Example, Names, Progress
 from heedful.tasks.finetuning.task import FinetuningTask
 from heedful.training.span_metrics import answer_scores
 
 
-class AnsweringTask(FinetuningTask[Questions, MaskTokenizer, EncodedQuestions, Responder]):
+class AnsweringTask(FinetuningTask[Questions, MaskTokenizer, EncodedQuestions, QuestionAnswerer]):
     """The part of a passage that answers a question."""
 
     words: ClassVar = Names(
@@ -89,17 +89,17 @@ class AnsweringTask(FinetuningTask[Questions, MaskTokenizer, EncodedQuestions, R
         decode: WindowsConfig,
         device: torch.device,
         notes: tuple[str, ...] = (),
-    ) -> Responder:
+    ) -> QuestionAnswerer:
         """The model with its tokenizer, ready to answer."""
-        return Responder(model, vocabulary, device, decode, config.context, notes)
+        return QuestionAnswerer(model, vocabulary, device, decode, config.context, notes)
 
-    def loss(self, predictor: Responder, encoded: EncodedQuestions) -> float:
+    def loss(self, predictor: QuestionAnswerer, encoded: EncodedQuestions) -> float:
         """The mean loss an answer."""
         return mean_loss(predictor.model, encoded, predictor.device)
 
     def evaluate(
         self,
-        predictor: Responder,
+        predictor: QuestionAnswerer,
         read: Questions,
         encoded: EncodedQuestions,
         loss: float,

@@ -62,7 +62,7 @@ def said(model: Any, encoded: EncodedTexts, device: torch.device) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Labelled:
+class Classification:
     """What the model says of a text: its class, how sure it is, and how likely it holds each class."""
 
     label: str
@@ -72,15 +72,15 @@ class Labelled:
 
 
 @dataclass(frozen=True)
-class Rated:
+class Regression:
     """What the model says of a text, as a number."""
 
-    number: float
+    value: float
     cut: int = 0  # tokens at the text's end that were not read, since it is too long for the model
 
 
 @dataclass
-class Labeller:
+class TextClassifier:
     """A model with its tokenizer, ready to say the class of texts."""
 
     model: Any
@@ -93,22 +93,26 @@ class Labeller:
     def __post_init__(self) -> None:
         self.model.to(self.device).eval()
 
-    def classify(self, texts: Sequence[Given]) -> list[Labelled]:
+    def classify(self, texts: Sequence[Given]) -> list[Classification]:
         """The class of each text, or of each pair of texts."""
         found = []
         for encoded in encodings(texts, self.tokenizer, self.context):
             probabilities = said(self.model, encoded, self.device).softmax(-1).tolist()
-            found += [self.named(each, int(cut)) for each, cut in zip(probabilities, encoded.lost, strict=True)]
+            found += [
+                self.classification(each, int(cut)) for each, cut in zip(probabilities, encoded.lost, strict=True)
+            ]
         return found
 
-    def named(self, probabilities: Sequence[float], cut: int = 0) -> Labelled:
+    def classification(self, probabilities: Sequence[float], cut: int = 0) -> Classification:
         """Probabilities with the classes' names to them."""
         best = max(range(len(probabilities)), key=probabilities.__getitem__)
-        return Labelled(self.labels[best], probabilities[best], dict(zip(self.labels, probabilities, strict=True)), cut)
+        return Classification(
+            self.labels[best], probabilities[best], dict(zip(self.labels, probabilities, strict=True)), cut
+        )
 
 
 @dataclass
-class Rater:
+class TextRegressor:
     """A model with its tokenizer, ready to say a number of texts."""
 
     model: Any
@@ -120,12 +124,12 @@ class Rater:
     def __post_init__(self) -> None:
         self.model.to(self.device).eval()
 
-    def rate(self, texts: Sequence[Given]) -> list[Rated]:
+    def predict(self, texts: Sequence[Given]) -> list[Regression]:
         """The number of each text, or of each pair of texts."""
         return [
-            Rated(number, int(cut))
+            Regression(value, int(cut))
             for encoded in encodings(texts, self.tokenizer, self.context)
-            for number, cut in zip(said(self.model, encoded, self.device).tolist(), encoded.lost, strict=True)
+            for value, cut in zip(said(self.model, encoded, self.device).tolist(), encoded.lost, strict=True)
         ]
 
 

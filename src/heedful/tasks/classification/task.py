@@ -24,7 +24,14 @@ from heedful.data.word_vectors import WordVectors
 from heedful.errors import UserError, shown
 from heedful.models.heads.config import RegressorConfig
 from heedful.tasks.base import Codec, Evaluated, Example, Names, P, Progress
-from heedful.tasks.classification.predictor import Labeller, Rater, class_loss, mean_loss, number_loss, said
+from heedful.tasks.classification.predictor import (
+    TextClassifier,
+    TextRegressor,
+    class_loss,
+    mean_loss,
+    number_loss,
+    said,
+)
 from heedful.tasks.classification.recipe import TextClassificationRecipe
 from heedful.tasks.finetuning.task import FinetuningTask
 from heedful.training.metrics import Score, accuracy, f1, matthews, pearson, spearman
@@ -137,7 +144,7 @@ def sampled(read: Items, step: int, most: int) -> list[int]:
 
 
 def judged(
-    predictor: Labeller, read: Items, encoded: EncodedTexts, loss: float, step: int, split: Split, most: int
+    predictor: TextClassifier, read: Items, encoded: EncodedTexts, loss: float, step: int, split: Split, most: int
 ) -> Evaluated:
     """Accuracy, F1 and Matthews' correlation, and a few texts with what is said of them."""
     probabilities = said(predictor.model, encoded, predictor.device).softmax(-1)  # (N, C)
@@ -145,7 +152,7 @@ def judged(
     scores = (accuracy(found, right), f1(found, right, predictor.labels), matthews(found, right))
     samples = []
     for row in sampled(read, step, most):
-        item, told = read.items[row], predictor.named(probabilities[row].tolist())
+        item, told = read.items[row], predictor.classification(probabilities[row].tolist())
         samples.append((whole(item.text, item.pair), item.label, f"{told.label} ({told.probability:.0%})"))
     return Evaluated(step, split, loss, scores, tuple(samples), 0)
 
@@ -155,7 +162,7 @@ def whole(text: str, pair: str | None) -> str:
     return text if pair is None else f"{text}{BETWEEN}{pair}"
 
 
-class ClassificationTask(TextTask[Labeller]):
+class ClassificationTask(TextTask[TextClassifier]):
     """The class of a text or a pair."""
 
     def labels(self, vocabulary: PairTokenizer) -> Sequence[str]:
@@ -183,13 +190,13 @@ class ClassificationTask(TextTask[Labeller]):
         decode: None,
         device: torch.device,
         notes: tuple[str, ...] = (),
-    ) -> Labeller:
+    ) -> TextClassifier:
         """The model with its tokenizer, ready to say classes."""
-        return Labeller(model, vocabulary, device, config.labels or (), config.context, notes)
+        return TextClassifier(model, vocabulary, device, config.labels or (), config.context, notes)
 
     def evaluate(
         self,
-        predictor: Labeller,
+        predictor: TextClassifier,
         read: Items,
         encoded: EncodedTexts,
         loss: float,
@@ -266,7 +273,7 @@ class TextClassificationTask(ClassificationTask):
         return [*vectors.notes, f"{len(places):,} of {vocabulary.vocab:,} words begin from {begins.file}"]
 
 
-class RegressionTask(TextTask[Rater]):
+class RegressionTask(TextTask[TextRegressor]):
     """A number for a text or a pair."""
 
     def targets(self, read: Items, vocabulary: PairTokenizer) -> NDArray[np.int64]:
@@ -289,13 +296,13 @@ class RegressionTask(TextTask[Rater]):
         decode: None,
         device: torch.device,
         notes: tuple[str, ...] = (),
-    ) -> Rater:
+    ) -> TextRegressor:
         """The model with its tokenizer, ready to say numbers."""
-        return Rater(model, vocabulary, device, config.context, notes)
+        return TextRegressor(model, vocabulary, device, config.context, notes)
 
     def evaluate(
         self,
-        predictor: Rater,
+        predictor: TextRegressor,
         read: Items,
         encoded: EncodedTexts,
         loss: float,

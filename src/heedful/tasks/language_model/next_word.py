@@ -13,8 +13,8 @@ from typing import Literal
 import torch
 
 from heedful.errors import UserError, shown
-from heedful.tasks.language_model.predictor import Writer
-from heedful.tasks.pretraining.predictor import Guess, Reader
+from heedful.tasks.language_model.predictor import TextGenerator
+from heedful.tasks.pretraining.predictor import TextEncoder, TokenPrediction
 
 GAP = "___"
 LONGEST = 16  # tokens that a piece is completed with, at the most
@@ -22,12 +22,12 @@ WORD = re.compile(r"\s*(\w+(?:['’-]\w+)*|[^\w\s]+)")
 
 
 @dataclass(frozen=True)
-class Guessed:
+class WordPredictions:
     """The likeliest words for a gap, and the text that they were told from."""
 
     kind: Literal["causal", "masked"]
     seen: str
-    guesses: list[Guess]
+    predictions: list[TokenPrediction]
 
 
 def sides(text: str) -> tuple[str, str]:
@@ -42,7 +42,7 @@ def sides(text: str) -> tuple[str, str]:
 
 
 @torch.inference_mode()
-def next_words(writer: Writer, text: str, top: int = 5) -> Guessed:
+def next_words(writer: TextGenerator, text: str, top: int = 5) -> WordPredictions:
     """The likeliest words after what stands before the gap.
 
     Their probability is that of a word's first piece; the piece is then completed greedily, so that it can be read.
@@ -58,18 +58,18 @@ def next_words(writer: Writer, text: str, top: int = 5) -> Guessed:
     logs[list(script.unwritten)] = -math.inf
     values, tokens = (part.tolist() for part in logs.topk(min(top, len(logs) - len(script.unwritten))))
     words = writer.completed(ids, tokens, LONGEST)
-    guesses = [
-        Guess("<end>" if token == script.ends else word_of(word) or word, math.exp(value))
+    predictions = [
+        TokenPrediction("<end>" if token == script.ends else word_of(word) or word, math.exp(value))
         for word, token, value in zip(words, tokens, values, strict=True)
     ]
-    return Guessed("causal", f"{before.rstrip(' ')} {GAP}".lstrip(" "), guesses)
+    return WordPredictions("causal", f"{before.rstrip(' ')} {GAP}".lstrip(" "), predictions)
 
 
-def hidden_words(reader: Reader, text: str, top: int = 5) -> Guessed:
+def hidden_words(reader: TextEncoder, text: str, top: int = 5) -> WordPredictions:
     """The likeliest words between what stands before the gap and what stands behind it."""
     before, behind = sides(text)
-    (guesses,) = reader.fill(before + reader.tokenizer.mask_name + behind, top).guesses
-    return Guessed("masked", before + GAP + behind, guesses)
+    (predictions,) = reader.fill(before + reader.tokenizer.mask_name + behind, top).predictions
+    return WordPredictions("masked", before + GAP + behind, predictions)
 
 
 def word_of(text: str) -> str:

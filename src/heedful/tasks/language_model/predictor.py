@@ -16,7 +16,7 @@ from torch import Tensor
 
 from heedful.blocks.state import Cache, Ragged
 from heedful.blocks.taps import watched
-from heedful.data.text.files import Text as Lines
+from heedful.data.text.files import Text
 from heedful.data.text.windows import EncodedText, encode_text
 from heedful.data.tokenizers.base import several
 from heedful.data.tokenizers.byte_pairs import BytePairs
@@ -44,11 +44,11 @@ NEAR = 16  # ids that tell how the next one is spelled
 
 
 @dataclass(frozen=True)
-class Writing:
+class GeneratedText:
     """What was written after a prompt, the two together as one text, its log-probability and its token ids."""
 
     prompt: str
-    added: str
+    completion: str
     log_probability: float
     ids: list[int]
     ended: bool = False  # whether the model ended the text, not the length
@@ -56,7 +56,7 @@ class Writing:
     @property
     def text(self) -> str:
         """The prompt and what follows it."""
-        return self.prompt + self.added
+        return self.prompt + self.completion
 
 
 @runtime_checkable
@@ -67,7 +67,7 @@ class ByRows(Protocol):
 
 
 @dataclass
-class Text:
+class Running:
     """A text that is being gone on with: the tokens that are given, the seed of its chance, and what was written."""
 
     given: list[int]
@@ -84,7 +84,7 @@ class Text:
 
 
 @dataclass
-class Writer:
+class TextGenerator:
     """A language model with its tokenizer, ready to go on with texts.
 
     What `settings` say is what `generate` does where it is not told otherwise. A text may be longer than the model's
@@ -123,7 +123,7 @@ class Writer:
         context: int = self.model.config.context
         return context if self.model.config.limited else None
 
-    def halved(self) -> Self:
+    def bfloat16(self) -> Self:
         """The same with its weights in bfloat16: half the memory to go through for a token, which a GPU waits for."""
         self.model.to(torch.bfloat16)
         return self
@@ -136,7 +136,7 @@ class Writer:
         first: int = 0,
         special: bool = False,
         **changes: Any,
-    ) -> list[Writing]:
+    ) -> list[GeneratedText]:
         """Go on with each prompt, `samples` times, by `settings`, single ones of which may be given by their names.
 
         A token is drawn by chance each time, or with temperature 0 the likeliest taken; with beams, the `samples`
@@ -148,12 +148,12 @@ class Writer:
         samples = how.samples
         if how.beams > 1 and samples > how.beams:
             raise ValueError(f"{how.beams} beams cannot give {samples} texts")
-        each, texts = (1 if how.beams > 1 else samples), list[tuple[str, Text]]()
+        each, texts = (1 if how.beams > 1 else samples), list[tuple[str, Running]]()
         for number, prompt in rows:
             texts += [
                 (prompt, self._text(prompt, special, seed_of(how.seed, number, sample))) for sample in range(each)
             ]
-        found: list[Writing] = []
+        found: list[GeneratedText] = []
         size = max(1, TOGETHER // how.beams)
         for start in range(0, len(texts), size):
             some = texts[start : start + size]
@@ -174,7 +174,7 @@ class Writer:
         """
         how = (settings or self.settings).but(**changes)
         if how.beams > 1:
-            yield self.generate([prompt], how, special=special)[0].added
+            yield self.generate([prompt], how, special=special)[0].completion
             return
         text = self._text(prompt, special, seed_of(how.seed, 0))
         spelling = Spelling(self, text.given)
@@ -251,10 +251,10 @@ class Writer:
 
     def completed(self, given: list[int], tokens: Sequence[int], length: int) -> list[str]:
         """What each of some tokens adds to a text, with the likeliest tokens that follow it."""
-        texts = [Text([*given, token]) for token in tokens]
+        texts = [Running([*given, token]) for token in tokens]
         for _ in self._drawn(texts, TextSettings(length=length, temperature=0.0)):
             pass
-        return [self.added(given, [*text.given[len(given) :], *text.written]) for text in texts]
+        return [self.text_after(given, [*text.given[len(given) :], *text.written]) for text in texts]
 
     # -------------------------------------------------------------- from texts to searches
     def _ids(self, prompt: str, special: bool) -> list[int]:
@@ -267,10 +267,10 @@ class Writer:
             )  # fmt: skip
         return self.tokenizer.allowing(prompt)
 
-    def _text(self, prompt: str, special: bool, seed: int) -> Text:
+    def _text(self, prompt: str, special: bool, seed: int) -> Running:
         """A prompt that is to be gone on with."""
         given = self.read_ids(prompt, special)
-        return Text(given, seed, begun=len(given) - len(self._ids(prompt, special)))
+        return Running(given, seed, begun=len(given) - len(self._ids(prompt, special)))
 
     def _encoded(self, text: str) -> EncodedText:
         """A text as a row of tokens of which all but the first are predicted."""
@@ -307,7 +307,7 @@ class Writer:
         return ENDLESS if self.script.ends is None else self.script.ends
 
     @torch.inference_mode()
-    def _drawn(self, texts: Sequence[Text], how: TextSettings) -> Iterator[Step]:
+    def _drawn(self, texts: Sequence[Running], how: TextSettings) -> Iterator[Step]:
         """Write one token after another to each text, in as many searches as the context asks for."""
         going, rules = list(texts), self.rules(how)
         while going:
@@ -331,7 +331,7 @@ class Writer:
             going = [text for text in going if not text.over]
 
     @torch.inference_mode()
-    def _searched(self, texts: Sequence[tuple[str, Text]], how: TextSettings, top: int) -> list[Writing]:
+    def _searched(self, texts: Sequence[tuple[str, Running]], how: TextSettings, top: int) -> list[GeneratedText]:
         """The `top` likeliest ways to go on with each text that beams find."""
         given = [text.given for _, text in texts]
         longest = max(map(len, given))
@@ -349,7 +349,7 @@ class Writer:
                 rules=self.rules(how), graphs=self._graphs(), given=self._given([text for _, text in texts], how),
             )
         )  # fmt: skip
-        found: list[Writing] = []
+        found: list[GeneratedText] = []
         for (prompt, text), ids, logs in zip(texts, _ids_of(paths), paths.logs.tolist(), strict=True):
             for one, log in zip(ids, logs, strict=True):
                 # A penalty changes what beams compare; what is told is the model's own probability.
@@ -382,7 +382,7 @@ class Writer:
         real = torch.arange(longest, device=self.device) >= skip[:, None]  # (B, T)
         return self.model, self.model.features(before, state, real)[1], prefix
 
-    def _given(self, texts: Sequence[Text], how: TextSettings) -> Given:
+    def _given(self, texts: Sequence[Running], how: TextSettings) -> Given:
         """What the rules know of texts so far: their tokens, but for the one that they begin with."""
         chosen = torch.tensor([len(text.written) for text in texts])  # (B,)
         if not how.looks_back:
@@ -400,11 +400,11 @@ class Writer:
         return float(logs.gather(1, torch.tensor(ids, device=self.device)[:, None]).sum())
 
     # -------------------------------------------------------------- from ids to texts
-    def _writing(self, prompt: str, text: Text) -> Writing:
+    def _writing(self, prompt: str, text: Running) -> GeneratedText:
         ended = text.written[-1:] == [self._end]
-        return Writing(prompt, self.added(text.given, text.written), text.log, text.written, ended)
+        return GeneratedText(prompt, self.text_after(text.given, text.written), text.log, text.written, ended)
 
-    def added(self, before: list[int], ids: list[int]) -> str:
+    def text_after(self, before: list[int], ids: list[int]) -> str:
         """What some ids add to a text: pieces read differently inside a word than at its beginning.
 
         What follows an unknown word joins on to it as to any other, but only known ones can be read.
@@ -435,7 +435,7 @@ class Spelling:
     What may be part of a character is held back, and of word pieces the end of a line: those that follow may join on.
     """
 
-    def __init__(self, writer: Writer, before: Sequence[int]) -> None:
+    def __init__(self, writer: TextGenerator, before: Sequence[int]) -> None:
         self.writer, self.before, self.ids, self.told = writer, list(before), list[int](), 0
         pieces = (
             () if isinstance(writer.tokenizer, BytePairs) else writer.tokenizer.pieces(range(writer.tokenizer.vocab))
@@ -445,7 +445,7 @@ class Spelling:
     def add(self, number: int) -> str:
         """What is sure now, after one more id, and was not before."""
         self.ids.append(number)
-        text = self.writer.added(self.before, self.ids)
+        text = self.writer.text_after(self.before, self.ids)
         sure = text if text.endswith("\n") else text[: max(0, len(text) - self.late)].rstrip("\ufffd")
         piece, self.told = sure[self.told :], max(self.told, len(sure))
         if sure == text:  # all is told: what follows needs to know the last ids alone
@@ -454,11 +454,11 @@ class Spelling:
 
     def rest(self) -> str:
         """What was held back."""
-        return self.writer.added(self.before, self.ids)[self.told :]
+        return self.writer.text_after(self.before, self.ids)[self.told :]
 
 
 @dataclass
-class TextReader:
+class BidirectionalLanguageModel:
     """A language model of both directions with its tokenizer: vectors of the tokens of texts, each in its sentence."""
 
     model: Any  # a module that is BothWays
@@ -498,4 +498,4 @@ def _encoded(text: str, tokenizer: LanguageTokenizer, context: int = STRIDE) -> 
     """A text, its last line given an end where it has none."""
     if not text:
         raise ValueError("an empty text has no perplexity")
-    return encode_text(Lines(text.removesuffix("\n").split("\n")), tokenizer, context)
+    return encode_text(Text(text.removesuffix("\n").split("\n")), tokenizer, context)

@@ -42,7 +42,7 @@ from heedful.tasks.language_model.perplexity import (
     windows_loss,
     word_perplexity,
 )
-from heedful.tasks.language_model.predictor import TextReader, Writer
+from heedful.tasks.language_model.predictor import BidirectionalLanguageModel, TextGenerator
 from heedful.tasks.language_model.recipe import LanguageModelRecipe
 from heedful.training.metrics import Score
 
@@ -54,7 +54,9 @@ GIVEN = 32  # tokens that a sample begins with, where there are no lines
 RECORDED_CONTEXT, RECORDED_WEIGHTS = 256, 20_000_000  # at most; beyond them torch's own threads do as well
 
 
-class LanguageModelTask(Task[Text | TextTokens, LanguageTokenizer, EncodedText, Writer | TextReader]):
+class LanguageModelTask(
+    Task[Text | TextTokens, LanguageTokenizer, EncodedText, TextGenerator | BidirectionalLanguageModel]
+):
     """The tokens of a text from those before them, or from those on either side."""
 
     words: ClassVar = Names(
@@ -180,18 +182,18 @@ class LanguageModelTask(Task[Text | TextTokens, LanguageTokenizer, EncodedText, 
         decode: WritingConfig,
         device: torch.device,
         notes: tuple[str, ...] = (),
-    ) -> Writer | TextReader:
+    ) -> TextGenerator | BidirectionalLanguageModel:
         """The model with its tokenizer, ready to write; or to give vectors, if it reads in both directions."""
         if config.role == "bidirectional":
             assert isinstance(vocabulary, TrainedTokenizer), "the recipe asks for it"
-            return TextReader(model, vocabulary, device, config.context, notes)
-        return Writer(model, vocabulary, device, TextSettings.of(decode), notes)
+            return BidirectionalLanguageModel(model, vocabulary, device, config.context, notes)
+        return TextGenerator(model, vocabulary, device, TextSettings.of(decode), notes)
 
-    def loss(self, predictor: Writer | TextReader, encoded: EncodedText) -> float:
+    def loss(self, predictor: TextGenerator | BidirectionalLanguageModel, encoded: EncodedText) -> float:
         """The mean loss a token of the whole text; of both directions there are only windows."""
         if self.recipe.model.limited:
             return sliding_loss(predictor.model, encoded, predictor.device, self.stride, self.recipe.train.batch_tokens)
-        if isinstance(predictor, Writer):
+        if isinstance(predictor, TextGenerator):
             return text_loss(predictor.model, encoded, predictor.device)
         return self.quick_loss(predictor, encoded)
 
@@ -200,7 +202,7 @@ class LanguageModelTask(Task[Text | TextTokens, LanguageTokenizer, EncodedText, 
         """How many tokens a gpt predicts in each window when it is judged."""
         return self.recipe.task.stride or -(-self.recipe.model.context // 2)
 
-    def quick_loss(self, predictor: Writer | TextReader, encoded: EncodedText) -> float:
+    def quick_loss(self, predictor: TextGenerator | BidirectionalLanguageModel, encoded: EncodedText) -> float:
         """The mean loss a token in windows, as in training."""
         if self.recipe.task.carry:
             return lanes_loss(predictor.model, encoded, predictor.device, self.recipe.train.batch_tokens)
@@ -208,7 +210,7 @@ class LanguageModelTask(Task[Text | TextTokens, LanguageTokenizer, EncodedText, 
 
     def evaluate(
         self,
-        predictor: Writer | TextReader,
+        predictor: TextGenerator | BidirectionalLanguageModel,
         read: Text | TextTokens,
         encoded: EncodedText,
         loss: float,
@@ -231,15 +233,15 @@ class LanguageModelTask(Task[Text | TextTokens, LanguageTokenizer, EncodedText, 
             score("bits_per_byte", bits_per_byte(loss, encoded), f"|bytes:{told.bytes}"),
             score("bits_per_character", bits_per_character(loss, encoded), f"|characters:{told.characters}"),
         )
-        shown = self._samples(predictor, read, step) if isinstance(predictor, Writer) else ()
+        shown = self._samples(predictor, read, step) if isinstance(predictor, TextGenerator) else ()
         return Evaluated(step, split, loss, scores, shown, 0)
 
-    def _samples(self, writer: Writer, read: Text | TextTokens, step: int) -> tuple[tuple[str, str, str], ...]:
+    def _samples(self, writer: TextGenerator, read: Text | TextTokens, step: int) -> tuple[tuple[str, str, str], ...]:
         """Places in a text, what follows them there, and what the model goes on with."""
         rows = list(_places(read, random.Random(step), self.recipe.train.samples))
         found = writer.generate([given for given, _ in rows], length=min(writer.settings.length, MOST_SHOWN), seed=step)
         return tuple(
-            (given.removesuffix("\n"), right[: len(one.added)], one.added)
+            (given.removesuffix("\n"), right[: len(one.completion)], one.completion)
             for (given, right), one in zip(rows, found, strict=True)
         )
 

@@ -32,10 +32,10 @@ def scores_of(model: Any, encoded: EncodedChoices, device: torch.device) -> Tens
 
 
 @dataclass(frozen=True)
-class Chosen:
+class Choice:
     """The choice that the model takes for right, from 0, and how likely it holds each."""
 
-    number: int
+    index: int
     choice: str
     probability: float
     probabilities: tuple[float, ...]
@@ -43,7 +43,7 @@ class Chosen:
 
 
 @dataclass
-class Chooser:
+class MultipleChoiceAnswerer:
     """A model with its tokenizer, ready to choose how texts go on."""
 
     model: Any
@@ -55,7 +55,7 @@ class Chooser:
     def __post_init__(self) -> None:
         self.model.to(self.device).eval()
 
-    def choose(self, text: str, choices: Sequence[str]) -> Chosen:
+    def choose(self, text: str, choices: Sequence[str]) -> Choice:
         """Which of some choices, two or any number more, goes on best from a text."""
         if isinstance(choices, str) or len(choices) < 2:
             raise ValueError("give a list of two choices or more")
@@ -65,4 +65,4 @@ class Chooser:
             cut += int(encoded.lost.sum())
         probabilities = torch.cat(scores).softmax(0)  # (C,)
         best = int(probabilities.argmax())
-        return Chosen(best, choices[best], float(probabilities[best]), tuple(probabilities.tolist()), cut)
+        return Choice(best, choices[best], float(probabilities[best]), tuple(probabilities.tolist()), cut)

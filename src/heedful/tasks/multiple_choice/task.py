@@ -21,11 +21,11 @@ from heedful.models.heads.config import MultipleChoiceConfig
 from heedful.tasks.base import Evaluated, Names, Progress
 from heedful.tasks.classification.task import cut_notes
 from heedful.tasks.finetuning.task import FinetuningTask
-from heedful.tasks.multiple_choice.predictor import Chooser, choice_loss, scores_of
+from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer, choice_loss, scores_of
 from heedful.training.metrics import accuracy
 
 
-class MultipleChoiceTask(FinetuningTask[Questions, MaskTokenizer, EncodedChoices, Chooser]):
+class MultipleChoiceTask(FinetuningTask[Questions, MaskTokenizer, EncodedChoices, MultipleChoiceAnswerer]):
     """The right one of several choices."""
 
     words: ClassVar = Names(
@@ -70,18 +70,18 @@ class MultipleChoiceTask(FinetuningTask[Questions, MaskTokenizer, EncodedChoices
         decode: None,
         device: torch.device,
         notes: tuple[str, ...] = (),
-    ) -> Chooser:
+    ) -> MultipleChoiceAnswerer:
         """The model with its tokenizer, ready to choose."""
-        return Chooser(model, vocabulary, device, config.context, notes)
+        return MultipleChoiceAnswerer(model, vocabulary, device, config.context, notes)
 
-    def loss(self, predictor: Chooser, encoded: EncodedChoices) -> float:
+    def loss(self, predictor: MultipleChoiceAnswerer, encoded: EncodedChoices) -> float:
         """The mean loss a question."""
         scores = scores_of(predictor.model, encoded, predictor.device)  # (N, C)
         return float(F.cross_entropy(scores, torch.from_numpy(encoded.targets)))
 
     def evaluate(
         self,
-        predictor: Chooser,
+        predictor: MultipleChoiceAnswerer,
         read: Questions,
         encoded: EncodedChoices,
         loss: float,

@@ -29,15 +29,15 @@ Pooling = Literal["mean", "first"]
 
 
 @dataclass(frozen=True)
-class Texts:
-    """Texts as ids, special tokens included, and how many were cut since they are longer than the model reads."""
+class TokenizedTexts:
+    """Token ids of texts, special tokens included, and how many texts were truncated to the context."""
 
     rows: list[list[int]]
     cut: int
 
 
 @dataclass(frozen=True)
-class Vectors:
+class TokenEmbeddings:
     """The tokens of a text: how each reads, where it stands in the text, and its vector (T, D)."""
 
     pieces: list[str]
@@ -46,7 +46,7 @@ class Vectors:
 
 
 @dataclass(frozen=True)
-class Guess:
+class TokenPrediction:
     """A word for a gap, and how likely it is there."""
 
     word: str
@@ -54,7 +54,7 @@ class Guess:
 
 
 @dataclass(frozen=True)
-class Filling:
+class JointPrediction:
     """Words for all gaps of a text at once, and the logarithm of their probability, in nats.
 
     Alone: as the model says it, each word as if the other gaps stayed open. Together: one word after another, each
@@ -62,34 +62,34 @@ class Filling:
     """
 
     words: tuple[str, ...]
-    alone: float
-    ahead: float
-    back: float
+    independent: float
+    forward: float
+    backward: float
 
 
 @dataclass(frozen=True)
-class Filled:
+class MaskPredictions:
     """The likeliest words for each gap; and of several gaps, the likeliest fillings, together and alone."""
 
     text: str
-    guesses: list[list[Guess]]
-    fillings: list[Filling]
+    predictions: list[list[TokenPrediction]]
+    joint: list[JointPrediction]
 
     @property
-    def joint_gap(self) -> float | None:
+    def dependence(self) -> float | None:
         """By how many nats the words depend on each other, as a mean over the fillings by their likelihood together.
 
         None, where there is one gap only. Zero, if each gap could be filled without a look at the others.
         """
-        if not self.fillings:
+        if not self.joint:
             return None
-        weights = [math.exp(filling.ahead) for filling in self.fillings]
-        apart = [filling.ahead - filling.alone for filling in self.fillings]
+        weights = [math.exp(filling.forward) for filling in self.joint]
+        apart = [filling.forward - filling.independent for filling in self.joint]
         return sum(w * a for w, a in zip(weights, apart, strict=True)) / sum(weights)
 
 
 @dataclass
-class Reader:
+class TextEncoder:
     """A pre-trained encoder with its tokenizer.
 
     What `pooling`, `normalize` and `longest` say is what `embed` does where it is not told otherwise. It puts `prompt`
@@ -115,7 +115,7 @@ class Reader:
         context: int = self.model.config.context
         return min(self.longest or context, context)
 
-    def int8(self) -> Reader:
+    def int8(self) -> TextEncoder:
         """The same in eight bits on the CPU: about twice as fast there, and a little less exact.
 
         A text gives the same alone and among others: only texts of the same length are then read together, since with
@@ -136,7 +136,7 @@ class Reader:
         self._warn(given.cut)
         return self.embedded(given, layers, pooling, normalize)
 
-    def encoded(self, texts: Sequence[str]) -> Texts:
+    def encoded(self, texts: Sequence[str]) -> TokenizedTexts:
         """The texts as the model reads them."""
         given = [self.prompt + text for text in several(texts)]
         rows, room = (
@@ -144,11 +144,11 @@ class Reader:
             self.room - specials(self.tokenizer, 1),
         )
         cut = sum(len(row) > room for row in rows)
-        return Texts([self.tokenizer.pair(row[:room])[0] for row in rows], cut)
+        return TokenizedTexts([self.tokenizer.pair(row[:room])[0] for row in rows], cut)
 
     def embedded(
         self,
-        texts: Texts,
+        texts: TokenizedTexts,
         layers: str = "last",
         pooling: Pooling | None = None,
         normalize: bool | None = None,
@@ -171,25 +171,25 @@ class Reader:
         width: int = self.model.config.width
         return width * (4 if layers == "concat_last_four" else 1)
 
-    def vectors(self, texts: Sequence[str], layers: str = "last") -> list[Vectors]:
+    def vectors(self, texts: Sequence[str], layers: str = "last") -> list[TokenEmbeddings]:
         """A vector for each token of each text, special ones included."""
         return [
-            Vectors(one.pieces, one.offsets, feature(layers, list(one.values)))
+            TokenEmbeddings(one.pieces, one.offsets, feature(layers, list(one.values)))
             for one in self.layers(texts)
         ]  # fmt: skip
 
-    def layers(self, texts: Sequence[str]) -> list[Vectors]:
+    def layers(self, texts: Sequence[str]) -> list[TokenEmbeddings]:
         """The embeddings and what every block leaves of each token, (L + 1, T, D) of each text."""
         encodings, room = self.tokenizer.encode_batch(several(texts)), self.room - specials(self.tokenizer, 1)
         self._warn(sum(len(one.ids) > room for one in encodings))
         rows = [self.tokenizer.pair(one.ids[:room])[0] for one in encodings]
-        found: dict[int, Vectors] = {}
+        found: dict[int, TokenEmbeddings] = {}
         for places, each, real in self._read(rows):
             lengths = [each[0].shape[1]] * len(places) if real is None else real.sum(1).tolist()
             for row, (place, length) in enumerate(zip(places, lengths, strict=True)):
                 values = torch.stack([x[row, :length] for x in each]).float().cpu()  # (L + 1, T, D)
                 offsets = [SPECIAL, *encodings[place].offsets[:room], SPECIAL]
-                found[place] = Vectors(self.tokenizer.pieces(rows[place]), offsets, values)
+                found[place] = TokenEmbeddings(self.tokenizer.pieces(rows[place]), offsets, values)
         return [found[place] for place in range(len(rows))]
 
     @torch.inference_mode()
@@ -213,7 +213,7 @@ class Reader:
 
     # -------------------------------------------------------------- gaps
     @torch.inference_mode()
-    def fill(self, text: str, top: int = 5) -> Filled:
+    def fill(self, text: str, top: int = 5) -> MaskPredictions:
         """The likeliest words for each mask of a text; where there are several, how they depend on each other."""
         if self.model.masked_words is None:
             raise UserError(
@@ -225,11 +225,14 @@ class Reader:
         logs = self._logs([row], gaps)[0]  # (G, V)
         top = min(top, logs.shape[1])
         values, ids = logs.topk(top)  # (G, top)
-        guesses = [
-            [Guess(piece, math.exp(value)) for piece, value in zip(self.tokenizer.pieces(some), those, strict=True)]
+        predictions = [
+            [
+                TokenPrediction(piece, math.exp(value))
+                for piece, value in zip(self.tokenizer.pieces(some), those, strict=True)
+            ]
             for some, those in zip(ids.tolist(), values.tolist(), strict=True)
         ]
-        return Filled(text, guesses, self._fillings(row, gaps, logs, top) if len(gaps) > 1 else [])
+        return MaskPredictions(text, predictions, self._joint(row, gaps, logs, top) if len(gaps) > 1 else [])
 
     def _with_gaps(self, text: str) -> list[int]:
         """The ids of a text in which the mask's name is a gap."""
@@ -268,7 +271,7 @@ class Reader:
         found: Tensor = logs.unflatten(0, x.shape[:2]).cpu()
         return found  # (N, G, V)
 
-    def _fillings(self, row: list[int], gaps: list[int], logs: Tensor, top: int) -> list[Filling]:
+    def _joint(self, row: list[int], gaps: list[int], logs: Tensor, top: int) -> list[JointPrediction]:
         """The likeliest fillings by each of the three counts, by their likelihood ahead."""
         alone = best_alone(logs, top)
         ahead, back = (self._chained(row, order, top) for order in (gaps, gaps[::-1]))
@@ -278,8 +281,8 @@ class Reader:
             spelled = tuple(self.tokenizer.pieces(words))
             apart = sum(float(logs[gap, number]) for gap, number in enumerate(words))
             there = [self._chain(row, gaps, words), self._chain(row, gaps[::-1], words[::-1])]
-            found.append(Filling(spelled, apart, *there))
-        return sorted(found, key=lambda filling: -filling.ahead)
+            found.append(JointPrediction(spelled, apart, *there))
+        return sorted(found, key=lambda filling: -filling.forward)
 
     def _chained(self, row: list[int], order: Sequence[int], top: int) -> list[tuple[int, ...]]:
         """The likeliest fillings that are found gap after gap, the `top` best of which are gone on with."""

@@ -32,7 +32,7 @@ from heedful.hub.sentences import SentenceConfig
 from heedful.models.roles import EncoderConfig
 from heedful.tasks.base import Codec, Evaluated, Example, Names, Progress, Task
 from heedful.tasks.pretraining.loss import OBJECTIVES, guesses, judged
-from heedful.tasks.pretraining.predictor import Reader
+from heedful.tasks.pretraining.predictor import TextEncoder
 from heedful.tasks.pretraining.recipe import PretrainingRecipe
 from heedful.training.metrics import Score
 
@@ -40,7 +40,7 @@ MUCH_UNKNOWN = 0.01  # of the tokens of a text, from where on it is told
 MOST_SHOWN = 48  # tokens of a sample
 
 
-class PretrainingTask(Task[Prose | Tokens, MaskTokenizer, EncodedDocuments, Reader]):
+class PretrainingTask(Task[Prose | Tokens, MaskTokenizer, EncodedDocuments, TextEncoder]):
     """Hidden words from those around them, and whether two texts belong together."""
 
     words: ClassVar = Names(
@@ -113,17 +113,17 @@ class PretrainingTask(Task[Prose | Tokens, MaskTokenizer, EncodedDocuments, Read
         decode: SentenceConfig | None,
         device: torch.device,
         notes: tuple[str, ...] = (),
-    ) -> Reader:
+    ) -> TextEncoder:
         """The model with its tokenizer, ready to give vectors, as its folder says where it does, and to fill gaps."""
-        return Reader(model, vocabulary, device, notes, **dict(decode or ()))
+        return TextEncoder(model, vocabulary, device, notes, **dict(decode or ()))
 
-    def loss(self, predictor: Reader, encoded: EncodedDocuments) -> float:
+    def loss(self, predictor: TextEncoder, encoded: EncodedDocuments) -> float:
         """The sum of the two mean losses on held-out text, where the same words are hidden each time."""
         return judged(predictor.model, encoded, predictor.device, self.recipe.train.batch_tokens).loss
 
     def evaluate(
         self,
-        predictor: Reader,
+        predictor: TextEncoder,
         read: Prose | Tokens,
         encoded: EncodedDocuments,
         loss: float,
@@ -143,7 +143,7 @@ class PretrainingTask(Task[Prose | Tokens, MaskTokenizer, EncodedDocuments, Read
             scores.insert(1, Score("next_sentence_accuracy", 100 * found.right_pairs / found.pairs, pairs))
         return Evaluated(step, split, loss, tuple(scores), self._samples(predictor, encoded, step), 0)
 
-    def _samples(self, reader: Reader, encoded: EncodedDocuments, step: int) -> tuple[tuple[str, str, str], ...]:
+    def _samples(self, reader: TextEncoder, encoded: EncodedDocuments, step: int) -> tuple[tuple[str, str, str], ...]:
         """Beginnings of pairs with hidden words, what these are, and what the model says."""
         count = min(self.recipe.train.samples, encoded.cells)
         cells = np.array(sorted(random.Random(step).sample(range(encoded.cells), count)), dtype=np.int64)

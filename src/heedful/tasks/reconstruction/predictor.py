@@ -64,7 +64,7 @@ def mean_loss(model: nn.Module, encoded: EncodedImages, noise: Noise, device: to
     return float(torch.stack([loss.total.double() for loss in losses]).sum()) / len(encoded)
 
 
-class Painter:
+class ImageAutoencoder:
     """An autoencoder, ready to be used: images are arrays (N, C, Y, X), bytes or floats, as it was trained on them."""
 
     def __init__(

@@ -19,14 +19,14 @@ from heedful.data.images.image_spec import Canvas
 from heedful.data.images.sources import Images, scaled
 from heedful.errors import UserError
 from heedful.tasks.base import Codec, Evaluated, Names, Progress, Task
-from heedful.tasks.reconstruction.predictor import Noise, Painter, mean_loss, reconstruction_loss
+from heedful.tasks.reconstruction.predictor import ImageAutoencoder, Noise, mean_loss, reconstruction_loss
 from heedful.tasks.reconstruction.recipe import ReconstructionRecipe, ReconstructionTaskConfig
 from heedful.training.metrics import Score
 
 WORTH_A_THREAD = 8_000_000  # multiplications in a step
 
 
-class ReconstructionTask(Task[Images, Canvas, EncodedImages, Painter]):
+class ReconstructionTask(Task[Images, Canvas, EncodedImages, ImageAutoencoder]):
     """Images from themselves, or from what noise has left of them."""
 
     words: ClassVar = Names(
@@ -111,17 +111,17 @@ class ReconstructionTask(Task[Images, Canvas, EncodedImages, Painter]):
         decode: ReconstructionTaskConfig,
         device: torch.device,
         notes: tuple[str, ...] = (),
-    ) -> Painter:
+    ) -> ImageAutoencoder:
         """The model, ready to make images."""
-        return Painter(model, vocabulary, Noise(decode.noise, decode.clip), device, notes)
+        return ImageAutoencoder(model, vocabulary, Noise(decode.noise, decode.clip), device, notes)
 
-    def loss(self, predictor: Painter, encoded: EncodedImages) -> float:
+    def loss(self, predictor: ImageAutoencoder, encoded: EncodedImages) -> float:
         """The mean squared difference a pixel."""
         return mean_loss(predictor.model, encoded, self.noise, predictor.device)
 
     def evaluate(
         self,
-        predictor: Painter,
+        predictor: ImageAutoencoder,
         read: Images,
         encoded: EncodedImages,
         loss: float,

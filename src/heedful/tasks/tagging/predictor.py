@@ -70,7 +70,7 @@ class Entity:
 
 
 @dataclass(frozen=True)
-class Marked:
+class TaggedText:
     """A text's words with their tags, as the model has them, and what they mark; nothing, where they are no IOB."""
 
     text: str
@@ -82,7 +82,7 @@ class Marked:
 
 
 @dataclass
-class Marker:
+class TokenTagger:
     """A model with its tokenizer, ready to tag texts."""
 
     model: Any
@@ -96,11 +96,11 @@ class Marker:
         self.model.to(self.device).eval()
 
     @property
-    def marks(self) -> bool:
+    def has_chunks(self) -> bool:
         """Whether the tags mark chunks, such as names, and are not any labels."""
         return marks_chunks(self.labels)
 
-    def tag(self, texts: Sequence[str | Sequence[str]]) -> list[Marked]:
+    def tag(self, texts: Sequence[str | Sequence[str]]) -> list[TaggedText]:
         """The words of each text with their tags; a text may also be given as its words."""
         if isinstance(texts, str):
             raise TypeError("give a list of texts, as [text]")
@@ -116,7 +116,7 @@ class Marker:
         parts = np.split(found, np.cumsum(encoded.counts)[:-1])
         return [tuple(self.labels[number] for number in part) for part in parts]
 
-    def _tag(self, texts: Sequence[tuple[str, list[tuple[int, int]]]]) -> list[Marked]:
+    def _tag(self, texts: Sequence[tuple[str, list[tuple[int, int]]]]) -> list[TaggedText]:
         words = [tuple(text[start:end] for start, end in places) for text, places in texts]
         encoded = encode_words(words, self.tokenizer, self.context)
         tags, sure = likeliest(self.model, encoded, self.device)
@@ -128,10 +128,10 @@ class Marker:
                 Entity(
                     kind, text[(first := places[start][0]) : (last := places[stop - 1][1])], first, last, float(least)
                 )
-                for start, stop, kind in (chunks(said) if self.marks else ())
+                for start, stop, kind in (chunks(said) if self.has_chunks else ())
                 for least in [sure[part][start:stop].min()]
             )
-            found.append(Marked(text, some, tuple(said), entities, tuple(places), tuple(sure[part].tolist())))
+            found.append(TaggedText(text, some, tuple(said), entities, tuple(places), tuple(sure[part].tolist())))
         return found
 
 

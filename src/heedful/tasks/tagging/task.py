@@ -19,11 +19,11 @@ from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.models.heads.config import TaggerConfig
 from heedful.tasks.base import Evaluated, Example, Names, Progress
 from heedful.tasks.finetuning.task import FinetuningTask
-from heedful.tasks.tagging.predictor import Marker, mean_loss, tag_loss
+from heedful.tasks.tagging.predictor import TokenTagger, mean_loss, tag_loss
 from heedful.training.span_metrics import tag_scores
 
 
-class TaggingTask(FinetuningTask[Sentences, MaskTokenizer, EncodedTags, Marker]):
+class TaggingTask(FinetuningTask[Sentences, MaskTokenizer, EncodedTags, TokenTagger]):
     """The tag of each word of a sentence."""
 
     words: ClassVar = Names(
@@ -68,17 +68,17 @@ class TaggingTask(FinetuningTask[Sentences, MaskTokenizer, EncodedTags, Marker])
         decode: None,
         device: torch.device,
         notes: tuple[str, ...] = (),
-    ) -> Marker:
+    ) -> TokenTagger:
         """The model with its tokenizer, ready to tag."""
-        return Marker(model, vocabulary, device, config.labels or (), config.context, notes)
+        return TokenTagger(model, vocabulary, device, config.labels or (), config.context, notes)
 
-    def loss(self, predictor: Marker, encoded: EncodedTags) -> float:
+    def loss(self, predictor: TokenTagger, encoded: EncodedTags) -> float:
         """The mean loss a word."""
         return mean_loss(predictor.model, encoded, predictor.device)
 
     def evaluate(
         self,
-        predictor: Marker,
+        predictor: TokenTagger,
         read: Sentences,
         encoded: EncodedTags,
         loss: float,

@@ -53,7 +53,7 @@ class Accuracy:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class TreeClassification:
     """What the model says of a tree: the class of its root, how sure it is of each, and the class of every node."""
 
     label: int
@@ -75,7 +75,7 @@ def require_narrow(tree: Tree, config: Any, where: str) -> None:
 
 
 @dataclass
-class Judge:
+class TreeClassifier:
     """A model with its list of words, ready to judge trees."""
 
     model: Any  # a module that is Classifying
@@ -86,7 +86,7 @@ class Judge:
     def __post_init__(self) -> None:
         self.model.to(self.device).eval()
 
-    def judge(self, trees: Sequence[Tree | str]) -> list[Judgement]:
+    def classify(self, trees: Sequence[Tree | str]) -> list[TreeClassification]:
         """What the model says of each tree, or of each line that spells one, whatever its labels."""
         if isinstance(trees, str):
             raise TypeError("give a list of trees, as [line]")
@@ -96,14 +96,14 @@ class Judge:
         ]
         for number, tree in enumerate(read, start=1):
             require_narrow(tree, self.model.config, f"tree {number}")
-        found: dict[int, Judgement] = {}
+        found: dict[int, TreeClassification] = {}
         for batch, logs in self.logs(encode_trees(read, self.tokenizer)) if read else ():
             roots = logs[batch.roots].exp().tolist()
             classes = torch.empty_like(batch.nodes)
             classes[batch.nodes] = logs.argmax(-1)
             sizes = [len(read[row]) for row in batch.indices.tolist()]
             for row, root, nodes in zip(batch.indices.tolist(), roots, classes.split(sizes), strict=True):
-                found[row] = Judgement(int(nodes[-1]), root, nodes.tolist())
+                found[row] = TreeClassification(int(nodes[-1]), root, nodes.tolist())
         return [found[row] for row in range(len(read))]
 
     def accuracy(self, encoded: EncodedTrees) -> Accuracy:

@@ -19,12 +19,12 @@ from heedful.data.trees.treebank import Trees
 from heedful.errors import UserError
 from heedful.models.roles import ModelConfig
 from heedful.tasks.base import Codec, Evaluated, Names, Progress, Task
-from heedful.tasks.tree_classification.predictor import Judge, class_name, mean_loss, require_narrow, tree_loss
+from heedful.tasks.tree_classification.predictor import TreeClassifier, class_name, mean_loss, require_narrow, tree_loss
 from heedful.tasks.tree_classification.recipe import TreeRecipe
 from heedful.training.metrics import Score
 
 
-class TreeTask(Task[Trees, Words, EncodedTrees, Judge]):
+class TreeTask(Task[Trees, Words, EncodedTrees, TreeClassifier]):
     """The class of every node of a tree."""
 
     words: ClassVar = Names(
@@ -112,17 +112,17 @@ class TreeTask(Task[Trees, Words, EncodedTrees, Judge]):
         decode: None,
         device: torch.device,
         notes: tuple[str, ...] = (),
-    ) -> Judge:
+    ) -> TreeClassifier:
         """The model with its words, ready to judge."""
-        return Judge(model, vocabulary, device, notes)
+        return TreeClassifier(model, vocabulary, device, notes)
 
-    def loss(self, predictor: Judge, encoded: EncodedTrees) -> float:
+    def loss(self, predictor: TreeClassifier, encoded: EncodedTrees) -> float:
         """The mean loss a labelled node."""
         return mean_loss(predictor.model, encoded, predictor.device)
 
     def evaluate(
         self,
-        predictor: Judge,
+        predictor: TreeClassifier,
         read: Trees,
         encoded: EncodedTrees,
         loss: float,
@@ -143,7 +143,7 @@ class TreeTask(Task[Trees, Words, EncodedTrees, Judge]):
         shown = [read.trees[row] for row in rows]
         samples = tuple(
             (tree.text, class_name(tree.labels[-1], classes), class_name(judged.label, classes))
-            for tree, judged in zip(shown, predictor.judge(shown), strict=True)
+            for tree, judged in zip(shown, predictor.classify(shown), strict=True)
         )
         return Evaluated(step, split, loss, scores, samples, 0)
 
