@@ -35,8 +35,8 @@ def gensims(path: Path, config: SkipGramConfig) -> tuple[WordVectors, float]:
     began = time.perf_counter()
     sentences = [WORD.findall(line.lower()) for line in lines(path, LONGEST)]
     model = Word2Vec(
-        sentences, vector_size=config.width, window=config.window, min_count=config.at_least, sg=1,
-        negative=config.negatives, sample=config.sample, epochs=config.epochs, alpha=config.rate, seed=config.seed,
+        sentences, vector_size=config.width, window=config.window, min_count=config.min_count, sg=1,
+        negative=config.negatives, sample=config.sample, epochs=config.epochs, alpha=config.lr, seed=config.seed,
         workers=2,
     )  # fmt: skip
     return WordVectors(model.wv.index_to_key, model.wv.vectors), time.perf_counter() - began

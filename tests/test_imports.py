@@ -57,7 +57,8 @@ LAYERS["lectures"] |= {
 }  # of those that look into an autoencoder
 LAYERS["lectures"] |= {"data.embedded"}  # of those that show a digit, or learn numbers in words
 LAYERS["extras"] = set()
-LAYERS["extras.word2vec"] = {"config", "data", "errors"}
+LAYERS["extras.word2vec_config"] = {"config"}
+LAYERS["extras.word2vec"] = {"config", "data", "errors", "extras.word2vec_config"}
 # Sweeps of runs, each in a process of its own, and the laws that they follow.
 LAYERS["extras.scaling"] = {"config", "plots", "runs.recipe", "runs.events", "tasks.language_model.recipe"}
 LAYERS["extras.scaling"] |= {"training.checkpoint.ownership", *FILES_OF_OURS}
@@ -83,7 +84,8 @@ FOREIGN: dict[str, set[str]] = {
     "extras": set(),
     "extras.estimators": {"torch", "numpy", "pydantic", "sklearn"},
     "extras.scaling": {"numpy"},
-    "extras.word2vec": {"torch", "numpy", "pydantic"},
+    "extras.word2vec": {"torch", "numpy"},
+    "extras.word2vec_config": {"pydantic"},
     "plots": {"numpy", "PIL"},
     "plots.autoencoder_plots": {"numpy"},
     "shapes": {"torch"},

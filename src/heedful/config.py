@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, TypeAdapter, Validati
 from heedful.errors import UserError, shown
 from heedful.files.yaml import DEEPEST, Key, Keys, Marks, halved, load_yaml, read_yaml, scalar, write_yaml
 
-__all__ = ["Config", "FieldError", "by_kind", "load_yaml", "override", "parse", "render"]
+__all__ = ["Config", "FieldError", "by_kind", "config_classes", "kinds_in", "load_yaml", "override", "parse", "render"]
 
 MOST_PROBLEMS = 30  # shown at once
 LONGEST_NAME = 120  # characters of a key that a message repeats
@@ -195,7 +195,7 @@ def _explain(
             message, found, expected = f"{name} is no known key", None, "one of " + ", ".join(known)
             todo = _near(str(path[-1]), known, group) or _elsewhere(cls, path, settings)
         elif kind in ("union_tag_invalid", "union_tag_not_found"):
-            known = sorted(_kinds(members))
+            known = sorted(kinds_in(members))
             message = f"{name}.kind is {'unknown' if kind == 'union_tag_invalid' else 'missing'}"
             found = shown(context["tag"]) if "tag" in context else None
             expected, todo = "one of " + ", ".join(known), _near(str(context.get("tag", "")), known)
@@ -209,7 +209,9 @@ def _explain(
             least, count = kind == "too_short", context["min_length" if kind == "too_short" else "max_length"]
             expected = f"at {'least' if least else 'most'} {count} item{'s' * (count != 1)}"
         elif kind in ("dict_type", "model_type"):
-            meant = _close(str(given), sorted(_kinds(_trace(cls, path)[2])))  # of the whole union, not of its usual one
+            meant = _close(
+                str(given), sorted(kinds_in(_trace(cls, path)[2]))
+            )  # of the whole union, not of its usual one
             todo = f"write {{kind: {meant}}}, or the override {name}.kind={meant}" if meant else None
         elif kind == "int_type" and isinstance(given, float) and given.is_integer():
             todo = f"write {int(given)}"
@@ -279,7 +281,7 @@ def _other_kind(
     given: Any = settings
     for key in group:
         given = given[key]
-    fields = next(member for member in _trace(cls, group)[2] if given["kind"] in _kinds([member])).model_fields
+    fields = next(member for member in _trace(cls, group)[2] if given["kind"] in kinds_in([member])).model_fields
     whole = {key: value for key, value in given.items() if key not in amiss}
     lacking = [name for name, field in fields.items() if field.is_required() and name not in whole]
     name, known = ".".join(map(str, group)), [key for key in fields if key != "kind"]
@@ -305,13 +307,13 @@ def _trace(cls: type[Config], loc: Keys) -> tuple[Keys, list[type[Config]], list
     holders: list[type[Config]] = [cls]  # classes that own the next key
     owners = holders  # classes that own the last one
     for index, key in enumerate(loc):
-        tagged = [member for member in holders if len(holders) > 1 and key in _kinds([member])]
+        tagged = [member for member in holders if len(holders) > 1 and key in kinds_in([member])]
         fields = [member.model_fields[key] for member in holders if isinstance(key, str) and key in member.model_fields]
         if tagged:
             holders = tagged
         elif fields:
             path.append(key)
-            owners, holders = holders, [member for field in fields for member in _members(field.annotation)]
+            owners, holders = holders, [member for field in fields for member in config_classes(field.annotation)]
         elif isinstance(key, int):
             path.append(key)
         elif index == len(loc) - 1 and holders:
@@ -320,14 +322,15 @@ def _trace(cls: type[Config], loc: Keys) -> tuple[Keys, list[type[Config]], list
     return tuple(path), owners, holders
 
 
-def _members(annotation: Any) -> list[type[Config]]:
+def config_classes(annotation: Any) -> list[type[Config]]:
     """The config classes that a field's type mentions."""
     if isinstance(annotation, type) and issubclass(annotation, Config):
         return [annotation]
-    return [member for argument in get_args(annotation) for member in _members(argument)]
+    return [member for argument in get_args(annotation) for member in config_classes(argument)]
 
 
-def _kinds(classes: Iterable[type[Config]]) -> set[str]:
+def kinds_in(classes: Iterable[type[Config]]) -> set[str]:
+    """The values of `kind` that choose one of some classes."""
     return {
         kind for cls in classes if "kind" in cls.model_fields for kind in get_args(cls.model_fields["kind"].annotation)
     }
@@ -357,7 +360,7 @@ def _elsewhere(cls: type[Config], path: Keys, settings: Mapping[str, Any]) -> st
             if name == path[-1]:
                 places[prefix + name] = None
             below = given.get(name) if isinstance(given, dict) else None
-            chosen = _chosen(_members(field.annotation), below, field.default)
+            chosen = _chosen(config_classes(field.annotation), below, field.default)
             queue += [(f"{prefix}{name}.", member, below) for member in chosen]
     places.pop(".".join(key for key in path if isinstance(key, str)), None)  # the very one, in a list perhaps
     return f"did you mean {' or '.join(places)}?" if 0 < len(places) <= 3 else None
@@ -367,7 +370,7 @@ def _chosen(members: Sequence[type[Config]], given: Any, default: Any) -> Sequen
     """Of the classes that a field may hold, the one that the settings choose, where they do."""
     kind = given.get("kind") if isinstance(given, dict) else None
     kind = getattr(default, "kind", None) if kind is None else kind
-    return [member for member in members if kind in _kinds([member])] or members
+    return [member for member in members if kind in kinds_in([member])] or members
 
 
 def render(config: Config) -> str:

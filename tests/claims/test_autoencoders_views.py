@@ -60,7 +60,7 @@ def test_one_command_draws_input_pca_dense_conv_noisy_and_restored_side_by_side(
         return galleries.gallery(given, *rest)
 
     monkeypatch.setattr(reconstruct, "gallery", watched_gallery)
-    words = ["reconstruct", "dense", "--pca", "--beside", "conv", "--beside", "denoising", "--count", "5"]
+    words = ["reconstruct", "dense", "--pca", "--compare", "conv", "--compare", "denoising", "--count", "5"]
     monkeypatch.setattr(sys, "argv", ["heedful", *words, "-o", "grid.png", "--json"])
     with pytest.raises(SystemExit) as left:
         cli.main()

@@ -81,7 +81,7 @@ def test_no_lines_make_a_file_without_rows(heedful: Run, run: Path) -> None:
 
 
 def test_a_few_texts_are_compared(heedful: Run, run: Path) -> None:
-    code, out, _ = heedful("embed", run, *TEXTS[:2], "--similar")
+    code, out, _ = heedful("embed", run, *TEXTS[:2], "--similarity")
     assert code == 0
     first, second = (line.split() for line in out.splitlines())
     unit = load(run).embed(TEXTS[:2])
@@ -108,8 +108,8 @@ def test_texts_that_are_cut_are_counted(heedful: Run, run: Path) -> None:
     [
         (("embed", "{run}", "a", "--out", "a.txt"), "ends in .npy or .safetensors or .jsonl"),
         (("embed", "{run}", "a", "--out", "nowhere/a.npy"), "there is no such folder"),
-        (("embed", "{run}", "a", "--out", "a.npy", "--similar"), "either written or compared"),
-        (("embed", "{run}", "a", "--similar"), "2 to 20"),
+        (("embed", "{run}", "a", "--out", "a.npy", "--similarity"), "either written or compared"),
+        (("embed", "{run}", "a", "--similarity"), "2 to 20"),
         (("embed", "nowhere", "a"), "there is no such folder"),
         (("fill-mask", "{run}", "the cat"), "write [MASK] where a word is to be told"),
         (("fill-mask", "{run}", "[MASK] " * 20), "too long for the model"),

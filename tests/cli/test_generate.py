@@ -69,8 +69,8 @@ def test_what_streams_is_what_json_tells(gpt: Path, heedful: Run) -> None:
 
 
 def test_seeds_samples_and_rules_are_those_of_the_library(gpt: Path, heedful: Run) -> None:
-    rules = {"repetition_penalty": 1.4, "no_repeat": 2, "at_least": 3, "length": 9}
-    words = ["--repetition-penalty", 1.4, "--no-repeat", 2, "--at-least", 3, "--length", 9]
+    rules = {"repetition_penalty": 1.4, "no_repeat_ngram": 2, "min_length": 3, "length": 9}
+    words = ["--repetition-penalty", 1.4, "--no-repeat-ngram", 2, "--min-length", 3, "--length", 9]
     _, out, _ = heedful("generate", gpt, "a", "b", "--samples", 2, "--seed", 7, "--json", *words)
     told = [json.loads(line) for line in out.splitlines()]
     wanted = library.load(gpt).generate(["a", "b"], samples=2, seed=7, **rules)
@@ -101,7 +101,7 @@ def test_a_text_beyond_the_context_is_told_of_once(gpt: Path, heedful: Run) -> N
         (["--top-p", "2"], "--top-p"),
         (["--length", "0"], "--length"),
         (["--temperature", "-1"], "--temperature"),
-        (["--no-repeat", "0"], "--no-repeat"),
+        (["--no-repeat-ngram", "0"], "--no-repeat-ngram"),
     ],
 )
 def test_mistakes_are_named_and_nothing_is_written(gpt: Path, heedful: Run, words: list[str], message: str) -> None:
@@ -133,7 +133,7 @@ def started(*words: object) -> subprocess.Popen[bytes]:
 
 
 def test_a_text_comes_as_it_is_written_and_an_interrupt_or_a_reader_that_goes_away_ends_it(gpt: Path) -> None:
-    stopped, left = (started("generate", gpt, "The child", "--length", 10**6, "--at-least", 10**6) for _ in range(2))
+    stopped, left = (started("generate", gpt, "The child", "--length", 10**6, "--min-length", 10**6) for _ in range(2))
     assert stopped.stdout is not None and left.stdout is not None and left.stderr is not None
     begun = stopped.stdout.read(60)  # long before the end
     stopped.send_signal(signal.SIGINT)

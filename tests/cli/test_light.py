@@ -138,28 +138,6 @@ def test_ever_fewer_epochs_get_a_line() -> None:
     assert told == [*range(1, 10), *range(10, 100, 10), *range(100, 1001, 100)]
 
 
-@pytest.mark.parametrize(
-    ("words", "found"),
-    [
-        (("tra",), {"train", "translate"}),
-        (("train", "numbers-"), {"numbers-rnn"}),
-        (("train", "mi"), {"mine.yaml"}),
-        (("train", "--fol"), {"--folder"}),
-    ],
-)
-def test_a_shell_completes_verbs_options_and_recipes(words: tuple[str, ...], found: set[str], tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text("{}")
-    line = {"COMP_WORDS": " ".join(["heedful", *words]), "COMP_CWORD": str(len(words))}
-    asked = "import sys; from heedful.cli.app import app; sys.argv = ['heedful']; "
-    asked += "import atexit; atexit.register(lambda: print('torch' in sys.modules)); app(prog_name='heedful')"
-    ran = subprocess.run(
-        [sys.executable, "-c", asked], capture_output=True, text=True, cwd=tmp_path, timeout=60,
-        env={**os.environ, **line, "_HEEDFUL_COMPLETE": "complete_bash"},
-    )  # fmt: skip
-    *told, heavy = ran.stdout.split()
-    assert (set(told), heavy) == (found, "False"), ran.stderr
-
-
 def test_every_setting_of_a_text_generator_is_an_option_with_its_own_bounds() -> None:
     options = inspect.signature(with_options("generate", generate)).parameters
     for name, field in TextSettings.model_fields.items():

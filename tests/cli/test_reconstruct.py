@@ -84,7 +84,18 @@ def test_the_first_image_of_each_class_stands_beside_what_is_made_of_it(
 def test_several_runs_and_pca_are_columns_of_one_picture(
     heedful: Run, runs: dict[str, Path], drawn: list[list[galleries.Column]]
 ) -> None:
-    words = ("reconstruct", runs["plain"], "--pca", "--beside", runs["noisy"], "--count", 3, "-o", "grid.svg", "--json")
+    words = (
+        "reconstruct",
+        runs["plain"],
+        "--pca",
+        "--compare",
+        runs["noisy"],
+        "--count",
+        3,
+        "-o",
+        "grid.svg",
+        "--json",
+    )
     code, out, err = heedful(*words)
     assert (code, err) == (0, "")
     columns = drawn[0]
@@ -176,7 +187,7 @@ def test_a_walk_goes_through_the_codes_between_two_images(
 
     monkeypatch.setattr(reconstruct, "strips", watched)
     np.save("last.npy", TEST.pixels[7])
-    words = ("reconstruct", runs["plain"], "--walk", 2, "last.npy", "--count", 5, "-o", "walk.png")
+    words = ("reconstruct", runs["plain"], "--interpolate", 2, "last.npy", "--count", 5, "-o", "walk.png")
     code, out, err = heedful(*words)
     assert (code, out, err) == (0, "picture  walk.png\n", "")
     ((name, images),) = seen
@@ -219,13 +230,13 @@ def test_given_images_are_restored_as_they_are(
     heedful: Run, runs: dict[str, Path], drawn: list[list[galleries.Column]]
 ) -> None:
     np.save("noisy.npy", TEST.pixels[:3])
-    code, out, _ = heedful("denoise", runs["noisy"], "noisy.npy", "--given", "-o", "grid.png")
+    code, out, _ = heedful("denoise", runs["noisy"], "noisy.npy", "--noisy", "-o", "grid.png")
     assert (code, out) == (0, "picture  grid.png\n")
     given, restored = drawn[0]
     assert given.errors is None and restored.errors is None
     np.testing.assert_array_equal(restored.images, painter(runs["noisy"]).reconstruct(TEST.pixels[:3]))
     for words in ((), ("noisy.npy", "--noise", 0.5)):
-        code, _, err = heedful("denoise", runs["noisy"], *words, "--given", "-o", "grid.png")
+        code, _, err = heedful("denoise", runs["noisy"], *words, "--noisy", "-o", "grid.png")
         assert code == 2 and "noisy already" in err
 
 
@@ -270,10 +281,13 @@ def test_images_without_labels_give_codes_without(heedful: Run, runs: dict[str, 
         (("reconstruct", "{plain}", "words.txt", "-o", "grid.png"), "words.txt"),
         (("reconstruct", "{plain}", "torn.png", "-o", "grid.png"), "this picture cannot be read"),
         (("reconstruct", "{plain}/model", "-o", "grid.png"), "a model without the data of a run"),
-        (("reconstruct", "{plain}", "--beside", "{plain}", "-o", "grid.png"), "the same run is named twice"),
-        (("reconstruct", "{plain}", "--walk", "0", "80", "-o", "grid.png"), "a number below 80, or a file"),
-        (("reconstruct", "{plain}", "--walk", "0", "1", "--count", "1", "-o", "grid.png"), "at least 2"),
-        (("reconstruct", "{plain}", "--walk", "0", "1", "--pca", "-o", "grid.png"), "a walk goes from one image"),
+        (("reconstruct", "{plain}", "--compare", "{plain}", "-o", "grid.png"), "the same run is named twice"),
+        (("reconstruct", "{plain}", "--interpolate", "0", "80", "-o", "grid.png"), "a number below 80, or a file"),
+        (("reconstruct", "{plain}", "--interpolate", "0", "1", "--count", "1", "-o", "grid.png"), "at least 2"),
+        (
+            ("reconstruct", "{plain}", "--interpolate", "0", "1", "--pca", "-o", "grid.png"),
+            "a walk goes from one image",
+        ),
         (("encode", "{plain}", "-o", "codes.txt"), ".npy or .npz or .csv"),
         (("generate", "{plain}"), "this model makes images from their codes"),
     ],
@@ -302,6 +316,6 @@ def test_models_of_other_sizes_do_not_stand_beside_each_other(
     layers = ["model.input=[6]", "model.encoder=[{kind: dense, width: 2}]", "model.decoder=[{kind: dense, width: 6}]"]
     data = ["data={kind: array, train: {file: tall.npy}, test: {file: tall.npy}}", "train.budget.epochs=1"]
     list(train(load_recipe("digits", [*layers, *data]), tmp_path / "tall"))
-    code, _, err = heedful("reconstruct", runs["plain"], "--beside", tmp_path / "tall", "-o", "grid.png")
+    code, _, err = heedful("reconstruct", runs["plain"], "--compare", tmp_path / "tall", "-o", "grid.png")
     assert code == 2
     assert "1 x 3 x 2 for tall" in err and "1 x 8 x 8, as for plain" in err

@@ -42,7 +42,7 @@ def test_vectors_are_learned_and_asked_about(
     assert set(load_vectors(tmp_path / "a.bin").words) == {"one", "two", "three", "four", "five"}
     assert main(monkeypatch, *words, str(tmp_path / "none" / "b.bin")) == 2
     assert main(monkeypatch, *words, str(tmp_path / "c.bin"), "--width", "0") == 2
-    assert "width is not right" in capsys.readouterr().err
+    assert "Invalid value for '--width'" in capsys.readouterr().err
 
 
 def test_neighbours_and_analogies(
@@ -54,7 +54,7 @@ def test_neighbours_and_analogies(
     assert capsys.readouterr().out.splitlines() == ["man is to king as woman is to", "  queen   0.975"]
     assert main(monkeypatch, "analogy", file, "man", "king", "woman", "--json") == 0
     assert [one["word"] for one in json.loads(capsys.readouterr().out)["found"]] == ["queen", "apple"]
-    assert main(monkeypatch, "neighbours", file, "king", "--first", "2", "--json") == 0
+    assert main(monkeypatch, "neighbours", file, "king", "--limit", "2", "--json") == 0
     assert [one["word"] for one in json.loads(capsys.readouterr().out)["neighbours"]] == ["man"]
     assert main(monkeypatch, "neighbours", file, "kings") == 2
     assert "did you mean king?" in capsys.readouterr().err

@@ -13,6 +13,8 @@ import pytest
 import typer.main
 
 from heedful.cli.app import GROUPS, RENAMED, VERBS, app, example
+from heedful.cli.options import RENAMED as OPTIONS
+from heedful.extras.word2vec_config import SkipGramConfig
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -55,6 +57,29 @@ def test_a_mistyped_verb_gets_a_suggestion(typed: str, meant: str, heedful: Run)
     assert (code, out) == (2, "")
     assert f"there is no command '{typed}'" in err and f"did you mean `heedful {meant}`?" in err
     assert "heedful --help" in heedful("qqq")[2]
+
+
+@pytest.mark.parametrize(("verb", "old"), [(verb, old) for verb, names in OPTIONS.items() for old in names])
+def test_an_old_option_still_works_and_names_the_new_one(verb: str, old: str, heedful: Run) -> None:
+    options = [name for param in command(verb).params for name in (*param.opts, *param.secondary_opts)]
+    assert OPTIONS[verb][old] in options and old not in options
+    err = heedful(verb, f"{old}=x", "--help")[2]
+    assert f"note: {old} is now called {OPTIONS[verb][old]}\n" in err
+
+
+def test_a_mistyped_option_gets_a_suggestion(heedful: Run) -> None:
+    code, out, err = heedful("generate", "run", "--temperatur", 2)
+    assert (code, out) == (2, "")
+    assert "`heedful generate` has no option '--temperatur'" in err and "did you mean --temperature?" in err
+    assert "KEY=VALUE" in heedful("train", "numbers", "--sede", 3)[2]
+    assert "did you mean" not in heedful("translate", "run", "--", "--temperatur")[2]  # a text
+
+
+def test_options_of_word2vec_are_its_settings() -> None:
+    options = {param.name: param for param in command("word2vec").params}
+    for name, field in SkipGramConfig.model_fields.items():
+        assert options[name].default == field.default
+        assert options[name].help.lower() == f"{field.description}.".lower()
 
 
 def test_the_start_screen_names_first_commands_and_runs(heedful: Run, tmp_path: Path) -> None:

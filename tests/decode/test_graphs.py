@@ -88,7 +88,12 @@ def test_texts_of_different_lengths_are_gone_on_with_alike_alone_and_together(po
         TextGenerator(deepcopy(model), pairs, torch.device(name), TextSettings(length=120)) for name in ("cpu", "cuda")
     )
     prompts = ["", "a rose", "a rose is a rose is a rose is a rose is a", "is"]
-    for manner in ({"temperature": 0}, {}, {"no_repeat": 2, "repetition_penalty": 1.2}, {"beams": 3, "length": 40}):
+    for manner in (
+        {"temperature": 0},
+        {},
+        {"no_repeat_ngram": 2, "repetition_penalty": 1.2},
+        {"beams": 3, "length": 40},
+    ):
         for _ in range(2):  # the second time, the graphs are there
             together = there.generate(prompts, seed=3, **manner)
             alone = [there.generate([p], seed=3, first=n, **manner)[0] for n, p in enumerate(prompts)]

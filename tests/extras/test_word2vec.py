@@ -37,15 +37,15 @@ def test_words_are_cut_counted_and_numbered_by_how_often_they_stand(tmp_path: Pa
     (tmp_path / "a.txt").write_text("It's the cat, the CAT\nthe end-game\n\nrare", encoding="utf-8")
     (tmp_path / "b.txt").write_text("it’s it’s end", encoding="utf-8")
     paths = [tmp_path / "a.txt", tmp_path / "b.txt"]
-    corpus = read_corpus(paths, SkipGramConfig(at_least=2))
+    corpus = read_corpus(paths, SkipGramConfig(min_count=2))
     assert corpus.words == ["the", "cat", "end", "it’s"]
     assert corpus.counts.tolist() == [3, 2, 2, 2]
     assert corpus.ids.tolist() == [0, 1, 0, 1, 0, 2, 3, 3, 2]
     assert corpus.lines.tolist() == [0, 0, 0, 0, 1, 1, 4, 4, 4]
-    cased = read_corpus(paths, SkipGramConfig(at_least=1, lowercase=False))
+    cased = read_corpus(paths, SkipGramConfig(min_count=1, lowercase=False))
     assert {"CAT", "cat", "It's", "game", "rare"} <= set(cased.words)
     with pytest.raises(UserError, match="too few words") as raised:
-        read_corpus(paths, SkipGramConfig(at_least=50))
+        read_corpus(paths, SkipGramConfig(min_count=50))
     assert "a.txt" in str(raised.value.where)
 
 

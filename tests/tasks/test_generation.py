@@ -30,9 +30,16 @@ PROMPTS = ["", "a rose", "is a rose, is a rose is a rose, a rose is\na rose", "n
 MANNERS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0},
     "drawn": {},
-    "ruled": {"top_k": 20, "top_p": 0.9, "repetition_penalty": 1.3, "no_repeat": 2, "at_least": 9, "temperature": 0.7},
+    "ruled": {
+        "top_k": 20,
+        "top_p": 0.9,
+        "repetition_penalty": 1.3,
+        "no_repeat_ngram": 2,
+        "min_length": 9,
+        "temperature": 0.7,
+    },
     "beams": {"beams": 3, "samples": 2, "length": 7},
-    "ruled beams": {"beams": 3, "length": 7, "repetition_penalty": 1.3, "no_repeat": 2},
+    "ruled beams": {"beams": 3, "length": 7, "repetition_penalty": 1.3, "no_repeat_ngram": 2},
 }
 
 
@@ -137,7 +144,7 @@ def test_chance_and_rules_go_on_where_the_context_is_left() -> None:
     short, wide = TextGenerator(gpt("none", context=7), PAIRS, CPU), TextGenerator(gpt("none", context=300), PAIRS, CPU)
     for weight in (*short.model.parameters(), *wide.model.parameters()):
         weight.data.zero_()  # all tokens alike, whatever is seen: only chance and rules tell texts apart
-    for manner in ({}, {"no_repeat": 1}, {"at_least": 40, "top_k": 5}, {"repetition_penalty": 3.0}):
+    for manner in ({}, {"no_repeat_ngram": 1}, {"min_length": 40, "top_k": 5}, {"repetition_penalty": 3.0}):
         one, other = (writer.generate(["a rose", ""], length=60, seed=2, **manner) for writer in (short, wide))
         assert [found.ids for found in one] == [found.ids for found in other]
     assert len(set(one[0].ids)) > 20
@@ -195,7 +202,7 @@ def test_settings_out_of_range_are_refused() -> None:
     for manner, message in (
         ({"length": 0}, "length should be greater than or equal to 1, got 0"), ({"top_k": 0}, "top_k should be"),
         ({"top_p": 2.0}, "top_p should be less"), ({"temperature": -1.0}, "temperature should be greater"),
-        ({"repetition_penalty": 0.0}, "repetition_penalty should be greater than 0"), ({"no_repeat": 0}, "no_repeat"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty should be greater than 0"), ({"no_repeat_ngram": 0}, "no_re"),
         ({"beams": 0}, "beams should be"), ({"beams": 2, "samples": 3}, "2 beams cannot give 3"),
         ({"samples": 0}, "samples should be greater than or equal to 1"),
     ):  # fmt: skip
@@ -212,10 +219,10 @@ def test_settings_out_of_range_are_refused() -> None:
 def test_where_the_rules_leave_nothing_to_write_what_there_is_stays() -> None:
     writer = TextGenerator(rnn(LETTERS.vocab), LETTERS, CPU)
     for manner in ({}, {"temperature": 0}):
-        (found,) = writer.generate(["a"], length=500, no_repeat=1, **manner)
+        (found,) = writer.generate(["a"], length=500, no_repeat_ngram=1, **manner)
         assert sorted(found.ids) == sorted({*range(3, LETTERS.vocab)} - set(LETTERS.ids(["a"])[0]))
         assert found.log_probability == pytest.approx(writer._log([3, *LETTERS.ids(["a"])[0]], found.ids), abs=1e-3)
-    assert writer.generate(["a"], length=500, no_repeat=1, beams=2, samples=2) == []
+    assert writer.generate(["a"], length=500, no_repeat_ngram=1, beams=2, samples=2) == []
 
 
 def test_special_text_is_text_unless_it_is_allowed() -> None:
@@ -291,12 +298,12 @@ def test_every_search_finds_what_transformers_finds(seed: int) -> None:
     cases: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({"temperature": 0}, {}),
         ({"temperature": 0, "repetition_penalty": 1.4}, less),
-        ({"temperature": 0, "no_repeat": 2, "at_least": 12}, {"no_repeat_ngram_size": 2, "min_new_tokens": 12}),
+        ({"temperature": 0, "no_repeat_ngram": 2, "min_length": 12}, {"no_repeat_ngram_size": 2, "min_new_tokens": 12}),
         ({"beams": 2, "samples": 2}, {"num_beams": 2, "num_return_sequences": 2}),
         ({"beams": 4, "length_penalty": 0.0}, {"num_beams": 4, "length_penalty": 0.0}),
         ({"beams": 4, "length_penalty": 1.7}, {"num_beams": 4, "length_penalty": 1.7}),
         ({"beams": 3, "repetition_penalty": 1.4}, {"num_beams": 3, **less}),
-        ({"beams": 3, "no_repeat": 2}, {"num_beams": 3, "no_repeat_ngram_size": 2}),
+        ({"beams": 3, "no_repeat_ngram": 2}, {"num_beams": 3, "no_repeat_ngram_size": 2}),
     ]  # fmt: skip
     for prompt in ("a rose is a rose", "", "rose rose rose"):
         for ours, its in cases:

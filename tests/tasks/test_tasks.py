@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from heedful.cli.display import scoreboard
-from heedful.config import _kinds, _members
+from heedful.config import config_classes, kinds_in
 from heedful.errors import UserError
 from heedful.models import MODELS, kinds_of
 from heedful.runs.evaluate import results, scored
@@ -64,13 +64,13 @@ def text(tmp_path: Path) -> list[str]:
 def test_every_task_has_a_recipe_and_a_task_for_the_same_models() -> None:
     for kind, task in TASKS.items():
         recipe = recipe_class(kind)
-        assert kind in _kinds(_members(recipe.model_fields["task"].annotation))
-        assert _kinds(_members(recipe.model_fields["model"].annotation)) == set(kinds_of(*task.roles))
+        assert kind in kinds_in(config_classes(recipe.model_fields["task"].annotation))
+        assert kinds_in(config_classes(recipe.model_fields["model"].annotation)) == set(kinds_of(*task.roles))
         for role in task.also:
             for model in kinds_of(role):
                 other = recipe_class(kind, model)
-                assert kind in _kinds(_members(other.model_fields["task"].annotation))
-                assert model in _kinds(_members(other.model_fields["model"].annotation))
+                assert kind in kinds_in(config_classes(other.model_fields["task"].annotation))
+                assert model in kinds_in(config_classes(other.model_fields["model"].annotation))
         assert set(task.models) <= MODELS.keys()
 
 

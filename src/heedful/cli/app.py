@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from heedful.cli.options import with_options
+from heedful.cli.options import Command, with_options
 from heedful.cli.verbs import images, models, recipes, runs, texts, vectors, writing
 from heedful.errors import EXIT_MEMORY, UserError, drop_output, lacks_memory, printable, shown
 from heedful.files.writing import EXIT_DISK
@@ -47,15 +47,15 @@ GROUPS: dict[str, dict[str, Verb]] = {
         "choose": Verb(texts.choose, 'runs/swag "He opens the door" "and walks in." "and is green."'),
         "tag": Verb(texts.tag, 'runs/conll2003 "Ada Lovelace was born in London."'),
         "answer": Verb(texts.answer, 'runs/squad --passage notes.txt "Who wrote it?"'),
-        "embed": Verb(texts.embed, 'runs/bert-prose "a file" "a folder" --similar'),
+        "embed": Verb(texts.embed, 'runs/bert-prose "a file" "a folder" --similarity'),
         "reconstruct": Verb(images.reconstruct, "runs/digits --out grid.png"),
         "denoise": Verb(images.denoise, "runs/digits-denoising --out grid.png"),
         "encode": Verb(images.encode, "runs/digits --out codes.npz"),
-        "predict": Verb(writing.predict, "runs/numbers in.jsonl --output out.jsonl"),
+        "predict": Verb(writing.predict, "runs/numbers in.jsonl --out out.jsonl"),
     },
     "Look inside": {
         "explore": Verb(models.explore, "runs/numbers"),
-        "figure": Verb(models.figure, "gradients seed=3 --out gradients.png"),
+        "figure": Verb(models.figure, "gradient-distance seed=3 --out gradients.png"),
         "claims": Verb(models.claims, ""),
     },
     "Data": {
@@ -123,7 +123,7 @@ class Built(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         alone = typer.Typer(add_completion=False, **LOOK)
         verb = VERBS[name]
-        alone.command(name, epilog=f"\b\nExample: {example(name)}")(with_options(name, verb.run))
+        alone.command(name, cls=Command, epilog=f"\b\nExample: {example(name)}")(with_options(name, verb.run))
         return typer.main.get_command(alone)
 
     def __iter__(self) -> Iterator[str]:

@@ -105,15 +105,15 @@ def embed_verb(
     layers: str,
     pooling: Pooling | None,
     out: Path | None,
-    similar: bool,
+    similarity: bool,
     eight_bits: bool,
 ) -> None:
     """Write a vector for each text, given as arguments or as lines of stdin; or compare a few."""
     reads = piped(texts)
     if not texts and not reads:
         raise UserError("there is no text to read", todo=f'heedful embed {run} "some text", or pipe lines into it')
-    if out is not None and similar:
-        raise UserError("vectors are either written or compared", where="--similar", todo="leave out --out")
+    if out is not None and similarity:
+        raise UserError("vectors are either written or compared", where="--similarity", todo="leave out --out")
     kind = kind_of(out) if out is not None else None
     reader = load_as(TextEncoder, run)
     reader = reader.int8() if eight_bits else reader
@@ -121,7 +121,7 @@ def embed_verb(
     if out is not None and kind is not None:
         count = written(reader, given, layers, pooling, out, kind)
         typer.echo(f"wrote {count:,} vectors of {reader.width(layers):,} numbers to {out}", err=True)
-    elif similar:
+    elif similarity:
         for line in compared(reader, list(given), layers, pooling):
             say(line)
     else:
@@ -182,7 +182,7 @@ def compared(reader: TextEncoder, texts: Sequence[str], layers: str, pooling: Po
     """A table of the cosine between each two texts."""
     if not 2 <= len(texts) <= MOST_COMPARED:
         raise UserError(
-            "a table compares a few texts", where="--similar", found=f"{len(texts):,}",
+            "a table compares a few texts", where="--similarity", found=f"{len(texts):,}",
             expected=f"2 to {MOST_COMPARED}", todo="write the vectors to a file with --out instead",
         )  # fmt: skip
     for _, vectors in embedded(reader, texts, layers, pooling):

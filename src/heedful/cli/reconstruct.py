@@ -49,7 +49,9 @@ def reconstruct_verb(
     canvas = same_canvas(painters)
     if walk is not None:
         if pca or paths:
-            raise UserError("a walk goes from one image to another", where="--walk", todo="leave out the other images")
+            raise UserError(
+                "a walk goes from one image to another", where="--interpolate", todo="leave out the other images"
+            )
         walked(run, painters, canvas, walk, count or ROWS, out, as_json)
         return
     images = chosen(images_for(run, paths, canvas), count or ROWS)
@@ -90,7 +92,10 @@ def end_of(run: Path, name: str, canvas: Canvas) -> Floats:
     every = images_for(run, [], canvas).pixels
     if int(name) >= len(every):
         raise UserError(
-            "there is no such image", where="--walk", found=name, expected=f"a number below {len(every):,}, or a file"
+            "there is no such image",
+            where="--interpolate",
+            found=name,
+            expected=f"a number below {len(every):,}, or a file",
         )
     return every[int(name)][None]
 
@@ -110,7 +115,7 @@ def denoise_verb(
     require_name(out)
     if noisy_already and (noise is not None or not paths):
         raise UserError(
-            "--given says that the images that are named are noisy already", where="--given",
+            "--noisy says that the given images are noisy already", where="--noisy",
             todo="name them, and leave out --noise",
         )  # fmt: skip
     painter = load_as(ImageAutoencoder, run)
@@ -187,7 +192,7 @@ def same_canvas(painters: dict[str, ImageAutoencoder]) -> Canvas:
     for name, painter in others:
         if painter.canvas.image != one.canvas.image:
             raise UserError(
-                "these models read images of different sizes", where="--beside",
+                "these models read images of different sizes", where="--compare",
                 found=f"{_sides(painter)} for {name}", expected=f"{_sides(one)}, as for {first}",
             )  # fmt: skip
     return one.canvas

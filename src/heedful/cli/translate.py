@@ -235,7 +235,7 @@ def predict_verb(run: Path, source: Path, to: Path, field: str, beams: int | Non
     """Add a prediction to every object of a JSON lines file."""
     if exists(to) and not force:
         raise UserError("a file is in the way", where=str(to), todo="name another one, or write over it with --force")
-    files.require_place(to, "--output")
+    files.require_place(to, "--out")
     if field == "prediction":
         raise UserError("the prediction would overwrite its source", where="--field", todo="rename the field first")
     if not exists(source):

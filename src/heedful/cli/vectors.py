@@ -14,7 +14,7 @@ from heedful.errors import UserError, printable
 from heedful.files.writing import require_place
 
 
-def vectors_verb(texts: Sequence[Path], out: Path, settings: dict[str, object]) -> None:
+def word2vec_verb(texts: Sequence[Path], out: Path, settings: dict[str, object]) -> None:
     """Learn the vectors of a text's words, and write them."""
     from heedful.config import parse
     from heedful.extras.word2vec import SkipGramConfig, read_corpus, train_vectors

@@ -102,10 +102,10 @@ class TextSettings(Generation, WritingConfig):
     repetition_penalty: Annotated[float, Offered(least=0.01)] = Field(
         1.0, gt=0, le=100, description="over 1, words of the text so far are less likely"
     )
-    no_repeat: int | None = Field(
-        None, ge=1, le=1000, description="so many tokens in a row never occur twice; null: they may"
+    no_repeat_ngram: int | None = Field(
+        None, ge=1, le=1000, description="n-grams of this many tokens never occur twice; null: they may"
     )
-    at_least: int = Field(0, ge=0, le=1_000_000, description="tokens written before the text may end")
+    min_length: int = Field(0, ge=0, le=1_000_000, description="tokens written before the text may end")
 
     @property
     def drawn(self) -> bool:
@@ -115,4 +115,4 @@ class TextSettings(Generation, WritingConfig):
     @property
     def looks_back(self) -> bool:
         """Whether it matters what stands in the text already."""
-        return self.repetition_penalty != 1 or self.no_repeat is not None
+        return self.repetition_penalty != 1 or self.no_repeat_ngram is not None

@@ -22,14 +22,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor
 
-from heedful.config import Config
 from heedful.data.formats.sources import lines
 from heedful.data.order import draws, permutation
 from heedful.data.word_vectors import WordVectors
 from heedful.errors import UserError
+from heedful.extras.word2vec_config import SkipGramConfig
 
 WORD = re.compile(r"\w+(?:['’]\w+)*")
 LONGEST = 100_000_000  # characters of a line
@@ -40,20 +39,6 @@ MOST = 64  # comparisons of a word in a step
 LEAST = 1e-4  # share of the learning rate that is left at the end
 
 Ints = NDArray[np.int64]
-
-
-class SkipGramConfig(Config):
-    """How word vectors are learned."""
-
-    width: int = Field(100, ge=1, le=10_000, description="numbers of a vector")
-    window: int = Field(5, ge=1, le=100, description="words to either side, of which each place sees 1 to so many")
-    negatives: int = Field(5, ge=1, le=1000, description="words drawn by chance, for each pair of neighbours")
-    at_least: int = Field(5, ge=1, description="times a word must stand in the text")
-    sample: float = Field(1e-3, gt=0, description="share of the text above which a word is left out now and then")
-    epochs: int = Field(5, ge=1, le=10_000, description="times that the text is gone through")
-    rate: float = Field(0.05, gt=0, le=10, description="learning rate at the beginning; it falls to nothing")
-    lowercase: bool = Field(True, description="make words lower case first")
-    seed: int = Field(0, ge=0, lt=2**63, description="decides all that is drawn by chance")
 
 
 @dataclass(frozen=True)
@@ -78,12 +63,12 @@ def read_corpus(paths: Iterable[Path], config: SkipGramConfig) -> Corpus:
     every = np.frombuffer(ids, np.int64) if ids else np.zeros(0, np.int64)
     counts = np.bincount(every, minlength=len(known))
     names = np.array(list(known), dtype=object)
-    often = np.flatnonzero(counts >= config.at_least)
+    often = np.flatnonzero(counts >= config.min_count)
     if len(often) < 2:
         raise UserError(
             "there are too few words to learn from", where=", ".join(map(str, paths)),
-            found=f"{len(often)} words that stand at least {config.at_least} times", expected="2 or more",
-            todo="give more text, or lower --at-least",
+            found=f"{len(often)} words that stand at least {config.min_count} times", expected="2 or more",
+            todo="give more text, or lower --min-count",
         )  # fmt: skip
     often = often[np.lexsort((names[often], -counts[often]))]
     places = np.full(len(known), -1)
@@ -219,12 +204,12 @@ def train_vectors(
             plan = Plan(corpus, config, epoch)
             for number, step in enumerate(plan):
                 share = (epoch + number * TOGETHER / plan.blocks) / config.epochs
-                learn(inner, outer, step, BLOCK + 2 * config.window, config.rate * max(LEAST, 1 - share))
+                learn(inner, outer, step, BLOCK + 2 * config.window, config.lr * max(LEAST, 1 - share))
                 if number % STRETCH == 0:
                     progress(share)
             if not inner.vectors.isfinite().all():
-                raise UserError("the vectors grew beyond all bounds", where="rate", found=str(config.rate),
-                                todo="learn with a lower --rate")  # fmt: skip
+                raise UserError("the vectors grew beyond all bounds", where="rate", found=str(config.lr),
+                                todo="learn with a lower --lr")  # fmt: skip
     finally:
         torch.set_num_threads(threads)
     progress(1.0)

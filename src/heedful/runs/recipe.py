@@ -50,6 +50,11 @@ def shipped() -> dict[str, Path]:
     return {path.stem: path for path in sorted(RECIPES.glob("*.yaml"))}
 
 
+def templates() -> dict[str, Path]:
+    """The recipes that `init_recipe` starts from, by task."""
+    return {path.stem: path for path in sorted((RECIPES / "templates").glob("*.yaml"))}
+
+
 def find_recipe(name: str) -> Path:
     """The file that a recipe's path or shipped name stands for, a file of that name coming first."""
     if is_file(name):
@@ -161,7 +166,7 @@ def schema_text() -> str:
 
 def init_recipe(template: str, path: Path, *, force: bool = False) -> tuple[Path, Path]:
     """Write a commented recipe and the schema with which an editor completes it; return both paths."""
-    known = {file.stem: file for file in sorted((RECIPES / "templates").glob("*.yaml"))}
+    known = templates()
     if template not in known:
         close = difflib.get_close_matches(template, known, n=1, cutoff=0.5)
         todo = f"did you mean {close[0]}?" if close else None

@@ -25,13 +25,13 @@ def reconstruct(
     run: RunFolder,
     out: Drawn,
     images: Pictured = None,
-    beside: Annotated[
+    compare: Annotated[
         list[Path] | None, typer.Option(metavar="RUN", help="Another run, in columns of its own; may be repeated.")
     ] = None,
     pca: Annotated[bool, typer.Option("--pca", help="Show what PCA leaves with as many numbers as a code.")] = False,
-    walk: Annotated[
+    interpolate: Annotated[
         tuple[str, str] | None,
-        typer.Option(metavar="A B", help="Walk from one image's code to another's: numbers of test images, or files."),
+        typer.Option(metavar="A B", help="From one image's code to another's: numbers of test images, or files."),
     ] = None,
     count: Shown = None,
     seed: NoiseSeed = 0,
@@ -41,7 +41,7 @@ def reconstruct(
     """Draw images beside what an autoencoder makes of them. Their errors stand beneath."""
     from heedful.cli.reconstruct import reconstruct_verb
 
-    reconstruct_verb(at(run, checkpoint), images or [], out, beside or [], pca, walk, count, seed, as_json)
+    reconstruct_verb(at(run, checkpoint), images or [], out, compare or [], pca, interpolate, count, seed, as_json)
 
 
 def denoise(
@@ -49,7 +49,7 @@ def denoise(
     out: Drawn,
     images: Pictured = None,
     noise: Annotated[float | None, typer.Option(min=0, max=100, help="Deviation of noise; else as trained.")] = None,
-    noisy_already: Annotated[bool, typer.Option("--given", help="The images are noisy already: add none.")] = False,
+    noisy_already: Annotated[bool, typer.Option("--noisy", help="The images are noisy already: add none.")] = False,
     count: Shown = None,
     seed: NoiseSeed = 0,
     as_json: Json = False,

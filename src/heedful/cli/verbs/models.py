@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from heedful.cli.complete import figures, run_folders
 from heedful.cli.options import Json, Which
 from heedful.training.checkpoint.choice import at
 
@@ -29,7 +30,8 @@ def convert(
 
 def explore(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Folders of runs or models, ours or of Hugging Face's make.")
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Folders of runs or of Hugging Face models.", autocompletion=run_folders),
     ],
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Where to listen; any other than this one asks for a token.")
@@ -53,7 +55,10 @@ def explore(
 
 
 def figure(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Which one; without it, all are listed.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="Which one; without it, all are listed.", autocompletion=figures),
+    ] = None,
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as seed=3.")
     ] = None,

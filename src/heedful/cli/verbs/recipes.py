@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from heedful.cli.complete import templates
 from heedful.cli.options import Overrides, RecipeName
 
 
@@ -15,6 +16,7 @@ def init(
         str,
         typer.Argument(
             metavar="TASK",
+            autocompletion=templates,
             help="translate, language-model, gpt, trees, pretrain, classify, tag, answer or autoencode.",
         ),
     ],

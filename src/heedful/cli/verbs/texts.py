@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from heedful.cli.options import EncoderFolder, Json, RunFolder, Which
+from heedful.cli.options import EncoderFolder, Json, RunFolder, Texts, Which
+from heedful.models.heads.config import Feature
 from heedful.training.checkpoint.choice import at
 
 
@@ -32,7 +33,7 @@ def classify_tree(
 
 def classify(
     run: EncoderFolder,
-    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts, or - for lines of stdin.")] = None,
+    texts: Texts = None,
     pair: Annotated[
         bool, typer.Option("--pair", help="Texts come two and two; in a line of stdin, with a tab between.")
     ] = False,
@@ -60,7 +61,7 @@ def choose(
 
 def tag(
     run: EncoderFolder,
-    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts, or - for lines of stdin.")] = None,
+    texts: Texts = None,
     as_json: Json = False,
     checkpoint: Which = None,
 ) -> None:
@@ -88,9 +89,9 @@ def answer(
 
 def embed(
     run: EncoderFolder,
-    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts, or - for lines of stdin.")] = None,
+    texts: Texts = None,
     layers: Annotated[
-        Literal["first", "last", "second_to_last", "sum_last_four", "concat_last_four", "sum_all"],
+        Feature,
         typer.Option(help="Which of the encoder's layers; first: the embeddings, sum_all: all blocks."),
     ] = "last",
     pooling: Annotated[
@@ -100,7 +101,7 @@ def embed(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the vectors there: .npy, .safetensors or .jsonl.")
     ] = None,
-    similar: Annotated[bool, typer.Option("--similar", help="Show how alike a few texts are.")] = False,
+    similarity: Annotated[bool, typer.Option("--similarity", help="Show how alike a few texts are.")] = False,
     eight_bits: Annotated[
         bool, typer.Option("--int8", help="Eight bits, on a CPU: faster, a little less exact.")
     ] = False,
@@ -110,7 +111,7 @@ def embed(
     _only_reads()
     from heedful.cli.embed import embed_verb
 
-    embed_verb(at(run, checkpoint), texts or [], layers, pooling, out, similar, eight_bits)
+    embed_verb(at(run, checkpoint), texts or [], layers, pooling, out, similarity, eight_bits)
 
 
 def fill_mask(

@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from heedful.cli.options import Batch, EncoderFolder, Json, RunFolder, Which
+from heedful.cli.options import Batch, EncoderFolder, Json, RunFolder, Texts, Which
 from heedful.errors import UserError
 from heedful.training.checkpoint.choice import at
 
 
 def translate(
     run: RunFolder,
-    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts, or - for lines of stdin.")] = None,
+    texts: Texts = None,
     top: Annotated[int, typer.Option(min=1, max=1000, help="Best translations shown, with their scores.")] = 1,
     align: Annotated[bool, typer.Option("--align", help="Show where the model looked for each piece.")] = False,
     align_to: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw that into a PNG file.")] = None,
@@ -41,7 +41,7 @@ def translate(
 def predict(
     run: RunFolder,
     source: Annotated[Path, typer.Argument(metavar="IN.JSONL", help="A file with one JSON object a line.")],
-    to: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.JSONL", help="The file to write.")],
+    to: Annotated[Path, typer.Option("--out", "-o", metavar="OUT.JSONL", help="The file to write.")],
     field: Annotated[str, typer.Option(help="The key that holds the text.")] = "source",
     force: Annotated[bool, typer.Option("--force", help="Write even where a file is in the way.")] = False,
     batch: Batch = 64,

@@ -294,8 +294,8 @@ class TextGenerator:
         always: list[Rule] = [Never(banned)] if banned else []
         always += [Below(self.tokenizer.vocab)] if rows > self.tokenizer.vocab else []
         always += [] if how.repetition_penalty == 1 else [Penalty(how.repetition_penalty)]
-        always += [] if how.no_repeat is None else [NoRepeat(how.no_repeat)]
-        always += [] if ends is None or not how.at_least else [AtLeast(how.at_least, ends)]
+        always += [] if how.no_repeat_ngram is None else [NoRepeat(how.no_repeat_ngram)]
+        always += [] if ends is None or not how.min_length else [AtLeast(how.min_length, ends)]
         return [*always, *(sampling_rules(how) if how.drawn else [])]
 
     def _graphs(self) -> Graphs | None:

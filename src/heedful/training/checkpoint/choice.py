@@ -49,7 +49,7 @@ def by_name(runs: Sequence[Path]) -> dict[str, Path]:
         names = ["/".join(path.parts[-depth:]) for path in whole]
         if len(set(names)) == len(names):
             return dict(zip(names, runs, strict=True))
-    raise UserError("the same run is named twice", where="--beside", found=str(runs[-1]), todo="leave it out once")
+    raise UserError("the same run is named twice", where="--compare", found=str(runs[-1]), todo="leave it out once")
 
 
 def _with(run: Path, which: str) -> Path:

@@ -1,0 +1,89 @@
+"""What a shell completes: recipes, their settings, runs, figures and templates. Nothing here imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import typer
+
+from heedful.errors import UserError
+
+
+def recipe_names(incomplete: str) -> list[str]:
+    """Shipped recipes, and YAML files of the current folder."""
+    from heedful.runs.recipe import shipped
+
+    return [name for name in (*shipped(), *map(str, sorted(Path().glob("*.yaml")))) if name.startswith(incomplete)]
+
+
+def run_folders(incomplete: str) -> list[str]:
+    """Runs below ./runs; where none fits, the shell completes names of files by itself."""
+    from heedful.cli.runs import newest
+
+    return [name for name in map(str, newest(Path("runs"))) if name.startswith(incomplete)]
+
+
+def checkpoints(incomplete: str) -> list[str]:
+    """Names of checkpoints that every run has."""
+    from heedful.training.checkpoint.choice import Use
+
+    return [name for name in get_args(Use) if name.startswith(incomplete)]
+
+
+def templates(incomplete: str) -> list[str]:
+    """Tasks that `heedful init` writes a recipe for."""
+    from heedful.runs.recipe import templates
+
+    return [name for name in templates() if name.startswith(incomplete)]
+
+
+def figures(incomplete: str) -> list[tuple[str, str]]:
+    """Figures of the lectures, with what each shows."""
+    from heedful.lectures import FIGURES
+
+    return [(name, about) for name, about in FIGURES.items() if name.startswith(incomplete)]
+
+
+def settings(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Settings of the recipe that was named: `train.` for a group, `train.seed=` and its value now for a setting."""
+    from heedful.runs.recipe import load_recipe
+
+    given: list[str] = ctx.params.get("overrides") or []
+    name = ""
+    if given[-1:] == ["="]:  # bash takes KEY=VALUE for three words
+        *given, name, _ = given
+    try:
+        recipe = load_recipe(ctx.params.get("recipe") or "", [word for word in given if "=" in word])
+    except UserError:
+        return []
+    start = f"{name}=" if name else ""
+    return [word.removeprefix(start) for word in offers(recipe, start + incomplete) if word.startswith(start)]
+
+
+def offers(config: Any, incomplete: str, prefix: str = "") -> Iterator[str]:
+    """The settings below a group that a word may become."""
+    from heedful.config import Config, config_classes, kinds_in
+
+    for name, field in type(config).model_fields.items():
+        key, value = f"{prefix}{name}", getattr(config, name)
+        if isinstance(value, Config) and incomplete.startswith(f"{key}."):
+            rest = sorted(kinds_in(config_classes(field.annotation)))
+            yield from (f"{key}.kind={kind}" for kind in rest if f"{key}.kind".startswith(incomplete.partition("=")[0]))
+            yield from (word for word in offers(value, incomplete, f"{key}.") if not word.startswith(f"{key}.kind="))
+        elif isinstance(value, Config):
+            yield from (
+                (f"{key}.", f"{key}.{next(iter(type(value).model_fields))}") if key.startswith(incomplete) else ()
+            )
+        elif key.startswith(incomplete.partition("=")[0]):
+            yield from (f"{key}={choice}" for choice in choices(field.annotation, value))
+
+
+def choices(annotation: Any, value: Any) -> list[str]:
+    """The values to offer for a setting: all where there are few, else none and the present one."""
+    if get_origin(annotation) is Literal:
+        return [str(choice) for choice in get_args(annotation)]
+    if annotation is bool:
+        return ["true", "false"]
+    return ["", "null" if value is None else str(value)] if isinstance(value, str | int | float | None) else [""]
