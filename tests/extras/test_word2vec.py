@@ -12,7 +12,8 @@ import torch
 
 from heedful.errors import UserError
 from heedful.extras import word2vec as skipgram
-from heedful.extras.word2vec import BLOCK, DRAWN, Corpus, Plan, SkipGramConfig, Table, learn, read_corpus, train_vectors
+from heedful.extras.word2vec import BLOCK, DRAWN, Corpus, Plan, Table, learn, read_corpus, train_vectors
+from heedful.extras.word2vec_config import SkipGramConfig
 
 
 def text(path: Path, lines: int = 400) -> Path:

@@ -162,8 +162,8 @@ def _options(offer: Offer) -> Iterator[inspect.Parameter]:
     for name in offer.names:
         field = getattr(import_module(module), cls).model_fields[name]
         offered = next((one for one in field.metadata if isinstance(one, Offered)), Offered())
-        least = next((one.ge for one in field.metadata if isinstance(one, Ge)), None)
-        most = next((one.le for one in field.metadata if isinstance(one, Le)), None)
+        least: Any = next((one.ge for one in field.metadata if isinstance(one, Ge)), None)
+        most: Any = next((one.le for one in field.metadata if isinstance(one, Le)), None)
         words = field.description.partition("; null:")[0]
         about = offered.help or f"{words[0].upper()}{words[1:]}."
         option: Any = typer.Option(help=about, min=least if offered.least is None else offered.least, max=most)

@@ -17,7 +17,8 @@ from heedful.files.writing import require_place
 def word2vec_verb(texts: Sequence[Path], out: Path, settings: dict[str, object]) -> None:
     """Learn the vectors of a text's words, and write them."""
     from heedful.config import parse
-    from heedful.extras.word2vec import SkipGramConfig, read_corpus, train_vectors
+    from heedful.extras.word2vec import read_corpus, train_vectors
+    from heedful.extras.word2vec_config import SkipGramConfig
 
     require_place(out, "--out")
     config = parse(SkipGramConfig, settings)
