@@ -27,6 +27,7 @@ from heedful.data.trees.batches import encode_trees
 from heedful.data.trees.treebank import Tree, parse_tree
 from heedful.decode.rules import AtLeast, Begins, Below, Never, NoRepeat, Penalty, Temperature, TopK, TopP
 from heedful.decode.search import beam, drain, greedy, largest, sample
+from heedful.explore.capabilities import Foretells
 from heedful.models import MODELS, build, config_class
 from heedful.models.bert.config import BertConfig
 from heedful.models.bert.model import Bert
@@ -263,6 +264,9 @@ def tiny(kind: str) -> None:
         pooling.pool(x[:, 0])
     elif config.role == "seq2seq":
         model(tokens[:, :T], model.start(tokens, Padded(real)))
+        x = model.read(tokens, tokens[:, :T])
+        if isinstance(model, Foretells):
+            model.lens(x)
     elif config.role == "causal":
         model(tokens[:, :1], model(tokens, model.start(B, tokens.device))[1])
     else:

@@ -71,8 +71,10 @@ def test_every_model_has_a_tiny_size_and_all_that_its_role_asks_for(kind: str) -
     model = build(config)
     assert model.config == config
     assert sum(weight.numel() for weight in model.parameters()) == config.parameters(23) < 20_000
-    asked = [name for name, part in vars(ROLES[config.role]).items() if inspect.isfunction(part) and name[0] != "_"]
-    assert [name for name in asked if not callable(getattr(model, name, None))] == []
+    role = ROLES[config.role]
+    methods = [name for name, part in vars(role).items() if inspect.isfunction(part) and name[0] != "_"]
+    assert [name for name in methods if not callable(getattr(model, name, None))] == []
+    assert [name for name in inspect.get_annotations(role) if not hasattr(model, name)] == []
 
 
 def test_a_role_is_one_of_those_that_are_written_down() -> None:

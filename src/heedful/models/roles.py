@@ -135,11 +135,16 @@ class Seq2Seq(Protocol):
     """source (B, S) -> state; then target (B, T), state -> logits (B, T, V), state: causal, once the source is read."""
 
     config: ModelConfig
+    tokens: Any  # the embedding, whose `weight` (V, D) also gives the logits
+    alignment: str  # the taps of its attention weights to the source; no tap has this name where there is no attention
 
     def __call__(self, target: Tensor, state: Any) -> tuple[Tensor, Any]: ...
 
     def start(self, source: Tensor, layout: Any = None) -> Any:
         """What is known once the source is read."""
+
+    def read(self, source: Tensor, target: Tensor, layout: Any = None) -> Tensor:
+        """The last layer (B, T, D) for whole targets at once: teacher forcing."""
 
 
 class Autoencoder(Protocol):

@@ -24,17 +24,10 @@ from heedful.decode.rules import Begins, Never, Rule, sampling_rules
 from heedful.decode.search import Paths, Search, beam, drain, greedy, sample
 from heedful.decode.settings import TranslationSettings
 from heedful.errors import UserError
+from heedful.models.roles import Seq2Seq
 
 BATCH_TOKENS = 16384  # source tokens, hypotheses counted, that are decoded together
 MULTIPLE = 16  # sources are padded to it, so that few shapes occur
-
-
-class Translating(Protocol):
-    """What a translation model offers; see `models/transformer/model.py`."""
-
-    tokens: Any
-
-    def read(self, source: Tensor, target: Tensor, layout: Layout | None = None, /) -> Tensor: ...
 
 
 class Exploring(Protocol):
@@ -46,7 +39,7 @@ class Exploring(Protocol):
     def explore(self, source: Tensor, target: Tensor, layout: Layout | None = None, /) -> tuple[Tensor, Tensor]: ...
 
 
-def translation_loss(model: Translating, batch: Batch, label_smoothing: float = 0.0) -> Loss:
+def translation_loss(model: Seq2Seq, batch: Batch, label_smoothing: float = 0.0) -> Loss:
     """Cross-entropy of every target token given the source and the target tokens before it."""
     if isinstance(batch, PackedBatch):
         source, target = batch.source.shape[1], batch.target.shape[1]
@@ -94,7 +87,7 @@ def advantage(rewards: Tensor, real: Tensor) -> Tensor:
 
 
 @torch.inference_mode()
-def perplexity_loss(model: Translating, encoded: Encoded, device: torch.device, batch_tokens: int) -> float:
+def perplexity_loss(model: Seq2Seq, encoded: Encoded, device: torch.device, batch_tokens: int) -> float:
     """The mean loss a target token over a whole set, without label smoothing."""
     total, count = 0.0, 0
     for batch in encoded.in_order(batch_tokens):
@@ -128,7 +121,7 @@ class Translation:
 class Translator:
     """A model with its tokenizer, ready to translate."""
 
-    model: Any  # a module that is Translating
+    model: Any  # a module that is a `Seq2Seq`
     tokenizer: TrainedTokenizer
     context: int
     device: torch.device
@@ -227,7 +220,7 @@ class Translator:
             raise UserError(
                 "this model does not look at the source while it writes",
                 found="a model without attention",
-                todo="leave the alignment out, or train with model.attention.score=additive",
+                todo="leave the alignment out, or train a model with attention",
             )
         ids = self.source_ids([text])[0]
         given = torch.tensor([[TrainedTokenizer.bos, *translation.ids]], device=self.device)[:, :-1]  # (1, T)
