@@ -84,7 +84,7 @@ def test_the_picture_and_the_player_show_where_it_looked(
         position={"x": (key + 0.5) * box["width"] / read, "y": (row + 0.5) * box["height"] / written}
     )
     told = page.get_by_test_id("said").inner_text()
-    assert told == f"{found.target[row]} looks at {found.source[key]}: {float(f'{found.weights[row, key]:.2g}'):g}"
+    assert told == f"{found.target[row]} → {found.source[key]}: {float(f'{found.weights[row, key]:.2g}'):g}"
 
     # The keys reach it too, and no name is cut off, be it as bold as that of the cell.
     page.mouse.move(0, 0)
@@ -92,7 +92,7 @@ def test_the_picture_and_the_player_show_where_it_looked(
     longest = max(range(written), key=lambda place: len(found.target[place]))
     for _ in range(longest + 1):
         page.keyboard.press("ArrowDown")
-    assert page.get_by_test_id("said").inner_text().startswith(f"{found.target[longest]} looks at {found.source[0]}:")
+    assert page.get_by_test_id("said").inner_text().startswith(f"{found.target[longest]} → {found.source[0]}:")
     lefts = page.locator(".letters text").evaluate_all("(all) => all.map((one) => one.getBoundingClientRect().left)")
     assert min(lefts) >= page.locator("[data-figure] svg").bounding_box()["x"]
     page.get_by_test_id("cells").blur()

@@ -187,7 +187,7 @@ def test_whatever_is_asked_gets_a_packet_or_an_error_that_a_user_can_read(explor
             require_told(str(error), explorer, given)
             seen["refused"] += 1
         else:
-            assert fits, f"{call} answers about a model that the view makes no sense of"
+            assert fits, f"{call} answers about a model that the view does not fit"
             assert len(packet) <= LARGEST
             for name, values in unpack(packet)[1].items():
                 # What a run has not recorded is no number; all that a model computes is.

@@ -133,7 +133,7 @@ def test_a_word_is_hidden_and_shown_again_in_the_page(
         page.set_viewport_size({"width": width, "height": 860})
         assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.get_by_test_id("show-all").click()
-    page.get_by_text("No word is hidden").wait_for()
+    page.get_by_text("No token is masked").wait_for()
     assert page.get_by_test_id("moved-grid").count() == page.get_by_test_id("before").count() == 0  # nothing changed
 
 

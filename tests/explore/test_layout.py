@@ -174,7 +174,7 @@ def test_a_change_of_a_hundredth_is_pale_and_one_of_a_nat_is_not(looking: Lookin
         away = sum(abs(a - b) for a, b in zip(paint, (250, 250, 248), strict=True))  # from the paper
         assert away <= 650 * abs(change) + 6, (change, colour)
         assert abs(change) < 0.02 or (paint[2] > paint[0]) == (change > 0), (change, colour)
-    assert "change of the loss, in nats" in page.get_by_test_id("caption").inner_text()
+    assert "change of the loss in nats" in page.get_by_test_id("caption").inner_text()
 
 
 def test_the_first_stop_leads_past_all_else(looking: Looking) -> None:

@@ -177,8 +177,8 @@ def test_the_column_that_is_followed_is_in_sight_and_a_picture_has_all_of_them(
     assert in_sight(last)
     page.get_by_test_id("cell-1-3").click()
     browsing.ready()
-    right = page.locator("button", has_text="really next").inner_text()
-    assert right.endswith("\u2002really next")
+    right = page.locator("button", has_text="actual next token").inner_text()
+    assert right.endswith("\u2002actual next token")
 
 
 def test_its_file_holds_every_place(explorer: Explorer) -> None:

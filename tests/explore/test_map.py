@@ -270,7 +270,7 @@ def test_codes_of_images_are_shown_as_the_images_in_the_page(
 def test_too_many_lines_are_told_of_in_plain_words(browse: Callable[..., Any], minilm: Path) -> None:
     page = browse(minilm).go("map", lines="the king rules", point="1.5", at="nowhere")
     page.get_by_test_id("lines").fill("\n".join(["the king"] * 65))
-    page.get_by_text("these are too many lines for a map").wait_for()
+    page.get_by_text("there are too many lines for a map").wait_for()
     page.get_by_test_id("lines").fill("a king")
     page.locator('[data-testid="map"][data-count="2"][data-ready="true"]').wait_for()
     page.get_by_test_id("joined").select_option("sum_last_four")

@@ -151,15 +151,15 @@ def test_a_page_says_clearly_that_nothing_answers(chromium: Any, run: Callable[[
         page.route("**/api/heads/layer", lambda route: route.fulfill(status=500, body="<h1>oh</h1>"))
         page.get_by_test_id("text").fill("five six")
         page.get_by_test_id("trouble").wait_for()
-        assert page.get_by_test_id("trouble").inner_text() == "the explorer answered 500"
+        assert page.get_by_test_id("trouble").inner_text() == "the explorer returned status 500"
         page.unroute("**/api/heads/layer")
         page.get_by_test_id("text").fill("five " * 200)
         page.get_by_text("this text is too long for the model").wait_for()
     page.get_by_test_id("text").fill("six")
-    page.get_by_text("the explorer does not answer").wait_for()
-    assert "start it again" in page.get_by_test_id("trouble").inner_text()
+    page.get_by_text("the explorer is not responding").wait_for()
+    assert "restart it" in page.get_by_test_id("trouble").inner_text()
     page.get_by_test_id("export-html").click()
-    page.get_by_text("the explorer does not answer").first.wait_for()
+    page.get_by_text("the explorer is not responding").first.wait_for()
     context.close()
 
 

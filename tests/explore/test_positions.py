@@ -73,7 +73,7 @@ def test_a_models_own_positions_are_told_by_its_parts() -> None:
     right = [[[-(2.0 ** -(4 * (h + 1))) * abs(q - k) for k in range(5)] for q in range(5)] for h in range(2)]
     assert bias == pytest.approx(np.array(right))
     explorer, _ = opened(positions="none")
-    with pytest.raises(UserError, match="makes no sense of this model"):
+    with pytest.raises(UserError, match="does not fit this model"):
         explorer.answer("positions", "own", {"model": "made"})
 
 
@@ -133,9 +133,9 @@ def test_the_page_opens_on_the_positions_of_its_model(browse: Callable[..., Any]
     browsing = browse(run("gpt"), run("translation"))
     page = browsing.go("positions", model="gpt")
     assert page.get_by_test_id("of").input_value() == "positions"
-    page.get_by_text("it learned these numbers").wait_for()
+    page.get_by_text("These values are learned").wait_for()
     page.get_by_test_id("model").select_option("translation")
-    page.get_by_role("heading", name="20 places × 96 numbers").wait_for()
+    page.get_by_role("heading", name="20 positions × 96 dimensions").wait_for()
     browsing.ready()
     box = page.get_by_test_id("table").bounding_box()
     page.mouse.move(box["x"] + box["width"] * 5.5 / 96, box["y"] + box["height"] * 3.5 / 20)
@@ -173,7 +173,7 @@ def test_the_page_draws_the_lectures_pictures(browse: Callable[..., Any], run: C
     assert "columns=4%2C5%2C6%2C7%2C8" in page.url
 
     page.get_by_test_id("of").select_option("positions")
-    page.get_by_text("Nobody told the model to make waves").wait_for()
+    page.get_by_text("The model was free to learn any values").wait_for()
     browsing.ready()
     own = browsing.explorer.subjects["gpt"].model.positions.table.detach().double().numpy()
     path = page.get_by_test_id("wave-6").get_attribute("d")

@@ -164,7 +164,7 @@ def test_it_fits_runs_also_without_a_model_and_no_others(begun: Path, minilm: Pa
     assert not view.fits(explorer.subject(published))
     assert explorer.subject("begun").views == ("run",)
     for call in ("about", "metrics"):
-        with pytest.raises(UserError, match="makes no sense"):
+        with pytest.raises(UserError, match="does not fit"):
             explorer.answer("run", call, {"model": published})
 
 

@@ -127,13 +127,13 @@ def test_another_model_keeps_what_it_has(browse: Callable[..., Any], run: Callab
 
 
 def test_a_link_that_leads_nowhere_says_so(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
-    """A model or a view that is not here, and a view that makes no sense of its model, with what there is."""
+    """A model or a view that is not here, and a view that does not fit its model, with what there is."""
     browsing = browse(run("gpt"), run("images"))
     page = browsing.page
     for link, said, way in (
         ("model=nope&view=heads", "there is no model called nope here", "gpt"),
         ("model=gpt&view=nope", "there is no view called nope", "Heads"),
-        ("model=images&view=heads", "“Heads” makes no sense of images", "Reconstructions"),
+        ("model=images&view=heads", "“Heads” does not fit images", "Reconstructions"),
     ):
         page.goto("about:blank")
         page.goto(f"{browsing.url}#{link}")

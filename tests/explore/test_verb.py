@@ -135,7 +135,7 @@ def test_mistakes_are_told_in_words(run: Run, tmp_path: Path) -> None:
     assert "ends in .html" in (failing(here, "--out", str(tmp_path / "x.png")).expected or "")
     assert "--out" in (failing(here, "--view", "heads").todo or "")
     wrong = failing(here, "--out", str(tmp_path / "x.html"), "--view", "fill")
-    assert "makes no sense" in wrong.message
+    assert "does not fit" in wrong.message
     assert "heads" in (wrong.expected or "")
     assert "no such view" in failing(here, "--out", str(tmp_path / "x.html"), "--view", "head").message
     for setting, said in (

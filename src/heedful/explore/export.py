@@ -76,7 +76,7 @@ def whole_state(explorer: Explorer, wish: Wish) -> dict[str, Any]:
     fitting = [subject for subject in subjects if wish.view in subject.views]
     if not fitting:
         raise UserError(
-            "this view makes no sense of this model", where="view", found=wish.view,
+            "this view does not fit this model", where="view", found=wish.view,
             expected=", ".join(name for subject in subjects for name in subject.views) or None,
         )  # fmt: skip
     first = fitting[0]

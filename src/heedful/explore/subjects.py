@@ -207,7 +207,7 @@ class Explorer:
 def require_fit(view: View, subject: Subject) -> None:
     """Refuse what a view is asked about a model that it makes no sense of, or that cannot be opened."""
     if not view.fits(subject):
-        message = subject.broken or "this view makes no sense of this model"
+        message = subject.broken or "this view does not fit this model"
         raise UserError(message, where="model", found=shown(subject.name))
 
 

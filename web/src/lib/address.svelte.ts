@@ -1,4 +1,4 @@
-/** The state of the page, which is its address: a view can be linked, and the way back is the browser's. */
+/** The state of the page, which is its address: a view can be linked, and the browser's back button works. */
 import { held } from "./ask";
 
 type Changes = Record<string, string | number | boolean | null | undefined>;
@@ -18,11 +18,11 @@ addEventListener("hashchange", () => {
   last = undefined;
 });
 
-const REST = 1000; // milliseconds after which a slider that moves again makes another choice
+const REST = 1000; // milliseconds after which a slider's next move is a new history entry
 let sliding = false;
-let last: { names: string; at: number } | undefined; // what a slider has just changed
+let last: { names: string; at: number } | undefined; // what a slider has just set
 
-/** Change the state, and the address with it: a choice is an entry of the browser's history. */
+/** Change the state, and the address with it: each choice is an entry in the browser's history. */
 function write(changes: Changes, how: "step" | "follow"): void {
   const next = { ...params };
   for (const [name, value] of Object.entries(changes)) {
@@ -54,22 +54,22 @@ export const address = {
     const found = Number(params[name]);
     return params[name] === undefined || Number.isNaN(found) ? otherwise : found;
   },
-  /** Whole numbers that are written one after another, as 0,3,5. */
+  /** A list of integers, such as 0,3,5. */
   numbers(name: string): number[] {
     return (params[name] ?? "").split(",").filter(Boolean).map(Number).filter(Number.isInteger);
   },
   get all(): Record<string, string> {
     return params;
   },
-  /** Change some of it; null takes a name away. The browser's way back undoes it. */
+  /** Change some names; null removes one. The browser's back button undoes it. */
   set(changes: Changes): void {
     write(changes, "step");
   },
-  /** The same for what follows from something else, as a player's next step or what another text makes void. */
+  /** The same without a history entry: for a player's next step, or what another text invalidates. */
   follow(changes: Changes): void {
     write(changes, "follow");
   },
-  /** While a slider is drawn along, its changes are one; the next one begins when it has rested. */
+  /** The moves of a slider make one history entry, until it rests. */
   along(change: () => void): void {
     sliding = true;
     try {

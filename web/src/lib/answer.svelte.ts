@@ -1,4 +1,4 @@
-/** The answer to a question that changes: the last one is shown until the next is there, and none comes too late. */
+/** The answer to a question that changes: the last one is shown until the next arrives; late answers are dropped. */
 import { ask, isKnown, type Trouble } from "./ask";
 import type { Packet } from "./packet";
 
@@ -10,14 +10,14 @@ export interface Answer {
   readonly waiting: boolean;
 }
 
-/** Call it while a component is made; nothing is asked while the question is null. */
+/** Call it while a component is set up; nothing is asked while the question is null. */
 export function answer(question: () => Question | null): Answer {
   let packet = $state.raw<Packet | undefined>();
   let trouble = $state.raw<Trouble | undefined>();
   let waiting = $state(false);
   let before: Promise<unknown> = Promise.resolve();
 
-  // A change of the address that does not change the question asks nothing.
+  // Nothing is asked where the address changes but the question does not.
   const written = $derived(JSON.stringify(question()));
 
   $effect(() => {
@@ -28,7 +28,7 @@ export function answer(question: () => Question | null): Answer {
     }
     let current = true;
     waiting = true;
-    // One question at a time: a slider that is drawn along asks for where it stands once the last answer is there.
+    // One question at a time: a moving slider asks for its current value once the last answer is here.
     const coming = isKnown(...asked) ? ask(...asked) : before.then(() => (current ? ask(...asked) : undefined));
     before = coming.catch(() => undefined);
     coming

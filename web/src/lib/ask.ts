@@ -1,6 +1,6 @@
 /**
- * Questions to the server, one function for all views. Answers are kept, so that going back costs nothing; and a page
- * that was written to a file finds them in itself.
+ * Questions to the server, one function for all views. Answers are cached; a page that was
+ * saved as a file contains them.
  */
 import { unpack, type Packet } from "./packet";
 import { pending } from "./pending.svelte";
@@ -18,8 +18,8 @@ export interface Subject {
   views: string[];
   kind?: string;
   parameters?: number;
-  examples?: Example[]; // of its own data, or one that it can read; the one to begin with comes first
-  named?: string | null; // what is right of an example; null where they are not of its own data
+  examples?: Example[]; // from its own data, or one that it can read; the default first
+  named?: string | null; // the name of an example's target; null where they are not from its own data
   looks?: string[]; // its kinds of attention
   reads?: "pair" | "two" | "one" | "none";
 }
@@ -36,7 +36,7 @@ interface Held {
   answers: { view: string; call: string; asked: object; packet: string }[];
 }
 
-/** What went wrong, in words that people can use. */
+/** An error message for the user. */
 export class Trouble extends Error {
   constructor(
     message: string,
@@ -47,17 +47,17 @@ export class Trouble extends Error {
 }
 
 const element = document.getElementById("held");
-/** What a page in a file holds; nothing, where there is a server. */
+/** What a page saved as a file holds; undefined, where there is a server. */
 export const held: Held | undefined = element ? JSON.parse(element.textContent!) : undefined;
 
 const LONGEST = 90_000; // milliseconds that an answer may take; the server gives up earlier
-const MOST_BYTES = 200_000_000; // of answers that are kept
+const MOST_BYTES = 200_000_000; // of cached answers
 const answers = new Map<string, Promise<Packet>>();
 const sizes = new Map<string, number>();
 const inside = new Map<string, string>();
 for (const one of held?.answers ?? []) inside.set(keyOf(one.view, one.call, one.asked), one.packet);
 
-/** The questions that each view has asked, for its file. */
+/** The questions that each view has asked, to save them in its file. */
 const asking = new Map<string, { view: string; call: string; asked: object }>();
 
 function keyOf(view: string, call: string, asked: object): string {
@@ -65,7 +65,7 @@ function keyOf(view: string, call: string, asked: object): string {
   return JSON.stringify([view, call, given.sort(([a], [b]) => (a < b ? -1 : 1))]);
 }
 
-/** Ask a view's part of the server; the same question is asked once. */
+/** Send a view's question to the server; the same question is sent once. */
 export function ask(view: string, call: string, asked: object): Promise<Packet> {
   const key = keyOf(view, call, asked);
   const answered = known(key, view, call, asked);
@@ -79,12 +79,12 @@ export function ask(view: string, call: string, asked: object): Promise<Packet> 
   return answered;
 }
 
-/** Whether the answer to a question is here or on its way. */
+/** Whether the answer to a question is cached or on its way. */
 export function isKnown(view: string, call: string, asked: object): boolean {
   return !!held || answers.has(keyOf(view, call, asked));
 }
 
-/** Ask what will be asked soon, one after the other while nothing else is to do; gives a way to stop. */
+/** Prefetch what will be asked soon, one question after the other; returns a function that stops it. */
 export function askAhead(questions: [view: string, call: string, asked: object][]): () => void {
   let wanted = !held;
   (async () => {
@@ -102,7 +102,7 @@ export function askAhead(questions: [view: string, call: string, asked: object][
 function known(key: string, view: string, call: string, asked: object): Promise<Packet> {
   const before = answers.get(key);
   const answered = before ?? (held ? found(key) : fetched(view, call, asked));
-  answers.delete(key); // the last one asked for comes last
+  answers.delete(key); // the most recently used comes last
   answers.set(key, answered);
   if (!before)
     answered.then(
@@ -112,7 +112,7 @@ function known(key: string, view: string, call: string, asked: object): Promise<
   return answered;
 }
 
-/** Keep an answer, and forget the oldest when there are too many. */
+/** Cache an answer, and drop the oldest when they take too many bytes. */
 function keep(key: string, packet: Packet): void {
   sizes.set(key, Object.values(packet.arrays).reduce((sum, array) => sum + array.data.byteLength, 1000));
   let all = [...answers.keys()].reduce((sum, one) => sum + (sizes.get(one) ?? 0), 0);
@@ -123,7 +123,7 @@ function keep(key: string, packet: Packet): void {
   }
 }
 
-/** Ask again even if the answer is known: for what changes, as a run that is being trained. */
+/** Ask again even if the answer is cached: for what changes, such as a run in training. */
 export function askAgain(view: string, call: string, asked: object): Promise<Packet> {
   if (!held) answers.delete(keyOf(view, call, asked));
   return ask(view, call, asked);
@@ -133,7 +133,7 @@ export async function aboutAll(): Promise<About> {
   return held ? held.about : (await sent("/api/about")).json();
 }
 
-/** The page of a view as one file, as the server writes it, with what was asked about this very input. */
+/** The page of a view as one file, as the server writes it, with what was asked about this input. */
 export async function exported(view: string, state: Record<string, string | undefined>): Promise<Blob> {
   const questions = [...asking.values()].filter((one) => {
     const asked = one.asked as Record<string, unknown>;
@@ -146,14 +146,14 @@ async function fetched(view: string, call: string, asked: object): Promise<Packe
   return unpack(await (await sent(`/api/${view}/${call}`, asked)).arrayBuffer());
 }
 
-/** An answer of the server, or the trouble that there is with it. */
+/** The server's response, or its error. */
 async function sent(path: string, given?: object): Promise<Response> {
   const post = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(given) };
   let response: Response;
   try {
     response = await fetch(path, { ...(given ? post : {}), signal: AbortSignal.timeout(LONGEST) });
   } catch {
-    throw new Trouble("the explorer does not answer", ["start it again in the terminal, then reload this page"]);
+    throw new Trouble("the explorer is not responding", ["restart it in the terminal, then reload this page"]);
   }
   if (!response.ok) throw await troubleOf(response);
   return response;
@@ -164,13 +164,13 @@ async function troubleOf(response: Response): Promise<Trouble> {
     const { error, more } = await response.json();
     return new Trouble(error, more ?? []);
   } catch {
-    return new Trouble(`the explorer answered ${response.status}`);
+    return new Trouble(`the explorer returned status ${response.status}`);
   }
 }
 
 async function found(key: string): Promise<Packet> {
   const packet = inside.get(key);
-  if (!packet) throw new Trouble("this file does not hold that", ["open the explorer on the model to go further"]);
+  if (!packet) throw new Trouble("this file does not contain that", ["open the explorer on the model to go further"]);
   const bytes = Uint8Array.from(atob(packet), (letter) => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return unpack(await new Response(stream).arrayBuffer());

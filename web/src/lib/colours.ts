@@ -1,4 +1,4 @@
-/** Colours that people with any eyes can tell apart: Okabe and Ito's for kinds, one hue growing darker for amounts. */
+/** Colour-blind safe colours: Okabe and Ito's for categories, one hue growing darker for amounts. */
 
 const KINDS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#6a51a3", "#b2182b", "#4d9221", "#35978f", "#737373"];
 
@@ -9,7 +9,7 @@ export function kind(number: number): string {
 
 type Colour = [number, number, number];
 
-/** Black or white letters, whichever can be read on a colour: one of them has a contrast of 4.5 and more. */
+/** Black or white text, whichever can be read on a colour: one of them has a contrast of at least 4.5. */
 export function inkOn(colour: string | Colour): string {
   const [red, green, blue] = (typeof colour === "string" ? colour.match(/\w\w/g)!.map((part) => parseInt(part, 16)) : colour).map((part) =>
     part / 255 <= 0.04045 ? part / 255 / 12.92 : ((part / 255 + 0.055) / 1.055) ** 2.4,
@@ -30,12 +30,12 @@ function along(stops: Colour[], share: number): Colour {
   return stops[low].map((from, channel) => Math.round(from + part * (stops[low + 1][channel] - from))) as Colour;
 }
 
-/** 256 colours for amounts from none to all, on light paper or on dark. */
+/** 256 colours for amounts from none to all, in the light or the dark theme. */
 export function amounts(dark: boolean): Colour[] {
   return Array.from({ length: 256 }, (_, step) => along(dark ? DARK : LIGHT, step / 255));
 }
 
-/** 256 colours for numbers on both sides of zero. */
+/** 256 colours for values on both sides of zero. */
 export function bothSides(dark: boolean): Colour[] {
   return Array.from({ length: 256 }, (_, step) => along(dark ? DARK_BOTH : LIGHT_BOTH, step / 255));
 }

@@ -1,4 +1,4 @@
-/** What a run has recorded, which grows while it trains: only what is new is asked for, and no more once it has ended. */
+/** The metrics of a run, polled for new records while it trains. */
 import { askAgain, held, Trouble } from "./ask";
 import type { Packet } from "./packet";
 
@@ -13,7 +13,7 @@ export interface Evaluation {
 export interface Recorded {
   columns: Record<string, number[]>; // step, loss, rate, norm, tokens_per_second, progress
   evaluations: Evaluation[];
-  broken: number; // lines that hold no event
+  broken: number; // lines that cannot be parsed
   running: boolean;
 }
 
@@ -26,7 +26,7 @@ export interface History {
 
 const PAUSE = 1000; // milliseconds between two questions
 
-/** Call it while a component is made; nothing is asked while there is no name. */
+/** Call it while a component is set up; nothing is asked while there is no name. */
 export function history(name: () => string | undefined): History {
   let recorded = $state.raw<Recorded | undefined>();
   let trouble = $state.raw<Trouble | undefined>();
@@ -83,7 +83,7 @@ export function history(name: () => string | undefined): History {
   };
 }
 
-/** What is known with what has come; all that was known is dropped where the file was read from its beginning. */
+/** The records so far and the new ones; only the new ones, where the file was read from its beginning. */
 function joined(known: Recorded | undefined, { words, arrays }: Packet): Recorded {
   const before = words.anew ? undefined : known;
   const columns = Object.fromEntries(Object.entries(arrays).map(([name, grid]) => [name, [...(before?.columns[name] ?? []), ...grid.data]]));

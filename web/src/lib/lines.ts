@@ -1,10 +1,10 @@
-/** The lines of the head view: which looks are drawn, the strongest first, and how a few of them are put on a canvas. */
+/** The lines of the head view: which attention weights are drawn, the largest first, and how they are put on a canvas. */
 import { kind } from "./colours";
 
 export interface Lines {
-  places: Uint32Array; // in the grid of weights, (H, T, S), the strongest first
+  places: Uint32Array; // in the grid of weights, (H, T, S), the largest first
   least: number; // the smallest weight among them
-  of: number; // how many looks there are that could be drawn
+  of: number; // the number of weights that could be drawn
 }
 
 export interface Paper {
@@ -23,11 +23,11 @@ export interface Paper {
 const STEPS = 256;
 const SEEN = 11; // the step of 0.002
 const SHADES = 24;
-const FAN = 13; // by so much the heads' lines stand apart at a token
+const FAN = 13; // how far the heads' lines stand apart at a token
 
 /**
- * The strongest looks of some heads, about as many as asked for, from a weight on; those of one strength come together or
- * not at all, and the strongest are there even if they are weak.
+ * The largest weights of some heads, at least `from` and about `most` of them; equal ones are drawn together or not at
+ * all, and the largest are there even if they are small.
  */
 export function strongest(data: ArrayLike<number>, heads: number[], queries: number[], keys: number[], T: number, S: number, most: number, from: number): Lines {
   const counts = new Uint32Array(STEPS);
@@ -40,7 +40,7 @@ export function strongest(data: ArrayLike<number>, heads: number[], queries: num
       for (let k = 0; k < keys.length; k++) {
         const weight = data[row + keys[k]];
         if (weight > 0) of++;
-        // Small weights are many: their steps are finer. The smallest are not seen anyway.
+        // There are many small weights, so their bins are finer. The smallest would be invisible.
         const step = weight < 1 ? Math.floor(Math.sqrt(weight) * STEPS) : STEPS - 1;
         steps[at++] = step;
         counts[step]++;
@@ -72,7 +72,7 @@ export function strongest(data: ArrayLike<number>, heads: number[], queries: num
   return { places, least, of };
 }
 
-/** Draw so many more of the lines, beneath those that are there; gives the place of the first that is not drawn yet. */
+/** Draw the next `count` lines beneath the others; returns the index of the first that is not drawn yet. */
 export function paint(paper: Paper, data: ArrayLike<number>, lines: Lines, from: number, count: number): number {
   const { pen, T, S, row, width, rank, heads, top, bottom, wide } = paper;
   const paths = new Map<number, Path2D>();
@@ -104,7 +104,7 @@ export function paint(paper: Paper, data: ArrayLike<number>, lines: Lines, from:
   return at;
 }
 
-/** A canvas of so many units of the page, wiped clean. */
+/** A cleared canvas of a size in CSS pixels. */
 export function wiped(canvas: HTMLCanvasElement, width: number, height: number): CanvasRenderingContext2D {
   const dots = Math.min(devicePixelRatio || 1, Math.max(1, 16000 / height));
   const size = [Math.round(width * dots), Math.round(height * dots)];

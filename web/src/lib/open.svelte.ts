@@ -1,12 +1,12 @@
-/** What is open: the subjects and views that the server tells of, and the one that the address names. */
+/** The open models and their views, and those that the address names. */
 import { address } from "./address.svelte";
 import type { About, Subject } from "./ask";
 
 let about = $state.raw<About>({ subjects: [], views: [] });
 
 export const open = {
-  set(told: About): void {
-    about = told;
+  set(found: About): void {
+    about = found;
   },
   get subjects(): Subject[] {
     return about.subjects;
@@ -14,16 +14,16 @@ export const open = {
   get views(): About["views"] {
     return about.views;
   },
-  /** The subject that is looked at: the first, where the address names none; nothing, where there is none of that name. */
+  /** The model that is shown: the first, where the address names none; undefined, where it names an unknown one. */
   get subject(): Subject | undefined {
     return address.has("model") ? about.subjects.find((one) => one.name === address.text("model")) : about.subjects[0];
   },
-  /** The view of it; nothing, where it has none of the name in the address. */
+  /** Its view; empty, where it has none of the name in the address. */
   get view(): string {
     const views = open.subject?.views ?? [];
     return address.has("view") ? (views.find((one) => one === address.text("view")) ?? "") : (views[0] ?? "");
   },
-  /** What the address asks for in vain, in words; and what there is instead, each with what leads to it. */
+  /** An error for an address that names an unknown model or view, with links to those there are. */
   get lost(): { message: string; ways: [title: string, changes: Record<string, string | null>][] } | undefined {
     const { subject } = open;
     if (!subject)
@@ -34,7 +34,7 @@ export const open = {
     if (open.view || !subject.views.length) return undefined;
     const said = about.views.find((one) => one.name === address.text("view"));
     return {
-      message: said ? `“${said.title}” makes no sense of ${subject.name}` : `there is no view called ${address.text("view")}`,
+      message: said ? `“${said.title}” does not fit ${subject.name}` : `there is no view called ${address.text("view")}`,
       ways: about.views.filter((one) => subject.views.includes(one.name)).map((one) => [one.title, { view: one.name }]),
     };
   },

@@ -1,4 +1,4 @@
-/** Packets of the server: a few words as JSON, and arrays of numbers as bytes. See `explore/packets.py`. */
+/** Packets of the server: a JSON header, and arrays as bytes. See `explore/packets.py`. */
 
 export interface Grid {
   data: Float32Array | Uint8Array | Int32Array;
@@ -10,7 +10,7 @@ export interface Packet {
   arrays: Record<string, Grid>;
 }
 
-/** The number that each of the 65,536 half floats stands for. */
+/** The value of each of the 65,536 half floats. */
 let halves: Float32Array | undefined;
 
 function halfTable(): Float32Array {

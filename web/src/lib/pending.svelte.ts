@@ -1,10 +1,10 @@
-/** How long the page has been waiting for answers, so that it can say so. */
+/** How long the page has been waiting for answers. */
 let waiting = 0; // not part of what the page shows: an effect that asks must not depend on it
 let stage = $state(0);
 let timers: ReturnType<typeof setTimeout>[] = [];
 
 export const pending = {
-  /** 0: nothing that one would notice; 1: a moment; 2: long. */
+  /** 0: not noticeable; 1: short; 2: long. */
   get stage(): number {
     return stage;
   },

@@ -1,16 +1,16 @@
 /**
- * A figure of the page as a picture: its boxes, letters, drawings and canvases, each where it stands, written as SVG
- * that any program reads. Letters stay letters. A PNG is that picture, painted.
+ * A figure of the page as an image: its boxes, texts, drawings and canvases at their positions, written as SVG that any
+ * program reads. Text stays text. The PNG is rendered from the SVG.
  */
 
 import { tick } from "svelte";
-import { picturing } from "./picturing.svelte";
+import { capturing } from "./capturing.svelte";
 
 const NAMES = "http://www.w3.org/2000/svg";
 const COPIED = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "stroke-linecap", "stroke-linejoin", "opacity", "font-family", "font-size", "font-weight", "font-style", "letter-spacing", "text-decoration", "text-anchor", "dominant-baseline", "mix-blend-mode", "visibility", "paint-order", "stop-color", "stop-opacity"];
 const NO_LETTERS = /[\0-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
 const PAD = 12;
-const LONGEST = 16000; // dots of a side of a PNG
+const LONGEST = 16000; // pixels of a side of a PNG
 const SIDES = ["Top", "Right", "Bottom", "Left"] as const;
 let clips = 0;
 
@@ -26,15 +26,15 @@ function seen(colour: string): boolean {
 
 /** The figure as the text of an SVG file. */
 export async function toSvg(root: HTMLElement): Promise<string> {
-  picturing.on = true;
+  capturing.on = true;
   let svg: SVGElement;
   try {
     await tick();
     svg = drawing(root);
   } finally {
-    picturing.on = false;
+    capturing.on = false;
   }
-  // Letters that XML has no place for, as a model may well write them.
+  // Characters that XML does not allow, which a model may well generate.
   return new XMLSerializer().serializeToString(svg).replace(NO_LETTERS, "\ufffd");
 }
 
@@ -53,7 +53,7 @@ function drawing(root: HTMLElement): SVGElement {
   return svg;
 }
 
-/** The same as a PNG file, two dots to a unit of the page, fewer where it is very long. */
+/** The same as a PNG file, two pixels per CSS pixel, fewer where it is very long. */
 export async function toPng(root: HTMLElement): Promise<Blob> {
   const text = await toSvg(root);
   const image = new Image();
@@ -66,7 +66,7 @@ export async function toPng(root: HTMLElement): Promise<Blob> {
   return new Promise((done, failed) => canvas.toBlob((blob) => (blob ? done(blob) : failed(new Error("it is too large"))), "image/png"));
 }
 
-/** Give a file to the reader. */
+/** Download a file. */
 export function saved(blob: Blob, name: string): void {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(blob);
@@ -84,10 +84,10 @@ function draw(node: Node, into: SVGElement): void {
 function boxed(element: HTMLElement, into: SVGElement): void {
   const style = getComputedStyle(element);
   if (style.display === "none" || style.visibility === "hidden" || element.dataset.picture === "none") return;
-  const turn = style.transform; // which is another once it is taken away
+  const turn = style.transform; // which changes once it is removed
   let target = into;
   if (turn !== "none") {
-    // Where it would stand unturned, and the turn around its own origin.
+    // Its position without the transform, and the transform around its own origin.
     const before = element.style.transform;
     element.style.transform = "none";
     const box = element.getBoundingClientRect();
@@ -131,13 +131,13 @@ function inside(element: HTMLElement, style: CSSStyleDeclaration, into: SVGEleme
   if (element instanceof HTMLCanvasElement || element instanceof HTMLImageElement) {
     if (element.width && element.height) into.append(painted(element, box, style));
   } else if (element instanceof HTMLInputElement || element instanceof HTMLSelectElement || element instanceof HTMLTextAreaElement) {
-    return; // what one works the page with is not part of the picture
+    return; // controls are not part of the figure
   } else {
     for (const child of element.childNodes) draw(child, into);
   }
 }
 
-/** The lines of a box that has them on some of its sides only. */
+/** The borders of a box that has them on some sides only. */
 function edges(box: DOMRect, style: CSSStyleDeclaration, widths: number[], into: SVGElement): void {
   const [top, right, bottom, left] = [box.top + widths[0] / 2, box.right - widths[1] / 2, box.bottom - widths[2] / 2, box.left + widths[3] / 2];
   const ends = [
@@ -151,7 +151,7 @@ function edges(box: DOMRect, style: CSSStyleDeclaration, widths: number[], into:
   });
 }
 
-/** A group that shows nothing outside of a box. */
+/** A group that is clipped to a box. */
 function clipped(box: DOMRect, into: SVGElement): SVGElement {
   const name = `clip-${++clips}`;
   const clip = made("clipPath", { id: name });
@@ -174,7 +174,7 @@ function painted(element: HTMLCanvasElement | HTMLImageElement, box: DOMRect, st
   return image;
 }
 
-/** A drawing of the page itself, with its looks written out. */
+/** An inline SVG of the page, with its computed style written out. */
 function copied(element: SVGSVGElement, into: SVGElement): void {
   const box = element.getBoundingClientRect();
   const copy = element.cloneNode(true) as SVGSVGElement;
@@ -200,7 +200,7 @@ function copied(element: SVGSVGElement, into: SVGElement): void {
 
 const pencil = document.createElement("canvas").getContext("2d")!;
 
-/** A text where it stands, line by line. */
+/** A text at its position, line by line. */
 function letters(node: Text, into: SVGElement): void {
   const parent = node.parentElement!;
   if (!node.data.trim()) return;
@@ -227,7 +227,7 @@ function letters(node: Text, into: SVGElement): void {
   }
 }
 
-/** The line through or under a text, which comes from any of the boxes around it. */
+/** The text decoration, which may come from any element around it. */
 function strike(element: HTMLElement): string {
   for (let one: HTMLElement | null = element; one && one.dataset.figure === undefined; one = one.parentElement) {
     const found = getComputedStyle(one).textDecorationLine;
@@ -240,7 +240,7 @@ interface Line {
   words: string;
   left: number;
   top: number;
-  end: number; // of its letters in the node
+  end: number; // offsets of its characters in the node
 }
 
 function lines(node: Text, spaced: boolean): Line[] {
@@ -263,7 +263,7 @@ function lines(node: Text, spaced: boolean): Line[] {
     const all = boxes(index, index + word.length);
     if (all.length === 1) put(index, index + word.length, all[0]);
     else if (all.length) {
-      // A word that is broken over lines, letter by letter.
+      // A word that is broken over lines, character by character.
       let at = index;
       for (const letter of word) {
         const [box] = boxes(at, at + letter.length);

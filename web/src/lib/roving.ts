@@ -1,18 +1,18 @@
-/** One stop of the Tab key for a whole group of buttons; within it, the arrow keys lead on. */
+/** A roving tabindex: a group of buttons is one tab stop, and the arrow keys move within it. */
 
 const WAYS: Record<string, [x: number, y: number]> = { ArrowUp: [0, -1], ArrowDown: [0, 1], ArrowLeft: [-1, 0], ArrowRight: [1, 0] };
 const BUTTONS = "button:not(:disabled)";
 
-/** For {@attach}: the buttons of an element are one group. */
+/** For {@attach}: makes the buttons of an element one group. */
 export function roving(group: HTMLElement): () => void {
-  let stop: HTMLElement | undefined; // the one that Tab leads to
+  let stop: HTMLElement | undefined; // the tab stop
 
   const all = () => [...group.querySelectorAll<HTMLElement>(BUTTONS)];
   function set(next: HTMLElement | undefined) {
     stop = next;
     for (const one of group.querySelectorAll<HTMLElement>("button")) one.tabIndex = one === stop ? 0 : -1;
   }
-  /** What was reached last; else what is chosen; else the first. */
+  /** The last focused; else the selected; else the first. */
   function settle() {
     const each = all();
     set(stop && each.includes(stop) ? stop : (each.find((one) => one.matches("[aria-pressed=true], [aria-current]")) ?? each[0]));
@@ -26,7 +26,7 @@ export function roving(group: HTMLElement): () => void {
     const here = (event.target as HTMLElement).closest<HTMLElement>("button");
     if (!way || !here || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
-    event.stopPropagation(); // some views have a use of their own for the arrows
+    event.stopPropagation(); // some views handle the arrow keys themselves
     const next = nearest(here, all(), way);
     next?.focus();
     next?.scrollIntoView({ block: "nearest", inline: "nearest" });
@@ -44,7 +44,7 @@ export function roving(group: HTMLElement): () => void {
   };
 }
 
-/** The nearest that way; where there is none, the next in order, so that a line goes on in the line below. */
+/** The nearest in that direction; where there is none, the next in order, so that a row continues in the row below. */
 function nearest(from: HTMLElement, all: HTMLElement[], [right, down]: [number, number]): HTMLElement | undefined {
   const here = from.getBoundingClientRect();
   let best: HTMLElement | undefined;

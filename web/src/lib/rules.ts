@@ -1,12 +1,12 @@
 /**
- * What temperature, top-k and top-p make of logits, in this order and in the same precision as `decode/rules.py`; and
- * the token that a number from 0 to 1 falls on, as `decode/search.py` draws it.
+ * Temperature, top-k and top-p applied to logits, in this order and in the same precision as `decode/rules.py`; and the
+ * sampled token for a uniform random number, as `decode/search.py` chooses it.
  */
 
 export interface Ruled {
-  /** The chance of each token; none, where a rule took it away. */
+  /** The probability of each token; 0, where a rule removed it. */
   p: Float64Array;
-  /** How many tokens are left. */
+  /** The number of tokens left. */
   left: number;
   /** In nats. */
   entropy: number;
@@ -18,7 +18,7 @@ export interface Rules {
   topP?: number;
 }
 
-/** The tokens from the likeliest on; those that are never written come last. */
+/** The tokens by decreasing logit; those that are never generated come last. */
 export function ordered(logits: ArrayLike<number>, never: ArrayLike<number>): Int32Array {
   const allowed = Float32Array.from(logits);
   for (const token of Array.from(never)) allowed[token] = -Infinity;
@@ -46,7 +46,7 @@ export function ruled(logits: ArrayLike<number>, order: Int32Array, never: Array
     for (const token of order) {
       const share = Math.fround(p[token]);
       sum += share;
-      if (Math.fround(Math.fround(sum) - share) >= mass) x[token] = -Infinity; // what comes before it is enough already
+      if (Math.fround(Math.fround(sum) - share) >= mass) x[token] = -Infinity; // those before it already hold the mass
     }
   }
   const p = softmax(x);
@@ -69,7 +69,7 @@ function softmax(x: Float32Array): Float64Array {
   return p;
 }
 
-/** The token on which a number from 0 to 1 falls, where each has as much room as its chance. */
+/** The token whose interval of the cumulative distribution holds a number from 0 to 1. */
 export function drawn(p: Float64Array, luck: number): number {
   let sum = 0;
   for (const share of p) sum += share;

@@ -1,4 +1,4 @@
-/** Light or dark: as the reader's machine says, unless the reader says otherwise. */
+/** Light or dark: the system's preference, until the user chooses. */
 import { address } from "./address.svelte";
 
 const asked = matchMedia("(prefers-color-scheme: dark)");

@@ -1,6 +1,6 @@
-/** A tree drawn from left to right, a column a step, in as few rows as its longest column; no two lines cross. */
+/** A tree drawn from left to right, one column per step, in as few rows as its longest column; no two lines cross. */
 
-/** The row of each node: a first child stands beside its parent, and its brothers below it, where there is room. */
+/** The row of each node: a first child stands beside its parent, and its siblings below it, where there is room. */
 export function rowsOf(columns: number[][], parent: ArrayLike<number>): Map<number, number> {
   const most = Math.max(1, ...columns.map((column) => column.length));
   const found = new Map<number, number>([[-1, 0]]);

@@ -23,8 +23,8 @@ from heedful.explore.views import Asked, Request, heads, input_in
 if TYPE_CHECKING:
     from heedful.explore.subjects import Explorer, Subject
 
-TITLE = "Switch heads off"
-ABOUT = "What the model says when some of its heads look nowhere, and which head it misses most."
+TITLE = "Head ablation"
+ABOUT = "What the model predicts with some heads ablated, and which heads matter most."
 MOST = 5000  # heads that are switched off
 ALONE = 64  # heads of a model, at the most, for which a file holds what it says without each of them
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from heedful.explore.subjects import Explorer, Subject
 
 TITLE = "Alignment"
-ABOUT = "Where the decoder looked in the source for each word that it wrote, step by step."
+ABOUT = "The cross-attention from each generated token to the source, step by step."
 LIKELY = 4  # tokens that are told of a step
 
 

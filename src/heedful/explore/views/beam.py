@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from heedful.explore.subjects import Explorer, Subject
 
 TITLE = "Beam search"
-ABOUT = "All that the model could write, as a tree: in each step only the k likeliest go on."
+ABOUT = "The search tree: in each step only the k best hypotheses are kept."
 
 MOST_BEAMS, MOST_STEPS = 16, 200
 BEAMS = 3  # at the least, where nobody asks for fewer: one alone is no tree

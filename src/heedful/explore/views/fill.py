@@ -23,8 +23,8 @@ from heedful.explore.views.heads import described
 if TYPE_CHECKING:
     from heedful.explore.subjects import Explorer, Subject
 
-TITLE = "Fill in"
-ABOUT = "Hide words of a text: what the model takes them for, and how its attention changes."
+TITLE = "Fill mask"
+ABOUT = "Mask tokens of a text: what the model predicts for them, and how its attention changes."
 TOLD = 8  # words for a place
 HELD = 6_000_000  # bytes of attention that a file holds for what its reader may click
 

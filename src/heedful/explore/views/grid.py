@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from heedful.explore.subjects import Explorer, Subject
 
 TITLE = "All heads"
-ABOUT = "Every head of every layer as a small picture, to be sorted by how and where it looks."
+ABOUT = "The attention of every head of every layer at a glance, sorted by entropy or distance."
 SIDE = 48  # dots of a picture, at the most
 FILE = 10_000_000  # bytes of enlarged heads in a file
 NUMBERS = ("entropy", "distance", "first", "near")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 TITLE = "Heads"
 MOST_HELD = 4_000_000  # weights in a file: all layers of a text of usual length, those beside the chosen one of a long
-ABOUT = "Where each head of a layer looks, token by token."
+ABOUT = "The attention weights of each head of a layer, token by token."
 
 
 class Layer(Asked):

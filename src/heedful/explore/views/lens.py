@@ -25,7 +25,7 @@ from heedful.explore.views.heads import told
 if TYPE_CHECKING:
     from heedful.explore.subjects import Explorer, Subject
 
-TITLE = "Layer lens"
+TITLE = "Logit lens"
 ABOUT = "What each layer would predict if it were the last."
 TOLD = 5  # words of a cell
 

@@ -36,8 +36,8 @@ from heedful.tasks.pretraining.predictor import feature
 if TYPE_CHECKING:
     from heedful.explore.subjects import Explorer, Subject
 
-TITLE = "Map"
-ABOUT = "Vectors as points of a map: what is alike for the model lies close together."
+TITLE = "Embedding map"
+ABOUT = "Embeddings in two dimensions, by PCA or t-SNE: similar vectors lie close together."
 MOST = 1000  # points
 FEW = 500  # words of a table, or images
 LINES = 6  # of a run's own, to begin with

@@ -23,8 +23,8 @@ from heedful.tasks.language_model.predictor import seed_of
 if TYPE_CHECKING:
     from heedful.explore.subjects import Explorer, Subject
 
-TITLE = "Next word"
-ABOUT = "A number for every word that the model knows: softmax makes them chances."
+TITLE = "Next token"
+ABOUT = "The logit and the probability of every token, with temperature, top-k and top-p."
 
 MOST = 256  # tokens that are written
 BARS = 20  # tokens that a reader can pick

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from heedful.explore.subjects import Explorer, Subject
 
 TITLE = "Positions and masks"
-ABOUT = "How a model knows where a word stands, and which words each word may look at."
+ABOUT = "Position encodings, and which tokens each token may attend to."
 
 LAYOUTS: dict[str, Callable[[int, int], Tensor]] = {"interleaved": sinusoids, "halves": sinusoid_halves}
 ALIBI, MOST_BIAS = "alibi", 64

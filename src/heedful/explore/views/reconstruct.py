@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from heedful.extras.estimators.pca import PCA
 
 TITLE = "Reconstructions"
-ABOUT = "What an autoencoder makes of an image through its code, and what the numbers of the code stand for."
+ABOUT = "Reconstructions of images by an autoencoder, and what the dimensions of its code encode."
 
 PAGE = 10  # images side by side
 SLIDERS, STOPS, STEPS = 32, 33, 61  # numbers of a code that can be moved, places of each, steps of a walk

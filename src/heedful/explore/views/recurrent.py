@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from heedful.explore.subjects import Explorer, Subject
 
 TITLE = "Recurrent trace"
-ABOUT = "What a recurrent layer keeps, writes and forgets at each step, and how much of the gradient comes back."
+ABOUT = "Gates and states of a recurrent layer at each step, and the gradient back through time."
 
 LONGEST = 2000  # characters of a text: each step is a column of the picture
 NEAR = 60  # steps from the end that a file tells the gradient of

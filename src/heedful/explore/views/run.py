@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from heedful.explore.subjects import Explorer, Subject
 
 TITLE = "Run"
-ABOUT = "How the model was trained: its losses as they come in, its samples over time, its recipe."
+ABOUT = "How the model was trained: losses, samples over time, recipe and environment."
 AT_ONCE = 4_000_000  # bytes of metrics in one answer
 FARTHEST, LARGEST = 2**31 - 1, 3e38  # step and number that a packet can hold
 CURVES = ("loss", "rate", "norm", "tokens_per_second", "progress")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from heedful.explore.subjects import Explorer, Subject
 
 TITLE = "Source"
-ABOUT = "The model's own code, with the shapes that each line makes of your input."
+ABOUT = "The model's source code, with the shapes of its tensors for your input."
 PACKAGE = Path(heedful.__file__).parent
 SHOWN = ("models/**/*.py", "blocks/*.py")  # the parts of the package that are followed
 LONGEST = 1500  # tokens of an input: a recurrent model runs its lines anew for each

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from heedful.explore.subjects import Explorer, Subject
 
 TITLE = "Step by step"
-ABOUT = "One query of one head, from q · k to the weighted sum, with the model's own numbers."
+ABOUT = "One query of one head, from q · k to the weighted sum, with the model's own values."
 TABLE = ("vectors", "dot", "scale", "mask", "softmax", "sum")  # the stages of the lectures
 VECTORS = ("queries", "keys", "values")
 NOISE = 1e-5  # of a score, as a share of the longest it could be: what is below is rounding, not a bias

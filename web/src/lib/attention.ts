@@ -1,4 +1,4 @@
-/** The kinds of attention of a model, as the server tells of them. */
+/** The kinds of attention of a model, as the server describes them. */
 import { address } from "./address.svelte";
 import type { Packet } from "./packet";
 
@@ -8,7 +8,7 @@ export interface Piece {
   part: number | null;
 }
 
-export interface LookInfo {
+export interface Attention {
   name: string;
   title: string;
   kind: "self" | "causal" | "cross";
@@ -19,26 +19,26 @@ export interface LookInfo {
 }
 
 /** The kind of attention that the address names, or the first. */
-export function chosenLook(packet: Packet | undefined): LookInfo | undefined {
-  const looks: LookInfo[] = packet?.words.looks ?? [];
+export function chosenAttention(packet: Packet | undefined): Attention | undefined {
+  const looks: Attention[] = packet?.words.looks ?? [];
   return looks.find((one) => one.name === address.text("look")) ?? looks[0];
 }
 
-export function chosenLayer(look: LookInfo | undefined): number {
+export function chosenLayer(look: Attention | undefined): number {
   return Math.max(0, Math.min(address.number("layer"), (look?.layers ?? 1) - 1));
 }
 
-/** A piece as people read it: spaces that belong to it are seen. */
+/** A token as text, with visible spaces. */
 export function spelled(piece: string): string {
   return piece.replace(/^ /, "·").replace(/\n/g, "↵").replace(/\t/g, "→") || "∅";
 }
 
-/** Whether somebody types in a field, so that letters are not meant as keys; a slider takes no letters. */
+/** Whether the user is typing in a field, so that letters are no shortcuts; a slider takes no letters. */
 export function typing(event: KeyboardEvent): boolean {
   return !!(event.target as HTMLElement).closest("input:not([type=range]), textarea, select");
 }
 
-/** Which way the keys [ and ] go through the layers: -1, 1, or nowhere. */
+/** The layer change of the keys [ and ]: -1, 1, or 0. */
 export function layerKey(event: KeyboardEvent): number {
   if (typing(event) || event.ctrlKey || event.metaKey || event.altKey) return 0;
   return { "[": -1, "]": 1 }[event.key] ?? 0;

@@ -1,4 +1,4 @@
-/** What is kept on the way from one view to another: the layer, the head and the token that are looked at. */
+/** What is kept on the way from one view to another: the layer, the head and the token that are shown. */
 import type { Subject } from "./ask";
 
 type State = Record<string, string>;
@@ -23,13 +23,13 @@ function nameIn(view: string, role: (typeof ROLES)[number]): string {
   return NAMES[view]?.[role] ?? role;
 }
 
-/** Which of a translator's texts a state's token is of; of all other models there is one kind. */
+/** Which text of a translation a state's token belongs to; other models have one. */
 function sideOf(view: string, look: string | undefined, subject: Subject): string {
   if (subject.reads !== "pair") return "text";
   return !WRITTEN.includes(view) && (look ?? subject.looks?.[0] ?? "").startsWith("encoder") ? "source" : "written";
 }
 
-/** The changes of a state that lead from one view to another: all that belongs to the first alone is taken away. */
+/** The changes of a state that lead from one view to another: what belongs to the first alone is removed. */
 export function toward(state: State, from: string, to: string, subject: Subject): Changes {
   const changes: Changes = { view: to };
   for (const name of Object.keys(state)) if (!SHARED.includes(name)) changes[name] = null;
@@ -39,13 +39,13 @@ export function toward(state: State, from: string, to: string, subject: Subject)
   }
   const side = sideOf(from, state.look, subject);
   if (side === "written" && sideOf(to, state.look, subject) === "source") {
-    // The token is of the text that is written: so is the attention that is shown, across or to what was written.
+    // A token of the translation needs an attention whose queries are there: cross or decoder self.
     changes.look = (from === "alignment" ? subject.looks?.at(-1) : subject.looks?.[1]) ?? null;
   } else if (side !== sideOf(to, state.look, subject)) changes[nameIn(to, "token")] = null;
   return changes;
 }
 
-/** The changes that lead to another model: where it has the same view, that stays; and so does a text that it can read. */
+/** The changes that lead to another model: the view and the text stay, where the other model has the view and can read the text. */
 export function towardModel(state: State, view: string, from: Subject, to: Subject): Changes {
   const there = to.views.includes(view) ? view : (to.views[0] ?? view);
   const look: Changes = state.look && to.looks?.includes(state.look) ? {} : { look: null };

@@ -2,7 +2,7 @@
 
 const pencil = document.createElement("canvas").getContext("2d")!;
 
-/** The width of a text in the page's letters, as bold as they become. */
+/** The width of a text in the page's font at its boldest. */
 export function widthOf(text: string, size: number): number {
   pencil.font = `650 ${size}px ${getComputedStyle(document.body).fontFamily}`;
   return pencil.measureText(text).width;
