@@ -168,7 +168,7 @@ def test_the_page_shows_what_the_rules_of_the_library_make_of_the_logits(
     # A vector as long as the vocabulary; its largest number is looked up: that index reads as a word.
     top = int(arrays["logits"].argmax())
     said = page.get_by_test_id("argmax").inner_text()
-    assert f"{len(arrays['logits']):,} logits" in said and f"number {top}," in said
+    assert f"{len(arrays['logits']):,} logits" in said and f"id {top}:" in said
     assert pieces([top])[0].strip() in said
 
 

@@ -268,7 +268,7 @@ def test_the_page_shows_two_runs_side_by_side(browse: Callable[..., Any], run: C
     page.locator("h2").click()
     page.mouse.move(5, 5)
     page.locator('[data-testid="loss"] svg[role="img"]').blur()
-    page.get_by_text("The numbers are the last ones").wait_for()
+    page.get_by_text("The values are the latest").wait_for()
     shown = page.get_by_test_id("loss-translation-train").get_attribute("data-value")
     assert float(shown) == pytest.approx(mean / share, rel=1e-6)
 

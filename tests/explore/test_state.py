@@ -117,7 +117,7 @@ def test_another_model_keeps_what_it_has(browse: Callable[..., Any], run: Callab
     browsing.ready()
     assert browsing.address["view"] == "steps" and "token" not in browsing.address
     assert by("layer").input_value() == "1" and by("head").input_value() == "3"
-    assert by("no-layer").inner_text() == "there is no layer 6 here: this is the last"
+    assert by("no-layer").inner_text() == "there is no layer 6; this is the last"
     with page.expect_download() as saved:
         by("export-html").click()
     assert Path(saved.value.path()).stat().st_size > 100_000
