@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from PIL import Image
 
 from heedful import PCA, load
@@ -22,7 +23,7 @@ from heedful.lectures import pooling
 from heedful.models.autoencoder.config import SIZES
 from heedful.models.autoencoder.layers import MaxPool, Upsample
 from heedful.models.autoencoder.network import Network
-from heedful.plots import image_grid as galleries
+from heedful.plots.image_grid import Column, image_grid
 from heedful.runs.train import train
 from heedful.tasks.reconstruction.recipe import ReconstructionRecipe
 from tolerance import close
@@ -53,13 +54,13 @@ def test_one_command_draws_input_pca_dense_conv_noisy_and_restored_side_by_side(
         recipe = parse(ReconstructionRecipe, settings)
         assert recipe.size == size
         list(train(recipe, tmp_path / name))
-    columns: list[galleries.Column] = []
+    columns: list[Column] = []
 
-    def watched_gallery(given: list[galleries.Column], *rest: Any) -> galleries.Sheet:
+    def watched_grid(given: list[Column], *rest: Any) -> Figure:
         columns.extend(given)
-        return galleries.gallery(given, *rest)
+        return image_grid(given, *rest)
 
-    monkeypatch.setattr(reconstruct, "gallery", watched_gallery)
+    monkeypatch.setattr(reconstruct, "image_grid", watched_grid)
     words = ["reconstruct", "dense", "--pca", "--compare", "conv", "--compare", "denoising", "--count", "5"]
     monkeypatch.setattr(sys, "argv", ["heedful", *words, "-o", "grid.png", "--json"])
     with pytest.raises(SystemExit) as left:

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from heedful.cli import figure as verb
@@ -63,7 +64,7 @@ def test_what_is_no_number_is_null_in_json(figure: Run, monkeypatch: pytest.Monk
         yield Progress(0.0, "working")
         return SimpleNamespace(table=lambda: Table(("n", "x"), ((1, float("nan")), (2, float("inf")), (3, "word"))))
 
-    odd = SimpleNamespace(Settings=Config, study=study, draw=lambda found, path: None)
+    odd = SimpleNamespace(Settings=Config, study=study, plot=lambda found, style: Figure())
     monkeypatch.setattr(verb, "find", lambda name: odd)
     code, out, _ = figure("odd", "--json")
     assert code == 0
@@ -80,8 +81,8 @@ def test_what_is_no_number_is_null_in_json(figure: Run, monkeypatch: pytest.Monk
         (("length", "width=7"), "multiple of 2"),
         (("recall", "--out", "nowhere/a.png"), "there is no such folder"),
         (("recall", "--out", "."), "a folder is in the way"),
-        (("recall", "--out", "a.gif"), "a name that ends in .png"),
-        (("recall", "--out", "a"), "a name that ends in .png"),
+        (("recall", "--out", "a.gif"), "a name that ends in .png, .svg or .pdf"),
+        (("recall", "--out", "a"), "a name that ends in .png, .svg or .pdf"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_trained(
@@ -94,10 +95,10 @@ def test_mistakes_are_told_before_anything_is_trained(
 
 
 def test_a_picture_that_cannot_be_written_is_no_traceback(figure: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: object, path: Path) -> None:
+    def full(path: Path, *pieces: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("heedful.plots.figures.Page.save", full)
+    monkeypatch.setattr("heedful.plots.style.write_atomic", full)
     code, _, err = figure(*SMALL)
     assert code != 0
     assert "gradient-distance.png" in err

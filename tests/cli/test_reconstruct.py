@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from heedful import load
 from heedful.cli import reconstruct
 from heedful.data.embedded import Digits
 from heedful.data.images.sources import ImageFolders
-from heedful.plots import image_grid as galleries
+from heedful.plots.image_grid import Column, image_grid, image_strips
 from heedful.runs.recipe import load_recipe
 from heedful.runs.train import train
 from heedful.tasks.reconstruction.predictor import ImageAutoencoder
@@ -36,15 +37,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[list[galleries.Column]]:
-    """The columns of every gallery that a verb draws."""
-    seen: list[list[galleries.Column]] = []
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[list[Column]]:
+    """The columns of every image grid that a verb draws."""
+    seen: list[list[Column]] = []
 
-    def watched(columns: list[galleries.Column], *rest: Any) -> galleries.Sheet:
+    def watched(columns: list[Column], *rest: Any) -> Figure:
         seen.append(list(columns))
-        return galleries.gallery(columns, *rest)
+        return image_grid(columns, *rest)
 
-    monkeypatch.setattr(reconstruct, "gallery", watched)
+    monkeypatch.setattr(reconstruct, "image_grid", watched)
     return seen
 
 
@@ -64,7 +65,7 @@ def painter(run: Path) -> ImageAutoencoder:
 # ------------------------------------------------------------------ reconstruct
 @pytest.mark.claim("K11")
 def test_the_first_image_of_each_class_stands_beside_what_is_made_of_it(
-    heedful: Run, runs: dict[str, Path], drawn: list[list[galleries.Column]]
+    heedful: Run, runs: dict[str, Path], drawn: list[list[Column]]
 ) -> None:
     code, out, err = heedful("reconstruct", runs["plain"], "-o", "grid.png")
     assert (code, err) == (0, "")
@@ -82,7 +83,7 @@ def test_the_first_image_of_each_class_stands_beside_what_is_made_of_it(
 
 @pytest.mark.claim("K11")
 def test_several_runs_and_pca_are_columns_of_one_picture(
-    heedful: Run, runs: dict[str, Path], drawn: list[list[galleries.Column]]
+    heedful: Run, runs: dict[str, Path], drawn: list[list[Column]]
 ) -> None:
     words = (
         "reconstruct",
@@ -105,16 +106,14 @@ def test_several_runs_and_pca_are_columns_of_one_picture(
     assert told["mse"].keys() == {"PCA-10", "plain", "noisy noisy", "noisy restored"}
     assert all(len(errors) == 3 for errors in told["each"].values())
     assert told["mse"]["PCA-10"] == pytest.approx(np.mean(told["each"]["PCA-10"]), rel=1e-4)
-    assert Path("grid.svg").read_text().startswith("<svg")
+    assert Path("grid.svg").read_text().startswith("<?xml")
     noisy = painter(runs["noisy"])
     np.testing.assert_array_equal(columns[4].images, noisy.reconstruct(columns[3].images))
     assert columns[3].images.min() >= 0 and columns[3].images.max() <= 1
 
 
 @pytest.mark.claim("K11")
-def test_pca_is_that_of_the_training_images(
-    heedful: Run, runs: dict[str, Path], drawn: list[list[galleries.Column]]
-) -> None:
+def test_pca_is_that_of_the_training_images(heedful: Run, runs: dict[str, Path], drawn: list[list[Column]]) -> None:
     heedful("reconstruct", runs["plain"], "--pca", "-o", "grid.png")
     known = Digits(train=120, valid=20, test=80).read("train").vectors.astype(np.float64)
     given, left, _ = drawn[0]
@@ -126,7 +125,7 @@ def test_pca_is_that_of_the_training_images(
 
 
 def test_images_come_from_pictures_folders_arrays_and_idx_files(
-    heedful: Run, runs: dict[str, Path], drawn: list[list[galleries.Column]]
+    heedful: Run, runs: dict[str, Path], drawn: list[list[Column]]
 ) -> None:
     bytes_ = (TEST.pixels[:6, 0] * 255).round().astype(np.uint8)
     Image.fromarray(bytes_[0]).save("one.png")
@@ -143,9 +142,7 @@ def test_images_come_from_pictures_folders_arrays_and_idx_files(
     close(drawn[0][0].images, bytes_[:, None] / 255, slack=16)
 
 
-def test_a_named_array_of_several_is_read(
-    heedful: Run, runs: dict[str, Path], drawn: list[list[galleries.Column]]
-) -> None:
+def test_a_named_array_of_several_is_read(heedful: Run, runs: dict[str, Path], drawn: list[list[Column]]) -> None:
     np.savez("both.npz", x_test=TEST.pixels[:4, 0], y_test=TEST.labels[:4])
     code, _, _ = heedful("reconstruct", runs["plain"], "both.npz:x_test", "-o", "grid.png")
     assert code == 0
@@ -163,7 +160,7 @@ def test_a_colour_picture_is_converted_and_it_is_said(heedful: Run, runs: dict[s
 
 
 def test_pictures_of_another_size_are_scaled_as_in_training(
-    heedful: Run, runs: dict[str, Path], drawn: list[list[galleries.Column]]
+    heedful: Run, runs: dict[str, Path], drawn: list[list[Column]]
 ) -> None:
     Path("many").mkdir()
     for name in ("wide.png", "many/wide.png"):
@@ -181,11 +178,11 @@ def test_a_walk_goes_through_the_codes_between_two_images(
 ) -> None:
     seen: list[Any] = []
 
-    def watched(rows: Any, *rest: Any) -> galleries.Sheet:
+    def watched(rows: Any, *rest: Any) -> Figure:
         seen.extend(rows)
-        return galleries.strips(rows, *rest)
+        return image_strips(rows, *rest)
 
-    monkeypatch.setattr(reconstruct, "strips", watched)
+    monkeypatch.setattr(reconstruct, "image_strips", watched)
     np.save("last.npy", TEST.pixels[7])
     words = ("reconstruct", runs["plain"], "--interpolate", 2, "last.npy", "--count", 5, "-o", "walk.png")
     code, out, err = heedful(*words)
@@ -201,7 +198,7 @@ def test_a_walk_goes_through_the_codes_between_two_images(
 # ------------------------------------------------------------------ denoise
 @pytest.mark.claim("K11")
 def test_denoise_shows_the_original_what_noise_leaves_and_what_is_restored(
-    heedful: Run, runs: dict[str, Path], drawn: list[list[galleries.Column]]
+    heedful: Run, runs: dict[str, Path], drawn: list[list[Column]]
 ) -> None:
     for seed in (0, 0, 1):
         code, out, err = heedful("denoise", runs["noisy"], "-o", "grid.png", "--seed", seed)
@@ -217,7 +214,7 @@ def test_denoise_shows_the_original_what_noise_leaves_and_what_is_restored(
 
 
 def test_the_noise_can_be_told_and_is_needed_where_none_was_learned(
-    heedful: Run, runs: dict[str, Path], drawn: list[list[galleries.Column]]
+    heedful: Run, runs: dict[str, Path], drawn: list[list[Column]]
 ) -> None:
     assert heedful("denoise", runs["plain"], "-o", "grid.png", "--noise", 0.1)[0] == 0
     assert np.abs(drawn[0][1].images - drawn[0][0].images).max() < 0.6
@@ -226,9 +223,7 @@ def test_the_noise_can_be_told_and_is_needed_where_none_was_learned(
     assert not Path("other.png").exists()
 
 
-def test_given_images_are_restored_as_they_are(
-    heedful: Run, runs: dict[str, Path], drawn: list[list[galleries.Column]]
-) -> None:
+def test_given_images_are_restored_as_they_are(heedful: Run, runs: dict[str, Path], drawn: list[list[Column]]) -> None:
     np.save("noisy.npy", TEST.pixels[:3])
     code, out, _ = heedful("denoise", runs["noisy"], "noisy.npy", "--noisy", "-o", "grid.png")
     assert (code, out) == (0, "picture  grid.png\n")
@@ -273,7 +268,7 @@ def test_images_without_labels_give_codes_without(heedful: Run, runs: dict[str, 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("reconstruct", "{plain}", "-o", "grid.jpg"), "a name that ends in .png or .svg"),
+        (("reconstruct", "{plain}", "-o", "grid.jpg"), "a name that ends in .png, .svg or .pdf"),
         (("reconstruct", "{plain}", "-o", "no/grid.png"), "there is no such folder"),
         (("reconstruct", "{plain}", "no.png", "-o", "grid.png"), "no.png: there is no such file"),
         (("reconstruct", "{plain}", "wide.npy", "-o", "grid.png"), "2 x 8 x 9 numbers"),

@@ -21,6 +21,7 @@ from heedful.hub.model_folder import write_model
 from heedful.lectures import FIGURES, Found, Progress, Study, Table, find
 from heedful.models import build
 from heedful.models.bert.config import BertConfig
+from heedful.plots.style import save
 
 # The smallest settings of each, and how many rows its table then has.
 TINY: dict[str, tuple[list[str], int]] = {
@@ -75,7 +76,7 @@ def test_progress_rises_from_nothing_to_the_whole(name: str, tiny: Callable[[str
 
 
 @every_figure
-def test_numbers_have_names_and_the_picture_is_drawn(
+def test_numbers_have_names_and_the_figure_is_drawn(
     name: str, tmp_path: Path, tiny: Callable[[str], list[str]]
 ) -> None:
     study = find(name)
@@ -83,7 +84,7 @@ def test_numbers_have_names_and_the_picture_is_drawn(
     table = found.table()
     assert len(table.rows) == TINY[name][1]
     assert all(len(row) == len(table.columns) for row in table.rows)
-    study.draw(found, tmp_path / "a.png")
+    save(study.plot(found, "dark"), tmp_path / "a.png")
     with Image.open(tmp_path / "a.png") as picture:
         assert picture.format == "PNG"
 

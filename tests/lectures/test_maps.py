@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
@@ -21,7 +20,6 @@ from heedful.cli.figure import figure_verb
 from heedful.data.embedded import Digits
 from heedful.errors import UserError
 from heedful.lectures.maps import Settings, images_of, maps, neighbour_accuracy, study, tsne
-from heedful.plots.scatters import COLOURS, scatter
 
 DENSE = "{kind: dense, width: 4, activation: linear}"
 
@@ -143,34 +141,6 @@ def test_images_without_labels_have_no_maps(runs: dict[str, str], tmp_path: Path
     (tmp_path / "recipe.yaml").write_text("\n".join([*recipe[:begin], *data, *recipe[end:]]), encoding="utf-8")
     with pytest.raises(UserError, match="have no labels"):
         images_of(str(tmp_path), 100)
-
-
-def colours_in(path: Path) -> set[Any]:
-    """The colours of a picture below its legend."""
-    with Image.open(path) as picture:
-        assert picture.format == "PNG"
-        pixels = np.asarray(picture.convert("RGB"))[240:].reshape(-1, 3)
-    numbers = np.unique(pixels.astype(int) @ [2**16, 2**8, 1])
-    return {(int(one) >> 16, int(one) >> 8 & 255, int(one) & 255) for one in numbers}
-
-
-def test_every_class_has_its_colour_and_no_other(tmp_path: Path) -> None:
-    r = np.random.default_rng(0)
-    points, labels = r.normal(size=(2000, 2)), r.integers(0, 10, 2000)
-    scatter({"a": points, "b": -points}, labels, list("0123456789"), tmp_path / "a.png", "ten")
-    assert set(COLOURS) <= colours_in(tmp_path / "a.png")
-    scatter({"a": points}, np.minimum(labels, 2), list("0123456789"), tmp_path / "b.png", "three")
-    assert set(COLOURS) & colours_in(tmp_path / "b.png") == set(COLOURS[:3])
-    scatter({"a": points}, None, (), tmp_path / "c.png", "no classes")
-    assert not set(COLOURS) & colours_in(tmp_path / "c.png")
-
-
-def test_odd_maps_are_drawn_too(tmp_path: Path) -> None:
-    names = [f"class {number} with a long name\n" for number in range(100)]
-    scatter({"one place": np.zeros((5, 2))}, [0] * 5, ["ü"], tmp_path / "a.png", "")
-    scatter({"many": np.eye(100)[:, :2]}, np.arange(100), names, tmp_path / "b.png", "many")
-    scatter({"some": np.eye(30)[:, :2]}, np.arange(30), names, tmp_path / "c.png", "long names " * 20)
-    assert all(colours_in(tmp_path / name) for name in ("a.png", "b.png", "c.png"))
 
 
 def test_maps_of_arrays_need_no_run() -> None:

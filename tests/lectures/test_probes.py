@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +20,6 @@ from heedful.lectures.occurrences import flat
 from heedful.models import build
 from heedful.models.bert.config import BertConfig
 from heedful.models.gpt.model import Gpt
-from heedful.plots import word_maps
 from heedful.tasks.pretraining.predictor import TextEncoder
 from tolerance import close
 
@@ -130,23 +127,3 @@ def test_a_map_of_occurrences_is_pca_whose_directions_do_not_flip(seed: int) -> 
         direction = direction * direction[direction.abs().argmax()].sign()  # its largest number is positive
         close(points[:, axis], centred @ direction, dtype=torch.float32)
     assert held == pytest.approx(float(values[-2:].sum() / values.sum()), rel=1e-6)
-
-
-def test_words_stand_in_a_map_as_in_a_plot_to_the_right_and_upwards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = {"left": (-2, 0), "right": (2, 0), "above": (0, 1), "below": (0, -1)}
-    at: dict[str, tuple[float, float]] = {}
-
-    class Heard(word_maps.Page):
-        """Notes where each text is written."""
-
-        def text(self, x: float, y: float, text: str, *rest: Any, **more: Any) -> None:
-            at[text] = (x, y)
-            super().text(x, y, text, *rest, **more)
-
-    monkeypatch.setattr(word_maps, "Page", Heard)
-    word_maps.word_map(list(names), list(names.values()), tmp_path / "map.png", "A map", "of four words")
-    assert at["left"][0] < at["above"][0] == at["below"][0] < at["right"][0]
-    assert at["above"][1] < at["left"][1] == at["right"][1] < at["below"][1]
-    assert at["right"][0] - at["left"][0] == pytest.approx(2 * (at["below"][1] - at["above"][1]))  # one scale

@@ -1,180 +1,245 @@
-"""Pictures show the values they are given."""
+"""Figures show the values and labels that they are given."""
 
-from pathlib import Path
+from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
-from PIL import Image
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 
-from heedful.plots.figures import QUIET, SERIES, SHADES, Pen, _scale_of_powers, curves, heatmap, heatmaps, text_heatmap
-
-
-def pixels(path: Path) -> np.ndarray:
-    with Image.open(path) as image:
-        assert image.format == "PNG"
-        return np.asarray(image.convert("RGB"))
-
-
-def count(picture: np.ndarray, colour: tuple[int, int, int]) -> int:
-    return int((picture == np.array(colour)).all(-1).sum())
-
-
-def test_a_heat_map_is_dark_where_the_value_is_high(tmp_path: Path) -> None:
-    heatmap([[0, 0], [1, 0]], tmp_path / "a.png")
-    places = np.argwhere((pixels(tmp_path / "a.png") == SHADES[-1]).all(-1))
-    body = places[places[:, 1] < 40 + 2 * 34]  # left of the scale: the first column
-    assert len(body) > 2000
-    assert body[:, 0].min() >= 40 + 2 * 34 - 1  # the second row
-    light = np.argwhere((pixels(tmp_path / "a.png") == SHADES[0]).all(-1))
-    assert len(light) > 3 * 2000
+from heedful.plots.figures import (
+    bars,
+    brief,
+    curves,
+    heatmap,
+    heatmaps,
+    numbered_points,
+    scatter,
+    side_by_side,
+    word_map,
+)
+from heedful.plots.style import CLASSES, PALETTES, encode
 
 
-def test_values_outside_the_range_are_clipped_and_missing_ones_have_their_own_colour(tmp_path: Path) -> None:
-    heatmap([[7.0, -3.0, np.nan]], tmp_path / "a.png", ["row"], ["a", "b", "c"])
-    picture = pixels(tmp_path / "a.png")
-    assert min(count(picture, SHADES[-1]), count(picture, SHADES[0]), count(picture, (236, 230, 222))) > 1000
+def written(figure: Figure | Axes) -> list[str]:
+    """All texts of a figure, as drawn."""
+    from matplotlib.text import Text
+
+    encode(figure if isinstance(figure, Figure) else figure.figure, ".png", 30)  # type: ignore[arg-type]
+    return [text.get_text() for text in figure.findobj(Text) if text.get_text()]  # type: ignore[attr-defined]
 
 
-def test_labels_and_title_make_room_for_themselves(tmp_path: Path) -> None:
-    heatmap(np.eye(3), tmp_path / "bare.png")
-    heatmap(np.eye(3), tmp_path / "full.png", ["eins", "zwei", "dreißig"], ["one", "two", "thirty"], "A title")
-    bare, full = pixels(tmp_path / "bare.png"), pixels(tmp_path / "full.png")
-    assert full.shape[0] > bare.shape[0] + 60
-    assert full.shape[1] > bare.shape[1] + 60
+def x_labels(axes: Axes) -> list[str]:
+    return [text.get_text() for text in axes.get_xticklabels()]
 
 
-def test_a_large_heat_map_stays_a_file_of_moderate_size(tmp_path: Path) -> None:
-    heatmap(np.random.default_rng(0).random((20, 512)), tmp_path / "a.png")
-    assert pixels(tmp_path / "a.png").shape[1] < 2600
+def y_labels(axes: Axes) -> list[str]:
+    return [text.get_text() for text in axes.get_yticklabels()]
+
+
+# ------------------------------------------------------------------ heat maps
+def test_a_heat_map_has_its_values_labels_and_title() -> None:
+    values = np.array([[0.0, 0.123, 1.0], [0.6, np.nan, 0.004]])
+    figure = heatmap(values, ["eins", "zwei"], ["one", "two", "three"], "A title")
+    axes, bar = figure.axes
+    (image,) = axes.images
+    np.testing.assert_array_equal(np.ma.filled(image.get_array(), np.nan), values)  # type: ignore[arg-type]
+    assert image.get_clim() == (0, 1)
+    assert (x_labels(axes), y_labels(axes)) == (["one", "two", "three"], ["eins", "zwei"])
+    assert [text.get_text() for text in axes.texts] == [".12", "1.00", ".60"]  # neither zeros nor what is missing
+    assert [(text.get_position()) for text in axes.texts] == [(1, 0), (2, 0), (0, 1)]
+    assert "A title" in written(figure)
+    assert [text.get_text() for text in bar.get_yticklabels()] == ["0", "1"]
+
+
+def test_higher_is_darker_on_light_paper_and_lighter_on_dark_and_missing_has_its_own_colour() -> None:
+    for style, palette in PALETTES.items():
+        (image,) = heatmap([[-3.0, 0.5, 7.0, np.nan]], style=style).axes[0].images
+        low, middle, high, missing = (to_hex(c) for c in image.to_rgba(image.get_array())[0])
+        assert (low, high, missing) == (palette.shades[0][1], palette.shades[-1][1], palette.missing)
+        brightness = [int(c[1:3], 16) + int(c[3:5], 16) + int(c[5:], 16) for c in (low, middle, high)]
+        assert brightness == sorted(brightness, reverse=style == "light")
+
+
+def test_long_column_labels_are_turned_and_very_long_ones_are_cut() -> None:
+    figure = heatmap(np.eye(2), ["a", "b"], ["x", "a label that is far longer than its column"])
+    assert {text.get_rotation() for text in figure.axes[0].get_xticklabels()} == {90}
+    assert x_labels(figure.axes[0])[1] == "a label that is far l..."
+    figure = heatmap(np.eye(2), ["a", "b"], ["x", "y"])
+    assert {text.get_rotation() for text in figure.axes[0].get_xticklabels()} == {0}
+
+
+def test_a_large_heat_map_stays_of_moderate_size_and_has_no_numbers() -> None:
+    figure = heatmap(np.random.default_rng(0).random((20, 512)))
+    assert max(figure.get_size_inches()) < 12
+    assert not figure.axes[0].texts
 
 
 @pytest.mark.parametrize(
     ("values", "rows", "columns"),
     [([1.0], None, None), (np.zeros((0, 3)), None, None), (np.eye(2), ["a"], None), (np.eye(2), None, ["a", "b", "c"])],
 )
-def test_a_grid_that_does_not_fit_is_refused(tmp_path: Path, values: object, rows: object, columns: object) -> None:
+def test_a_grid_that_does_not_fit_its_labels_is_refused(values: Any, rows: Any, columns: Any) -> None:
     with pytest.raises(ValueError, match=r"heat map needs|labels"):
-        heatmap(values, tmp_path / "a.png", rows, columns)  # type: ignore[arg-type]
-    assert not (tmp_path / "a.png").exists()
+        heatmap(values, rows, columns)
 
 
-def test_each_curve_has_its_colour_and_runs_where_its_values_are(tmp_path: Path) -> None:
-    x = np.arange(500)
-    curves({"low": (x, 0 * x), "high": (x, 0 * x + 9.0)}, tmp_path / "a.png", "Loss", "step", "nats")
-    picture = pixels(tmp_path / "a.png")
-    low, high = (np.argwhere((picture == colour).all(-1)) for colour in SERIES[:2])
-    assert len(low) > 1000
-    assert len(high) > 1000
-    assert np.median(low[:, 0]) > np.median(high[:, 0]) + 500
+def test_heat_maps_side_by_side_have_one_scale_and_their_own_titles() -> None:
+    figure = heatmaps({"left": (np.eye(3), "abc", "xyz"), "right": (np.eye(3)[::-1], "def", "uvw")})
+    left, right, _ = figure.axes
+    assert (left.get_title("left"), right.get_title("left")) == ("left", "right")
+    assert (y_labels(left), x_labels(right)) == (list("abc"), list("uvw"))
+    assert left.images[0].get_clim() == right.images[0].get_clim() == (0, 1)
+    np.testing.assert_array_equal(right.images[0].get_array(), np.eye(3)[::-1])  # type: ignore[arg-type]
 
 
+# ------------------------------------------------------------------ curves
+def test_each_curve_has_its_values_its_name_and_its_colour() -> None:
+    x = np.arange(50)
+    figure = curves({"low": (x, 0 * x), "high": (x, 0 * x + 9.0)}, "Loss", "step", "nats")
+    (axes,) = figure.axes
+    low, high = axes.lines
+    np.testing.assert_array_equal(high.get_xydata(), np.stack([x, 0 * x + 9.0], 1))  # type: ignore[arg-type]
+    assert (low.get_color(), high.get_color()) == PALETTES["light"].series[:2]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("step", "nats")
+    legend = axes.get_legend()
+    assert legend is not None and [text.get_text() for text in legend.get_texts()] == ["low", "high"]
+
+
+@pytest.mark.parametrize("log", ["", "xy"])
 @pytest.mark.parametrize(
-    ("x", "y"), [([], []), ([1], [2]), ([1, 2], [np.nan, np.inf]), ([5, 5], [3, 3]), ([0, 1e7], [1e-7, 2e-7])]
-)
-def test_odd_curves_are_drawn_without_a_crash(tmp_path: Path, x: list[float], y: list[float]) -> None:
-    curves({"only": (x, y)}, tmp_path / "a.png")
-    assert pixels(tmp_path / "a.png").size
-
-
-def test_what_is_not_finite_leaves_a_gap(tmp_path: Path) -> None:
-    x = np.arange(100.0)
-    curves({"whole": (x, x)}, tmp_path / "whole.png")
-    curves({"whole": (x, np.where((x > 20) & (x < 80), np.nan, x))}, tmp_path / "gap.png")
-    assert count(pixels(tmp_path / "gap.png"), SERIES[0]) < 0.6 * count(pixels(tmp_path / "whole.png"), SERIES[0])
-
-
-def test_an_axis_of_powers_makes_equal_factors_equal_steps(tmp_path: Path) -> None:
-    x = np.arange(7.0)
-    heights = {}
-    for powers in ("", "y"):
-        curves({"only": (x, 10**x)}, tmp_path / "a.png", powers=powers)
-        places = np.argwhere((pixels(tmp_path / "a.png") == np.array(SERIES[0])).all(-1))
-        places = places[places[:, 0] > places[:, 0].min() + 60]  # below the legend
-        middle = places[np.abs(places[:, 1] - np.median(places[:, 1])) < 8, 0].mean()
-        heights[powers] = (middle - places[:, 0].min()) / np.ptp(places[:, 0])
-    assert heights["y"] == pytest.approx(0.5, abs=0.05)
-    assert heights[""] > 0.9
-
-
-@pytest.mark.parametrize(
-    ("x", "y"), [([], []), ([1], [2]), ([0, 1, 10], [-1, 0, 5]), ([3, 3], [7, 7]), ([1e-9, 1e9], [1e-300, 1e300])]
-)
-def test_odd_curves_of_powers_are_drawn_without_a_crash(tmp_path: Path, x: list[float], y: list[float]) -> None:
-    curves({"only": (x, y)}, tmp_path / "a.png", powers="xy", marks={"here": 3})
-    assert pixels(tmp_path / "a.png").size
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "names"),
+    ("x", "y"),
     [
-        (1, 200, ["1", "2", "5", "10", "20", "50", "100", "200"]),
-        (0.03, 0.4, ["0.02", "0.05", "0.1", "0.2", "0.5"]),
-        (1e-14, 2, ["1e-14", "1e-12", "1e-10", "1e-8", "1e-6", "0.0001", "0.01", "1", "100"]),
-        (7, 7, ["5", "10"]),
+        ([], []), ([1], [2]), ([1, 2], [np.nan, np.inf]), ([5, 5], [3, 3]), ([0, 1e7], [1e-7, 2e-7]),
+        ([0, 1, 10], [-1, 0, 5]), ([1e-9, 1e9], [1e-150, 1e150]),
+    ],
+)  # fmt: skip
+def test_odd_curves_are_drawn_without_a_warning(x: list[float], y: list[float], log: str) -> None:
+    figure = curves({"only": (x, y)}, log=log, marks={"here": 3})
+    with np.errstate(all="raise", under="ignore"):
+        assert encode(figure, ".png", 30)
+
+
+def test_what_is_not_finite_leaves_a_gap_and_a_value_alone_is_a_point() -> None:
+    y = np.arange(100.0)
+    y[20:80], y[50] = np.inf, 7.0
+    (line,) = curves({"only": (np.arange(100), y)}).axes[0].lines
+    data: npt.NDArray[Any] = np.asarray(line.get_ydata())
+    assert np.isnan(data[21:50]).all() and data[50] == 7
+    assert line.get_markevery() == [50] and line.get_marker() == "o"
+
+
+def test_logarithmic_axes_have_short_plain_numbers() -> None:
+    x = np.arange(1.0, 8.0)
+    (axes,) = curves({"only": (x * 30, 10**x)}, log="xy").axes
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    axes.figure.draw_without_rendering()  # type: ignore[union-attr]
+    assert {"50", "100", "200"} <= set(x_labels(axes))
+    assert {"1,000", "100,000", "10 M"} <= set(y_labels(axes))
+    assert curves({"only": (x, -x)}, log="y").axes[0].get_yscale() == "linear"  # nothing has a logarithm
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (0.5, "0.5"),
+        (-20, "-20"),
+        (12000, "12,000"),
+        (1.2e6, "1.2 M"),
+        (3e12, "3e12"),
+        (1e-14, "1e-14"),
+        (2e-5, "2e-5"),
     ],
 )
-def test_powers_have_round_names_that_enclose_the_values(low: float, high: float, names: list[str]) -> None:
-    assert _scale_of_powers([np.log10(np.array([low, high]))]).names == names
+def test_numbers_are_brief(value: float, text: str) -> None:
+    assert brief(value) == text
 
 
-def test_a_pen_chooses_the_colour_and_dashes_leave_gaps(tmp_path: Path) -> None:
-    x = np.arange(100.0)
-    for name, dashed in (("whole", False), ("dashed", True)):
-        curves({"only": (x, x)}, tmp_path / f"{name}.png", pens={"only": Pen(SERIES[2], dashed)})
-    whole, dashed = (count(pixels(tmp_path / f"{name}.png"), SERIES[2]) for name in ("whole", "dashed"))
-    assert count(pixels(tmp_path / "whole.png"), SERIES[0]) == 0
-    assert 0.35 * whole < dashed < 0.75 * whole
-
-
-def test_a_mark_stands_at_its_place(tmp_path: Path) -> None:
+def test_formats_are_those_of_matplotlib_and_marks_are_vertical_lines() -> None:
     x = np.arange(11.0)
-    for name, marks in (("without", {}), ("with", {"half": 5.0})):
-        curves({"only": (x, x)}, tmp_path / f"{name}.png", marks=marks)
-    differing = (pixels(tmp_path / "with.png") != pixels(tmp_path / "without.png")).any(-1)
-    column = int(differing.sum(0).argmax())
-    assert differing[:, column].sum() > 500
-    assert column == pytest.approx(differing.shape[1] / 2, rel=0.1)
-    assert count(pixels(tmp_path / "with.png"), QUIET) > count(pixels(tmp_path / "without.png"), QUIET)
+    (axes,) = curves({"a": (x, x), "b": (x, -x)}, formats={"b": "C7--"}, marks={"half": 5.0}).axes
+    _, dashed, mark = axes.lines
+    assert (dashed.get_linestyle(), to_hex(dashed.get_color())) == ("--", PALETTES["light"].series[7])
+    assert list(mark.get_xdata()) == [5, 5]  # type: ignore[arg-type]
+    assert [text.get_text() for text in axes.texts] == ["half"]
 
 
-def test_many_names_take_further_rows(tmp_path: Path) -> None:
+def test_many_long_names_take_further_rows_of_the_legend() -> None:
     lines = {f"a line with a long name {n}": ([0, 1], [n, n]) for n in range(5)}
-    curves(dict([*lines.items()][:1]), tmp_path / "one.png")
-    curves(lines, tmp_path / "five.png")
-    assert pixels(tmp_path / "five.png").shape[0] >= pixels(tmp_path / "one.png").shape[0] + 44
+    legend = curves(lines).axes[0].get_legend()
+    assert legend is not None and legend._ncols < 5  # type: ignore[attr-defined]
 
 
-def test_maps_stand_side_by_side(tmp_path: Path) -> None:
-    one = (np.eye(3), "abc", "xyz")
-    heatmap(*one[:1], tmp_path / "one.png", "abc", "xyz", "left")
-    heatmaps({"left": one, "right": (np.eye(3)[::-1], "abc", "xyz")}, tmp_path / "two.png")
-    single, double = pixels(tmp_path / "one.png"), pixels(tmp_path / "two.png")
-    assert double.shape[:2] == (single.shape[0], 2 * single.shape[1])
-    assert (double[:, : single.shape[1]] == single).all()
-    assert not (double[:, single.shape[1] :] == single).all()
+# ------------------------------------------------------------------ bars
+def test_bars_have_their_words_probabilities_and_one_scale() -> None:
+    figure = bars(
+        {"causal": ("sees the left", [("mat", 0.4), ("dog", 0.1)]), "masked": ("sees both", [("sofa", 0.8)])}, "T"
+    )
+    left, right = figure.axes
+    assert [patch.get_width() for patch in left.patches] == [0.4, 0.1]  # type: ignore[attr-defined]
+    assert [text.get_text() for text in left.texts] == ["40.0%", "10.0%"]
+    assert (y_labels(left), y_labels(right)) == (["mat", "dog"], ["sofa"])
+    assert left.get_xlim() == right.get_xlim() and left.get_ylim() == right.get_ylim()
+    assert left.get_title("left") == "causal\nsees the left"
+    assert encode(bars({"none": ("", [])}), ".png", 30)
 
 
-def test_a_text_map_has_a_line_a_row_and_names_the_strongest() -> None:
-    text = text_heatmap([[0.9, 0.1], [0.3, 0.7]], ["ein", "Hund"], ["a", "dog"], width=60)
-    head, first, second = text.split("\n")
-    assert head.split() == ["a", "dog"]
-    assert first == " ein  ███ ░░░ a 90%"
-    assert second == "Hund  ▒▒▒ ▓▓▓ dog 70%"
+# ------------------------------------------------------------------ points
+def test_every_class_has_its_colour_its_name_in_its_midst_and_in_the_legend() -> None:
+    points = np.array([[0.0, 0], [2, 0], [4, 6], [10, 10]])
+    figure = scatter({"a": points, "b": -points}, [0, 0, 0, 2], ["zero", "none", "two"], "ten")
+    first, second = figure.axes
+    found = {
+        to_hex(c): tuple(at)
+        for c, at in zip(first.collections[0].get_facecolor(), first.collections[0].get_offsets(), strict=True)
+    }  # type: ignore[arg-type]
+    assert found[CLASSES[1]] == (10, 10)  # the second class that has points
+    assert set(found) == set(CLASSES[:2])
+    assert {text.get_text(): text.get_position() for text in first.texts} == {"zero": (2, 0), "two": (10, 10)}
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["zero", "two"]
+    assert (first.get_title("left"), second.get_title("left")) == ("a", "b")
 
 
-@pytest.mark.parametrize("width", [24, 40, 80, 200])
-def test_a_text_map_keeps_to_the_width_and_loses_no_column(width: int) -> None:
-    columns = [f"t{j}" for j in range(40)]
-    text = text_heatmap(np.eye(3, 40), ["a", "b", "c"], columns, width)
-    assert max(map(len, text.split("\n"))) <= width
-    assert all(column in text.split() for column in columns)
+def test_points_without_classes_or_with_too_many_are_drawn_in_one_colour() -> None:
+    names = [f"class {number} with a long name\n" for number in range(100)]
+    for labels in (None, np.arange(100)):
+        figure = scatter({"many": np.eye(100)[:, :2]}, labels, names, "many")
+        assert {to_hex(c) for c in figure.axes[0].collections[0].get_facecolor()} == {PALETTES["light"].series[0]}  # type: ignore[union-attr]
+        assert not figure.legends
+    assert encode(scatter({"one place": np.zeros((5, 2))}, [0] * 5, ["ü"]), ".png", 30)
+    assert encode(scatter({"none": np.zeros((0, 2))}), ".png", 30)
 
 
-def test_wide_letters_keep_the_columns_straight() -> None:
-    lines = text_heatmap(np.eye(2), ["中文", "ab"], ["x", "y"]).split("\n")
-    assert lines[1].startswith("中文  ███")
-    assert lines[2].startswith("  ab  ···")
+def test_numbered_points_have_their_numbers_and_the_names_below() -> None:
+    points = np.array([[0.0, 1.0], [2.0, 3.0]])
+    figure = numbered_points({"layer 1": points, "layer 2": points * 2}, ["first", "second"], "Words")
+    axes = figure.axes[1]
+    assert [(text.get_text(), tuple(text.xy)) for text in axes.texts] == [("1", (0, 2)), ("2", (4, 6))]  # type: ignore[attr-defined]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["1: first", "2: second"]
+    assert axes.get_aspect() == 1
 
 
-def test_control_characters_do_not_reach_the_terminal() -> None:
-    assert "\x1b" not in text_heatmap([[1.0]], ["\x1b[31m"], ["\x1b]0;"])
+def test_words_stand_at_their_points_in_one_scale() -> None:
+    names = {"left": (-2.0, 0.0), "right": (2.0, 0.0), "above": (0.0, 1.0), "below": (0.0, -1.0)}
+    figure = word_map(list(names), list(names.values()), "A map", "of four words")
+    (axes,) = figure.axes
+    assert {text.get_text(): tuple(text.xy) for text in axes.texts} == names  # type: ignore[attr-defined]
+    assert not axes.yaxis_inverted() and not axes.xaxis_inverted()
+    assert axes.get_aspect() == 1
+
+
+def test_parts_that_differ_are_marked() -> None:
+    figure = side_by_side(
+        [("output", "logits", "logits"), ("memory", "one vector", "all of " * 20)], ("RNN", "Transformer")
+    )
+    (table,) = figure.axes[0].tables
+    cells = table.get_celld()
+    same, other = cells[1, 1].get_facecolor(), cells[2, 1].get_facecolor()
+    assert same == cells[1, 2].get_facecolor() != other == cells[2, 2].get_facecolor()
+    assert cells[0, 2].get_text().get_text() == "Transformer"
+    assert "\n" in cells[2, 2].get_text().get_text()

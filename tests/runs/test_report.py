@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from heedful.data.images.sources import Images
-from heedful.plots import autoencoder_plots as paintings
+from heedful.plots import autoencoder_plots as plots
 from heedful.runs import report
 from heedful.runs.load import load
 from heedful.runs.recipe import load_recipe
@@ -125,7 +125,7 @@ def test_a_run_that_cannot_draw_is_complete_all_the_same(
     def broken(*_: object) -> None:
         raise ValueError("no colours left")
 
-    monkeypatch.setattr(paintings, "gallery", broken)
+    monkeypatch.setattr(plots, "image_grid", broken)
     events = list(train(load_recipe("digits", DIGITS), tmp_path / "run"))
     assert isinstance(events[-1], Finished) and not events[-1].stopped
     (note,) = [event for event in events if isinstance(event, Noted)]
@@ -136,13 +136,13 @@ def test_a_run_that_cannot_draw_is_complete_all_the_same(
 def test_noisy_images_are_shown_with_what_is_restored(tmp_path: Path) -> None:
     seen: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
-        whole = paintings.gallery
-        patch.setattr(paintings, "gallery", lambda columns, *rest: seen.append(columns) or whole(columns, *rest))
+        whole = plots.image_grid
+        patch.setattr(plots, "image_grid", lambda columns, *rest: seen.append(columns) or whole(columns, *rest))
         list(train(load_recipe("digits-denoising", DIGITS), tmp_path / "run"))
     ((original, noisy, restored),) = seen
     assert [column.title for column in (original, noisy, restored)] == ["original", "noisy", "restored"]
     assert noisy.errors.mean() > 0.01 and len(restored.images) == 10
-    assert "Noise of deviation 0.3" in read(tmp_path / "run").words
+    assert "Images with noise of deviation 0.3" in read(tmp_path / "run").words
 
 
 def test_a_report_of_texts_has_samples_and_no_pictures_but_the_loss(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def codes(run: Path, test: Images) -> list[str]:
     """The titles of the pictures of a model, painted from other images than its own."""
     data = load_recipe("digits", DIGITS).data
     other = type("Other", (), {"test": 1, "read": lambda self, split: data.read(split) if split == "train" else test})()
-    return [painting.about for painting in paintings.paint(load(run), other, run / "pictures")]
+    return [one.about for one, _ in plots.save_figures(load(run), other, run / "pictures")]
 
 
 def test_one_image_no_labels_and_constant_images_can_be_painted(
@@ -201,22 +201,22 @@ def test_one_image_no_labels_and_constant_images_can_be_painted(
     assert len(codes(run, one)) == 2  # one point is no map
     alike = Images(np.full((5, 1, 8, 8), 0.5, np.float32))
     found = codes(run, alike)
-    assert found[2] == "A point for each, at two principal components of 10 numbers."
+    assert found[2] == "A point for each, at two principal components of 10 values."
     labelled = replace(alike, labels=np.zeros(5, np.int64), names=("only",))
     assert "coloured by class" in codes(run, labelled)[2]
 
 
 def test_codes_of_two_numbers_are_shown_as_they_are() -> None:
     codes = np.random.default_rng(0).random((9, 2)).astype(np.float32)
-    assert paintings.flat(codes) is codes
-    np.testing.assert_array_equal(paintings.flat(codes[:, :1]), np.stack([codes[:, 0], 0 * codes[:, 0]], 1))
-    assert paintings.flat(np.random.default_rng(0).random((9, 5)).astype(np.float32)).shape == (9, 2)
+    assert plots.flat(codes) is codes
+    np.testing.assert_array_equal(plots.flat(codes[:, :1]), np.stack([codes[:, 0], 0 * codes[:, 0]], 1))
+    assert plots.flat(np.random.default_rng(0).random((9, 5)).astype(np.float32)).shape == (9, 2)
 
 
 def test_pca_is_left_out_where_it_would_take_long(
     digits: tuple[Path, list[Event]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(paintings, "WORTH", 1.0)
+    monkeypatch.setattr(plots, "WORTH", 1.0)
     shutil.copytree(digits[0], tmp_path / "run")
     task, predictor = task_of(load_recipe("digits", DIGITS)), load(tmp_path / "run")
     assert (

@@ -22,6 +22,7 @@ from heedful.errors import UserError
 from heedful.files import writing as files
 from heedful.models import build
 from heedful.models.transformer.config import SIZES
+from heedful.plots.figures import curves
 from heedful.runs import train as experiment
 from heedful.runs.evaluate import Evaluated, results, scored
 from heedful.runs.finish import curve
@@ -322,7 +323,7 @@ def test_the_curve_shows_training_and_validation_alone(
     copied: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     drawn: list[dict[str, tuple[list[int], list[float]]]] = []
-    monkeypatch.setattr("heedful.plots.figures.curves", lambda series, *rest: drawn.append(series))
+    monkeypatch.setattr("heedful.plots.figures.curves", lambda series, *rest: drawn.append(series) or curves(series))
     assert curve(copied, "nats a token") == copied / "loss.png"
     assert drawn[0]["train"][0] == list(range(1, 41))
     assert drawn[0]["valid"][0] == [10, 20, 30, 40]  # the loss on the test set is not one of them

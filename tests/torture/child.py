@@ -21,6 +21,7 @@ import torch
 
 import heedful.cli.train
 import heedful.plots.figures
+import heedful.plots.style
 import heedful.training.metrics  # noqa: F401  (imported here, once, and not in every fork)
 from heedful.cli.app import main
 from heedful.training.checkpoint.folder import RunFolder

@@ -1,4 +1,4 @@
-"""The verb `figure`: a study is run, its numbers are printed and its picture is drawn."""
+"""The verb `figure`: runs a study, prints its numbers and draws its figure."""
 
 from __future__ import annotations
 
@@ -18,26 +18,23 @@ from rich.progress import Progress as Bar
 
 from heedful.cli.display import PAUSE, json_line, say
 from heedful.config import Config, parse
-from heedful.files import writing as files
 from heedful.lectures import Progress, Table, find
-from heedful.plots.figures import require_png
+from heedful.plots.style import Style, require_figure, save
 
 ROWS = 12  # of a table on the screen
 
 Found = TypeVar("Found")
 
 
-def figure_verb(name: str, overrides: Sequence[str], out: Path | None, as_json: bool) -> None:
+def figure_verb(name: str, overrides: Sequence[str], out: Path | None, as_json: bool, style: Style = "light") -> None:
     """Run a study to its end; what cannot work is said before it begins."""
     one = find(name)
     settings = parse(one.Settings, {}, overrides=_named(overrides, one.Settings))
     path = out or Path(f"{name}.png")
-    files.require_place(path, "--out")
-    require_png(path, "--out")
+    require_figure(path, "--out")
     torch.set_num_threads(1)  # nets this small gain nothing from more, and one repeats bit for bit
     found = watched(one.study(settings))
-    with files.disk_errors(path.parent, f"write {path.name}"):
-        one.draw(found, path)
+    save(one.plot(found, style), path)
     table = found.table()
     if as_json:
         rows = [[None if isinstance(x, float) and not math.isfinite(x) else x for x in row] for row in table.rows]

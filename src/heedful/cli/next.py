@@ -8,9 +8,8 @@ from pathlib import Path
 from heedful.cli.display import json_line, say
 from heedful.cli.loading import load_as
 from heedful.errors import UserError
-from heedful.files import writing as files
-from heedful.plots.bars import bars
-from heedful.plots.figures import require_png
+from heedful.plots.figures import bars
+from heedful.plots.style import Style, require_figure, save
 from heedful.tasks.language_model.next_word import WordPredictions, hidden_words, next_words, sides
 from heedful.tasks.language_model.predictor import TextGenerator
 from heedful.tasks.pretraining.predictor import TextEncoder
@@ -29,6 +28,7 @@ def next_verb(
     out: Path | None,
     as_json: bool,
     start_token: bool | None = None,
+    style: Style = "light",
 ) -> None:
     """Tell the likeliest words for the gap of a text by one model or by two."""
     sides(text)
@@ -37,8 +37,7 @@ def next_verb(
             "there is no model to ask", todo="add --causal RUN, a language model, or --masked RUN, a BERT, or both"
         )
     if out is not None:
-        files.require_place(out, "--out")
-        require_png(out, "--out")
+        require_figure(out, "--out")
     found = []
     if causal is not None:
         writer = load_as(TextGenerator, causal)
@@ -52,8 +51,7 @@ def next_verb(
             f"{one.kind}: {one.seen}": (ABOUT[one.kind], [(guess.word, guess.probability) for guess in one.predictions])
             for one in found
         }
-        with files.disk_errors(out.parent, f"write {out.name}"):
-            bars(charts, out, text)
+        save(bars(charts, text, style), out)
 
 
 def record(text: str, found: Sequence[WordPredictions]) -> dict[str, object]:

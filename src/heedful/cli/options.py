@@ -48,6 +48,7 @@ RunOption = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON, one object a line.")]
+Dark = Annotated[bool, typer.Option("--dark", help="Draw the figure on a dark background.")]
 Batch = Annotated[int, typer.Option(min=1, max=100_000, help="Lines translated together.")]
 Which = Annotated[
     str | None,

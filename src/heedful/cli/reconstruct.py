@@ -25,7 +25,8 @@ from heedful.errors import UserError, printable
 from heedful.files import writing as files
 from heedful.lectures import Table
 from heedful.plots.autoencoder_plots import ROWS, by_pca, chosen, class_names, made
-from heedful.plots.image_grid import Column, Sheet, Window, gallery, require_picture, strips
+from heedful.plots.image_grid import Column, Window, image_grid, image_strips
+from heedful.plots.style import Figure, Style, require_figure, save
 from heedful.runs.images import training_vectors
 from heedful.tasks.reconstruction.predictor import Floats, ImageAutoencoder
 from heedful.training.checkpoint.choice import by_name
@@ -42,9 +43,10 @@ def reconstruct_verb(
     count: int | None,
     seed: int,
     as_json: bool,
+    style: Style = "light",
 ) -> None:
     """Draw images beside what one or several models make of them, or a walk from one image to another."""
-    require_name(out)
+    require_figure(out, "--out")
     painters = {name: load_as(ImageAutoencoder, path) for name, path in by_name([run, *beside]).items()}
     canvas = same_canvas(painters)
     if walk is not None:
@@ -52,7 +54,7 @@ def reconstruct_verb(
             raise UserError(
                 "a walk goes from one image to another", where="--interpolate", todo="leave out the other images"
             )
-        walked(run, painters, canvas, walk, count or ROWS, out, as_json)
+        walked(run, painters, canvas, walk, count or ROWS, out, as_json, style)
         return
     images = chosen(images_for(run, paths, canvas), count or ROWS)
     columns = [Column("input", images.pixels)]
@@ -61,8 +63,8 @@ def reconstruct_verb(
         columns.append(by_pca(training_vectors(run), images.pixels, width))
     for name, painter in painters.items():
         columns += made(painter, images.pixels, name, seed)
-    sheet = gallery(columns, class_names(images), f"{len(images):,} images, made again from their codes")
-    finish(sheet, columns, out, as_json)
+    figure = image_grid(columns, class_names(images), f"{len(images):,} images and their reconstructions", style)
+    finish(figure, columns, out, as_json)
 
 
 def walked(
@@ -73,15 +75,15 @@ def walked(
     steps: int,
     out: Path,
     as_json: bool,
+    style: Style,
 ) -> None:
     """Draw, for each model, the images of the codes between two images."""
     if steps < 2:
         raise UserError("a walk has a beginning and an end", where="--count", found=str(steps), expected="at least 2")
     first, last = (end_of(run, end, canvas) for end in ends)
     rows = [(name, painter.walk(first, last, steps)) for name, painter in painters.items()]
-    sheet = strips(rows, f"From one code to another in {steps} steps", Window.of(np.concatenate([first, last])))
-    with files.disk_errors(out.parent, f"write {out.name}"):
-        sheet.save(out)
+    title = f"From one code to another in {steps} steps"
+    save(image_strips(rows, title, Window.of(np.concatenate([first, last])), style), out)
     say(json_line({"picture": str(out), "steps": steps, "runs": list(painters)}) if as_json else f"picture  {out}")
 
 
@@ -110,9 +112,10 @@ def denoise_verb(
     count: int | None,
     seed: int,
     as_json: bool,
+    style: Style = "light",
 ) -> None:
     """Draw images, what noise leaves of them, and what is restored of that."""
-    require_name(out)
+    require_figure(out, "--out")
     if noisy_already and (noise is not None or not paths):
         raise UserError(
             "--noisy says that the given images are noisy already", where="--noisy",
@@ -133,7 +136,7 @@ def denoise_verb(
             "this model has not learned to undo noise", where=str(run),
             todo="say how much to add, with --noise 0.5, or train one with task.noise=0.5",
         )  # fmt: skip
-    finish(gallery(columns, class_names(images), title), columns, out, as_json)
+    finish(image_grid(columns, class_names(images), title, style), columns, out, as_json)
 
 
 # ------------------------------------------------------------------ encode
@@ -180,12 +183,6 @@ CODES: dict[str, Callable[[Floats, Images], bytes]] = {".npy": _npy, ".npz": _np
 
 
 # ------------------------------------------------------------------ what they share
-def require_name(out: Path) -> None:
-    """Refuse at once a name at which no picture can be written."""
-    files.require_place(out, "--out")
-    require_picture(out, "--out")
-
-
 def same_canvas(painters: dict[str, ImageAutoencoder]) -> Canvas:
     """What the images of all these models are like."""
     (first, one), *others = painters.items()
@@ -202,10 +199,9 @@ def _sides(painter: ImageAutoencoder) -> str:
     return " x ".join(map(str, painter.canvas.image))
 
 
-def finish(sheet: Sheet, columns: Sequence[Column], out: Path, as_json: bool) -> None:
-    """Draw the picture, and say how far each column is from the first."""
-    with files.disk_errors(out.parent, f"write {out.name}"):
-        sheet.save(out)
+def finish(figure: Figure, columns: Sequence[Column], out: Path, as_json: bool) -> None:
+    """Write the figure, and print how far each column is from the first."""
+    save(figure, out)
     known = [(column.title.replace("\n", " "), column.errors) for column in columns if column.errors is not None]
     if as_json:
         errors = {title: [float(f"{error:.6g}") for error in some] for title, some in known}

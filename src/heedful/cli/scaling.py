@@ -23,7 +23,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from heedful.cli.display import PAUSE, duration, json_line, say
 from heedful.errors import UserError, printable
 from heedful.extras.scaling.fits import LEVEL, Estimate, Law, Laws, Line, Run, Surface, fit
-from heedful.extras.scaling.picture import Predicted, picture, save
+from heedful.extras.scaling.plot import Predicted, plot
 from heedful.extras.scaling.sweep import (
     FEWEST_STEPS,
     Begun,
@@ -42,7 +42,8 @@ from heedful.extras.scaling.sweep import (
     short,
     sweep_folder,
 )
-from heedful.files.writing import disk_errors, write_text_atomic
+from heedful.files.writing import write_text_atomic
+from heedful.plots.style import SUFFIXES, Style, save
 from heedful.runs.load import cores
 from heedful.runs.recipe import check_recipe, find_recipe
 from heedful.training.checkpoint.ownership import MAY_DIFFER
@@ -67,6 +68,7 @@ def scaling_verb(
     out: Path | None,
     jobs: int | None,
     as_json: bool,
+    style: Style = "light",
 ) -> None:
     """Train what is missing of a sweep, then say and draw what all of it shows."""
     folder = out or Path("runs") / f"scaling-{find_recipe(recipe).stem}"
@@ -83,10 +85,9 @@ def scaling_verb(
         found = _found(recipe, cells, runs, {name: left_out[name] for name in left_out if name not in runs}, train)
         write_text_atomic(folder / "scaling.json", json.dumps(_plain(found), indent=2, allow_nan=False) + "\n")
         fitted, predicted = _fitted(cells, runs), found["_predicted"]
-        with disk_errors(folder, "draw the picture"):
-            for kind in (".svg", ".png"):
-                drawing = picture(fitted, found["_laws"], predicted, f"Scaling of {find_recipe(recipe).stem}")
-                save(drawing, folder / f"scaling{kind}")
+        figure = plot(fitted, found["_laws"], predicted, f"Scaling of {find_recipe(recipe).stem}", style)
+        for suffix in SUFFIXES:
+            save(figure, folder / f"scaling{suffix}")
     if as_json:
         say(json_line(_plain(found)))
     else:
@@ -309,7 +310,7 @@ def _told(cells: Sequence[Cell], runs: Mapping[str, Run], found: Mapping[str, An
     notes = list(_notes(cells, found))
     yield from ["", *(f"note: {note}" for note in notes)] if notes else []
     yield ""
-    yield f"picture  {folder / 'scaling.svg'} and .png"
+    yield f"picture  {folder / 'scaling.svg'}, .png and .pdf"
     yield f"numbers  {folder / 'scaling.json'}"
     yield f"runs     heedful runs {shlex.quote(str(folder))}"
 

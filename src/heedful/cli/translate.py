@@ -21,7 +21,9 @@ from heedful.decode.settings import TranslationSettings
 from heedful.errors import UserError, printable
 from heedful.files import writing as files
 from heedful.files.reading import exists
-from heedful.plots.figures import heatmap, require_png, text_heatmap
+from heedful.plots.figures import heatmap
+from heedful.plots.style import Style, require_figure, save
+from heedful.plots.text_heatmap import text_heatmap
 from heedful.tasks.translation.predictor import Alignment, Translation, Translator
 
 LONGEST = 10_000_000  # characters of a line that is read at all
@@ -154,6 +156,7 @@ def translate_verb(
     align: bool,
     align_to: Path | None,
     batch: int,
+    style: Style = "light",
 ) -> None:
     """Translate texts given as arguments, or the lines of stdin."""
     reads = piped(texts)
@@ -164,8 +167,7 @@ def translate_verb(
     if align_to is not None and (reads or len(texts) != 1):
         raise UserError("one picture shows one text", where="--align-to", found="several texts", todo="give one text")
     if align_to is not None:
-        files.require_place(align_to, "--align-to")
-        require_png(align_to, "--align-to")
+        require_figure(align_to, "--align-to")
     search = searcher(run, beams, top, sampling)
     given = (Line(text, f"text {number}") for number, text in enumerate(texts, 1))
     source = stdin_lines(sys.stdin.buffer) if reads else given
@@ -179,7 +181,7 @@ def translate_verb(
             else:
                 write_plain(found, top, looked if align else None)
             if looked is not None and align_to is not None:
-                draw(looked, align_to, f"{line.text} -> {found[0].text}")
+                draw(looked, align_to, f"{line.text} -> {found[0].text}", style)
 
 
 def write(text: str) -> None:
@@ -225,10 +227,9 @@ def drawn(looked: Alignment, width: int = 100) -> str:
     return text_heatmap(looked.weights.numpy(), labels(looked.target), labels(looked.source), width)
 
 
-def draw(looked: Alignment, path: Path, title: str) -> None:
-    """An alignment as a picture."""
-    with files.disk_errors(path.parent, f"write {path.name}"):
-        heatmap(looked.weights.numpy(), path, labels(looked.target), labels(looked.source), title)
+def draw(looked: Alignment, path: Path, title: str, style: Style = "light") -> None:
+    """An alignment as a figure."""
+    save(heatmap(looked.weights.numpy(), labels(looked.target), labels(looked.source), title, style=style), path)
 
 
 def predict_verb(run: Path, source: Path, to: Path, field: str, beams: int | None, force: bool, batch: int) -> None:

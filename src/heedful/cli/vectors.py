@@ -12,6 +12,7 @@ from heedful.cli.display import counting, duration, json_line, say
 from heedful.data.word_vectors import Neighbour, WordVectors, load_vectors
 from heedful.errors import UserError, printable
 from heedful.files.writing import require_place
+from heedful.plots.style import Figure, Style, require_figure, save
 
 
 def word2vec_verb(texts: Sequence[Path], out: Path, settings: dict[str, object]) -> None:
@@ -78,11 +79,17 @@ def listed(found: Sequence[Neighbour]) -> None:
 
 
 def lookup_verb(
-    path: Path, words: Sequence[str], columns: int, drawn: Path | None, most: int | None, as_json: bool
+    path: Path,
+    words: Sequence[str],
+    columns: int,
+    drawn: Path | None,
+    most: int | None,
+    as_json: bool,
+    style: Style = "light",
 ) -> None:
     """The vectors of words, a row each, and a map of them."""
     if drawn is not None:
-        require_place(drawn, "--map")
+        require_figure(drawn, "--map")
     vectors = opened(path, most)
     rows = [(word, vectors[word]) for word in words]
     if as_json:
@@ -94,16 +101,16 @@ def lookup_verb(
         for word, row in rows:
             say(f"{word:<{widest}}" + "".join(f"  {number:9.6f}" for number in row[:shown].tolist()))
     if drawn is not None:
-        draw(vectors, words, drawn)
+        save(plot_words(vectors, words, style), drawn)
         typer.echo(f"drew {drawn}", err=True)
 
 
-def draw(vectors: WordVectors, words: Sequence[str], path: Path) -> None:
+def plot_words(vectors: WordVectors, words: Sequence[str], style: Style = "light") -> Figure:
     """A map of words: their vectors, each made one long, seen along the two directions in which they differ most."""
     import numpy as np
 
     from heedful.extras.estimators.pca import PCA
-    from heedful.plots.word_maps import word_map
+    from heedful.plots.figures import word_map
 
     if len(set(words)) < 3:
         raise UserError("a map needs at least three words", where="--map", found=f"{len(set(words))} words")
@@ -113,4 +120,4 @@ def draw(vectors: WordVectors, words: Sequence[str], path: Path) -> None:
     shares = float(np.sum(pca.explained_variance_ratio_))
     points = pca.transform(units)
     about = f"PCA of {len(different)} vectors: {shares:.0%} of their variance"
-    word_map(different, points, path, "Words", about)
+    return word_map(different, points, "Words", about, style)

@@ -1,7 +1,7 @@
-"""Studies: small experiments that compute or train what the lectures show, each with its picture.
+"""Studies: small experiments that compute or train what the lectures show, each with its figure.
 
-A study is a module with `Settings`, with `study(settings)`, a generator that tells its progress and returns what it
-found, and with `draw(found, path)`. It is imported when somebody asks for it.
+A study is a module with `Settings`, with `study(settings)`, a generator that yields its progress and returns its
+results, and with `plot(results, style)`. It is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Generator
 from importlib import import_module
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
 from heedful.config import Config
 from heedful.errors import UserError, shown
+from heedful.plots.style import Figure, Style
 
 FIGURES = {
     "gradient-distance": "how a plain RNN's gradient vanishes or explodes with distance",
@@ -31,34 +31,34 @@ FIGURES = {
 
 
 class Progress(NamedTuple):
-    """How far a study is, as a share of the whole, and what it is doing."""
+    """How far a study is, from 0 to 1, and what it is doing."""
 
     share: float
     doing: str
 
 
 class Table(NamedTuple):
-    """The numbers behind a picture."""
+    """The numbers behind a figure."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[float | str, ...], ...]
 
 
 class Found(Protocol):
-    """What a study found."""
+    """The results of a study."""
 
     def table(self) -> Table: ...
 
 
 class Study(Protocol):
-    """What a module of a study holds."""
+    """The names that the module of a study has."""
 
     @property
     def Settings(self) -> type[Config]: ...  # noqa: N802
 
     def study(self, settings: Any) -> Generator[Progress, None, Found]: ...
 
-    def draw(self, found: Any, path: Path) -> None: ...
+    def plot(self, found: Any, style: Style = "light") -> Figure: ...
 
 
 def find(name: str) -> Study:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from pydantic import Field
@@ -21,6 +20,7 @@ from heedful.lectures import Progress, Table
 from heedful.lectures.learning import learn
 from heedful.lectures.strings import ATTENTION, LETTERS, Writer, writer
 from heedful.plots.figures import heatmaps
+from heedful.plots.style import Figure, Style
 
 TASKS = {"copied": False, "reversed": True}
 
@@ -89,7 +89,7 @@ def study(settings: Settings) -> Generator[Progress, None, Maps]:
     return Maps(maps)
 
 
-def draw(found: Maps, path: Path) -> None:
+def plot(found: Maps, style: Style = "light") -> Figure:
     """A heat map for each task: rows are written, columns are read."""
     panels = {f"{one.source} {task}": (one.weights.numpy(), one.target, one.source) for task, one in found.maps.items()}
-    heatmaps(panels, path)
+    return heatmaps(panels, style=style)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from pydantic import Field
@@ -19,7 +18,8 @@ from heedful.config import Config
 from heedful.lectures import Progress, Table
 from heedful.lectures.gradient_distance import norms
 from heedful.lectures.learning import made
-from heedful.plots.figures import SERIES, Pen, curves
+from heedful.plots.figures import curves
+from heedful.plots.style import Figure, Style
 
 
 class Settings(Config):
@@ -85,17 +85,16 @@ def study(settings: Settings) -> Generator[Progress, None, Gradients]:
     return Gradients(cell, norms(made(lambda: Elman(settings.hidden, settings.hidden), settings.seed).double(), x))
 
 
-def draw(found: Gradients, path: Path) -> None:
+def plot(found: Gradients, style: Style = "light") -> Figure:
     """A line for each bias, and a dashed one for the plain RNN."""
     k = range(1, len(found.plain) + 1)
     lines = {f"LSTM, bias {bias:g}": (k, line) for bias, line in found.cell.items()} | {"plain RNN": (k, found.plain)}
-    pens = {"plain RNN": Pen(SERIES[4], dashed=True)}
-    curves(
+    return curves(
         lines,
-        path,
         "The gradient along an LSTM's cell, by the bias of its forget gates",
         "distance k",
         "norm of the gradient over k steps",
-        powers="y",
-        pens=pens,
+        log="y",
+        formats={"plain RNN": "C7--"},
+        style=style,
     )

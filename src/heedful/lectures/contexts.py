@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Generator
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from pydantic import Field
@@ -19,6 +18,7 @@ from heedful.config import Config
 from heedful.errors import UserError, shown
 from heedful.lectures import Progress, Table
 from heedful.plots.figures import curves
+from heedful.plots.style import Figure, Style
 from heedful.runs.load import load
 from heedful.tasks.pretraining.predictor import TextEncoder, TokenEmbeddings
 
@@ -118,17 +118,17 @@ def study(settings: Settings) -> Generator[Progress, None, Contexts]:
     return Contexts(settings.word, settings.sentences, cosine_similarity(vectors, vectors[:1], dim=-1).mT)
 
 
-def draw(found: Contexts, path: Path) -> None:
+def plot(found: Contexts, style: Style = "light") -> Figure:
     """A line for each sentence over the layers, from the table of words on."""
     layers = range(-1, len(found.cosines) - 1)
-    curves(
+    return curves(
         {
             f"{number + 1}: {sentence}": (layers, found.cosines[:, number].tolist())
             for number, sentence in enumerate(found.sentences)
             if number  # that of the first is 1 everywhere
         },
-        path,
         f"“{found.word}” in other sentences, compared with “{found.sentences[0]}”",
         "layer: -1 the table of words, 0 embedded, then the blocks",
         "cosine",
+        style=style,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from pydantic import Field
@@ -13,6 +12,7 @@ from heedful.config import Config
 from heedful.lectures import Progress, Table
 from heedful.models.bert.config import SIZES, BertConfig
 from heedful.plots.figures import curves
+from heedful.plots.style import Figure, Style
 
 DAY = 86_400.0  # seconds
 VOCAB = 30_522
@@ -102,14 +102,14 @@ def study(settings: Settings) -> Generator[Progress, None, Costs]:
     return Costs(work, settings.share, settings.chips)
 
 
-def draw(found: Costs, path: Path) -> None:
+def plot(found: Costs, style: Style = "light") -> Figure:
     """Days by number of chips for the large size, a line a kind of chip."""
     numbers = [2**power for power in range(found.chips.bit_length())]
-    curves(
+    return curves(
         {chip: (numbers, [found.days(Claim("bert-large", number, chip, 0.0)) for number in numbers]) for chip in CHIPS},
-        path,
         f"Days to pre-train BERT-large, at {found.share:.0%} of each chip's best rate",
         "chips",
         "days",
-        powers="xy",
+        log="xy",
+        style=style,
     )

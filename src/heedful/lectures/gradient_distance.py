@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import torch
@@ -22,7 +21,8 @@ from heedful.blocks.recurrent import Elman
 from heedful.config import Config
 from heedful.lectures import Progress, Table
 from heedful.lectures.learning import made
-from heedful.plots.figures import SERIES, Pen, curves
+from heedful.plots.figures import curves
+from heedful.plots.style import Figure, Style
 
 SMALL, LARGE = 1e-9, 1.0  # sizes of inputs
 
@@ -82,19 +82,19 @@ def study(settings: Settings) -> Generator[Progress, None, Norms]:
     return Norms(small, large)
 
 
-def draw(found: Norms, path: Path) -> None:
+def plot(found: Norms, style: Style = "light") -> Figure:
     """A colour for each singular value, dashed where inputs are large."""
-    lines, pens = {}, {}
-    for size, norms, dashed in (("small", found.small, False), ("large", found.large, True)):
-        for (value, line), colour in zip(norms.items(), SERIES, strict=False):
+    lines, formats = {}, {}
+    for size, norms, dashes in (("small", found.small, "-"), ("large", found.large, "--")):
+        for number, (value, line) in enumerate(norms.items()):
             name = f"{value:g}, {size} inputs"
-            lines[name], pens[name] = (range(1, len(line) + 1), line), Pen(colour, dashed)
-    curves(
+            lines[name], formats[name] = (range(1, len(line) + 1), line), f"C{number}{dashes}"
+    return curves(
         lines,
-        path,
         "A plain RNN's gradient over k steps, by the singular values of its matrix",
         "distance k",
         "norm of dh(T) / dh(T-k)",
-        powers="y",
-        pens=pens,
+        log="y",
+        formats=formats,
+        style=style,
     )

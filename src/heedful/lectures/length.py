@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from pathlib import Path
 
 from pydantic import Field
 
@@ -17,6 +16,7 @@ from heedful.lectures import Progress, Table
 from heedful.lectures.learning import learn
 from heedful.lectures.strings import ATTENTION, writer
 from heedful.plots.figures import curves
+from heedful.plots.style import Figure, Style
 
 NETS = {"without attention": None, "with attention": ATTENTION}
 TESTED = 500  # strings of each length
@@ -60,13 +60,13 @@ def study(settings: Settings) -> Generator[Progress, None, ByLength]:
     return ByLength(settings.longest, lengths, exact)
 
 
-def draw(found: ByLength, path: Path) -> None:
+def plot(found: ByLength, style: Style = "light") -> Figure:
     """A line for each net, and a mark where training ended."""
-    curves(
+    return curves(
         {name: (found.lengths, exact) for name, exact in found.exact.items()},
-        path,
         "Strings copied without a mistake, by length",
         "letters",
         "share of strings",
         marks={"longest in training": found.longest} if found.longest < found.lengths[-1] else {},
+        style=style,
     )

@@ -24,7 +24,8 @@ from heedful.config import Config
 from heedful.data.images.sources import Images, scaled
 from heedful.errors import UserError
 from heedful.lectures import Progress, Table
-from heedful.plots.scatters import scatter
+from heedful.plots.figures import scatter
+from heedful.plots.style import Figure, Style
 from heedful.runs.load import load, read_recipe
 from heedful.tasks.reconstruction.predictor import ImageAutoencoder
 
@@ -176,7 +177,7 @@ def study(settings: Settings) -> Generator[Progress, None, Maps]:
     return (yield from maps(lambda: painter.encode(images.pixels), flat, pixels, images.labels, images.names, settings))
 
 
-def draw(found: Maps, path: Path) -> None:
+def plot(found: Maps, style: Style = "light") -> Figure:
     """The maps side by side, coloured by class, each with its figures."""
     panels = {f"{one.name}: {one.right:.1%} right, {one.seconds:.1f} s": one.points for one in found.maps}
-    scatter(panels, found.labels, found.names, path, f"{len(found.labels):,} images, by their classes")
+    return scatter(panels, found.labels, found.names, f"{len(found.labels):,} images, by their classes", style)

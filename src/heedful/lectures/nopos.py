@@ -13,7 +13,6 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
@@ -29,7 +28,8 @@ from heedful.lectures.learning import learn, made
 from heedful.models.gpt.config import GptConfig, Positions
 from heedful.models.gpt.model import Gpt
 from heedful.models.sizes import block_parameters
-from heedful.plots.figures import QUIET, SERIES, Pen, curves
+from heedful.plots.figures import curves
+from heedful.plots.style import Figure, Style
 
 SCHEMES: tuple[Positions, ...] = ("learned", "sinusoid", "rotary", "alibi", "none")
 BAG = "bag"  # none in one layer, which is as large as all layers of the others
@@ -164,18 +164,16 @@ def wrong_by(learned: Tensor, tried: Tensor) -> float:
     return float((other @ probe - places).abs().mean())
 
 
-def draw(found: Schemes, path: Path) -> None:
+def plot(found: Schemes, style: Style = "light") -> Figure:
     """A line over the layers for each model, with its loss beside its name, and one for chance."""
     names = {name: f"{name}: loss {told.loss:.3f}" for name, told in found.nets.items()}
-    colours = dict(zip(names.values(), (*SERIES, QUIET), strict=True))
     lines = {names[name]: (range(len(told.wrong)), told.wrong) for name, told in found.nets.items()}
     deep = max(len(told.wrong) for told in found.nets.values())
-    pens = {name: Pen(colour) for name, colour in colours.items()} | {"always the middle": Pen(QUIET, dashed=True)}
-    curves(
+    return curves(
         {**lines, "always the middle": ((0, deep - 1), (found.chance, found.chance))},
-        path,
         "How well a layer tells the place, by how positions are told to it",
         "layer; 0 is the embedding",
         "places that a linear probe is wrong by",
-        pens=pens,
+        formats={"always the middle": "C7--"},
+        style=style,
     )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from pydantic import Field
@@ -16,7 +15,8 @@ from torch import Tensor
 from heedful.config import Config
 from heedful.lectures import Progress, Table
 from heedful.lectures.contexts import SENTENCES, WORD, reader_in, word_vectors
-from heedful.plots.figures import scatters
+from heedful.plots.figures import numbered_points
+from heedful.plots.style import Figure, Style
 
 
 class Settings(Config):
@@ -67,9 +67,9 @@ def study(settings: Settings) -> Generator[Progress, None, Maps]:
     return Maps(settings.word, settings.sentences, torch.stack(points), list(held), settings.maps)
 
 
-def draw(found: Maps, path: Path) -> None:
+def plot(found: Maps, style: Style = "light") -> Figure:
     """A map for some of the layers, the numbers of the sentences at the points, and the sentences below."""
     last = len(found.points) - 1
     chosen = dict.fromkeys(round(last * (step + 1) / found.maps) for step in range(found.maps))
     panels = {f"layer {layer}": found.points[layer].numpy() for layer in chosen}
-    scatters(panels, found.sentences, path, f"Occurrences of “{found.word}”, by layer")
+    return numbered_points(panels, found.sentences, f"Occurrences of “{found.word}”, by layer", style)

@@ -8,10 +8,9 @@ Y rows, X columns.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,14 +22,15 @@ from heedful.data.embedded import Digits
 from heedful.lectures import Progress, Table
 from heedful.models.autoencoder.layers import MaxPool, Upsample
 from heedful.models.autoencoder.network import Network
-from heedful.plots.figures import INK, LARGE, NORMAL, PAPER, QUIET, SMALL, Colour, Page
+from heedful.plots.style import BLUE, VERMILION, Figure, Palette, Style, drawing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Numbers = NDArray[np.int64]
-KEPT: tuple[Colour, Colour] = ((240, 245, 249), (147, 193, 222))  # behind the least number and the greatest
-LOST: tuple[Colour, Colour] = ((253, 240, 229), (247, 178, 122))
 SMALLEST = ((1, 3, 2, 1), (4, 6, 5, 7), (2, 0, 9, 8), (1, 2, 3, 4))  # the grid of the first row
-RUST: Colour = (150, 62, 10)
-CELL, APART = 26.0, 3.0  # units of a number, and between squares
+CELL, APART = 0.27, 0.12  # inches of a number's cell; of a cell between squares
+PITCH = 1 + APART / 2  # about, of the cells of a row
 
 
 class Settings(Config):
@@ -101,65 +101,60 @@ def study(settings: Settings) -> Generator[Progress, None, Found]:
     return Found(settings.size, found)
 
 
-def draw(found: Found, path: Path) -> None:
+def plot(found: Found, style: Style = "light") -> Figure:
     """A row for each grid: given, pooled, upsampled; what does not come back is marked."""
-    left, gap, top = 24.0, 54.0, 84.0
-    sizes = (found.size, 1, found.size)
-    wide = [
-        max(_side(getattr(one, name).shape[1], size) for one in found.grids.values())
-        for name, size in zip(("given", "pooled", "again"), sizes, strict=True)
-    ]
-    places = [left, left + wide[0] + gap, left + wide[0] + wide[1] + 2 * gap]
-    tall = [_side(max(one.given.shape[0], one.again.shape[0]), found.size) + 58 for one in found.grids.values()]
-    page = Page(max(places[2] + wide[2] + left, 560), top + sum(tall) + 6)
-    page.text(20, 30, f"Pooling keeps the largest of {found.size} x {found.size} numbers", LARGE)
-    page.text(20, 54, "Upsampling writes it into all of them: orange numbers are not what was there", NORMAL, QUIET)
-    y = top
-    for one, height in zip(found.grids.values(), tall, strict=True):
-        panels = ((one.given, "given"), (one.pooled, "max pooling"), (one.again, "upsampling"))
-        for x, size, (numbers, what) in zip(places, sizes, panels, strict=True):
-            page.text(x, y + 10, f"{what}: {' x '.join(map(str, numbers.shape))}", NORMAL, QUIET)
-            _grid(page, x, y + 24, numbers, one, size, numbers is one.again)
-        height_of_arrows = y + 24 + _side(len(one.pooled), 1) / 2
-        _arrow(page, places[0] + _side(one.given.shape[1], found.size), places[1], height_of_arrows)
-        _arrow(page, places[1] + _side(one.pooled.shape[1], 1), places[2], height_of_arrows)
-        y += height
-    page.save(path)
+    gap, size = 2.0, found.size
+    stages = [("given", size, "given"), ("pooled", 1, "max pooling"), ("again", size, "upsampling")]
+    wide = [max(getattr(one, name).shape[1] for one in found.grids.values()) * PITCH for name, *_ in stages]
+    lefts = [0.0, wide[0] + gap, wide[0] + wide[1] + 2 * gap]
+    tall = [PITCH * max(one.given.shape[0], one.again.shape[0]) + 1.8 for one in found.grids.values()]
+    across, down = lefts[2] + wide[2], sum(tall)
+    title = f"Pooling keeps the largest of {size} x {size} numbers"
+    with drawing(style, CELL * across + 0.3, CELL * down + 1.0, title) as (figure, palette):
+        axes = figure.subplots()
+        axes.set_axis_off()
+        axes.set(xlim=(0, across), ylim=(down, 0), aspect="equal")
+        axes.set_title(
+            "Upsampling writes it into all of them: orange numbers are not what was there", color=palette.quiet
+        )
+        arrow = {"arrowstyle": "->", "color": palette.quiet, "shrinkA": 0, "shrinkB": 0}
+        top = 1.0
+        for one, height in zip(found.grids.values(), tall, strict=True):
+            middle = top + len(one.pooled) / 2
+            for number, (left, (name, square, what)) in enumerate(zip(lefts, stages, strict=True)):
+                values: Numbers = getattr(one, name)
+                shape = " x ".join(map(str, values.shape))
+                axes.text(left, top - 0.3, f"{what}: {shape}", color=palette.quiet)
+                _grid(axes, left, top, name, one, square, palette)
+                if number < 2:
+                    end = left + values.shape[1] * PITCH + 0.2
+                    axes.annotate("", (lefts[number + 1] - 0.3, middle), (end, middle), arrowprops=arrow)
+            top += height
+    return figure
 
 
-def _grid(page: Page, x: float, y: float, numbers: Numbers, one: Pooled, size: int, back: bool) -> None:
-    """Numbers in their squares, with those marked that are not what was given, or that lie beyond it."""
+def _grid(axes: Axes, x: float, y: float, name: str, one: Pooled, size: int, palette: Palette) -> None:
+    """Numbers in their cells, a gap after each square; those that are not what was given, or lie beyond it, differ."""
+    from matplotlib.colors import to_rgb
+    from matplotlib.patches import Rectangle
+
+    values: Numbers = getattr(one, name)
     rows, columns = one.given.shape
-    for i, j in np.ndindex(*numbers.shape):
-        beyond = back and (i >= rows or j >= columns)
-        wrong = back and not beyond and bool(one.lost[i, j])
-        kept = numbers is one.pooled or (numbers is one.given and not one.lost[i, j])
-        left, top = x + j * CELL + j // size * APART, y + i * CELL + i // size * APART
-        fill = PAPER if beyond else _blend(LOST if wrong else KEPT, numbers[i, j] / max(1, one.given.max()))
-        page.box(left, top, CELL - 1, CELL - 1, fill, corner=2.0)
-        if beyond:
-            _outline(page, left, top)
-        ink = QUIET if beyond else RUST if wrong else INK if back or kept else QUIET
-        page.text(left + CELL / 2 - 0.5, top + CELL / 2, str(numbers[i, j]), NORMAL if kept else SMALL, ink, "mm")
-
-
-def _blend(ends: tuple[Colour, Colour], share: float) -> Colour:
-    r, g, b = (round(a + share * (z - a)) for a, z in zip(*ends, strict=True))
-    return r, g, b
-
-
-def _side(count: int, size: int) -> float:
-    """How long so many numbers are, in squares of a size."""
-    return count * CELL + (count - 1) // size * APART
-
-
-def _outline(page: Page, x: float, y: float) -> None:
-    side = CELL - 2
-    page.dashes([(x, y), (x + side, y), (x + side, y + side), (x, y + side), (x, y)], QUIET, 0.5)
-
-
-def _arrow(page: Page, start: float, end: float, y: float) -> None:
-    page.line([(start + 10, y), (end - 12, y)], QUIET, 1.25)
-    for turn in (math.pi * 0.85, -math.pi * 0.85):
-        tip = (end - 12 + 8 * math.cos(turn), y + 8 * math.sin(turn))
-        page.line([(end - 12, y), tip], QUIET, 1.25)
+    for (i, j), value in np.ndenumerate(values):
+        beyond = name == "again" and (i >= rows or j >= columns)
+        wrong = name == "again" and not beyond and bool(one.lost[i, j])
+        maximum = name == "pooled" or (name == "given" and not one.lost[i, j])
+        left, top = x + j + j // size * APART, y + i + i // size * APART
+        strength = 0.0 if beyond else 0.04 + 0.46 * float(value) / max(1, one.given.max())
+        axes.add_patch(
+            Rectangle(
+                (left + 0.02, top + 0.02), 0.94, 0.94, linewidth=0.6 if beyond else 0, linestyle="--",
+                facecolor=(*to_rgb(VERMILION if wrong else BLUE), strength),
+                edgecolor=palette.quiet,
+            )
+        )  # fmt: skip
+        colour = palette.ink if maximum or (name == "again" and not beyond) else palette.quiet
+        weight = "bold" if maximum and name == "given" else "normal"
+        axes.text(
+            left + 0.5, top + 0.5, str(value), ha="center", va="center", fontsize=8.5, color=colour, weight=weight
+        )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import torch
@@ -25,7 +24,8 @@ from heedful.config import Config
 from heedful.lectures import Progress, Table
 from heedful.lectures.cell_gradient import forget_with
 from heedful.lectures.learning import learn, made
-from heedful.plots.figures import QUIET, Pen, curves
+from heedful.plots.figures import curves
+from heedful.plots.style import Figure, Style
 
 KEYS, FILLERS = 8, 16
 QUESTION = KEYS + FILLERS
@@ -143,16 +143,16 @@ def study(settings: Settings) -> Generator[Progress, None, Recalled]:
     return Recalled(settings.distances, right)
 
 
-def draw(found: Recalled, path: Path) -> None:
-    """A line for each net, and one for whoever does not know."""
+def plot(found: Recalled, style: Style = "light") -> Figure:
+    """A line for each net, and one for guessing."""
     lines = {name: (found.distances, right) for name, right in found.right.items()}
     lines["guessing"] = (found.distances, [1 / KEYS] * len(found.distances))
-    curves(
+    return curves(
         lines,
-        path,
         "A word recalled, by nets that were trained for each distance",
         "words between it and the question",
         "share of right answers",
-        powers="x",
-        pens={"guessing": Pen(QUIET, dashed=True)},
+        log="x",
+        formats={"guessing": "C7--"},
+        style=style,
     )

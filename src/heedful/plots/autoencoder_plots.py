@@ -1,4 +1,4 @@
-"""What an autoencoder makes of images, as columns of a gallery, and the pictures that its run keeps.
+"""What an autoencoder makes of images, as columns of an image grid, and the figures of its run.
 
 N images, C channels, Y rows, X columns, D numbers of a code.
 """
@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heedful.data.images.sources import Images, scaled
-from heedful.files.writing import own_folder, write_atomic
-from heedful.plots.image_grid import Column, Window, gallery, strips
+from heedful.files.writing import own_folder
+from heedful.plots.figures import scatter
+from heedful.plots.image_grid import Column, Window, image_grid, image_strips
+from heedful.plots.style import Figure, Style, save
 from heedful.tasks.reconstruction.predictor import Floats, ImageAutoencoder
 
 if TYPE_CHECKING:
@@ -83,66 +85,73 @@ def left_by(pca: PCA, given: Floats, right: Floats) -> Column:
     return compared(f"PCA-{len(pca.components_)}", left.reshape(given.shape).astype(np.float32), right)
 
 
-class Painting(NamedTuple):
-    """A picture of a run: its file, and what it shows."""
+class RunFigure(NamedTuple):
+    """A figure of a run: its name, title and caption, and the figure itself."""
 
-    file: Path
+    name: str
     title: str
     about: str
+    figure: Figure
 
 
-def paint(painter: ImageAutoencoder, data: Any, folder: Path) -> Iterator[Painting]:
-    """Draw the pictures of a run into a folder: images made again, a walk between two, and a map of the codes."""
+def save_figures(model: ImageAutoencoder, data: Any, folder: Path) -> Iterator[tuple[RunFigure, Path]]:
+    """Draw the figures of a run into a folder: reconstructions, an interpolation, and a map of the codes."""
     test: Images = data.read("valid" if data.test is None else "test")
     own_folder(folder)
-    yield _grid(painter, data, test, folder / "images.png")
-    yield _walk(painter, test, folder / "walk.png")
+    for one in run_figures(model, data, test):
+        save(one.figure, folder / f"{one.name}.png")
+        yield one, folder / f"{one.name}.png"
+
+
+def run_figures(model: ImageAutoencoder, data: Any, test: Images, style: Style = "light") -> Iterator[RunFigure]:
+    """Every figure of a run, one after the other."""
+    yield plot_images(model, data, test, style)
+    yield plot_walk(model, test, style)
     if len(test) > 2:
-        yield _map(painter, test, folder / "codes.png")
+        yield plot_codes(model, test, style)
 
 
-def _grid(painter: ImageAutoencoder, data: Any, test: Images, path: Path) -> Painting:
+def plot_images(model: ImageAutoencoder, data: Any, test: Images, style: Style = "light") -> RunFigure:
+    """Images of the test, and their reconstructions by principal components and by the model."""
     images = chosen(test, ROWS)
-    noise = painter.noise.deviation
+    noise = model.noise.deviation
     columns = [Column("original" if noise else "input", images.pixels)]
-    about = "The first of each class that is not in training" if images.labels is not None else "Images of the test"
+    about = "The first test image of each class" if images.labels is not None else "Test images"
     if not noise:
         known, pca = data.read("train").vectors, None
         if known.shape[0] * known.shape[1] ** 2 <= WORTH:
-            pca = components(known, math.prod(painter.model.config.code))
+            pca = components(known, math.prod(model.model.config.code))
         if pca is not None and loses(pca):
             columns.append(left_by(pca, images.pixels, images.pixels))
-            about += f", what principal components leave of it with as many numbers ({columns[-1].title})"
-    columns += made(painter, images.pixels, "" if noise else "made again")
-    about += f", {'noisy' if noise else 'and what is made of its code'}{', and restored' * bool(noise)}."
-    title = f"Noise of deviation {noise:g}, and what is restored" if noise else "Images, made again from their codes"
-    write_atomic(path, gallery(columns, class_names(images), title).png())
-    return Painting(path, title, about + " Beneath stands the mean squared difference from the original.")
+            about += f", its reconstruction by as many principal components as a code has values ({columns[-1].title})"
+    columns += made(model, images.pixels, "" if noise else "reconstructed")
+    about += ", with noise, and restored." if noise else ", and the model's reconstruction."
+    title = f"Images with noise of deviation {noise:g}, and restored" if noise else "Images and their reconstructions"
+    figure = image_grid(columns, class_names(images), title, style)
+    return RunFigure("images", title, about + " Beneath: mean squared error.", figure)
 
 
-def _walk(painter: ImageAutoencoder, test: Images, path: Path) -> Painting:
-    """From the first image to the first of another class, or to the next one."""
+def plot_walk(model: ImageAutoencoder, test: Images, style: Style = "light") -> RunFigure:
+    """An interpolation from the first image to the first of another class, or to the next one."""
     other = 0 if test.labels is None else int(np.argmax(test.labels != test.labels[0]))
     ends = scaled(test.pixels[[0, other or min(1, len(test) - 1)]])  # (2, C, Y, X)
-    title = "A walk from one code to another"
-    write_atomic(path, strips([("", painter.walk(ends[:1], ends[1:], STEPS))], title, Window.of(ends)).png())
-    return Painting(
-        path, title, "What the decoder makes of the codes on the straight line between those of two images."
-    )
+    title = "Interpolation between two codes"
+    figure = image_strips([("", model.walk(ends[:1], ends[1:], STEPS))], title, Window.of(ends), style)
+    return RunFigure("walk", title, "Codes on the straight line between those of two images, decoded.", figure)
 
 
-def _map(painter: ImageAutoencoder, test: Images, path: Path) -> Painting:
-    """A point for each code: where its two numbers say, or on the two principal components of the codes."""
-    from heedful.plots.scatters import scatter
-
+def plot_codes(model: ImageAutoencoder, test: Images, style: Style = "light") -> RunFigure:
+    """A point for each code: at its two values, or on the two principal components of the codes."""
     some = slice(None, POINTS)
-    codes = painter.encode(test.pixels[some])  # (N, D)
+    codes = model.encode(test.pixels[some])  # (N, D)
     width = codes.shape[1]
-    where = "its two numbers" if width == 2 else f"two principal components of {width:,} numbers"
+    where = "its two values" if width == 2 else f"two principal components of {width:,} values"
     labels = None if test.labels is None else test.labels[some]
-    scatter({where: flat(codes)}, labels, test.names, path, f"The codes of {len(codes):,} images")
-    coloured = ", coloured by class" if labels is not None else ""
-    return Painting(path, f"The codes of {len(codes):,} images", f"A point for each{coloured}, at {where}.")
+    title = f"The codes of {len(codes):,} images"
+    figure = scatter({where: flat(codes)}, labels, test.names, title, style)
+    return RunFigure(
+        "codes", title, f"A point for each{', coloured by class' * (labels is not None)}, at {where}.", figure
+    )
 
 
 def flat(codes: Floats) -> NDArray[Any]:

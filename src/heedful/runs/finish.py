@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from heedful.files.writing import append_jsonl, disk_errors
+from heedful.files.writing import append_jsonl
 from heedful.runs.evaluate import Used, made_from, plain, results, scored, write_results
 from heedful.runs.events import keep_events, read_events
 from heedful.runs.load import write_portable
@@ -75,6 +75,7 @@ def _used(task: AnyTask, counters: Counters) -> Used:
 def curve(run: Path, unit: str) -> Path | None:
     """Draw the losses recorded so far into loss.png, in the unit that they are measured in."""
     from heedful.plots.figures import curves
+    from heedful.plots.style import save
 
     events = read_events(run)
     losses = {
@@ -89,8 +90,7 @@ def curve(run: Path, unit: str) -> Path | None:
     if not series:
         return None
     path = run / "loss.png"
-    with disk_errors(run, "draw the loss"):
-        curves(series, path, "Loss", "step", unit)
+    save(curves(series, "Loss", "step", unit), path)
     return path
 
 

@@ -107,10 +107,10 @@ def _painted(folder: Path, task: AnyTask, predictor: Any) -> Iterator[str]:
     """The pictures of an autoencoder."""
     if not isinstance(predictor, ImageAutoencoder):
         return
-    from heedful.plots.autoencoder_plots import paint
+    from heedful.plots.autoencoder_plots import save_figures
 
-    for painting in paint(predictor, task.recipe.data, folder / "pictures"):
-        yield _figure(folder, painting.file, painting.title, painting.about)
+    for one, file in save_figures(predictor, task.recipe.data, folder / "pictures"):
+        yield _figure(folder, file, one.title, one.about)
     command = f"heedful figure maps model={shlex.quote(str(folder))}"
     told = "A map by t-SNE takes longer, and keeps neighbours together:"
     yield f'<p class="quiet">{told} <code>{_text(command)}</code></p>\n'

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from heedful.cli.options import Json, RunFolder, Which
+from heedful.cli.options import Dark, Json, RunFolder, Which
 from heedful.training.checkpoint.choice import at
 
 Pictured = Annotated[
@@ -16,7 +16,7 @@ Pictured = Annotated[
         metavar="IMAGE", help="Pictures, folders, .npy or .npz arrays, idx files; else the run's own test images."
     ),
 ]
-Drawn = Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The picture to draw: .png or .svg.")]
+Drawn = Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The figure to draw: .png, .svg or .pdf.")]
 Shown = Annotated[int | None, typer.Option("--count", min=1, max=1000, help="How many images to show; else 10.")]
 NoiseSeed = Annotated[int, typer.Option(min=0, max=2**62, help="Which noise.")]
 
@@ -35,13 +35,17 @@ def reconstruct(
     ] = None,
     count: Shown = None,
     seed: NoiseSeed = 0,
+    dark: Dark = False,
     as_json: Json = False,
     checkpoint: Which = None,
 ) -> None:
     """Draw images beside what an autoencoder makes of them. Their errors stand beneath."""
     from heedful.cli.reconstruct import reconstruct_verb
 
-    reconstruct_verb(at(run, checkpoint), images or [], out, compare or [], pca, interpolate, count, seed, as_json)
+    reconstruct_verb(
+        at(run, checkpoint), images or [], out, compare or [], pca, interpolate, count, seed, as_json,
+        "dark" if dark else "light",
+    )  # fmt: skip
 
 
 def denoise(
@@ -52,13 +56,16 @@ def denoise(
     noisy_already: Annotated[bool, typer.Option("--noisy", help="The images are noisy already: add none.")] = False,
     count: Shown = None,
     seed: NoiseSeed = 0,
+    dark: Dark = False,
     as_json: Json = False,
     checkpoint: Which = None,
 ) -> None:
     """Draw images, what noise leaves of them, and what an autoencoder restores."""
     from heedful.cli.reconstruct import denoise_verb
 
-    denoise_verb(at(run, checkpoint), images or [], out, noise, noisy_already, count, seed, as_json)
+    denoise_verb(
+        at(run, checkpoint), images or [], out, noise, noisy_already, count, seed, as_json, "dark" if dark else "light"
+    )
 
 
 def encode(

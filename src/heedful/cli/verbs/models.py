@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from heedful.cli.complete import figures, run_folders
-from heedful.cli.options import Json, Which
+from heedful.cli.options import Dark, Json, Which
 from heedful.training.checkpoint.choice import at
 
 
@@ -62,7 +62,10 @@ def figure(
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as seed=3.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The PNG file to write; else NAME.png.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="A .png, .svg or .pdf file; else NAME.png.")
+    ] = None,
+    dark: Dark = False,
     as_json: Json = False,
 ) -> None:
     """Draw what the lectures show. Each figure is computed or trained on the spot, and prints its numbers."""
@@ -74,7 +77,7 @@ def figure(
         return
     from heedful.cli.figure import figure_verb
 
-    figure_verb(name, overrides or [], out, as_json)
+    figure_verb(name, overrides or [], out, as_json, "dark" if dark else "light")
 
 
 def claims() -> None:

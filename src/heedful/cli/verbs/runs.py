@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from heedful.cli.options import Json, Overrides, RecipeName, RunFolder, RunOption, Which
+from heedful.cli.options import Dark, Json, Overrides, RecipeName, RunFolder, RunOption, Which
 from heedful.training.checkpoint.choice import at
 
 
@@ -73,12 +73,15 @@ def scaling(
         int | None,
         typer.Option(min=1, max=1024, help="Runs side by side; else as cores and memory allow, or one for each GPU."),
     ] = None,
+    dark: Dark = False,
     as_json: Json = False,
 ) -> None:
     """Fit scaling laws to a sweep of runs. Trains every size on every budget; the same command goes on where it was."""
     from heedful.cli.scaling import scaling_verb
 
-    scaling_verb(recipe, overrides or [], sizes, tokens, predict, train, out, jobs, as_json)
+    scaling_verb(
+        recipe, overrides or [], sizes, tokens, predict, train, out, jobs, as_json, "dark" if dark else "light"
+    )
 
 
 def demo(run: RunOption = None) -> None:

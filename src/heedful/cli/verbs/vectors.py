@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from heedful.cli.options import Json
+from heedful.cli.options import Dark, Json
 
 VectorFile = Annotated[
     Path, typer.Argument(metavar="VECTORS", help="A file of word2vec's or GloVe's make, plain or gzip.")
@@ -62,12 +62,13 @@ def lookup(
     words: Annotated[list[str], typer.Argument(metavar="WORD", help="Words to look up.")],
     columns: Annotated[int, typer.Option(min=1, max=1000, help="How many numbers of each to print.")] = 10,
     drawn: Annotated[
-        Path | None, typer.Option("--map", metavar="FILE", help="Draw a map of the words into a PNG file.")
+        Path | None, typer.Option("--map", metavar="FILE", help="Draw a map of the words: .png, .svg or .pdf.")
     ] = None,
+    dark: Dark = False,
     limit: Limit = None,
     as_json: Json = False,
 ) -> None:
     """Print the vectors of words, a row each."""
     from heedful.cli.vectors import lookup_verb
 
-    lookup_verb(vectors, words, columns, drawn, limit, as_json)
+    lookup_verb(vectors, words, columns, drawn, limit, as_json, "dark" if dark else "light")

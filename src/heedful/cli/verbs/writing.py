@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from heedful.cli.options import Batch, EncoderFolder, Json, RunFolder, Texts, Which
+from heedful.cli.options import Batch, Dark, EncoderFolder, Json, RunFolder, Texts, Which
 from heedful.errors import UserError
 from heedful.training.checkpoint.choice import at
 
@@ -17,7 +17,8 @@ def translate(
     texts: Texts = None,
     top: Annotated[int, typer.Option(min=1, max=1000, help="Best translations shown, with their scores.")] = 1,
     align: Annotated[bool, typer.Option("--align", help="Show where the model looked for each piece.")] = False,
-    align_to: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw that into a PNG file.")] = None,
+    align_to: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw that: .png, .svg or .pdf.")] = None,
+    dark: Dark = False,
     as_json: Json = False,
     sample: Annotated[bool, typer.Option("--sample", help="Draw a translation by chance.")] = False,
     batch: Batch = 64,
@@ -34,8 +35,9 @@ def translate(
             "--temperature, --top-k, --top-p and --seed are about chance", todo="add --sample, or leave them out"
         )
     translate_verb(
-        at(run, checkpoint), texts or [], beams, top, sampling if sample else None, as_json, align, align_to, batch
-    )
+        at(run, checkpoint), texts or [], beams, top, sampling if sample else None, as_json, align, align_to, batch,
+        "dark" if dark else "light",
+    )  # fmt: skip
 
 
 def predict(
@@ -84,8 +86,9 @@ def predict_word(
     ] = None,
     top: Annotated[int, typer.Option(min=1, max=100, help="How many words to show.")] = 5,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Draw them side by side into a PNG file.")
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Draw them side by side: .png, .svg or .pdf.")
     ] = None,
+    dark: Dark = False,
     as_json: Json = False,
     checkpoint: Which = None,
     **settings: Any,
@@ -94,4 +97,4 @@ def predict_word(
     from heedful.cli.next import next_verb
 
     chosen = [run and at(run, checkpoint) for run in (causal, masked)]
-    next_verb(text, chosen[0], chosen[1], top, out, as_json, settings["start_token"])
+    next_verb(text, chosen[0], chosen[1], top, out, as_json, settings["start_token"], "dark" if dark else "light")

@@ -36,7 +36,7 @@ from heedful.plots.autoencoder_plots import (
     left_by,
     loses,
 )
-from heedful.plots.image_grid import Column, Window, pictures_of
+from heedful.plots.image_grid import Column, Window, to_pixels
 from heedful.runs.images import test_images, training_vectors
 from heedful.tasks.reconstruction.predictor import Floats, ImageAutoencoder
 
@@ -195,7 +195,7 @@ class Gallery:
 
     def pictures(self, images: NDArray[Any]) -> NDArray[np.uint8]:
         """Images as they are painted, (N, Y, X) in grey or (N, Y, X, 3) in colours."""
-        return np.stack([np.asarray(picture) for picture in pictures_of(images, self.window)])
+        return to_pixels(images, self.window)
 
 
 galleries: WeakKeyDictionary[Subject, Gallery] = WeakKeyDictionary()

@@ -1,0 +1,173 @@
+"""One style for all figures: three formats with the same bytes each time, light and dark, and text in any script."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.font_manager import fontManager
+from matplotlib.text import Text
+from PIL import Image
+
+from heedful.errors import UserError
+from heedful.plots import style
+from heedful.plots.figures import curves, heatmap
+from heedful.plots.style import CLASSES, DOTS, PALETTES, drawing, encode, label, require_suffix, save
+
+MAGIC = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
+
+
+def small(look: style.Style = "light", title: str = "A title") -> Figure:
+    return heatmap([[0.25, 1.0]], ["ein"], ["a", "dog"], title, style=look)
+
+
+@pytest.mark.parametrize("suffix", style.SUFFIXES)
+def test_the_suffix_decides_the_format_and_the_bytes_are_the_same_again(suffix: str, tmp_path: Path) -> None:
+    first, again = (tmp_path / f"{name}{suffix}" for name in ("first", "again"))
+    figure = small()
+    save(figure, first)
+    save(figure, again.with_suffix(suffix.upper()))
+    save(small(), again)
+    assert first.read_bytes().startswith(MAGIC[suffix])
+    assert first.read_bytes() == again.read_bytes() == again.with_suffix(suffix.upper()).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["a.gif", "a", "a.png.txt"])
+def test_another_suffix_is_refused_and_nothing_is_written(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="which format") as error:
+        save(small(), tmp_path / name)
+    assert error.value.expected is not None and ".png, .svg or .pdf" in error.value.expected
+    with pytest.raises(UserError, match="which format"):
+        require_suffix(Path(name), "--out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_that_cannot_be_written_is_an_error_for_the_user(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"write a\.png"):
+        save(small(), tmp_path / "nowhere" / "a.png")
+
+
+def test_an_svg_has_its_text_as_text(tmp_path: Path) -> None:
+    save(small(title="a <b> & c"), tmp_path / "a.svg")
+    text = (tmp_path / "a.svg").read_text(encoding="utf-8")
+    assert "a &lt;b&gt; &amp; c" in text and ">dog<" in text and ">.25<" in text
+
+
+def test_light_and_dark_differ_in_paper_and_ink() -> None:
+    for look, palette in PALETTES.items():
+        figure = small(look)
+        assert to_rgb(figure.get_facecolor()) == to_rgb(palette.paper)
+        assert figure._suptitle.get_color() == palette.ink  # type: ignore[attr-defined]
+    with pytest.raises(UserError, match="no such style"):
+        small("grey")  # type: ignore[arg-type]
+
+
+def lightness(colour: object) -> float:
+    """CIE L*, from 0 to 100."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]  # type: ignore[arg-type]
+    y = float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
+    return 116 * y ** (1 / 3) - 16 if y > 0.008856 else 903.3 * y
+
+
+@pytest.mark.parametrize("palette", PALETTES.values(), ids=list(PALETTES))
+def test_the_sequential_map_is_linear_in_lightness(palette: style.Palette) -> None:
+    shares = np.linspace(0, 1, 101)
+    found = np.array([lightness(palette.sequential(share)) for share in shares])
+    straight = np.linspace(found[0], found[-1], 101)
+    assert np.abs(found - straight).max() < 2.5
+    assert abs(found[-1] - found[0]) > 75
+
+
+@pytest.mark.parametrize("palette", PALETTES.values(), ids=list(PALETTES))
+def test_colours_can_be_seen_on_their_paper_and_beside_each_other(palette: style.Palette) -> None:
+    def luminance(colour: str) -> float:
+        return ((lightness(colour) + 16) / 116) ** 3
+
+    paper = luminance(palette.paper)
+    for colour in palette.series:
+        assert (max(paper, luminance(colour)) + 0.05) / (min(paper, luminance(colour)) + 0.05) > 2.2, colour
+    assert len(set(palette.series)) == 8 and len(set(CLASSES)) == 10
+
+
+def test_settings_of_the_user_stay_and_do_not_change_the_figure() -> None:
+    before = dict(matplotlib.rcParams)
+    plain = encode(small(), ".png")
+    with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red", "savefig.dpi": 10}):
+        assert encode(small(), ".png") == plain
+        assert matplotlib.rcParams["font.size"] == 30
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_notebooks_show_a_figure_without_pyplot(tmp_path: Path) -> None:
+    script = (
+        "import sys, heedful, heedful.plots.figures as plots\n"
+        "assert 'matplotlib' not in sys.modules\n"
+        "figure = plots.curves({'a': ([1, 2], [3, 4])})\n"
+        "assert figure._repr_png_().startswith(bytes([137]) + b'PNG')\n"
+        "assert type(figure).__name__ == 'Figure'\n"
+        "assert 'matplotlib.pyplot' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+def test_a_long_title_is_wrapped_and_dollars_are_no_formulas(tmp_path: Path) -> None:
+    with drawing("light", 4, 2, "costs $5 and $6 " * 20) as (figure, _):
+        figure.subplots()
+    lines = figure._suptitle.get_text().split("\n")  # type: ignore[attr-defined]
+    assert len(lines) > 3 and max(map(len, lines)) < 45
+    save(figure, tmp_path / "a.png")
+    with Image.open(tmp_path / "a.png") as image:
+        assert image.width < 6 * DOTS
+
+
+def texts(figure: Figure) -> list[Text]:
+    return [text for text in figure.findobj(Text) if isinstance(text, Text) and text.get_text()]
+
+
+@pytest.fixture
+def fonts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Pretend that these fonts alone are installed."""
+
+    def installed(*names: str) -> None:
+        only = [font for font in fontManager.ttflist if font.name in names]
+        monkeypatch.setattr(fontManager, "ttflist", only)
+        style._font_for.cache_clear()
+
+    yield installed
+    style._font_for.cache_clear()
+
+
+def test_what_no_installed_font_has_becomes_a_question_mark_without_a_warning(fonts: Callable[..., None]) -> None:
+    fonts("DejaVu Sans")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figure = heatmap([[1.0]], ["中文ab"], ["привет"], "γειά 中")
+        figure.draw_without_rendering()
+    assert {"??ab", "привет", "γειά ?"} <= {text.get_text() for text in texts(figure)}
+
+
+def test_a_font_that_has_the_script_is_used(fonts: Callable[..., None]) -> None:
+    fonts("DejaVu Sans", "STIXGeneral")
+    figure = heatmap([[1.0]], ["a\U0001d4d0"], ["b"])  # a script capital A, which STIX has and DejaVu Sans lacks
+    found = [text.get_fontfamily() for text in texts(figure) if text.get_text() == "a\U0001d4d0"]
+    assert found and all(families == ["DejaVu Sans", "STIXGeneral"] for families in found)
+
+
+def test_labels_are_one_short_line_without_control_characters() -> None:
+    assert label("a\nb\x1b[31m") == "a\\nb\\x1b[31m"
+    assert label("x" * 30, 10) == "xxxxxxx..."
+
+
+def test_curves_may_be_named_in_any_script() -> None:
+    figure = curves({"Größe": ([1], [2])}, "Überschrift", "x → y", "µ")
+    assert {"Größe", "Überschrift", "x → y", "µ"} <= {text.get_text() for text in texts(figure)}
