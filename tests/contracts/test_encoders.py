@@ -142,6 +142,8 @@ def table() -> Iterator[tuple[str, Case]]:
     encoders = [config_class(kind).tiny() for kind in kinds_of("encoder")]
     for number, encoder in enumerate(encoders):
         yield encoder.kind, Case(encoder, *SAYS["encoder"])
+        sparse = encoder.model_copy(update={"score": "additive", "normalize": "sparsemax"})
+        yield f"{encoder.kind}-sparsemax", Case(sparse, *SAYS["encoder"])
         for kind in kinds_of(*(role for role in SAYS if role != "encoder")):
             head = config_class(kind).tiny()
             under = head.model_copy(update={"encoder": encoder.under_head(type(head).pools)})

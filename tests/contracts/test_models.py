@@ -38,7 +38,7 @@ class Case:
     """A tiny config, how the model is given its sentences, and the settings that are tried.
 
     What does not apply to a kind of model is said here: an encoder is one of those models that encode, too long is only
-    what goes beyond a limit, and packed batches are for configs that pack.
+    what goes beyond a limit, and packed batches are for models that pack.
     """
 
     config: Any
@@ -55,6 +55,11 @@ class Case:
         """Whether what is left of a source token depends on those after it."""
         encoder = getattr(self.config, "encoder", None)
         return self.encodes and getattr(encoder, "directions", "both") == "both"
+
+    @property
+    def dense(self) -> bool:
+        """Whether every key has a weight: those of sparsemax and entmax may be zero."""
+        return not any(name in self.config.model_dump_json() for name in ("sparsemax", "entmax15"))
 
     @property
     def smooth(self) -> bool:
@@ -142,15 +147,26 @@ LOOKS: dict[str, dict[str, Any]] = {
     | looking(feed="output"),
     "general-input-predictive-transformer": {"encoder": TransformerEncoder(heads=2, layers=1, hidden=20)}
     | looking(score="general", span=Predictive(window=2)),
+    "additive-input-sparsemax": looking(normalize="sparsemax"),
+    "dot-output-entmax15-transformer": {
+        "encoder": TransformerEncoder(heads=2, layers=1, hidden=20, score="general", normalize="sparsemax"),
+        "width": 20,
+    }
+    | looking(score="dot", feed="output", normalize="entmax15"),
     "additive-input-hard": looking(choice="hard"),
     "dot-output-hard": looking(score="dot", feed="output", choice="hard"),
 }
+HEADS: dict[str, dict[str, Any]] = {
+    "additive-sparsemax": {"score": "additive", "normalize": "sparsemax"},
+    "general-entmax15": {"score": "general", "normalize": "entmax15"},
+    "cosine": {"score": "cosine"},
+}
 READS: dict[Role, Callable[[Any, Tensor, Tensor], Any]] = {"seq2seq": encoded, "bidirectional": written}
 MORE: dict[str, dict[str, Any]] = {  # by kind, the settings that are tried, and what it takes to learn by heart
-    "transformer": {"vary": ("positions", "norm")},
+    "transformer": {"vary": ("positions", "norm"), "more": HEADS},
     "seq2seq": {"more": LOOKS, "rate": 2e-2},
     "rnn_lm": {"vary": ("cell",)},
-    "gpt": {"vary": ("positions",), "more": {"post": {"norm": "post"}}, "rate": 1e-2},
+    "gpt": {"vary": ("positions",), "more": {"post": {"norm": "post"}} | HEADS, "rate": 1e-2},
 }
 
 
@@ -190,9 +206,9 @@ trained_variants = those(  # every other one; `make test-all` trains them all
     ],
     lambda case: case.smooth,
 )
-every_encoder = those(variants(), lambda case: case.reads_ahead)
+every_encoder = those(variants(), lambda case: case.reads_ahead and case.dense)
 every_encoding_model = those(MODEL_CASES, lambda case: case.encodes)
-every_packer = those(variants(), lambda case: case.encodes and case.config.packs)
+every_packer = those(variants(), lambda case: case.encodes and TABLE[case.config.kind].config.packs)
 every_limited_model = those(MODEL_CASES, lambda case: case.limited)
 
 

@@ -40,6 +40,7 @@ SCORED = 2**13  # the same: a correlation of numbers that are near each other lo
 NAMES = sorted(folder.name for folder in RUNS.iterdir())
 TEXTS = sorted(file.relative_to(SHOWN).with_suffix("").as_posix() for file in SHOWN.rglob("*.yaml"))
 ASKED = sorted(file.stem for file in PACKETS.glob("*.json"))
+LATER = ("score: scaled_dot", "normalize: softmax")  # keys that came later, with the values that change nothing
 CONVERTED = sorted(folder.name for folder in PUBLISHED.iterdir())
 
 
@@ -113,7 +114,8 @@ def test_every_task_recipe_and_view_has_golden_files() -> None:
 # ------------------------------------------------------------------ recipes and conversions
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_recipe_is_shown_as_before(name: str, tmp_path: Path) -> None:
-    assert shown(name, tmp_path) == (SHOWN / f"{name}.yaml").read_text(encoding="utf-8")
+    found, expected = shown(name, tmp_path), (SHOWN / f"{name}.yaml").read_text(encoding="utf-8")
+    assert [line for line in found.splitlines() if line.strip() not in LATER] == expected.splitlines()
 
 
 @pytest.mark.parametrize("name", CONVERTED)

@@ -1,7 +1,8 @@
-"""Attention, written once: softmax(score(q, k) + bias, where mask) v.
+"""Attention, written once: normalize(score(q, k) + bias, where mask) v.
 
-Four independent ideas meet here and stay apart: the score (how a query and a key are compared), the mask (where one may
-look), the bias (how much position or segment shifts a score) and the heads.
+Five independent ideas meet here and stay apart: the score (how a query and a key are compared), the mask (which keys a
+query may attend to), the bias (how much position or segment shifts a score), the normalization (how scores become
+weights; softmax unless another is given) and the heads.
 
 B batch, T queries, S keys, D width, H heads, K width of one head.
 """
@@ -16,18 +17,10 @@ from torch import Tensor, nn
 
 from heedful.blocks.linear import Linear
 from heedful.blocks.masks import Bias, Mask, Ranges, Together, Visible, dense
+from heedful.blocks.normalizers import Normalize, normalized, softmax
 from heedful.blocks.positions import Rotary
 from heedful.blocks.scores import Score, scaled_dot
 from heedful.blocks.taps import Tap, heard
-
-
-def softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """Softmax over the keys that the mask allows; a row that may look nowhere gets zeros, not NaN."""
-    if mask is None:
-        return scores.softmax(-1)
-    nowhere = ~mask.any(-1, keepdim=True)
-    weights = scores.masked_fill(~(mask | nowhere), -math.inf).softmax(-1)
-    return weights.masked_fill(nowhere, 0.0)
 
 
 def fused(
@@ -38,12 +31,10 @@ def fused(
         return F.scaled_dot_product_attention(q, k, v, is_causal=triangle, dropout_p=dropout)
     if bias is None:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
-    bias = bias.to(q.dtype)
-    if mask is None:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
-    nowhere = ~mask.any(-1, keepdim=True)  # such rows look everywhere for the kernel's sake, and give zeros
-    shift = bias.masked_fill(~(mask | nowhere), -math.inf)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=shift, dropout_p=dropout).masked_fill(nowhere, 0.0)
+    shift = bias.to(q.dtype) if mask is None else bias.to(q.dtype).masked_fill(~mask, -math.inf)
+    empty = (shift == -math.inf).all(-1, keepdim=True)  # queries without a key, which the kernel need not handle
+    shift = shift.masked_fill(empty, 0.0)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=shift, dropout_p=dropout).masked_fill(empty, 0.0)
 
 
 def in_ranges(q: Tensor, k: Tensor, v: Tensor, mask: Ranges) -> Tensor:
@@ -67,19 +58,22 @@ def attend(
     mask: Visible = None,
     bias: Bias | Tensor | None = None,
     score: Score = scaled_dot,
+    normalize: Normalize = softmax,
     scores: Tap | None = None,
     weights: Tap | None = None,
     products: Tap | None = None,
     choose: Callable[[Tensor], Tensor] | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """softmax(score(q, k) + bias, where mask) v, with q (B, H, T, K), k (B, H, S, K), v (B, H, S, E).
+    """normalize(score(q, k) + bias, where mask) v, with q (B, H, T, K), k (B, H, S, K), v (B, H, S, E).
 
-    All three may lack the heads, or the heads and the batch. Masks and biases are rules, or dense tensors of two to as
-    many dimensions that broadcast to (B, H, T, S), without the heads where q lacks them. With the
-    scaled dot product and nobody watching, the same sentence runs in a fused kernel. When q has W times the rows of k,
-    W hypotheses in a row read one memory, and stand as further queries. `choose` may make other weights of the weights,
-    and `dropout` is the share of them set to zero.
+    All three may come without heads, (B, T, K), or without heads and batch, (T, K). Masks and biases are rules, or
+    tensors of two dimensions up to those of q that broadcast to the scores (B, H, T, S); a bias of -inf masks a key.
+    `normalize(scores, mask)` gives the weights: softmax, sparsemax, entmax15 or a function of your own. The scaled dot
+    product with softmax runs in a fused kernel as long as no tap has a hook.
+
+    When q has W times the rows of k, W hypotheses of each sentence read one memory, as further queries. `choose`
+    replaces the weights by others, and `dropout` is the share of weights set to zero.
     """
     if not q.dim() == k.dim() == v.dim() or not 2 <= q.dim() <= 4 or k.shape[-2] != v.shape[-2]:
         raise ValueError(
@@ -90,7 +84,7 @@ def attend(
         lead = (None,) * (4 - q.dim()) if q.dim() == 2 else (slice(None), None)
         mask = mask[:, None] if isinstance(mask, Tensor) and mask.dim() == q.dim() == 3 else mask
         bias = bias[:, None] if isinstance(bias, Tensor) and bias.dim() == q.dim() == 3 else bias
-        o = attend(q[lead], k[lead], v[lead], mask, bias, score, scores, weights, products, choose, dropout)
+        o = attend(q[lead], k[lead], v[lead], mask, bias, score, normalize, scores, weights, products, choose, dropout)
         return o[0, 0] if q.dim() == 2 else o[:, 0]
     rows, _, queries, _ = q.shape
     if rows != k.shape[0]:
@@ -98,7 +92,7 @@ def attend(
     if isinstance(mask, Mask) and mask.diagonal is not None and mask.diagonal >= k.shape[2] - 1:
         mask = None  # even the first query sees every key
     triangle = isinstance(mask, Mask) and mask.diagonal == 0 and q.shape[2] == k.shape[2]
-    fast = score is scaled_dot and choose is None and not heard(scores, weights, products)
+    fast = score is scaled_dot and normalize is softmax and choose is None and not heard(scores, weights, products)
     if isinstance(mask, Ranges):
         if fast and bias is None and q.is_cuda and not dropout:
             return in_ranges(q, k, v, mask)
@@ -115,8 +109,11 @@ def attend(
         a = score(q, k)  # (B, H, T, S)
         a = a if bias is None else a + bias
         a = a if scores is None else scores(a)
-        b = softmax(a, mask if isinstance(mask, Tensor) else None)
-        b = b if weights is None else edited(b, mask if isinstance(mask, Tensor) else None, weights)
+        allowed = mask if isinstance(mask, Tensor) else None
+        if bias is not None or heard(scores):
+            allowed = a > -math.inf if allowed is None else allowed & (a > -math.inf)
+        b = normalized(a, allowed, normalize)
+        b = b if weights is None else edited(b, allowed, weights)
         b = F.dropout((b if choose is None else choose(b)).to(v.dtype), dropout)
         o = b @ v  # (B, H, T, E)
         if products is not None and heard(products):
@@ -127,11 +124,11 @@ def attend(
 
 
 def edited(weights: Tensor, mask: Tensor | None, tap: Tap) -> Tensor:
-    """The weights that somebody saw or replaced; what they make of a masked key, as log(0), has no gradient."""
-    if mask is None or not heard(tap):
-        return tap(weights)
-    replaced = tap(weights.masked_fill(~mask, 0.0))
-    return replaced.masked_fill(~mask.any(-1, keepdim=True), 0.0)
+    """The weights as a hook returns them; where they were zero, no gradient passes, not even that of log(0)."""
+    if not heard(tap):
+        return weights
+    replaced = tap(weights.masked_fill(weights == 0, 0.0))
+    return replaced if mask is None else replaced.masked_fill(~mask.any(-1, keepdim=True), 0.0)
 
 
 def look_back(q: Tensor, memory: "KV") -> Tensor:
@@ -143,7 +140,7 @@ def look_back(q: Tensor, memory: "KV") -> Tensor:
 
 
 class KV(NamedTuple):
-    """Keys and values, split into heads: (B, H, S, K) each.
+    """Keys and values, split into heads: (B, H, S, K) each. A decoder keeps them as its cache, and appends to it.
 
     With `rows` (B, S), key s of row b stands in row rows[b, s], and only the first `length` count; with `skip` (B,),
     not the first of these.
@@ -155,7 +152,12 @@ class KV(NamedTuple):
     length: Tensor | None = None
     skip: Tensor | None = None
 
+    def append(self, more: "KV") -> "KV":
+        """These keys and values, then those of later positions."""
+        return KV(torch.cat([self.k, more.k], 2), torch.cat([self.v, more.v], 2))
+
     def gathered(self) -> "KV":
+        """The same with every key in its own row."""
         if self.rows is None:
             return self
         place = torch.arange(self.rows.shape[1], device=self.rows.device)
@@ -166,12 +168,18 @@ class KV(NamedTuple):
 class MultiHead(nn.Module):
     """o = W_o [o_1; ...; o_H], where o_i = attend(W_q x, W_k m, W_v m) in head i (Vaswani et al., 2017).
 
-    Calling it with x and a memory m attends to that, and with x alone to x itself. `remember(m)` gives keys and values,
-    which a cache may hold or extend, and which may stand for the memory. Without `output` there is no W_o, as in some
-    lectures.
+    `heads(x)` is self-attention, `heads(x, memory)` cross-attention. `remember(m)` gives keys and values that may stand
+    for the memory: a decoder keeps them, and appends those of each new token.
+
+        cache = heads.remember(x[:, :1])
+        y = heads(x[:, :1], cache)
+        cache = cache.append(heads.remember(x[:, 1:2]))
+        y = heads(x[:, 1:2], cache)
+
+    A score with weights is shared by the heads. Without `output` there is no W_o, as in some lectures.
     """
 
-    entrances = ("remember",)  # methods that use weights apart from a call, for those who keep weights in shards
+    entrances = ("remember",)  # methods that use weights outside of a call, for models whose weights are sharded
 
     def __init__(
         self,
@@ -180,6 +188,7 @@ class MultiHead(nn.Module):
         *,
         memory_width: int | None = None,
         score: Score = scaled_dot,
+        normalize: Normalize = softmax,
         rotary: Rotary | None = None,
         output: bool = True,
         bias: bool = True,
@@ -187,7 +196,7 @@ class MultiHead(nn.Module):
         super().__init__()
         if width % heads:
             raise ValueError(f"width {width} does not split into {heads} heads")
-        self.heads, self.score, self.rotary = heads, score, rotary
+        self.heads, self.score, self.normalize, self.rotary = heads, score, normalize, rotary
         self.q = Linear(width, width, bias=bias)
         self.kv = Linear(memory_width or width, 2 * width, bias=bias)
         self.out = Linear(width, width, bias=bias) if output else nn.Identity()
@@ -195,14 +204,14 @@ class MultiHead(nn.Module):
         self.scores, self.weights = Tap(), Tap()
 
     def itself(self, x: Tensor, mask: Visible = None, bias: Bias | None = None, at: Tensor | None = None) -> Tensor:
-        """Attention to x (B, T, D) from each of its own places."""
+        """Self-attention of x (B, T, D), whose positions `at` matter to rotary positions only."""
         return self(x, None, mask, bias, at)
 
     def split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, H, T, K)
 
     def remember(self, memory: Tensor, at: Tensor | None = None) -> KV:
-        """Keys and values of the memory (B, S, D), whose places `at` matter to rotary positions only."""
+        """Keys and values of the memory (B, S, D), whose positions `at` matter to rotary positions only."""
         return self._remember(memory, at)
 
     def _remember(self, memory: Tensor, at: Tensor | None = None) -> KV:  # within a call, where shards are together
@@ -217,31 +226,41 @@ class MultiHead(nn.Module):
         bias: Bias | Tensor | None = None,
         at: Tensor | None = None,
     ) -> Tensor:
-        """The places `at` are those of x; a memory that has its own is given as what `remember` makes of it."""
+        """The positions `at` are those of x; a memory with others is given as `remember(memory, others)`."""
         if memory is None or memory is x:
             memory = self._remember(x, at)
         elif isinstance(memory, Tensor):
             memory = self._remember(memory)
         q = self.split(self.q(x))  # (B, H, T, K)
         q = self.queries(q if self.rotary is None or at is None else self.rotary(q, at))
-        fast = self.score is scaled_dot and not heard(self.keys, self.values, self.scores, self.weights)
+        fast = self.score is scaled_dot and self.normalize is softmax
+        fast = fast and not heard(self.keys, self.values, self.scores, self.weights)
         if memory.rows is not None and q.is_cuda and q.shape[2] == 1 and bias is None and fast:
             o = look_back(q, memory)  # (B, H, T, K)
         else:
             k, v, *_ = memory.gathered()
             k, v = self.keys(k), self.values(v)
-            o = attend(q, k, v, mask, bias, self.score, self.scores, self.weights)  # (B, H, T, K)
+            o = attend(q, k, v, mask, bias, self.score, self.normalize, self.scores, self.weights)  # (B, H, T, K)
         return self.out(o.transpose(1, 2).flatten(2))  # (B, T, D)
 
 
 class SelfAttention(nn.Module):
-    """The same of x to itself alone: queries, keys and values in one product, and dropout on the weights."""
+    """Self-attention alone: queries, keys and values from one product, and dropout on the weights."""
 
     entrances = ("itself",)
 
-    def __init__(self, width: int, heads: int, dropout: float, rotary: Rotary | None = None) -> None:
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        dropout: float,
+        rotary: Rotary | None = None,
+        score: Score = scaled_dot,
+        normalize: Normalize = softmax,
+    ) -> None:
         super().__init__()
         self.heads, self.dropout, self.rotary = heads, dropout, rotary
+        self.score, self.normalize = score, normalize
         self.qkv = Linear(width, 3 * width)
         self.out = Linear(width, width)
         self.queries, self.keys, self.values = Tap(), Tap(), Tap()
@@ -255,20 +274,21 @@ class SelfAttention(nn.Module):
         at: Tensor | None = None,
         past: Callable[[KV], KV] = lambda kv: kv,
     ) -> Tensor:
-        """Attention to x (B, T, D) from each of its own places, which matter to rotary positions only.
+        """Self-attention of x (B, T, D), whose positions `at` matter to rotary positions only.
 
-        Where x goes on after a past, that is given x's keys and values and gives all of them.
+        With a cache, `past` takes the keys and values of x and gives those of all positions so far.
         """
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # (B, T, 3, H, K)
-        if isinstance(mask, Together) and qkv.is_cuda and bias is None and not self.watched:
+        if isinstance(mask, Together) and qkv.is_cuda and bias is None and self.in_kernels:
             return self.out(within(qkv, mask, self.dropout if self.training else 0.0).flatten(2))
         q, kv = self.parted(qkv, at)
         return self.looked(q, past(kv), mask, bias)  # (B, T, D)
 
     @property
-    def watched(self) -> bool:
-        """Whether anybody listens to what it computes on its way."""
-        return heard(self.queries, self.keys, self.values, self.scores, self.weights)
+    def in_kernels(self) -> bool:
+        """Whether kernels compute it: softmax of scaled dot products, and no tap has a hook."""
+        plain = self.score is scaled_dot and self.normalize is softmax
+        return plain and not heard(self.queries, self.keys, self.values, self.scores, self.weights)
 
     def parted(self, qkv: Tensor, at: Tensor | None) -> tuple[Tensor, KV]:
         q, k, v = qkv.transpose(1, 3).unbind(2)  # (B, H, T, K)
@@ -276,12 +296,14 @@ class SelfAttention(nn.Module):
 
     def looked(self, q: Tensor, memory: KV, mask: Visible, bias: Bias | None) -> Tensor:
         dropout = self.dropout if self.training else 0.0
-        if memory.rows is not None and q.is_cuda and q.shape[2] == 1 and bias is None and not self.watched:
+        if memory.rows is not None and q.is_cuda and q.shape[2] == 1 and bias is None and self.in_kernels:
             o = look_back(q, memory)  # (B, H, T, K)
         else:
             k, v, *_ = memory.gathered()
             q, k, v = self.queries(q), self.keys(k), self.values(v)
-            o = attend(q, k, v, mask, bias, scores=self.scores, weights=self.weights, dropout=dropout)  # (B, H, T, K)
+            o = attend(
+                q, k, v, mask, bias, self.score, self.normalize, self.scores, self.weights, dropout=dropout
+            )  # (B, H, T, K)
         return self.out(o.transpose(1, 2).flatten(2))  # (B, T, D)
 
     forward = itself

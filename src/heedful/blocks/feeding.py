@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from heedful.blocks.memory import Everywhere, Look, Source
+from heedful.blocks.normalizers import softmax
 from heedful.blocks.recurrent import GRU, LSTM, Stack, State
 from heedful.blocks.scores import Additive, General, Given, dot, scaled_dot
 from heedful.blocks.taps import watched
@@ -24,7 +25,7 @@ def in_kernels(look: Look, stack: Stack, x: Tensor, source: Source) -> bool:
     if not x.is_cuda or x.shape[1] == 1 or x.dtype == torch.float64 or len(x) != len(source.real):
         return False
     known = isinstance(look.score, Additive | General) or look.score.compare in (dot, scaled_dot)
-    plain = isinstance(look.span, Everywhere) and not look.hard
+    plain = isinstance(look.span, Everywhere) and look.normalize is softmax and not look.hard
     fits = max(source.kv.k.shape[-1], source.kv.v.shape[-1]) <= WIDEST and source.real.shape[1] <= LONGEST
     gated = all(isinstance(layer.cell, LSTM | GRU) for layer in stack.layers)
     return known and plain and fits and gated and not watched(look) and not watched(stack)

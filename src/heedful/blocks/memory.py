@@ -1,7 +1,7 @@
 """A recurrent decoder's look at a memory: the lectures' five stages, each visible by name.
 
 The inputs are the decoder's states and what the encoder left of each source token. `scores` compares them, `weights` is
-the softmax of the scores, `products` each vector times its weight, and `context` their sum.
+the scores normalized, by softmax for one, `products` each vector times its weight, and `context` their sum.
 
 B sentences, R rows (sentences times hypotheses), T queries, S source tokens, H width of a query, M width of the memory.
 """
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from heedful.blocks.attention import KV, attend
 from heedful.blocks.linear import Linear
+from heedful.blocks.normalizers import Normalize, softmax
 from heedful.blocks.scores import Additive, General, Given, Location
 from heedful.blocks.taps import Tap
 
@@ -79,7 +80,7 @@ class Predicting(nn.Module):
 
 
 class Look(nn.Module):
-    """context = sum_s weight_s v_s, where weight = softmax(score(q, k)) over the span.
+    """context = sum_s weight_s v_s, where weight = normalize(score(q, k)) over the span.
 
     A soft look takes that sum. A hard one takes a single v_s: in training drawn with these weights as probabilities,
     later the likeliest (Xu et al., 2015).
@@ -89,10 +90,11 @@ class Look(nn.Module):
         self,
         score: Given | General | Additive | Location,
         span: Everywhere | Following | Predicting,
+        normalize: Normalize = softmax,
         hard: bool = False,
     ) -> None:
         super().__init__()
-        self.score, self.span, self.hard = score, span, hard
+        self.score, self.span, self.normalize, self.hard = score, span, normalize, hard
         self.scores, self.weights, self.products, self.context = Tap(), Tap(), Tap(), Tap()
         if hard:
             self.choice = Tap()
@@ -115,7 +117,8 @@ class Look(nn.Module):
 
         o = attend(
             q[:, None], source.kv.k, source.kv.v, mask[:, None], None if bias is None else bias[:, None],
-            self.score.compare, self.scores, self.weights, self.products, choose if self.hard else None,
+            self.score.compare, self.normalize, self.scores, self.weights, self.products,
+            choose if self.hard else None,
         )  # fmt: skip
         context = self.context(o[:, 0].unflatten(1, (-1, steps)).flatten(0, 1))  # (R, T, M)
         return context, logs[0].unflatten(1, (-1, steps)).flatten(0, 1) if logs else None

@@ -143,3 +143,24 @@ class Location(nn.Module):
         if k.shape[-2] > len(self.matrix.weight):
             raise ValueError(f"location attention was built for {len(self.matrix.weight)} keys, got {k.shape[-2]}")
         return self.matrix(q)[..., : k.shape[-2]]  # (B, H, T, S)
+
+
+def remembering(score: Score) -> Given | General | Additive | Location:
+    """A score that does its part on the keys beforehand, in `remember`; one without weights has none to do."""
+    return score if isinstance(score, General | Additive | Location) else Given(score)
+
+
+# By name, for queries and keys of these widths, and at most `longest` keys.
+SCORES: dict[str, Callable[[int, int, int], Score]] = {
+    "scaled_dot": lambda query_width, key_width, longest: scaled_dot,
+    "dot": lambda query_width, key_width, longest: dot,
+    "cosine": lambda query_width, key_width, longest: cosine,
+    "general": lambda query_width, key_width, longest: General(query_width, key_width),
+    "additive": lambda query_width, key_width, longest: Additive(query_width, key_width, query_width),
+    "location": lambda query_width, key_width, longest: Location(query_width, longest),
+}
+
+
+def head_score(name: str, width: int) -> Score:
+    """The score of that name for heads of this width, which share its weights."""
+    return SCORES[name](width, width, 0)

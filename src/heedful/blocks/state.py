@@ -95,8 +95,7 @@ class Grown:
     held: KV | None
 
     def append(self, kv: KV) -> KV:
-        before = self.held
-        self.held = kv if before is None else KV(torch.cat([before.k, kv.k], 2), torch.cat([before.v, kv.v], 2))
+        self.held = kv if self.held is None else self.held.append(kv)
         return self.held
 
 

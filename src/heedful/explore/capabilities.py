@@ -170,6 +170,13 @@ class Scores(Protocol):
 
 
 @runtime_checkable
+class Normalizes(Protocol):
+    """Is an attention whose normalization can be chosen."""
+
+    normalize: Any
+
+
+@runtime_checkable
 class Placed(Protocol):
     """Are settings of a model that knows where a token stands."""
 

@@ -181,6 +181,21 @@ def unsupported(where: Path, key: str, found: object, known: Iterable[str]) -> U
     )  # fmt: skip
 
 
+def unwritable(title: str, name: str, found: str, expected: str) -> UserError:
+    """The error of a setting of ours that a published config.json cannot express."""
+    return UserError(
+        f"Hugging Face's {title} cannot express this setting", where=f"model.{name}", found=found, expected=expected,
+        todo="keep this model as it is: `heedful.load` reads it",
+    )  # fmt: skip
+
+
+def refuse_attention(config: Any, title: str) -> None:
+    """Refuse to write a model whose attention published models do not have."""
+    for name, usual in (("score", "scaled_dot"), ("normalize", "softmax")):
+        if getattr(config, name) != usual:
+            raise unwritable(title, name, getattr(config, name), usual)
+
+
 def whole(settings: Mapping[str, Any], key: str, least: int, most: int, where: Path) -> int:
     found = settings.get(key)
     if key not in settings:

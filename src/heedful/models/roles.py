@@ -35,7 +35,6 @@ class ModelConfig(Config):
     """What the settings of every model have: `kind` first, and all sizes, so that a model is built of them alone."""
 
     implementation: ClassVar[str] = "model.Model"  # the file beside the settings, and the class in it
-    packs: ClassVar[bool] = False  # whether it can read texts that lie end to end in one row
     limited: ClassVar[bool] = False  # whether it sees no more of a text than its context
 
     kind: str
@@ -49,6 +48,11 @@ class ModelConfig(Config):
     def usual_tokenizer(self) -> str | None:
         """The kind of tokenizer that it was published with, which its folders have; None: any."""
         return None
+
+    @property
+    def packs(self) -> bool:
+        """Whether it can read sequences packed end to end in one row."""
+        return False
 
     @property
     def hard(self) -> bool:

@@ -7,15 +7,39 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo
 
+Score = Literal["dot", "scaled_dot", "cosine", "general", "additive", "location"]
+HeadScore = Annotated[  # without location, which is that of a memory whose keys do not move
+    Literal["scaled_dot", "dot", "cosine", "general", "additive"],
+    Field(description="how a query and a key are compared"),
+]
+Normalizer = Annotated[
+    Literal["softmax", "sparsemax", "entmax15"], Field(description="how scores become attention weights")
+]
 
-def attention_parameters(width: int) -> int:
-    """How many numbers multi-head attention has, whatever its heads."""
-    return 4 * (width * width + width)
+
+def in_kernels(score: HeadScore, normalize: Normalizer) -> bool:
+    """Whether kernels compute such attention, also over sequences packed into one row."""
+    return score == "scaled_dot" and normalize == "softmax"
 
 
-def block_parameters(width: int, hidden: int) -> int:
-    """How many numbers a block of the Transformer's encoder has: attention, feed-forward layer and two norms."""
-    return attention_parameters(width) + 2 * width * hidden + hidden + width + 4 * width
+def score_parameters(score: Score, query_width: int, key_width: int, longest: int) -> int:
+    """The number of parameters of a score."""
+    counts: dict[str, int] = {
+        "general": query_width * key_width,
+        "additive": query_width * (query_width + key_width + 1),
+        "location": query_width * longest,
+    }
+    return counts.get(score, 0)
+
+
+def attention_parameters(width: int, heads: int = 1, score: HeadScore = "scaled_dot") -> int:
+    """The number of parameters of multi-head attention, whose heads share the score's."""
+    return 4 * (width * width + width) + score_parameters(score, width // heads, width // heads, 0)
+
+
+def block_parameters(width: int, hidden: int, heads: int = 1, score: HeadScore = "scaled_dot") -> int:
+    """The number of parameters of a Transformer's encoder block: attention, feed-forward layer and two norms."""
+    return attention_parameters(width, heads, score) + 2 * width * hidden + hidden + width + 4 * width
 
 
 def share_width(heads: int, info: ValidationInfo) -> int:
@@ -41,9 +65,6 @@ def check_positions(positions: str, info: ValidationInfo) -> str:
             f"write width: {width + heads}"
         )
     return positions
-
-
-Score = Literal["dot", "scaled_dot", "cosine", "general", "additive", "location"]
 
 
 CellKind = Literal["lstm", "gru", "rnn"]

@@ -14,11 +14,12 @@ from pydantic import Field
 from torch import Tensor
 
 from heedful.blocks.attention import attend
+from heedful.blocks.normalizers import softmax
 from heedful.blocks.scores import scaled_dot
 from heedful.blocks.taps import Tap, taps
 from heedful.config import Config
 from heedful.errors import UserError
-from heedful.explore.capabilities import Scores, part_of
+from heedful.explore.capabilities import Normalizes, Scores, part_of
 from heedful.explore.inspect import Look, Trace
 from heedful.explore.packets import pack
 from heedful.explore.views import Asked, Request, heads, input_in, place_in
@@ -68,9 +69,9 @@ def tokens(explorer: Explorer, asked: Asked) -> bytes:
 
 def stages(subject: Subject, look: Look) -> list[str]:
     """What can be seen of a look: all of the lectures' table, or what there is without a dot product."""
-    if compares(subject.model.get_submodule(above(look, 0))):
-        return list(TABLE)
-    return ["scores", *TABLE[TABLE.index("mask") :]]
+    module = subject.model.get_submodule(above(look, 0))
+    stages = list(TABLE) if compares(module) else ["scores", *TABLE[TABLE.index("mask") :]]
+    return stages if softmaxed(module) else [stage for stage in stages if stage != "mask"]
 
 
 def compares(module: Any) -> bool:
@@ -80,13 +81,20 @@ def compares(module: Any) -> bool:
     return shown and plain
 
 
+def softmaxed(module: Any) -> bool:
+    """Whether its weights are zero where a key is masked only; those of sparsemax may be zero anywhere."""
+    return not isinstance(module, Normalizes) or module.normalize is softmax
+
+
 def head(explorer: Explorer, asked: Head) -> bytes:
     """All numbers of one head: scores and weights (T, S), and its vectors where it has them."""
     look, seen = watched(explorer, asked)
     weights, scores = (one(seen, look, asked, name) for name in ("weights", "scores"))
-    arrays = {"weights": weights, "scores": scores, "masked": masked(scores, weights).to(torch.uint8)}
+    module = explorer.subject(asked.model).model.get_submodule(above(look, asked.layer))
+    off = masked(scores, weights) if softmaxed(module) else torch.zeros_like(weights, dtype=torch.bool)
+    arrays = {"weights": weights, "scores": scores, "masked": off.to(torch.uint8)}
     words: dict[str, Any] = {}
-    if compares(explorer.subject(asked.model).model.get_submodule(above(look, asked.layer))):
+    if compares(module):
         q, k, v = (one(seen, look, asked, name) for name in VECTORS)
         arrays |= compared(q, k, v, scores, weights)
         words["width"] = q.shape[1]

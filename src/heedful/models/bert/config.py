@@ -9,19 +9,20 @@ from pydantic import Field, field_validator, model_validator
 from heedful.config import FieldError
 from heedful.models.limits import refuse_too_large
 from heedful.models.roles import EncoderConfig
-from heedful.models.sizes import block_parameters, share_width
+from heedful.models.sizes import HeadScore, Normalizer, block_parameters, in_kernels, share_width
 
 
 class BertConfig(EncoderConfig):
     """The encoder of Devlin et al. (2019), in its published base size, with the heads it is pre-trained with."""
 
     implementation: ClassVar = "model.Bert"
-    packs: ClassVar = True
 
     kind: Literal["bert"] = "bert"
     vocab: int | None = Field(None, ge=5, le=10_000_000, description="token types; null: as many as the tokenizer has")
     width: int = Field(768, ge=1, le=65_536, description="numbers that stand for one token between blocks")
     heads: int = Field(12, ge=1, le=1024, description="attention heads in each block; they share the width evenly")
+    score: HeadScore = "scaled_dot"
+    normalize: Normalizer = "softmax"
     layers: int = Field(12, ge=1, le=1000, description="blocks on top of each other")
     hidden: int = Field(3072, ge=1, le=1_048_576, description="inner width of the feed-forward layers")
     context: int = Field(512, ge=4, le=1_048_576, description="longest sequence, in tokens, special ones included")
@@ -47,13 +48,19 @@ class BertConfig(EncoderConfig):
         refuse_too_large(self.parameters(self.vocab or 0))
         return self
 
+    @property
+    def packs(self) -> bool:
+        """Whether it can read sequences packed end to end in one row."""
+        return in_kernels(self.score, self.normalize)
+
     def parameters(self, vocab: int) -> int:
         """How many numbers are trained, the embedding counted once, since input and output share it."""
         dense = self.width * self.width + self.width
         embeddings = (vocab + self.context + self.segments + 2) * self.width
         words = dense + 2 * self.width + vocab if self.masked_words else 0
         heads = dense * self.pooler + words + (2 * self.width + 2) * self.next_sentence
-        return embeddings + self.layers * block_parameters(self.width, self.hidden) + heads
+        blocks = self.layers * block_parameters(self.width, self.hidden, self.heads, self.score)
+        return embeddings + blocks + heads
 
     def under_head(self, pools: bool) -> Self:
         """The encoder below the head of a task: without heads of its own, and with a pooler only if that is read."""

@@ -32,6 +32,7 @@ from heedful.models.exchange import (
     labels_in,
     real,
     refuse,
+    refuse_attention,
     unsupported,
     whole,
 )
@@ -114,6 +115,7 @@ def config_json(
     config: BertConfig, head: str | None = None, labels: Sequence[str] = (), pad: int = 0, end: int | None = None
 ) -> dict[str, Any]:
     """The settings of a config.json that says the same."""
+    refuse_attention(config, TITLE)
     settings: dict[str, Any] = {"architectures": [architecture(config, head)], "model_type": MODEL_TYPES[0]}
     settings |= {theirs: getattr(config, ours) for theirs, (ours, _, _) in SIZES.items()}
     settings |= {theirs: getattr(config, ours) for theirs, ours in SHARES.items()}

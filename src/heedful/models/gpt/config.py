@@ -8,7 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from heedful.models.limits import refuse_too_large
 from heedful.models.roles import ModelConfig
-from heedful.models.sizes import block_parameters, check_positions, share_width
+from heedful.models.sizes import HeadScore, Normalizer, block_parameters, check_positions, share_width
 
 Positions = Literal["learned", "none", "sinusoid", "sinusoid_halves", "rotary", "alibi"]
 
@@ -23,6 +23,8 @@ class GptConfig(ModelConfig):
     vocab: int | None = Field(None, ge=2, le=10_000_000, description="token types; null: as many as the tokenizer has")
     width: int = Field(768, ge=1, le=65_536, description="numbers that stand for one token between blocks")
     heads: int = Field(12, ge=1, le=1024, description="attention heads in each block; they share the width evenly")
+    score: HeadScore = "scaled_dot"
+    normalize: Normalizer = "softmax"
     layers: int = Field(12, ge=1, le=1000, description="blocks on top of each other")
     hidden: int | None = Field(
         None, ge=1, le=1_048_576, description="inner width of the feed-forward layers; null: four times the width"
@@ -58,7 +60,7 @@ class GptConfig(ModelConfig):
     def body(self) -> int:
         """How many numbers the blocks have: the model without its embeddings."""
         last = 2 * self.width if self.norm == "pre" else 0
-        return self.layers * block_parameters(self.width, self.inner) + last
+        return self.layers * block_parameters(self.width, self.inner, self.heads, self.score) + last
 
     def parameters(self, vocab: int) -> int:
         """How many numbers are trained, the embedding counted once, since input and output share it."""

@@ -17,11 +17,14 @@ from heedful.blocks.embedding import Tied
 from heedful.blocks.feedforward import ACTIVATIONS, FeedForward
 from heedful.blocks.layouts import Documents, OneByOne
 from heedful.blocks.masks import Bias, Visible, alibi
+from heedful.blocks.normalizers import NORMALIZERS
 from heedful.blocks.norms import PostNorm, PreNorm
 from heedful.blocks.positions import Absent, Fixed, Learned, Rotary, sinusoid_halves, sinusoids
+from heedful.blocks.scores import head_score
 from heedful.blocks.state import Cache, Past, Slot
 from heedful.blocks.taps import Tap
 from heedful.models.gpt.config import GptConfig
+from heedful.models.sizes import in_kernels
 
 if TYPE_CHECKING:
     from heedful.models.gpt.rows import RowByRow
@@ -34,7 +37,8 @@ class Block(nn.Module):
         super().__init__()
         rotary = Rotary(c.context, c.width // c.heads) if c.positions == "rotary" else None
         norm = PreNorm if c.norm == "pre" else PostNorm
-        self.attention = SelfAttention(c.width, c.heads, c.attention_dropout, rotary)
+        score, normalize = head_score(c.score, c.width // c.heads), NORMALIZERS[c.normalize]
+        self.attention = SelfAttention(c.width, c.heads, c.attention_dropout, rotary, score, normalize)
         self.mlp = FeedForward(c.width, c.inner, ACTIVATIONS[c.activation])
         self.add1, self.add2 = norm(c.width, c.dropout, c.norm_eps), norm(c.width, c.dropout, c.norm_eps)
         self.output = Tap()
@@ -117,8 +121,9 @@ class Gpt(nn.Module):
     @property
     def in_one_row(self) -> bool:
         """Whether documents are read best end to end in one row: where a kernel knows how, which drops no weights."""
-        drops = self.training and self.config.attention_dropout > 0
-        return self.tokens.weight.is_cuda and self.config.positions != "alibi" and not drops
+        c = self.config
+        known = in_kernels(c.score, c.normalize) and c.positions != "alibi"
+        return self.tokens.weight.is_cuda and known and not (self.training and c.attention_dropout > 0)
 
     def fits(self, length: int) -> None:
         if length > self.config.context:

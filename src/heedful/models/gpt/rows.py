@@ -16,6 +16,7 @@ from torch import Tensor
 from heedful.blocks.positions import Absent
 from heedful.blocks.state import Shared
 from heedful.models.gpt.model import Gpt
+from heedful.models.sizes import in_kernels
 
 TOGETHER = 4096  # rows that are read at a time
 EVEN = 128  # keys that room is made for at a time
@@ -47,6 +48,7 @@ class RowByRow:
         """Whether the kernels compute this model."""
         c, weight = model.config, model.tokens.weight
         plain = c.norm == "pre" and c.activation == "gelu_tanh" and c.positions in ("learned", "none")
+        plain = plain and in_kernels(c.score, c.normalize)
         return plain and weight.is_cuda and weight.dtype in (torch.float32, torch.bfloat16, torch.float16)
 
     def begin(self, texts: Sequence[Sequence[int]], room: int, hypotheses: int, run: Run) -> tuple[Told, Tensor]:

@@ -21,7 +21,9 @@ from heedful.models.exchange import (
     checked,
     real,
     refuse,
+    refuse_attention,
     unsupported,
+    unwritable,
     whole,
 )
 from heedful.models.gpt.config import GptConfig
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 TITLE = "GPT"
+NAMES = "GPT-2 and GPT"
 MODEL_TYPES = ("gpt2", "openai-gpt")
 RELEASE = ("hparams.json", "model.ckpt.*")
 PREFIX = ""  # all are written with an output
@@ -135,13 +138,14 @@ def config_json(
 ) -> dict[str, Any]:
     """The settings of a config.json that says the same; `end` is the id of `<|endoftext|>`."""
     family: Family = "gpt2" if config.norm == "pre" else "openai-gpt"
+    refuse_attention(config, NAMES)
     if config.positions != "learned":
-        raise _unwritable("positions", config.positions, "learned")
+        raise unwritable(NAMES, "positions", config.positions, "learned")
     acts = {ours: theirs for theirs, ours in reversed(ACTIVATIONS[family].items())}
     if config.activation not in acts:
-        raise _unwritable("activation", config.activation, " or ".join(acts))
+        raise unwritable(NAMES, "activation", config.activation, " or ".join(acts))
     if family == "openai-gpt" and config.inner != 4 * config.width:
-        raise _unwritable("hidden", f"{config.inner:,}", f"{4 * config.width:,}, four times the width")
+        raise unwritable(NAMES, "hidden", f"{config.inner:,}", f"{4 * config.width:,}, four times the width")
     settings: dict[str, Any] = {"architectures": [ARCHITECTURES[family][0]], "model_type": family}
     settings |= {keys[0]: getattr(config, ours) for ours, (keys, _, _) in SIZES.items()}
     if family == "gpt2":
@@ -159,13 +163,6 @@ def config_json(
         "dtype": "float32",
     }
     return settings
-
-
-def _unwritable(name: str, found: str, expected: str) -> UserError:
-    return UserError(
-        "Hugging Face's GPT-2 and GPT have no place for this", where=f"model.{name}", found=found, expected=expected,
-        todo="keep this model as it is: `heedful.load` reads it",
-    )  # fmt: skip
 
 
 def table(config: GptConfig, head: str | None = None) -> Table:

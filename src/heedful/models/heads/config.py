@@ -25,7 +25,6 @@ def tiny_encoder() -> Any:
 class HeadConfig(ModelConfig):
     """What a model shares that is an encoder with one layer on top of it, whatever that layer tells."""
 
-    packs: ClassVar = True
     pools: ClassVar[bool]  # whether it reads the pooled vector of a text, or those of its tokens
 
     encoder: AnyEncoder | None = Field(
@@ -48,6 +47,11 @@ class HeadConfig(ModelConfig):
                 there = str(known[name]).lower()
                 raise FieldError(f"under the head of another task it is not as written; write {name}: {there}", name)
         return bare
+
+    @property
+    def packs(self) -> bool:
+        """Whether it can read sequences packed end to end in one row."""
+        return self.encoder is None or self.encoder.packs
 
     @property
     def vocab(self) -> int | None:
@@ -120,11 +124,15 @@ class MultipleChoiceConfig(HeadConfig):
     """A score for each of several texts that may go on from another (Devlin et al., 2019): a layer with one output."""
 
     implementation: ClassVar = "classifier.Regressor"
-    packs: ClassVar = False  # the choices of a question stand in rows of their own
     pools: ClassVar = True
 
     kind: Literal["multiple_choice"] = "multiple_choice"
     dropout: float = Field(0.1, ge=0, lt=1, description="share of what the head reads that is set to zero")
+
+    @property
+    def packs(self) -> bool:
+        """No: the choices of a question have rows of their own."""
+        return False
 
     def parameters(self, vocab: int) -> int:
         """How many numbers there are."""
@@ -193,9 +201,9 @@ class TaggerConfig(HeadConfig):
     _labels_differ = field_validator("labels")(different)
 
     @property
-    def packs(self) -> bool:  # type: ignore[override]
-        """Whether sentences may lie end to end in one row, which an LSTM would read as one."""
-        return self.reader.kind == "linear"
+    def packs(self) -> bool:
+        """Whether it can read sequences packed end to end in one row, which an LSTM would read as one."""
+        return super().packs and self.reader.kind == "linear"
 
     @model_validator(mode="after")
     def _layers_are_there(self) -> Self:

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from heedful.models.limits import refuse_too_large
 from heedful.models.roles import EncoderConfig
-from heedful.models.sizes import block_parameters, share_width
+from heedful.models.sizes import HeadScore, Normalizer, block_parameters, in_kernels, share_width
 
 FIRST = 2  # the row of the position table that a text's first token has: row 1 is for padding, row 0 for nothing
 
@@ -17,12 +17,13 @@ class RobertaConfig(EncoderConfig):
     """The encoder of Liu et al. (2019), in its published base size, with the head it is pre-trained with."""
 
     implementation: ClassVar = "model.Roberta"
-    packs: ClassVar = True
 
     kind: Literal["roberta"] = "roberta"
     vocab: int | None = Field(None, ge=5, le=10_000_000, description="token types; null: as many as the tokenizer has")
     width: int = Field(768, ge=1, le=65_536, description="numbers that stand for one token between blocks")
     heads: int = Field(12, ge=1, le=1024, description="attention heads in each block; they share the width evenly")
+    score: HeadScore = "scaled_dot"
+    normalize: Normalizer = "softmax"
     layers: int = Field(12, ge=1, le=1000, description="blocks on top of each other")
     hidden: int = Field(3072, ge=1, le=1_048_576, description="inner width of the feed-forward layers")
     context: int = Field(512, ge=4, le=1_048_576, description="longest sequence, in tokens, special ones included")
@@ -44,12 +45,18 @@ class RobertaConfig(EncoderConfig):
         refuse_too_large(self.parameters(self.vocab or 0))
         return self
 
+    @property
+    def packs(self) -> bool:
+        """Whether it can read sequences packed end to end in one row."""
+        return in_kernels(self.score, self.normalize)
+
     def parameters(self, vocab: int) -> int:
         """How many numbers are trained, the embedding counted once, since input and output share it."""
         dense = self.width * self.width + self.width
         embeddings = (vocab + self.context + FIRST + self.segments + 2) * self.width
         words = dense + 2 * self.width + vocab if self.masked_words else 0
-        return embeddings + self.layers * block_parameters(self.width, self.hidden) + dense * self.pooler + words
+        blocks = self.layers * block_parameters(self.width, self.hidden, self.heads, self.score)
+        return embeddings + blocks + dense * self.pooler + words
 
     def under_head(self, pools: bool) -> Self:
         """The encoder below the head of a task: without a head of its own, and with a pooler only if that is read."""

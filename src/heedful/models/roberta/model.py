@@ -13,8 +13,10 @@ from heedful.blocks.attention import SelfAttention
 from heedful.blocks.encoder import EncoderBlock, MaskedWords, Pooler
 from heedful.blocks.feedforward import ACTIVATIONS, FeedForward
 from heedful.blocks.layouts import EndToEnd, Layout, Whole
+from heedful.blocks.normalizers import NORMALIZERS
 from heedful.blocks.norms import PostNorm
 from heedful.blocks.positions import Learned
+from heedful.blocks.scores import head_score
 from heedful.blocks.taps import Tap
 from heedful.models.roberta.config import FIRST, RobertaConfig
 
@@ -36,7 +38,13 @@ class Roberta(nn.Module):
         self.embedded = Tap()
         self.blocks = nn.ModuleList(
             EncoderBlock(
-                SelfAttention(c.width, c.heads, c.attention_dropout),
+                SelfAttention(
+                    c.width,
+                    c.heads,
+                    c.attention_dropout,
+                    score=head_score(c.score, c.width // c.heads),
+                    normalize=NORMALIZERS[c.normalize],
+                ),
                 FeedForward(c.width, c.hidden, ACTIVATIONS[c.activation]),
                 PostNorm(c.width, c.dropout, c.norm_eps),
                 PostNorm(c.width, c.dropout, c.norm_eps),

@@ -27,6 +27,7 @@ from heedful.models.exchange import (
     labels_in,
     real,
     refuse,
+    refuse_attention,
     unsupported,
     whole,
 )
@@ -102,6 +103,7 @@ def config_json(
     config: RobertaConfig, head: str | None = None, labels: Sequence[str] = (), pad: int = 0, end: int | None = None
 ) -> dict[str, Any]:
     """The settings of a config.json that says the same; special tokens have the ids that were published."""
+    refuse_attention(config, TITLE)
     kind = "classifier" if head == "regressor" else head
     words = config.masked_words and head is None
     name = next(name for name, parts in ARCHITECTURES.items() if parts[1:] == (words, kind))

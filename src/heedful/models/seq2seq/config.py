@@ -9,7 +9,15 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from heedful.config import Config, FieldError
 from heedful.models.limits import refuse_too_large
 from heedful.models.roles import ModelConfig
-from heedful.models.sizes import CellKind, Score, block_parameters, layer_parameters
+from heedful.models.sizes import (
+    CellKind,
+    HeadScore,
+    Normalizer,
+    Score,
+    block_parameters,
+    layer_parameters,
+    score_parameters,
+)
 
 
 class RecurrentEncoder(Config):
@@ -45,6 +53,8 @@ class TransformerEncoder(Config):
 
     kind: Literal["transformer"] = "transformer"
     heads: int = Field(8, ge=1, le=1024, description="attention heads, which share the width evenly")
+    score: HeadScore = "scaled_dot"
+    normalize: Normalizer = "softmax"
     layers: int = Field(6, ge=1, le=1000, description="blocks on top of each other")
     hidden: int = Field(2048, ge=1, le=1_048_576, description="inner width of the feed-forward layers")
     norm: Literal["post", "pre"] = Field("pre", description="layer norm after each sum (as published) or before it")
@@ -55,7 +65,8 @@ class TransformerEncoder(Config):
 
     def parameters(self, width: int) -> int:
         """How many numbers are trained."""
-        return self.layers * block_parameters(width, self.hidden) + (2 * width if self.norm == "pre" else 0)
+        block = block_parameters(width, self.hidden, self.heads, self.score)
+        return self.layers * block + (2 * width if self.norm == "pre" else 0)
 
 
 class Global(Config):
@@ -82,6 +93,7 @@ class AttentionConfig(Config):
     """How the decoder looks at the source while it writes."""
 
     score: Score = Field("additive", description="how the decoder's state and a source token are compared")
+    normalize: Normalizer = "softmax"
     feed: Literal["input", "output"] = Field(
         "input", description="where the context goes: into the first layer (Bahdanau), or beside the last one (Luong)"
     )
@@ -163,12 +175,7 @@ class Seq2SeqConfig(ModelConfig):
         joined = hidden + (memory if seen and seen.feed == "output" else 0)
         layers = sum(layer_parameters(self.cell, into if n == 0 else hidden, hidden) for n in range(self.layers))
         states = self.layers * (2 if self.cell == "lstm" else 1) * hidden
-        scores = {
-            "general": hidden * memory,
-            "additive": hidden * (hidden + memory + 1),
-            "location": hidden * self.context,
-        }
-        looking = scores.get(seen.score, 0) if seen else 0
+        looking = score_parameters(seen.score, hidden, memory, self.context) if seen else 0
         if seen and seen.span.kind == "predictive":
             looking += hidden * hidden + hidden
         begin, out = (memory + 1) * states, (joined + 1) * width

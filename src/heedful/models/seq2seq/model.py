@@ -19,9 +19,10 @@ from heedful.blocks.feeding import fed, in_kernels
 from heedful.blocks.layouts import Layout, Whole
 from heedful.blocks.linear import Linear
 from heedful.blocks.memory import Everywhere, Following, Look, Predicting
+from heedful.blocks.normalizers import NORMALIZERS
 from heedful.blocks.positions import Fixed, sinusoids
 from heedful.blocks.recurrent import CELLS, Both, Layer, Stack, State
-from heedful.blocks.scores import Additive, General, Given, Location, cosine, dot, scaled_dot
+from heedful.blocks.scores import SCORES, remembering
 from heedful.blocks.state import Shared
 from heedful.blocks.taps import Tap
 from heedful.models.seq2seq.config import AttentionConfig, RecurrentEncoder, Seq2SeqConfig, TransformerEncoder
@@ -63,7 +64,10 @@ class TransformerReader(nn.Module):
 
     def __init__(self, c: Seq2SeqConfig, e: TransformerEncoder) -> None:
         super().__init__()
-        like = TransformerConfig(width=c.width, heads=e.heads, hidden=e.hidden, norm=e.norm, dropout=c.dropout)
+        like = TransformerConfig(
+            width=c.width, heads=e.heads, score=e.score, normalize=e.normalize, hidden=e.hidden, norm=e.norm,
+            dropout=c.dropout,
+        )  # fmt: skip
         self.positions = Fixed(sinusoids(c.context, c.width))
         self.blocks = nn.ModuleList(encoder_block(like) for _ in range(e.layers))
         self.norm = nn.LayerNorm(c.width) if e.norm == "pre" else nn.Identity()
@@ -79,17 +83,6 @@ class TransformerReader(nn.Module):
         return self.output(x), summary
 
 
-def score(c: Seq2SeqConfig, name: str) -> Given | General | Additive | Location:
-    memory = c.encoder.memory(c.width)
-    if name == "general":
-        return General(c.hidden, memory)
-    if name == "additive":
-        return Additive(c.hidden, memory, c.hidden)
-    if name == "location":
-        return Location(c.hidden, c.context)
-    return Given({"dot": dot, "scaled_dot": scaled_dot, "cosine": cosine}[name])
-
-
 def look(c: Seq2SeqConfig, a: AttentionConfig) -> Look:
     """The decoder's look at the memory, as the config describes it."""
     span: Everywhere | Following | Predicting = Everywhere()
@@ -97,7 +90,8 @@ def look(c: Seq2SeqConfig, a: AttentionConfig) -> Look:
         span = Following(a.span.window)
     elif a.span.kind == "predictive":
         span = Predicting(c.hidden, a.span.window)
-    return Look(score(c, a.score), span, hard=a.choice == "hard")
+    score = SCORES[a.score](c.hidden, c.encoder.memory(c.width), c.context)
+    return Look(remembering(score), span, NORMALIZERS[a.normalize], hard=a.choice == "hard")
 
 
 def decoder_layers(c: Seq2SeqConfig, width: int) -> Stack:

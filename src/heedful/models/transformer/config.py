@@ -8,20 +8,29 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from heedful.models.limits import refuse_too_large
 from heedful.models.roles import ModelConfig
-from heedful.models.sizes import attention_parameters, block_parameters, check_positions, share_width
+from heedful.models.sizes import (
+    HeadScore,
+    Normalizer,
+    attention_parameters,
+    block_parameters,
+    check_positions,
+    in_kernels,
+    share_width,
+)
 
 
 class TransformerConfig(ModelConfig):
     """The encoder-decoder of "Attention Is All You Need" (2017), in its published and its pre-norm form."""
 
     implementation: ClassVar = "model.Transformer"
-    packs: ClassVar = True
     limited: ClassVar = True
 
     kind: Literal["transformer"] = "transformer"
     vocab: int | None = Field(None, ge=4, le=10_000_000, description="token types; null: as many as the tokenizer has")
     width: int = Field(512, ge=1, le=65_536, description="numbers that stand for one token between blocks")
     heads: int = Field(8, ge=1, le=1024, description="attention heads in each attention; they share the width evenly")
+    score: HeadScore = "scaled_dot"
+    normalize: Normalizer = "softmax"
     encoder_layers: int = Field(6, ge=1, le=1000, description="blocks in the encoder")
     decoder_layers: int = Field(6, ge=1, le=1000, description="blocks in the decoder")
     hidden: int = Field(2048, ge=1, le=1_048_576, description="inner width of the feed-forward layers")
@@ -45,13 +54,15 @@ class TransformerConfig(ModelConfig):
         refuse_too_large(self.parameters(self.vocab or 0))
         return self
 
+    @property
+    def packs(self) -> bool:
+        """Whether it can read sequences packed end to end in one row."""
+        return in_kernels(self.score, self.normalize)
+
     def parameters(self, vocab: int) -> int:
         """How many numbers are trained, the embedding counted once, since encoder, decoder and output share it."""
-        block, attention, norm = (
-            block_parameters(self.width, self.hidden),
-            attention_parameters(self.width),
-            2 * self.width,
-        )
+        block = block_parameters(self.width, self.hidden, self.heads, self.score)
+        attention, norm = attention_parameters(self.width, self.heads, self.score), 2 * self.width
         encoder = self.encoder_layers * block
         decoder = self.decoder_layers * (block + attention + norm)  # which also look at the source
         last = 2 * norm if self.norm == "pre" else 0

@@ -17,8 +17,10 @@ from heedful.blocks.encoder import EncoderBlock
 from heedful.blocks.feedforward import ACTIVATIONS, FeedForward
 from heedful.blocks.layouts import Layout, Whole
 from heedful.blocks.masks import Bias, Visible, alibi
+from heedful.blocks.normalizers import NORMALIZERS
 from heedful.blocks.norms import PostNorm, PreNorm
 from heedful.blocks.positions import Absent, Fixed, Learned, Rotary, sinusoid_halves, sinusoids
+from heedful.blocks.scores import head_score
 from heedful.blocks.state import Past, Shared, Slot
 from heedful.blocks.taps import Tap
 from heedful.models.transformer.config import TransformerConfig
@@ -37,16 +39,18 @@ def add_norm(c: TransformerConfig) -> PostNorm | PreNorm:
     return (PostNorm if c.norm == "post" else PreNorm)(c.width, c.dropout)
 
 
-def rotary(c: TransformerConfig) -> Rotary | None:
-    return Rotary(c.context, c.width // c.heads) if c.positions == "rotary" else None
+def multi_head(c: TransformerConfig, rotary: Rotary | None = None) -> MultiHead:
+    score, normalize = head_score(c.score, c.width // c.heads), NORMALIZERS[c.normalize]
+    return MultiHead(c.width, c.heads, score=score, normalize=normalize, rotary=rotary)
+
+
+def self_attention(c: TransformerConfig) -> MultiHead:
+    return multi_head(c, Rotary(c.context, c.width // c.heads) if c.positions == "rotary" else None)
 
 
 def encoder_block(c: TransformerConfig) -> EncoderBlock:
-    attention, mlp = (
-        MultiHead(c.width, c.heads, rotary=rotary(c)),
-        FeedForward(c.width, c.hidden, ACTIVATIONS[c.activation]),
-    )
-    return EncoderBlock(attention, mlp, add_norm(c), add_norm(c))
+    mlp = FeedForward(c.width, c.hidden, ACTIVATIONS[c.activation])
+    return EncoderBlock(self_attention(c), mlp, add_norm(c), add_norm(c))
 
 
 class DecoderBlock(nn.Module):
@@ -54,8 +58,8 @@ class DecoderBlock(nn.Module):
 
     def __init__(self, c: TransformerConfig) -> None:
         super().__init__()
-        self.attention = MultiHead(c.width, c.heads, rotary=rotary(c))
-        self.cross = MultiHead(c.width, c.heads)
+        self.attention = self_attention(c)
+        self.cross = multi_head(c)
         self.mlp = FeedForward(c.width, c.hidden, ACTIVATIONS[c.activation])
         self.add1, self.add2, self.add3 = add_norm(c), add_norm(c), add_norm(c)
         self.output = Tap()
