@@ -1,0 +1,84 @@
+"""The score and the normalization of attention as settings of every model that attends."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import heedful
+from heedful.blocks.normalizers import NORMALIZERS
+from heedful.errors import UserError
+from heedful.models import MODELS, build, config_class
+from heedful.models.bert.config import BertConfig
+from heedful.models.gpt.config import GptConfig
+from heedful.models.roberta.config import RobertaConfig
+from heedful.models.seq2seq.config import AttentionConfig, Seq2SeqConfig
+from heedful.models.transformer.config import TransformerConfig
+from heedful.runs.train import Evaluated
+
+ATTENDING = (TransformerConfig, GptConfig, BertConfig, RobertaConfig)
+SETTINGS = [{"score": "additive"}, {"score": "general"}, {"score": "cosine"}, {"normalize": "sparsemax"}]
+
+
+def test_every_model_of_attention_blocks_has_both_settings() -> None:
+    for kind in MODELS:
+        tiny = config_class(kind).tiny()
+        attends = any(name.endswith("attention.weights") for name, _ in build(tiny).named_modules())
+        fields: Any = tiny.encoder if hasattr(tiny, "encoder") and kind != "seq2seq" else tiny
+        fields = tiny.attention if kind == "seq2seq" else fields
+        assert not attends or {"score", "normalize"} <= set(type(fields).model_fields), kind
+
+
+@pytest.mark.parametrize("config", ATTENDING)
+def test_defaults_are_those_of_models_written_before(config: Any) -> None:
+    old = {name: value for name, value in config.tiny().model_dump().items() if name not in ("score", "normalize")}
+    assert config(**old) == config.tiny()
+    assert not any("score" in name for name in build(config.tiny()).state_dict())
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("config", ATTENDING)
+def test_parameters_are_counted_whatever_the_score(config: Any, settings: dict[str, str]) -> None:
+    changed = config.tiny().model_copy(update=settings)
+    assert changed.parameters(23) == sum(weight.numel() for weight in build(changed).parameters())
+    assert (changed.parameters(23) > config.tiny().parameters(23)) == (settings.get("score") in ("additive", "general"))
+
+
+def test_a_location_is_refused_by_transformers() -> None:
+    for config in ATTENDING:
+        with pytest.raises(ValueError, match="score"):
+            config(score="location")
+    assert Seq2SeqConfig(attention=AttentionConfig(score="location")).attention
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("config", [GptConfig, BertConfig, RobertaConfig])
+def test_what_published_folders_cannot_express_is_not_written(config: Any, settings: dict[str, str]) -> None:
+    weights = import_module(config.__module__.replace(".config", ".weights"))
+    tiny = config.tiny().model_copy(update={"hidden": 64})
+    assert weights.config_json(tiny)["model_type"] in weights.MODEL_TYPES
+    with pytest.raises(UserError, match="cannot express this setting") as error:
+        weights.config_json(tiny.model_copy(update=settings))
+    assert error.value.where == f"model.{next(iter(settings))}"
+
+
+def test_packed_batches_are_for_attention_that_kernels_compute() -> None:
+    for config in (TransformerConfig, BertConfig, RobertaConfig):
+        assert config.tiny().packs
+        assert not any(config.tiny().model_copy(update=settings).packs for settings in SETTINGS)
+    head = config_class("classifier").tiny()
+    assert head.packs
+    sparse = head.encoder.model_copy(update={"normalize": "sparsemax"})
+    assert not head.model_copy(update={"encoder": sparse}).packs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("normalize", NORMALIZERS)
+def test_number_words_are_learned_with_every_normalization(normalize: str, tmp_path: Path) -> None:
+    recipe = heedful.load_recipe("numbers", [f"model.normalize={normalize}", "train.device=cpu"])
+    events = list(heedful.train(recipe, tmp_path / "run"))
+    (tested,) = (event for event in events if isinstance(event, Evaluated) and event.split == "test")
+    assert {score.name: score.value for score in tested.scores}["exact_match"] >= 99
