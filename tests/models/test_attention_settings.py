@@ -17,7 +17,7 @@ from heedful.models.gpt.config import GptConfig
 from heedful.models.roberta.config import RobertaConfig
 from heedful.models.seq2seq.config import AttentionConfig, Seq2SeqConfig
 from heedful.models.transformer.config import TransformerConfig
-from heedful.runs.train import Evaluated
+from heedful.tasks.base import Evaluated
 
 ATTENDING = (TransformerConfig, GptConfig, BertConfig, RobertaConfig)
 SETTINGS = [{"score": "additive"}, {"score": "general"}, {"score": "cosine"}, {"normalize": "sparsemax"}]
