@@ -96,7 +96,7 @@ def beginning(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, torch.Tenso
     """The weights that training would begin with; it ends there."""
     found: dict[str, torch.Tensor] = {}
 
-    def fit(model: torch.nn.Module, *_: Any) -> Iterator[Any]:
+    def fit(model: torch.nn.Module, *_: Any, **__: Any) -> Iterator[Any]:
         found.update({name: tensor.clone() for name, tensor in model.state_dict().items()})
         return iter(())
 

@@ -61,7 +61,7 @@ class _SquaredError(torch.autograd.Function):
 
 def projected_cross_entropy(
     x: Tensor,
-    weight: Tensor,
+    weight: Tensor | None,
     targets: Tensor,
     smoothing: float = 0.0,
     ignore: int = -100,
@@ -69,8 +69,11 @@ def projected_cross_entropy(
 ) -> Loss:
     """`cross_entropy(x weight^T + bias, targets)` for x (N, D) and weight (V, D), computed a slice of rows at a time.
 
-    The gradients are made slice by slice along with the loss, so N x V logits never exist at once.
+    The gradients are made slice by slice along with the loss, so N x V logits never exist at once. Without a weight,
+    x (N, V) are logits.
     """
+    if weight is None:
+        return cross_entropy(x, targets, smoothing, ignore)
     if torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
         x, weight = x.to(dtype), weight.to(dtype)

@@ -249,6 +249,11 @@ def _own(folder: Path, roles: tuple[Role, ...]) -> Pretrained:
     config = config_in(folder, *roles)
     found = own_files(folder)
     portable, settings, given, file, text, _ = found
+    if own := settings.get("own_model"):
+        raise UserError(
+            "a model of your own has no published form", where=str(folder), found=f"the class {own}",
+            todo=f"load it in Python: heedful.load(path, model={own})",
+        )  # fmt: skip
     where = str(portable / "tokenizer.json")
     tokenizer = (open_encoder_tokenizer if config.role == "encoder" else open_tokenizer)(text, where)
     found.require(tokenizer)

@@ -23,6 +23,7 @@ from heedful.hub.sentences import SentenceConfig
 from heedful.models import build, config_class
 from heedful.models.heads.config import HeadConfig
 from heedful.runs.artifacts import artifact_texts, hashes, load_artifacts, open_artifacts, places
+from heedful.runs.own import OwnModel, builder, require_named
 from heedful.runs.recipe import recipe_in
 from heedful.tasks import TASKS, task_class, task_of
 from heedful.tasks.base import TINY, AnyTask
@@ -32,21 +33,28 @@ from heedful.training.checkpoint.chosen import chosen
 from heedful.training.checkpoint.folder import is_saved
 from heedful.training.checkpoint.manifest import read_manifest
 from heedful.training.checkpoint.ties import require_own_model
-from heedful.training.checkpoint.weights import require_fit
+from heedful.training.checkpoint.weights import load_strictly, require_fit
 
 
-def load(path: str | Path, device: str | None = None, checkpoint: str | int | None = None) -> Any:
+def load(
+    path: str | Path,
+    device: str | None = None,
+    checkpoint: str | int | None = None,
+    model: OwnModel | None = None,
+) -> Any:
     """A trained model from a run folder (its final model, else its newest checkpoint) or from a model folder.
 
     What it can do depends on its task: a `Translator`, say, or a `TextGenerator`. Hugging Face folders load too.
-    `checkpoint` chooses one of a run's: best, last, average or the number of a step.
+    `checkpoint` chooses one of a run's: best, last, average or the number of a step. `model` is the user's own module,
+    or the function that makes it, of a run that trained it.
     """
     place = _place(device)
     found = opened(at(Path(path), checkpoint))
+    require_named("" if isinstance(found, Path) else found.own, model, str(path), "heedful.load(path, model=...)")
     if isinstance(found, Path):
         return _foreign(found, place)
-    model = _built(found.config, found.tensors, found.file)
-    return found.task.predictor(model, found.config, found.vocabulary, found.decode, place, found.notes)
+    built = _built(found.config, found.tensors, found.file, model)
+    return found.task.predictor(built, found.config, found.vocabulary, found.decode, place, found.notes)
 
 
 class Opened(NamedTuple):
@@ -60,6 +68,7 @@ class Opened(NamedTuple):
     file: Path
     recipe: Mapping[str, Any]  # what it was trained with, as far as that is known
     notes: tuple[str, ...] = ()
+    own: str = ""  # the class of the user's own model, which only Python has
 
 
 def opened(path: Path) -> Opened | Path:
@@ -72,10 +81,10 @@ def opened(path: Path) -> Opened | Path:
     if which is None and (portable != folder or is_file(folder / "config.json")):
         if portable != folder and is_file(folder / "recipe.yaml"):
             require_own_model(portable, folder, read_recipe(folder).model_dump(mode="json"))
-        task, config, decode, vocabulary, tensors = _portable(portable)
+        task, config, decode, vocabulary, tensors, own = _portable(portable)
         about = read_manifest(portable).about if is_file(portable / "manifest.json") else {}
         recipe = about.get("recipe") or {}
-        return Opened(task, config, decode, vocabulary, tensors, portable / "model.safetensors", recipe)
+        return Opened(task, config, decode, vocabulary, tensors, portable / "model.safetensors", recipe, own=own)
     described = task_of(read_recipe(folder))
     if not is_saved(folder):
         begun = any(exists(folder / name) for name in described.artifacts)
@@ -89,11 +98,17 @@ def opened(path: Path) -> Opened | Path:
     found = chosen(folder, which, settings, recipe.train)
     found.require_artifacts(hashes(described, vocabulary), places(described, folder))
     config = task.fitted(recipe.model, vocabulary, f"{folder / 'recipe.yaml'}: model")
-    return Opened(task, config, described.decode, vocabulary, found.tensors, found.file, settings, found.notes)
+    return Opened(
+        task, config, described.decode, vocabulary, found.tensors, found.file, settings, found.notes, recipe.own_model
+    )
 
 
-def _built(config: Any, tensors: dict[str, Tensor], weights: Path) -> nn.Module:
-    """The model that a config describes, with weights from a file."""
+def _built(config: Any, tensors: dict[str, Tensor], weights: Path, own: OwnModel | None = None) -> nn.Module:
+    """The model that a config describes, or the user's own, with weights from a file."""
+    if own is not None:
+        model = builder(own)(config)
+        load_strictly(model, tensors, weights)
+        return model
     with torch.device("meta"):  # a config may ask for a model of any size: no memory is taken until the weights fit
         require_fit(build(config), tensors, weights)
     model = build(config)
@@ -117,8 +132,8 @@ def _foreign(folder: Path, place: torch.device) -> Any:
     return task.predictor(_built(config, tensors, folder), config, found.tokenizer, decode, place, notes)
 
 
-def _portable(folder: Path) -> tuple[type[AnyTask], Any, Any, Any, dict[str, Tensor]]:
-    """What a model folder holds, each part checked: its task, model, decoding, vocabulary and weights."""
+def _portable(folder: Path) -> tuple[type[AnyTask], Any, Any, Any, dict[str, Tensor], str]:
+    """What a model folder holds, each part checked: task, model, decoding, vocabulary, weights, and its own class."""
     where = folder / "config.json"
 
     def task_in(text: str) -> tuple[str, type[AnyTask]]:
@@ -151,7 +166,7 @@ def _portable(folder: Path) -> tuple[type[AnyTask], Any, Any, Any, dict[str, Ten
             where=f"{where}: model",
             todo="copy the whole folder again",
         )
-    return task, config, decode, vocabulary, found.tensors
+    return task, config, decode, vocabulary, found.tensors, str(settings.get("own_model", ""))
 
 
 def _known(settings: dict[str, Any], name: str, known: Collection[str], where: Path) -> str:
@@ -232,6 +247,7 @@ def write_portable(
     """The folder that `load` reads: config.json, model.safetensors, and the artifacts; `made` says by whom."""
     settings = {"task": task.recipe.task.kind, "model": config.model_dump()}
     settings |= {"decode": task.decode.model_dump()} if task.decode else {}
+    settings |= {"own_model": task.recipe.own_model} if task.recipe.own_model else {}
     about = {"recipe": task.recipe.model_dump(mode="json"), **made}
     write_model(
         folder, json.dumps(settings, indent=2) + "\n", model.state_dict(), artifact_texts(task, vocabulary), about

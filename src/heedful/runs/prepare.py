@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from heedful.errors import UserError
 from heedful.files.writing import write_text_atomic
-from heedful.models import build
 from heedful.models.roles import ModelConfig
 from heedful.runs.artifacts import (
     are_kept,
@@ -61,6 +60,7 @@ class Run(NamedTuple):
     folder: RunFolder | None
     device: torch.device
     team: Team
+    build: Callable[[ModelConfig], nn.Module]  # the library's, or what gives the user's own model
 
 
 class Data(NamedTuple):
@@ -91,7 +91,7 @@ class Ready:
 
 def prepare(run: Run) -> Generator[Event, None, Ready]:
     """Read the data, build the model, and load the newest checkpoint, if the run has one."""
-    recipe, path, folder, device, team = run
+    recipe, path, folder, device, team, build = run
     task = task_of(recipe)
     data, checkpoint, source = yield from _read(run, task)
     vocabulary = data.vocabulary
@@ -99,11 +99,11 @@ def prepare(run: Run) -> Generator[Event, None, Ready]:
     torch.manual_seed(recipe.train.seed)
     config = task.fitted(recipe.model, vocabulary, "model")
     source = for_model(source, config, task) if source is not None else None
-    if (size := config.parameters(vocabulary.vocab)) > recipe.size:  # the words of trees are counted only now
-        require_memory(size, device, team, recipe.train.parallel)
-        if folder:
-            folder.preflight(4 * size, 4 * size * 3, recipe.train.keep_best)
+    if not recipe.own_model and (size := config.parameters(vocabulary.vocab)) > recipe.size:
+        require_room(run, size)  # the words of trees are counted only now
     model = build(config)
+    if recipe.own_model:
+        require_room(run, sum(weight.numel() for weight in model.parameters()))
     available = cores(team.local_world)
     threads = recipe.train.threads or (task.threads(model, available) if device.type == "cpu" else available)
     torch.set_num_threads(threads)
@@ -141,7 +141,8 @@ def prepare(run: Run) -> Generator[Event, None, Ready]:
         (*_notes(run, checkpoint, about, changed, broken), *begun, *task.notes(data.encoded)),
     )  # fmt: skip
 
-    even = device.type == "cuda" and not team.together  # where steps of few shapes are kept as graphs
+    # Batches of few shapes, where steps are captured as graphs.
+    even = device.type == "cuda" and not team.together and not recipe.own_model
     batches: Any = task.batches(data.encoded, about["packed"], even)
     carry = task.first_carry(model, batches, device)
     if checkpoint:
@@ -176,7 +177,7 @@ def _read(run: Run, task: AnyTask) -> Generator[Event, None, tuple[Data, Checkpo
 def _contents(run: Run, task: AnyTask, data: Data, config: ModelConfig) -> dict[str, Any]:
     """What checkpoints say of how they were made: the recipe, the SHA-256 of the data, and the order of samples."""
     settings = run.recipe.train
-    packs = config.packs and run.device.type == "cuda"
+    packs = config.packs and run.device.type == "cuda" and not run.recipe.own_model
     about: dict[str, Any] = {
         "recipe": run.recipe.model_dump(mode="json"),
         **hashes(task, data.vocabulary),
@@ -200,6 +201,13 @@ def _clean(folder: RunFolder, counters: Counters, machine: Mapping[str, Any]) ->
     return broken
 
 
+def require_room(run: Run, size: int) -> None:
+    """Refuse a model that neither the memory nor the disk has room for."""
+    require_memory(size, run.device, run.team, run.recipe.train.parallel)
+    if run.folder:
+        run.folder.preflight(4 * size, 4 * size * 3, run.recipe.train.keep_best)
+
+
 def require_memory(size: int, device: torch.device, team: Team, parallel: Parallel) -> None:
     """Refuse at once a model whose weights, gradients and two moments are more than there is memory for."""
     shards = team.world if parallel == "fsdp" else 1
@@ -219,7 +227,7 @@ def _notes(
     run: Run, checkpoint: Checkpoint | None, about: Mapping[str, Any], settings: Changes, broken: int
 ) -> Iterator[str]:
     """What the user should know of a run that starts or resumes, above all whether it resumes bit for bit."""
-    recipe, _, folder, _, team = run
+    recipe, folder, team = run.recipe, run.folder, run.team
     if folder and folder.anew:
         yield "the folder held a run that had saved nothing yet; it begins anew"
     yield from (f"passed over a damaged checkpoint: {damaged.reason}" for damaged in (folder.damaged if folder else ()))

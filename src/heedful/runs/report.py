@@ -83,8 +83,9 @@ def page(
     name = folder.resolve().name
     setting = _read(folder / "env.json")
     size = sum(weight.numel() for weight in predictor.model.parameters())
+    own = task.recipe.own_model
     lead = (
-        f"{with_article(config.kind).capitalize()} of {size:,} parameters, trained on {examples:,} "
+        f"{own or with_article(config.kind).capitalize()} of {size:,} parameters, trained on {examples:,} "
         f"{task.words.examples}{f' in {result.step:,} steps' if result else ''}, on {setting.get('device', 'cpu')}."
     )
     parts = [
@@ -92,7 +93,7 @@ def page(
         _section("Pictures", pictures),
         _section("Loss", _figure(folder, folder / "loss.png", "", f"The loss by step: {task.words.loss}.")),
         _samples(task, result),
-        _section("Model", _model(config, size)),
+        _section("Model", _table((), [("class", own), ("parameters", f"{size:,}")]) if own else _model(config, size)),
         _section("Data", _data(task, examples, predictor.tokenizer.vocab)),
         _section("Go on", _commands(task, folder, result)),
         _section("Made with", _folded("Versions and machine", _table((), _rows(setting))) + _recipe(task)),
@@ -155,7 +156,9 @@ def _data(task: AnyTask, examples: int, vocab: int) -> str:
 
 
 def _commands(task: AnyTask, folder: Path, result: Evaluated | None) -> str:
-    return f"<pre>{_text(chr(10).join(task.next(folder, result)))}</pre>\n"
+    own = task.recipe.own_model
+    lines = [f'in Python: heedful.load("{folder}", model={own})'] if own else task.next(folder, result)
+    return f"<pre>{_text(chr(10).join(lines))}</pre>\n"
 
 
 def _recipe(task: AnyTask) -> str:

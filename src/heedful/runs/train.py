@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -10,9 +11,9 @@ from typing import Any
 
 from heedful.config import render
 from heedful.errors import UserError
-from heedful.models import build
 from heedful.runs.finish import finish, record
 from heedful.runs.load import read_recipe
+from heedful.runs.own import OwnModel, builder, require_named, with_own_model
 from heedful.runs.prepare import Data, Run, prepare, require_memory
 from heedful.runs.progress import Event, Finished, Noted, Stage, Started
 from heedful.runs.recipe import check_recipe, recipe_of
@@ -33,24 +34,33 @@ NOTHING_SAVED = "nothing was saved yet"
 
 
 def train(
-    recipe: Recipe, run: str | Path, stop: Callable[[], bool] = lambda: False, team: Team | None = None
+    recipe: Recipe,
+    run: str | Path,
+    stop: Callable[[], bool] = lambda: False,
+    team: Team | None = None,
+    *,
+    model: OwnModel | None = None,
 ) -> Iterator[Event]:
-    """Train a recipe in a run folder, or go on where the folder stands; every event is recorded there as it happens.
+    """Train a recipe in a run folder, or resume the run that is there; every event is recorded there as it happens.
 
-    Every process of a team calls this; the folder belongs to the leader, and the others never look at it.
+    `model` is a module of the user's own, or a function that makes one from the recipe's model settings, and is trained
+    in place of the library's; to resume, give the same again. Every process of a team calls this; the folder belongs to
+    the leader, and the others never open it.
     """
     team = team or Team()
+    recipe = with_own_model(recipe, model)
+    if team.leads and is_saved(Path(run)):
+        require_named(read_recipe(Path(run)).own_model, model, str(run), "heedful.train(recipe, run, model=...)")
     team.require_same("recipe", render(recipe), "give every process the same recipe and the same settings")
     recipe = _filled(recipe, Path(run), team)
     check_recipe(recipe)
     repeat_exactly(recipe.train)
     device = choose_device(recipe.train, team.local_rank)
-    size = recipe.size
+    path, size, build = Path(run), 0 if recipe.own_model else recipe.size, builder(model)
     require_memory(size, device, team, recipe.train.parallel)
     if not team.leads:
-        yield from _train(Run(recipe, Path(run), None, device, team), stop)
+        yield from _train(Run(recipe, path, None, device, team, build), stop)
         return
-    path = Path(run)
     make_parents(path)
     with RunFolder.create_or_open(
         path,
@@ -61,7 +71,7 @@ def train(
     ) as folder:
         folder.preflight(4 * size, 4 * size * 3, recipe.train.keep_best)
         try:
-            yield from _train(Run(recipe, path, folder, device, team), stop)
+            yield from _train(Run(recipe, path, folder, device, team, build), stop)
         except UserError as error:
             if error.exit_code == EXIT_NOT_FINITE:
                 error.todo = f"{error.todo}; {'the last checkpoint is good' if is_saved(path) else NOTHING_SAVED}"
@@ -82,16 +92,17 @@ def _filled(recipe: Recipe, run: Path, team: Team) -> Recipe:
 def _train(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
     """Train until the budget is spent or `stop` says so; the leader records every event and finishes the run."""
     ready = yield from prepare(run)
-    recipe, path, folder, device, team = run
+    recipe, path, folder, device, team, _ = run
     task, data, model, counters, settings = ready.task, ready.data, ready.model, ready.counters, ready.settings
     # Of a sharded model no process has all; the leader evaluates a copy of it.
     sharded = team.together and recipe.train.parallel == "fsdp"
-    shown = build(ready.config) if sharded and team.leads else model
+    shown = copy.deepcopy(model) if sharded and team.leads else model
     predictor = task.predictor(shown, ready.config, data.vocabulary, task.decode, device)
     with Saver(folder, recipe.train.save_behind) if folder else nullcontext() as saver:
         for event in fit(
             model, task.loss_of(model, ready.about["packed"]), ready.batches, settings, device, saver, ready.about,
-            counters, ready.saved, stop, team, task.records, ready.carry,
+            counters, ready.saved, stop, team, task.records and not recipe.own_model, ready.carry,
+            captures=not recipe.own_model,
         ):  # fmt: skip
             if isinstance(event, Due):
                 weights = weights_of(model, team) if sharded else {}

@@ -20,6 +20,13 @@ TokenizerConfig = Annotated[Bpe | WordPiece | Unigram | Characters | WholeWords,
 class Recipe(Config):
     """Everything that decides a run, as one typed, frozen value; each task has a class of its own."""
 
+    own_model: str = Field(
+        "",
+        exclude_if=lambda name: not name,
+        description="class of the user's own model, which Python gives (heedful.train(recipe, run, model=...)); of "
+        "`model`, only what the task asks for counts then: the context, the vocabulary, the labels, the input",
+    )
+
     if TYPE_CHECKING:
 
         @property

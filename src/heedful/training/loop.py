@@ -144,13 +144,15 @@ def fit(
     team: Team | None = None,
     records: bool = False,
     carry: Carry = None,
+    captures: bool = True,
 ) -> Iterator[Event]:
     """Train until the budget is spent or `stop` says so; `counters` is kept up to date for the caller.
 
     `saved` holds the tensors of a checkpoint, under `model`, `optimizer` and, if there is one, `carry`, and is emptied.
     Of a team, every process calls this, and the leader alone has a saver. `records` says that steps on a CPU are worth
-    being recorded. Where `carry` is given, the loss is `loss(batch, carry) -> (Loss, carry)`: see `training/carry.py`.
-    It is what the first batch finds, with the lanes of all processes. Such steps are neither recorded nor captured.
+    being recorded, `captures` that those on a GPU may be captured as graphs. Where `carry` is given, the loss is
+    `loss(batch, carry) -> (Loss, carry)`: see `training/carry.py`. It is what the first batch finds, with the lanes of
+    all processes. Such steps are neither recorded nor captured.
     """
     team = team or Team()
     half = half_precision(config, device)
@@ -174,7 +176,7 @@ def fit(
     plain, first = PlainStep(model, spread, optimizer, config, device, half, mine), micro[0]
     alone = not (team.together or lanes)
     run: AnyStep = plain
-    if device.type == "cuda" and batches.steady and alone:
+    if device.type == "cuda" and batches.steady and alone and captures:
         run = GraphedStep(plain, first, batches.alike)
     elif device.type == "cpu" and records and alone and not (half or config.compile or config.accumulate > 1):
         with suppress(CannotRecordError):

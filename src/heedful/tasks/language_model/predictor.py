@@ -27,6 +27,7 @@ from heedful.decode.rules import AtLeast, Begins, Below, Never, NoRepeat, Penalt
 from heedful.decode.search import Decoder, Given, Paths, Search, Step, beam, drain, greedy, sample
 from heedful.decode.settings import TextSettings
 from heedful.errors import UserError
+from heedful.models.own import Plain
 from heedful.tasks.language_model.perplexity import (
     STRIDE,
     bits_per_character,
@@ -105,7 +106,8 @@ class TextGenerator:
 
     def __post_init__(self) -> None:
         self.model.to(self.device).eval()
-        self.graphs = Graphs(self.model) if self.device.type == "cuda" else None
+        captures = self.device.type == "cuda" and not isinstance(self.model, Plain)
+        self.graphs = Graphs(self.model) if captures else None
         self.script = script_of(self.tokenizer)
 
     @property
@@ -290,7 +292,7 @@ class TextGenerator:
     def rules(self, settings: TextSettings | None = None) -> list[Rule]:
         """The rules about what is never written, and those of settings, in the order that is usual elsewhere too."""
         how = settings or TextSettings()
-        banned, ends, rows = self.script.unwritten, self.script.ends, self.model.tokens.weight.shape[0]
+        banned, ends, rows = self.script.unwritten, self.script.ends, self.model.config.vocab
         always: list[Rule] = [Never(banned)] if banned else []
         always += [Below(self.tokenizer.vocab)] if rows > self.tokenizer.vocab else []
         always += [] if how.repetition_penalty == 1 else [Penalty(how.repetition_penalty)]

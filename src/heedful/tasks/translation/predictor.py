@@ -24,6 +24,7 @@ from heedful.decode.rules import Begins, Never, Rule, sampling_rules
 from heedful.decode.search import Paths, Search, beam, drain, greedy, sample
 from heedful.decode.settings import TranslationSettings
 from heedful.errors import UserError
+from heedful.models.own import Plain
 from heedful.models.roles import Seq2Seq
 
 BATCH_TOKENS = 16384  # source tokens, hypotheses counted, that are decoded together
@@ -131,7 +132,8 @@ class Translator:
 
     def __post_init__(self) -> None:
         self.model.to(self.device).eval()
-        self.graphs = Graphs(self.model) if self.device.type == "cuda" else None
+        captures = self.device.type == "cuda" and not isinstance(self.model, Plain)
+        self.graphs = Graphs(self.model) if captures else None
 
     def translate(self, texts: Sequence[str], beams: int | None = None) -> list[str]:
         """The best translation of each text."""
