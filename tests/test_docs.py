@@ -28,6 +28,7 @@ from heedful.data.formats.squad import JsonQuestions, Squad, WindowsConfig
 from heedful.data.formats.tables import CsvTable, JsonlTable, TsvTable
 from heedful.data.images.sources import ArrayFile, ArrayImages, CsvImages, IdxImages, ImageFiles, ImageFolders
 from heedful.data.labelled.choices import ChoicesTable
+from heedful.data.own import OwnData
 from heedful.data.text.documents import Documents, JsonDocuments, TextDocuments
 from heedful.data.text.files import TextFiles
 from heedful.data.text.token_documents import TokenFiles
@@ -261,6 +262,7 @@ SETTINGS: dict[str, type[Config]] = {
     "data.train, of `kind: array`": ArrayFile,
     "data, `kind: csv`, of images": CsvImages,
     "data, `kind: digits`": Digits,
+    "data, `kind: own`": OwnData,
     "a layer, `kind: dense`": Dense,
     "a layer, `kind: conv`": Conv,
     "a layer, `kind: max_pool`": MaxPool,

@@ -11,9 +11,9 @@ import pytest
 import heedful
 
 NAMES = [
-    "PCA", "Autoencoder", "ConvAutoencoder", "DenoisingAutoencoder", "TextEncoder", "UserError", "WordVectors",
-    "__version__", "load", "load_glove", "load_recipe", "load_vectors", "load_word2vec", "show", "train",
-    "watch",
+    "PCA", "Autoencoder", "ConvAutoencoder", "Dataset", "DenoisingAutoencoder", "TextEncoder", "UserError",
+    "WordVectors", "__version__", "build", "fit", "load", "load_glove", "load_recipe", "load_vectors",
+    "load_word2vec", "show", "train", "watch",
 ]  # fmt: skip
 TINY = [
     "data.train=200", "data.valid=10", "data.test=10", "tokenizer.vocab=90", "model.width=16", "model.heads=2",

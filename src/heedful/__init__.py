@@ -10,11 +10,14 @@ __all__ = [
     "PCA",
     "Autoencoder",
     "ConvAutoencoder",
+    "Dataset",
     "DenoisingAutoencoder",
     "TextEncoder",
     "UserError",
     "WordVectors",
     "__version__",
+    "build",
+    "fit",
     "load",
     "load_glove",
     "load_recipe",
@@ -27,11 +30,14 @@ __all__ = [
 
 if TYPE_CHECKING:
     from heedful.blocks.taps import watch
+    from heedful.data.own import Dataset
     from heedful.data.word_vectors import WordVectors, load_glove, load_vectors, load_word2vec
     from heedful.errors import UserError
     from heedful.explore.export import show
     from heedful.extras.estimators.autoencoder import Autoencoder, ConvAutoencoder, DenoisingAutoencoder
     from heedful.extras.estimators.pca import PCA
+    from heedful.models import build
+    from heedful.runs.fit import fit
     from heedful.runs.load import load
     from heedful.runs.recipe import load_recipe
     from heedful.runs.train import train
@@ -40,11 +46,14 @@ if TYPE_CHECKING:
 _PLACES = {
     "Autoencoder": "heedful.extras.estimators.autoencoder",
     "ConvAutoencoder": "heedful.extras.estimators.autoencoder",
+    "Dataset": "heedful.data.own",
     "DenoisingAutoencoder": "heedful.extras.estimators.autoencoder",
     "PCA": "heedful.extras.estimators.pca",
     "TextEncoder": "heedful.tasks.pretraining.predictor",
     "UserError": "heedful.errors",
     "WordVectors": "heedful.data.word_vectors",
+    "build": "heedful.models",
+    "fit": "heedful.runs.fit",
     "load": "heedful.runs.load",
     "load_glove": "heedful.data.word_vectors",
     "load_recipe": "heedful.runs.recipe",

@@ -12,6 +12,7 @@ from typing import Any
 import typer
 
 from heedful.data.formats.sources import SPLITS, Split
+from heedful.data.own import OwnData
 from heedful.data.text.documents import Documents, documents_of
 from heedful.data.text.files import TextFiles
 from heedful.data.text.pretraining import tokenized
@@ -106,7 +107,7 @@ def learned(recipe: LanguageModelRecipe) -> LanguageTokenizer:
             raise no_tokenizer(found, folder)
         return found.tokenizer
     assert config is not None, "text needs one"
-    assert not isinstance(data, TokenizedText)
+    assert not isinstance(data, TokenizedText | OwnData), "there is text to read"
     typer.echo("reading the tokenizer" if isinstance(config, BytePairFiles) else "training the tokenizer", err=True)
     if isinstance(config, BytePair | BytePairFiles):
         return pairs_of(config, some(passage.text for passage in passages(data.running("train"), Bytes.cut)))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FunctionType
 from typing import TypeVar
 
 from torch import nn
 
+from heedful.data.formats.sources import Split
+from heedful.data.own import Dataset, OwnData
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.own import in_role
 from heedful.models.roles import ModelConfig
+from heedful.tasks import task_class
 from heedful.tasks.recipe_parts import Recipe
 
 OwnModel = nn.Module | Callable[[ModelConfig], nn.Module]  # a module, or what makes one from the model's settings
@@ -43,6 +46,18 @@ def with_own_model(recipe: AnyRecipe, model: OwnModel | None) -> AnyRecipe:
     settings = vars(model).get("config") if isinstance(model, nn.Module) else None
     known = {"model": settings} if isinstance(settings, ModelConfig) and settings.role == recipe.model.role else {}
     return recipe.model_copy(update={"own_model": class_name(model), **known})
+
+
+def with_own_data(recipe: AnyRecipe, data: Dataset | None) -> AnyRecipe:
+    """The recipe with the user's examples in place of its data."""
+    if data is None:
+        return recipe
+    collect = task_class(recipe.task.kind, recipe.model.kind).collect
+    given: dict[Split, Iterable[object]] = {"train": data.train, "valid": data.valid}
+    given |= {} if data.test is None else {"test": data.test}
+    return recipe.model_copy(
+        update={"data": OwnData.of({split: collect(rows, split) for split, rows in given.items()})}
+    )
 
 
 def require_named(name: str, model: OwnModel | None, where: str, call: str, allow_new: bool = False) -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from heedful.config import render
+from heedful.data.own import Dataset
 from heedful.errors import UserError
 from heedful.runs.finish import finish, record
 from heedful.runs.load import read_recipe
-from heedful.runs.own import OwnModel, builder, require_named, with_own_model
+from heedful.runs.own import OwnModel, builder, require_named, with_own_data, with_own_model
 from heedful.runs.prepare import Data, Run, prepare, require_memory
 from heedful.runs.progress import Event, Finished, Noted, Stage, Started
 from heedful.runs.recipe import check_recipe, recipe_of
@@ -40,19 +41,23 @@ def train(
     team: Team | None = None,
     *,
     model: OwnModel | None = None,
+    data: Dataset | None = None,
 ) -> Iterator[Event]:
     """Train a recipe in a run folder, or resume the run that is there; every event is recorded there as it happens.
 
     `model` is a module of the user's own, or a function that makes one from the recipe's model settings, and is trained
-    in place of the library's; to resume, give the same again. Every process of a team calls this; the folder belongs to
-    the leader, and the others never open it.
+    in place of the library's; `data` are examples in place of the recipe's. To resume, give the same again.
+
+    Every process of a team calls this; the folder belongs to the leader, and the others never open it.
     """
     team = team or Team()
-    recipe = with_own_model(recipe, model)
+    recipe = with_own_data(with_own_model(recipe, model), data)
+    examples = recipe.data
     if team.leads and is_saved(Path(run)):
         require_named(read_recipe(Path(run)).own_model, model, str(run), "heedful.train(recipe, run, model=...)")
     team.require_same("recipe", render(recipe), "give every process the same recipe and the same settings")
     recipe = _filled(recipe, Path(run), team)
+    recipe = recipe.model_copy(update={"data": examples}) if data is not None else recipe
     check_recipe(recipe)
     repeat_exactly(recipe.train)
     device = choose_device(recipe.train, team.local_rank)

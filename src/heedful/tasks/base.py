@@ -6,7 +6,7 @@ is the model with all that it takes to use it, as `heedful.load` returns it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -175,6 +175,11 @@ class Task(Protocol[R, V, E, P]):
 
     def read(self, split: Split) -> R:
         """The examples of a split."""
+
+    @staticmethod
+    def collect(examples: Iterable[object], split: Split) -> R:
+        """Examples that a user gives from Python, as `read` returns those of files."""
+        raise UserError("this task reads its examples from files", where="data", todo="write them to files first")
 
     def learn(self, read: R) -> V:
         """The vocabulary of the training examples."""

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from heedful.config import Config
 from heedful.data.formats.squad import QuestionsConfig, WindowsConfig
+from heedful.data.own import OwnData
 from heedful.models.heads.config import AnswererConfig
 from heedful.tasks.finetuning.recipe import Finetuning
 from heedful.training.configs import TrainConfig
@@ -23,7 +24,7 @@ class AnsweringRecipe(Finetuning):
     """A whole experiment with questions about passages."""
 
     task: AnsweringTaskConfig = AnsweringTaskConfig()
-    data: QuestionsConfig = Field(description="questions, passages and answers")
+    data: QuestionsConfig | OwnData = Field(discriminator="kind", description="questions, passages and answers")
     model: AnswererConfig = Field(AnswererConfig(), description="what is trained")
     train: TrainConfig = Field(description="how it is trained")
     decode: WindowsConfig = Field(

@@ -15,6 +15,7 @@ from heedful.blocks.losses import Loss
 from heedful.data.formats.sources import Split
 from heedful.data.formats.squad import Questions, WindowsConfig
 from heedful.data.labelled.passages import AnswerBatches, EncodedQuestions, encode_questions
+from heedful.data.own import questions
 from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.errors import UserError
 from heedful.models.heads.config import AnswererConfig
@@ -42,6 +43,8 @@ class AnsweringTask(FinetuningTask[Questions, MaskTokenizer, EncodedQuestions, Q
     decoding: ClassVar = WindowsConfig
 
     recipe: AnsweringRecipe
+
+    collect = staticmethod(questions)
 
     @property
     def decode(self) -> WindowsConfig:

@@ -18,6 +18,7 @@ from heedful.blocks.losses import Loss
 from heedful.data.formats.sources import Split
 from heedful.data.formats.tables import Columns, Items, JsonlTable, class_numbers, labels_of, numbers
 from heedful.data.labelled.batches import EncodedTexts, LabelledBatch, LabelledBatches, encode_texts
+from heedful.data.own import labelled
 from heedful.data.tokenizers.base import PairTokenizer
 from heedful.data.tokenizers.text_words import TextWords, cut
 from heedful.data.word_vectors import WordVectors
@@ -54,6 +55,8 @@ class TextTask(FinetuningTask[Items, PairTokenizer, EncodedTexts, P]):
     """What both share: texts or pairs, each with a target."""
 
     words: ClassVar = WORDS
+
+    collect = staticmethod(labelled)
 
     @abstractmethod
     def targets(self, read: Items, vocabulary: PairTokenizer) -> NDArray[np.int64]:

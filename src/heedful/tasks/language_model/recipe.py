@@ -9,6 +9,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from heedful.config import Config, FieldError
 from heedful.data.embedded import LibraryProse
 from heedful.data.formats.sources import Name
+from heedful.data.own import OwnData
 from heedful.data.text.documents import Documents
 from heedful.data.text.files import TextFiles
 from heedful.data.text.token_text import TokenizedText
@@ -19,7 +20,7 @@ from heedful.models import MODELS, any_of, config_class
 from heedful.tasks.recipe_parts import Recipe, Start, packs, require_room, with_article
 from heedful.training.configs import TrainConfig
 
-TextConfig = Annotated[TextFiles | Documents | LibraryProse | TokenizedText, Field(discriminator="kind")]
+TextConfig = Annotated[TextFiles | Documents | LibraryProse | TokenizedText | OwnData, Field(discriminator="kind")]
 LanguageTokenizerConfig = Annotated[
     Bpe | WordPiece | Unigram | Characters | WholeWords | BytePair | BytePairFiles, Field(discriminator="kind")
 ]

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from heedful.data.formats.sources import Split
+from heedful.data.own import OwnData, text
 from heedful.data.text.files import Text, gathered
 from heedful.data.text.lanes import Lanes
 from heedful.data.text.text_stream import passages
@@ -86,7 +87,7 @@ class LanguageModelTask(
     def read(self, split: Split) -> Text | TextTokens:
         """The text of a split, or its tokens."""
         data = self.recipe.data
-        if isinstance(data, TokenizedText):
+        if isinstance(data, TokenizedText | OwnData):
             return data.read(split)
         text = gathered(data.running(split))
         if not text.lines:
@@ -95,6 +96,8 @@ class LanguageModelTask(
                 todo="name more files, or files of their own under data.valid",
             )  # fmt: skip
         return text
+
+    collect = staticmethod(text)
 
     def learn(self, read: Text | TextTokens) -> LanguageTokenizer:
         """The tokenizer of the text, or the one that token files bring with them."""

@@ -8,6 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from heedful.config import Config, FieldError
 from heedful.data.embedded import LibraryProse
+from heedful.data.own import OwnData
 from heedful.data.text.documents import Documents
 from heedful.data.text.token_documents import TokenFiles
 from heedful.data.tokenizers.encoders import LEARNABLE, LearnedOrRead
@@ -18,7 +19,7 @@ from heedful.training.configs import TrainConfig
 
 SHORTEST = 8  # context that a pair of texts fits into
 
-PretrainingData = Annotated[Documents | LibraryProse | TokenFiles, Field(discriminator="kind")]
+PretrainingData = Annotated[Documents | LibraryProse | TokenFiles | OwnData, Field(discriminator="kind")]
 
 USUAL = "bert"
 if TYPE_CHECKING:

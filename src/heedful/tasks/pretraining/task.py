@@ -15,6 +15,7 @@ import torch
 from heedful.blocks.losses import Loss
 from heedful.data.formats.sources import Split
 from heedful.data.masking import Marks
+from heedful.data.own import OwnData, documents
 from heedful.data.text.documents import Prose, read_documents
 from heedful.data.text.pretraining import (
     EncodedDocuments,
@@ -24,7 +25,7 @@ from heedful.data.text.pretraining import (
     padded_batch,
     ready,
 )
-from heedful.data.text.token_documents import Tokens
+from heedful.data.text.token_documents import TokenFiles, Tokens
 from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.data.tokenizers.encoders import encoder_tokenizer, load_encoder_tokenizer, open_encoder_tokenizer
 from heedful.errors import UserError
@@ -66,7 +67,9 @@ class PretrainingTask(Task[Prose | Tokens, MaskTokenizer, EncodedDocuments, Text
     def read(self, split: Split) -> Prose | Tokens:
         """The documents of a split, as text or as token files."""
         data = self.recipe.data
-        return data.read(split) if data.kind == "tokens" else read_documents(data, split)
+        return data.read(split) if isinstance(data, TokenFiles | OwnData) else read_documents(data, split)
+
+    collect = staticmethod(documents)
 
     def learn(self, read: Prose | Tokens) -> MaskTokenizer:
         """The tokenizer of the text."""

@@ -9,11 +9,14 @@ from pydantic import Field, ValidationInfo, field_validator
 from heedful.config import Config, FieldError
 from heedful.data.embedded import Digits
 from heedful.data.images.sources import ArrayImages, CsvImages, IdxImages, ImageFolders
+from heedful.data.own import OwnData
 from heedful.models import any_of
 from heedful.tasks.recipe_parts import Recipe, Start, packs
 from heedful.training.configs import TrainConfig
 
-ImagesConfig = Annotated[IdxImages | ImageFolders | ArrayImages | CsvImages | Digits, Field(discriminator="kind")]
+ImagesConfig = Annotated[
+    IdxImages | ImageFolders | ArrayImages | CsvImages | Digits | OwnData, Field(discriminator="kind")
+]
 
 if TYPE_CHECKING:
     ImageModelConfig = Any

@@ -17,6 +17,7 @@ from heedful.data.formats.sources import Split
 from heedful.data.images.batches import EncodedImages, ImageBatches, encode_images
 from heedful.data.images.image_spec import Canvas
 from heedful.data.images.sources import Images, scaled
+from heedful.data.own import images
 from heedful.errors import UserError
 from heedful.tasks.base import Codec, Evaluated, Names, Progress, Task
 from heedful.tasks.reconstruction.predictor import ImageAutoencoder, Noise, mean_loss, reconstruction_loss
@@ -58,6 +59,8 @@ class ReconstructionTask(Task[Images, Canvas, EncodedImages, ImageAutoencoder]):
     def read(self, split: Split) -> Images:
         """The images of a split."""
         return self.recipe.data.read(split)
+
+    collect = staticmethod(images)
 
     def learn(self, read: Images) -> Canvas:
         """What the images are like."""

@@ -8,6 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from heedful.config import Config, FieldError
 from heedful.data.formats.conll import TagsConfig, labels_of
+from heedful.data.own import OwnData
 from heedful.errors import UserError
 from heedful.models.heads.config import TaggerConfig
 from heedful.tasks.finetuning.recipe import Finetuning
@@ -24,7 +25,7 @@ class TaggingRecipe(Finetuning):
     """A whole experiment with sentences whose words have tags."""
 
     task: TaggingTaskConfig = TaggingTaskConfig()
-    data: TagsConfig = Field(description="sentences and the tags of their words")
+    data: TagsConfig | OwnData = Field(discriminator="kind", description="sentences and the tags of their words")
     model: TaggerConfig = Field(TaggerConfig(), description="what is trained")
     train: TrainConfig = Field(description="how it is trained")
 

@@ -15,6 +15,7 @@ from heedful.blocks.losses import Loss
 from heedful.data.formats.conll import Sentences, chunks, marks_chunks
 from heedful.data.formats.sources import Split
 from heedful.data.labelled.tagged import EncodedTags, TagBatches, encode_tags
+from heedful.data.own import tagged
 from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.models.heads.config import TaggerConfig
 from heedful.tasks.base import Evaluated, Example, Names, Progress
@@ -37,6 +38,8 @@ class TaggingTask(FinetuningTask[Sentences, MaskTokenizer, EncodedTags, TokenTag
         sample=("sentence", "marked", "found"),
         counted="words",
     )
+
+    collect = staticmethod(tagged)
 
     def texts(self, read: Sentences) -> list[str]:
         """Sentences with a space between words."""

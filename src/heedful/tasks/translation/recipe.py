@@ -9,12 +9,13 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from heedful.config import Config, FieldError
 from heedful.data.embedded import NumberWords
 from heedful.data.formats.sources import Jsonl, ParallelFiles, Tsv
+from heedful.data.own import OwnData
 from heedful.decode.settings import DecodeConfig
 from heedful.models import any_of, config_class
 from heedful.tasks.recipe_parts import Recipe, Start, TokenizerConfig, packs, require_room
 from heedful.training.configs import TrainConfig
 
-PairsConfig = Annotated[ParallelFiles | Tsv | Jsonl | NumberWords, Field(discriminator="kind")]
+PairsConfig = Annotated[ParallelFiles | Tsv | Jsonl | NumberWords | OwnData, Field(discriminator="kind")]
 USUAL = "transformer"
 if TYPE_CHECKING:
     TranslatorConfig = Any

@@ -14,6 +14,7 @@ import torch
 
 from heedful.blocks.losses import Loss
 from heedful.data.formats.sources import Examples, Split
+from heedful.data.own import pairs
 from heedful.data.pairs.batches import Batches, Encoded, encode
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.decode.settings import DecodeConfig, TranslationSettings
@@ -59,6 +60,8 @@ class TranslationTask(Task[Examples, TrainedTokenizer, Encoded, Translator]):
     def read(self, split: Split) -> Examples:
         """The pairs of a split."""
         return self.recipe.data.read(split)
+
+    collect = staticmethod(pairs)
 
     def learn(self, read: Examples) -> TrainedTokenizer:
         """The tokenizer of both sides."""

@@ -1,0 +1,165 @@
+"""Examples that a user gives from Python in place of files, each in the plain form of its task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+
+from pydantic import Field, PrivateAttr
+
+from heedful.config import Config
+from heedful.data.formats.conll import CHUNK, Sentence, Sentences, iob2
+from heedful.data.formats.sources import SPLITS, Examples, Pair, Split, no_data
+from heedful.data.formats.squad import Answer, Question, Questions
+from heedful.data.formats.tables import Item, Items
+from heedful.data.text.documents import Prose
+from heedful.data.text.files import Text, gathered
+from heedful.errors import UserError, shown
+
+if TYPE_CHECKING:
+    from heedful.data.images.sources import Images
+
+
+class Dataset(NamedTuple):
+    """Examples of one's own for `heedful.train(recipe, run, data=...)`, in the form of the recipe's task."""
+
+    train: Iterable[object]
+    valid: Iterable[object]
+    test: Iterable[object] | None = None
+
+
+class OwnData(Config):
+    """Examples that Python gives; a run keeps their SHA-256, not the examples."""
+
+    kind: Literal["own"] = "own"
+    test: Literal[True] | None = Field(None, description="whether there are examples for the test scores; null: none")
+    _splits: dict[Split, Any] = PrivateAttr(default_factory=dict)
+
+    @classmethod
+    def of(cls, splits: Mapping[Split, Any]) -> Self:
+        """The settings of data that are there."""
+        data = cls(test=True if "test" in splits else None)
+        data._splits.update(splits)
+        return data
+
+    @property
+    def valid(self) -> bool:
+        """There are always examples to watch progress on."""
+        return True
+
+    def read(self, split: Split) -> Any:
+        """The examples of a split, as the task reads them."""
+        if split in self._splits:
+            return self._splits[split]
+        raise self.missing()[0] if not self._splits else no_data(split)
+
+    def file(self, split: Split) -> str:
+        """What errors name in place of a file."""
+        return f"data.{split}"
+
+    def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
+        """That Python has not given them."""
+        if self._splits:
+            return []
+        return [
+            UserError(
+                "the examples of this recipe come from Python", where="data", found="kind: own, and no examples",
+                todo="give them: heedful.train(recipe, run, data=heedful.Dataset(train=..., valid=...))",
+            )
+        ]  # fmt: skip
+
+
+def pairs(examples: Iterable[object], split: Split) -> Examples:
+    """(source, target) texts."""
+    rows = [Pair(*_texts(row, split, number, 2)) for number, row in enumerate(examples)]
+    found = [row for row in rows if row.source.strip() and row.target.strip()]
+    return Examples(_some(found, split, "(source, target)"), len(rows) - len(found))
+
+
+def labelled(examples: Iterable[object], split: Split) -> Items:
+    """(text, label), or (text, other text, label); a label is a word or a number."""
+    rows = []
+    for number, row in enumerate(examples):
+        parts = list(row) if isinstance(row, Sequence) and not isinstance(row, str) else [row]
+        texts = _texts([*parts[:-1], *map(str, parts[-1:])], split, number, 2, 3)
+        rows.append(Item(texts[0], texts[1] if len(texts) == 3 else None, texts[-1], f"data.{split}[{number}]"))
+    found = [row for row in rows if not row.blank]
+    return Items(_some(found, split, "(text, label)"), len(rows) - len(found))
+
+
+def tagged(examples: Iterable[object], split: Split) -> Sentences:
+    """(words, tags), as many of one as of the other."""
+    rows = []
+    for number, row in enumerate(examples):
+        where = f"data.{split}[{number}]"
+        two = row if isinstance(row, Sequence) and len(row) == 2 else ([], [None])
+        words, tags = (tuple(part) if isinstance(part, Sequence) else () for part in two)
+        if len(words) != len(tags) or not all(isinstance(word, str) for word in (*words, *tags)):
+            raise _wrong(where, row, "(words, tags), two lists of as many texts")
+        rows.append(Sentence(words, tags, where))
+    found = _some([row for row in rows if row.words], split, "(words, tags)")
+    if any(CHUNK.fullmatch(tag) for row in found for tag in row.tags):
+        found = [row._replace(tags=iob2(row.tags)) for row in found]
+    return Sentences(found, len(rows) - len(found))
+
+
+def questions(examples: Iterable[object], split: Split) -> Questions:
+    """(question, passage, answer, start): the answer begins at that character of the passage."""
+    rows = []
+    for number, row in enumerate(examples):
+        where = f"data.{split}[{number}]"
+        if not isinstance(row, Sequence) or len(row) != 4 or not isinstance(row[3], int):
+            raise _wrong(where, row, "(question, passage, answer, start)")
+        question, passage, answer = _texts(row[:3], split, number, 3)
+        if passage[row[3] : row[3] + len(answer)] != answer:
+            raise _wrong(where, row, "an answer that stands in the passage at its start")
+        rows.append(Question(str(number), question, passage, (Answer(answer, row[3]),)))
+    return Questions(_some(rows, split, "(question, passage, answer, start)"), 0)
+
+
+def text(examples: Iterable[object], split: Split) -> Text:
+    """Texts, each a document of one line or several."""
+    return gathered(document for document in _documents(examples, split))
+
+
+def documents(examples: Iterable[object], split: Split) -> Prose:
+    """Texts, each a document with a sentence a line."""
+    return Prose([[line for line in document if line.strip()] for document in _documents(examples, split)])
+
+
+def images(examples: Iterable[object], split: Split) -> Images:
+    """Images (Y, X) or (C, Y, X) of one size, bytes or floats; an array of all of them is an iterable of these."""
+    import numpy as np
+
+    from heedful.data.images.sources import Images
+
+    rows = _some([np.asarray(image) for image in examples], split, "images (Y, X) or (C, Y, X)")
+    shape, dtype = rows[0].shape, np.uint8 if rows[0].dtype == np.uint8 else np.float32
+    for number, row in enumerate(rows):
+        if row.shape != shape or row.ndim not in (2, 3) or row.dtype.kind not in "uif":
+            raise _wrong(f"data.{split}[{number}]", row.shape, f"an image of numbers, of shape {shape} as the first")
+    return Images(np.stack(rows).astype(dtype).reshape(len(rows), *(1,) * (3 - len(shape)), *shape))
+
+
+def _documents(examples: Iterable[object], split: Split) -> list[list[str]]:
+    found = [_texts([row], split, number, 1)[0] for number, row in enumerate(examples)]
+    return [row.splitlines() for row in _some([row for row in found if row.strip()], split, "texts")]
+
+
+def _texts(row: object, split: Split, number: int, *counts: int) -> list[str]:
+    """The texts of an example, if there are as many as there should be."""
+    texts = list(row) if isinstance(row, Sequence) and not isinstance(row, str) else [row]
+    if len(texts) not in counts or not all(isinstance(part, str) for part in texts):
+        raise _wrong(f"data.{split}[{number}]", row, "a text" if counts == (1,) else f"a tuple of {counts[0]} texts")
+    return [str(part) for part in texts]
+
+
+def _some(rows: list[Any], split: Split, form: str) -> list[Any]:
+    """The examples, of which there must be one at least."""
+    if not rows:
+        raise UserError(f"there are no examples for {split}", where=f"data.{split}", expected=f"at least one: {form}")
+    return rows
+
+
+def _wrong(where: str, found: object, expected: str) -> UserError:
+    return UserError("this is no example for the task", where=where, found=shown(found), expected=expected)

@@ -1,0 +1,168 @@
+"""Examples of a user's own in place of a recipe's files, and functions that are called on events."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from heedful.data.formats.sources import Pair, Split
+from heedful.data.own import Dataset, documents, images, labelled, pairs, questions, tagged, text
+from heedful.errors import UserError
+from heedful.runs.fit import fit
+from heedful.runs.load import load, read_recipe
+from heedful.runs.recipe import load_recipe
+from heedful.runs.train import Evaluated, Event, Finished, Started, Step, train
+from heedful.tasks.recipe_parts import Recipe
+
+PAIRS = [(f"number {n}", f"Zahl {n}") for n in range(40)]
+WORDS = Dataset(train=PAIRS, valid=PAIRS[:5], test=PAIRS[5:9])
+
+LABELLED = ("a", None, "x", "data.train[0]")
+
+
+def recipe(*changes: str) -> Recipe:
+    tiny = [
+        "tokenizer.vocab=60", "model.width=8", "model.heads=2", "model.hidden=8", "model.context=32",
+        "model.encoder_layers=1", "model.decoder_layers=1", "train.batch_tokens=256", "train.budget.steps=4",
+        "train.save_every=2", "train.evaluate_every=2", "train.samples=2", "train.schedule.warmup=2",
+    ]  # fmt: skip
+    return load_recipe("numbers", [*tiny, *changes])
+
+
+def until(step: int, run: Path, data: Dataset | None) -> None:
+    at = [0]
+    for event in train(recipe(), run, lambda: at[0] >= step, data=data):
+        at[0] = event.step if isinstance(event, Started | Step) else at[0]
+
+
+def weights(run: Path) -> bytes:
+    return (run / "model" / "model.safetensors").read_bytes()
+
+
+def test_a_run_on_own_examples_says_so_and_resumes_bit_for_bit(tmp_path: Path) -> None:
+    events = list(train(recipe(), tmp_path / "whole", data=WORDS))
+    (start,) = (event for event in events if isinstance(event, Started))
+    assert start.examples == 40 and [event.split for event in events if isinstance(event, Evaluated)][-1] == "test"
+    assert read_recipe(tmp_path / "whole").data.model_dump() == {"kind": "own", "test": True}
+    until(3, tmp_path / "stopped", WORDS)
+    list(train(recipe(), tmp_path / "stopped", data=WORDS))
+    assert weights(tmp_path / "stopped") == weights(tmp_path / "whole")
+    assert load(tmp_path / "whole").translate(["number 3"])
+
+
+def test_it_is_the_run_that_the_same_examples_in_files_give(tmp_path: Path) -> None:
+    for name, rows in (("train", WORDS.train), ("valid", WORDS.valid), ("test", WORDS.test)):
+        (tmp_path / f"{name}.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in rows))  # type: ignore[misc, union-attr]
+    files = f"data={{kind: tsv, root: {tmp_path}, train: train.tsv, valid: valid.tsv, test: test.tsv}}"
+    list(train(recipe(files), tmp_path / "files"))
+    list(train(recipe(), tmp_path / "own", data=WORDS))
+    assert weights(tmp_path / "own") == weights(tmp_path / "files")
+
+
+@pytest.mark.parametrize(
+    ("data", "where"),
+    [
+        (WORDS._replace(train=[*PAIRS[:-1], ("number 39", "Zahl 40")]), "the training data"),
+        (WORDS._replace(valid=PAIRS[1:6]), "the validation data"),
+        (WORDS._replace(test=None), "recipe.yaml"),
+        (None, "recipe.yaml"),
+    ],
+    ids=["train", "valid", "no test", "none"],
+)
+def test_other_examples_are_refused_when_a_run_resumes(data: Dataset | None, where: str, tmp_path: Path) -> None:
+    until(2, tmp_path / "run", WORDS)
+    with pytest.raises(UserError) as error:
+        list(train(recipe(), tmp_path / "run", data=data))
+    assert where in str(error.value.where)
+
+
+def test_other_test_examples_are_noted(tmp_path: Path) -> None:
+    until(2, tmp_path / "run", WORDS)
+    events = list(train(recipe(), tmp_path / "run", data=WORDS._replace(test=PAIRS[:4])))
+    (start,) = (event for event in events if isinstance(event, Started))
+    assert any("test data are others" in note for note in start.notes)
+
+
+def test_a_run_on_own_examples_needs_them_again(tmp_path: Path) -> None:
+    list(train(recipe(), tmp_path / "run", data=WORDS))
+    again = read_recipe(tmp_path / "run")
+    with pytest.raises(UserError) as error:
+        list(train(again, tmp_path / "other"))
+    assert "come from Python" in str(error.value) or "come from Python" in str(error.value.problems)
+    with pytest.raises(UserError, match="come from Python"):
+        again.data.read("test")
+
+
+def test_tasks_over_files_alone_refuse_examples(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="from files"):
+        list(train(load_recipe("swag", ["start.folder=x"]), tmp_path / "run", data=WORDS))
+
+
+@pytest.mark.parametrize(
+    ("collect", "rows", "found"),
+    [
+        (pairs, [("a", "b"), ("", "c")], ([Pair("a", "b")], 1)),
+        (text, ["a b\nc", " ", "d"], (["a b", "c", "d"], 0, (0, 2))),
+        (documents, ["a b\n\nc", "d"], ([["a b", "c"], ["d"]], 0)),
+        (labelled, [("a", "x"), ("b", "c", 3)], ([LABELLED, ("b", "c", "3", "data.train[1]")], 0)),
+        (tagged, [(["a", "b"], ["I-X", "O"]), ([], [])], ([(("a", "b"), ("B-X", "O"), "data.train[0]")], 1)),
+        (questions, [("who?", "it is me", "me", 6)], ([("0", "who?", "it is me", (("me", 6),))], 0)),
+    ],
+    ids=["pairs", "text", "documents", "labelled", "tagged", "questions"],
+)  # fmt: skip
+def test_plain_examples_become_what_files_give(collect: Any, rows: list[object], found: tuple[Any, ...]) -> None:
+    assert tuple(collect(rows, "train")) == found
+
+
+def test_images_are_rows_of_pixels() -> None:
+    grey, colour = np.zeros((4, 8, 8), np.uint8), [np.ones((3, 8, 6))] * 2
+    assert images(grey, "train").pixels.shape == (4, 1, 8, 8) and images(grey, "train").pixels.dtype == np.uint8
+    assert images(colour, "train").pixels.shape == (2, 3, 8, 6)
+
+
+@pytest.mark.parametrize(
+    ("collect", "rows"),
+    [
+        (pairs, [("a", "b"), "ab"]),
+        (pairs, [("a", "b"), ("a", 3)]),
+        (labelled, [("a", "x"), ("alone",)]),
+        (tagged, [(["a"], ["O"]), (["a", "b"], ["O"])]),
+        (questions, [("who?", "it is me", "me", 6), ("who?", "it is me", "me", 0)]),
+        (text, ["a", 3]),
+        (images, [np.zeros((8, 8)), np.zeros((8, 7))]),
+    ],
+)
+def test_a_wrong_example_is_named_by_its_number(collect: Any, rows: list[object]) -> None:
+    split: Split = "valid"
+    with pytest.raises(UserError, match="no example for the task") as error:
+        collect(rows, split)
+    assert error.value.where == "data.valid[1]"
+    with pytest.raises(UserError, match="no examples for valid"):
+        collect([], split)
+
+
+def test_fit_calls_each_function_on_every_event_and_returns_the_predictor(tmp_path: Path) -> None:
+    one: list[Event] = []
+    two: list[str] = []
+    translator: Any = fit(recipe(), tmp_path / "run", data=WORDS, on=[one.append, lambda event: two.append(str(event))])
+    assert isinstance(one[-1], Finished) and two == list(map(str, one))
+    assert translator.translate(["number 3"]) == load(tmp_path / "run").translate(["number 3"])
+    fit(recipe(), tmp_path / "run", data=WORDS, on=one.append)
+    assert len([event for event in one if isinstance(event, Finished)]) == 2
+
+
+def test_what_a_callback_raises_ends_the_run_which_resumes_bit_for_bit(tmp_path: Path) -> None:
+    def angry(event: Event) -> None:
+        if isinstance(event, Step) and event.step == 3:
+            raise ZeroDivisionError("of the user's own")
+
+    with pytest.raises(ZeroDivisionError, match="of the user's own"):
+        fit(recipe(), tmp_path / "run", data=WORDS, on=angry)
+    events: list[Event] = []
+    fit(recipe(), tmp_path / "run", data=WORDS, on=events.append)
+    assert next(event.step for event in events if isinstance(event, Started)) == 2
+    fit(recipe(), tmp_path / "whole", data=WORDS)
+    assert weights(tmp_path / "run") == weights(tmp_path / "whole")
