@@ -264,8 +264,8 @@ def test_a_causal_module_writes_the_same_whatever_stands_beside_it(tmp_path: Pat
     list(train(recipe, tmp_path / "run", model=lambda config: Words(config.vocab)))
     writer = load(tmp_path / "run", model=lambda config: Words(config.vocab))
     prompts = ["line 1", "line", "of a text\nline 2"]
-    together = [found.added for found in writer.generate(prompts, temperature=0.0)]
-    alone = [writer.generate([prompt], temperature=0.0)[0].added for prompt in prompts]
+    together = [found.text for found in writer.generate(prompts, temperature=0.0)]
+    alone = [writer.generate([prompt], temperature=0.0)[0].text for prompt in prompts]
     assert together == alone and all(together)
 
 
@@ -313,4 +313,4 @@ def test_a_subclass_of_ours_is_used_as_ours_are(tmp_path: Path) -> None:
     recipe = load_recipe("gpt-prose", [*PROSE, f"data.root={tmp_path}", small])
     list(train(recipe, tmp_path / "run", model=Louder))
     writer = load(tmp_path / "run", model=Louder)
-    assert isinstance(writer.model, Louder) and writer.generate(["line"])[0].added
+    assert isinstance(writer.model, Louder) and writer.generate(["line"])[0].text
