@@ -83,7 +83,7 @@ def train_peer(size: str, length: int) -> dict[str, Any]:
     import torch.nn.functional as F
     from transformers import BertConfig, BertForPreTraining
 
-    from heedful.hub.rules import write
+    from heedful.hub.rules import write_tensors
     from heedful.models.bert.weights import table
 
     mine = ours(size)
@@ -93,7 +93,7 @@ def train_peer(size: str, length: int) -> dict[str, Any]:
         intermediate_size=c.hidden, max_position_embeddings=c.context, attn_implementation="sdpa",
     )  # fmt: skip
     model = BertForPreTraining(config)
-    state, _ = write(mine.state_dict(), table(c))
+    state, _ = write_tensors(mine.state_dict(), table(c))
     for name in ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias"):
         low = -1e4 if name.endswith("bias") else 0.0  # words that there are not are never likely
         state[name] = torch.cat([state[name], state[name].new_full((EVEN - VOCAB, *state[name].shape[1:]), low)])

@@ -275,19 +275,19 @@ def mixed(folder: Path) -> dict[str, float]:
     from heedful import load
     from heedful.blocks.layouts import Padded
     from heedful.data.embedded import LibraryProse
-    from heedful.data.labelled.sequences import padded
-    from heedful.data.text.documents import documents_of
+    from heedful.data.labelled.sequences import pad_sequences
+    from heedful.data.text.documents import iter_documents
     from heedful.tasks.pretraining.predictor import Texts, mean
 
     torch.set_num_threads(THREADS)
     reader, chance = load(folder), random.Random(0)
-    texts = [sentence for document in documents_of(LibraryProse(), "train") for sentence in document]
+    texts = [sentence for document in iter_documents(LibraryProse(), "train") for sentence in document]
     rows = reader.encoded(chance.sample(texts, 1024)).rows
 
     @torch.inference_mode()
     def loop(size: int) -> Any:
         for at in range(0, len(rows), size):
-            some = padded([(row, [0] * len(row)) for row in rows[at : at + size]], reader.tokenizer.pad)
+            some = pad_sequences([(row, [0] * len(row)) for row in rows[at : at + size]], reader.tokenizer.pad)
             yield mean(reader.model(some.ids, None, Padded(some.real)), some.real)
 
     ways = {
@@ -316,9 +316,9 @@ def token_rows(folder: Path, count: int) -> list[list[int]]:
     """English prose in rows of exactly so many tokens, special ones included."""
     from heedful.data.embedded import LibraryProse
     from heedful.data.text.documents import read_documents
-    from heedful.data.tokenizers.wordpiece_files import tokenizer_in
+    from heedful.data.tokenizers.wordpiece_files import find_tokenizer
 
-    tokenizer = tokenizer_in(folder, 30_522).tokenizer
+    tokenizer = find_tokenizer(folder, 30_522).tokenizer
     assert tokenizer is not None
     texts = read_documents(LibraryProse(), "train").texts
     ids = [number for some in tokenizer.ids(list(texts)[: 40 * count]) for number in some]

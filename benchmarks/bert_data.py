@@ -26,11 +26,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 from heedful.data.embedded import LibraryProse
 from heedful.data.text.documents import TextDocuments, library_documents
-from heedful.data.text.pretraining import EncodedDocuments, PretrainingBatches, Rules, encode_documents
+from heedful.data.text.pretraining import EncodedDocuments, PairRules, PretrainingBatches, encode_documents
 from heedful.data.tokenizers.encoders import encoder_tokenizer
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import PieceFile, WordPieces
-from heedful.data.workers import Place, feed
+from heedful.data.tokenizers.wordpieces import BertTokenizer, WordPieceFile
+from heedful.data.workers import BatchIndex, load_batches
 
 ROOM = 32_768
 
@@ -42,25 +42,25 @@ def main() -> None:
     began = time.perf_counter()
     documents = list(texts(asked.text))
     reading = time.perf_counter() - began
-    config = PieceFile(file=asked.vocab) if asked.vocab else WordPiece(vocab=8000, lowercase=True)
+    config = WordPieceFile(file=asked.vocab) if asked.vocab else WordPiece(vocab=8000, lowercase=True)
     tokenizer = encoder_tokenizer(config, (text for document in documents for text in document))
     began = time.perf_counter()
-    encoded = encode_documents(documents, tokenizer, 128, Rules())
+    encoded = encode_documents(documents, tokenizer, 128, PairRules())
     found["reading and splitting"] = len(encoded) / reading
     found["tokenizing"] = len(encoded) / (time.perf_counter() - began)
     print(f"{len(documents):,} documents, {len(encoded.sentences) - 1:,} sentences, {len(encoded):,} tokens")
     for context in (128, 512):
-        words = Rules(whole_words=True)
+        words = PairRules(whole_words=True)
         for name, rules, packed in (
-            ("padded", Rules(), False),
-            ("packed", Rules(), True),
+            ("padded", PairRules(), False),
+            ("packed", PairRules(), True),
             ("packed, whole words", words, True),
         ):
             batches = PretrainingBatches(made(encoded, context, rules), 0, ROOM, packed, even=not packed)
             found[f"pairs of {context}, {name}"] = speed(batches, asked.batches)
             if name == "packed":
                 found[f"pairs of {context}, {name}, from a worker"] = speed(batches, asked.batches, workers=1)
-        collator = peer(tokenizer, PretrainingBatches(made(encoded, context, Rules()), 0, ROOM), asked.batches)
+        collator = peer(tokenizer, PretrainingBatches(made(encoded, context, PairRules()), 0, ROOM), asked.batches)
         if collator is not None:
             found[f"masks of {context}, transformers' collator"] = collator
     for name, rate in found.items():
@@ -84,15 +84,15 @@ def texts(files: list[str]) -> Iterator[list[str]]:
     return TextDocuments(files=files).documents(".", 10**8) if files else library_documents(LibraryProse(), "train")
 
 
-def made(encoded: EncodedDocuments, context: int, rules: Rules) -> EncodedDocuments:
+def made(encoded: EncodedDocuments, context: int, rules: PairRules) -> EncodedDocuments:
     """The same documents for another context."""
     return replace(encoded, context=context, rules=rules)
 
 
 def speed(batches: PretrainingBatches, number: int, workers: int = 0) -> float:
     """Tokens a second of some batches, from a process of their own or not."""
-    places: Callable[[], Iterator[Place]] = lambda: (Place(position) for position in count())  # noqa: E731
-    source = feed(batches, places, workers)
+    places: Callable[[], Iterator[BatchIndex]] = lambda: (BatchIndex(position) for position in count())  # noqa: E731
+    source = load_batches(batches, places, workers)
     next(source)
     began = time.perf_counter()
     tokens = sum(batch.tokens for batch in islice(source, number))
@@ -101,7 +101,7 @@ def speed(batches: PretrainingBatches, number: int, workers: int = 0) -> float:
     return rate
 
 
-def peer(tokenizer: WordPieces, batches: PretrainingBatches, number: int) -> float | None:
+def peer(tokenizer: BertTokenizer, batches: PretrainingBatches, number: int) -> float | None:
     """The same for masks alone by `transformers`, over sequences that are lists already."""
     try:
         from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast

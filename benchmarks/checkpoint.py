@@ -95,18 +95,18 @@ def plain_save(folder: Path, tensors: Tensors, synced: bool) -> float:
 
 def our_save(run: RunFolder, tensors: Tensors, step: int) -> float:
     """Save as a run does, and return the seconds of the deleting."""
-    spent, discard = [0.0], files.discard
+    spent, discard = [0.0], files.delete_tree
 
     def timed_discard(path: Path) -> None:
         begin = time.perf_counter()
         discard(path)
         spent[0] = time.perf_counter() - begin  # the outermost call ends last
 
-    files.discard = timed_discard
+    files.delete_tree = timed_discard
     try:
         run.save(step, tensors, {"step": step}, {"seed": 0})
     finally:
-        files.discard = discard
+        files.delete_tree = discard
     return spent[0]
 
 

@@ -57,7 +57,7 @@ def theirs(mine: Any, dtype: Any) -> Any:
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    from heedful.hub.rules import write
+    from heedful.hub.rules import write_tensors
     from heedful.models.gpt.weights import table
 
     config = GPT2Config(
@@ -66,7 +66,7 @@ def theirs(mine: Any, dtype: Any) -> Any:
     )  # fmt: skip
     with torch.device("cuda"):
         model = GPT2LMHeadModel(config)
-    state, _ = write(mine.state_dict(), table(mine.config))
+    state, _ = write_tensors(mine.state_dict(), table(mine.config))
     assert not model.load_state_dict(state, strict=False).unexpected_keys
     model.tie_weights()
     return model.to(dtype)

@@ -27,7 +27,7 @@ def learn_as_peer(run: Path, settings: list[str]) -> dict[str, Any]:
     from transformers import BertConfig as PeerConfig
     from transformers import BertForPreTraining
 
-    from heedful.hub.rules import read, write
+    from heedful.hub.rules import read_tensors, write_tensors
     from heedful.models import build
     from heedful.models.bert.weights import canonical, table
     from heedful.runs.artifacts import load_artifacts
@@ -53,7 +53,7 @@ def learn_as_peer(run: Path, settings: list[str]) -> dict[str, Any]:
     )  # fmt: skip
     model = BertForPreTraining(config)
     names = table(c)
-    model.load_state_dict(write(mine.state_dict(), names)[0], strict=False)
+    model.load_state_dict(write_tensors(mine.state_dict(), names)[0], strict=False)
     model.tie_weights()
     model.to(device).train()
     matrices = [weight for weight in model.parameters() if weight.dim() > 1]
@@ -82,7 +82,7 @@ def learn_as_peer(run: Path, settings: list[str]) -> dict[str, Any]:
             print(f"peer: step {step}, {seen / budget:.0%}, loss {float(loss):.3f}", file=sys.stderr, flush=True)
     state = {name: value.detach().cpu() for name, value in model.state_dict().items()}
     shapes = {name: value.shape for name, value in mine.state_dict().items()}
-    mine.load_state_dict(read(state, canonical(state), names, shapes, Path("peer"))[0])
+    mine.load_state_dict(read_tensors(state, canonical(state), names, shapes, Path("peer"))[0])
     found = judged(mine.to(device).eval(), held_out, device, recipe.train.batch_tokens)
     return told(found.loss, found.right / found.hidden, found.right_pairs / found.pairs, found.perplexity, seen)
 

@@ -167,7 +167,7 @@ def train_ours() -> dict[str, Any]:
     import numpy as np
     import torch
 
-    from heedful.data.pairs.batches import Batches, Encoded, Ragged
+    from heedful.data.pairs.batches import EncodedPairs, PairBatches, Ragged
     from heedful.tasks.compiled import compiled
     from heedful.tasks.translation.predictor import translation_loss
     from heedful.training.carry import stateless
@@ -181,8 +181,8 @@ def train_ours() -> dict[str, Any]:
     sides = [
         Ragged.of([len(p[i]) for p in pairs], [np.concatenate([p[i] for p in pairs]).astype(np.int32)]) for i in (0, 1)
     ]
-    encoded = Encoded(*sides, kept=np.arange(len(pairs)), longest=256, dropped=0, replaced=0)
-    stream = Batches(encoded, 0, BUDGET, packed=True)
+    encoded = EncodedPairs(*sides, kept=np.arange(len(pairs)), longest=256, dropped=0, replaced=0)
+    stream = PairBatches(encoded, 0, BUDGET, packed=True)
     batches = [stream.at(i) for i in range(8)]
     tokens = sum(int(b.source_lengths.sum()) for b in batches)
     device = torch.device("cuda")

@@ -74,7 +74,7 @@ def tree_speed(form: str, batches: int, threads: int) -> dict[str, Any]:
     import numpy as np
     import torch
 
-    from heedful.data.tokenizers.words import Words
+    from heedful.data.tokenizers.vocabulary import WordVocab
     from heedful.data.trees.batches import encode_trees
     from heedful.data.trees.treebank import WordsConfig, parse_tree
     from heedful.models import build
@@ -84,7 +84,7 @@ def tree_speed(form: str, batches: int, threads: int) -> dict[str, Any]:
     torch.manual_seed(0)
     torch.set_num_threads(threads)
     r = random.Random(0)
-    words = Words.learn(WordsConfig(), [[f"w{number}" for number in range(WORDS)]])
+    words = WordVocab.learn(WordsConfig(), [[f"w{number}" for number in range(WORDS)]])
     sets = [[parse_tree(tree_line(r), "random", CLASSES) for _ in range(25)] for _ in range(batches)]
     model: Any = build(TreeLSTMConfig(form=form, vocab=words.vocab, dropout=0.0))
     encoded = [encode_trees(trees, words) for trees in sets]

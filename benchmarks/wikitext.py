@@ -38,7 +38,7 @@ def learn_as_peer(run: Path, settings: list[str]) -> dict[str, Any]:
     import torch.nn.functional as F
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    from heedful.hub.rules import read, write
+    from heedful.hub.rules import read_tensors, write_tensors
     from heedful.models import build
     from heedful.models.gpt.weights import canonical, table
     from heedful.runs.artifacts import load_artifacts
@@ -62,7 +62,7 @@ def learn_as_peer(run: Path, settings: list[str]) -> dict[str, Any]:
         )
     )  # fmt: skip
     names = table(c)
-    model.load_state_dict(write(mine.state_dict(), names)[0], strict=False)
+    model.load_state_dict(write_tensors(mine.state_dict(), names)[0], strict=False)
     model.tie_weights()
     model.to(device).train()
     o = recipe.train.optimizer
@@ -94,7 +94,7 @@ def learn_as_peer(run: Path, settings: list[str]) -> dict[str, Any]:
             print(f"peer: step {step} of {steps}, loss {float(loss):.3f}", file=sys.stderr, flush=True)
     state = {name: value.detach().cpu() for name, value in model.state_dict().items()}
     shapes = {name: value.shape for name, value in mine.state_dict().items()}
-    mine.load_state_dict(read(state, canonical(state), names, shapes, Path("peer"))[0])
+    mine.load_state_dict(read_tensors(state, canonical(state), names, shapes, Path("peer"))[0])
     predictor = task.predictor(mine, c, tokenizer, recipe.decode, device)
     return {**judged(task, predictor, tokenizer), "tokens": seen}
 

@@ -23,7 +23,7 @@ from heedful.config import Config
 from heedful.data.embedded import Digits, LibraryProse, NumberLanguages, NumberWords
 from heedful.data.embedding_init import EmbeddingInit
 from heedful.data.formats.conll import Conll, JsonTags
-from heedful.data.formats.sources import Files, Jsonl, ParallelFiles, Tsv
+from heedful.data.formats.sources import FilePair, Jsonl, ParallelFiles, Tsv
 from heedful.data.formats.squad import JsonQuestions, Squad, WindowsConfig
 from heedful.data.formats.tables import CsvTable, JsonlTable, TsvTable
 from heedful.data.images.sources import ArrayFile, ArrayImages, CsvImages, IdxImages, ImageFiles, ImageFolders
@@ -33,10 +33,10 @@ from heedful.data.text.documents import Documents, JsonDocuments, TextDocuments
 from heedful.data.text.files import TextFiles
 from heedful.data.text.token_documents import TokenFiles
 from heedful.data.text.token_text import TokenizedText
-from heedful.data.tokenizers.byte_pairs import BytePair, BytePairFiles
+from heedful.data.tokenizers.byte_pairs import Gpt2Bpe, Gpt2BpeFiles
 from heedful.data.tokenizers.encoders import KINDS
 from heedful.data.tokenizers.tokenizer import Bpe, Characters, Unigram, WholeWords, WordPiece
-from heedful.data.tokenizers.wordpieces import PieceFile
+from heedful.data.tokenizers.wordpieces import WordPieceFile
 from heedful.data.trees.treebank import SentimentTrees, WordsConfig
 from heedful.decode.settings import DecodeConfig, WritingConfig
 from heedful.explore.server.page import is_built
@@ -250,7 +250,7 @@ SETTINGS: dict[str, type[Config]] = {
     "data, `kind: jsonl`, of words with tags": JsonTags,
     "data, `kind: squad`": Squad,
     "data, `kind: jsonl`, of questions": JsonQuestions,
-    "tokenizer, `kind: pieces`": PieceFile,
+    "tokenizer, `kind: pieces`": WordPieceFile,
     "model.reader, `kind: linear`": DenseReader,
     "model.reader, `kind: bilstm`": BiLSTMReader,
     "decode, of questions": WindowsConfig,
@@ -272,8 +272,8 @@ SETTINGS: dict[str, type[Config]] = {
     "train.optimizer, `kind: rmsprop`": RMSprop,
     "start, of a language model": CausalStart,
     "data, `kind: tokens`, of a language model": TokenizedText,
-    "tokenizer, `kind: byte_pairs`": BytePair,
-    "tokenizer, `kind: byte_pair_files`": BytePairFiles,
+    "tokenizer, `kind: byte_pairs`": Gpt2Bpe,
+    "tokenizer, `kind: byte_pair_files`": Gpt2BpeFiles,
     "task, `kind: text_classification`": TextClassificationTaskConfig,
     "tokenizer, `kind: characters`, of texts with labels": CharactersConfig,
     "embedding_init": EmbeddingInit,
@@ -314,7 +314,7 @@ def groups(annotation: Any) -> set[type[Config]]:
 def test_every_group_of_settings_has_a_table() -> None:
     recipes = [recipe_class(kind) for kind in TASKS]
     found = set().union(*map(groups, recipes)) - set(recipes)
-    told_elsewhere = {Files}  # {source: FILE, target: FILE}, in the sentence above its table
+    told_elsewhere = {FilePair}  # {source: FILE, target: FILE}, in the sentence above its table
     told = {*SETTINGS.values(), *MODEL_SETTINGS.values(), *SEQ2SEQ_SETTINGS.values()}
     assert found - told_elsewhere == told | set(TOKENIZER_SETTINGS.values())
 

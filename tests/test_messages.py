@@ -21,7 +21,7 @@ from heedful.cli.convert import require_convertible
 from heedful.errors import UserError
 from heedful.extras.estimators.pca import PCA
 from heedful.files.writing import disk_errors
-from heedful.hub.folder import config_in
+from heedful.hub.folder import read_config
 from heedful.models.autoencoder.layers import Dense
 from heedful.runs.recipe import load_recipe
 from heedful.runs.train import train
@@ -126,9 +126,9 @@ GPT = {"model_type": "gpt2", "vocab_size": 10, "n_embd": 8, "n_layer": 1, "n_hea
 @pytest.mark.parametrize(
     ("settings", "read", "key"),
     [
-        ({**BERT, "hidden_act": "mish"}, config_in, "hidden_act 'mish'"),
-        ({**BERT, "architectures": ["BertForSomethingElse"]}, config_in, "architectures"),
-        ({**GPT, "activation_function": "mish"}, config_in, "activation_function 'mish'"),
+        ({**BERT, "hidden_act": "mish"}, read_config, "hidden_act 'mish'"),
+        ({**BERT, "architectures": ["BertForSomethingElse"]}, read_config, "architectures"),
+        ({**GPT, "activation_function": "mish"}, read_config, "activation_function 'mish'"),
     ],
     ids=["act", "head", "gpt"],
 )

@@ -14,7 +14,17 @@ from typing import Annotated, Any, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Discriminator, TypeAdapter, ValidationError
 
 from heedful.errors import UserError, shown
-from heedful.files.yaml import DEEPEST, Key, Keys, Marks, halved, load_yaml, read_yaml, scalar, write_yaml
+from heedful.files.yaml import (
+    DEEPEST,
+    Key,
+    Keys,
+    Marks,
+    has_lone_surrogate,
+    load_yaml,
+    parse_scalar,
+    read_yaml,
+    write_yaml,
+)
 
 __all__ = ["Config", "FieldError", "by_kind", "config_classes", "kinds_in", "load_yaml", "override", "parse", "render"]
 
@@ -61,7 +71,7 @@ def _put(data: dict[str, Any], text: str) -> Keys:
     """Set one override in place and return the path it went to."""
     name, equals, value = text.partition("=")
     names = name.strip().split(".")
-    if halved(text):
+    if has_lone_surrogate(text):
         raise UserError("this override is not whole Unicode text", found=shown(text), expected="UTF-8")
     if not equals or not all(names):
         raise UserError(
@@ -296,7 +306,7 @@ def _other_kind(
 
 def _flow(value: Any) -> str:
     """A value as YAML in one line, words bare where they can be."""
-    if isinstance(value, str) and re.fullmatch(r"[A-Za-z]\w*", value) and scalar(value) == value:
+    if isinstance(value, str) and re.fullmatch(r"[A-Za-z]\w*", value) and parse_scalar(value) == value:
         return value
     return json.dumps(value, ensure_ascii=False)
 

@@ -29,7 +29,7 @@ SIGNS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Div: operator.floordiv,
 }
 SHAPE = re.compile(r"#\s*\(([\w\s+*/,-]*)\)")
-Place = tuple[str, int]  # a function's name and first line, as its code object tells them
+Place = tuple[str, int]  # a function's name and first line, as in its code object
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Statement:
     first: int
     last: int
     dims: tuple[str, ...]
-    names: tuple[str, ...]  # none: the statement returns its tensors
+    names: tuple[str, ...]  # empty: the statement returns its tensors
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def _claims(text: str) -> dict[int, tuple[str, ...]]:
 
 
 def statements(source: Path) -> dict[Place, list[Statement]]:
-    """Every commented statement of a file, by the function that it stands in."""
+    """Every commented statement of a file, by its function."""
     text = source.read_text(encoding="utf-8")
     comments = _claims(text)
     found: dict[Place, list[Statement]] = {}
@@ -96,7 +96,7 @@ def _simple(node: ast.AST, place: Place | None) -> Iterator[tuple[Place | None, 
 def check(
     source: Path, run: Callable[[], object], sizes: Mapping[str, Collection[int]] | None = None
 ) -> list[Observation]:
-    """Run a function and compare every shape comment of the file that is reached; `sizes` says what letters may be."""
+    """Run a function and check every shape comment of the file that is reached; `sizes` restricts the letters."""
     known, seen = statements(source), dict[Observation, None]()
     calls: dict[FrameType, _Call] = {}
 
@@ -136,7 +136,7 @@ def check(
 
 
 def _traced(run: Callable[[], object], enter: Callable[[FrameType, str, Any], Any]) -> None:
-    """Run a function, and tell `enter` of every call in it."""
+    """Run a function, calling `enter` for every call in it."""
     before = sys.gettrace()
     sys.settrace(enter)
     try:
@@ -152,7 +152,7 @@ def _fits(
     bound: dict[str, int],
     allowed: Mapping[str, Collection[int]],
 ) -> bool:
-    """Whether a shape is what its comment says; a letter met for the first time in a call takes the size it finds."""
+    """Whether a shape matches its comment; a letter seen for the first time in a call takes the size found."""
     known = {name: value for name, value in local.items() if type(value) is int}
     fits = len(dims) == len(found)
     for dim, size in zip(dims, found, strict=False):
@@ -164,7 +164,7 @@ def _fits(
 
 
 def _value(node: ast.AST, sizes: Mapping[str, int]) -> int | None:
-    """The number that an expression over sizes gives, or None where a size in it is unknown."""
+    """The value of an expression over sizes, or None where a size in it is unknown."""
     if isinstance(node, ast.BinOp) and type(node.op) in SIGNS:
         left, right = _value(node.left, sizes), _value(node.right, sizes)
         return None if left is None or right is None else SIGNS[type(node.op)](left, right)
@@ -174,13 +174,13 @@ def _value(node: ast.AST, sizes: Mapping[str, int]) -> int | None:
 
 
 # ------------------------------------------------------------------ every line that runs
-RETURNED = "return"  # the name of what a function gives back
+RETURNED = "return"  # the name of a function's return value
 MOST_TOLD, MOST_DEEP = 8, 3  # tensors of a list, and lists within lists
 
 
 @dataclass(frozen=True)
 class Found:
-    """A tensor that a line assigned, took or gave back; `items` counts those of a list that have one shape."""
+    """A tensor that a line assigned, received or returned; `items` counts those of a list with one shape."""
 
     name: str
     shape: tuple[int, ...]
@@ -209,7 +209,7 @@ class Line:
 
 @dataclass(frozen=True)
 class _Part:
-    """A statement, or the head of one that holds others: its lines, and the names that it assigns."""
+    """A statement, or the head of a compound one: its lines, and the names that it assigns."""
 
     first: int
     last: int
@@ -247,9 +247,9 @@ class _File:
 
 
 def follow(run: Callable[[], object], sources: Collection[Path]) -> dict[Path, dict[int, Line]]:
-    """Run a function, and tell what happened at each line of these files; lines that did not run are not there.
+    """Run a function, and record what happened at each line of these files; lines that did not run are absent.
 
-    What a statement assigns or gives back is told at its last line, where its comment stands; what a function takes, at
+    What a statement assigns or returns is recorded at its last line, where its comment is; a function's arguments, at
     its first.
     """
     known = {str(path): path for path in sources}
@@ -282,7 +282,7 @@ def follow(run: Callable[[], object], sources: Collection[Path]) -> dict[Path, d
         if file is None:
             file = files[code.co_filename] = _File(known[code.co_filename])
         head = file.heads.get(code.co_firstlineno)
-        if head is not None and frame.f_lineno == code.co_firstlineno:  # not a generator that goes on
+        if head is not None and frame.f_lineno == code.co_firstlineno:  # not a resumed generator
             file.ran(head)
             file.note(head.first, code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], frame.f_locals)
         return trace
@@ -299,7 +299,7 @@ def _assigned(node: ast.stmt) -> tuple[str, ...]:
 
 
 def _found(name: str, value: object) -> list[Found]:
-    """The tensors in a value, which may hold some within lists and tuples; many of one shape are told once."""
+    """The tensors in a value, also within lists and tuples; many of one shape are reported once."""
     tensors = list(_tensors(name, value, MOST_DEEP))
     shapes = {tuple(tensor.shape) for _, tensor in tensors}
     if len(tensors) > 1 and len(shapes) == 1:

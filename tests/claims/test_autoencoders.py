@@ -18,9 +18,9 @@ from torch import Tensor
 from heedful.blocks.noise import gaussian
 from heedful.data.embedded import Digits
 from heedful.data.images.batches import EncodedImages, ImageBatch, ImageBatches, encode_images
-from heedful.data.text.pretraining import PretrainingBatches, Rules, encode_documents
+from heedful.data.text.pretraining import PairRules, PretrainingBatches, encode_documents
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.data.tokenizers.wordpieces import BertTokenizer
 from heedful.models import build
 from heedful.models.autoencoder.config import SIZES
 from heedful.models.autoencoder.layers import Conv, Dense, MaxPool, Upsample
@@ -444,12 +444,12 @@ def test_a_step_divides_by_the_root_with_epsilon_after_it_or_under_it(place: Any
 DOCUMENTS = [
     [" ".join(np.random.default_rng(d * 99 + s).choice(list("abcdefgh"), 6)) for s in range(12)] for d in range(8)
 ]
-WORDS = WordPieces.train(WordPiece(vocab=60), map(" ".join, DOCUMENTS))
+WORDS = BertTokenizer.train(WordPiece(vocab=60), map(" ".join, DOCUMENTS))
 
 
 @pytest.mark.claim("F17")
 def test_bert_and_the_denoising_autoencoder_learn_by_the_same_loop_to_undo_what_counters_spoilt() -> None:
-    text = encode_documents(DOCUMENTS, WORDS, 24, Rules())
+    text = encode_documents(DOCUMENTS, WORDS, 24, PairRules())
     bert: Any = build(
         BertConfig(vocab=WORDS.vocab, width=16, heads=2, layers=1, hidden=32, context=24, dropout=0.0,
                    attention_dropout=0.0)
@@ -473,7 +473,7 @@ def test_bert_and_the_denoising_autoencoder_learn_by_the_same_loop_to_undo_what_
 
 @pytest.mark.claim("F17")
 def test_on_both_sides_what_is_spoilt_follows_from_seed_epoch_and_sample_and_what_is_wanted_is_whole() -> None:
-    text = encode_documents(DOCUMENTS, WORDS, 24, Rules())
+    text = encode_documents(DOCUMENTS, WORDS, 24, PairRules())
     cells = np.arange(text.cells)
     whole = text.build(3, 1, cells)
     assert (whole.shown != whole.ids).any() and (whole.shown == whole.ids)[~whole.hidden].all()

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heedful.data.images.sources import IdxImages, ImageFiles, scaled
+from heedful.data.images.sources import IdxImages, ImageFiles, scale_pixels
 
 MNIST = Path(os.environ.get("HEEDFUL_DATA", "../shared/data"), "mnist")
 
@@ -30,5 +30,5 @@ def test_mnist_is_60000_and_10000_vectors_of_784_with_labels_0_to_9() -> None:
         assert np.unique(images.labels).tolist() == list(range(10))
         assert images.labels[:5].tolist() == first
         assert images.names == tuple("0123456789")
-        vectors = scaled(images.vectors)
+        vectors = scale_pixels(images.vectors)
         assert (vectors.min(), vectors.max(), vectors.dtype) == (0, 1, np.float32)

@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 from generators import returned
 from heedful import PCA
 from heedful.data.images.batches import EncodedImages, ImageBatches, encode_images
-from heedful.data.images.sources import scaled
+from heedful.data.images.sources import scale_pixels
 from heedful.lectures.maps import Maps, Settings, maps
 from heedful.models.autoencoder.config import dense
 from heedful.models.autoencoder.model import Autoencoder
@@ -95,7 +95,7 @@ def mapped() -> Maps:
         pytest.skip(f"no MNIST in {MNIST}; set HEEDFUL_DATA")
     data = load_recipe("mnist-dense", [f"data.root={MNIST}"]).data
     images, test = encode_images(data.read("train")), data.read("test")
-    pixels = scaled(test.pixels[:400]).reshape(400, 784)
+    pixels = scale_pixels(test.pixels[:400]).reshape(400, 784)
 
     def codes(*widths: int) -> Any:
         return trained(images, *widths).encoder(torch.from_numpy(pixels).float()).detach().numpy()

@@ -15,9 +15,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from heedful.blocks.taps import watch
 from heedful.data.labelled.batches import encode_texts
-from heedful.data.text.pretraining import PretrainingBatch, Written, written_batch
+from heedful.data.text.pretraining import PairExample, PretrainingBatch, example_batch
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.data.tokenizers.wordpieces import BertTokenizer
 from heedful.lectures.contexts import SENTENCES, WORD, word_vectors
 from heedful.lectures.cost import CLAIMS, Claim, published_work, training_work
 from heedful.lectures.occurrences import flat
@@ -28,7 +28,7 @@ from heedful.tasks.pretraining.loss import pretraining_loss
 from heedful.tasks.pretraining.predictor import TextEncoder
 from tolerance import close, near
 
-TOKENIZER = WordPieces.train(WordPiece(vocab=300, lowercase=True), SENTENCES * 3)
+TOKENIZER = BertTokenizer.train(WordPiece(vocab=300, lowercase=True), SENTENCES * 3)
 
 
 def reader(layers: int = 3) -> TextEncoder:
@@ -98,7 +98,7 @@ def test_two_gaps_are_filled_as_if_they_did_not_depend_on_each_other() -> None:
 
 @pytest.mark.claim("F22")
 def test_the_mask_token_of_pre_training_does_not_appear_in_fine_tuning() -> None:
-    pairs = written_batch([Written(SENTENCES[0], SENTENCES[1], True, [WORD])], TOKENIZER)
+    pairs = example_batch([PairExample(SENTENCES[0], SENTENCES[1], True, [WORD])], TOKENIZER)
     assert bool((pairs.ids == TOKENIZER.mask).any())
     texts = [*SENTENCES, "a text that says [MASK] in words"]
     encoded = encode_texts([(text, None) for text in texts], np.zeros(len(texts), np.int64), TOKENIZER, 40)

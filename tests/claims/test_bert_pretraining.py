@@ -12,21 +12,21 @@ import torch.nn.functional as F
 from sklearn.linear_model import LogisticRegression
 
 from heedful.blocks.layouts import Padded
-from heedful.data.masking import Marks, corrupted
-from heedful.data.order import numbers
+from heedful.data.masking import MaskingVocab, apply_masking
+from heedful.data.order import random_bits_at
 from heedful.data.text.pretraining import (
     FOLLOWS,
     UNRELATED,
+    PairExample,
+    PairRules,
     PretrainingBatches,
-    Rules,
-    Written,
     encode_documents,
-    tokenized,
-    written_batch,
+    example_batch,
+    tokenize_documents,
 )
 from heedful.data.text.token_documents import write_tokens
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.data.tokenizers.wordpieces import BertTokenizer
 from heedful.models import build
 from heedful.models.bert.config import BertConfig
 from heedful.runs.recipe import load_recipe, recipe_in, recipe_of, shipped
@@ -37,16 +37,16 @@ from heedful.tasks.reading import vectors
 FIRST = "calculus is a branch of math"
 SECOND = "it was developed by newton and leibniz"
 PANDA = "panda is native to south central china"
-TOKENIZER = WordPieces.train(WordPiece(vocab=300, lowercase=True), [FIRST, SECOND, PANDA] * 9)
-TRUE, FALSE = Written(FIRST, SECOND, True, ["branch", "was"]), Written(FIRST, PANDA, False, ["south"])
+TOKENIZER = BertTokenizer.train(WordPiece(vocab=300, lowercase=True), [FIRST, SECOND, PANDA] * 9)
+TRUE, FALSE = PairExample(FIRST, SECOND, True, ["branch", "was"]), PairExample(FIRST, PANDA, False, ["south"])
 CONFIG = BertConfig(vocab=TOKENIZER.vocab, width=16, heads=2, layers=2, hidden=32, context=32, dropout=0.0,
                     attention_dropout=0.0)  # fmt: skip
 RNG = np.random.default_rng(0)
 TEXT = "the a cat dog bird sat ran flew on under over mat log sky it was old new red"
 WORDS = TEXT.split()
 DOCUMENTS = [[" ".join(RNG.choice(WORDS, 9)) for _ in range(30)] for _ in range(60)]
-PIECES = WordPieces.train(WordPiece(vocab=90), map(" ".join, DOCUMENTS))
-ENCODED = encode_documents(DOCUMENTS, PIECES, 100, Rules())
+PIECES = BertTokenizer.train(WordPiece(vocab=90), map(" ".join, DOCUMENTS))
+ENCODED = encode_documents(DOCUMENTS, PIECES, 100, PairRules())
 
 
 def bert(**changes: Any) -> Any:
@@ -62,7 +62,7 @@ def spelled(ids: torch.Tensor) -> str:
 def test_fifteen_of_a_hundred_tokens_are_to_be_told_and_the_loss_is_theirs_alone() -> None:
     found = ENCODED.build(0, 0, np.arange(ENCODED.cells))
     assert found.hidden.sum() / found.lengths.sum() == pytest.approx(0.15, abs=0.003)
-    model, batch = bert(next_sentence=False), written_batch([FALSE], TOKENIZER)
+    model, batch = bert(next_sentence=False), example_batch([FALSE], TOKENIZER)
     p = model.words(model(batch.ids, batch.segments, Padded(batch.sequences.real))[0, batch.places]).softmax(-1)
     e = F.one_hot(batch.targets, TOKENIZER.vocab)
     loss = pretraining_loss(model, batch)
@@ -94,7 +94,7 @@ def test_half_of_the_second_texts_are_those_that_follow_and_the_others_of_anothe
     for one in spans:
         first, second = (np.searchsorted(begins, side[0], side="right") for side in (one.a, one.b))
         assert ((first != second) == one.unrelated).all()
-    model, batch = bert(), written_batch([TRUE, FALSE], TOKENIZER)
+    model, batch = bert(), example_batch([TRUE, FALSE], TOKENIZER)
     x = model(batch.ids, batch.segments, Padded(batch.sequences.real))
     f = model.follows(x[:, 0]).softmax(-1)[:, FOLLOWS]  # a binary classifier on the first token
     assert ((f > 0) & (f < 1)).all()
@@ -118,7 +118,7 @@ def test_the_last_sep_of_a_pair_can_be_left_out() -> None:
     a, b = TOKENIZER.ids([FIRST, SECOND])
     assert TOKENIZER.pair(a, b)[0] == [*TOKENIZER.pair(a, b, last_sep=False)[0], TOKENIZER.sep]
     assert len(TOKENIZER.pair(a, b, last_sep=False)[1]) == len(a) + len(b) + 2
-    assert [spelled(row) for row in written_batch([TRUE, FALSE], TOKENIZER, last_sep=False).ids] == [
+    assert [spelled(row) for row in example_batch([TRUE, FALSE], TOKENIZER, last_sep=False).ids] == [
         "[CLS] calculus is a [MASK] of math [SEP] it [MASK] developed by newton and leibniz",
         "[CLS] calculus is a branch of math [SEP] panda is native to [MASK] central china",
     ]  # as that deck prints them
@@ -138,7 +138,7 @@ def test_the_last_sep_of_a_pair_can_be_left_out() -> None:
 
 @pytest.mark.claim("F8")
 def test_the_targets_of_the_lectures_example() -> None:
-    batch = written_batch([TRUE, FALSE], TOKENIZER)
+    batch = example_batch([TRUE, FALSE], TOKENIZER)
     assert spelled(batch.ids[0]) == (
         "[CLS] calculus is a [MASK] of math [SEP] it [MASK] developed by newton and leibniz [SEP]"
     )
@@ -163,7 +163,7 @@ def test_the_objective_is_the_sum_of_both_losses_and_one_step_is_taken_on_it() -
     """As published, the losses of the hidden words come in as their mean."""
     model = bert()
     for pairs in ([TRUE], [FALSE], [TRUE, FALSE]):
-        batch = written_batch(pairs, TOKENIZER)
+        batch = example_batch(pairs, TOKENIZER)
         one, others = losses(model, batch)
         loss = pretraining_loss(model, batch)
         assert float(loss.total / loss.count) == pytest.approx(float(one.mean() + others.mean()), rel=1e-5)
@@ -180,11 +180,11 @@ def test_as_the_deck_has_it_all_three_losses_are_added() -> None:
     recipe: Any = load_recipe("bert-prose", ["task.objective=sum", "train.compile=false"])
     model = bert()
     loss_of = PretrainingTask(recipe).loss_of(model, False)
-    batch = written_batch([TRUE], TOKENIZER)
+    batch = example_batch([TRUE], TOKENIZER)
     (one,), (two, three) = losses(model, batch)
     loss = loss_of(batch)
     assert float(loss.total / loss.count) == pytest.approx(float(one + two + three), rel=1e-5)
-    batch = written_batch([TRUE, FALSE], TOKENIZER)  # of several pairs, the mean of their sums
+    batch = example_batch([TRUE, FALSE], TOKENIZER)  # of several pairs, the mean of their sums
     pairs, words = losses(model, batch)
     loss = loss_of(batch)
     assert float(loss.total / loss.count) == pytest.approx(float(pairs.sum() + words.sum()) / 2, rel=1e-5)
@@ -204,8 +204,8 @@ def test_with_the_task_of_next_sentences_the_encoder_learns_whether_texts_belong
     recipe: Any = load_recipe("bert-prose", ["model.next_sentence=false"])
     whole: Any = load_recipe("bert-prose")
     assert recipe.model_copy(update={"model": whole.model}) == whole  # in a recipe it is one setting, too
-    pieces = WordPieces.train(WordPiece(vocab=80), map(" ".join, by_topic(0, 120)))
-    text, held = (encode_documents(by_topic(*some), pieces, 20, Rules(short=0.0)) for some in ((0, 120), (1, 60)))
+    pieces = BertTokenizer.train(WordPiece(vocab=80), map(" ".join, by_topic(0, 120)))
+    text, held = (encode_documents(by_topic(*some), pieces, 20, PairRules(short=0.0)) for some in ((0, 120), (1, 60)))
     config = CONFIG.model_copy(update={"vocab": pieces.vocab, "width": 32, "hidden": 64, "context": 20})
     found = {}
     for next_sentence in (True, False):
@@ -232,7 +232,7 @@ def test_with_the_task_of_next_sentences_the_encoder_learns_whether_texts_belong
 def test_all_targets_come_from_text_that_is_read_from_the_disk(tmp_path: Path) -> None:
     """Token files hold tokens and where sentences and documents begin: there is no label in them."""
     folder, splits = tmp_path / "tokens", {"train": DOCUMENTS[:40], "valid": DOCUMENTS[40:]}
-    write_tokens(folder, PIECES, {name: tokenized(some, PIECES) for name, some in splits.items()})  # type: ignore[misc]
+    write_tokens(folder, PIECES, {name: tokenize_documents(some, PIECES) for name, some in splits.items()})  # type: ignore[misc]
     recipe: Any = recipe_of(
         f"task: {{kind: pretraining}}\ndata: {{kind: tokens, folder: {folder}}}\n"
         "model: {kind: bert, width: 16, heads: 2, layers: 1, hidden: 16, context: 100}\n"
@@ -270,14 +270,16 @@ def test_the_recipes_name_an_encyclopedia_and_books_and_token_files_of_any_size(
 
 def test_it_is_a_denoising_autoencoder() -> None:
     """Corrupt, then reconstruct: the corruption is a plain function, and learning undoes it."""
-    batch = written_batch([TRUE, FALSE], TOKENIZER)
-    marks = Marks.of(TOKENIZER)
+    batch = example_batch([TRUE, FALSE], TOKENIZER)
+    marks = MaskingVocab.of(TOKENIZER)
     clean = batch.ids.flatten().index_put((batch.places,), batch.targets).view_as(batch.ids)
     hidden = torch.zeros(clean.numel(), dtype=torch.bool).index_fill(0, batch.places, True).view_as(clean).numpy()
     luck = np.zeros(len(batch.places), dtype=np.uint64)
-    noisy = corrupted(clean.numpy().astype(np.int32), hidden, luck, luck, marks)
+    noisy = apply_masking(clean.numpy().astype(np.int32), hidden, luck, luck, marks)
     assert np.array_equal(noisy, batch.ids.numpy())
-    again = corrupted(clean.numpy().astype(np.int32), hidden, numbers(0, 0, 0, batch.places.numpy()), luck, marks)
+    again = apply_masking(
+        clean.numpy().astype(np.int32), hidden, random_bits_at(0, 0, 0, batch.places.numpy()), luck, marks
+    )
     assert np.array_equal(again[~hidden], clean.numpy()[~hidden])
     model = bert()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)

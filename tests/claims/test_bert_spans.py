@@ -17,9 +17,9 @@ from torch import Tensor
 from heedful.blocks.features import FEATURES
 from heedful.data.formats.conll import Sentence
 from heedful.data.formats.squad import Answer, Question, WindowsConfig
-from heedful.data.labelled.passages import encode_questions
-from heedful.data.labelled.tagged import NOTHING, encode_tags
-from heedful.data.tokenizers.wordpieces import NAMES, WordPieces
+from heedful.data.labelled.answering import encode_questions
+from heedful.data.labelled.tagging import IGNORE_INDEX, encode_tags
+from heedful.data.tokenizers.wordpieces import NAMES, BertTokenizer
 from heedful.models.bert.config import SIZES, BertConfig
 from heedful.models.heads.answerer import Answerer
 from heedful.models.heads.config import AnswererConfig, BiLSTMReader, TaggerConfig
@@ -32,7 +32,7 @@ from heedful.tasks.tagging.predictor import tag_loss
 
 CONLL = Path(os.environ.get("HEEDFUL_DATA", "../shared/data"), "conll2003")
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
-TOKENIZER = WordPieces.of([*NAMES, "ann", "bob", "saw", "rome", "who", "##a", "##s", ".", "?"], True, "here")
+TOKENIZER = BertTokenizer.of([*NAMES, "ann", "bob", "saw", "rome", "who", "##a", "##s", ".", "?"], True, "here")
 SENTENCES = [
     Sentence(("Anns", "saw", "Romeas", "."), ("B-PER", "O", "B-LOC", "O"), "1"),
     Sentence(("Bobasas", "Ann"), ("B-PER", "I-PER"), "2"),
@@ -94,8 +94,8 @@ def test_each_word_is_tagged_by_one_added_layer_and_no_other_token_counts() -> N
             place += len(TOKENIZER.words([word])[0])
     assert int(starts.sum()) == 6 < int((batch.ids != TOKENIZER.pad).sum()) - 4  # of which some have tails
     logits = model.head(model.encoder(batch.ids, batch.segments, layout_of(batch.sequences)))
-    masked = right.masked_fill(~starts, NOTHING)
-    by_hand = F.cross_entropy(logits.flatten(0, 1), masked.flatten(), ignore_index=NOTHING, reduction="sum")
+    masked = right.masked_fill(~starts, IGNORE_INDEX)
+    by_hand = F.cross_entropy(logits.flatten(0, 1), masked.flatten(), ignore_index=IGNORE_INDEX, reduction="sum")
     torch.testing.assert_close(loss.total, by_hand)
     assert int(loss.count) == 6
 

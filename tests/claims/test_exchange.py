@@ -18,7 +18,7 @@ import transformers
 
 from heedful.data.word_vectors import WordVectors
 from heedful.hub import pretrained
-from heedful.hub.folder import config_in
+from heedful.hub.folder import read_config
 from heedful.hub.tensorflow import read_checkpoint
 from heedful.models.bert.config import SIZES, BertConfig
 from heedful.models.bert.model import Bert
@@ -58,7 +58,7 @@ def test_the_original_checkpoint_makes_a_model_and_only_the_folder_changes() -> 
         *(f"bert/pooler/dense/{part}/adam_{moment}" for part in ("kernel", "bias") for moment in "mv"),
     }
     assert found.tokenizer is not None and found.tokenizer.lowercase
-    assert config_in(FOLDER) == found.config
+    assert read_config(FOLDER) == found.config
     assert "tensorflow" not in sys.modules
 
 

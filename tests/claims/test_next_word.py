@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from heedful.data.tokenizers.byte_pairs import BytePair, BytePairs
+from heedful.data.tokenizers.byte_pairs import Gpt2Bpe, Gpt2Tokenizer
 from heedful.data.tokenizers.tokenizer import Characters, TrainedTokenizer, WordPiece
-from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.data.tokenizers.wordpieces import BertTokenizer
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.bert.config import BertConfig
@@ -41,7 +41,7 @@ def trained(model: Any, loss_of: Any, steps: int) -> Any:
 def writer() -> TextGenerator:
     """A small GPT that has read the sentences."""
     torch.manual_seed(0)
-    pairs = BytePairs.train(BytePair(vocab=300), TEXTS)
+    pairs = Gpt2Tokenizer.train(Gpt2Bpe(vocab=300), TEXTS)
     model = build(GptConfig(vocab=pairs.vocab, width=32, heads=2, layers=2, context=48, dropout=0, attention_dropout=0))
     rows = [[pairs.end, *ids, pairs.end] for ids in pairs.ids(TEXTS)]
     longest = max(map(len, rows))
@@ -58,7 +58,7 @@ def writer() -> TextGenerator:
 def reader() -> TextEncoder:
     """A small BERT that has filled gaps of the same sentences."""
     torch.manual_seed(0)
-    pieces = WordPieces.train(WordPiece(vocab=120), TEXTS * 3)
+    pieces = BertTokenizer.train(WordPiece(vocab=120), TEXTS * 3)
     config = BertConfig(
         vocab=pieces.vocab, width=32, heads=2, layers=2, hidden=64, context=32, dropout=0.0, attention_dropout=0.0
     )

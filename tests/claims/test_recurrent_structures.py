@@ -7,7 +7,7 @@ import torch
 from heedful.blocks.graphs import GraphLSTM, Merging, Order
 from heedful.blocks.grids import GridLSTM
 from heedful.blocks.recurrent import LSTM, unrolled
-from heedful.data.tokenizers.words import Words
+from heedful.data.tokenizers.vocabulary import WordVocab
 from heedful.data.trees.batches import encode_trees
 from heedful.data.trees.treebank import Tree, WordsConfig
 from heedful.models.tree_lstm.config import TreeLSTMConfig
@@ -48,7 +48,7 @@ def along(cell: LSTM, x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(("dtype", "near"), [(torch.float32, 1e-6), (torch.float64, 1e-14)])
 def test_a_tree_with_one_child_each_is_the_lstm(form: str, arity: int, dtype: torch.dtype, near: float) -> None:
     names = tuple(f"w{number}" for number in range(STEPS))
-    words = Words.learn(WordsConfig(), [names])
+    words = WordVocab.learn(WordsConfig(), [names])
     config = TreeLSTMConfig(form=form, arity=arity, vocab=words.vocab, width=X, hidden=H)
     model = TreeLSTM(config).to(dtype).eval()
     moved(model)

@@ -21,7 +21,7 @@ from heedful.blocks.layouts import Padded
 from heedful.blocks.memory import drawn
 from heedful.blocks.taps import watch
 from heedful.data.embedded import NumberWords
-from heedful.data.pairs.batches import Batches, PairBatch, encode
+from heedful.data.pairs.batches import PairBatch, PairBatches, encode_pairs
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer, WordPiece
 from heedful.models import build
 from heedful.models.seq2seq.config import Seq2SeqConfig
@@ -339,7 +339,7 @@ def test_a_stage_that_is_replaced_changes_the_next(feed: str) -> None:
 def test_a_transformer_encoder_with_an_attention_rnn_decoder_learns() -> None:
     pairs = NumberWords(train=300, valid=1, test=1).pairs("train")
     tokenizer = TrainedTokenizer.train(WordPiece(vocab=90), [text for pair in pairs for text in pair])
-    data = Batches(encode(pairs, tokenizer, 60), 0, 512)
+    data = PairBatches(encode_pairs(pairs, tokenizer, 60), 0, 512)
     encoder = {"kind": "transformer", "heads": 2, "layers": 1, "hidden": 48}
     config = {"vocab": tokenizer.vocab, "width": 24, "encoder": encoder, "hidden": 32, "layers": 1, "context": 60}
     m: Any = build(Seq2SeqConfig.model_validate(config | {"dropout": 0.0}))

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from heedful.data.embedded import NumberWords
-from heedful.data.pairs.batches import Batches, encode
+from heedful.data.pairs.batches import PairBatches, encode_pairs
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer, WordPiece
 from heedful.models import build
 from heedful.models.transformer.config import TransformerConfig
@@ -25,7 +25,7 @@ from heedful.training.optim import AdamW, Constant, Cosine, Linear, Noam, clip
 
 PAIRS = NumberWords(train=60, valid=1, test=1).pairs("train")[:60]
 TOKENIZER = TrainedTokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])
-ENCODED = encode(PAIRS, TOKENIZER, longest=60)
+ENCODED = encode_pairs(PAIRS, TOKENIZER, longest=60)
 MODEL = TransformerConfig(
     vocab=TOKENIZER.vocab, width=16, heads=2, encoder_layers=1, decoder_layers=1, hidden=32, context=60, dropout=0.0
 )
@@ -38,7 +38,7 @@ def run(folder: Path, counters: Counters, stop: Callable[[], bool] = lambda: Fal
     model: Any = build(MODEL)
     with RunFolder.create_or_open(folder, "a: 1\n") as place:
         yield from fit(
-            model, partial(translation_loss, model), Batches(ENCODED, 0, 512), TrainConfig(**{**usual, **changes}),
+            model, partial(translation_loss, model), PairBatches(ENCODED, 0, 512), TrainConfig(**{**usual, **changes}),
             torch.device("cpu"), Saver(place), {}, counters, stop=stop,
         )  # fmt: skip
 

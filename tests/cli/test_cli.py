@@ -121,7 +121,7 @@ def bad_files(tmp_path: Path) -> list[tuple[str, bytes | None, str, str]]:
         ("train.en", b"one\ntw\xff\n" + b"three\n" * 13, "this is not UTF-8", "train.en:2:3"),
         ("train.de", b"o\x00ne\n" * 15, "this is not text", "train.de:1:2"),
         ("train.en", b"one " * 30_000 + b"\n" + b"x\n" * 14, "this line is too long", "train.en:1"),
-        ("valid.en", b"one " * 50 * 15 + b"\n" + b"\n" * 14, "no pair is left to work with", "40 tokens"),
+        ("valid.en", b"one " * 50 * 15 + b"\n" + b"\n" * 14, "no pair is left", "40 tokens"),
     ]
 
 
@@ -452,9 +452,9 @@ def test_predict_adds_to_each_object(run: Path, heedful: Run, tmp_path: Path) ->
     ("line", "message"),
     [
         ('{"source" "x"}', "in.jsonl:2:11: this is not JSON"),
-        ("[1]", "in.jsonl:2: this line is no JSON object"),
+        ("[1]", "in.jsonl:2: this line is not a JSON object"),
         ('{"other": "x"}', "in.jsonl:2: the key 'source' is missing"),
-        ('{"source": 3}', "in.jsonl:2: what 'source' holds is no text"),
+        ('{"source": 3}', "in.jsonl:2: what 'source' holds is not a string"),
         (json.dumps({"source": "one " * 40}), "in.jsonl:2: this text is too long for the model"),
     ],
 )

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from heedful import load
 from heedful.cli import embed
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.data.tokenizers.wordpieces import BertTokenizer
 from heedful.hub.model_folder import write_model
 from heedful.models import build
 from heedful.models.bert.config import BertConfig
@@ -27,7 +27,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 def folder(path: Path, **settings: object) -> Path:
     """A model folder of chance."""
-    tokenizer = WordPieces.train(WordPiece(vocab=60, lowercase=True), ["the old cat sat on a mat, a dog ran"] * 3)
+    tokenizer = BertTokenizer.train(WordPiece(vocab=60, lowercase=True), ["the old cat sat on a mat, a dog ran"] * 3)
     config = BertConfig(vocab=tokenizer.vocab, width=8, heads=2, layers=4, hidden=12, context=16)
     config = config.model_copy(update=settings)
     torch.manual_seed(0)

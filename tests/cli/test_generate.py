@@ -15,9 +15,9 @@ import pytest
 import torch
 
 import heedful as library
-from heedful.data.tokenizers.byte_pairs import BytePair, BytePairs
+from heedful.data.tokenizers.byte_pairs import Gpt2Bpe, Gpt2Tokenizer
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.data.tokenizers.wordpieces import BertTokenizer
 
 TEXT = "The child came home from school. A rose is a rose is a rose; naïve café 日本 🙂"
 Run = Callable[..., tuple[int, str, str]]
@@ -27,7 +27,7 @@ Run = Callable[..., tuple[int, str, str]]
 def gpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of a small GPT-2 that `transformers` wrote."""
     transformers = pytest.importorskip("transformers")
-    folder, pairs = tmp_path_factory.mktemp("gpt"), BytePairs.train(BytePair(vocab=300), [TEXT] * 20)
+    folder, pairs = tmp_path_factory.mktemp("gpt"), Gpt2Tokenizer.train(Gpt2Bpe(vocab=300), [TEXT] * 20)
     sizes = {"n_positions": 24, "n_embd": 32, "n_layer": 2, "n_head": 4}
     ends = {"bos_token_id": pairs.end, "eos_token_id": pairs.end}
     torch.manual_seed(0)
@@ -44,7 +44,7 @@ def gpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same of a small BERT that fills gaps."""
     transformers = pytest.importorskip("transformers")
-    folder, pieces = tmp_path_factory.mktemp("bert"), WordPieces.train(WordPiece(vocab=120), [TEXT] * 3)
+    folder, pieces = tmp_path_factory.mktemp("bert"), BertTokenizer.train(WordPiece(vocab=120), [TEXT] * 3)
     sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40}
     torch.manual_seed(0)
     model = transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=pieces.vocab, **sizes))

@@ -8,7 +8,15 @@ from numpy.typing import NDArray
 from heedful.blocks.losses import Loss
 from heedful.data.embedded import NumberWords
 from heedful.data.formats.sources import Pair
-from heedful.data.pairs.batches import Batches, Encoded, PairBatch, Ragged, encode, plan, rounded
+from heedful.data.pairs.batches import (
+    EncodedPairs,
+    PairBatch,
+    PairBatches,
+    Ragged,
+    encode_pairs,
+    plan_by_budget,
+    round_up,
+)
 from heedful.data.tokenizers.tokenizer import Bpe, TrainedTokenizer
 from heedful.errors import UserError
 from heedful.models import build
@@ -17,7 +25,7 @@ from heedful.tasks.translation.predictor import reinforced_translation_loss, tra
 
 PAIRS = list(dict.fromkeys(NumberWords(train=1500, valid=10, test=10).pairs("train")))
 TOKENIZER = TrainedTokenizer.train(Bpe(vocab=300), [text for pair in PAIRS for text in pair])
-ENCODED = encode(PAIRS, TOKENIZER, longest=512)
+ENCODED = encode_pairs(PAIRS, TOKENIZER, longest=512)
 
 
 def spread(count: int, longest: int = 60, seed: int = 0) -> NDArray[np.int64]:
@@ -31,17 +39,17 @@ def same(one: PairBatch, other: PairBatch) -> bool:
 @pytest.mark.parametrize(("count", "budget"), [(1, 64), (7, 64), (1000, 512), (5000, 100), (3000, 1), (2000, 10**9)])
 def test_plan_has_every_sample_once_within_the_budget(count: int, budget: int) -> None:
     lengths = spread(count)
-    batches = plan(lengths, 1, 2, budget)
+    batches = plan_by_budget(lengths, 1, 2, budget)
     assert sorted(np.concatenate(batches).tolist()) == list(range(count))
     for rows in batches:
-        assert len(rows) * rounded(int(lengths[rows].max())) <= budget or len(rows) == 1
+        assert len(rows) * round_up(int(lengths[rows].max())) <= budget or len(rows) == 1
 
 
 def test_plan_is_pure_and_differs_by_seed_and_epoch() -> None:
     lengths = spread(2000)
 
     def flat(seed: int, epoch: int) -> list[int]:
-        return [int(row) for rows in plan(lengths.copy(), seed, epoch, 512) for row in rows]
+        return [int(row) for rows in plan_by_budget(lengths.copy(), seed, epoch, 512) for row in rows]
 
     assert flat(0, 0) == flat(0, 0)
     assert len({tuple(flat(seed, epoch)) for seed in range(3) for epoch in range(3)}) == 9
@@ -51,7 +59,7 @@ def test_other_pairs_stand_together_in_another_epoch() -> None:
     lengths = np.full((600, 2), 12)
 
     def companies(seed: int, epoch: int) -> set[frozenset[int]]:
-        return {frozenset(rows.tolist()) for rows in plan(lengths, seed, epoch, 160)}
+        return {frozenset(rows.tolist()) for rows in plan_by_budget(lengths, seed, epoch, 160)}
 
     assert companies(0, 0) == companies(0, 0)
     assert not companies(0, 0) & companies(0, 1)
@@ -60,8 +68,8 @@ def test_other_pairs_stand_together_in_another_epoch() -> None:
 
 def test_plan_wastes_little_and_keeps_no_order_of_length() -> None:
     lengths = spread(20_000, longest=100)
-    batches = plan(lengths, 0, 0, 4096)
-    widths = [rounded(int(lengths[rows].max())) for rows in batches]
+    batches = plan_by_budget(lengths, 0, 0, 4096)
+    widths = [round_up(int(lengths[rows].max())) for rows in batches]
     longer = lengths.max(axis=1).sum()
     assert longer / sum(len(rows) * width for rows, width in zip(batches, widths, strict=True)) > 0.85
     assert np.mean([len(rows) * width for rows, width in zip(batches, widths, strict=True)]) > 0.93 * 4096
@@ -70,7 +78,7 @@ def test_plan_wastes_little_and_keeps_no_order_of_length() -> None:
 
 @pytest.mark.parametrize(("length", "expected"), [(1, 8), (8, 8), (9, 16)])
 def test_rounded(length: int, expected: int) -> None:
-    assert rounded(length) == expected
+    assert round_up(length) == expected
 
 
 def test_batch_holds_the_pairs() -> None:
@@ -97,7 +105,7 @@ def test_batch_moves_whole() -> None:
 
 def test_long_pairs_are_dropped_and_counted() -> None:
     pairs = [Pair("a", "b"), Pair("x " * 50, "b"), Pair("c", "y " * 50), Pair("\ud800", "d")]
-    encoded = encode(pairs, TOKENIZER, longest=13)
+    encoded = encode_pairs(pairs, TOKENIZER, longest=13)
     assert (len(encoded), encoded.dropped, encoded.replaced) == (2, 2, 1)
     assert encoded.kept.tolist() == [0, 3]
     assert encoded.batch(np.array([1])).indices.tolist() == [3]
@@ -110,7 +118,7 @@ def test_padding_never_passes_the_context() -> None:
     fits = lengths.index(11)
     more = next(end for end, length in enumerate(lengths) if length > 11)
     pairs = [Pair(text[:fits], text[:fits]), Pair("a", text[:more]), Pair(text[: lengths.index(max(lengths))], "a")]
-    encoded = encode(pairs, TOKENIZER, longest=13)  # with what begins and ends a target, 12 are one too many
+    encoded = encode_pairs(pairs, TOKENIZER, longest=13)  # with what begins and ends a target, 12 are one too many
     assert encoded.kept.tolist() == [0]
     batch = encoded.batch(np.array([0]))
     assert batch.source.shape == batch.target.shape == (1, 13)
@@ -119,19 +127,19 @@ def test_padding_never_passes_the_context() -> None:
 
 def test_nothing_left() -> None:
     with pytest.raises(UserError, match="longer than 3 tokens"):
-        encode(PAIRS[:20], TOKENIZER, longest=3)
+        encode_pairs(PAIRS[:20], TOKENIZER, longest=3)
     with pytest.raises(UserError, match="no pairs"):
-        encode([], TOKENIZER, longest=3)
+        encode_pairs([], TOKENIZER, longest=3)
 
 
 def test_progress_is_told() -> None:
     seen: list[tuple[int, int]] = []
-    encode(PAIRS, TOKENIZER, 512, lambda done, total: seen.append((done, total)))
+    encode_pairs(PAIRS, TOKENIZER, 512, lambda done, total: seen.append((done, total)))
     assert seen == [(1024, 1500), (1500, 1500)]
 
 
 def test_text_without_pieces_is_a_pair() -> None:
-    batch = encode([Pair("", "")], TOKENIZER, longest=8).batch(np.array([0]))
+    batch = encode_pairs([Pair("", "")], TOKENIZER, longest=8).batch(np.array([0]))
     assert batch.source_lengths.tolist() == [1]
     assert batch.target[0, :2].tolist() == [2, 3]
 
@@ -147,20 +155,20 @@ def test_in_order_covers_all_once_longest_first() -> None:
 
 
 def test_any_position_is_the_same_whatever_was_asked_before() -> None:
-    sequential = Batches(ENCODED, 7, 512)
-    total = len(plan(ENCODED.lengths, 7, 0, 512)) * 3
+    sequential = PairBatches(ENCODED, 7, 512)
+    total = len(plan_by_budget(ENCODED.lengths, 7, 0, 512)) * 3
     batches = [sequential.at(position) for position in range(total)]
-    jumping = Batches(ENCODED, 7, 512)
+    jumping = PairBatches(ENCODED, 7, 512)
     for position in [total - 1, 0, total // 2, total // 2, 3, total - 1, *range(total)][::-1]:
         assert same(jumping.at(position), batches[position])
     for position in (0, 1, total // 2, total - 1):
-        assert same(Batches(ENCODED, 7, 512).at(position), batches[position])
+        assert same(PairBatches(ENCODED, 7, 512).at(position), batches[position])
 
 
 def test_epochs_hold_every_sample_once() -> None:
-    batches = Batches(ENCODED, 0, 512)
+    batches = PairBatches(ENCODED, 0, 512)
     seen: dict[int, list[int]] = {}
-    for position in range(len(plan(ENCODED.lengths, 0, 0, 512)) * 3):
+    for position in range(len(plan_by_budget(ENCODED.lengths, 0, 0, 512)) * 3):
         seen.setdefault(batches.epoch_of(position), []).extend(batches.at(position).indices.tolist())
     assert list(seen) == list(range(len(seen)))
     assert sorted(seen[0]) == sorted(seen[1]) == list(range(1500))
@@ -169,15 +177,15 @@ def test_epochs_hold_every_sample_once() -> None:
 
 def test_a_sample_over_the_budget_is_alone() -> None:
     rows = Ragged(np.arange(4, 44, dtype=np.int32), np.array([0, 2, 38, 40], dtype=np.int64))
-    encoded = Encoded(rows, rows, np.arange(3), longest=64, dropped=0, replaced=0)
+    encoded = EncodedPairs(rows, rows, np.arange(3), longest=64, dropped=0, replaced=0)
     assert [batch.indices.tolist() for batch in encoded.in_order(16)] == [[1], [0, 2]]
 
 
 # ------------------------------------------------------------------ even batches
 def test_even_batches_have_few_shapes_and_the_pairs_of_plain_ones_in_their_order() -> None:
-    plain, even = Batches(ENCODED, 3, 1024), Batches(ENCODED, 3, 1024, even=True)
+    plain, even = PairBatches(ENCODED, 3, 1024), PairBatches(ENCODED, 3, 1024, even=True)
     assert even.steady and not plain.steady
-    count = 2 * len(plan(ENCODED.lengths, 3, 0, 1024))
+    count = 2 * len(plan_by_budget(ENCODED.lengths, 3, 0, 1024))
     shapes, plain_shapes = set(), set()
     for position in range(count):
         one: Any = plain.at(position)
@@ -230,10 +238,10 @@ def test_an_even_batch_of_no_pairs_is_one_from_which_nothing_is_learned() -> Non
 
 
 def test_the_parts_of_an_even_batch_hold_every_pair_once() -> None:
-    even = Batches(ENCODED, 0, 512, even=True)
+    even = PairBatches(ENCODED, 0, 512, even=True)
     parts = [even.at(5, part, 3) for part in range(3)]
     found = torch.cat([part.indices for part in parts])
-    assert sorted(found[found >= 0].tolist()) == sorted(Batches(ENCODED, 0, 512).at(5).indices.tolist())
+    assert sorted(found[found >= 0].tolist()) == sorted(PairBatches(ENCODED, 0, 512).at(5).indices.tolist())
     assert sum(part.tokens for part in parts) == even.tokens(5)
 
 

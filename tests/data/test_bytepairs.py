@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from heedful.data.tokenizers import base
 from heedful.data.tokenizers import byte_pairs as bytepairs
-from heedful.data.tokenizers.byte_pairs import END, BytePair, BytePairFiles, BytePairs, cut, pairs_of
+from heedful.data.tokenizers.byte_pairs import END, Gpt2Bpe, Gpt2BpeFiles, Gpt2Tokenizer, gpt2_tokenizer, split_text
 from heedful.data.tokenizers.tokenizer import byte_letters
 from heedful.errors import UserError
 
@@ -28,7 +28,7 @@ DATA = Path(os.environ.get("HEEDFUL_DATA", "../shared/data"))
 PUBLISHED = Path(os.environ.get("HEEDFUL_WEIGHTS", "../shared/weights"), "vocab-gpt2")
 published = pytest.mark.skipif(not PUBLISHED.is_dir(), reason=f"no files of GPT-2 in {PUBLISHED}; set HEEDFUL_WEIGHTS")
 TEXTS = [pydoc_data.topics.topics[topic] for topic in sorted(pydoc_data.topics.topics)[:30]]
-TRAINED = BytePairs.train(BytePair(vocab=600), TEXTS)
+TRAINED = Gpt2Tokenizer.train(Gpt2Bpe(vocab=600), TEXTS)
 ALPHABETS = [
     "abc DEF éàüñ", "漢字かな한국", "\x00\x01\x1c\x1f\x7f\x85\u200b\u200d\ufeff\u00ad\ufffd", "0123456789²½Ⅷ٣",
     "😀👨\u200d👩\u200d👧🏽🇩🇪", " \t\n\r\v\f\u00a0\u2003\u2028\u3000", "İıſﬁ½ÅǅẞσςΣe\u0301a\u0308", "'s't're've'm'll'd",
@@ -41,7 +41,7 @@ def odd_strings(count: int) -> list[str]:
     return ["".join(rng.choice(rng.choice(ALPHABETS)) for _ in range(rng.randrange(40))) for _ in range(count)]
 
 
-def theirs_of(folder: Path, tokenizer: BytePairs) -> Any:
+def theirs_of(folder: Path, tokenizer: Gpt2Tokenizer) -> Any:
     """The same tokenizer as `transformers` makes it of the pieces and merges."""
     from transformers import GPT2TokenizerFast
 
@@ -56,7 +56,7 @@ def plain(theirs: Any, text: str) -> list[int]:
 
 
 def readable(text: str) -> str:
-    return bytepairs.clean(text)[0]
+    return bytepairs.replace_surrogates(text)[0]
 
 
 def test_ids_are_those_of_transformers_on_odd_texts_and_every_text_comes_back(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_ids_are_those_of_transformers_on_odd_texts_and_every_text_comes_back(tm
 
 @published
 def test_the_published_files_give_the_ids_that_transformers_gives_and_come_back_byte_for_byte(tmp_path: Path) -> None:
-    ours = BytePairs.read(PUBLISHED)
+    ours = Gpt2Tokenizer.read(PUBLISHED)
     assert (ours.vocab, ours.end) == (50257, 50256)
     assert ours.ids(["Hello world", " Hello world", "the child came home from"]) == [
         [15496, 995], [18435, 995], [1169, 1200, 1625, 1363, 422],
@@ -120,7 +120,7 @@ def test_a_folder_written_here_is_read_by_transformers(tmp_path: Path) -> None:
 
 def test_what_transformers_writes_is_read_here(tmp_path: Path) -> None:
     theirs_of(tmp_path, TRAINED).save_pretrained(tmp_path / "saved")
-    read = BytePairs.read(tmp_path / "saved")
+    read = Gpt2Tokenizer.read(tmp_path / "saved")
     assert read.json == TRAINED.json
     assert (read.sha256, read.files()) == (TRAINED.sha256, TRAINED.files())
 
@@ -155,8 +155,8 @@ def test_a_part_of_a_character_reads_as_its_bytes_and_streams_whole() -> None:
 
 LETTERS = [*"ab1! \n\t\r'\x1c\x85\u00a0\u3000\u2028漢é", "'s", "'ll", "  ", "\n\n"]
 # Learned from such letters in any order, so that whatever may be one piece is one.
-WOVEN = BytePairs.train(
-    BytePair(vocab=3000), ["".join(random.Random(seed).choices(LETTERS, k=9)) for seed in range(3000)]
+WOVEN = Gpt2Tokenizer.train(
+    Gpt2Bpe(vocab=3000), ["".join(random.Random(seed).choices(LETTERS, k=9)) for seed in range(3000)]
 )
 
 
@@ -169,7 +169,7 @@ def test_a_text_that_is_cut_has_the_ids_of_the_whole(letters: list[str]) -> None
     try:
         for part in (1, 2, 5):
             bytepairs.PART = part
-            assert "".join(cut(text)) == text
+            assert "".join(split_text(text)) == text
             assert WOVEN.ids([text, "a", text]) == [whole, WOVEN.encode("a").ids, whole]
             found = WOVEN.ids_of(text)
             assert (found.tolist(), found.dtype) == (whole, np.int32)
@@ -182,12 +182,12 @@ def test_a_long_text_is_cut_into_parts_for_all_cores_and_groups_do_not_change_it
 ) -> None:
     text = "\n".join(TEXTS * 3)
     assert len(text) > 5 * bytepairs.PART
-    parts = list(cut(text))
+    parts = list(split_text(text))
     assert max(map(len, parts)) < bytepairs.PART + 200
     whole = TRAINED.encode(text).ids
     assert TRAINED.ids_of(text).tolist() == whole
     monkeypatch.setattr(bytepairs, "GROUP", 2 * bytepairs.PART)
-    sizes = [len(group) for group in bytepairs.grouped(cut(text))]
+    sizes = [len(group) for group in bytepairs.group_parts(split_text(text))]
     assert sum(sizes) == len(parts) and max(sizes) <= 2
     assert TRAINED.ids_of(text).tolist() == whole
 
@@ -206,7 +206,7 @@ def test_training_gives_the_same_pieces_in_any_process_as_gpt2_numbers_them() ->
         "import pydoc_data.topics as p\n"
         "from heedful.data.tokenizers.byte_pairs import *\n"
         "texts = (p.topics[name] for name in sorted(p.topics)[:30])\n"
-        "print(BytePairs.train(BytePair(vocab=600), texts).sha256)\n"
+        "print(Gpt2Tokenizer.train(Gpt2Bpe(vocab=600), texts).sha256)\n"
     )
     environment = os.environ | {"PYTHONHASHSEED": "7"}
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
@@ -219,18 +219,18 @@ def test_training_gives_the_same_pieces_in_any_process_as_gpt2_numbers_them() ->
 
 
 def test_the_smallest_tokenizer_is_of_bytes_alone() -> None:
-    bare = BytePairs.train(BytePair(vocab=257), ["some text"])
+    bare = Gpt2Tokenizer.train(Gpt2Bpe(vocab=257), ["some text"])
     assert (bare.vocab, bare.end) == (257, 256)
     assert bare.bytes(bare.ids(["Grüße"])[0]) == "Grüße".encode()
     with pytest.raises(UserError, match="no text to train"):
-        BytePairs.train(BytePair(), ["", " \n"])
+        Gpt2Tokenizer.train(Gpt2Bpe(), ["", " \n"])
 
 
 def test_a_saved_file_is_read_again(tmp_path: Path) -> None:
     TRAINED.save(tmp_path / "tokenizer.json")
-    assert BytePairs.load(tmp_path / "tokenizer.json").json == TRAINED.json
+    assert Gpt2Tokenizer.load(tmp_path / "tokenizer.json").json == TRAINED.json
     assert [path.name for path in tmp_path.iterdir()] == ["tokenizer.json"]
-    with pytest.raises(UserError, match="cannot be written: No such file"):
+    with pytest.raises(UserError, match="cannot write tokenizer"):
         TRAINED.save(tmp_path / "no" / "tokenizer.json")
 
 
@@ -241,20 +241,20 @@ def test_a_recipe_may_name_files_by_any_of_their_names(tmp_path: Path) -> None:
         (tmp_path / folder / vocab).write_text(files["vocab.json"])
         (tmp_path / folder / merges).write_text(files["merges.txt"])
         for file in (tmp_path / folder, tmp_path / folder / vocab):
-            config = BytePairFiles(file=str(file))
-            assert pairs_of(config, []).json == TRAINED.json
+            config = Gpt2BpeFiles(file=str(file))
+            assert gpt2_tokenizer(config, []).json == TRAINED.json
             assert config.vocab == 600
     other = tmp_path / "pieces.json"
     other.write_text(files["vocab.json"])
-    assert BytePairFiles(file=str(other), merges=str(tmp_path / "openai" / "vocab.bpe")).read().json == TRAINED.json
-    assert pairs_of(BytePair(vocab=600), TEXTS).json == TRAINED.json
+    assert Gpt2BpeFiles(file=str(other), merges=str(tmp_path / "openai" / "vocab.bpe")).read().json == TRAINED.json
+    assert gpt2_tokenizer(Gpt2Bpe(vocab=600), TEXTS).json == TRAINED.json
     empty = tmp_path / "empty"
     empty.mkdir()
     with pytest.raises(UserError, match=r"a folder without tokenizer\.json"):
-        BytePairs.read(empty)
+        Gpt2Tokenizer.read(empty)
     (tmp_path / "hf" / "merges.txt").unlink()
     with pytest.raises(UserError, match=r"merges.txt: .*No such file"):
-        BytePairs.read(tmp_path / "hf")
+        Gpt2Tokenizer.read(tmp_path / "hf")
 
 
 GOOD = json.loads(TRAINED.json)
@@ -275,19 +275,19 @@ def model(**parts: Any) -> str:
 def test_settings_that_change_no_text_are_passed_over() -> None:
     padding = {"strategy": {"Fixed": 128}, "direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "!"}
     truncation = {"max_length": 2, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
-    assert BytePairs(changed(padding=padding, truncation=truncation, post_processor=None), "x").json == TRAINED.json
+    assert Gpt2Tokenizer(changed(padding=padding, truncation=truncation, post_processor=None), "x").json == TRAINED.json
     strings = [" ".join(pair) for pair in GOOD["model"]["merges"]]
     old = {
         "dropout": None, "unk_token": None, "continuing_subword_prefix": "", "end_of_word_suffix": "",
         "fuse_unk": False, "vocab": VOCAB, "merges": strings,
     }  # fmt: skip
-    assert BytePairs(changed(model=old), "x").json == TRAINED.json
+    assert Gpt2Tokenizer(changed(model=old), "x").json == TRAINED.json
     more = {**GOOD["added_tokens"][0], "id": 600, "content": "[padding漢]"}
-    read = BytePairs(changed(added_tokens=[*GOOD["added_tokens"], more]), "x")
+    read = Gpt2Tokenizer(changed(added_tokens=[*GOOD["added_tokens"], more]), "x")
     assert (read.vocab, read.end, read.special) == (601, 599, {599, 600})
     assert read.ids(["a [padding漢]b"])[0] == [*read.ids(["a "])[0], 600, *read.ids(["b"])[0]]  # kept whole
     assert read.decode([600, *read.ids(["a [padding 漢]"])[0]]) == "a [padding 漢]"
-    assert BytePairs(read.json, "x").json == read.json
+    assert Gpt2Tokenizer(read.json, "x").json == read.json
 
 
 @pytest.mark.parametrize(
@@ -310,19 +310,19 @@ def test_settings_that_change_no_text_are_passed_over() -> None:
         (model(vocab=VOCAB | {"zz": True}), "'zz' with the id True"),
         (model(vocab=VOCAB | {"zz": 300}), "'zz' with the id 300, a second time"),
         (model(vocab=VOCAB | {"zz": 602}), "'zz' with the id 602, but none has 600"),
-        (model(vocab=VOCAB | {"a b": 600}), "'a b', which stands for no bytes"),
-        (model(vocab=VOCAB | {"": 600}), "'', which stands for no bytes"),
+        (model(vocab=VOCAB | {"a b": 600}), "'a b', which does not stand for bytes"),
+        (model(vocab=VOCAB | {"": 600}), "'', which does not stand for bytes"),
         (changed(added_tokens=[], model=GOOD["model"] | {"vocab": BYTES, "merges": []}), "none is <|endoftext|>"),
         (model(vocab={END: 599}, merges=[]), "'<|endoftext|>' with the id 599, but none has 0"),
         (changed(added_tokens=[], model=GOOD["model"] | {"vocab": {END: 0, "a": 1}, "merges": []}), "of the 256 bytes"),
-        (model(merges=[["a", "漢"]]), "as merge 1 of 1, a merge of '漢', which is no piece"),
+        (model(merges=[["a", "漢"]]), "as merge 1 of 1, a merge of '漢', which is not in the vocabulary"),
         (model(merges=[["!", "z"]]), "a merge into no known piece, '!z'"),
         (model(merges=[*GOOD["model"]["merges"], GOOD["model"]["merges"][3]]), "for the second time"),
         (model(merges=["ab"]), "model.merges[0]"),
         (model(merges=[["a", 1]]), "model.merges[0]"),
         (changed(added_tokens=[{"id": 97, "content": "dog", "special": False}]), "an added token"),
         (changed(added_tokens=[{"id": 3, "content": END, "special": True}]), "an added token"),
-        (changed(added_tokens=[{"id": 600, "content": "\ud800", "special": True}]), "which is no text"),
+        (changed(added_tokens=[{"id": 600, "content": "\ud800", "special": True}]), "which is not valid text"),
         (changed(added_tokens=[{"id": 300, "content": WORD, "special": True}]), f"into no known piece, {WORD!r}"),
         (changed(added_tokens=[{"id": VOCAB["a"], "content": "a", "special": True}]), "no piece for 1 of the 256"),
         (changed(added_tokens=7), "added_tokens of 7"),
@@ -330,7 +330,7 @@ def test_settings_that_change_no_text_are_passed_over() -> None:
 )  # fmt: skip
 def test_a_damaged_or_foreign_file_is_refused(text: str, found: str) -> None:
     with pytest.raises(UserError) as error:
-        BytePairs(text, "tokenizer.json")
+        Gpt2Tokenizer(text, "tokenizer.json")
     assert found in str(error.value)
     assert str(error.value).startswith("tokenizer.json")
 
@@ -342,7 +342,7 @@ def test_a_damaged_or_foreign_file_is_refused(text: str, found: str) -> None:
         ("", "the line ''"),
         ("a b c", "not two pieces"),
         ("! z", "a merge into no known piece, '!z'"),
-        ("<| endoftext|>", "which is no piece"),
+        ("<| endoftext|>", "which is not in the vocabulary"),
     ],
 )
 def test_a_bad_merge_is_told_by_its_line_with_a_header_and_without(line: str, found: str) -> None:
@@ -350,26 +350,26 @@ def test_a_bad_merge_is_told_by_its_line_with_a_header_and_without(line: str, fo
     for top in ([header], []):
         text = "\r\n".join([*top, *lines[:6], line, *lines[6:]])
         with pytest.raises(UserError) as error:
-            BytePairs.of_texts(TRAINED.files()["vocab.json"], text, "vocab.json", "merges.txt")
+            Gpt2Tokenizer.of_texts(TRAINED.files()["vocab.json"], text, "vocab.json", "merges.txt")
         assert str(error.value).startswith(f"merges.txt:{len(top) + 7}: ")
         assert found in str(error.value)
     good = "\r\n".join(lines)
-    assert BytePairs.of_texts(TRAINED.files()["vocab.json"], good, "v", "m").json == TRAINED.json
+    assert Gpt2Tokenizer.of_texts(TRAINED.files()["vocab.json"], good, "v", "m").json == TRAINED.json
 
 
 def test_a_file_that_is_no_text_or_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "tokenizer.json"
     file.write_bytes(b"{\xff")
     with pytest.raises(UserError, match=r"tokenizer.json:byte 1: ") as error:
-        BytePairs.load(file)
+        Gpt2Tokenizer.load(file)
     assert "not UTF-8" in str(error.value)
     monkeypatch.setattr(base, "LARGEST", 100)
     file.write_text(TRAINED.json)
     with pytest.raises(UserError) as error:
-        BytePairs.load(file)
+        Gpt2Tokenizer.load(file)
     assert "over 100 bytes" in str(error.value)
     with pytest.raises(UserError, match="No such file"):
-        BytePairs.load(tmp_path / "nothing.json")
+        Gpt2Tokenizer.load(tmp_path / "nothing.json")
 
 
 def test_a_text_alone_is_no_list_of_texts() -> None:
@@ -379,7 +379,7 @@ def test_a_text_alone_is_no_list_of_texts() -> None:
 
 def test_files_with_any_bytes_changed_are_read_or_refused_by_name(tmp_path: Path) -> None:
     rng = random.Random(0)
-    small = BytePairs.train(BytePair(vocab=270), TEXTS[:3])
+    small = Gpt2Tokenizer.train(Gpt2Bpe(vocab=270), TEXTS[:3])
     told = []
     for _ in range(300):
         data = bytearray(small.json.encode())
@@ -387,7 +387,7 @@ def test_files_with_any_bytes_changed_are_read_or_refused_by_name(tmp_path: Path
         data[place : place + rng.randrange(20)] = rng.randbytes(rng.randrange(4))
         (tmp_path / "tokenizer.json").write_bytes(data)
         try:
-            read = BytePairs.load(tmp_path / "tokenizer.json")
+            read = Gpt2Tokenizer.load(tmp_path / "tokenizer.json")
         except UserError as error:
             told.append(str(error))
         else:

@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heedful.data.labelled.batches import NOTHING
+from heedful.data.labelled.batches import IGNORE_INDEX
 from heedful.data.labelled.choice_batches import ChoiceBatches, encode_choices
 from heedful.data.labelled.choices import ChoicesTable, Question
-from heedful.data.tokenizers.wordpieces import NAMES, WordPieces
+from heedful.data.tokenizers.wordpieces import NAMES, BertTokenizer
 from heedful.errors import UserError
 
 HEADER = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label\n"
 ROW = '0,v1,34,"She opens, he",She opens the door.,He,gold,"walks in, slowly.",eats it.,flies.,is a lake.,{}\n'
-TOKENIZER = WordPieces.of([*NAMES, *"abcdefgh"], True, "here")
+TOKENIZER = BertTokenizer.of([*NAMES, *"abcdefgh"], True, "here")
 QUESTIONS = [Question("a b", ("c", "d e", "f"), 1), Question("g", ("h", "a", "b c d e f"), 2)] * 3
 
 
@@ -44,7 +44,7 @@ def test_other_columns_can_be_named(tmp_path: Path) -> None:
         (HEADER + ROW.format("gold"), "this is not the number of a choice"),
         (HEADER + ROW.format(""), "this is not the number of a choice"),
         (HEADER.replace("ending2", "end") + ROW.format(1), "there is no column 'ending2'"),
-        (HEADER + "0,1,2\n", "another number of columns"),
+        (HEADER + "0,1,2\n", "different number of columns"),
         (HEADER, "there is no question to read"),
         ("", "this file is empty"),
     ],
@@ -72,4 +72,4 @@ def test_each_choice_is_a_pair_and_a_row_and_each_question_comes_once_an_epoch()
     assert sorted(row for one in parts for row in one.indices.tolist() if row >= 0) == sorted(
         batches.at(0).indices.tolist()
     )
-    assert all(one.targets.tolist() == [NOTHING] for one in parts if not one.tokens)
+    assert all(one.targets.tolist() == [IGNORE_INDEX] for one in parts if not one.tokens)

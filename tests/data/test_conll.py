@@ -112,7 +112,7 @@ def test_a_column_that_is_not_there_is_named(tmp_path: Path, settings: dict[str,
 @pytest.mark.parametrize("tag", ["NNP", "B", "B-", "X-PER", "o"])
 def test_what_is_no_tag_is_named(tmp_path: Path, tag: str) -> None:
     error = problem(tmp_path, f"EU I-ORG\nrejects {tag}\n")
-    assert (error.message, error.where, error.found) == ("this is no tag", f"{tmp_path}/train.txt:2", repr(tag))
+    assert (error.message, error.where, error.found) == ("this is not a tag", f"{tmp_path}/train.txt:2", repr(tag))
 
 
 def test_tags_that_mark_no_chunks_are_kept_as_they_are(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_whether_tags_mark_chunks_may_be_set(tmp_path: Path, chunks: bool | None
     (tmp_path / "train.txt").write_text("EU I-ORG\nrejects NNP\n")
     data = Conll(root=str(tmp_path), train="train.txt", valid="train.txt", chunks=chunks)
     if tags is None:
-        with pytest.raises(UserError, match=r"train\.txt:2: this is no tag") as error:
+        with pytest.raises(UserError, match=r"train\.txt:2: this is not a tag") as error:
             data.read("train")
         assert "data.chunks: false" in str(error.value.todo)
     else:
@@ -138,7 +138,7 @@ def test_whether_tags_mark_chunks_may_be_set(tmp_path: Path, chunks: bool | None
 @pytest.mark.parametrize("tag", [" ", "x" * 1001])
 def test_a_tag_without_a_name_is_refused(tmp_path: Path, tag: str) -> None:
     (tmp_path / "train.jsonl").write_text(json.dumps({"tokens": ["a"], "tags": [tag]}) + "\n")
-    with pytest.raises(UserError, match=r"train\.jsonl:1: this is no tag"):
+    with pytest.raises(UserError, match=r"train\.jsonl:1: this is not a tag"):
         JsonTags(root=str(tmp_path), train="train.jsonl", valid="train.jsonl").read("train")
 
 

@@ -10,27 +10,29 @@ import numpy as np
 import pytest
 
 from heedful.data.formats.sources import Split
-from heedful.data.text.pretraining import Rules, encode_documents, tokenized
+from heedful.data.text.pretraining import PairRules, encode_documents, tokenize_documents
 from heedful.data.text.token_documents import TokenFiles, write_tokens
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.data.tokenizers.wordpieces import BertTokenizer
 from heedful.errors import UserError
 
 DOCUMENTS = [[f"the cat number {number} sat.", "\u200b", "it slept for a while", "漢字"] for number in range(20)]
-TOKENIZER = WordPieces.train(WordPiece(vocab=120), (text for document in DOCUMENTS[:15] for text in document[:3]))
+TOKENIZER = BertTokenizer.train(WordPiece(vocab=120), (text for document in DOCUMENTS[:15] for text in document[:3]))
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder of token files."""
     splits: dict[Split, list[list[str]]] = {"train": DOCUMENTS[:15], "valid": DOCUMENTS[15:]}
-    write_tokens(tmp_path / "tokens", TOKENIZER, {split: tokenized(some, TOKENIZER) for split, some in splits.items()})
+    write_tokens(
+        tmp_path / "tokens", TOKENIZER, {split: tokenize_documents(some, TOKENIZER) for split, some in splits.items()}
+    )
     return tmp_path / "tokens"
 
 
 def test_token_files_hold_what_encoding_in_memory_gives(folder: Path) -> None:
     read = TokenFiles(folder=str(folder)).read("train")
-    encoded = encode_documents(DOCUMENTS[:15], TOKENIZER, 32, Rules())
+    encoded = encode_documents(DOCUMENTS[:15], TOKENIZER, 32, PairRules())
     for one, other in (
         (read.ids, encoded.ids),
         (read.sentences, encoded.sentences),

@@ -15,7 +15,7 @@ from heedful.data.text.documents import (
     Documents,
     JsonDocuments,
     TextDocuments,
-    documents_of,
+    iter_documents,
     library_documents,
     read_documents,
     sentences,
@@ -115,7 +115,7 @@ def test_a_share_of_the_documents_is_held_out_and_each_is_in_one_split(tmp_path:
     assert (len(train), len(valid)) == (36, 4)
     assert sorted(map(str, train + valid)) == sorted(map(str, part.documents(str(tmp_path), 1000)))
     with pytest.raises(UserError, match="there is no test data"):
-        documents_of(data, "test")
+        iter_documents(data, "test")
     few = Documents(root=str(tmp_path), train=[part], held_out=0.01)
     with pytest.raises(UserError, match="no document for valid"):
         read_documents(few, "valid")

@@ -12,7 +12,7 @@ import torch
 
 from heedful.data.images.batches import EncodedImages, ImageBatch, ImageBatches, encode_images
 from heedful.data.images.sources import ArrayFile, ArrayImages, Images
-from heedful.data.workers import Place, feed
+from heedful.data.workers import BatchIndex, load_batches
 
 BYTES = np.random.default_rng(0).integers(0, 256, (23, 3, 5, 7)).astype(np.uint8)
 SETS = {"bytes": BYTES, "floats": BYTES.astype(np.float32) / 7}
@@ -94,10 +94,10 @@ def test_workers_send_the_same_images(kind: str, workers: int) -> None:
     # 3 * 5 * 7 bytes an image: what follows them in the pipe is not where a long number may begin
     batches = ImageBatches(encoded(kind), seed=1, size=6)
 
-    def places() -> Iterator[Place]:
-        return iter([Place(position, part, 5) for position in range(9) for part in range(5)])
+    def places() -> Iterator[BatchIndex]:
+        return iter([BatchIndex(position, part, 5) for position in range(9) for part in range(5)])
 
-    ours, theirs = list(feed(batches, places)), list(feed(batches, places, workers))
+    ours, theirs = list(load_batches(batches, places)), list(load_batches(batches, places, workers))
     assert len(ours) == len(theirs) == 45
     assert all(same(one, other) for one, other in zip(ours, theirs, strict=True))
 

@@ -7,23 +7,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heedful.data.images.image_spec import Canvas
+from heedful.data.images.image_spec import ImageSpec
 from heedful.errors import UserError
 
-CANVAS = Canvas((1, 28, 28), ("zero", "eins", "zwölf"))
+CANVAS = ImageSpec((1, 28, 28), ("zero", "eins", "zwölf"))
 
 
-@pytest.mark.parametrize("canvas", [CANVAS, Canvas((3, 4, 5))], ids=["with names", "without"])
-def test_what_is_written_is_read_again(tmp_path: Path, canvas: Canvas) -> None:
+@pytest.mark.parametrize("canvas", [CANVAS, ImageSpec((3, 4, 5))], ids=["with names", "without"])
+def test_what_is_written_is_read_again(tmp_path: Path, canvas: ImageSpec) -> None:
     (tmp_path / "images.json").write_text(canvas.json, encoding="utf-8")
-    found = Canvas.load(tmp_path / "images.json")
+    found = ImageSpec.load(tmp_path / "images.json")
     assert found == canvas
     assert found.sha256 == canvas.sha256
 
 
 def test_it_counts_the_numbers_of_an_image_and_has_a_name_of_its_own() -> None:
     assert CANVAS.vocab == 784
-    others = [CANVAS, Canvas((1, 28, 28)), Canvas((28, 28, 1), CANVAS.names), Canvas((1, 28, 28), CANVAS.names[::-1])]
+    others = [
+        CANVAS,
+        ImageSpec((1, 28, 28)),
+        ImageSpec((28, 28, 1), CANVAS.names),
+        ImageSpec((1, 28, 28), CANVAS.names[::-1]),
+    ]
     assert len({canvas.sha256 for canvas in others}) == 4
 
 
@@ -43,17 +48,17 @@ def test_a_damaged_file_is_named(tmp_path: Path, text: str, told: str) -> None:
     path = tmp_path / "images.json"
     path.write_text(text)
     with pytest.raises(UserError) as raised:
-        Canvas.load(path)
+        ImageSpec.load(path)
     assert told in str(raised.value)
     assert str(path) in str(raised.value)
 
 
 def test_a_file_that_is_not_there_or_no_text_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"nothing\.json"):
-        Canvas.load(tmp_path / "nothing.json")
+        ImageSpec.load(tmp_path / "nothing.json")
     (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match=r"bytes\.json"):
-        Canvas.load(tmp_path / "bytes.json")
+        ImageSpec.load(tmp_path / "bytes.json")
 
 
 def test_images_of_another_size_are_refused_with_both_sizes() -> None:

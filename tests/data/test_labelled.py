@@ -9,11 +9,11 @@ import torch
 from heedful.data.embedded import NumberLanguages
 from heedful.data.labelled.batches import EncodedTexts, LabelledBatch, LabelledBatches, encode_texts
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import WordPieces
-from heedful.data.workers import Place, feed
+from heedful.data.tokenizers.wordpieces import BertTokenizer
+from heedful.data.workers import BatchIndex, load_batches
 
 ITEMS = NumberLanguages(languages=("de", "en"), train=300, valid=1, test=1).read("train").items
-TOKENIZER = WordPieces.train(WordPiece(vocab=120), [item.text for item in ITEMS])
+TOKENIZER = BertTokenizer.train(WordPiece(vocab=120), [item.text for item in ITEMS])
 WAYS = [(256, None, False), (256, None, True), (256, 16, False), (256, 16, True)]
 
 
@@ -110,8 +110,8 @@ def test_packed_batches_of_a_number_of_texts_have_few_shapes(encoded: EncodedTex
 def test_workers_hand_over_the_same_batches(encoded: EncodedTexts) -> None:
     batches = LabelledBatches(encoded, 0, 256, 16)
 
-    def places() -> list[Place]:  # type: ignore[misc]
-        return iter([Place(position) for position in range(6)])  # type: ignore[return-value]
+    def places() -> list[BatchIndex]:  # type: ignore[misc]
+        return iter([BatchIndex(position) for position in range(6)])  # type: ignore[return-value]
 
-    for plain, sent in zip(feed(batches, places), feed(batches, places, workers=2), strict=True):  # type: ignore[arg-type]
+    for plain, sent in zip(load_batches(batches, places), load_batches(batches, places, workers=2), strict=True):  # type: ignore[arg-type]
         assert rows(plain) == rows(sent) and plain.longest == sent.longest

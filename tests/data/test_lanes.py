@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from heedful.data.text.lanes import LaneBatch, Lanes
-from heedful.data.text.text_stream import Amounts
+from heedful.data.text.text_stream import TextCounts
 from heedful.data.text.windows import EncodedText
-from heedful.data.workers import Place, feed
+from heedful.data.workers import BatchIndex, load_batches
 from heedful.errors import UserError
 
 SHAPES = [(40, 4, 5), (41, 4, 5), (43, 3, 7), (23, 5, 4), (9, 3, 8), (7, 7, 3), (64, 1, 8)]  # tokens, lanes, context
@@ -19,7 +19,7 @@ SHAPES = [(40, 4, 5), (41, 4, 5), (43, 3, 7), (23, 5, 4), (9, 3, 8), (7, 7, 3), 
 
 def text(tokens: int, context: int, *starts: int) -> EncodedText:
     """A text whose ids tell their places."""
-    return EncodedText(np.arange(tokens + 1), np.array([0, *starts]), context, Amounts())
+    return EncodedText(np.arange(tokens + 1), np.array([0, *starts]), context, TextCounts())
 
 
 def lanes(tokens: int, count: int, context: int, seed: int = 0) -> Lanes:
@@ -88,8 +88,8 @@ def test_parts_are_lanes_that_stay_with_their_process(parts: int) -> None:
 
 def test_workers_change_nothing() -> None:
     batches = lanes(60, 4, 5)
-    places = [Place(position, 1, 2) for position in range(9)]
-    found = list(islice(feed(batches, lambda: iter(places), workers=2), 9))
+    places = [BatchIndex(position, 1, 2) for position in range(9)]
+    found = list(islice(load_batches(batches, lambda: iter(places), workers=2), 9))
     assert all(same(one, batches.at(*place)) for one, place in zip(found, places, strict=True))
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from heedful.data.order import draws, permutation
+from heedful.data.order import permutation, random_bits
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 1000])
@@ -31,7 +31,7 @@ def test_permutation_is_even() -> None:
 
 
 def test_streams_do_not_overlap() -> None:
-    assert not set(draws(0, 0, 0, 10_000).tolist()) & set(draws(0, 0, 1, 10_000).tolist())
+    assert not set(random_bits(0, 0, 0, 10_000).tolist()) & set(random_bits(0, 0, 1, 10_000).tolist())
 
 
 @pytest.mark.parametrize("seed", [0, 2**63 - 1, 2**64 - 1])

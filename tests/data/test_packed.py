@@ -14,13 +14,13 @@ from heedful.data.embedded import NumberWords
 from heedful.data.formats.sources import Pair
 from heedful.data.pairs.batches import (
     Batch,
-    Batches,
-    Encoded,
+    EncodedPairs,
     PackedBatch,
+    PairBatches,
     Ragged,
-    encode,
-    most_packed,
-    packed_rooms,
+    encode_pairs,
+    max_packed,
+    packed_widths,
     plan_packed,
 )
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer, WordPiece
@@ -31,7 +31,7 @@ from heedful.tasks.translation.predictor import translation_loss
 
 PAIRS = NumberWords(train=200, valid=1, test=1).pairs("train")[:200]
 TOKENIZER = TrainedTokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])
-ENCODED = encode(PAIRS, TOKENIZER, longest=80)
+ENCODED = encode_pairs(PAIRS, TOKENIZER, longest=80)
 
 
 def spread(count: int, longest: int = 60, seed: int = 0) -> NDArray[np.int64]:
@@ -96,7 +96,7 @@ def test_a_batch_holds_its_pairs_end_to_end() -> None:
     assert batch.source[0].tolist() == flat + [TrainedTokenizer.pad] * (200 - len(flat))
     assert batch.target[0].tolist() == given + [TrainedTokenizer.pad] * (250 - len(given))
     assert batch.labels[0].tolist() == wanted + [TrainedTokenizer.pad] * (250 - len(wanted))
-    rest = most_packed(250) - 2
+    rest = max_packed(250) - 2
     assert batch.source_lengths.tolist() == [len(ids) for ids in source] + [0] * rest
     assert batch.target_lengths.tolist() == [len(ids) + 1 for ids in target] + [0] * rest
     assert batch.indices.tolist() == [7, 2] + [-1] * rest
@@ -114,7 +114,7 @@ def test_a_batch_moves_whole() -> None:
 
 def test_indices_are_places_in_the_list_that_was_encoded() -> None:
     pairs = [Pair("x " * 90, "b"), *PAIRS[:4]]
-    encoded = encode(pairs, TOKENIZER, longest=80)
+    encoded = encode_pairs(pairs, TOKENIZER, longest=80)
     assert encoded.pack(np.array([0, 3]), (200, 200)).indices.tolist()[:3] == [1, 4, -1]
 
 
@@ -124,22 +124,22 @@ def test_indices_are_places_in_the_list_that_was_encoded() -> None:
 def test_plan_has_every_sample_once_within_the_rooms(count: int, room: int, lean: int) -> None:
     lengths = spread(count)
     lengths[:, int(lean < 0)] = np.maximum(2, lengths[:, int(lean < 0)] - abs(lean))
-    rooms = packed_rooms(lengths, room)
+    rooms = packed_widths(lengths, room)
     batches = plan_packed(lengths, 1, 2, room)
     assert sorted(np.concatenate(batches).tolist()) == list(range(count))
     for rows in batches:
         source, target = (lengths[rows] - (0, 1)).sum(axis=0)
         assert source <= rooms[0] and target <= rooms[1]
-        assert 1 <= len(rows) <= most_packed(max(rooms))
+        assert 1 <= len(rows) <= max_packed(max(rooms))
 
 
 def test_plan_fills_batches_as_far_as_they_go() -> None:
     lengths = spread(3000)
-    rooms = packed_rooms(lengths, 1024)
+    rooms = packed_widths(lengths, 1024)
     batches = plan_packed(lengths, 0, 0, 1024)
     for rows, following in itertools.pairwise(batches):
         more = (lengths[[*rows, following[0]]] - (0, 1)).sum(axis=0)
-        assert more[0] > rooms[0] or more[1] > rooms[1] or len(rows) == most_packed(max(rooms))
+        assert more[0] > rooms[0] or more[1] > rooms[1] or len(rows) == max_packed(max(rooms))
     full = [(lengths[rows] - (0, 1)).sum() / sum(rooms) for rows in batches[:-1]]
     assert np.mean(full) > 0.9
 
@@ -164,7 +164,7 @@ def test_short_pairs_are_no_more_than_a_batch_counts() -> None:
 def test_a_room_too_small_for_a_pair_is_refused(room: int) -> None:
     lengths = spread(100)
     lengths[50] = (60, 12)
-    with pytest.raises(UserError, match="too small for a pair") as error:
+    with pytest.raises(UserError, match="too small for one pair") as error:
         plan_packed(lengths, 0, 0, room)
     assert error.value.where == "train.batch_tokens"
     assert error.value.expected == "at least 60, the longest side of any pair"
@@ -175,7 +175,7 @@ def test_a_room_too_small_for_a_pair_is_refused(room: int) -> None:
 @pytest.mark.parametrize("target", [2, 20, 60])
 def test_rooms_are_shared_as_the_sides_need(room: int, target: int) -> None:
     lengths = np.stack([np.full(100, 30), np.full(100, target)], axis=1)
-    first, second = packed_rooms(lengths, room)
+    first, second = packed_widths(lengths, room)
     longest = max(30, target)
     assert longest <= first <= room and longest <= second <= room
     tile = 64  # rooms are rounded to the nearest multiple of 128
@@ -186,7 +186,7 @@ def test_rooms_are_shared_as_the_sides_need(room: int, target: int) -> None:
 
 # ------------------------------------------------------------------ the sequence
 def test_batches_have_one_shape_and_an_epoch_has_each_pair_once() -> None:
-    batches = Batches(ENCODED, 3, 512, packed=True)
+    batches = PairBatches(ENCODED, 3, 512, packed=True)
     count = len(plan_packed(ENCODED.lengths, 3, 0, 512))
     seen: dict[int, list[int]] = {}
     shapes = set()
@@ -200,22 +200,22 @@ def test_batches_have_one_shape_and_an_epoch_has_each_pair_once() -> None:
 
 
 def test_any_position_is_the_same_whatever_was_asked_before() -> None:
-    batches = Batches(ENCODED, 3, 512, packed=True)
+    batches = PairBatches(ENCODED, 3, 512, packed=True)
     for position in (40, 0, 17, 41):
-        fresh = packed(Batches(ENCODED, 3, 512, packed=True).at(position))
+        fresh = packed(PairBatches(ENCODED, 3, 512, packed=True).at(position))
         assert torch.equal(packed(batches.at(position)).target, fresh.target)
 
 
 def test_the_name_of_the_data_is_of_its_ids_and_their_order() -> None:
-    assert ENCODED.sha256 == encode(PAIRS, TOKENIZER, longest=80).sha256
+    assert ENCODED.sha256 == encode_pairs(PAIRS, TOKENIZER, longest=80).sha256
     others = [
-        encode(PAIRS[::-1], TOKENIZER, 80),
-        encode(PAIRS[1:], TOKENIZER, 80),
-        encode([Pair("x " * 90, "b"), *PAIRS], TOKENIZER, 80),
-        encode([Pair(pair.target, pair.source) for pair in PAIRS], TOKENIZER, 80),
+        encode_pairs(PAIRS[::-1], TOKENIZER, 80),
+        encode_pairs(PAIRS[1:], TOKENIZER, 80),
+        encode_pairs([Pair("x " * 90, "b"), *PAIRS], TOKENIZER, 80),
+        encode_pairs([Pair(pair.target, pair.source) for pair in PAIRS], TOKENIZER, 80),
     ]
     assert len({ENCODED.sha256, *(other.sha256 for other in others)}) == 5
     ids = np.arange(10, dtype=np.int32)
     cuts = [Ragged(ids, np.array([0, cut, 10])) for cut in (4, 5)]
-    names = {Encoded(cut, cut, np.arange(2), longest=64, dropped=0, replaced=0).sha256 for cut in cuts}
+    names = {EncodedPairs(cut, cut, np.arange(2), longest=64, dropped=0, replaced=0).sha256 for cut in cuts}
     assert len(names) == 2

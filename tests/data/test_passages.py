@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from heedful.data.formats.squad import Answer, Question, WindowsConfig
-from heedful.data.labelled.passages import (
-    NOTHING,
+from heedful.data.labelled.answering import (
+    IGNORE_INDEX,
     AnswerBatch,
     AnswerBatches,
     EncodedQuestions,
@@ -14,10 +14,10 @@ from heedful.data.labelled.passages import (
     encode_questions,
     passage_windows,
 )
-from heedful.data.tokenizers.wordpieces import NAMES, WordPieces
+from heedful.data.tokenizers.wordpieces import NAMES, BertTokenizer
 
 WORDS = ["ann", "bob", "saw", "rome", "who", "##a", "##s", "a", "s", ".", "?"]
-TOKENIZER = WordPieces.of([*NAMES, *WORDS], True, "here")
+TOKENIZER = BertTokenizer.of([*NAMES, *WORDS], True, "here")
 
 
 def questions(count: int, longest: int = 25) -> list[Question]:
@@ -118,7 +118,7 @@ def answers(batch: AnswerBatch) -> list[tuple[int, ...]]:
     """The ids of each answer, as a batch has them."""
     flat, found = batch.ids.flatten().tolist(), []
     for begin, start, end in zip(batch.begins.tolist(), batch.starts.tolist(), batch.ends.tolist(), strict=True):
-        if start != NOTHING:
+        if start != IGNORE_INDEX:
             found.append(tuple(flat[begin + start : begin + end + 1]))
     return found
 

@@ -12,34 +12,34 @@ import numpy as np
 import pytest
 import torch
 
-from heedful.data.masking import Marks, chosen, chosen_words, corrupted, wanted
-from heedful.data.order import numbers
+from heedful.data.masking import MaskingVocab, apply_masking, choose_tokens, choose_whole_words, count_masked
+from heedful.data.order import random_bits_at
 from heedful.data.text.documents import sentences
 from heedful.data.text.pretraining import (
     FOLLOWS,
-    NOTHING,
+    IGNORE_INDEX,
     UNRELATED,
-    Built,
     EncodedDocuments,
+    MaskedPairs,
+    PairRules,
     PretrainingBatch,
     PretrainingBatches,
-    Rules,
+    count_truncated,
     encode_documents,
-    lost,
 )
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import WordPieces
-from heedful.data.workers import Place, feed
+from heedful.data.tokenizers.wordpieces import BertTokenizer
+from heedful.data.workers import BatchIndex, load_batches
 from heedful.errors import UserError
 
 CONTEXT = 64
 TOPICS = [text for _, text in sorted(pydoc_data.topics.topics.items())][:50]
 DOCUMENTS = [[one for one in sentences(text) if len(one) < 200] for text in TOPICS]
-TOKENIZER = WordPieces.train(WordPiece(vocab=1200, lowercase=True), (text for one in DOCUMENTS for text in one))
-ENCODED = encode_documents(DOCUMENTS, TOKENIZER, CONTEXT, Rules())
+TOKENIZER = BertTokenizer.train(WordPiece(vocab=1200, lowercase=True), (text for one in DOCUMENTS for text in one))
+ENCODED = encode_documents(DOCUMENTS, TOKENIZER, CONTEXT, PairRules())
 
 
-def built(encoded: EncodedDocuments = ENCODED, seed: int = 0, epoch: int = 0) -> Built:
+def built(encoded: EncodedDocuments = ENCODED, seed: int = 0, epoch: int = 0) -> MaskedPairs:
     """All examples of an epoch."""
     return encoded.build(seed, epoch, np.arange(encoded.cells))
 
@@ -100,7 +100,7 @@ def test_every_token_of_the_text_is_reached_about_as_often_as_any() -> None:
     assert np.mean(times) == pytest.approx(60, rel=0.1)
     low, high = np.percentile(times, [5, 95])
     assert 15 < low < high < 150
-    short = encode_documents([[" ".join("abcdefg")] * 9] * 5, TOKENIZER, 16, Rules())
+    short = encode_documents([[" ".join("abcdefg")] * 9] * 5, TOKENIZER, 16, PairRules())
     spans = [short.spans(0, epoch, np.arange(short.cells)) for epoch in range(60)]
     ranges = [bounds for one in spans for side in (one.a, one.b) for bounds in zip(*side, strict=True)]
     assert {place for begin, end in ranges for place in range(begin, end)} == set(range(len(short)))
@@ -111,7 +111,7 @@ def test_pairs_are_cut_as_published() -> None:
     for a in range(1, 12):
         for b in range(1, 12):
             for room in range(2, 24):
-                from_a, from_b = lost(np.array([a]), np.array([b]), room)
+                from_a, from_b = count_truncated(np.array([a]), np.array([b]), room)
                 first, second = a, b
                 while first + second > room:
                     first, second = (first - 1, second) if first > second else (first, second - 1)
@@ -119,14 +119,16 @@ def test_pairs_are_cut_as_published() -> None:
 
 
 def test_a_document_of_one_sentence_is_followed_by_another_one() -> None:
-    encoded = encode_documents([["the first one"], ["the second"], ["a third"]], TOKENIZER, 16, Rules(unrelated=0.0))
+    encoded = encode_documents(
+        [["the first one"], ["the second"], ["a third"]], TOKENIZER, 16, PairRules(unrelated=0.0)
+    )
     assert built(encoded).unrelated.all()
 
 
 @pytest.mark.parametrize("documents", [[], [["only one document"] * 5], [["one"]]])
 def test_text_that_no_pair_can_be_made_of_is_refused(documents: list[list[str]]) -> None:
     with pytest.raises(UserError, match="too little text"):
-        encode_documents(documents, TOKENIZER, 16, Rules())
+        encode_documents(documents, TOKENIZER, 16, PairRules())
 
 
 # ------------------------------------------------------------------ masks
@@ -158,7 +160,7 @@ def test_every_place_of_the_context_is_hidden_now_and_then_and_masks_change_with
     assert one.ids.shape != other.ids.shape or (one.hidden != other.hidden).any()
 
 
-def torch_of(found: Built) -> PretrainingBatch:
+def torch_of(found: MaskedPairs) -> PretrainingBatch:
     from heedful.data.text.pretraining import padded_batch
 
     every = np.arange(len(found.ids))
@@ -167,20 +169,20 @@ def torch_of(found: Built) -> PretrainingBatch:
 
 @pytest.mark.parametrize("length", [1, 3, 4, 9, 10, 11, 64, 512])
 def test_the_number_of_hidden_tokens_is_a_rounded_share_and_never_none(length: int) -> None:
-    assert wanted(np.array([length]), 0.15)[0] == max(1, round(0.15 * length))
+    assert count_masked(np.array([length]), 0.15)[0] == max(1, round(0.15 * length))
 
 
 def test_as_many_places_are_chosen_as_asked_for_and_only_of_text() -> None:
     rng = np.random.default_rng(0)
     text, counts = rng.random((50, 20)) < 0.5, rng.integers(1, 20, 50)
     text[3] = False
-    found = chosen(text, counts, rng.integers(0, 2**63, (50, 20)).astype(np.uint64))
+    found = choose_tokens(text, counts, rng.integers(0, 2**63, (50, 20)).astype(np.uint64))
     assert (found.sum(1) == np.minimum(counts, text.sum(1))).all()
     assert not (found & ~text).any()
 
 
 def test_whole_words_are_hidden_whole_and_as_many_tokens_as_without() -> None:
-    whole = replace(ENCODED, rules=Rules(whole_words=True))
+    whole = replace(ENCODED, rules=PairRules(whole_words=True))
     found, marks = built(whole), ENCODED.marks
     plain = built()
     broken = 0
@@ -199,27 +201,27 @@ def test_a_word_too_long_for_what_is_left_is_passed_over() -> None:
     text = np.array([[False, True, True, True, True, False]])
     inner = np.array([[False, False, True, True, False, False]])
     luck = np.array([[0, 1, 9, 9, 5, 0]], dtype=np.uint64)  # the long word comes first
-    assert chosen_words(text, inner, np.array([1]), luck).tolist() == [[False] * 4 + [True, False]]
-    assert chosen_words(text, inner, np.array([4]), luck).sum() == 4
+    assert choose_whole_words(text, inner, np.array([1]), luck).tolist() == [[False] * 4 + [True, False]]
+    assert choose_whole_words(text, inner, np.array([4]), luck).sum() == 4
 
 
 def test_what_stands_in_place_of_hidden_tokens_is_a_function_of_the_numbers() -> None:
-    marks = Marks.of(TOKENIZER)
+    marks = MaskingVocab.of(TOKENIZER)
     ids, hidden = np.array([[10, 11, 12, 13]], dtype=np.int32), np.array([[True, True, False, True]])
     luck = (np.array([0.79, 0.85, 0.95]) * 2.0**64).astype(np.uint64)
     other = np.array([0, 7, 0], dtype=np.uint64)
-    assert corrupted(ids, hidden, luck, other, marks).tolist() == [[TOKENIZER.mask, int(marks.ordinary[7]), 12, 13]]
+    assert apply_masking(ids, hidden, luck, other, marks).tolist() == [[TOKENIZER.mask, int(marks.ordinary[7]), 12, 13]]
 
 
 def test_numbers_belong_to_their_index_whatever_else_is_asked_for_and_are_even() -> None:
-    every = numbers(1, 2, 3, np.arange(100_000))
-    assert (numbers(1, 2, 3, np.array([70_000, 5])) == every[[70_000, 5]]).all()
+    every = random_bits_at(1, 2, 3, np.arange(100_000))
+    assert (random_bits_at(1, 2, 3, np.array([70_000, 5])) == every[[70_000, 5]]).all()
     assert len(set(every.tolist())) == 100_000
     shares = np.bincount((every >> np.uint64(60)).astype(np.int64), minlength=16) / 100_000
     assert np.abs(shares - 1 / 16).max() < 0.004
     assert np.abs(np.bincount((every % np.uint64(16)).astype(np.int64)) / 100_000 - 1 / 16).max() < 0.004
-    assert not np.array_equal(every, numbers(1, 2, 4, np.arange(100_000)))
-    assert not np.array_equal(every, numbers(1, 3, 3, np.arange(100_000)))
+    assert not np.array_equal(every, random_bits_at(1, 2, 4, np.arange(100_000)))
+    assert not np.array_equal(every, random_bits_at(1, 3, 3, np.arange(100_000)))
 
 
 # ------------------------------------------------------------------ batches
@@ -228,7 +230,7 @@ def unpacked(batch: PretrainingBatch) -> list[tuple[object, ...]]:
     flat, segments, width = batch.ids.flatten(), batch.segments.flatten(), batch.ids.shape[1]
     begins = batch.sequences.begins.tolist()
     told = dict(zip(batch.places.tolist(), batch.targets.tolist(), strict=True)) | {}
-    real = {place: target for place, target in told.items() if target != NOTHING}
+    real = {place: target for place, target in told.items() if target != IGNORE_INDEX}
     found = []
     for begin, length, follows, index in zip(
         begins, batch.lengths.tolist(), batch.follows.tolist(), batch.indices.tolist(), strict=True
@@ -252,7 +254,7 @@ def test_an_epoch_has_every_cell_once_and_its_batches_fit(how: str) -> None:
         batch = batches.at(position)
         shapes.add((batch.ids.shape, batch.lengths.shape, batch.places.shape))
         assert batch.tokens == batches.tokens(position) == int(batch.whole[0])
-        assert int(batch.whole[1]) == int((batch.targets != NOTHING).sum())
+        assert int(batch.whole[1]) == int((batch.targets != IGNORE_INDEX).sum())
         assert int(batch.whole[2]) == int((batch.indices >= 0).sum())
         assert batches.epoch_of(position) == 0
         for row in unpacked(batch):
@@ -287,9 +289,9 @@ def test_a_batch_is_the_same_from_a_fresh_start_and_from_workers(packed: bool) -
     fresh = PretrainingBatches(ENCODED, 1, 512, packed=packed)
     assert same(batches.at(far), fresh.at(far))
     first = [batches.at(position) for position in range(4)]
-    places = lambda: (Place(position) for position in count())  # noqa: E731
+    places = lambda: (BatchIndex(position) for position in count())  # noqa: E731
     for workers in (0, 2):
-        source = feed(PretrainingBatches(ENCODED, 1, 512, packed=packed), places, workers)
+        source = load_batches(PretrainingBatches(ENCODED, 1, 512, packed=packed), places, workers)
         assert all(same(one, other) for one, other in zip(first, islice(source, 4), strict=True))
         source.close()
     assert not same(batches.at(0), PretrainingBatches(ENCODED, 2, 512, packed=packed).at(0))

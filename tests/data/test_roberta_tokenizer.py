@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import transformers
 
-from heedful.data.tokenizers.roberta import RobertaFiles, RobertaPair, RobertaPairs
+from heedful.data.tokenizers.roberta import RobertaBpe, RobertaBpeFiles, RobertaTokenizer
 from heedful.errors import UserError
 
 TEXTS = ["the cat sat on the mat, and the dog ran", "A dog's tail — naïve café! 日本", "it is 2024; isn't it?\n\nso"]
@@ -18,10 +18,10 @@ ODD = [
     "e\u0301", "\u00a0x", "the cat's 12,345.67!!", "\u200b", "ß İ ﬁ", "a" * 300, " leading", "trailing ", "x \n y",
     "<S>", "[MASK]",
 ]  # fmt: skip
-OURS = RobertaPairs.train(RobertaPair(vocab=320), TEXTS)
+OURS = RobertaTokenizer.train(RobertaBpe(vocab=320), TEXTS)
 
 
-def written(folder: Path, tokenizer: RobertaPairs = OURS, **settings: Any) -> Path:
+def written(folder: Path, tokenizer: RobertaTokenizer = OURS, **settings: Any) -> Path:
     """The files of a tokenizer in a folder, with other settings."""
     folder.mkdir(exist_ok=True)
     for name, text in tokenizer.files(64).items():
@@ -37,9 +37,9 @@ def test_ids_and_places_are_the_same(prefix: bool, listed: bool, tmp_path: Path)
     folder = written(tmp_path / "files", add_prefix_space=prefix)
     if listed:
         (folder / "tokenizer.json").unlink()
-    ours, longest, notes = RobertaPairs.found_in(folder, OURS.vocab)
+    ours, longest, notes = RobertaTokenizer.found_in(folder, OURS.vocab)
     theirs = transformers.RobertaTokenizer.from_pretrained(folder)
-    assert isinstance(ours, RobertaPairs) and (ours.prefix, longest, notes) == (prefix, 64, ())
+    assert isinstance(ours, RobertaTokenizer) and (ours.prefix, longest, notes) == (prefix, 64, ())
     for text in ODD:
         told = theirs(text, return_offsets_mapping=True, add_special_tokens=False)
         found = ours.encode(text)
@@ -59,7 +59,7 @@ def test_texts_come_back_and_special_tokens_are_ordinary_text() -> None:
         ids = OURS.ids([text])[0]
         assert OURS.decode(ids) == text and not OURS.special & set(ids)
     assert OURS.with_masks("the [MASK] sat") == OURS.with_masks("the <mask> sat")
-    assert RobertaPairs(OURS.json, "again").json == OURS.json
+    assert RobertaTokenizer(OURS.json, "again").json == OURS.json
 
 
 def test_words_begin_with_a_space() -> None:
@@ -71,7 +71,7 @@ def test_words_begin_with_a_space() -> None:
 def test_files_are_read_by_their_names(tmp_path: Path) -> None:
     folder = written(tmp_path / "files")
     for file in (folder, folder / "tokenizer.json", folder / "vocab.json"):
-        assert RobertaFiles(file=str(file)).read().json == OURS.json
+        assert RobertaBpeFiles(file=str(file)).read().json == OURS.json
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_files_are_read_by_their_names(tmp_path: Path) -> None:
 )
 def test_what_would_give_other_ids_is_refused(change: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=words):
-        RobertaPairs.found_in(written(tmp_path / "files", **change), OURS.vocab)
+        RobertaTokenizer.found_in(written(tmp_path / "files", **change), OURS.vocab)
 
 
 def test_damaged_files_are_refused(tmp_path: Path) -> None:
@@ -95,11 +95,11 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     moved = {piece: (number + 1) % OURS.vocab for piece, number in data["model"]["vocab"].items()}
     for change in ({"vocab": moved}, {"vocab": {}}, {"merges": [["zz", "q"]]}):
         with pytest.raises(UserError):
-            RobertaPairs(json.dumps({**data, "added_tokens": [], "model": {**data["model"], **change}}), "file")
+            RobertaTokenizer(json.dumps({**data, "added_tokens": [], "model": {**data["model"], **change}}), "file")
     folder = written(tmp_path / "files")
-    with pytest.raises(UserError, match="do not belong together"):
-        RobertaPairs.found_in(folder, OURS.vocab - 1)
+    with pytest.raises(UserError, match="does not match the model"):
+        RobertaTokenizer.found_in(folder, OURS.vocab - 1)
     (folder / "tokenizer.json").unlink()
     (folder / "merges.txt").unlink()
-    with pytest.raises(UserError, match="lacks its merges"):
-        RobertaPairs.found_in(folder, OURS.vocab)
+    with pytest.raises(UserError, match="has no merges"):
+        RobertaTokenizer.found_in(folder, OURS.vocab)

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from heedful.data.formats.sources import Files, Jsonl, Pair, ParallelFiles, Source, Split, Tsv, lines
+from heedful.data.formats.sources import FilePair, Jsonl, Pair, PairSource, ParallelFiles, Split, Tsv, lines
 from heedful.errors import UserError
 
 
 def parallel(root: Path, source: bytes, target: bytes, longest: int = 100_000) -> ParallelFiles:
     (root / "s").write_bytes(source)
     (root / "t").write_bytes(target)
-    files = Files(source="s", target="t")
+    files = FilePair(source="s", target="t")
     return ParallelFiles(root=str(root), train=files, valid=files, longest=longest)
 
 
@@ -28,7 +28,7 @@ def jsonl(root: Path, data: bytes, source: str = "source") -> Jsonl:
     return Jsonl(root=str(root), train="x", valid="x", source=source)
 
 
-def refused(source: Source, split: Split = "train") -> UserError:
+def refused(source: PairSource, split: Split = "train") -> UserError:
     with pytest.raises(UserError) as caught:
         source.pairs(split)
     assert str(caught.value).startswith(f"{caught.value.where}: ")
@@ -109,9 +109,9 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
     (tmp_path / "good").write_text("one\n")
     data = ParallelFiles(
         root=str(tmp_path),
-        train=Files(source="absent", target="good"),
-        valid=Files(source="folder", target="empty"),
-        test=Files(source="good/inside", target="x" * 300),
+        train=FilePair(source="absent", target="good"),
+        valid=FilePair(source="folder", target="empty"),
+        test=FilePair(source="good/inside", target="x" * 300),
     )
     found = {str(problem.where): problem.message for problem in data.missing()}
     assert found == {
@@ -126,13 +126,13 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
 
 
 def test_missing_folder_is_one_problem() -> None:
-    files = Files(source="a", target="b")
+    files = FilePair(source="a", target="b")
     (problem,) = ParallelFiles(root="no/such/place", train=files, valid=files).missing()
     assert problem.where == "data.root"
 
 
 def test_devices_are_refused() -> None:
-    with pytest.raises(UserError, match="no ordinary file"):
+    with pytest.raises(UserError, match="not a regular file"):
         list(lines(Path("/dev/zero"), 100))
 
 
@@ -174,7 +174,7 @@ def test_jsonl(tmp_path: Path) -> None:
     [
         (b'{"source": "a", "target" "b"}', ":2:26", "not JSON"),
         (b'{"source": "a", "tgt": "b"}', ":2", "'target' is missing"),
-        (b'{"source": 3, "target": "b"}', ":2", "'source' holds is no text"),
+        (b'{"source": 3, "target": "b"}', ":2", "'source' holds is not a string"),
         (b'["a", "b"]', ":2", "no JSON object"),
         (b'{"source": ' + b"[" * 40_000, ":2", "cannot be read"),
         (b'{"source": ' + b"1" * 5000 + b"}", ":2", "cannot be read"),
@@ -208,7 +208,7 @@ def test_gzip_with_a_flipped_bit_or_of_another_kind(tmp_path: Path) -> None:
 def test_gzip_bomb(tmp_path: Path) -> None:
     path = tmp_path / "x.gz"
     path.write_bytes(gzip.compress((b"a" * 63 + b"\n") * 2**21))
-    with pytest.raises(UserError, match="suspiciously much"):
+    with pytest.raises(UserError, match="suspiciously high"):
         for _ in lines(path, 100):
             pass
     path.write_bytes(gzip.compress((b"a" * 63 + b"\n") * 2**17))  # as repetitive, but short
@@ -257,7 +257,7 @@ def test_odd_files_give_pairs_or_a_placed_error(tmp_path: Path) -> None:
         packed = bytearray(gzip.compress(bytes(data)) if rng.random() < 0.3 else data)
         if packed and rng.random() < 0.3:
             packed[rng.randrange(len(packed))] ^= 1 << rng.randrange(8)
-        source: Source
+        source: PairSource
         if kind == "parallel":
             source = parallel(tmp_path, bytes(packed), good[kind], longest=200)
         else:

@@ -38,15 +38,15 @@ def test_questions_are_read_with_all_their_answers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("answer", "found", "expected", "todo"),
     [
-        ({"text": "London", "answer_start": 24}, "' Londo' at character 24", "'London'", "it stands at character 25"),
+        ({"text": "London", "answer_start": 24}, "' Londo' at character 24", "'London'", "it occurs at character 25"),
         (
             {"text": "Paris", "answer_start": 25},
             "'Londo' at character 25",
             "'Paris'",
-            "it stands nowhere in the passage",
+            "it does not occur in the passage",
         ),
-        ({"text": "1815.", "answer_start": 99}, "'' at character 99", "'1815.'", "it stands at character 35"),
-        ({"text": "", "answer_start": 3}, "' ' at character 3", "''", "it stands nowhere in the passage"),
+        ({"text": "1815.", "answer_start": 99}, "'' at character 99", "'1815.'", "it occurs at character 35"),
+        ({"text": "", "answer_start": 3}, "' ' at character 3", "''", "it does not occur in the passage"),
     ],
 )
 def test_an_answer_that_is_not_there_is_named(
@@ -100,7 +100,7 @@ def test_json_lines_are_read(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(json.dumps(row | {"start": 26}) + "\n")
     with pytest.raises(UserError) as error:
         JsonQuestions(root=str(tmp_path), train="a.jsonl", valid="a.jsonl").read("train")
-    assert error.value.where == f"{tmp_path}/a.jsonl:1" and error.value.todo == "it stands at character 25"
+    assert error.value.where == f"{tmp_path}/a.jsonl:1" and error.value.todo == "it occurs at character 25"
 
 
 @pytest.mark.skipif(not SQUAD.is_dir(), reason=f"no files of SQuAD in {SQUAD}; set HEEDFUL_DATA")

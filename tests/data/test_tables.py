@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from heedful.data.embedded import NumberLanguages
-from heedful.data.formats.tables import CsvTable, Item, JsonlTable, TsvTable, class_numbers, labels_of, numbers
+from heedful.data.formats.tables import CsvTable, Item, JsonlTable, TsvTable, class_numbers, label_values, labels_of
 from heedful.errors import UserError
 
 GLUE = Path(os.environ.get("HEEDFUL_DATA", "../shared/data"), "glue")
@@ -98,7 +98,7 @@ def test_number_words_in_several_languages_need_no_file() -> None:
 @pytest.mark.parametrize(
     ("content", "changes", "where", "message"),
     [
-        ("text\tlabel\na\t1\nb\t1\t2\n", {}, ":3", "another number of columns"),
+        ("text\tlabel\na\t1\nb\t1\t2\n", {}, ":3", "different number of columns"),
         ("sentence\tlabel\na\t1\n", {}, ":1:1", "no column 'text'"),
         ("text\tlabel\na\t1\n", {"label": 2}, ":1:1", "no column 2"),
         ("text\tlabel\n \t1\n", {}, "", "no text to read"),
@@ -139,15 +139,15 @@ def test_an_unknown_label_is_named_with_its_place_and_the_known_ones(tmp_path: P
 )
 def test_what_is_no_number_is_refused_where_numbers_are_learned(label: str, found: str, tmp_path: Path) -> None:
     read = tsv(tmp_path, f"text\tlabel\na\t1.5\nb\t{label}\n").read("train")
-    with pytest.raises(UserError, match="this is no number") as error:
-        numbers(read.items)
+    with pytest.raises(UserError, match="this is not a number") as error:
+        label_values(read.items)
     assert (error.value.where, error.value.found) == (f"{tmp_path}/f:3:3", found)
 
 
 @pytest.mark.parametrize(
     ("labels", "message"),
-    [(["a", "a"], "nothing to tell apart"), (["a", ""], "label is missing"),
-     ([f"{n}" for n in range(150)], "label of its own")],
+    [(["a", "a"], "only one class"), (["a", ""], "label is missing"),
+     ([f"{n}" for n in range(150)], "different label")],
 )  # fmt: skip
 def test_labels_that_cannot_be_learned_are_refused(labels: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
@@ -178,6 +178,6 @@ def test_glue_is_read_as_released(
     assert len(read.items) == count and read.skipped == 0
     assert all((item.pair is not None) == ("pair" in columns) for item in read.items)
     if labels is None:
-        assert min(numbers(read.items)) >= 0 and max(numbers(read.items)) == 5
+        assert min(label_values(read.items)) >= 0 and max(label_values(read.items)) == 5
     else:
         assert Counter(item.label for item in read.items) == labels

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from heedful.data.formats.conll import Sentence
-from heedful.data.labelled.tagged import (
-    NOTHING,
+from heedful.data.labelled.tagging import (
+    IGNORE_INDEX,
     EncodedTags,
     TagBatch,
     TagBatches,
@@ -14,11 +14,11 @@ from heedful.data.labelled.tagged import (
     encode_words,
     word_windows,
 )
-from heedful.data.tokenizers.wordpieces import NAMES, WordPieces
+from heedful.data.tokenizers.wordpieces import NAMES, BertTokenizer
 from heedful.errors import UserError
 
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
-TOKENIZER = WordPieces.of([*NAMES, "ann", "bob", "saw", "rome", "##a", "##s", "a", "s", "."], True, "here")
+TOKENIZER = BertTokenizer.of([*NAMES, "ann", "bob", "saw", "rome", "##a", "##s", "a", "s", "."], True, "here")
 SPECIAL = {TOKENIZER.cls, TOKENIZER.sep, TOKENIZER.pad}
 
 
@@ -89,7 +89,7 @@ def test_a_word_of_more_pieces_than_fit_is_cut_and_counted() -> None:
     encoded = encode_words([["annssssss", "bob"]], TOKENIZER, 6)
     assert encoded.cut == 1
     assert encoded.ids.lengths.tolist() == [6, 3]
-    assert encoded.labels.tolist() == [NOTHING, NOTHING]
+    assert encoded.labels.tolist() == [IGNORE_INDEX, IGNORE_INDEX]
 
 
 def test_a_tag_that_is_not_known_is_named() -> None:
@@ -103,7 +103,7 @@ def test_a_tag_that_is_not_known_is_named() -> None:
 def read_back(batch: TagBatch) -> list[tuple[int, int]]:
     """Each word's first id with its tag, as a batch has them."""
     ids = batch.ids.flatten()[batch.words].tolist()
-    return [pair for pair in zip(ids, batch.labels.tolist(), strict=True) if pair[1] != NOTHING]
+    return [pair for pair in zip(ids, batch.labels.tolist(), strict=True) if pair[1] != IGNORE_INDEX]
 
 
 def one_epoch(batches: TagBatches, parts: int = 1) -> list[TagBatch]:

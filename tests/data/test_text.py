@@ -12,9 +12,9 @@ import torch
 
 from heedful.data.text.files import Text, TextFiles
 from heedful.data.text.windows import TextBatches, encode_text
-from heedful.data.tokenizers.lm_tokenization import script_of
+from heedful.data.tokenizers.lm_tokenization import codec_of
 from heedful.data.tokenizers.tokenizer import Bpe, Characters, TrainedTokenizer, WholeWords
-from heedful.data.workers import Place, feed
+from heedful.data.workers import BatchIndex, load_batches
 from heedful.errors import UserError
 
 LINES = ["To be, or not to be:", "", "  that is the question", "Whether 'tis nobler", "in the mind to suffer"] * 7
@@ -48,7 +48,7 @@ def test_the_end_of_the_text_is_held_out_where_there_is_no_other(tmp_path: Path)
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot be cut in two"):
+    with pytest.raises(UserError, match="cannot be split"):
         files(tmp_path, train="one line").read("train")
     with pytest.raises(UserError, match="no text to read"):
         files(tmp_path, train=" \n\n").read("train")
@@ -67,7 +67,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("config", [Characters(vocab=60), Bpe(vocab=300)])
 def test_ids_of_a_text_read_back_as_the_text(config: Characters | Bpe) -> None:
     tokenizer = TrainedTokenizer.train(config, LINES)
-    script = script_of(tokenizer)
+    script = codec_of(tokenizer)
     for text in ("\n".join(LINES), "a\n", "\n\n", "", "to <eos> be"):
         known = text.replace("<eos>", "eos") if isinstance(config, Characters) else text
         assert script.ids_text(script.text_ids(known)) == known
@@ -148,7 +148,7 @@ def test_parts_of_a_batch_make_up_the_batch_and_may_be_empty() -> None:
 def test_workers_bring_the_same_windows() -> None:
     batches = TextBatches(encode_text(Text(LINES), LETTERS, 8), 0, 32)
     one, two = (
-        list(islice(feed(batches, lambda: (Place(position) for position in range(9)), workers), 9))
+        list(islice(load_batches(batches, lambda: (BatchIndex(position) for position in range(9)), workers), 9))
         for workers in (0, 2)
     )
     for ours, theirs in zip(one, two, strict=True):

@@ -18,24 +18,24 @@ import pytest
 
 from heedful.data.formats.sources import Split
 from heedful.data.text import token_building
-from heedful.data.text.files import Running, TextFiles, gathered
+from heedful.data.text.files import DocumentStream, TextFiles, collect
 from heedful.data.text.text_stream import passages, shards
 from heedful.data.text.token_building import build_tokens
 from heedful.data.text.token_text import TokenizedText
 from heedful.data.text.windows import EncodedText, TextBatches, encode_text
-from heedful.data.tokenizers.byte_pairs import BytePair, BytePairs
-from heedful.data.tokenizers.lm_tokenization import Bytes, LanguageTokenizer, Lines
+from heedful.data.tokenizers.byte_pairs import Gpt2Bpe, Gpt2Tokenizer
+from heedful.data.tokenizers.lm_tokenization import ByteCodec, LanguageTokenizer, LineCodec
 from heedful.data.tokenizers.tokenizer import Characters, TrainedTokenizer
 from heedful.errors import UserError
 from patience import until
 
 DOCUMENTS = [[f"document {number} !", "", *["some words, and more"] * (number % 7)] for number in range(60)]
-PAIRS = BytePairs.train(BytePair(vocab=300), ["\n".join(document) for document in DOCUMENTS])
+PAIRS = Gpt2Tokenizer.train(Gpt2Bpe(vocab=300), ["\n".join(document) for document in DOCUMENTS])
 LETTERS = TrainedTokenizer.train(Characters(vocab=60), ["some words, and more dcut 01234", "!"])
 PLAN = {"tokenizer": "pairs"}
 
 
-def some(begin: int, end: int) -> Callable[[], Running]:
+def some(begin: int, end: int) -> Callable[[], DocumentStream]:
     return lambda: iter(DOCUMENTS[begin:end])
 
 
@@ -44,7 +44,7 @@ def built(
 ) -> list[str]:
     """Make token files; what was said of it."""
     said: list[str] = []
-    splits: dict[Split, Callable[[], Running]] = {"train": some(0, 50), "valid": some(50, 60)}
+    splits: dict[Split, Callable[[], DocumentStream]] = {"train": some(0, 50), "valid": some(50, 60)}
     build_tokens(folder, plan, lambda: tokenizer, splits | more, jobs, say=said.append)
     return said
 
@@ -65,7 +65,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_token_files_hold_what_encoding_in_memory_gives(tmp_path: Path, tokenizer: LanguageTokenizer) -> None:
     built(tmp_path / "tokens", tokenizer)
     data = TokenizedText(folder=str(tmp_path / "tokens"))
-    read, encoded = data.read("train"), encode_text(gathered(iter(DOCUMENTS[:50])), tokenizer, 16)
+    read, encoded = data.read("train"), encode_text(collect(iter(DOCUMENTS[:50])), tokenizer, 16)
     assert isinstance(read.ids, np.memmap)
     assert read.ids.dtype == np.uint16
     assert read.ids.tolist() == encoded.ids.tolist()
@@ -87,7 +87,7 @@ def test_a_large_vocabulary_takes_more_bytes(tmp_path: Path, monkeypatch: pytest
     built(tmp_path / "tokens")
     read = TokenizedText(folder=str(tmp_path / "tokens")).read("train")
     assert read.ids.dtype == np.uint32
-    assert read.ids.tolist() == encode_text(gathered(iter(DOCUMENTS[:50])), PAIRS, 16).ids.tolist()
+    assert read.ids.tolist() == encode_text(collect(iter(DOCUMENTS[:50])), PAIRS, 16).ids.tolist()
 
 
 def test_two_processes_write_what_one_writes(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ class StopError(Exception):
 def stopped(folder: Path, after: int, split: Split = "train", **more: Any) -> None:
     """Begin to make token files, and be stopped after so many documents of a split."""
 
-    def documents() -> Running:
+    def documents() -> DocumentStream:
         yield from DOCUMENTS[:after]
         raise StopError
 
@@ -118,7 +118,7 @@ def test_a_making_that_was_stopped_goes_on_to_the_same_files(tmp_path: Path, spl
     built(tmp_path / "whole")
     begin = 0 if split == "train" else 50
 
-    def cut() -> Running:
+    def cut() -> DocumentStream:
         yield from DOCUMENTS[begin : begin + after]
         raise StopError
 
@@ -139,13 +139,13 @@ def test_a_making_that_was_stopped_goes_on_to_the_same_files(tmp_path: Path, spl
 def test_what_was_begun_with_another_text_or_recipe_begins_anew(tmp_path: Path) -> None:
     built(tmp_path / "whole")
     stopped(tmp_path / "a", 40)
-    assert "the recipe or the files" in built(tmp_path / "a", plan={"tokenizer": "other"})[0]
+    assert "the recipe or the text files" in built(tmp_path / "a", plan={"tokenizer": "other"})[0]
     for changed in (["something else"], None):
         name = f"b-{changed is None}"
         with pytest.raises(StopError):
             built(tmp_path / name, train=lambda changed=changed: changing(changed))
         said = built(tmp_path / name)
-        assert said[1].startswith("begins anew: the text has")
+        assert said[1].startswith("starts over: the text has")
         assert contents(tmp_path / name) == contents(tmp_path / "whole")
     stopped(tmp_path / "c", 40)
     (tmp_path / "c.unfinished" / "tokens" / "train.ids").write_bytes(b"")
@@ -154,7 +154,7 @@ def test_what_was_begun_with_another_text_or_recipe_begins_anew(tmp_path: Path) 
         assert contents(tmp_path / name) == contents(tmp_path / "whole")
 
 
-def changing(changed: list[str] | None) -> Running:
+def changing(changed: list[str] | None) -> DocumentStream:
     """The text with another line in its first document, or with more of them than there will be."""
     yield from [changed, *DOCUMENTS[1:40]] if changed is not None else DOCUMENTS * 2
     raise StopError
@@ -192,7 +192,7 @@ def test_nothing_is_written_over_and_no_two_write_at_once(tmp_path: Path) -> Non
         built(tmp_path / "mine")
     assert (tmp_path / "mine.unfinished" / "diary.txt").read_text() == "dear diary"
 
-    def meanwhile() -> Running:
+    def meanwhile() -> DocumentStream:
         with pytest.raises(UserError, match="another process"):
             built(tmp_path / "tokens")
         yield from DOCUMENTS
@@ -202,7 +202,7 @@ def test_nothing_is_written_over_and_no_two_write_at_once(tmp_path: Path) -> Non
         built(tmp_path / "none", valid=lambda: iter([]))
 
 
-@pytest.mark.parametrize("cut", [Bytes.cut, Lines.cut])
+@pytest.mark.parametrize("cut", [ByteCodec.cut, LineCodec.cut])
 def test_a_text_is_never_in_memory_as_a_whole(tmp_path: Path, cut: Callable[[str], int]) -> None:
     path = tmp_path / "text.txt"
     with path.open("w") as file:

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from heedful.data.tokenizers.base import MaskTokenizer, PairTokenizer, Tokenizer, specials
-from heedful.data.tokenizers.byte_pairs import BytePair, BytePairs
-from heedful.data.tokenizers.gpt1_bpe import UNKNOWN, WordEnds
-from heedful.data.tokenizers.roberta import RobertaPair, RobertaPairs
-from heedful.data.tokenizers.text_words import TextWords
+from heedful.data.tokenizers.base import MaskTokenizer, PairTokenizer, Tokenizer, count_special_tokens
+from heedful.data.tokenizers.byte_pairs import Gpt2Bpe, Gpt2Tokenizer
+from heedful.data.tokenizers.gpt1_bpe import UNKNOWN, Gpt1Tokenizer
+from heedful.data.tokenizers.roberta import RobertaBpe, RobertaTokenizer
 from heedful.data.tokenizers.tokenizer import Bpe, Characters, TrainedTokenizer, Unigram, WholeWords, WordPiece
-from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.data.tokenizers.vocabulary import TextVocab
+from heedful.data.tokenizers.wordpieces import BertTokenizer
 
 TEXTS = ["the cat sat on the mat", "a dog sat , and the cat ran", "İt is not so bad"]
 ENDS = ["t</w>", "h", "e</w>", "c", "a", "at</w>", "cat</w>"]
 WORD_ENDS = {piece: number for number, piece in enumerate([UNKNOWN, *ENDS])}
 MASKS: dict[str, MaskTokenizer] = {
-    "wordpieces": WordPieces.train(WordPiece(vocab=80), TEXTS),
-    "roberta pairs": RobertaPairs.train(RobertaPair(vocab=290), TEXTS),
+    "wordpieces": BertTokenizer.train(WordPiece(vocab=80), TEXTS),
+    "roberta pairs": RobertaTokenizer.train(RobertaBpe(vocab=290), TEXTS),
 }
 PAIRS: dict[str, PairTokenizer] = {
     **MASKS,
-    "text words": TextWords.learn(TEXTS, ("a", "b"), "words", True, 1),
-    "text characters": TextWords.learn(TEXTS, ("a", "b"), "characters", True, 1),
+    "text words": TextVocab.learn(TEXTS, ("a", "b"), "words", True, 1),
+    "text characters": TextVocab.learn(TEXTS, ("a", "b"), "characters", True, 1),
 }
 TOKENIZERS: dict[str, Tokenizer] = {
     **PAIRS,
@@ -30,8 +30,8 @@ TOKENIZERS: dict[str, Tokenizer] = {
         config.kind: TrainedTokenizer.train(config, TEXTS)
         for config in (Bpe(vocab=300), WordPiece(vocab=80), Unigram(vocab=60), Characters(), WholeWords())
     },
-    "byte pairs": BytePairs.train(BytePair(vocab=280), TEXTS),
-    "word ends": WordEnds.of(WORD_ENDS, [("a", "t</w>"), ("c", "at</w>")], "test"),
+    "byte pairs": Gpt2Tokenizer.train(Gpt2Bpe(vocab=280), TEXTS),
+    "word ends": Gpt1Tokenizer.of(WORD_ENDS, [("a", "t</w>"), ("c", "at</w>")], "test"),
 }
 
 
@@ -56,8 +56,8 @@ def test_a_pair_stands_between_special_tokens(kind: str) -> None:
     tokenizer = PAIRS[kind]
     a, b = tokenizer.ids(["the cat", "sat"])
     one, two = tokenizer.pair(a), tokenizer.pair(a, b)
-    assert len(one[0]) == len(a) + specials(tokenizer, 1) and not any(one[1])
-    assert len(two[0]) == len(a) + len(b) + specials(tokenizer, 2) and len(two[1]) == len(two[0])
+    assert len(one[0]) == len(a) + count_special_tokens(tokenizer, 1) and not any(one[1])
+    assert len(two[0]) == len(a) + len(b) + count_special_tokens(tokenizer, 2) and len(two[1]) == len(two[0])
     assert [number for number in two[0] if number not in tokenizer.special] == [*a, *b]
 
 

@@ -12,7 +12,7 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heedful.data.tokenizers.base import Encoding, several
+from heedful.data.tokenizers.base import Encoding, require_list
 from heedful.data.tokenizers.tokenizer import (
     Bpe,
     Characters,
@@ -22,7 +22,7 @@ from heedful.data.tokenizers.tokenizer import (
     WholeWords,
     WordPiece,
     byte_letters,
-    settled,
+    make_deterministic,
 )
 from heedful.errors import UserError
 
@@ -205,7 +205,7 @@ def test_last_digits_that_depend_on_the_order_of_adding_change_no_unigram_tokeni
     for noise in (-4e-11, 0.0, 4e-11):  # as it was measured between processes
         vocab = [[piece, score + 5e-10 + noise if number > 3 else score]
                  for number, (piece, score) in enumerate(data["model"]["vocab"])]  # fmt: skip
-        found.add(settled(json.dumps({**data, "model": {**data["model"], "vocab": vocab}})))
+        found.add(make_deterministic(json.dumps({**data, "model": {**data["model"], "vocab": vocab}})))
     assert len(found) == 1
 
 
@@ -330,6 +330,6 @@ def test_characters_and_words_known_are_the_commonest() -> None:
 
 
 def test_a_text_alone_is_no_list_of_texts() -> None:
-    assert several(("six", "seven")) == ["six", "seven"]
+    assert require_list(("six", "seven")) == ["six", "seven"]
     with pytest.raises(TypeError, match="a list of texts"):
-        several("six")
+        require_list("six")

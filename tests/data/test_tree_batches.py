@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 import torch
 
-from heedful.data.tokenizers.words import Words
+from heedful.data.tokenizers.vocabulary import WordVocab
 from heedful.data.trees.batches import EncodedTrees, TreeBatches, encode_trees
-from heedful.data.trees.treebank import NOTHING, Tree, WordsConfig, parse_tree
+from heedful.data.trees.treebank import IGNORE_INDEX, Tree, WordsConfig, parse_tree
 from heedful.errors import UserError
 from random_trees import random_tree
 
 LINES = ["(3 (2 It) (4 (2 's) (4 great)))", "(1 no)", "(0 (1 (2 very) (1 bad)) (2 .))"]
 
 
-def known(trees: list[Tree]) -> Words:
-    return Words.learn(WordsConfig(), [[word for word in tree.words if word] for tree in trees])
+def known(trees: list[Tree]) -> WordVocab:
+    return WordVocab.learn(WordsConfig(), [[word for word in tree.words if word] for tree in trees])
 
 
 def encoded(lines: list[str]) -> EncodedTrees:
@@ -57,7 +57,7 @@ def depth(tree: Tree) -> int:
 
 
 def test_inner_nodes_may_have_words() -> None:
-    tree = Tree((0, NOTHING, 1), ("a", "b", None), ((), (0,), (1,)))
+    tree = Tree((0, IGNORE_INDEX, 1), ("a", "b", None), ((), (0,), (1,)))
     batch = encode_trees([tree], known([tree])).batch(np.zeros(1, np.int64))
     assert batch.inner.tolist() == [0]
     assert batch.words.tolist() == [2, 3]
@@ -74,7 +74,7 @@ def test_a_leaf_without_a_word_is_named() -> None:
 
 def test_unknown_words_are_one_word() -> None:
     tree = parse_tree(LINES[1], "here", 5)
-    assert encode_trees([tree], None).words.tolist() == [Words.unk]
+    assert encode_trees([tree], None).words.tolist() == [WordVocab.unk]
 
 
 def test_no_tree_is_a_batch_with_nothing_to_learn() -> None:
@@ -93,7 +93,7 @@ def test_every_tree_comes_once_an_epoch_within_the_budget() -> None:
         while batches.epoch_of(position) == epoch:
             batch = batches.at(position)
             assert len(batch.labels) <= 60
-            assert batches.tokens(position) == batch.tokens == int((batch.labels != NOTHING).sum())
+            assert batches.tokens(position) == batch.tokens == int((batch.labels != IGNORE_INDEX).sum())
             groups.add(tuple(sorted(batch.indices.tolist())))
             position += 1
         assert sorted(chain(*groups)) == list(range(200))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from heedful.data.trees.treebank import DEEPEST, NOTHING, SentimentTrees, Tree, parse_tree, read_trees
+from heedful.data.trees.treebank import DEEPEST, IGNORE_INDEX, SentimentTrees, Tree, parse_tree, read_trees
 from heedful.errors import UserError
 
 DATA = Path(os.environ.get("HEEDFUL_DATA", "../shared/data"))
@@ -33,7 +33,7 @@ def test_what_the_treebank_writes_for_brackets_and_quotes_is_read_as_them() -> N
 
 def test_without_classes_any_label_will_do() -> None:
     tree = parse_tree("(S (NP It) (VP (V 's) (ADJ great)))", "here", None)
-    assert set(tree.labels) == {NOTHING}
+    assert set(tree.labels) == {IGNORE_INDEX}
     assert tree.children == parse_tree(LINE, "here", 5).children
 
 

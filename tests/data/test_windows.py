@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from heedful.data.text.documents import Documents, JsonDocuments, TextDocuments
-from heedful.data.text.files import Text, TextFiles, gathered
+from heedful.data.text.files import Text, TextFiles, collect
 from heedful.data.text.text_stream import PASSAGE, encode_passages, passages, shards
 from heedful.data.text.windows import EncodedText, TextBatches, encode_text
-from heedful.data.tokenizers.byte_pairs import BytePair, BytePairs
-from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer, Lines, open_tokenizer, script_of
+from heedful.data.tokenizers.byte_pairs import Gpt2Bpe, Gpt2Tokenizer
+from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer, LineCodec, codec_of, open_tokenizer
 from heedful.data.tokenizers.tokenizer import Bpe, Characters, TrainedTokenizer, WholeWords
-from heedful.data.workers import Place, feed
+from heedful.data.workers import BatchIndex, load_batches
 from heedful.errors import UserError
 
 DOCUMENTS = [
@@ -25,9 +25,9 @@ DOCUMENTS = [
     ["Whether 'tis nobler", "in the mind to suffer  ", " ", "the slings!"] * 3,
     ["漢字 \ud800 é", "x"],
 ]
-TEXT = gathered(iter(DOCUMENTS))
+TEXT = collect(iter(DOCUMENTS))
 LETTERS = TrainedTokenizer.train(Characters(vocab=60), TEXT.lines[:-2])
-PAIRS = BytePairs.train(BytePair(vocab=300), ["\n".join(document) for document in DOCUMENTS])
+PAIRS = Gpt2Tokenizer.train(Gpt2Bpe(vocab=300), ["\n".join(document) for document in DOCUMENTS])
 TOKENIZERS: list[LanguageTokenizer] = [LETTERS, PAIRS]
 
 
@@ -84,7 +84,7 @@ def test_what_is_no_text_is_told_with_its_place(tmp_path: Path, data: bytes, tol
 # ------------------------------------------------------------------ ids
 @pytest.mark.parametrize("tokenizer", TOKENIZERS, ids=["lines", "bytes"])
 def test_each_document_stands_after_the_token_that_texts_begin_with(tokenizer: LanguageTokenizer) -> None:
-    script, encoded = script_of(tokenizer), encode_text(TEXT, tokenizer, 8)
+    script, encoded = codec_of(tokenizer), encode_text(TEXT, tokenizer, 8)
     assert len(encoded.starts) == len(DOCUMENTS)
     assert encoded.ids[encoded.starts].tolist() == [script.begins] * len(DOCUMENTS)
     assert encoded.ids[-1] == script.begins
@@ -108,18 +108,18 @@ def test_a_script_opens_either_kind_of_tokenizer() -> None:
         found = open_tokenizer(tokenizer.json, "tokenizer.json")
         assert type(found) is type(tokenizer)
         assert found.sha256 == tokenizer.sha256
-    assert isinstance(script_of(word), Lines)
+    assert isinstance(codec_of(word), LineCodec)
     with pytest.raises(UserError, match=r"tokenizer.json"):
         open_tokenizer('{"added_tokens": 3}', "tokenizer.json")
-    assert script_of(PAIRS).ends == script_of(PAIRS).begins == PAIRS.end
-    assert PAIRS.end not in script_of(PAIRS).unwritten
+    assert codec_of(PAIRS).ends == codec_of(PAIRS).begins == PAIRS.end
+    assert PAIRS.end not in codec_of(PAIRS).unwritten
 
 
 @pytest.mark.parametrize(
     "tokenizer", [*TOKENIZERS, TrainedTokenizer.train(Bpe(vocab=300), TEXT.lines)], ids=["c", "b", "bpe"]
 )
 def test_passages_and_shards_have_the_ids_of_the_whole(tokenizer: LanguageTokenizer) -> None:
-    script, whole = script_of(tokenizer), encode_text(TEXT, tokenizer, 8)
+    script, whole = codec_of(tokenizer), encode_text(TEXT, tokenizer, 8)
     for most in (1, 10, 40, PASSAGE):
         cut = list(passages(DOCUMENTS, script.cut, most))
         assert len(cut) > len(DOCUMENTS) or most > 30
@@ -168,8 +168,8 @@ def test_a_text_that_is_one_document_has_no_others_to_tell_apart() -> None:
 
 def test_workers_bring_documents_too() -> None:
     batches = TextBatches(encode_text(TEXT, PAIRS, 8), 0, 32)
-    places = [Place(position, part, 2) for position in range(5) for part in range(2)]
-    for found, place in zip(feed(batches, lambda: iter(places), workers=2), places, strict=True):
+    places = [BatchIndex(position, part, 2) for position in range(5) for part in range(2)]
+    for found, place in zip(load_batches(batches, lambda: iter(places), workers=2), places, strict=True):
         same = batches.at(*place)
         assert found.documents is not None
         assert same.documents is not None

@@ -13,10 +13,10 @@ import pytest
 from tokenizers import Tokenizer as Engine
 
 from heedful.data.tokenizers import base
-from heedful.data.tokenizers.base import cut_pair
+from heedful.data.tokenizers.base import truncate_pair
 from heedful.data.tokenizers.encoders import encoder_tokenizer
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import NAMES, PieceFile, WordPieces, read_vocab
+from heedful.data.tokenizers.wordpieces import NAMES, BertTokenizer, WordPieceFile, read_vocab
 from heedful.errors import UserError
 
 WEIGHTS = Path(os.environ.get("HEEDFUL_WEIGHTS", "../shared/weights"))
@@ -30,7 +30,7 @@ ALPHABETS = [
     "😀👨\u200d👩\u200d👧🏽🇩🇪", " \t\n\u00a0\u2003\u3000",
     "İıſﬁ½ÅǅẞσςΣe\u0301", "[]{}()#@!?.,;:'\"-–—…`~$^", "שלום مرحبا नमस्ते ไทย", "##ing ##s the unaffable",
 ]  # fmt: skip
-TRAINED = {lower: WordPieces.train(WordPiece(vocab=200, lowercase=lower), TEXTS * 3) for lower in (False, True)}
+TRAINED = {lower: BertTokenizer.train(WordPiece(vocab=200, lowercase=lower), TEXTS * 3) for lower in (False, True)}
 
 
 def odd_strings(count: int) -> list[str]:
@@ -45,11 +45,11 @@ def changed(**parts: Any) -> str:
 
 @pytest.mark.parametrize("lower", [False, True])
 def test_ids_are_those_of_transformers_on_odd_texts(lower: bool, tmp_path: Path) -> None:
-    from transformers import BertTokenizer
+    from transformers import BertTokenizer as HuggingFaceTokenizer
 
     ours = TRAINED[lower]
     (tmp_path / "vocab.txt").write_text("\n".join(ours.pieces(range(ours.vocab))) + "\n", encoding="utf-8")
-    theirs = BertTokenizer(vocab=str(tmp_path / "vocab.txt"), do_lower_case=lower)
+    theirs = HuggingFaceTokenizer(vocab=str(tmp_path / "vocab.txt"), do_lower_case=lower)
     texts = [text for text in [*TEXTS, *odd_strings(400)] if "[MASK]" not in text]
     for text, ids in zip(texts, ours.ids(texts), strict=True):
         assert ids == theirs(text, add_special_tokens=False)["input_ids"], repr(text)
@@ -57,18 +57,18 @@ def test_ids_are_those_of_transformers_on_odd_texts(lower: bool, tmp_path: Path)
     ids, segments = ours.pair(a, b)
     both = theirs("a lazy fox", "the dog", return_token_type_ids=True)
     assert (ids, segments) == (both["input_ids"], both["token_type_ids"])
-    read = WordPieces.of(read_vocab(tmp_path / "vocab.txt"), lower, "vocab.txt")
+    read = BertTokenizer.of(read_vocab(tmp_path / "vocab.txt"), lower, "vocab.txt")
     assert read.json == ours.json
-    assert encoder_tokenizer(PieceFile(file=str(tmp_path / "vocab.txt"), lowercase=lower), []).json == ours.json
+    assert encoder_tokenizer(WordPieceFile(file=str(tmp_path / "vocab.txt"), lowercase=lower), []).json == ours.json
 
 
 @pytest.mark.skipif(not PUBLISHED.is_file(), reason=f"no vocabulary in {PUBLISHED}; set HEEDFUL_WEIGHTS")
 def test_the_published_vocabulary_is_read_and_cuts_texts_as_transformers_does() -> None:
-    from transformers import BertTokenizer
+    from transformers import BertTokenizer as HuggingFaceTokenizer
 
-    ours = WordPieces.of(read_vocab(PUBLISHED), True, str(PUBLISHED))
+    ours = BertTokenizer.of(read_vocab(PUBLISHED), True, str(PUBLISHED))
     assert (ours.vocab, ours.pad, ours.unk, ours.cls, ours.sep, ours.mask) == (30522, 0, 100, 101, 102, 103)
-    theirs = BertTokenizer(vocab=str(PUBLISHED), do_lower_case=True)
+    theirs = HuggingFaceTokenizer(vocab=str(PUBLISHED), do_lower_case=True)
     texts = [*TEXTS[:-1], *odd_strings(300)]
     assert ours.ids(texts) == [theirs(text, add_special_tokens=False)["input_ids"] for text in texts]
     assert ours.pieces(ours.ids(["unaffable"])[0]) == ["una", "##ffa", "##ble"]
@@ -113,10 +113,10 @@ def test_words_have_at_least_one_piece_each_and_pieces_read_back() -> None:
 
 
 def test_training_gives_the_same_pieces_each_time_the_special_ones_first() -> None:
-    again = WordPieces.train(WordPiece(vocab=200, lowercase=True), iter(TEXTS * 3))
+    again = BertTokenizer.train(WordPiece(vocab=200, lowercase=True), iter(TEXTS * 3))
     assert again.sha256 == TRAINED[True].sha256 != TRAINED[False].sha256
     assert again.pieces(range(5)) == list(NAMES)
-    assert WordPieces(again.json, "x").json == again.json
+    assert BertTokenizer(again.json, "x").json == again.json
 
 
 @pytest.mark.parametrize("room", range(2, 20))
@@ -126,23 +126,23 @@ def test_a_pair_is_cut_as_tokenizers_cuts_it_and_the_longer_one_keeps_the_odd_to
     dog = TRAINED[True].ids(["d"])[0]
     for a, b in product(range(13), repeat=2):
         kept = engine.encode("d " * a, "d " * b).ids
-        assert TRAINED[True].pair(*cut_pair(dog * a, dog * b, room))[0] == kept, (a, b)
+        assert TRAINED[True].pair(*truncate_pair(dog * a, dog * b, room))[0] == kept, (a, b)
 
 
 def test_an_odd_token_stays_with_the_longer_text_of_a_pair() -> None:
-    found = [tuple(map(len, cut_pair(range(a), range(b), 45))) for a, b in ((40, 30), (30, 40), (30, 30))]
+    found = [tuple(map(len, truncate_pair(range(a), range(b), 45))) for a, b in ((40, 30), (30, 40), (30, 30))]
     assert found == [(23, 22), (22, 23), (22, 23)]
 
 
 def test_settings_of_a_foreign_file_are_passed_over_where_they_would_act_unasked() -> None:
     padding = {"strategy": {"Fixed": 128}, "direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}
-    read = WordPieces(
+    read = BertTokenizer(
         changed(truncation={"max_length": 2, "strategy": "LongestFirst", "stride": 0}, padding=padding), "x"
     )
     assert read.json == TRAINED[True].json
     added = json.loads(TRAINED[True].json)["added_tokens"]
     more = {**added[0], "id": TRAINED[True].vocab, "content": "[E1]", "special": True}
-    assert WordPieces(changed(added_tokens=[*added, more]), "x").vocab == TRAINED[True].vocab + 1
+    assert BertTokenizer(changed(added_tokens=[*added, more]), "x").vocab == TRAINED[True].vocab + 1
 
 
 def test_an_added_token_is_kept_whole_and_its_file_is_read_as_it_was_written() -> None:
@@ -150,12 +150,12 @@ def test_an_added_token_is_kept_whole_and_its_file_is_read_as_it_was_written() -
     more = [{**added[0], "id": count + place, "content": name} for place, name in enumerate(("[E1]", "[/E1]"))]
     word = {**added[0], "id": count + 2, "content": "DogCat", "special": False, "normalized": True}
     text = changed(added_tokens=[*added, *more, word])
-    ours, theirs = WordPieces(text, "x"), Engine.from_str(text)
+    ours, theirs = BertTokenizer(text, "x"), Engine.from_str(text)
     for given in ("the [E1]quick fox[/E1] and [e1] a dogcat[E1][E1]", "xDOGCATx [E1", "[E1][MASK][/E1]"):
         ids = theirs.encode(given.replace("[MASK]", "[ mask ]"), add_special_tokens=False).ids
         assert ours.ids([given])[0] == ids == ours.encode(given).ids
     assert ours.special == TRAINED[True].special | {count, count + 1} and ours.vocab == count + 3
-    assert WordPieces(ours.json, "x").json == ours.json
+    assert BertTokenizer(ours.json, "x").json == ours.json
     assert [token["special"] for token in json.loads(ours.json)["added_tokens"]] == [True] * 7 + [False]
     assert ours.decode(ours.ids(["the [E1] quick dogcat"])[0]) == "the quick dogcat"
 
@@ -189,7 +189,7 @@ VOCAB = GOOD["model"]["vocab"]
 )  # fmt: skip
 def test_a_damaged_or_foreign_file_is_refused(text: str, found: str) -> None:
     with pytest.raises(UserError) as error:
-        WordPieces(text, "tokenizer.json")
+        BertTokenizer(text, "tokenizer.json")
     assert found in str(error.value)
     assert str(error.value).startswith("tokenizer.json")
 
@@ -198,17 +198,17 @@ def test_a_bad_vocabulary_is_told_by_its_line(tmp_path: Path) -> None:
     file = tmp_path / "vocab.txt"
     file.write_text("\n".join([*NAMES, "dog", "cat", "dog"]))
     with pytest.raises(UserError, match=r"vocab.txt:8") as error:
-        WordPieces.of(read_vocab(file), True, str(file))
+        BertTokenizer.of(read_vocab(file), True, str(file))
     assert "'dog' for the second time" in str(error.value)
     file.write_bytes(b"[PAD]\n\xff\n")
     with pytest.raises(UserError, match="not UTF-8"):
         read_vocab(file)
     with pytest.raises(UserError, match="No such file"):
-        WordPieces.load(tmp_path / "nothing.json")
+        BertTokenizer.load(tmp_path / "nothing.json")
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "LARGEST", 100)
     (tmp_path / "tokenizer.json").write_text(TRAINED[True].json)
     with pytest.raises(UserError, match="over 100 bytes"):
-        WordPieces.load(tmp_path / "tokenizer.json")
+        BertTokenizer.load(tmp_path / "tokenizer.json")

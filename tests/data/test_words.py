@@ -6,30 +6,31 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heedful.data.tokenizers.words import Words, read_vectors
+from heedful.data.tokenizers.vocabulary import WordVocab
 from heedful.data.trees.treebank import WordsConfig
+from heedful.data.word_vectors import load_vectors
 from heedful.errors import UserError
 
 GLOVE = Path(os.environ.get("HEEDFUL_DATA", "../shared/data"), "glove-6b-100d-subset", "glove.6B.100d.subset.txt.gz")
 TEXTS = [["The", "dog", "saw", "the", "cat"], ["the", "Dog"]]
 
 
-def learned(vectors: tuple[str, ...] = (), lowercase: bool = True, at_least: int = 1) -> Words:
-    return Words.learn(WordsConfig(lowercase=lowercase, at_least=at_least), TEXTS, vectors)
+def learned(vectors: tuple[str, ...] = (), lowercase: bool = True, at_least: int = 1) -> WordVocab:
+    return WordVocab.learn(WordsConfig(lowercase=lowercase, at_least=at_least), TEXTS, vectors)
 
 
 def test_words_are_numbered_by_how_often_they_come() -> None:
     words = learned()
     assert words.words == ["<pad>", "<unk>", "the", "dog", "cat", "saw"]
     assert words.vocab == 6
-    assert words.ids(["THE", "cat", "bird", "<pad>"]) == [2, 4, Words.unk, Words.unk]
+    assert words.ids(["THE", "cat", "bird", "<pad>"]) == [2, 4, WordVocab.unk, WordVocab.unk]
     assert words.pieces([2, 1]) == ["the", "<unk>"]
 
 
 def test_case_counts_if_it_is_kept() -> None:
     words = learned(lowercase=False)
     assert words.words[2:] == ["the", "Dog", "The", "cat", "dog", "saw"]
-    assert words.id("THE") == Words.unk
+    assert words.id("THE") == WordVocab.unk
 
 
 def test_rare_words_are_kept_only_if_they_have_a_vector() -> None:
@@ -39,7 +40,7 @@ def test_rare_words_are_kept_only_if_they_have_a_vector() -> None:
 
 def test_json_gives_the_same_list_again() -> None:
     words = learned()
-    again = Words(words.json, "here")
+    again = WordVocab(words.json, "here")
     assert (again.words, again.lowercase, again.sha256, again.vocab) == (words.words, True, words.sha256, 6)
     assert learned(lowercase=False).sha256 != words.sha256
     assert learned().sha256 == words.sha256
@@ -59,13 +60,13 @@ def test_json_gives_the_same_list_again() -> None:
 )  # fmt: skip
 def test_a_damaged_list_is_refused_by_name(text: str) -> None:
     with pytest.raises(UserError, match="damaged") as caught:
-        Words(text, "run/words.json")
+        WordVocab(text, "run/words.json")
     assert caught.value.where == "run/words.json"
 
 
 def test_nothing_to_learn_from_is_an_error() -> None:
     with pytest.raises(UserError, match="no word"):
-        Words.learn(WordsConfig(), [[]])
+        WordVocab.learn(WordsConfig(), [[]])
 
 
 FILE = "the 1 2 3\ncat 4 5 6\nbird -7e-1 8 9\ndog 0.5 0 0\nthe 9 9 9\n"
@@ -76,12 +77,12 @@ def test_vectors_are_read_for_wanted_words_and_the_first_of_the_file(tmp_path: P
     plain.write_text(FILE)
     packed.write_bytes(gzip.compress(FILE.encode()))
     for path in (plain, packed):
-        vectors = read_vectors(path, {"dog", "the"}, known=2)  # of a word that comes twice, the first
+        vectors = load_vectors(path, only={"dog", "the"}, most=2)  # of a word that comes twice, the first
         assert list(vectors.rows) == ["the", "cat", "dog"]
         np.testing.assert_array_equal(vectors.matrix, np.array([[1, 2, 3], [4, 5, 6], [0.5, 0, 0]], np.float32))
         assert vectors.width == 3
     words = learned(tuple(vectors.rows))
-    table, found = vectors.table(words)
+    table, found = words.table(vectors)
     assert found.tolist() == [False, False, True, True, True, False]
     np.testing.assert_array_equal(table[words.id("dog")], np.array([0.5, 0, 0], np.float32))
     assert not table[words.id("saw")].any()
@@ -90,7 +91,7 @@ def test_vectors_are_read_for_wanted_words_and_the_first_of_the_file(tmp_path: P
 def test_a_header_and_words_with_a_space_are_understood(tmp_path: Path) -> None:
     path = tmp_path / "vectors.txt"
     path.write_text("2 3\nnew 1 2 3\nnew york 4 5 6 \n")
-    assert list(read_vectors(path, {"new york"}, known=9).rows) == ["new", "new york"]
+    assert list(load_vectors(path, only={"new york"}, most=9).rows) == ["new", "new york"]
 
 
 @pytest.mark.parametrize(
@@ -99,9 +100,9 @@ def test_a_header_and_words_with_a_space_are_understood(tmp_path: Path) -> None:
         ("dog 1 2", "number of columns", "2 numbers"),
         ("dog 1", "number of columns", "1 number in"),
         ("dog", "number of columns", "0 numbers"),
-        ("dog 1 2 x", "no number", "'x'"),
-        ("dog 1 nan 3", "no number", "'nan'"),
-        ("dog 1 2 1e99", "no number", "'1e99'"),
+        ("dog 1 2 x", "not a number", "'x'"),
+        ("dog 1 nan 3", "not finite", "nan as number 2"),
+        ("dog 1 2 1e99", "not finite", "inf as number 3"),
         ("", "number of columns", "0 numbers"),
     ],
 )
@@ -109,7 +110,7 @@ def test_a_bad_vector_is_named_by_its_line(line: str, message: str, found: str, 
     path = tmp_path / "vectors.txt"
     path.write_text(f"the 1 2 3\n{line}\ncat 1 2 3\n")
     with pytest.raises(UserError, match=message) as caught:
-        read_vectors(path, {"dog"}, known=0)
+        load_vectors(path, only={"dog"}, most=0)
     assert caught.value.where == f"{path}:2"
     assert found in (caught.value.found or "")
 
@@ -117,16 +118,16 @@ def test_a_bad_vector_is_named_by_its_line(line: str, message: str, found: str, 
 def test_a_file_that_is_none_of_vectors_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "vectors.txt"
     path.write_text("word\n")
-    with pytest.raises(UserError, match="no word with its vector"):
-        read_vectors(path, {"word"}, known=1)
+    with pytest.raises(UserError, match="not a word with its vector"):
+        load_vectors(path, only={"word"}, most=1)
     path.write_text("word 1 2\n")
     with pytest.raises(UserError, match="none of the words"):
-        read_vectors(path, {"dog"}, known=0)
+        load_vectors(path, only={"dog"}, most=0)
 
 
 @pytest.mark.skipif(not GLOVE.is_file(), reason=f"no word vectors in {GLOVE}; set HEEDFUL_DATA")
 def test_the_nearest_word_to_king_less_man_and_woman_is_queen() -> None:
-    vectors = read_vectors(GLOVE, {"king"}, known=10_000)
+    vectors = load_vectors(GLOVE, only={"king"}, most=10_000)
     unit = vectors.matrix / np.linalg.norm(vectors.matrix, axis=1, keepdims=True)
     king, man, woman = (unit[vectors.rows[word]] for word in ("king", "man", "woman"))
     near = np.argsort(-(unit @ (king - man + woman)))
@@ -141,14 +142,14 @@ def test_the_json_is_plain() -> None:
 def test_a_list_notes_which_vectors_its_words_begin_from(tmp_path: Path) -> None:
     path = tmp_path / "vectors.txt"
 
-    def noted(text: str) -> Words:
+    def noted(text: str) -> WordVocab:
         path.write_text(text)
-        return learned().beginning_from(read_vectors(path, {"dog"}, known=0))
+        return learned().initialized_from(load_vectors(path, only={"dog"}, most=0))
 
     words = noted("dog 1 2\ncat 1 2\n")
-    assert Words(words.json, "again").vectors == words.vectors == noted("cat 3 4\ndog 1 2\n").vectors
+    assert WordVocab(words.json, "again").vectors == words.vectors == noted("cat 3 4\ndog 1 2\n").vectors
     assert noted("dog 1 3\n").vectors != words.vectors
     assert (words.words, words.sha256 != learned().sha256) == (learned().words, True)
     assert learned().vectors is None
     with pytest.raises(UserError, match="damaged"):
-        Words(json.dumps({**json.loads(words.json), "vectors": 3}), "here")
+        WordVocab(json.dumps({**json.loads(words.json), "vectors": 3}), "here")

@@ -20,19 +20,19 @@ import torch
 
 from heedful.data import workers as feeding
 from heedful.data.embedded import NumberWords
-from heedful.data.pairs.batches import Batch, Batches, encode
+from heedful.data.pairs.batches import Batch, PairBatches, encode_pairs
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer, WordPiece
-from heedful.data.workers import Place, feed
+from heedful.data.workers import BatchIndex, load_batches
 from heedful.errors import UserError
 from patience import LONG
 
 PAIRS = NumberWords(train=97, valid=1, test=1).pairs("train")[:97]
 TOKENIZER = TrainedTokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])
-ENCODED = encode(PAIRS, TOKENIZER, longest=60)
+ENCODED = encode_pairs(PAIRS, TOKENIZER, longest=60)
 
 
-def places(start: int = 0) -> Callable[[], Iterator[Place]]:
-    return lambda: (Place(position) for position in count(start))
+def places(start: int = 0) -> Callable[[], Iterator[BatchIndex]]:
+    return lambda: (BatchIndex(position) for position in count(start))
 
 
 def same(one: Batch, other: Batch) -> bool:
@@ -42,22 +42,22 @@ def same(one: Batch, other: Batch) -> bool:
 
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 def test_the_order_is_the_same_whoever_makes_the_batches(packed: bool) -> None:
-    wanted = [Batches(ENCODED, 3, 256, packed).at(position) for position in range(5, 45)]
+    wanted = [PairBatches(ENCODED, 3, 256, packed).at(position) for position in range(5, 45)]
     for workers in (0, 1, 2):
-        found = list(islice(feed(Batches(ENCODED, 3, 256, packed), places(5), workers), 40))
+        found = list(islice(load_batches(PairBatches(ENCODED, 3, 256, packed), places(5), workers), 40))
         assert all(same(ours, theirs) for ours, theirs in zip(found, wanted, strict=True)), workers
 
 
 def test_parts_of_batches_come_from_workers_too() -> None:
-    asked = [Place(position, part, 3) for position in range(4) for part in range(3)]
-    one, two = (list(feed(Batches(ENCODED, 0, 256), lambda: iter(asked), workers)) for workers in (0, 2))
+    asked = [BatchIndex(position, part, 3) for position in range(4) for part in range(3)]
+    one, two = (list(load_batches(PairBatches(ENCODED, 0, 256), lambda: iter(asked), workers)) for workers in (0, 2))
     assert all(same(ours, theirs) for ours, theirs in zip(one, two, strict=True))
 
 
 def lost(spoil: int, patience: float, monkeypatch: pytest.MonkeyPatch, batch_tokens: int = 256) -> UserError:
     """The error that comes of one worker that gets a signal."""
     monkeypatch.setattr(feeding, "PATIENCE", patience)
-    source = feed(Batches(ENCODED, 0, batch_tokens, packed=True), places(), 2)
+    source = load_batches(PairBatches(ENCODED, 0, batch_tokens, packed=True), places(), 2)
     next(source)
     worker = multiprocessing.active_children()[0]
     assert worker.pid is not None
@@ -78,7 +78,7 @@ def test_a_dead_worker_is_an_error_without_waiting(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_dead_worker_is_noticed_even_where_its_last_batch_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = feed(Batches(ENCODED, 0, 256), places(), 2)
+    source = load_batches(PairBatches(ENCODED, 0, 256), places(), 2)
     next(source)  # the turn of the second is next, which is well
     first = min(multiprocessing.active_children(), key=lambda worker: worker.pid or 0)
     first.kill()
@@ -94,7 +94,7 @@ def test_a_frozen_worker_is_an_error_when_patience_ends(monkeypatch: pytest.Monk
 
 
 def test_workers_end_with_whoever_reads() -> None:
-    source = feed(Batches(ENCODED, 0, 256), places(), 2)
+    source = load_batches(PairBatches(ENCODED, 0, 256), places(), 2)
     next(source)
     assert len(multiprocessing.active_children()) == 2
     source.close()
@@ -102,7 +102,7 @@ def test_workers_end_with_whoever_reads() -> None:
 
 
 def test_workers_leave_it_to_the_run_to_heed_signals() -> None:
-    source = feed(Batches(ENCODED, 0, 256), places(), 2)
+    source = load_batches(PairBatches(ENCODED, 0, 256), places(), 2)
     assert next(source).tokens + next(source).tokens > 0  # both are at work
     for worker in multiprocessing.active_children():
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -114,8 +114,9 @@ def test_workers_leave_it_to_the_run_to_heed_signals() -> None:
 def test_a_program_that_reads_half_of_it_ends() -> None:
     code = (
         "import sys; sys.path[:0] = sys.argv[1:]; import test_workers as t;"
-        "from heedful.data.pairs.batches import Batches;"
-        "source = t.feed(Batches(t.ENCODED, 0, 256), t.places(), 2); next(source); keep = [source]; keep.append(keep)"
+        "from heedful.data.pairs.batches import PairBatches;"
+        "source = t.load_batches(PairBatches(t.ENCODED, 0, 256), t.places(), 2);"
+        "next(source); keep = [source]; keep.append(keep)"
     )
     here = Path(__file__).parent
     assert subprocess.run([sys.executable, "-c", code, here, here.parent], timeout=60, check=False).returncode == 0
@@ -125,7 +126,7 @@ def test_workers_end_when_their_parent_is_killed() -> None:
     reading, writing = os.pipe()
     parent = os.fork()
     if not parent:
-        source = feed(Batches(ENCODED, 0, 256), places(), 2)
+        source = load_batches(PairBatches(ENCODED, 0, 256), places(), 2)
         next(source)
         os.write(writing, b"ready")
         time.sleep(60)
@@ -139,9 +140,9 @@ def test_workers_end_when_their_parent_is_killed() -> None:
 
 
 def test_what_comes_to_an_end_ends() -> None:
-    asked = [Place(position) for position in range(5)]
+    asked = [BatchIndex(position) for position in range(5)]
     for workers in (0, 1, 2, 7):
-        assert len(list(feed(Batches(ENCODED, 0, 256), lambda: iter(asked), workers))) == 5
+        assert len(list(load_batches(PairBatches(ENCODED, 0, 256), lambda: iter(asked), workers))) == 5
 
 
 def test_patience_ends_within_a_minute() -> None:
@@ -152,6 +153,6 @@ def test_an_error_in_a_worker_is_raised_as_what_it_was(monkeypatch: pytest.Monke
     def broken(self: Any, *place: int) -> Batch:
         raise KeyError("no such row")
 
-    monkeypatch.setattr(Batches, "at", broken)
+    monkeypatch.setattr(PairBatches, "at", broken)
     with pytest.raises(RuntimeError, match="no such row"):
-        next(feed(Batches(ENCODED, 0, 256), places(), 1))
+        next(load_batches(PairBatches(ENCODED, 0, 256), places(), 1))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from heedful.blocks.layouts import Padded
-from heedful.data.tokenizers.byte_pairs import BytePair, BytePairs
+from heedful.data.tokenizers.byte_pairs import Gpt2Bpe, Gpt2Tokenizer
 from heedful.decode.graphs import Graphs
 from heedful.decode.rules import NoRepeat, TopK
 from heedful.decode.search import Paths, Search, beam, drain, greedy, sample
@@ -79,7 +79,7 @@ def test_captured_steps_tell_the_same(model: Transformer, name: str) -> None:
 @pytest.mark.parametrize("positions", ["learned", "rotary", "alibi", "none"])
 def test_texts_of_different_lengths_are_gone_on_with_alike_alone_and_together(positions: str) -> None:
     torch.manual_seed(0)
-    pairs = BytePairs.train(BytePair(vocab=280), ["a rose is a rose"] * 5)
+    pairs = Gpt2Tokenizer.train(Gpt2Bpe(vocab=280), ["a rose is a rose"] * 5)
     settings = {"width": 64, "heads": 4, "layers": 2, "context": 90, "positions": positions, "vocab": pairs.vocab}
     model = build(GptConfig.model_validate(settings))
     for weight in model.parameters():

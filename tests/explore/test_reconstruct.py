@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from heedful.data.images.image_spec import Canvas
+from heedful.data.images.image_spec import ImageSpec
 from heedful.errors import UserError
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer, Subject
@@ -136,7 +136,7 @@ def test_where_the_data_are_gone_there_are_digits_or_words(run: Callable[[str], 
     words, arrays = asked(Explorer([folder]), "rows")
     assert "PCA-10" in words["titles"] and arrays["pictures"].shape[1:] == (10, 8, 8)
     explorer, subject = Explorer([folder]), Subject("images", folder)
-    subject.predictor.tokenizer = Canvas((1, 5, 5))
+    subject.predictor.tokenizer = ImageSpec((1, 5, 5))
     explorer.subjects = {"images": subject}
     with pytest.raises(UserError, match="cannot be read"):
         asked(explorer, "rows")

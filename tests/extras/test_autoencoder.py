@@ -267,7 +267,7 @@ def test_a_saved_model_is_loaded_by_heedful(kind: type[Autoencoding], tmp_path: 
     assert painter.reconstruct(IMAGES.pixels).reshape(200, 64).tobytes() == estimator.reconstruct(X).tobytes()
     assert painter.encode(IMAGES.pixels).tobytes() == estimator.transform(X).tobytes()
     assert painter.noise.deviation == (0.5 if kind is DenoisingAutoencoder else 0)
-    with pytest.raises(UserError, match="something is in the way"):
+    with pytest.raises(UserError, match="the target already exists"):
         estimator.save(tmp_path / "model")
     with pytest.raises(UserError, match="there is no such folder"):
         estimator.save(tmp_path / "none" / "model")

@@ -81,10 +81,10 @@ def test_what_cannot_be_there_is_not_there(tmp_path: Path, name: str) -> None:
 
 def test_what_may_not_be_looked_at_is_a_clear_error(private: Path) -> None:
     for ask in (is_file, is_folder, exists, lambda path: require_folder(path, "a run")):
-        with pytest.raises(UserError, match="this path cannot be looked at") as raised:
+        with pytest.raises(UserError, match="this path cannot be accessed") as raised:
             ask(private / "below")
         assert raised.value.found == "Permission denied"
-    with pytest.raises(UserError, match="this path cannot be looked at"):
+    with pytest.raises(UserError, match="this path cannot be accessed"):
         entries(private)
 
 

@@ -112,17 +112,17 @@ def test_discard_follows_no_link(tmp_path: Path) -> None:
     (tmp_path / "mine" / "thesis").touch()
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "link").symlink_to(tmp_path / "mine")
-    files.discard(tmp_path / "old")
+    files.delete_tree(tmp_path / "old")
     assert (tmp_path / "mine" / "thesis").exists()
     assert not (tmp_path / "old").exists()
 
 
 def test_leftovers_are_known_by_their_suffix_alone(tmp_path: Path) -> None:
     (tmp_path / "samples").mkdir()
-    ours = [files.temporary(tmp_path / "a"), files.temporary(tmp_path / "samples" / "b")]
+    ours = [files.temporary_path(tmp_path / "a"), files.temporary_path(tmp_path / "samples" / "b")]
     for path in [*ours, tmp_path / "x.tmp", tmp_path / "x.tmp-1", tmp_path / "x.tmp-0123456789abcdef.txt"]:
         path.touch()
-    assert sorted(files.leftovers(tmp_path)) == sorted(ours)
+    assert sorted(files.temporary_files(tmp_path)) == sorted(ours)
 
 
 def test_small_pieces_are_written_together_and_large_ones_as_they_are(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heedful.errors import UserError
-from heedful.files.yaml import LARGEST_FILE, Mark, load_yaml, read_yaml, scalar, write_yaml
+from heedful.files.yaml import LARGEST_FILE, Mark, load_yaml, parse_scalar, read_yaml, write_yaml
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ from heedful.files.yaml import LARGEST_FILE, Mark, load_yaml, read_yaml, scalar,
     ],
 )
 def test_unquoted_words(text: str, value: object) -> None:
-    read = scalar(text)
+    read = parse_scalar(text)
     assert read == value
     assert type(read) is type(value)
 

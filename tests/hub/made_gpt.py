@@ -10,8 +10,8 @@ import torch
 import transformers
 from torch import Tensor
 
-from heedful.data.tokenizers.byte_pairs import BytePair, BytePairs
-from heedful.hub.checksums import crc32c, masked
+from heedful.data.tokenizers.byte_pairs import Gpt2Bpe, Gpt2Tokenizer
+from heedful.hub.crc32c import crc32c, masked
 from heedful.hub.tensorflow import MAGIC
 
 KINDS = ("GPT2LMHeadModel", "GPT2Model", "OpenAIGPTLMHeadModel", "OpenAIGPTModel")
@@ -19,9 +19,9 @@ TEXT = "the child came home from school and the child went to the house again, a
 
 
 @cache
-def pairs() -> BytePairs:
+def pairs() -> Gpt2Tokenizer:
     """A tokenizer of GPT-2's kind."""
-    return BytePairs.train(BytePair(vocab=290), [TEXT])
+    return Gpt2Tokenizer.train(Gpt2Bpe(vocab=290), [TEXT])
 
 
 def made_gpt(kind: str = "GPT2LMHeadModel", **changes: Any) -> Any:

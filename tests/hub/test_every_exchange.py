@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from heedful.hub import pretrained, write
-from heedful.hub.folder import config_in, exchange_of, exchanges
-from heedful.hub.loading import HEADS, Head, Pretrained, whole
+from heedful.hub.folder import exchanges, find_exchange, read_config
+from heedful.hub.loading import HEADS, Head, Pretrained, task_model
 from heedful.models import build, config_class
 from heedful.models.exchange import Exchange
 
@@ -34,7 +34,7 @@ def made(kind: str, head: str | None = None) -> Pretrained:
 
 @every_kind
 def test_it_says_all_that_is_asked(kind: str) -> None:
-    exchange = exchange_of(kind)
+    exchange = find_exchange(kind)
     for name, asked in inspect.getmembers(Exchange, inspect.isfunction):
         if not name.startswith("_") and (exchange is None or exchange.RELEASE or not name.startswith("release")):
             own = list(inspect.signature(getattr(exchange, name)).parameters)
@@ -49,7 +49,7 @@ def test_no_two_models_are_called_the_same() -> None:
 
 @every_kind
 def test_the_table_has_every_tensor_once(kind: str) -> None:
-    exchange, found = exchange_of(kind), made(kind)
+    exchange, found = find_exchange(kind), made(kind)
     assert exchange is not None
     assert sorted(rule.ours for rule in exchange.table(found.config).rules) == sorted(found.tensors)
     theirs = [name for rule in exchange.table(found.config).rules for name in rule.theirs]
@@ -60,11 +60,11 @@ def test_the_table_has_every_tensor_once(kind: str) -> None:
 def test_weights_go_there_and_back(kind: str, tmp_path: Path) -> None:
     found = made(kind)
     write(tmp_path / "theirs", found)
-    exchange = exchange_of(kind)
+    exchange = find_exchange(kind)
     assert exchange is not None
     assert json.loads((tmp_path / "theirs" / "config.json").read_text())["model_type"] in exchange.MODEL_TYPES
     again = pretrained(tmp_path / "theirs")
-    assert again.config == found.config == config_in(tmp_path / "theirs")
+    assert again.config == found.config == read_config(tmp_path / "theirs")
     assert again.tensors.keys() == found.tensors.keys()
     assert all(torch.equal(again.tensors[name], tensor) for name, tensor in found.tensors.items())
 
@@ -78,6 +78,6 @@ def test_a_head_goes_there_and_back(kind: str, head: str, tmp_path: Path) -> Non
     assert again.head is not None and found.head is not None
     assert (again.head.kind, again.head.labels) == (head, found.head.labels)
     assert all(torch.equal(again.head.tensors[name], tensor) for name, tensor in found.head.tensors.items())
-    task, config, tensors, unused = whole(again)
+    task, config, tensors, unused = task_model(again)
     assert (task, config.kind, unused) == (HEADS[head], head, ())
     build(config).load_state_dict(tensors)

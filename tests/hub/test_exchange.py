@@ -17,9 +17,9 @@ import heedful
 from heedful.blocks.layouts import Padded
 from heedful.errors import UserError
 from heedful.hub import pretrained, write
-from heedful.hub.folder import config_in
-from heedful.hub.loading import Pretrained, whole
-from heedful.hub.rules import digest, told
+from heedful.hub.folder import read_config
+from heedful.hub.loading import Pretrained, task_model
+from heedful.hub.rules import format_ledger, tensor_sha256
 from heedful.models import build
 
 CLOSE = 1e-5
@@ -31,7 +31,7 @@ def same(ours: Tensor, theirs: Tensor) -> bool:
 
 def outputs(found: Pretrained, given: dict[str, Tensor]) -> dict[str, Tensor]:
     """What our model tells of a batch, by the names that `transformers` has for it."""
-    _, config, tensors, _ = whole(found)
+    _, config, tensors, _ = task_model(found)
     model = build(config).eval()
     model.load_state_dict(tensors)
     layout = Padded(given["attention_mask"].bool())
@@ -76,10 +76,12 @@ def test_each_head_tells_the_same_and_comes_back_bit_for_bit(kind: str, tmp_path
     ledger = write(tmp_path / "back", found)
     before = safetensors.torch.load_file(tmp_path / "theirs" / "model.safetensors")
     after = safetensors.torch.load_file(tmp_path / "back" / "model.safetensors")
-    assert {name: digest(value) for name, value in after.items()} == {
-        name: digest(value) for name, value in before.items() if not name.startswith("cls.predictions.decoder.")
+    assert {name: tensor_sha256(value) for name, value in after.items()} == {
+        name: tensor_sha256(value) for name, value in before.items() if not name.startswith("cls.predictions.decoder.")
     }
-    assert {line.source: line.sha256 for line in ledger} == {name: digest(value) for name, value in after.items()}
+    assert {line.source: line.sha256 for line in ledger} == {
+        name: tensor_sha256(value) for name, value in after.items()
+    }
     again, report = getattr(transformers, kind).from_pretrained(tmp_path / "back", output_loading_info=True)
     assert not any(report.values())
     with torch.no_grad():
@@ -181,10 +183,12 @@ def test_the_ledger_has_a_line_for_each_tensor_with_the_hash_of_its_bytes(tmp_pa
     folder = folder_of(made(), tmp_path / "theirs")
     tensors, found = safetensors.torch.load_file(folder / "model.safetensors"), pretrained(folder)
     assert {line.source: line.sha256 for line in found.ledger} == {
-        name: digest(value) for name, value in tensors.items()
+        name: tensor_sha256(value) for name, value in tensors.items()
     }
     assert {line.name for line in found.ledger} == set(found.tensors)
-    [line] = [line for line in told(found.ledger) if line.startswith("encoder.layer.1.attention.self.key.bias\t")]
+    [line] = [
+        line for line in format_ledger(found.ledger) if line.startswith("encoder.layer.1.attention.self.key.bias\t")
+    ]
     assert line.split("\t")[1:4] == ["blocks.1.attention.qkv.bias", "one of 3 stacked", "24"]
 
 
@@ -213,8 +217,8 @@ def left(tensors: dict[str, Tensor], *names: str) -> dict[str, Tensor]:
     [
         (lambda t: left(t, "pooler.dense.bias"), "bert.pooler.dense.bias: not in the file"),
         (lambda t: left(t, "encoder.layer.0.attention.self.key.weight"), "attention.self.key.weight: not in the file"),
-        (lambda t: t | {"strange.weight": torch.ones(2)}, "strange.weight: left over"),
-        (lambda t: t | {"encoder.layer.2.output.dense.bias": torch.ones(24)}, "layer.2.output.dense.bias: left over"),
+        (lambda t: t | {"strange.weight": torch.ones(2)}, "strange.weight: unexpected"),
+        (lambda t: t | {"encoder.layer.2.output.dense.bias": torch.ones(24)}, "layer.2.output.dense.bias: unexpected"),
         (
             lambda t: t | {"pooler.dense.weight": torch.ones(24, 23)},
             r"pooler.dense.weight: \(24, 23\) in the file, \(24, 24\)",
@@ -265,7 +269,7 @@ def test_without_a_named_architecture_the_tensors_tell_the_head(tmp_path: Path) 
 def test_the_settings_alone_tell_the_encoder(tmp_path: Path) -> None:
     folder = folder_of(made("BertForPreTraining"), tmp_path / "theirs")
     (folder / "model.safetensors").unlink()
-    config = config_in(folder)
+    config = read_config(folder)
     assert (config.width, config.heads, config.layers, config.hidden, config.context) == (24, 3, 2, 40, 32)
     assert (config.dropout, config.attention_dropout, config.segments, config.vocab) == (0.2, 0.1, 2, len(PIECES))
 
@@ -316,5 +320,5 @@ def test_a_folder_says_how_many_tokens_are_read_there_and_back(tmp_path: Path) -
 def test_a_tokenizer_with_more_pieces_than_the_model_is_refused(tmp_path: Path) -> None:
     folder = folder_of(made(), tmp_path / "theirs")
     (folder / "vocab.txt").write_text("\n".join([*PIECES, "z"]))
-    with pytest.raises(UserError, match="do not belong together"):
+    with pytest.raises(UserError, match="does not match the model"):
         pretrained(folder)

@@ -15,9 +15,9 @@ from made import change, folder_of, made
 
 from heedful.cli import app as cli
 from heedful.errors import UserError
-from heedful.files.folders import inside
+from heedful.files.folders import path_inside
 from heedful.hub import pretrained
-from heedful.hub.folder import config_in, foreign
+from heedful.hub.folder import is_external, read_config
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def folder(sound: Path, tmp_path: Path) -> Path:
 )
 def test_a_setting_that_cannot_be_is_refused_by_its_name_at_once(folder: Path, key: str, value: Any) -> None:
     change(folder, **{key: value})
-    for read in (config_in, pretrained):
+    for read in (read_config, pretrained):
         with pytest.raises(UserError, match=key):
             read(folder)
 
@@ -87,14 +87,14 @@ def test_many_layers_are_refused_before_any_is_made(folder: Path) -> None:
 def test_a_model_of_impossible_size_is_refused(folder: Path) -> None:
     change(folder, hidden_size=65_536, intermediate_size=1_048_576, num_hidden_layers=1000, num_attention_heads=64)
     with pytest.raises(UserError, match="billion"):
-        config_in(folder)
+        read_config(folder)
 
 
 @pytest.mark.parametrize("key", ["vocab_size", "hidden_size", "num_attention_heads"])
 def test_a_setting_that_is_missing_is_named(folder: Path, key: str) -> None:
     change(folder, **{key: None})
     with pytest.raises(UserError, match=key):
-        config_in(folder)
+        read_config(folder)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "unheard-of", 7])
@@ -126,9 +126,9 @@ def test_settings_that_are_no_settings_are_refused(folder: Path, text: str | byt
 
 
 def test_unknown_settings_say_nothing_and_do_nothing(folder: Path) -> None:
-    before = config_in(folder)
+    before = read_config(folder)
     change(folder, strange="x", trust_remote_code=True, top_k=50, classifier_dropout=0.5)
-    assert config_in(folder) == before
+    assert read_config(folder) == before
 
 
 ASTRAY = ["", ".", "..", "../secret", "/etc/passwd", "a/../../b", "a//b", "./a", "a\\b", "c:x", "a\0b", "a/", "/"]
@@ -136,15 +136,15 @@ ASTRAY = ["", ".", "..", "../secret", "/etc/passwd", "a/../../b", "a//b", "./a",
 
 @pytest.mark.parametrize("name", ASTRAY)
 def test_names_that_lead_out_of_the_folder_are_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UserError, match="leads out"):
-        inside(tmp_path, name)
+    with pytest.raises(UserError, match="points outside"):
+        path_inside(tmp_path, name)
 
 
 def test_a_link_out_of_the_folder_is_refused_and_one_within_is_not(folder: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     (folder / "model.safetensors").rename(secret)
     (folder / "model.safetensors").symlink_to(secret)
-    with pytest.raises(UserError, match="leads out"):
+    with pytest.raises(UserError, match="points outside"):
         pretrained(folder)
     (folder / "model.safetensors").unlink()
     secret.rename(folder / "weights")
@@ -159,7 +159,7 @@ def test_a_snapshot_of_a_hub_is_read_through_its_links(folder: Path, tmp_path: P
     for file in folder.iterdir():
         file.rename(blobs / file.name)
         (snapshot / file.name).symlink_to(f"../../blobs/{file.name}")
-    assert pretrained(snapshot).config == config_in(snapshot)
+    assert pretrained(snapshot).config == read_config(snapshot)
 
 
 def sharded(folder: Path, index: Any) -> None:
@@ -171,7 +171,7 @@ def sharded(folder: Path, index: Any) -> None:
 def test_an_index_cannot_name_other_files(folder: Path, name: str) -> None:
     (folder.parent / "secret").write_bytes(safetensors.torch.save({"a": torch.ones(1)}))
     sharded(folder, {"weight_map": {"a": name}})
-    with pytest.raises(UserError, match=r"leads out|another kind"):
+    with pytest.raises(UserError, match=r"points outside|a different type"):
         pretrained(folder)
 
 
@@ -200,8 +200,8 @@ def test_a_pickle_is_refused_by_load_with_the_command_that_reads_it(folder: Path
 
 
 def test_a_model_in_a_folder_of_that_name_below_is_found(folder: Path) -> None:
-    assert foreign(folder.parent)
-    assert pretrained(folder.parent).config == config_in(folder.parent) == config_in(folder)
+    assert is_external(folder.parent)
+    assert pretrained(folder.parent).config == read_config(folder.parent) == read_config(folder)
 
 
 def test_a_head_for_several_classes_at_once_is_refused(folder: Path) -> None:
@@ -211,8 +211,8 @@ def test_a_head_for_several_classes_at_once_is_refused(folder: Path) -> None:
 
 
 def test_a_folder_of_nothing_is_told_what_would_be_something(tmp_path: Path) -> None:
-    assert not foreign(tmp_path)
-    for read in (config_in, pretrained):
+    assert not is_external(tmp_path)
+    for read in (read_config, pretrained):
         with pytest.raises(UserError, match=r"bert_model\.ckpt"):
             read(tmp_path)
         with pytest.raises(UserError, match="no such folder"):
@@ -223,9 +223,9 @@ def test_settings_are_read_without_torch(folder: Path) -> None:
     script = f"""
 import sys
 from pathlib import Path
-from heedful.hub.folder import config_in
+from heedful.hub.folder import read_config
 heavy = [name for name in ("torch", "tokenizers") if name in sys.modules]
-sys.stdout.write(f"{{config_in(Path({str(folder)!r})).width}} {{heavy}}")
+sys.stdout.write(f"{{read_config(Path({str(folder)!r})).width}} {{heavy}}")
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.stdout == "24 []", done.stderr

@@ -18,10 +18,10 @@ import heedful
 from heedful import load_recipe, train
 from heedful.data.tokenizers.tokenizer import Characters, TrainedTokenizer
 from heedful.errors import UserError
-from heedful.hub.folder import config_in
+from heedful.hub.folder import read_config
 from heedful.hub.loading import pretrained
 from heedful.hub.model_folder import write_model
-from heedful.hub.unpickling import weights_of_any_age
+from heedful.hub.unpickling import read_any_weights
 from heedful.tasks.language_model.predictor import TextGenerator
 
 
@@ -101,7 +101,7 @@ def test_150_broken_folders_give_a_model_or_a_clear_error(tmp_path: Path) -> Non
         shutil.copytree(rng.choice(sources), folder)
         what = broken(rng, folder)
         try:
-            pretrained(folder, weights_of_any_age, role="causal")
+            pretrained(folder, read_any_weights, role="causal")
         except UserError:
             errors += 1
         except BaseException as error:
@@ -116,9 +116,9 @@ def test_a_run_of_ours_is_read_from_its_final_model_and_from_its_checkpoint(tmp_
     run = tmp_path / "run"
     list(train(recipe, run))
     final = pretrained(run, role="causal")
-    assert config_in(run, "causal") == final.config
+    assert read_config(run, "causal") == final.config
     shutil.rmtree(run / "model")
     newest = pretrained(run, role="causal")
     assert newest.config == final.config and newest.config.vocab == 300
     assert all(torch.equal(newest.tensors[name], value) for name, value in final.tensors.items())
-    assert config_in(run, "causal").model_copy(update={"vocab": 300}) == final.config
+    assert read_config(run, "causal").model_copy(update={"vocab": 300}) == final.config

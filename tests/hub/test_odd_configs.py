@@ -18,7 +18,7 @@ from test_verb import convert
 import heedful
 from heedful.errors import UserError
 from heedful.hub import pretrained, write
-from heedful.hub.loading import whole
+from heedful.hub.loading import task_model
 from tolerance import close
 
 TEXT = "a bad cab, a"
@@ -159,7 +159,7 @@ def test_any_value_under_any_key_is_read_or_refused_by_name(kind: str, tmp_path:
 @pytest.mark.parametrize("labels", [3, [], ["a", ""], ["a", "a"], [1, 2], None, "ab"])
 def test_labels_in_a_folder_of_ours_are_checked_too(labels: Any, tmp_path: Path) -> None:
     found = pretrained(folder_of(made("BertForTokenClassification"), tmp_path / "theirs"))
-    assert whole(found).task == "tagging"
+    assert task_model(found).task == "tagging"
     from heedful.cli.convert import write_own
 
     write_own(tmp_path / "ours", found, tmp_path)

@@ -13,9 +13,9 @@ import torch
 import transformers
 
 from heedful.hub import pretrained, write
-from heedful.hub.loading import Pretrained, whole
-from heedful.hub.rules import digest
-from heedful.hub.unpickling import weights_of_any_age
+from heedful.hub.loading import Pretrained, task_model
+from heedful.hub.rules import tensor_sha256
+from heedful.hub.unpickling import read_any_weights
 from heedful.models import build
 from tolerance import close
 
@@ -34,7 +34,7 @@ def package(name: str, *below: str) -> Path:
 
 
 def model_of(found: Pretrained) -> Any:
-    _, config, tensors, _ = whole(found)
+    _, config, tensors, _ = task_model(found)
     model = build(config).eval()
     model.load_state_dict(tensors)
     return model
@@ -58,8 +58,8 @@ def test_a_published_sentence_encoder_gives_the_same_vectors_and_comes_back_bit_
     close(told.pooler_output, ours.pool(x[:, 0]))
     write(tmp_path / "back", found)
     before, after = (safetensors.torch.load_file(at / "model.safetensors") for at in (folder, tmp_path / "back"))
-    assert {name: digest(value) for name, value in after.items()} == {
-        name: digest(value) for name, value in before.items() if name != "embeddings.position_ids"
+    assert {name: tensor_sha256(value) for name, value in after.items()} == {
+        name: tensor_sha256(value) for name, value in before.items() if name != "embeddings.position_ids"
     }
 
 
@@ -68,7 +68,7 @@ def reaction(tmp_path: Path) -> Any:
     """A pickled model read by the limited program, and the same written as safetensors."""
 
     def read(name: str) -> tuple[Pretrained, Path]:
-        found = pretrained(package("rxnfp", "models", "transformers", name), weights_of_any_age)
+        found = pretrained(package("rxnfp", "models", "transformers", name), read_any_weights)
         write(tmp_path / name, found)
         return found, tmp_path / name
 

@@ -17,16 +17,16 @@ from torch import Tensor
 import heedful
 from golden.library import command
 from heedful.blocks.layouts import Padded
-from heedful.data.text.pretraining import Rules, encode_documents
-from heedful.data.tokenizers.roberta import RobertaPair, RobertaPairs
+from heedful.data.text.pretraining import PairRules, encode_documents
+from heedful.data.tokenizers.roberta import RobertaBpe, RobertaTokenizer
 from heedful.errors import UserError
 from heedful.hub import pretrained, write
-from heedful.hub.loading import Pretrained, whole
+from heedful.hub.loading import Pretrained, task_model
 from heedful.models import build
 from heedful.models.roberta.config import SIZES
 
 TEXTS = ["the cat sat on the mat, and the dog ran", "A dog's tail — naïve café! 日本", "it is 2024; isn't it?\n\nso"]
-TOKENIZER = RobertaPairs.train(RobertaPair(vocab=300), TEXTS)
+TOKENIZER = RobertaTokenizer.train(RobertaBpe(vocab=300), TEXTS)
 HEADS = (
     "RobertaModel",
     "RobertaForMaskedLM",
@@ -69,7 +69,7 @@ def batch(side: str, rows: int = 3, length: int = 9) -> dict[str, Tensor]:
 
 def said(found: Pretrained, given: dict[str, Tensor]) -> dict[str, Tensor]:
     """What our model says of a batch, by the names of `transformers`."""
-    _, config, tensors, _ = whole(found)
+    _, config, tensors, _ = task_model(found)
     model: Any = build(config).eval()
     model.load_state_dict(tensors)
     ids, layout = given["input_ids"], Padded(given["attention_mask"].bool())
@@ -204,7 +204,7 @@ def test_verbs_read_such_folders(tmp_path: Path) -> None:
 
 def test_examples_are_one_text_between_special_tokens() -> None:
     documents = [[f"{text} {number}." for text in TEXTS] for number in range(4)]
-    encoded = encode_documents(documents, TOKENIZER, 24, Rules(unrelated=0.0, pairs=False))
+    encoded = encode_documents(documents, TOKENIZER, 24, PairRules(unrelated=0.0, pairs=False))
     for epoch in range(2):
         built = encoded.build(0, epoch, np.arange(encoded.cells))
         for ids, length in zip(built.ids, built.lengths.tolist(), strict=True):

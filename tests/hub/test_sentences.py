@@ -14,8 +14,8 @@ from made import folder_of, made
 import heedful
 from heedful.errors import UserError
 from heedful.hub import pretrained, write
-from heedful.hub.folder import config_in
-from heedful.hub.sentences import SentenceConfig, sentence_files
+from heedful.hub.folder import read_config
+from heedful.hub.sentence_transformers import SentenceConfig, sentence_files
 
 
 def told(folder: Path, files: dict[str, str]) -> Path:
@@ -76,7 +76,7 @@ def test_an_encoder_in_a_folder_below_is_found(tmp_path: Path) -> None:
     )
     found = pretrained(tmp_path / "whole")
     assert (found.pooling, found.longest, found.config.width) == ("mean", 16, 24)
-    assert config_in(tmp_path / "whole") == found.config
+    assert read_config(tmp_path / "whole") == found.config
 
 
 @pytest.mark.parametrize(
@@ -112,5 +112,5 @@ def test_a_module_cannot_be_elsewhere(path: str, tmp_path: Path) -> None:
     for which in (0, 1):
         modules[which]["path"] = path
         (folder / "modules.json").write_text(json.dumps(modules))
-        with pytest.raises(UserError, match="leads out"):
+        with pytest.raises(UserError, match="points outside"):
             pretrained(folder)

@@ -19,8 +19,8 @@ from heedful.data.tokenizers.byte_pairs import END
 from heedful.errors import UserError
 from heedful.explore.decoding import begun
 from heedful.explore.inspect import Given, read_ahead
-from heedful.hub.byte_pair_files import byte_pairs_in
-from heedful.hub.folder import config_in
+from heedful.hub.folder import read_config
+from heedful.hub.gpt_tokenizers import find_tokenizer
 from heedful.hub.loading import pretrained
 from heedful.tasks.language_model.next_word import next_words
 from heedful.tasks.language_model.predictor import TextGenerator
@@ -191,10 +191,10 @@ def test_settings_of_byte_pairs_are_followed_or_refused(
         (tmp_path / name).write_text(json.dumps(value))
     if starts is None:
         with pytest.raises(UserError) as refused:
-            byte_pairs_in(tmp_path, 300, "byte_pairs")
+            find_tokenizer(tmp_path, 300, "byte_pairs")
         assert refused.value.found and refused.value.todo
         return
-    found, begins = byte_pairs_in(tmp_path, 300, "byte_pairs")
+    found, begins = find_tokenizer(tmp_path, 300, "byte_pairs")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert found is not None and begins == starts and found.vocab == len(theirs)
     assert found.ids(SPELLED) == [theirs(text)["input_ids"] for text in SPELLED]
@@ -211,8 +211,8 @@ def test_a_tokenizer_that_adds_tokens_is_followed_at_the_start_alone(
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     if name == "eos":
         with pytest.raises(UserError, match="other tokens around texts"):
-            byte_pairs_in(tmp_path, config_in(tmp_path, "causal").vocab, "byte_pairs")
+            find_tokenizer(tmp_path, read_config(tmp_path, "causal").vocab, "byte_pairs")
     else:
-        found, begins = byte_pairs_in(tmp_path, config_in(tmp_path, "causal").vocab, "byte_pairs")
+        found, begins = find_tokenizer(tmp_path, read_config(tmp_path, "causal").vocab, "byte_pairs")
         assert begins and found is not None
         assert [pairs().end, *found.ids(["the child"])[0]] == theirs("the child")["input_ids"]

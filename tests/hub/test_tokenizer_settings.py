@@ -13,8 +13,8 @@ import transformers
 from tokenizers import Tokenizer as Engine
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
-from heedful.data.tokenizers.base import InFolder, cut_pair
-from heedful.data.tokenizers.wordpiece_files import tokenizer_files, tokenizer_in
+from heedful.data.tokenizers.base import FoundTokenizer, truncate_pair
+from heedful.data.tokenizers.wordpiece_files import find_tokenizer, tokenizer_files
 from heedful.data.tokenizers.wordpieces import NAMES
 from heedful.errors import UserError
 
@@ -108,7 +108,7 @@ def agreed(folder: Path) -> bool:
     """Whether a folder is read; if so, texts, pairs and special tokens must have the ids of `transformers`."""
     refusal = None
     try:
-        found = tokenizer_in(folder, 1000)
+        found = find_tokenizer(folder, 1000)
     except UserError as error:
         refusal = error
     if refusal is not None:
@@ -121,12 +121,12 @@ def agreed(folder: Path) -> bool:
     assert found.tokenizer is not None
     for name, text in tokenizer_files(found.tokenizer, found.longest or 512).items():
         (back / name).write_text(text)
-    same(tokenizer_in(back, 1000), back)
+    same(find_tokenizer(back, 1000), back)
     same(found, back)
     return True
 
 
-def same(found: InFolder, folder: Path) -> None:
+def same(found: FoundTokenizer, folder: Path) -> None:
     ours, theirs = found.tokenizer, transformers.AutoTokenizer.from_pretrained(folder)
     assert ours is not None and len(theirs) == ours.vocab
     roles = zip(
@@ -143,7 +143,7 @@ def same(found: InFolder, folder: Path) -> None:
         assert cut == theirs("abc " * 9, truncation=True)["input_ids"]
         a, b = ours.ids(["abc " * 9, "abc " * 8 + "b"])
         assert (
-            ours.pair(*cut_pair(a, b, found.longest - 3))[0]
+            ours.pair(*truncate_pair(a, b, found.longest - 3))[0]
             == (theirs("abc " * 9, "abc " * 8 + "b", truncation=True)["input_ids"])
         )
     else:
@@ -185,21 +185,21 @@ def test_added_tokens_of_a_tokenizer_file_are_kept_whole(added: list[dict[str, A
 @pytest.mark.parametrize("layout", [None, processors.TemplateProcessing("$A [SEP]", "$A $B:1", [("[SEP]", 3)])])
 def test_another_layout_than_berts_is_refused_unless_it_is_put_right(layout: Any, tmp_path: Path) -> None:
     own = made(tmp_path / "own", {"tokenizer_class": "TokenizersBackend"}, {}, {"lowercase": True}, [], layout)
-    with pytest.raises(UserError, match="special tokens around texts"):
-        tokenizer_in(own, 1000)
+    with pytest.raises(UserError, match="'s special tokens"):
+        find_tokenizer(own, 1000)
     assert agreed(made(tmp_path / "bert", {"do_lower_case": True}, {}, {"lowercase": True}, [], layout))
     bert = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     assert agreed(made(tmp_path / "same", {"tokenizer_class": "TokenizersBackend"}, {}, {"lowercase": True}, [], bert))
 
 
 def test_a_tokenizer_file_that_is_not_followed_is_told_of(tmp_path: Path) -> None:
-    found = tokenizer_in(made(tmp_path / "a", {}, {}, {"lowercase": False}, []), 1000)
+    found = find_tokenizer(made(tmp_path / "a", {}, {}, {"lowercase": False}, []), 1000)
     assert found.notes == (
         "tokenizer.json has lowercase false, but tokenizer_config.json does not say do_lower_case: true is taken, "
         "as `transformers` does",
     )
-    assert tokenizer_in(made(tmp_path / "b", {"do_lower_case": True}, {}, {"lowercase": False}, []), 1000).notes == ()
-    assert "vocab.txt has capital letters" in tokenizer_in(made(tmp_path / "c", {}, {}, None, []), 1000).notes[0]
+    assert find_tokenizer(made(tmp_path / "b", {"do_lower_case": True}, {}, {"lowercase": False}, []), 1000).notes == ()
+    assert "vocab.txt has capital letters" in find_tokenizer(made(tmp_path / "c", {}, {}, None, []), 1000).notes[0]
 
 
 @pytest.mark.slow

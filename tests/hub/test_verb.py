@@ -18,8 +18,8 @@ import heedful
 from heedful.cli.app import main
 from heedful.errors import UserError
 from heedful.hub import pretrained
-from heedful.hub.sentences import SentenceConfig, sentence_files
-from heedful.hub.unpickling import weights_of_any_age
+from heedful.hub.sentence_transformers import SentenceConfig, sentence_files
+from heedful.hub.unpickling import read_any_weights
 
 CHECKPOINT = Path(__file__).parent / "checkpoint"
 
@@ -183,7 +183,7 @@ def test_300_broken_folders_give_a_model_or_a_clear_error(tmp_path: Path) -> Non
         shutil.copytree(rng.choice(sources), folder)
         what = broken(rng, folder)
         try:
-            pretrained(folder, weights_of_any_age)
+            pretrained(folder, read_any_weights)
         except UserError:
             errors += 1
         except BaseException as error:

@@ -15,7 +15,7 @@ from generators import drained
 from heedful import load_recipe, train
 from heedful.config import parse
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.data.tokenizers.wordpieces import BertTokenizer
 from heedful.errors import UserError
 from heedful.hub.model_folder import write_model
 from heedful.lectures import FIGURES, Found, Progress, Study, Table, find
@@ -48,7 +48,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[str]]
     for name, width in (("run", 3), ("flat", 2)):
         layers = f"model.encoder=[{{kind: dense, width: {width}, activation: linear}}]"
         list(train(load_recipe("digits", [layers, "train.budget={steps: 1}"]), runs / name))
-    tokenizer = WordPieces.train(WordPiece(vocab=60, lowercase=True), ["the old cat sat on a mat"] * 3)
+    tokenizer = BertTokenizer.train(WordPiece(vocab=60, lowercase=True), ["the old cat sat on a mat"] * 3)
     config = BertConfig(vocab=tokenizer.vocab, width=8, heads=2, layers=2, hidden=12, context=16)
     torch.manual_seed(0)
     settings = {"task": "pretraining", "model": config.model_dump()}

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.data.tokenizers.wordpieces import BertTokenizer
 from heedful.lectures import nopos
 from heedful.lectures.contexts import word_vectors
 from heedful.lectures.learning import made
@@ -94,7 +94,7 @@ def test_probes_learn_from_the_training_text_and_are_tried_on_text_held_out(monk
 @pytest.fixture(scope="module")
 def reader() -> TextEncoder:
     torch.manual_seed(0)
-    tokenizer = WordPieces.train(WordPiece(vocab=45, lowercase=True), ["the cat sat on a mat", "a mouse sat there"])
+    tokenizer = BertTokenizer.train(WordPiece(vocab=45, lowercase=True), ["the cat sat on a mat", "a mouse sat there"])
     model = build(BertConfig(vocab=tokenizer.vocab, width=16, heads=2, layers=2, hidden=24, context=40))
     with torch.no_grad():
         for weight in model.parameters():

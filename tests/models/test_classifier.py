@@ -11,7 +11,7 @@ import torch
 from heedful.config import parse
 from heedful.data.labelled.batches import LabelledBatch, encode_texts
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.data.tokenizers.wordpieces import BertTokenizer
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.bert.config import BertConfig
@@ -26,7 +26,7 @@ TEXTS = [
     ("no", None),
     ("so long a text as this one", "ok"),
 ]
-TOKENIZER = WordPieces.train(WordPiece(vocab=60), [text for pair in TEXTS for text in pair if text])
+TOKENIZER = BertTokenizer.train(WordPiece(vocab=60), [text for pair in TEXTS for text in pair if text])
 ENCODER = BertConfig(vocab=TOKENIZER.vocab, width=8, heads=2, layers=2, hidden=12, context=40)
 CLASSIFIER = ClassifierConfig(encoder=ENCODER, labels=("no", "perhaps", "yes"))
 REGRESSOR = RegressorConfig(encoder=ENCODER)

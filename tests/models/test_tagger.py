@@ -10,7 +10,7 @@ from torch import Tensor
 
 from heedful.blocks.features import FEATURES
 from heedful.blocks.taps import taps, watch
-from heedful.data.labelled.sequences import Sequences, packed, padded
+from heedful.data.labelled.sequences import Sequences, pack_sequences, pad_sequences
 from heedful.models import build
 from heedful.models.bert.config import BertConfig
 from heedful.models.heads.answerer import Answerer
@@ -68,21 +68,21 @@ def test_the_config_counts_its_parameters(config: Any) -> None:
 @every_model
 def test_padding_and_neighbours_change_nothing(config: Any) -> None:
     model, some = prepared(config), rows(9, 4, 12)
-    together = outputs(model, padded(some, 0, 16))
-    alone = torch.cat([outputs(model, padded([one], 0)) for one in some])
+    together = outputs(model, pad_sequences(some, 0, 16))
+    alone = torch.cat([outputs(model, pad_sequences([one], 0)) for one in some])
     close(together, alone)
 
 
 @pytest.mark.parametrize("config", [tagger(), AnswererConfig(encoder=ENCODER)], ids=lambda c: c.kind)
 def test_packed_in_one_row_is_padded_in_many(config: Any) -> None:
     model, some = prepared(config), rows(9, 4, 12)
-    found = packed(some, 0, 40, 3, 16)
-    close(outputs(model, found), outputs(model, padded(some, 0)))
+    found = pack_sequences(some, 0, 40, 3, 16)
+    close(outputs(model, found), outputs(model, pad_sequences(some, 0)))
 
 
 @every_model
 def test_watched_is_fast(config: Any) -> None:
-    model, some = prepared(config), padded(rows(9, 4), 0)
+    model, some = prepared(config), pad_sequences(rows(9, 4), 0)
     fast = outputs(model, some)
     with watch(model) as seen:
         close(outputs(model, some), fast)
@@ -92,7 +92,7 @@ def test_watched_is_fast(config: Any) -> None:
 @every_model
 def test_every_parameter_that_learns_gets_a_gradient(config: Any) -> None:
     model = prepared(config).train()
-    some = padded(rows(16, 16, 9), 0)
+    some = pad_sequences(rows(16, 16, 9), 0)
     (outputs(model, some).square()).sum().backward()
     frozen = config.freeze
     for name, weight in model.named_parameters():
@@ -102,7 +102,7 @@ def test_every_parameter_that_learns_gets_a_gradient(config: Any) -> None:
 
 
 def test_a_frozen_encoder_gives_the_same_features_each_time_and_a_tuned_one_does_not() -> None:
-    some = padded(rows(9, 4), 0)
+    some = pad_sequences(rows(9, 4), 0)
     for freeze in (True, False):
         model = Tagger(tagger(freeze=freeze, dropout=0.0)).train()
         one, two = outputs(model, some), outputs(model, some)
@@ -124,7 +124,7 @@ def test_features_are_what_their_names_say() -> None:
 
 @every_tagger
 def test_the_head_reads_the_features_that_are_asked_for(config: TaggerConfig) -> None:
-    model, some = prepared(config), padded(rows(9, 9), 0)
+    model, some = prepared(config), pad_sequences(rows(9, 9), 0)
     with watch(model.encoder, "embedded") as low, watch(model.encoder, "blocks.*.output") as high:
         found = outputs(model, some)
     one, two, three, four, five = high.values()
@@ -157,7 +157,7 @@ def test_only_the_linear_reader_packs() -> None:
 
 
 def test_a_passage_without_tokens_spoils_nothing() -> None:
-    model, some = Answerer(AnswererConfig(encoder=ENCODER)), padded(rows(9, 4), 0)
+    model, some = Answerer(AnswererConfig(encoder=ENCODER)), pad_sequences(rows(9, 4), 0)
     found = model(some.ids, some.segments, layout_of(some), some.begins, torch.tensor([5, 0]), 5)
     assert bool(found.softmax(1).isfinite().all())
     found[0].sum().backward()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from heedful.blocks.losses import cross_entropy
 from heedful.blocks.taps import taps, watch
-from heedful.data.tokenizers.words import Words
+from heedful.data.tokenizers.vocabulary import WordVocab
 from heedful.data.trees.batches import TreeBatch, encode_trees
 from heedful.data.trees.treebank import Tree, WordsConfig, parse_tree
 from heedful.hub.model_folder import read_model, write_model
@@ -20,7 +20,7 @@ from heedful.models.tree_lstm.model import TreeLSTM, one_by_one
 from random_trees import random_tree
 from tolerance import close
 
-WORDS = Words.learn(WordsConfig(), [[f"w{number}" for number in range(20)]])
+WORDS = WordVocab.learn(WordsConfig(), [[f"w{number}" for number in range(20)]])
 FORMS = pytest.mark.parametrize("form", ["nary", "child_sum"])
 
 

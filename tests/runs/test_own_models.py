@@ -15,7 +15,7 @@ from tests.tolerance import close
 from torch import Tensor, nn
 
 from heedful import hub
-from heedful.data.images.sources import scaled
+from heedful.data.images.sources import scale_pixels
 from heedful.errors import UserError
 from heedful.models.gpt.model import Gpt
 from heedful.models.own import PlainCausal
@@ -288,7 +288,10 @@ def test_an_instance_is_trained_in_place_and_an_autoencoder_has_its_own_code(tmp
     images = recipe.data.read("test").pixels[:3]
     painter = load(tmp_path / "run", model=Digits())
     assert painter.encode(images).shape == (3, 5) and painter.decode(painter.encode(images)).shape == images.shape
-    close(painter.reconstruct(images).reshape(3, 64), module(torch.from_numpy(scaled(images).reshape(3, 64))).detach())
+    close(
+        painter.reconstruct(images).reshape(3, 64),
+        module(torch.from_numpy(scale_pixels(images).reshape(3, 64))).detach(),
+    )
 
 
 def test_a_classifier_of_texts(tmp_path: Path) -> None:

@@ -399,7 +399,7 @@ def test_a_compiled_model_learns_the_same(tmp_path: Path) -> None:
 
 
 def test_a_room_too_small_for_a_pair_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="too small for a pair"):
+    with pytest.raises(UserError, match="too small for one pair"):
         list(train(recipe("train.batching=packed", "train.batch_tokens=20"), tmp_path / "run"))
 
 

@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from heedful.data.formats.squad import Answer, Question, WindowsConfig
-from heedful.data.labelled.passages import AnswerBatches, encode_questions
-from heedful.data.tokenizers.wordpieces import NAMES, WordPieces
+from heedful.data.labelled.answering import AnswerBatches, encode_questions
+from heedful.data.tokenizers.wordpieces import NAMES, BertTokenizer
 from heedful.models.bert.config import BertConfig
 from heedful.models.heads.answerer import Answerer
 from heedful.models.heads.config import AnswererConfig
@@ -18,7 +18,7 @@ from heedful.tasks.answering.predictor import (
 )
 from tolerance import near
 
-TOKENIZER = WordPieces.of([*NAMES, "ann", "bob", "saw", "rome", "who", "##a", "##s", ".", "?"], True, "here")
+TOKENIZER = BertTokenizer.of([*NAMES, "ann", "bob", "saw", "rome", "who", "##a", "##s", ".", "?"], True, "here")
 CPU = torch.device("cpu")
 LONG = "Ann saw Rome. Bobas saw Anns . " * 4
 

@@ -18,10 +18,10 @@ from heedful.cli.choose import choose_verb
 from heedful.cli.classify import classify_verb
 from heedful.data.labelled.choice_batches import encode_choices
 from heedful.data.labelled.choices import Question
-from heedful.data.tokenizers.wordpieces import NAMES, WordPieces
+from heedful.data.tokenizers.wordpieces import NAMES, BertTokenizer
 from heedful.errors import UserError
 from heedful.hub import pretrained, write
-from heedful.hub.loading import whole
+from heedful.hub.loading import task_model
 from heedful.models import build
 from heedful.models.bert.config import BertConfig
 from heedful.models.heads.config import MultipleChoiceConfig
@@ -34,7 +34,7 @@ from tolerance import close
 
 ENCODER = BertConfig(vocab=13, width=16, heads=2, layers=2, hidden=20, context=24, masked_words=False,
                      next_sentence=False)  # fmt: skip
-TOKENIZER = WordPieces.of([*NAMES, *"abcdefgh"], True, "here")
+TOKENIZER = BertTokenizer.of([*NAMES, *"abcdefgh"], True, "here")
 QUESTIONS = [Question("a b", ("c", "d e", "f"), 1), Question("g", ("h", "a", "b c d e f"), 2)]
 COLUMNS = ["", "video-id", "fold-ind", "startphrase", "sent1", "sent2", "gold-source", "ending0", "ending1", "ending2",
            "ending3", "label"]  # fmt: skip
@@ -149,7 +149,7 @@ def test_transformers_gives_the_same_scores_and_its_folder_comes_back(run: Path,
     close(load(run).choose(text, choices).probabilities, logits.softmax(0), dtype=torch.float32)
 
     again = pretrained(tmp_path / "theirs")
-    task, config, tensors, unused = whole(again)
+    task, config, tensors, unused = task_model(again)
     assert (task, config.kind, unused) == ("multiple_choice", "multiple_choice", ())
     model = build(config)
     model.load_state_dict(tensors)

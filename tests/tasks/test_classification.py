@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from heedful.data.labelled.batches import EncodedTexts, LabelledBatch, encode_texts
-from heedful.data.row_schedule import parted
+from heedful.data.row_schedule import split_rows
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.data.tokenizers.wordpieces import BertTokenizer
 from heedful.runs.load import load
 from heedful.tasks.classification.predictor import (
     TextClassifier,
@@ -55,7 +55,7 @@ TEXTS = [
     (" ".join(WORDS[(3 * row + 5 * place) % 16] for place in range(2 + row % 9)), WORDS[row % 16] if row % 3 else None)
     for row in range(48)
 ]
-TOKENIZER = WordPieces.train(WordPiece(vocab=60), [" ".join(WORDS)])
+TOKENIZER = BertTokenizer.train(WordPiece(vocab=60), [" ".join(WORDS)])
 NUMBERS = np.linspace(0, 5, 48)
 
 
@@ -102,7 +102,7 @@ def test_steps_are_those_of_transformers(outputs: int, packed: bool, tmp_path: P
         {"params": [weight for name, weight in named if name.endswith(bare)], "weight_decay": 0.0},
     ]
     optimizer = torch.optim.AdamW(groups, lr=2e-3, betas=(0.9, 0.999), eps=1e-8)
-    for rows in parted(np.arange(48), 8):
+    for rows in split_rows(np.arange(48), 8):
         batch = encoded.batch(rows)
         loss = step.gradients(encoded.pack(rows, 256, 8) if packed else batch, batch.tokens)
         expected = their_loss(theirs, batch, outputs == 1)

@@ -16,7 +16,7 @@ from scipy import stats
 
 from heedful.config import render
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.data.tokenizers.wordpieces import BertTokenizer
 from heedful.errors import UserError
 from heedful.hub.model_folder import write_model
 from heedful.models import build
@@ -50,7 +50,7 @@ def texts(tmp_path: Path) -> list[str]:
 
 def write_encoder(folder: Path, **changes: Any) -> Path:
     """A trained encoder, as far as anybody can tell, with its tokenizer and its heads."""
-    tokenizer = WordPieces.train(WordPiece(vocab=80), [" ".join(WORDS), "the was", "a b c d e f g h"])
+    tokenizer = BertTokenizer.train(WordPiece(vocab=80), [" ".join(WORDS), "the was", "a b c d e f g h"])
     config = ENCODER.model_copy(update={"vocab": tokenizer.vocab, **changes})
     torch.manual_seed(7)
     settings = json.dumps({"task": "pretraining", "model": config.model_dump()})
@@ -248,7 +248,7 @@ def test_numbers_are_learned_and_said(start: Path, texts: list[str], tmp_path: P
     assert high.value - low.value > 1.5
     with (tmp_path / "valid.tsv").open("a") as file:
         file.write("a strange one\tmuch\n")
-    with pytest.raises(UserError, match="this is no number"):
+    with pytest.raises(UserError, match="this is not a number"):
         list(train(given, tmp_path / "other"))
 
 

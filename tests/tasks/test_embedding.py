@@ -16,7 +16,7 @@ from torch import Tensor
 
 import heedful
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.data.tokenizers.wordpieces import BertTokenizer
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.bert.config import BertConfig
@@ -26,7 +26,7 @@ from tolerance import close, near
 LINE = "the a cat dog bird sat ran flew on under over mat log sky it was old new red blue"
 WORDS = LINE.split()
 TEXTS = ["the cat", "a dog ran under the old red log", "", "bird", "the sky was blue and it was new", "cat cat cat"]
-TOKENIZER = WordPieces.train(WordPiece(vocab=120, lowercase=True), [LINE, *TEXTS] * 3)
+TOKENIZER = BertTokenizer.train(WordPiece(vocab=120, lowercase=True), [LINE, *TEXTS] * 3)
 STS = Path(os.environ.get("HEEDFUL_DATA", "../shared/data"), "glue", "STS-B", "dev.tsv.gz")
 
 

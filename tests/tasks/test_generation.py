@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from heedful.data.tokenizers.byte_pairs import BytePair, BytePairs
+from heedful.data.tokenizers.byte_pairs import Gpt2Bpe, Gpt2Tokenizer
 from heedful.data.tokenizers.tokenizer import Bpe, Characters, TrainedTokenizer, WholeWords, WordPiece
 from heedful.decode.rules import Written, sampling_rules
 from heedful.decode.search import drain
@@ -23,7 +23,7 @@ from tolerance import close, near
 
 CPU = torch.device("cpu")
 LINES = ["a rose is a rose", "", "is a rose, is a rose", "  naïve 日本 🙂 café don't", "I do not know"] * 4
-PAIRS = BytePairs.train(BytePair(vocab=290), ["\n".join(LINES)])
+PAIRS = Gpt2Tokenizer.train(Gpt2Bpe(vocab=290), ["\n".join(LINES)])
 LETTERS = TrainedTokenizer.train(Characters(vocab=60), LINES)
 POSITIONS = ("learned", "none", "sinusoid", "sinusoid_halves", "rotary", "alibi")
 PROMPTS = ["", "a rose", "is a rose, is a rose is a rose, a rose is\na rose", "naïve 日", "x", "a rose is a rose is a"]
@@ -211,7 +211,7 @@ def test_settings_out_of_range_are_refused() -> None:
     with pytest.raises(TypeError, match="hotness"):
         writer.generate(["a"], hotness=3)
     with pytest.raises(TypeError):
-        writer.generate("a text alone")
+        writer.generate("a single string")
     assert writer.generate([]) == []
 
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from heedful.cli.app import app
 from heedful.config import render
-from heedful.data.text.files import gathered
+from heedful.data.text.files import collect
 from heedful.data.text.windows import encode_text
 from heedful.errors import UserError
 from heedful.models import build
@@ -133,7 +133,7 @@ def test_other_models_read_over_the_ends_of_documents(data: str) -> None:
     read = task.read("train")
     encoded = task.encode(read, task.learn(read))
     assert encoded.starts.tolist() == [0]
-    assert encoded.ids.tolist() == encode_text(gathered(read.documents), task.learn(read), 24).ids.tolist()  # type: ignore[union-attr]
+    assert encoded.ids.tolist() == encode_text(collect(read.documents), task.learn(read), 24).ids.tolist()  # type: ignore[union-attr]
 
 
 def test_a_text_shorter_than_a_window_trains_and_is_told_of(tmp_path: Path) -> None:

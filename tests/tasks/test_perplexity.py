@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from heedful.data.text.files import Text, gathered
+from heedful.data.text.files import Text, collect
 from heedful.data.text.windows import EncodedText, TextBatches, encode_text
-from heedful.data.tokenizers.byte_pairs import BytePair, BytePairs
+from heedful.data.tokenizers.byte_pairs import Gpt2Bpe, Gpt2Tokenizer
 from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer
 from heedful.data.tokenizers.tokenizer import Characters, TrainedTokenizer
 from heedful.models import build
@@ -29,8 +29,8 @@ from heedful.tasks.language_model.perplexity import (
 
 CPU = torch.device("cpu")
 DOCUMENTS = [["a rose is a rose!", "", "is a rose"], ["!"], ["as a nose is a nose"] * 4, ["über", "a"]]
-TEXT = gathered(iter(DOCUMENTS))
-PAIRS = BytePairs.train(BytePair(vocab=280), TEXT.lines)
+TEXT = collect(iter(DOCUMENTS))
+PAIRS = Gpt2Tokenizer.train(Gpt2Bpe(vocab=280), TEXT.lines)
 LETTERS = TrainedTokenizer.train(Characters(vocab=40), TEXT.lines)
 TOKENIZERS: list[LanguageTokenizer] = [PAIRS, LETTERS]
 
@@ -134,7 +134,7 @@ def test_sliding_windows_give_what_reading_again_for_each_token_gives(
 
 # ------------------------------------------------------------------ what it is told in
 def test_a_loss_is_spread_over_tokens_words_bytes_and_characters() -> None:
-    encoded = encode_text(gathered(iter([["is this it ?", "", "yes"], ["über all"]])), PAIRS, 8)
+    encoded = encode_text(collect(iter([["is this it ?", "", "yes"], ["über all"]])), PAIRS, 8)
     told = encoded.amounts
     assert (told.words, told.lines, told.characters, told.bytes) == (7, 4, 27, 28)
     nats = 0.5 * len(encoded)

@@ -10,9 +10,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from heedful.data.text.pretraining import NOTHING, PretrainingBatches, Rules, encode_documents
+from heedful.data.text.pretraining import IGNORE_INDEX, PairRules, PretrainingBatches, encode_documents
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.data.tokenizers.wordpieces import BertTokenizer
 from heedful.models import build
 from heedful.models.bert.config import BertConfig
 from heedful.tasks.pretraining.loss import guesses, judged, pretraining_loss
@@ -22,8 +22,8 @@ TEXT = "the a cat dog bird sat ran flew on under over mat log sky it was old new
 WORDS = TEXT.split()
 RNG = np.random.default_rng(0)
 DOCUMENTS = [[" ".join(RNG.choice(WORDS, RNG.integers(3, 12))) for _ in range(RNG.integers(2, 9))] for _ in range(30)]
-TOKENIZER = WordPieces.train(WordPiece(vocab=80), (text for document in DOCUMENTS for text in document))
-ENCODED = encode_documents(DOCUMENTS, TOKENIZER, 24, Rules())
+TOKENIZER = BertTokenizer.train(WordPiece(vocab=80), (text for document in DOCUMENTS for text in document))
+ENCODED = encode_documents(DOCUMENTS, TOKENIZER, 24, PairRules())
 CONFIG = BertConfig(vocab=TOKENIZER.vocab, width=16, heads=2, layers=2, hidden=32, context=24, dropout=0.0,
                     attention_dropout=0.0)  # fmt: skip
 CPU = torch.device("cpu")
@@ -77,7 +77,7 @@ def test_the_loss_is_what_the_definition_gives() -> None:
     model, batch = made(), PretrainingBatches(ENCODED, 0, 96).at(0)
     x = model(batch.ids, batch.segments, None if (batch.lengths == batch.ids.shape[1]).all() else layout(batch))
     rows, columns = batch.places // batch.ids.shape[1], batch.places % batch.ids.shape[1]
-    words = F.cross_entropy(model.words(x[rows, columns]), batch.targets, ignore_index=NOTHING)
+    words = F.cross_entropy(model.words(x[rows, columns]), batch.targets, ignore_index=IGNORE_INDEX)
     pairs = F.cross_entropy(model.follows(x[:, 0]), batch.follows)
     loss = pretraining_loss(model, batch)
     assert float(loss.total / loss.count) == pytest.approx(float(words + pairs), rel=1e-5)
@@ -133,4 +133,4 @@ def test_only_hidden_words_are_asked_for() -> None:
     asked: list[int] = []
     model.masked_words.register_forward_hook(lambda module, args, out: asked.append(len(args[0])))
     pretraining_loss(model, batch)
-    assert asked == [int((batch.targets != NOTHING).sum())]
+    assert asked == [int((batch.targets != IGNORE_INDEX).sum())]

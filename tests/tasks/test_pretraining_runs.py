@@ -9,7 +9,7 @@ import pytest
 
 from heedful.cli.tokenize import tokenize_verb
 from heedful.config import render
-from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.data.tokenizers.wordpieces import BertTokenizer
 from heedful.errors import UserError
 from heedful.runs.load import load
 from heedful.runs.recipe import load_recipe, recipe_in
@@ -59,7 +59,7 @@ def test_token_files_train_the_same_model_as_the_text_they_were_made_of(
     assert files.size == text.size
     weights = [(tmp_path / run / "model" / "model.safetensors").read_bytes() for run in ("text", "files")]
     assert weights[0] == weights[1]
-    assert isinstance(load(tmp_path / "files").tokenizer, WordPieces)
+    assert isinstance(load(tmp_path / "files").tokenizer, BertTokenizer)
 
 
 def test_an_evaluation_says_how_many_words_and_pairs_are_told_and_shows_some(documents: str, tmp_path: Path) -> None:

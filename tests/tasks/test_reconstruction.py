@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from heedful.data.images.batches import EncodedImages, ImageBatch
-from heedful.data.images.image_spec import Canvas
+from heedful.data.images.image_spec import ImageSpec
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.autoencoder.config import AutoencoderConfig, dense
@@ -30,7 +30,7 @@ IMAGES = RNG.integers(0, 256, (23, 2, 6, 4), dtype=np.uint8)
 
 def painter(name: str = "dense", noise: Noise = NONE) -> ImageAutoencoder:
     torch.manual_seed(0)
-    return ImageAutoencoder(build(CONFIGS[name]), Canvas((2, 6, 4)), noise, CPU)
+    return ImageAutoencoder(build(CONFIGS[name]), ImageSpec((2, 6, 4)), noise, CPU)
 
 
 def batch_of(pixels: Any, start: int = 0) -> ImageBatch:
@@ -110,9 +110,9 @@ def test_bytes_and_any_floats_are_read_alike(dtype: Any) -> None:
 
 def test_images_and_codes_that_do_not_fit_are_refused() -> None:
     predictor = painter()
-    with pytest.raises(UserError, match="not of the size"):
+    with pytest.raises(UserError, match="do not have the size"):
         predictor.encode(IMAGES[:, :1])
-    with pytest.raises(UserError, match="not of the size"):
+    with pytest.raises(UserError, match="do not have the size"):
         predictor.reconstruct(IMAGES.reshape(23, 48))
     for codes in (np.zeros((3, 6)), np.zeros(5), np.zeros((2, 5, 1))):
         with pytest.raises(UserError, match="no codes of this model") as raised:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from heedful.data.tokenizers.text_words import TextWords, cut
+from heedful.data.tokenizers.vocabulary import TextVocab, split_words
 from heedful.data.word_vectors import WordVectors
 from heedful.errors import UserError
 from heedful.runs.load import load, read_recipe
@@ -44,12 +44,12 @@ def settings(tmp_path: Path) -> list[str]:
 
 
 def test_texts_are_cut_as_the_penn_treebank_cuts_them() -> None:
-    assert cut("It's well-made; I don't CARE... -- (2 of 3)", "words", True) == [
+    assert split_words("It's well-made; I don't CARE... -- (2 of 3)", "words", True) == [
         "it", "'s", "well-made", ";", "i", "do", "n't", "care", "...", "--", "(", "2", "of", "3", ")",
     ]  # fmt: skip
     already = "it 's a charming and often affecting journey , is n't it ?"
-    assert cut(already, "words", True) == already.split()
-    assert cut("aB\udcff", "characters", False) == ["a", "B", "\ufffd"]
+    assert split_words(already, "words", True) == already.split()
+    assert split_words("aB\udcff", "characters", False) == ["a", "B", "\ufffd"]
 
 
 @pytest.mark.claim("M20")
@@ -103,7 +103,7 @@ def test_rows_begin_as_in_the_file_bit_for_bit(settings: list[str], tmp_path: Pa
 
     task = task_of(load_recipe("sst2-conv", settings))
     words = task.learn(task.read("train"))
-    assert isinstance(words, TextWords)
+    assert isinstance(words, TextVocab)
     assert words.labels == ("n", "y")
     torch.manual_seed(0)
     model = build(task.fitted(task.recipe.model, words, "model"))
@@ -130,7 +130,7 @@ def test_other_vectors_than_the_words_were_gathered_with_are_refused(settings: l
 def test_vectors_of_another_width_and_files_that_are_not_there_are_told(settings: list[str]) -> None:
     task = task_of(load_recipe("sst2-conv", [*settings, "model.width=5"]))
     read = task.read("train")
-    with pytest.raises(UserError, match="do not fit into the model"):
+    with pytest.raises(UserError, match="width of the word vectors"):
         task.learn(read)
     with pytest.raises(UserError, match="a file is not as the recipe says") as raised:
         check_recipe(load_recipe("sst2-conv", [*settings, "embedding_init.file=none"]), ("train", "valid"))
@@ -149,11 +149,11 @@ def test_a_run_goes_on_with_the_same_bits(settings: list[str], tmp_path: Path) -
 
 
 def test_a_list_of_words_that_was_tampered_with_is_refused() -> None:
-    words = TextWords.learn(["a b"], ("x", "y"), "words", True, 1)
-    assert TextWords(words.json, "w").sha256 == words.sha256
+    words = TextVocab.learn(["a b"], ("x", "y"), "words", True, 1)
+    assert TextVocab(words.json, "w").sha256 == words.sha256
     good = json.loads(words.json)
     for change in ({"words": ["a"]}, {"labels": ["x"]}, {"kind": "bpe"}, {"lowercase": 1}, {"vectors": 3}, {"more": 1}):
-        with pytest.raises(UserError, match="damaged or of another make"):
-            TextWords(json.dumps({**good, **change}), "w")
+        with pytest.raises(UserError, match="damaged or was not written by Heedful"):
+            TextVocab(json.dumps({**good, **change}), "w")
     with pytest.raises(UserError, match="no word to learn"):
-        TextWords.learn([" "], ("x", "y"), "words", True, 1)
+        TextVocab.learn([" "], ("x", "y"), "words", True, 1)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from heedful.blocks.losses import cross_entropy
 from heedful.data.embedded import NumberWords
-from heedful.data.pairs.batches import Batches, encode
+from heedful.data.pairs.batches import PairBatches, encode_pairs
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer, WordPiece
 from heedful.decode.search import drain
 from heedful.decode.settings import TranslationSettings
@@ -53,7 +53,7 @@ def translator() -> Translator:
         dropout=0.0, norm="pre",
     )  # fmt: skip
     model: Any = build(config)
-    batches = Batches(encode(PAIRS, tokenizer, CONTEXT), 0, 1024)
+    batches = PairBatches(encode_pairs(PAIRS, tokenizer, CONTEXT), 0, 1024)
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
     for position in range(60):
         loss = translation_loss(model, batches.at(position))
@@ -71,7 +71,7 @@ def alike(one: Translation, other: Translation) -> bool:
 # ------------------------------------------------------------------ loss
 @pytest.mark.claim("E5")
 def test_the_loss_is_cross_entropy_of_each_next_token(translator: Translator) -> None:
-    encoded = encode(PAIRS[:20], translator.tokenizer, CONTEXT)
+    encoded = encode_pairs(PAIRS[:20], translator.tokenizer, CONTEXT)
     batch = next(encoded.in_order(100_000))
     found = translation_loss(translator.model, batch, 0.1)
     total = plain = 0.0
@@ -95,7 +95,7 @@ def test_training_follows_the_gradient_of_the_cross_entropy_in_every_weight(
     translator: Translator, packed: bool
 ) -> None:
     model = copy.deepcopy(translator.model).double()
-    encoded = encode(PAIRS[:20], translator.tokenizer, CONTEXT)
+    encoded = encode_pairs(PAIRS[:20], translator.tokenizer, CONTEXT)
     batch = next(encoded.in_order(100_000))
     total = translation_loss(model, encoded.pack(np.arange(20), (1024, 1024)) if packed else batch).total
     found = torch.autograd.grad(total, list(model.parameters()))
@@ -147,7 +147,7 @@ def test_scores_fall_and_are_the_models_own(translator: Translator) -> None:
 
 @pytest.mark.claim("E5")
 def test_it_has_been_learning(translator: Translator) -> None:
-    before = perplexity_loss(translator.model, encode(PAIRS, translator.tokenizer, CONTEXT), CPU, 4096)
+    before = perplexity_loss(translator.model, encode_pairs(PAIRS, translator.tokenizer, CONTEXT), CPU, 4096)
     assert before < 0.6 * math.log(translator.tokenizer.vocab)
 
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from heedful.data.tokenizers.words import Words
+from heedful.data.tokenizers.vocabulary import WordVocab
 from heedful.data.trees.batches import TreeBatch, encode_trees
-from heedful.data.trees.treebank import NOTHING, Tree, WordsConfig, parse_tree
+from heedful.data.trees.treebank import IGNORE_INDEX, Tree, WordsConfig, parse_tree
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.tree_lstm.config import TreeLSTMConfig
@@ -16,7 +16,7 @@ from heedful.tasks.tree_classification.predictor import TreeClassifier, mean_los
 CPU = torch.device("cpu")
 LINES = ["(4 (2 It) (4 (2 's) (4 great)))", "(1 no)", "(0 (1 (2 very) (1 bad)) (2 .))", "(2 (2 so) (2 what))"]
 TREES = [parse_tree(line, "here", 5) for line in LINES]
-WORDS = Words.learn(WordsConfig(), [[word for word in tree.words if word] for tree in TREES])
+WORDS = WordVocab.learn(WordsConfig(), [[word for word in tree.words if word] for tree in TREES])
 
 
 class Says(torch.nn.Module):
@@ -36,7 +36,7 @@ def judge(said: dict[int, int]) -> TreeClassifier:
 
 
 def test_the_loss_is_over_every_labelled_node() -> None:
-    unlabelled = Tree((2, NOTHING, NOTHING), ("a", "b", None), ((), (), (0, 1)))
+    unlabelled = Tree((2, IGNORE_INDEX, IGNORE_INDEX), ("a", "b", None), ((), (), (0, 1)))
     batch = encode_trees([*TREES, unlabelled], WORDS).batch(np.arange(5))
     loss = tree_loss(Says({}), batch)
     right = -math.log(math.exp(3) / (math.exp(3) + 4))
@@ -71,10 +71,10 @@ def test_sides_are_sums_of_probabilities_and_the_middle_is_left_out() -> None:
     logs = torch.tensor([[0.05, 0.05, 0.4, 0.3, 0.2], [0.3, 0.3, 0.0, 0.4, 0.0]]).log()
     said, sides = two_sided(logs, torch.tensor([2, 4]))
     assert said.tolist() == [1, 0]  # the second for its sum, though class 3 is the likeliest
-    assert sides.tolist() == [NOTHING, 1]
+    assert sides.tolist() == [IGNORE_INDEX, 1]
     said, sides = two_sided(torch.randn(4, 4), torch.arange(4))
     assert sides.tolist() == [0, 0, 1, 1]
-    assert two_sided(torch.randn(1, 5), torch.tensor([NOTHING]))[1].tolist() == [NOTHING]
+    assert two_sided(torch.randn(1, 5), torch.tensor([IGNORE_INDEX]))[1].tolist() == [IGNORE_INDEX]
 
 
 def model_judge() -> TreeClassifier:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from heedful.blocks.losses import Loss
 from heedful.cli.display import facts
 from heedful.data.embedded import NumberWords
-from heedful.data.pairs.batches import Batch, Batches, encode
+from heedful.data.pairs.batches import Batch, PairBatches, encode_pairs
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer, WordPiece
 from heedful.errors import UserError
 from heedful.models import build
@@ -44,7 +44,7 @@ from training.test_distributed import together
 CPU = torch.device("cpu")
 PAIRS = NumberWords(train=90, valid=1, test=1).pairs("train")[:101]
 TOKENIZER = TrainedTokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])
-ENCODED = encode(PAIRS, TOKENIZER, longest=60)
+ENCODED = encode_pairs(PAIRS, TOKENIZER, longest=60)
 MODEL = TransformerConfig(
     vocab=TOKENIZER.vocab, width=16, heads=2, encoder_layers=1, decoder_layers=2, hidden=32, context=60, dropout=0.1
 )
@@ -70,7 +70,7 @@ def test_a_step_in_parts_has_the_gradients_of_one_big_batch(tmp_path: Path) -> N
     with counted("gradients") as row:
         worst = 0.0
         for how, count, packed in kinds if FULL else list(kinds)[3::4]:
-            batches = Batches(ENCODED, 0, 256, packed)
+            batches = PairBatches(ENCODED, 0, 256, packed)
             tokens = [batches.tokens(3 + number) for number in range(count)]
             rows = [row for number in range(count) for row in batches.at(3 + number).indices.tolist() if row >= 0]
             big = np.array(gradients(Team(), "ddp", [ENCODED.batch(np.array(rows))], sum(tokens)))
@@ -143,7 +143,7 @@ class Scene:
     def __post_init__(self) -> None:
         torch.manual_seed(1)
         self.model = build(MODEL)
-        self.batches = Batches(ENCODED, 0, 128, self.packed)
+        self.batches = PairBatches(ENCODED, 0, 128, self.packed)
         self.victim = self.samples(self.micro)
 
     def samples(self, *micro: int) -> list[int]:
@@ -249,7 +249,7 @@ def half(folder: Path, steps: int, bad: set[int]) -> Iterator[tuple[Event, list[
         return replace(loss, total=too_large(loss.total)) if counters.step + 1 in bad else loss
 
     with RunFolder.create_or_open(folder, "a: 1\n", keep=2) as run:
-        for event in fit(model, loss_of, Batches(ENCODED, 0, 128), config, CPU, Saver(run), {}, counters):
+        for event in fit(model, loss_of, PairBatches(ENCODED, 0, 128), config, CPU, Saver(run), {}, counters):
             yield event, [value.numpy().tobytes() for value in model.state_dict().values()]
 
 

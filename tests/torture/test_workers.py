@@ -144,7 +144,7 @@ def assert_missed(code: int, output: str, how: str) -> None:
     """Hold a run to its one message about a worker."""
     assert code == 75, f"exit code {code}:\n{output[-2000:]}"
     assert output.count("error: ") == 1 and "Traceback" not in output, output
-    assert "error: train.workers: a process that prepares batches is missing" in output
+    assert "error: train.workers: a process that prepares batches has died" in output
     assert how in output, output[-600:]
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from heedful.blocks.losses import Loss
 from heedful.blocks.state import tensors
 from heedful.data.text.lanes import Lanes
-from heedful.data.text.text_stream import Amounts
+from heedful.data.text.text_stream import TextCounts
 from heedful.data.text.windows import EncodedText
 from heedful.errors import UserError
 from heedful.models import build
@@ -37,7 +37,7 @@ from tolerance import close
 CPU = torch.device("cpu")
 VOCAB, LANES, CONTEXT = 11, 3, 5
 IDS = np.random.default_rng(0).integers(0, VOCAB, 91)
-TEXT = EncodedText(IDS, np.zeros(1, np.int64), CONTEXT, Amounts())
+TEXT = EncodedText(IDS, np.zeros(1, np.int64), CONTEXT, TextCounts())
 BATCHES: Any = Lanes(TEXT, 0, LANES * CONTEXT)
 
 

@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 
 from heedful.data.embedded import NumberWords
 from heedful.data.labelled.batches import LabelledBatches, encode_texts
-from heedful.data.pairs.batches import Batches, encode
+from heedful.data.pairs.batches import PairBatches, encode_pairs
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer, WordPiece
-from heedful.data.tokenizers.wordpieces import WordPieces
+from heedful.data.tokenizers.wordpieces import BertTokenizer
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.bert.config import BertConfig
@@ -55,8 +55,8 @@ CPU = torch.device("cpu")
 LEARNED = 2**13  # epsilons, 1e-3 of the largest: errors of rounding grow from step to step
 PAIRS = NumberWords(train=101, valid=1, test=1).pairs("train")[:101]
 TOKENIZER = TrainedTokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])
-ENCODED = encode(PAIRS, TOKENIZER, longest=60)
-WORDS = WordPieces.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])
+ENCODED = encode_pairs(PAIRS, TOKENIZER, longest=60)
+WORDS = BertTokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])
 MODEL = TransformerConfig(
     vocab=TOKENIZER.vocab, width=16, heads=2, encoder_layers=1, decoder_layers=2, hidden=32, context=60, dropout=0.0
 )
@@ -147,7 +147,7 @@ def test_the_first_machine_of_a_list(nodes: str, first: str) -> None:
 @pytest.mark.parametrize("world", [1, 2, 3, 4, 5, 8])
 @pytest.mark.parametrize("accumulate", [1, 2, 3, 4, 6])
 def test_the_processes_share_a_step_without_rest(world: int, accumulate: int) -> None:
-    batches = Batches(ENCODED, 0, 256)
+    batches = PairBatches(ENCODED, 0, 256)
     for position in range(0, 40, accumulate):
         shares = []
         for rank in range(world):
@@ -172,7 +172,7 @@ def test_whole_batches_go_round_and_bring_their_dropout_along() -> None:
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_part_without_pairs_teaches_nothing(packed: bool) -> None:
     model: Any = build(MODEL)
-    batches = Batches(ENCODED, 0, 64, packed)
+    batches = PairBatches(ENCODED, 0, 64, packed)
     rows = (batches.at(0).indices >= 0).sum()
     empty = batches.at(0, int(rows) + 1, int(rows) + 2)
     loss = translation_loss(model, empty, 0.1)
@@ -195,7 +195,7 @@ def gradients(
     torch.manual_seed(0)
     model: Any = build(made).train()
     config = settings(accumulate=accumulate, clip=0.25)
-    batches = Batches(ENCODED, 0, 512, packed)
+    batches = PairBatches(ENCODED, 0, 512, packed)
     spread = team.spread(model, stateless(partial(translation_loss, model, label_smoothing=0.1)), how)
     step = PlainStep(model, spread, make_optimizer(config.optimizer, model, CPU), config, CPU, None)
     micro = [batches.at(*place) for _, place in team.places(at, accumulate)]
@@ -235,7 +235,7 @@ def test_gradients_are_those_of_one_process(
 def test_decoders_that_take_unequal_numbers_of_steps_have_the_gradients_of_one_process(
     tmp_path: Path, how: Parallel, feed: Literal["input", "output"]
 ) -> None:
-    batches = Batches(ENCODED, 0, 512)
+    batches = PairBatches(ENCODED, 0, 512)
     at = next(n for n in range(20) if len({batches.at(n, part, 2).target.shape[1] for part in (0, 1)}) == 2)
     made = Seq2SeqConfig(
         vocab=TOKENIZER.vocab, width=16, encoder=RecurrentEncoder(layers=2, hidden=16), layers=2, hidden=16,
@@ -313,7 +313,7 @@ def train(team: Team, folder: Path, config: TrainConfig, until: int = 99, dropou
     """A run at the level of the loop, which a wish of its last process ends after a step."""
     torch.manual_seed(config.seed)
     model: Any = build(MODEL.model_copy(update={"dropout": dropout}))
-    batches = Batches(ENCODED, config.seed, config.batch_tokens, config.batching == "packed")
+    batches = PairBatches(ENCODED, config.seed, config.batch_tokens, config.batching == "packed")
     run = RunFolder.create_or_open(folder, "a: 1\n", keep=9) if team.leads else None
     checkpoint = run.latest() if run else None
     counters = Counters(**json.loads(team.word(json.dumps(checkpoint.state if checkpoint else {}))))

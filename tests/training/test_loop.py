@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from heedful.blocks.losses import Loss
 from heedful.data.embedded import NumberWords
-from heedful.data.pairs.batches import Batch, Batches, encode
+from heedful.data.pairs.batches import Batch, PairBatches, encode_pairs
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer, WordPiece
 from heedful.errors import UserError
 from heedful.models import build
@@ -47,7 +47,7 @@ from spoilt import Spoilt
 CPU = torch.device("cpu")
 PAIRS = NumberWords(train=90, valid=1, test=1).pairs("train")[:90]
 TOKENIZER = TrainedTokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])
-ENCODED = encode(PAIRS, TOKENIZER, longest=60)
+ENCODED = encode_pairs(PAIRS, TOKENIZER, longest=60)
 MODEL = TransformerConfig(
     vocab=TOKENIZER.vocab, width=16, heads=2, encoder_layers=1, decoder_layers=1, hidden=32, context=60, dropout=0.2
 )
@@ -81,7 +81,7 @@ class Trial:
             self.seen += [index for index in batch.indices.tolist() if index >= 0]
             return self.wrap(learn(batch, 0.1))
 
-        batches = Batches(ENCODED, self.config.seed, self.config.batch_tokens, self.packed)
+        batches = PairBatches(ENCODED, self.config.seed, self.config.batch_tokens, self.packed)
         with RunFolder.create_or_open(self.folder, "a: 1\n", keep=self.config.keep) as folder:
             checkpoint = folder.latest()
             self.counters = Counters(**checkpoint.state) if checkpoint else Counters()
@@ -243,7 +243,7 @@ def test_loss_and_norm_of_a_step_are_of_all_its_tokens_alike(tmp_path: Path) -> 
     told = steps_of(list(Trial(tmp_path / "run", settings(1, accumulate=3)).events()))[0]
     torch.manual_seed(0)
     model: Any = build(MODEL).train()
-    batches = Batches(ENCODED, 0, 512)
+    batches = PairBatches(ENCODED, 0, 512)
     losses = []
     for index in range(3):
         reseed(CPU, 0, 1, index)
@@ -486,7 +486,7 @@ def test_bfloat16_is_used_where_it_was_asked_for(tmp_path: Path) -> None:
 # ------------------------------------------------------------------ a budget in epochs
 @pytest.mark.parametrize("packed", [False, True])
 def test_the_first_batch_of_an_epoch_is_found(packed: bool) -> None:
-    batches = Batches(ENCODED, 1, 300, packed)
+    batches = PairBatches(ENCODED, 1, 300, packed)
     for epoch in range(1, 6):
         position = first_of(epoch, batches)
         assert (batches.epoch_of(position - 1), batches.epoch_of(position)) == (epoch - 1, epoch)
@@ -494,7 +494,7 @@ def test_the_first_batch_of_an_epoch_is_found(packed: bool) -> None:
 
 @pytest.mark.parametrize(("accumulate", "epochs"), [(1, 1), (1, 3), (4, 2)])
 def test_a_budget_in_epochs_ends_with_the_step_that_has_seen_all(accumulate: int, epochs: int) -> None:
-    batches = Batches(ENCODED, 0, 512)
+    batches = PairBatches(ENCODED, 0, 512)
     config = settings(budget=Budget(epochs=epochs), accumulate=accumulate)
     steps = in_steps(config, batches).budget.steps
     assert steps is not None

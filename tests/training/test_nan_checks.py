@@ -20,7 +20,7 @@ from torch.distributed.fsdp import fully_shard
 from heedful.blocks.losses import Loss
 from heedful.blocks.taps import watch
 from heedful.data.embedded import NumberWords
-from heedful.data.pairs.batches import Batch, Batches, Encoded, encode
+from heedful.data.pairs.batches import Batch, EncodedPairs, PairBatches, encode_pairs
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer, WordPiece
 from heedful.errors import UserError
 from heedful.models import build
@@ -45,13 +45,13 @@ EVERY = tuple(range(MICRO))
 
 
 @cache
-def corpus() -> tuple[Encoded, TransformerConfig]:
+def corpus() -> tuple[EncodedPairs, TransformerConfig]:
     pairs = NumberWords(train=90, valid=1, test=1).pairs("train")[:90]
     tokenizer = TrainedTokenizer.train(WordPiece(vocab=90), [text for pair in pairs for text in pair])
     config = TransformerConfig(
         vocab=tokenizer.vocab, width=16, heads=2, encoder_layers=1, decoder_layers=2, hidden=32, context=60, dropout=0.2
     )
-    return encode(pairs, tokenizer, longest=60), config
+    return encode_pairs(pairs, tokenizer, longest=60), config
 
 
 @cache
@@ -61,7 +61,7 @@ def learned() -> tuple[Any, torch.optim.AdamW]:
     torch.manual_seed(1)
     model: Any = build(config).train()
     optimizer = make_optimizer(AdamW(lr=1e-3), model, CPU)
-    translation_loss(model, Batches(encoded, 0, 256).at(0)).total.backward()
+    translation_loss(model, PairBatches(encoded, 0, 256).at(0)).total.backward()
     optimizer.step()
     optimizer.zero_grad()
     return model, optimizer
@@ -96,7 +96,7 @@ class Scene:
     model: Any = field(init=False)
 
     def __post_init__(self) -> None:
-        batches = Batches(corpus()[0], 3, 256, packed=self.layout == "packed")
+        batches = PairBatches(corpus()[0], 3, 256, packed=self.layout == "packed")
         self.batches = [batches.at(position) for position in range(self.micro)]
         self.model, self.optimizer = copy.deepcopy(learned())
 
@@ -556,7 +556,7 @@ def test_the_loop_stops_in_that_very_step_and_saves_nothing_of_it(
     def loss_of(batch: Batch) -> Loss:
         return translation_loss(model, batch, 0.1)
 
-    batches, counters = Batches(encoded, 0, 128, packed=layout == "packed"), Counters()
+    batches, counters = PairBatches(encoded, 0, 128, packed=layout == "packed"), Counters()
     with RunFolder.create_or_open(tmp_path / "run", "a: 1\n", keep=config.keep) as folder:
         events = fit(model, loss_of, batches, config, CPU, Saver(folder), {}, counters)
         told = list(itertools.islice(events, 4))  # steps 1 and 2, a save, step 3

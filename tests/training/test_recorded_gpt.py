@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from heedful.data.text.text_stream import Amounts
+from heedful.data.text.text_stream import TextCounts
 from heedful.data.text.windows import EncodedText, TextBatches
 from heedful.models import build
 from heedful.models.gpt.config import GptConfig
@@ -39,7 +39,7 @@ def settings(**changes: Any) -> TrainConfig:
 
 
 def batches_of(starts: Any = WHOLE) -> TextBatches:
-    return TextBatches(EncodedText(IDS, starts, 8, Amounts()), seed=1, batch_tokens=40)
+    return TextBatches(EncodedText(IDS, starts, 8, TextCounts()), seed=1, batch_tokens=40)
 
 
 def made(config: TrainConfig, **changes: Any) -> tuple[Any, PlainStep]:

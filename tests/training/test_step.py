@@ -12,7 +12,7 @@ import torch
 
 from heedful.blocks.losses import Loss
 from heedful.data.embedded import NumberWords
-from heedful.data.pairs.batches import Batch, Batches, encode
+from heedful.data.pairs.batches import Batch, PairBatches, encode_pairs
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer, WordPiece
 from heedful.models import build
 from heedful.models.bert.config import BertConfig
@@ -30,7 +30,7 @@ from heedful.training.step import GraphedStep, PlainStep
 CPU = torch.device("cpu")
 PAIRS = NumberWords(train=64, valid=1, test=1).pairs("train")[:64]
 TOKENIZER = TrainedTokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])
-ENCODED = encode(PAIRS, TOKENIZER, longest=60)
+ENCODED = encode_pairs(PAIRS, TOKENIZER, longest=60)
 ROWS = np.argsort(ENCODED.lengths[:, 1], kind="stable")[:48]  # short targets first: parts differ much in tokens
 
 
@@ -131,7 +131,7 @@ gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_captured_steps_are_the_plain_ones(accumulate: int) -> None:
     device = torch.device("cuda")
-    batches = Batches(ENCODED, 0, 256, packed=True)
+    batches = PairBatches(ENCODED, 0, 256, packed=True)
     weights = []
     for captured in (False, True):
         model, plain = made(0.5, device, accumulate)
@@ -151,7 +151,7 @@ def test_captured_steps_are_the_plain_ones(accumulate: int) -> None:
 
 
 # ------------------------------------------------------------------ batches of several shapes
-EVEN = Batches(ENCODED, 0, 256, even=True)
+EVEN = PairBatches(ENCODED, 0, 256, even=True)
 GPU = torch.device("cuda")
 
 

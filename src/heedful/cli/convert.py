@@ -11,13 +11,13 @@ import typer
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.errors import UserError, printable, shown
 from heedful.files.reading import is_folder, require_folder
-from heedful.hub.folder import exchanges, foreign, home, kind_in, titles
-from heedful.hub.loading import HEADS, Pretrained, no_tokenizer, pretrained, whole
+from heedful.hub.folder import exchanges, is_external, locate_model, model_names, read_kind
+from heedful.hub.loading import HEADS, Pretrained, no_tokenizer_error, pretrained, task_model
 from heedful.hub.model_folder import write_model
 from heedful.hub.onnx import require_packages, write_onnx
-from heedful.hub.rules import told
-from heedful.hub.sentences import SentenceConfig
-from heedful.hub.unpickling import weights_of_any_age
+from heedful.hub.rules import format_ledger
+from heedful.hub.sentence_transformers import SentenceConfig
+from heedful.hub.unpickling import read_any_weights
 from heedful.hub.writing import require_new, write
 from heedful.tasks import task_class
 
@@ -35,7 +35,7 @@ def convert_verb(source: Path, target: Path, to: Format | None, ledger: bool, fo
         require_packages()
     require_convertible(source)
     typer.echo(f"reading {printable(str(source))} ...", err=True)
-    found = pretrained(source, weights_of_any_age)
+    found = pretrained(source, read_any_weights)
     typer.echo(f"read {described(found)}", err=True)
     for note in found.notes:
         typer.echo(f"note: {printable(note)}", err=True)
@@ -48,18 +48,18 @@ def convert_verb(source: Path, target: Path, to: Format | None, ledger: bool, fo
     else:
         typer.echo(f"outputs: {', '.join(write_onnx(target, encoder(found, source)))}", err=True)
     if ledger:
-        for line in told(found.ledger):
+        for line in format_ledger(found.ledger):
             typer.echo(printable(line.replace("\t", "  ")))
     typer.echo(f"wrote {printable(str(target))}, {NAMES[kind]}", err=True)
 
 
 def require_convertible(source: Path) -> None:
     """Refuse a model of ours that others have no files for."""
-    require_folder(source, f"a folder with a {titles().replace(' or ', ' or a ')} in it")
-    kind = kind_in(source)
+    require_folder(source, f"a folder with a {model_names().replace(' or ', ' or a ')} in it")
+    kind = read_kind(source)
     if kind is not None and kind not in (*exchanges(), *HEADS):
         raise UserError(
-            f"only {titles().replace(' or ', ' and ')} can be converted", where=str(home(source)),
+            f"only {model_names().replace(' or ', ' and ')} can be converted", where=str(locate_model(source)),
             found=f"a model of kind {shown(kind)}",
             todo="load it with heedful.load, or look at it with `heedful explore`",
         )  # fmt: skip
@@ -69,7 +69,7 @@ def guessed(source: Path, target: Path) -> Format:
     """The kind that is meant: by the target's name, else the one that the source is not."""
     if target.suffix == ".onnx":
         return "onnx"
-    return "heedful" if is_folder(source) and foreign(source) else "hf"
+    return "heedful" if is_folder(source) and is_external(source) else "hf"
 
 
 def described(found: Pretrained) -> str:
@@ -93,8 +93,8 @@ def encoder(found: Pretrained, source: Path) -> Pretrained:
     """What was read, if it is an encoder: only those are written as ONNX."""
     if found.writes:
         raise UserError(
-            f"a {titles('causal')} is not written as ONNX", where=str(source), expected=f"a {titles('encoder')}",
-            todo="write a Hugging Face folder: --to hf",
+            f"a {model_names('causal')} is not written as ONNX", where=str(source),
+            expected=f"a {model_names('encoder')}", todo="write a Hugging Face folder: --to hf",
         )  # fmt: skip
     return found
 
@@ -102,8 +102,8 @@ def encoder(found: Pretrained, source: Path) -> Pretrained:
 def write_own(target: Path, found: Pretrained, source: Path) -> None:
     """Write a folder that `heedful.load` reads."""
     if found.tokenizer is None:
-        raise no_tokenizer(found, source)
-    task, config, tensors, unused = whole(found)
+        raise no_tokenizer_error(found, source)
+    task, config, tensors, unused = task_model(found)
     for name in unused:
         typer.echo(f"note: {name} has no use under this head, and is left out", err=True)
     settings = {"task": task, "model": config.model_dump(mode="json")}

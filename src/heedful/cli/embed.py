@@ -133,7 +133,7 @@ def embed_verb(
 
 def kind_of(path: Path) -> type[Out]:
     """What kind of file a name promises."""
-    files.require_place(path, "--out")
+    files.require_writable(path, "--out")
     found = next((kind for kind in KINDS if kind.suffix == path.suffix.lower()), None)
     if found is None:
         raise UserError(
@@ -162,7 +162,7 @@ def written(
     """Write all vectors, whole or not at all, and say how many there are."""
     count = 0
     safely = files.disk_errors(path.parent, f"write {path.name}")
-    with safely, files.whole(path) as fresh, fresh.open("wb") as file, counting("texts read") as tell:
+    with safely, files.atomic_path(path) as fresh, fresh.open("wb") as file, counting("texts read") as tell:
         out = kind(file, reader.width(layers))
         for some, vectors in embedded(reader, texts, layers, pooling):
             out.add(some, vectors)

@@ -23,7 +23,7 @@ from heedful.explore.server.page import built
 from heedful.explore.server.protocol import listen
 from heedful.explore.subjects import Explorer
 from heedful.files.writing import write_text_atomic
-from heedful.files.yaml import halved
+from heedful.files.yaml import has_lone_surrogate
 from heedful.runs.load import few_threads
 
 PORT = 8765  # the usual one, so that a link to a view stays right
@@ -45,7 +45,7 @@ def explore_verb(
     if out is not None:
         require_html(out, "--out")
     chosen = os.environ.get(TOKEN) or None
-    if chosen is not None and halved(chosen):
+    if chosen is not None and has_lone_surrogate(chosen):
         raise UserError("the token is not UTF-8 text", where=TOKEN, expected="letters and digits, 16 or more")
     policy = Policy.open(host, PORT if port is None else port, chosen)
     explorer = Explorer(folders)

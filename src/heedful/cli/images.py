@@ -18,10 +18,10 @@ from PIL import Image, ImageOps
 
 from heedful.data.formats.arrays import read_npy, read_npz
 from heedful.data.formats.idx import read_idx
-from heedful.data.images.image_spec import Canvas
-from heedful.data.images.pictures import read_picture
-from heedful.data.images.pixels import images_of, labels_of
-from heedful.data.images.sources import PICTURES, ImageFolders, Images, scaled
+from heedful.data.images.image_files import read_image_file
+from heedful.data.images.image_spec import ImageSpec
+from heedful.data.images.pixels import to_images, to_labels
+from heedful.data.images.sources import PICTURES, ImageFolders, Images, scale_pixels
 from heedful.errors import UserError, printable, shown
 from heedful.files.reading import exists, is_folder, open_file
 from heedful.runs.images import test_images
@@ -29,19 +29,19 @@ from heedful.runs.images import test_images
 GREY = {"1", "L", "LA", "La"}  # Pillow's modes without colours
 
 
-def images_for(run: Path, paths: Sequence[str], canvas: Canvas) -> Images:
+def images_for(run: Path, paths: Sequence[str], canvas: ImageSpec) -> Images:
     """All images that were named, as the model reads them, or the run's test set where none was."""
     if not paths:
         return test_images(run)
     parts = [given(path, canvas) for path in paths]
-    pixels = np.concatenate([scaled(part.pixels) for part in parts])
+    pixels = np.concatenate([scale_pixels(part.pixels) for part in parts])
     names = parts[0].names
     labels = [part.labels for part in parts if part.labels is not None]
     known = len(labels) == len(parts) and all(part.names == names for part in parts)
     return Images(pixels, np.concatenate(labels), names) if known else Images(pixels)
 
 
-def given(path: str, canvas: Canvas) -> Images:
+def given(path: str, canvas: ImageSpec) -> Images:
     """The images of one file or folder; FILE.npz:NAME is an array of several."""
     file, _, key = path.partition(".npz:")
     place = Path(f"{file}.npz" if key else path)
@@ -61,16 +61,16 @@ def given(path: str, canvas: Canvas) -> Images:
     return Images(_fitting(array, canvas, str(place)))
 
 
-def _folder(folder: Path, canvas: Canvas) -> Images:
+def _folder(folder: Path, canvas: ImageSpec) -> Images:
     """The pictures of a folder, whose inner folders are classes."""
     channels, (_, rows, columns) = _channels(canvas, folder), canvas.image
     return ImageFolders(root=str(folder), train=".", test=None, channels=channels, size=(rows, columns)).read("train")
 
 
-def _picture(path: Path, canvas: Canvas) -> NDArray[np.uint8]:
+def _picture(path: Path, canvas: ImageSpec) -> NDArray[np.uint8]:
     """A picture (C, Y, X), in grey or in colours and of the size that the model reads, scaled as in training."""
     channels, (_, rows, columns) = _channels(canvas, path), canvas.image
-    found = read_picture(path, channels, (rows, columns))
+    found = read_image_file(path, channels, (rows, columns))
     with open_file(path) as plain, Image.open(plain) as file:
         coloured, size = file.mode not in GREY, ImageOps.exif_transpose(file).size
     if size != (columns, rows):
@@ -82,7 +82,7 @@ def _picture(path: Path, canvas: Canvas) -> NDArray[np.uint8]:
     return found
 
 
-def _channels(canvas: Canvas, path: Path) -> Any:
+def _channels(canvas: ImageSpec, path: Path) -> Any:
     """Whether the model reads grey or colours."""
     if canvas.image[0] not in (1, 3):
         raise UserError(
@@ -92,7 +92,7 @@ def _channels(canvas: Canvas, path: Path) -> Any:
     return canvas.image[0]
 
 
-def _archive(path: Path, key: str | None, canvas: Canvas) -> Images:
+def _archive(path: Path, key: str | None, canvas: ImageSpec) -> Images:
     """The images of a .npz file, and what it has under `labels`."""
     names: list[str] = []
     if zipfile.is_zipfile(path):  # what is none is told of below
@@ -107,11 +107,11 @@ def _archive(path: Path, key: str | None, canvas: Canvas) -> Images:
     pixels = _fitting(read_npz(path, key, "labels"), canvas, str(path))
     if "labels" not in names or key == "labels":
         return Images(pixels)
-    labels = labels_of(read_npz(path, "labels"), len(pixels), f"{path}:labels")
+    labels = to_labels(read_npz(path, "labels"), len(pixels), f"{path}:labels")
     return Images(pixels, labels, tuple(map(str, range(int(labels.max()) + 1))))
 
 
-def _fitting(array: NDArray[Any], canvas: Canvas, where: str) -> NDArray[Any]:
+def _fitting(array: NDArray[Any], canvas: ImageSpec, where: str) -> NDArray[Any]:
     """An array of images, or of one, as (N, C, Y, X), if they are such as the model was trained on."""
     channels, rows, columns = canvas.image
     wanted: list[tuple[int, ...]] = [(rows, columns, channels), (channels, rows, columns), (math.prod(canvas.image),)]
@@ -125,4 +125,4 @@ def _fitting(array: NDArray[Any], canvas: Canvas, where: str) -> NDArray[Any]:
             expected=f"{rows} rows of {columns} pixels" + (f" in {channels} channels" if channels > 1 else ""),
             todo="scale them to that size first",
         )  # fmt: skip
-    return images_of(array, canvas.image, where)
+    return to_images(array, canvas.image, where)

@@ -19,8 +19,8 @@ from heedful.cli.display import json_line, say
 from heedful.cli.figure import written
 from heedful.cli.images import given, images_for
 from heedful.cli.loading import load_as
-from heedful.data.images.image_spec import Canvas
-from heedful.data.images.sources import Images, scaled
+from heedful.data.images.image_spec import ImageSpec
+from heedful.data.images.sources import Images, scale_pixels
 from heedful.errors import UserError, printable
 from heedful.files import writing as files
 from heedful.lectures import Table
@@ -70,7 +70,7 @@ def reconstruct_verb(
 def walked(
     run: Path,
     painters: dict[str, ImageAutoencoder],
-    canvas: Canvas,
+    canvas: ImageSpec,
     ends: tuple[str, str],
     steps: int,
     out: Path,
@@ -87,10 +87,10 @@ def walked(
     say(json_line({"picture": str(out), "steps": steps, "runs": list(painters)}) if as_json else f"picture  {out}")
 
 
-def end_of(run: Path, name: str, canvas: Canvas) -> Floats:
+def end_of(run: Path, name: str, canvas: ImageSpec) -> Floats:
     """An image (1, C, Y, X) by its number in the test set, the first being 0, or from a file."""
     if not name.isdecimal():
-        return scaled(given(name, canvas).pixels[:1])
+        return scale_pixels(given(name, canvas).pixels[:1])
     every = images_for(run, [], canvas).pixels
     if int(name) >= len(every):
         raise UserError(
@@ -142,7 +142,7 @@ def denoise_verb(
 # ------------------------------------------------------------------ encode
 def encode_verb(run: Path, paths: Sequence[str], out: Path) -> None:
     """Write the code of each image, and its label where that is known."""
-    files.require_place(out, "--out")
+    files.require_writable(out, "--out")
     if out.suffix.lower() not in CODES:
         raise UserError(
             "the name does not say what to write", where="--out", found=str(out),
@@ -183,7 +183,7 @@ CODES: dict[str, Callable[[Floats, Images], bytes]] = {".npy": _npy, ".npz": _np
 
 
 # ------------------------------------------------------------------ what they share
-def same_canvas(painters: dict[str, ImageAutoencoder]) -> Canvas:
+def same_canvas(painters: dict[str, ImageAutoencoder]) -> ImageSpec:
     """What the images of all these models are like."""
     (first, one), *others = painters.items()
     for name, painter in others:

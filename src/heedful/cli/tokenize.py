@@ -13,20 +13,20 @@ import typer
 
 from heedful.data.formats.sources import SPLITS, Split
 from heedful.data.own import OwnData
-from heedful.data.text.documents import Documents, documents_of
+from heedful.data.text.documents import Documents, iter_documents
 from heedful.data.text.files import TextFiles
-from heedful.data.text.pretraining import tokenized
+from heedful.data.text.pretraining import tokenize_documents
 from heedful.data.text.text_stream import passages
-from heedful.data.text.token_building import build_tokens, cores
+from heedful.data.text.token_building import build_tokens, cpu_cores
 from heedful.data.text.token_documents import TokenFiles, write_tokens
 from heedful.data.text.token_text import TokenizedText
-from heedful.data.tokenizers.byte_pairs import BytePair, BytePairFiles, pairs_of
+from heedful.data.tokenizers.byte_pairs import Gpt2Bpe, Gpt2BpeFiles, gpt2_tokenizer
 from heedful.data.tokenizers.encoders import LEARNABLE, encoder_tokenizer
-from heedful.data.tokenizers.lm_tokenization import Bytes, LanguageTokenizer
+from heedful.data.tokenizers.lm_tokenization import ByteCodec, LanguageTokenizer
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.errors import UserError
 from heedful.files.reading import exists
-from heedful.hub.loading import no_tokenizer, pretrained
+from heedful.hub.loading import no_tokenizer_error, pretrained
 from heedful.runs.recipe import check_recipe, load_recipe
 from heedful.tasks.language_model.recipe import LanguageModelRecipe
 from heedful.tasks.pretraining.recipe import PretrainingRecipe
@@ -64,8 +64,8 @@ def write_sentences(recipe: PretrainingRecipe, folder: Path, splits: Sequence[Sp
     typer.echo(
         "training the tokenizer" if isinstance(recipe.tokenizer, LEARNABLE) else "reading the tokenizer", err=True
     )
-    tokenizer = encoder_tokenizer(recipe.tokenizer, some(sentences(documents_of(data, "train"))))
-    parts = {split: tokenized(documents_of(data, split), tokenizer) for split in splits}
+    tokenizer = encoder_tokenizer(recipe.tokenizer, some(sentences(iter_documents(data, "train"))))
+    parts = {split: tokenize_documents(iter_documents(data, split), tokenizer) for split in splits}
     manifest = write_tokens(folder, tokenizer, dict(parts), Telling())
     for split, counts in manifest.splits.items():
         yield f"{split:<6} {counts.tokens:>14,} tokens, {counts.sentences:,} sentences, {counts.documents:,} documents"
@@ -76,7 +76,7 @@ def write_text(recipe: LanguageModelRecipe, folder: Path, splits: Sequence[Split
     data: Any = recipe.data
     manifest = build_tokens(
         folder, plan_of(recipe), partial(learned, recipe), {split: partial(data.running, split) for split in splits},
-        jobs or cores(), Telling(), partial(typer.echo, err=True),
+        jobs or cpu_cores(), Telling(), partial(typer.echo, err=True),
     )  # fmt: skip
     for split, amounts in manifest.splits.items():
         yield f"{split:<6} {amounts.tokens:>14,} tokens, {amounts.bytes:,} bytes, {amounts.documents:,} documents"
@@ -86,7 +86,7 @@ def plan_of(recipe: LanguageModelRecipe) -> dict[str, Any]:
     """What decides the tokens: settings, and the size and time of each file."""
     data, tokenizer = recipe.data, recipe.tokenizer
     paths = [path for split in SPLITS for path in data.paths(split)] if isinstance(data, TextFiles | Documents) else []
-    if isinstance(tokenizer, BytePairFiles):
+    if isinstance(tokenizer, Gpt2BpeFiles):
         paths += [Path(name) for name in (tokenizer.file, tokenizer.merges) if name is not None]
     files = {str(path): [path.stat().st_size, path.stat().st_mtime_ns] for path in paths if exists(path)}
     parts = {name: part.model_dump() if part is not None else None for name, part in recipe if name in DECIDING}
@@ -104,13 +104,13 @@ def learned(recipe: LanguageModelRecipe) -> LanguageTokenizer:
         folder = Path(recipe.start.folder)
         found = pretrained(folder, role="causal")
         if found.tokenizer is None:
-            raise no_tokenizer(found, folder)
+            raise no_tokenizer_error(found, folder)
         return found.tokenizer
     assert config is not None, "text needs one"
     assert not isinstance(data, TokenizedText | OwnData), "there is text to read"
-    typer.echo("reading the tokenizer" if isinstance(config, BytePairFiles) else "training the tokenizer", err=True)
-    if isinstance(config, BytePair | BytePairFiles):
-        return pairs_of(config, some(passage.text for passage in passages(data.running("train"), Bytes.cut)))
+    typer.echo("reading the tokenizer" if isinstance(config, Gpt2BpeFiles) else "training the tokenizer", err=True)
+    if isinstance(config, Gpt2Bpe | Gpt2BpeFiles):
+        return gpt2_tokenizer(config, some(passage.text for passage in passages(data.running("train"), ByteCodec.cut)))
     return TrainedTokenizer.train(config, some(line for document in data.running("train") for line in document))
 
 

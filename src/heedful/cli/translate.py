@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from heedful.cli.display import counting, json_line
 from heedful.cli.loading import load_as
-from heedful.data.formats.sources import BOM, lines, parsed, text_of, text_under
+from heedful.data.formats.sources import BOM, decode_line, lines, parse_object, string_field
 from heedful.decode.settings import TranslationSettings
 from heedful.errors import UserError, printable
 from heedful.files import writing as files
@@ -143,7 +143,7 @@ def stdin_lines(stream: BinaryIO) -> Iterator[Line]:
         where = f"stdin:{number}"
         if len(line) == 4 * LONGEST:
             raise UserError("this line has no end", where=where, found=f"{len(line):,} bytes", todo="split it")
-        yield Line(text_of(line if number > 1 else line.removeprefix(BOM), LONGEST * 4, where), where)
+        yield Line(decode_line(line if number > 1 else line.removeprefix(BOM), LONGEST * 4, where), where)
 
 
 def translate_verb(
@@ -236,7 +236,7 @@ def predict_verb(run: Path, source: Path, to: Path, field: str, beams: int | Non
     """Add a prediction to every object of a JSON lines file."""
     if exists(to) and not force:
         raise UserError("a file is in the way", where=str(to), todo="name another one, or write over it with --force")
-    files.require_place(to, "--out")
+    files.require_writable(to, "--out")
     if field == "prediction":
         raise UserError("the prediction would overwrite its source", where="--field", todo="rename the field first")
     if not exists(source):
@@ -247,14 +247,14 @@ def predict_verb(run: Path, source: Path, to: Path, field: str, beams: int | Non
         for number, line in enumerate(lines(source, LONGEST), 1):
             where = f"{source}:{number}"
             if line.strip():
-                rows.append(parsed(line, where))
-                yield Line(text_under(rows[-1], field, where), where)
+                rows.append(parse_object(line, where))
+                yield Line(string_field(rows[-1], field, where), where)
 
     search = searcher(run, beams, 1)
     done = 0
     with (
         files.disk_errors(to.parent, f"write {to.name}"),
-        files.whole(to) as fresh,
+        files.atomic_path(to) as fresh,
         fresh.open("w", encoding="utf-8", errors="backslashreplace") as out,
         counting("lines done") as tell,
     ):

@@ -11,7 +11,7 @@ import typer
 from heedful.cli.display import counting, duration, json_line, say
 from heedful.data.word_vectors import Neighbour, WordVectors, load_vectors
 from heedful.errors import UserError, printable
-from heedful.files.writing import require_place
+from heedful.files.writing import require_writable
 from heedful.plots.style import Figure, Style, require_figure, save
 
 
@@ -21,7 +21,7 @@ def word2vec_verb(texts: Sequence[Path], out: Path, settings: dict[str, object])
     from heedful.extras.word2vec import read_corpus, train_vectors
     from heedful.extras.word2vec_config import SkipGramConfig
 
-    require_place(out, "--out")
+    require_writable(out, "--out")
     config = parse(SkipGramConfig, settings)
     corpus = read_corpus(texts, config)
     typer.echo(f"{len(corpus.ids):,} words of text, {len(corpus.words):,} different ones", err=True)

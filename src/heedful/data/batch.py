@@ -1,4 +1,4 @@
-"""What all batches share: how they go to a device, what tells their data from any other, and which comes when."""
+"""What all batches share: moving to a device, a fingerprint of their data, and the order of batches over epochs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-NOTHING = -100  # the target where there is none
+IGNORE_INDEX = -100  # the target where there is none, as in PyTorch's losses
 Ints = NDArray[np.int64]
 Value = TypeVar("Value")
 
@@ -23,7 +23,7 @@ class TensorBatch:
     __slots__ = ()
 
     def to(self, device: torch.device | str, non_blocking: bool = True) -> Self:
-        """The same batch on a device."""
+        """Copy the batch to a device."""
         batch: Any = self
         parts = {field.name: getattr(batch, field.name) for field in fields(batch)}
         on = {name: part.to(device, non_blocking=non_blocking) for name, part in parts.items() if torch.is_tensor(part)}
@@ -31,12 +31,12 @@ class TensorBatch:
 
 
 def fingerprint(*arrays: NDArray[Any]) -> str:
-    """A name for exactly these numbers in this order."""
+    """A SHA-256 over arrays, in order."""
     return hashlib.sha256(b"".join(hashlib.sha256(array.tobytes()).digest() for array in arrays)).hexdigest()
 
 
-class Latest(Generic[Value]):
-    """What a function says of an epoch, kept of the two that were last asked for."""
+class EpochCache(Generic[Value]):
+    """Caches a function of the epoch for the last two epochs."""
 
     def __init__(self, make: Callable[[int], Value]) -> None:
         self._make = make
@@ -49,11 +49,11 @@ class Latest(Generic[Value]):
 
 
 class Epochs:
-    """One epoch after the other, each planned as a list of batches, which are the numbers of their rows."""
+    """One epoch after another, each planned as a list of batches (arrays of row numbers)."""
 
     def __init__(self, plan: Callable[[int], list[Ints]]) -> None:
-        self._planned = Latest(plan)
-        self._starts = [0]  # position of the first batch of each epoch that was looked at
+        self._planned = EpochCache(plan)
+        self._starts = [0]  # position of the first batch of each epoch planned so far
 
     def at(self, position: int) -> Ints:
         """The rows at a position, counted from 0 over all epochs."""
@@ -62,7 +62,7 @@ class Epochs:
 
     def epoch_of(self, position: int) -> int:
         """The epoch, counted from 0, that a position belongs to."""
-        # Epochs have slightly different numbers of batches, so that a far position asks for all plans before it.
+        # Epochs differ slightly in their number of batches, so a far position needs all plans before it.
         while self._starts[-1] <= position:
             self._starts.append(self._starts[-1] + len(self._planned(len(self._starts) - 1)))
         return bisect_right(self._starts, position) - 1

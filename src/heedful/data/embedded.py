@@ -1,4 +1,4 @@
-"""Data that needs no download: numbers in words, the prose of Python's standard library, and scikit-learn's digits."""
+"""Data that needs no download: spelled-out numbers, docstrings of Python's standard library, scikit-learn's digits."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from heedful.config import Config
 from heedful.data.formats.sources import SPLITS, Examples, Pair, Split
 from heedful.data.formats.tables import Item, Items
 from heedful.data.images.sources import Images
-from heedful.data.text.files import Running, Text, gathered
+from heedful.data.text.files import DocumentStream, Text, collect
 from heedful.errors import UserError
 
 NO_PROSE = {"site-packages", "dist-packages", "test", "tests", "__pycache__"}  # folders that are not the library's own
 
 DIGITS = 1_797  # images that scikit-learn has
 
-SHORT, OFTEN = 100, 20  # numbers below a hundred are few, the stuff of all others, and what people try first
+SHORT, OFTEN = 100, 20  # numbers below a hundred are few, occur in all others, and are what people try first
 
 
 class Embedded(Config):
@@ -35,16 +35,16 @@ class Embedded(Config):
 
 
 class NumberWords(Embedded):
-    """Numbers in words, "three hundred twenty-one" to "dreihunderteinundzwanzig", no number in two splits."""
+    """Spelled-out numbers, "three hundred twenty-one" to "dreihunderteinundzwanzig"; the splits are disjoint."""
 
     kind: Literal["number_words"] = "number_words"
     source: str = Field("en", description="language code of the source")
     target: str = Field("de", description="language code of the target")
-    train: int = Field(20_000, ge=1, le=10_000_000, description="numbers to learn from")
-    valid: int = Field(500, ge=1, le=1_000_000, description="numbers to watch progress on")
-    test: int = Field(2_000, ge=1, le=1_000_000, description="numbers for the final figure")
-    below: int = Field(1_000_000, ge=3, le=10**12, description="numbers are smaller than this")
-    seed: int = Field(0, ge=0, lt=2**63, description="which numbers are drawn")
+    train: int = Field(20_000, ge=1, le=10_000_000, description="numbers for training")
+    valid: int = Field(500, ge=1, le=1_000_000, description="numbers for validation")
+    test: int = Field(2_000, ge=1, le=1_000_000, description="numbers for the final score")
+    below: int = Field(1_000_000, ge=3, le=10**12, description="upper limit of the numbers, exclusive")
+    seed: int = Field(0, ge=0, lt=2**63, description="random seed of the sampled numbers")
 
     @field_validator("source", "target")
     @classmethod
@@ -69,18 +69,18 @@ class NumberWords(Embedded):
         return self
 
     def read(self, split: Split) -> Examples:
-        """The pairs of a split; none is ever blank."""
+        """The pairs of a split; none is blank."""
         return Examples(self.pairs(split), 0)
 
     def pairs(self, split: Split) -> list[Pair]:
-        """The numbers of a split in both languages; training shows the short ones again and again."""
+        """The numbers of a split in both languages; in training the short ones are repeated."""
         numbers = self.numbers(split)
         if split == "train":
             numbers += [number for number in numbers if number < SHORT] * (OFTEN - 1)
         return [Pair(*both) for both in zip(spell(numbers, self.source), spell(numbers, self.target), strict=True)]
 
     def numbers(self, split: Split) -> list[int]:
-        """The numbers of a split in random order, as many of each digit length as there are to have."""
+        """The numbers of a split in random order, with digit lengths as balanced as possible."""
         from heedful.data.order import permutation
 
         sizes = {"train": self.train, "valid": self.valid, "test": self.test}
@@ -93,30 +93,30 @@ class NumberWords(Embedded):
             for number in sample(self.seed, length, count, share)
         ]
         drawn = [drawn[place] for place in permutation(self.seed, 0, len(drawn), stream=1)]
-        # The word for zero is in no other number, so that only training can show it.
+        # The word for zero occurs in no other number, so zero must be in the training set.
         drawn.sort(key=lambda number: number != 0)
         begin = sum(sizes[name] for name in SPLITS[: SPLITS.index(split)])
         return drawn[begin : begin + sizes[split]]
 
 
 class NumberLanguages(Embedded):
-    """Numbers in words, each in one of several languages, which is what there is to tell; no number in two splits."""
+    """Spelled-out numbers, each in one of several languages, which is the label; the splits are disjoint."""
 
     kind: Literal["number_languages"] = "number_languages"
     languages: tuple[str, ...] = Field(
         ("de", "en", "es", "fr", "it", "nl", "pl", "sv"), min_length=2, max_length=100, description="language codes"
     )
-    train: int = Field(8_000, ge=1, le=10_000_000, description="numbers to learn from")
-    valid: int = Field(500, ge=1, le=1_000_000, description="numbers to watch progress on")
-    test: int = Field(1_000, ge=1, le=1_000_000, description="numbers for the final figure")
-    below: int = Field(1_000_000, ge=3, le=10**12, description="numbers are smaller than this")
-    seed: int = Field(0, ge=0, lt=2**63, description="which numbers are drawn")
+    train: int = Field(8_000, ge=1, le=10_000_000, description="numbers for training")
+    valid: int = Field(500, ge=1, le=1_000_000, description="numbers for validation")
+    test: int = Field(1_000, ge=1, le=1_000_000, description="numbers for the final score")
+    below: int = Field(1_000_000, ge=3, le=10**12, description="upper limit of the numbers, exclusive")
+    seed: int = Field(0, ge=0, lt=2**63, description="random seed of the sampled numbers")
 
     @field_validator("languages")
     @classmethod
     def _known(cls, codes: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(codes)) < len(codes):
-            raise ValueError("a language stands here more than once; write each once")
+            raise ValueError("a language is listed more than once")
         return tuple(NumberWords(source=code).source for code in codes)
 
     @model_validator(mode="after")
@@ -128,7 +128,7 @@ class NumberLanguages(Embedded):
         return NumberWords(train=self.train, valid=self.valid, test=self.test, below=self.below, seed=self.seed)
 
     def read(self, split: Split) -> Items:
-        """The numbers of a split, the languages taking turns."""
+        """The numbers of a split, cycling through the languages."""
         numbers, many = self._numbers().numbers(split), len(self.languages)
         spelled = {code: iter(spell(numbers[place::many], code)) for place, code in enumerate(self.languages)}
         codes = [self.languages[place % many] for place in range(len(numbers))]
@@ -136,19 +136,19 @@ class NumberLanguages(Embedded):
 
 
 class LibraryProse(Embedded):
-    """What the modules of Python's standard library say of themselves, read from the Python that runs."""
+    """Docstrings of the modules of Python's standard library, from the running Python."""
 
     kind: Literal["library_prose"] = "library_prose"
-    valid: int = Field(30, ge=1, le=10_000, description="modules to watch progress on")
-    test: int = Field(30, ge=1, le=10_000, description="modules for the final figure")
-    seed: int = Field(0, ge=0, lt=2**63, description="which modules these are")
+    valid: int = Field(30, ge=1, le=10_000, description="modules for validation")
+    test: int = Field(30, ge=1, le=10_000, description="modules for the final score")
+    seed: int = Field(0, ge=0, lt=2**63, description="random seed of the split")
 
     def read(self, split: Split) -> Text:
         """The docstrings of a split's modules, line by line, with a blank line after each."""
-        return gathered(self.running(split))
+        return collect(self.running(split))
 
-    def running(self, split: Split) -> Running:
-        """The same, a module a document."""
+    def running(self, split: Split) -> DocumentStream:
+        """Each module as one document, as lines."""
         return ([line for text in module for line in (*text.splitlines(), "")] for module in self.modules(split))
 
     def modules(self, split: Split) -> list[list[str]]:
@@ -171,13 +171,13 @@ class LibraryProse(Embedded):
 
 
 class Digits(Embedded):
-    """Handwritten digits of 8 x 8 pixels, numbers from 0 to 1, which come with scikit-learn; none in two splits."""
+    """Handwritten digits of 8 x 8 pixels, values from 0 to 1, from scikit-learn; the splits are disjoint."""
 
     kind: Literal["digits"] = "digits"
-    train: int = Field(1_437, ge=1, description="images to learn from")
-    valid: int = Field(180, ge=1, description="images to watch progress on")
-    test: int = Field(180, ge=1, description="images for the final figure")
-    seed: int = Field(0, ge=0, lt=2**63, description="which images these are")
+    train: int = Field(1_437, ge=1, description="images for training")
+    valid: int = Field(180, ge=1, description="images for validation")
+    test: int = Field(180, ge=1, description="images for the final score")
+    seed: int = Field(0, ge=0, lt=2**63, description="random seed of the split")
 
     @model_validator(mode="after")
     def _enough(self) -> Digits:
@@ -197,7 +197,7 @@ class Digits(Embedded):
         sizes = {"train": self.train, "valid": self.valid, "test": self.test}
         begin = sum(sizes[name] for name in SPLITS[: SPLITS.index(split)])
         rows = permutation(self.seed, 0, DIGITS)[begin : begin + sizes[split]]
-        pixels = (every.images[rows, None] / 16).astype(np.float32)  # shades are whole numbers from 0 to 16
+        pixels = (every.images[rows, None] / 16).astype(np.float32)  # the stored values are integers from 0 to 16
         return Images(pixels, every.target[rows].astype(np.int64), tuple(map(str, every.target_names)))
 
 
@@ -210,10 +210,10 @@ def library() -> list[list[str]]:
 
 
 def docstrings(path: Path) -> Iterator[str]:
-    """Those of a module, its classes and its functions, in the order of the file."""
+    """The docstrings of a module, its classes and its functions, in file order."""
     try:
         module = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):  # a library may hold files that are wrong on purpose
+    except (SyntaxError, ValueError):  # some files of the library are invalid on purpose
         return
     defined = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     places = (node for node in ast.walk(module) if isinstance(node, defined))
@@ -223,14 +223,14 @@ def docstrings(path: Path) -> Iterator[str]:
 
 
 def languages() -> list[str]:
-    """The codes of the languages that number words come in."""
+    """The language codes that number words are available in."""
     from unicode_rbnf import RbnfEngine
 
     return list(RbnfEngine.get_supported_languages())
 
 
 def spell(numbers: list[int], language: str) -> list[str]:
-    """Each number in words, without the soft hyphens that mark where a word may be broken."""
+    """Each number in words, without soft hyphens."""
     from unicode_rbnf import RbnfEngine
 
     engine = RbnfEngine.for_language(language)
@@ -251,12 +251,12 @@ def even_shares(total: int, counts: list[int]) -> list[int]:
 
 
 def sample(seed: int, group: int, count: int, share: int) -> list[int]:
-    """Some of the numbers 0..count-1, each once at most: a shuffle cut short that moves only what it touches."""
-    from heedful.data.order import draws
+    """Sample `share` of the numbers 0..count-1 without replacement: a partial Fisher-Yates shuffle in sparse memory."""
+    from heedful.data.order import random_bits
 
     moved: dict[int, int] = {}
     chosen = []
-    for place, draw in enumerate(draws(seed, group, 0, share).tolist()):
+    for place, draw in enumerate(random_bits(seed, group, 0, share).tolist()):
         other = place + draw % (count - place)
         chosen.append(moved.get(other, other))
         moved[other] = moved.get(place, place)

@@ -1,4 +1,4 @@
-"""Word vectors that an embedding begins from; readable without numpy."""
+"""Initial word vectors of an embedding; readable without numpy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from heedful.config import Config
-from heedful.data.formats.sources import Name, unfit
+from heedful.data.formats.sources import Name, file_problem
 from heedful.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,35 +17,38 @@ if TYPE_CHECKING:
 
 
 class EmbeddingInit(Config):
-    """A file of word vectors. Words that are not in it begin with vectors that are drawn by chance."""
+    """A file of word vectors. Words that are not in it are randomly initialized."""
 
-    file: Name = Field(description="file of word vectors, plain or gzip, seen from the current folder")
+    file: Name = Field(description="file of word vectors, plain or gzip, relative to the working directory")
     read_fn: Literal["load_word2vec", "load_glove"] = Field(
-        "load_word2vec", description="what it is: word2vec's, text or bytes, with a header; or GloVe's text without one"
+        "load_word2vec", description="format: word2vec's (text or binary, with a header), or GloVe's text without one"
     )
 
     def read(self, only: Collection[str], most: int, width: int) -> WordVectors:
-        """The vectors of some words, and of the first so many of the file, if they are as wide as the model's."""
+        """The vectors of the words in `only` and of the first `most` of the file; their width must be the model's."""
         from heedful.data.word_vectors import load_vectors, require_header
 
         if self.read_fn == "load_word2vec":
             vectors = load_vectors(self.file, require_header(self.file), only=only, most=most)
         else:
             vectors = load_vectors(self.file, "glove", only=only, most=most)
-        if vectors.width != width:
-            raise UserError(
-                "the word vectors do not fit into the model",
-                where="model.width",
-                found=f"{width}, but {vectors.width} numbers a word in {self.file}",
-                expected="the same",
-                todo=f"write model.width: {vectors.width}",
-            )
+        require_width(vectors, width, self.file)
         return vectors
 
     def missing(self) -> list[UserError]:
-        """What a look at the file, without reading, already shows to be wrong."""
-        problem = unfit(Path(self.file))
+        """Problems that can be seen without reading the file."""
+        problem = file_problem(Path(self.file))
         if problem is None:
             return []
-        todo = "say where it is: embedding_init.file=PATH; or begin without: embedding_init=null"
+        todo = "set embedding_init.file=PATH, or use none: embedding_init=null"
         return [UserError(problem.message, where="embedding_init.file", found=self.file, todo=todo)]
+
+
+def require_width(vectors: WordVectors, width: int, file: str | Path) -> None:
+    """Refuse word vectors that are not as wide as the model."""
+    if vectors.width != width:
+        raise UserError(
+            "the width of the word vectors differs from the model's", where="model.width",
+            found=f"{width}, but {vectors.width} numbers a word in {file}", expected="the same",
+            todo=f"write model.width: {vectors.width}",
+        )  # fmt: skip

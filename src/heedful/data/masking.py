@@ -1,8 +1,8 @@
-"""Which tokens are hidden, and what stands in their place: the corruption that a denoising model learns to undo.
+"""Masked language modelling: which tokens are masked, and what replaces them (Devlin et al., 2019, section 3.1).
 
-All chance comes in as numbers, so that each step is a plain function of what it is given.
+All randomness is passed in as numbers, so that every step is a pure function.
 
-B rows, T places in a row, V vocabulary.
+B rows, T positions in a row, V vocabulary.
 """
 
 from __future__ import annotations
@@ -14,40 +14,40 @@ from numpy.typing import NDArray
 
 from heedful.data.tokenizers.base import MaskTokenizer
 
-MASKED, SWAPPED = 0.8, 0.1  # shares of the hidden tokens: [MASK], another token; the rest stay as they are
+MASKED, SWAPPED = 0.8, 0.1  # shares of the masked tokens: [MASK], a random token; the rest stay unchanged
 Ids = NDArray[np.int32]
 Numbers = NDArray[np.uint64]
 Places = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
-    """What there is to know of a vocabulary's tokens."""
+class MaskingVocab:
+    """What masking needs to know about a vocabulary."""
 
     pad: int
     cls: int
     sep: int
     mask: int
-    special: Places  # (V,) which tokens are no text, the unknown one among them
-    inner: Places  # (V,) which tokens go on with a word
+    special: Places  # (V,) special tokens, the unknown token included
+    inner: Places  # (V,) tokens that continue a word
     ordinary: Ids  # the tokens that are text
 
     @classmethod
-    def of(cls, tokenizer: MaskTokenizer) -> Marks:
-        """Those of a tokenizer."""
+    def of(cls, tokenizer: MaskTokenizer) -> MaskingVocab:
+        """From a tokenizer."""
         special = np.isin(np.arange(tokenizer.vocab), list(tokenizer.special))  # (V,)
         inner = np.array(tokenizer.inner)  # (V,)
         ordinary = np.flatnonzero(~special).astype(np.int32)
         return cls(tokenizer.pad, tokenizer.cls, tokenizer.sep, tokenizer.mask, special, inner, ordinary)
 
 
-def wanted(lengths: NDArray[np.int64], share: float) -> NDArray[np.int64]:
-    """How many tokens of sequences are hidden: a share of them, rounded, and one at least."""
+def count_masked(lengths: NDArray[np.int64], share: float) -> NDArray[np.int64]:
+    """How many tokens of each sequence are masked: a share, rounded, at least one."""
     return np.maximum(1, np.rint(share * lengths)).astype(np.int64)
 
 
-def chosen(text: Places, counts: NDArray[np.int64], luck: Numbers) -> Places:
-    """So many places (B, T) of each row, out of those that hold text: the ones of the least numbers."""
+def choose_tokens(text: Places, counts: NDArray[np.int64], luck: Numbers) -> Places:
+    """Choose `counts` positions (B, T) of text in each row: those with the smallest random numbers."""
     ranked = np.where(text, luck, ~np.uint64(0))  # (B, T)
     counts = np.minimum(counts, text.sum(1))  # (B,)
     least = np.sort(ranked, axis=1)[np.arange(len(ranked)), np.maximum(counts, 1) - 1]  # (B,)
@@ -55,15 +55,15 @@ def chosen(text: Places, counts: NDArray[np.int64], luck: Numbers) -> Places:
     return found
 
 
-def chosen_words(text: Places, inner: Places, counts: NDArray[np.int64], luck: Numbers) -> Places:
-    """The same for whole words: in the order of their first pieces' numbers, each that is not too long any more."""
+def choose_whole_words(text: Places, inner: Places, counts: NDArray[np.int64], luck: Numbers) -> Places:
+    """Like `choose_tokens`, for whole words: in random order, each word that still fits."""
     found = np.zeros_like(text)  # (B, T)
     for row, left in enumerate(counts.tolist()):
         places = np.flatnonzero(text[row])
         if not len(places):
             continue
         begins = ~inner[row, places] | (np.diff(places, prepend=-2) > 1)
-        begins = np.flatnonzero(begins)  # of each word, among the places
+        begins = np.flatnonzero(begins)  # first piece of each word, among the text positions
         ends = np.append(begins[1:], len(places))
         for word in np.argsort(luck[row, places[begins]], kind="stable").tolist():
             size = ends[word] - begins[word]
@@ -75,12 +75,12 @@ def chosen_words(text: Places, inner: Places, counts: NDArray[np.int64], luck: N
     return found
 
 
-def corrupted(ids: Ids, hidden: Places, luck: Numbers, other: Numbers, marks: Marks) -> Ids:
-    """The ids with most of the hidden ones masked, some exchanged for any other and some left as they are.
+def apply_masking(ids: Ids, hidden: Places, luck: Numbers, other: Numbers, marks: MaskingVocab) -> Ids:
+    """Replace most masked tokens by [MASK] and some by random tokens; the rest stay unchanged.
 
-    `luck` and `other` are numbers for each hidden place, row by row.
+    `luck` and `other` are random numbers for each masked position, row by row.
     """
-    share = luck / 2.0**64  # of each hidden place
+    share = luck / 2.0**64  # of each masked position
     kept = ids[hidden]
     some = marks.ordinary[other % np.uint64(len(marks.ordinary))]
     changed = ids.copy()

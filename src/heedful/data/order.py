@@ -4,21 +4,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def draws(seed: int, counter: int, stream: int, count: int) -> NDArray[np.uint64]:
-    """Random 64-bit numbers that belong to a seed, a counter such as the epoch, and a stream for each purpose."""
-    # Raw Philox output is fixed by its definition, while numpy may change what its own shuffle gives.
+def random_bits(seed: int, counter: int, stream: int, count: int) -> NDArray[np.uint64]:
+    """Random 64-bit integers for a seed, a counter such as the epoch, and a stream per purpose."""
+    # Raw Philox output is fixed by its definition, while numpy may change its shuffle.
     key = np.array([seed, counter], dtype=np.uint64)
     return np.random.Philox(key=key, counter=np.array([0, 0, 0, stream], dtype=np.uint64)).random_raw(count)
 
 
 def permutation(seed: int, epoch: int, n: int, stream: int = 0) -> NDArray[np.int64]:
-    """The numbers 0..n-1 in the random order of one epoch."""
-    return np.argsort(draws(seed, epoch, stream, n), kind="stable")
+    """The integers 0..n-1 in the random order of one epoch."""
+    return np.argsort(random_bits(seed, epoch, stream, n), kind="stable")
 
 
-def numbers(seed: int, counter: int, stream: int, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """A random 64-bit number for each index, whatever else is asked for: SplitMix64 (Steele et al., 2014) of a key."""
-    key = draws(seed, counter, stream, 1)
+def random_bits_at(seed: int, counter: int, stream: int, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """A random 64-bit integer for each index, independent of the others: SplitMix64 (Steele et al., 2014) of a key."""
+    key = random_bits(seed, counter, stream, 1)
     mixed = (indices.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + key
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -13,7 +13,7 @@ from heedful.data.formats.sources import SPLITS, Examples, Pair, Split, no_data
 from heedful.data.formats.squad import Answer, Question, Questions
 from heedful.data.formats.tables import Item, Items
 from heedful.data.text.documents import Prose
-from heedful.data.text.files import Text, gathered
+from heedful.data.text.files import Text, collect
 from heedful.errors import UserError, shown
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def questions(examples: Iterable[object], split: Split) -> Questions:
 
 def text(examples: Iterable[object], split: Split) -> Text:
     """Texts, each a document of one line or several."""
-    return gathered(document for document in _documents(examples, split))
+    return collect(document for document in _documents(examples, split))
 
 
 def documents(examples: Iterable[object], split: Split) -> Prose:

@@ -9,17 +9,26 @@ import numpy as np
 
 from heedful.data.batch import Epochs, Ints
 from heedful.data.order import permutation
-from heedful.data.pairs.batches import POOL, TILE, by_length, cut, most_packed, plan, plan_packed, pooled
+from heedful.data.pairs.batches import (
+    POOL,
+    TILE,
+    by_length,
+    max_packed,
+    plan_by_budget,
+    plan_packed,
+    plan_pooled,
+    split_by_budget,
+)
 
 Plan = Callable[[Ints, int, int, int], list[Ints]]  # lengths, seed, epoch, size of a batch -> its batches
 
-Made = TypeVar("Made", covariant=True)
+BatchT = TypeVar("BatchT", covariant=True)
 
-SHAPES = 8  # about as many that packed batches of a fixed number of sequences have
+SHAPES = 8  # roughly the number of shapes of packed batches with a fixed number of sequences
 
 
-class Encoded(Protocol[Made]):
-    """Sequences as ids, of which batches are made."""
+class EncodedSequences(Protocol[BatchT]):
+    """Encoded sequences that can be batched."""
 
     @property
     def lengths(self) -> Ints:
@@ -29,22 +38,22 @@ class Encoded(Protocol[Made]):
     def learned(self) -> Ints:
         """Those from which there is something to learn."""
 
-    def batch(self, rows: Ints) -> Made:
+    def batch(self, rows: Ints) -> BatchT:
         """Some of them, a row each."""
 
-    def pack(self, rows: Ints, room: int, most: int) -> Made:
-        """Some of them end to end in a row of so many places, which so many may share."""
+    def pack(self, rows: Ints, room: int, most: int) -> BatchT:
+        """Some of them packed into one row of `room` positions, with space for `most` sequences."""
 
 
-class Rows(Epochs):
-    """The endless sequence of batches as row numbers: of like length under a budget of tokens, or packed into it.
+class RowSchedule(Epochs):
+    """The endless sequence of batches as row numbers: of similar length within a token budget, or packed.
 
-    Where a number of examples is given, each batch has so many instead; packed, they come in random order.
+    With `examples`, each batch has that many sequences instead; packed ones come in random order.
     """
 
     def __init__(self, lengths: Ints, seed: int, batch_tokens: int, packed: bool, examples: int | None = None) -> None:
-        self.most = examples or most_packed(batch_tokens)  # sequences in a packed batch
-        plans: tuple[Plan, Plan] = (plan, plan_packed) if examples is None else (alike, drawn)
+        self.most = examples or max_packed(batch_tokens)  # sequences in a packed batch
+        plans: tuple[Plan, Plan] = (plan_by_budget, plan_packed) if examples is None else (plan_by_length, plan_random)
         choose = plans[packed]
         usual = self.most * float(lengths.mean())  # tokens in a batch of a fixed number of sequences
         self._step = batch_tokens if examples is None else TILE * max(1, round(usual / SHAPES / TILE))
@@ -52,48 +61,53 @@ class Rows(Epochs):
         super().__init__(lambda epoch: choose(sides, seed, epoch, examples or batch_tokens))
 
     def room(self, tokens: int) -> int:
-        """The places of a packed batch with so many tokens: always the same, or one of few numbers."""
+        """The width of a packed batch with `tokens` tokens: constant, or one of a few values."""
         return -(-max(1, tokens) // self._step) * self._step
 
 
-def alike(lengths: Ints, seed: int, epoch: int, examples: int) -> list[Ints]:
-    """The batches of an epoch as row numbers: so many sequences of like lengths each."""
-    return pooled(lengths, seed, epoch, POOL * examples, lambda rows: parted(rows, examples))
+def plan_by_length(lengths: Ints, seed: int, epoch: int, examples: int) -> list[Ints]:
+    """The batches of an epoch as row numbers: `examples` sequences of similar length each."""
+    return plan_pooled(lengths, seed, epoch, POOL * examples, lambda rows: split_rows(rows, examples))
 
 
-def drawn(lengths: Ints, seed: int, epoch: int, examples: int) -> list[Ints]:
-    """The batches of an epoch as row numbers: so many sequences each, whatever their lengths."""
-    return parted(permutation(seed, epoch, len(lengths)), examples)
+def plan_random(lengths: Ints, seed: int, epoch: int, examples: int) -> list[Ints]:
+    """The batches of an epoch as row numbers: `examples` sequences each, of any length."""
+    return split_rows(permutation(seed, epoch, len(lengths)), examples)
 
 
-def parted(rows: Ints, examples: int) -> list[Ints]:
+def split_rows(rows: Ints, examples: int) -> list[Ints]:
     """Rows in parts of a size, the last one smaller."""
     return [rows[start : start + examples] for start in range(0, len(rows), examples)]
 
 
 def in_order(lengths: Ints, batch_tokens: int) -> list[Ints]:
-    """Every row once, for evaluation: the longest first, so that a lack of memory shows at once."""
+    """Every row once, for evaluation: the longest first, so that running out of memory shows at once."""
     sides = np.stack([lengths, np.ones_like(lengths)], axis=1)  # (N, 2)
-    return list(reversed(cut(by_length(np.arange(len(lengths)), sides), sides, batch_tokens)))
+    return list(reversed(split_by_budget(by_length(np.arange(len(lengths)), sides), sides, batch_tokens)))
 
 
-class SequenceBatches(Generic[Made]):
+class SequenceBatches(Generic[BatchT]):
     """The endless sequence of training batches; which one comes at a position depends on the seed alone.
 
-    A batch has a fixed number of examples, if one is given, else as many as the budget of tokens holds.
+    A batch has a fixed number of examples, if given, else as many as fit the token budget.
     """
 
     alike: ClassVar = False  # there are rows of several lengths
 
     def __init__(
-        self, encoded: Encoded[Made], seed: int, batch_tokens: int, examples: int | None = None, packed: bool = False
+        self,
+        encoded: EncodedSequences[BatchT],
+        seed: int,
+        batch_tokens: int,
+        examples: int | None = None,
+        packed: bool = False,
     ) -> None:
         self.encoded, self.steady = encoded, packed
         self._lengths, self._learned = encoded.lengths, encoded.learned
-        self._rows = Rows(self._lengths[self._learned], seed, batch_tokens, packed, examples)
+        self._rows = RowSchedule(self._lengths[self._learned], seed, batch_tokens, packed, examples)
 
-    def at(self, position: int, part: int = 0, parts: int = 1) -> Made:
-        """The batch at a position, counted from 0 over all epochs, or one part of it, which may hold no example."""
+    def at(self, position: int, part: int = 0, parts: int = 1) -> BatchT:
+        """The batch at a position, counted from 0 over all epochs, or one shard of it, which may be empty."""
         rows = self._at(position)[part::parts]
         if not self.steady:
             return self.encoded.batch(rows)

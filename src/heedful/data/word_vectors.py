@@ -1,10 +1,10 @@
 """A vector for each word: files of word2vec (Mikolov et al., 2013) and GloVe (Pennington et al., 2014), both ways.
 
-word2vec's files begin with a line of two numbers, words and width, and go on in text or in bytes; GloVe's are text and
-have no such line. Lines end at a line feed alone, and words are bytes that are kept as they are: real files hold words
-with spaces, with control signs, and words that were cut in the middle of a letter.
+word2vec files start with a line of two integers, words and width, followed by text or binary data; GloVe files are
+text without such a line. Lines end at a line feed only, and words are kept as bytes: real files contain words with
+spaces, control characters, and words that are cut in the middle of a UTF-8 sequence.
 
-N words, D numbers of each.
+N words, D dimensions.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from typing import BinaryIO, Literal, NamedTuple, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.data.formats.sources import Stream, opened, unfit
+from heedful.data.formats.sources import Stream, file_problem, open_plain_or_gzip
 from heedful.errors import UserError, shown
-from heedful.files.writing import whole
+from heedful.files.writing import atomic_path
 
 Format = Literal["word2vec", "word2vec-binary", "glove"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 HEAD = 2**16  # bytes that a format is recognised from
-LOOKED_AT = 100  # lines that tell the width of a file without a header
-WIDEST = 65_536  # numbers of a vector
+LOOKED_AT = 100  # lines from which the width of a file without a header is inferred
+WIDEST = 65_536  # dimensions of a vector
 LONGEST_LINE = 2**22  # bytes
 LONGEST_WORD = 10_000  # bytes
-NEAR = 50_000  # words, from the top of a file, among which a likeness is looked for
-ODD = "surrogateescape"  # how bytes that are no UTF-8 are kept
+NEAR = 50_000  # words, from the top of a file, that suggestions for a misspelled word come from
+ODD = "surrogateescape"  # how invalid UTF-8 is preserved
 
 
 class Neighbour(NamedTuple):
@@ -51,7 +51,7 @@ class WordVectors:
 
     words: list[str]
     matrix: NDArray[np.float32]  # (N, D)
-    notes: tuple[str, ...] = ()  # what whoever reads the file should know
+    notes: tuple[str, ...] = ()  # what the user should know about the file
 
     def __post_init__(self) -> None:
         if self.matrix.ndim != 2 or len(self.matrix) != len(self.words):
@@ -68,7 +68,7 @@ class WordVectors:
 
     @property
     def width(self) -> int:
-        """The numbers of each vector."""
+        """The dimension of the vectors."""
         return int(self.matrix.shape[1])
 
     @cached_property
@@ -92,13 +92,13 @@ class WordVectors:
         )  # fmt: skip
 
     def unit(self, word: str) -> NDArray[np.float32]:
-        """A word's vector, made one long."""
+        """A word's vector, normalized to length 1."""
         row = self.row(word)
         found: NDArray[np.float32] = self.matrix[row] / self._lengths[row]
         return found
 
     def neighbours(self, of: str | NDArray[np.float32], count: int = 10, but: Collection[str] = ()) -> list[Neighbour]:
-        """The words whose vectors point most nearly the same way as a word's, itself left out, or as a vector."""
+        """The words with the highest cosine similarity to a word (itself excluded) or a vector."""
         given = self.unit(of) if isinstance(of, str) else np.asarray(of, np.float32)
         if given.shape != (self.width,):
             raise ValueError(f"a vector of {self.width} numbers is needed, and this has shape {given.shape}")
@@ -110,11 +110,11 @@ class WordVectors:
         return [Neighbour(self.words[row], float(cosines[row])) for row in best]
 
     def analogy(self, a: str, b: str, c: str, count: int = 10) -> list[Neighbour]:
-        """What is to c as b is to a: neighbours of b - a + c, each made one long first, and the three left out."""
+        """a is to b as c is to ...: the neighbours of b - a + c of unit vectors, the three words excluded."""
         return self.neighbours(self.unit(b) - self.unit(a) + self.unit(c), count, but=(a, b, c))
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """A vector for each text (N, D): the mean of those of its words that have one, and zeros where none has."""
+        """A vector for each text (N, D): the mean of its words' vectors, zeros where no word has one."""
         found = np.zeros((len(texts), self.width), np.float32)  # (N, D)
         for place, text in enumerate(texts):
             if rows := [self.rows[word] for word in text.split() if word in self.rows]:
@@ -122,7 +122,7 @@ class WordVectors:
         return found
 
     def save(self, path: str | Path, format: Format | None = None) -> None:
-        """Write a file that `load_vectors` reads, with the same bits; whole or not at all.
+        """Write a file that `load_vectors` reads bit-exactly; the write is atomic.
 
         Without a format, .bin is word2vec's bytes and all else its text; .gz packs either.
         """
@@ -140,24 +140,24 @@ class WordVectors:
                 file.write(word.encode(errors=ODD) + b" " + numbers + b"\n")
 
     def _require_writable(self, path: Path, kind: Format) -> None:
-        """Refuse words that could not be told from what stands around them, and numbers that are none."""
+        """Refuse words that cannot be separated from their vectors, and values that are not finite."""
         forbidden = " \n" if kind == "word2vec-binary" else "\n"
         for word, finite in zip(self.words, np.isfinite(self.matrix.sum(1, np.float64)).tolist(), strict=True):
             if not word or any(sign in word for sign in forbidden):
                 raise UserError(
-                    "this word cannot be written", where=str(path), found=shown(word),
+                    "this word cannot be written in this format", where=str(path), found=shown(word),
                     expected=f"words without a {'space or ' * (kind == 'word2vec-binary')}line end",
-                    todo="write GloVe's text, where a word may hold spaces: format='glove'" if " " in word else None,
+                    todo="write GloVe's format, which allows spaces: format='glove'" if " " in word else None,
                 )  # fmt: skip
             if not finite:
-                raise UserError("these numbers are not finite", where=str(path), found=f"the vector of {shown(word)}")
+                raise UserError("these values are not finite", where=str(path), found=f"the vector of {shown(word)}")
 
 
 @contextmanager
 def _fresh(path: Path) -> Iterator[BinaryIO]:
     """A file to write, which takes its name only once it is whole."""
     try:
-        with whole(path) as fresh, fresh.open("xb") as file:
+        with atomic_path(path) as fresh, fresh.open("xb") as file:
             if path.suffix == ".gz":
                 with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
                     yield cast(BinaryIO, packed)
@@ -172,16 +172,16 @@ def _fresh(path: Path) -> Iterator[BinaryIO]:
 def load_vectors(
     path: str | Path, format: Format | None = None, *, only: Collection[str] | None = None, most: int | None = None
 ) -> WordVectors:
-    """Read a file of word vectors, plain or gzip, in one pass; its format is told by its contents, if not given.
+    """Read a file of word vectors, plain or gzip, in one pass; the format is detected if not given.
 
-    Kept are the first `most` words, or those of `only`, or both where both are given; else all.
+    Keeps the first `most` words, or those in `only`, or both if both are given; else all.
     """
     path = Path(path)
     if format is not None and format not in FORMATS:
         raise UserError("there is no such format", where="format", found=shown(format), expected=", ".join(FORMATS))
     with _opened(path) as stream:
         head = stream.read(HEAD)
-    kind = format or recognised(head)
+    kind = format or detect_format(head)
     with _opened(path) as stream:
         found = _binary(stream, path) if kind == "word2vec-binary" else _lines(stream, path, kind, head)
         return _gathered(found, path, None if only is None else frozenset(only), most)
@@ -198,11 +198,11 @@ def load_word2vec(
 def require_header(path: str | Path) -> Format:
     """Which of word2vec's two formats a file has, if it has one of them."""
     with _opened(Path(path)) as stream:
-        kind = recognised(stream.read(HEAD))
+        kind = detect_format(stream.read(HEAD))
     if kind == "glove":
         raise UserError(
-            "this file does not begin with its numbers of words and of columns", where=f"{path}:1",
-            expected="a file of word2vec's", todo="read it with load_glove",
+            "this file has no header with the numbers of words and columns", where=f"{path}:1",
+            expected="a word2vec file", todo="read it with load_glove",
         )  # fmt: skip
     return kind
 
@@ -217,7 +217,7 @@ def _filled(
 ) -> NDArray[np.float32]:
     if word_vecs.ndim != 2 or word_vecs.shape[1] != vectors.width:
         raise UserError(
-            "the vectors do not fit into the matrix", where=str(filename), found=f"{vectors.width} numbers a word",
+            "the vectors do not fit the matrix", where=str(filename), found=f"{vectors.width} numbers a word",
             expected=f"rows of a matrix of shape {word_vecs.shape}",
         )  # fmt: skip
     for word, row in zip(vectors.words, vectors.matrix, strict=True):
@@ -227,13 +227,13 @@ def _filled(
 
 def _opened(path: Path) -> AbstractContextManager[Stream]:
     """The bytes of a file, unpacked where it is gzip."""
-    if (problem := unfit(path)) is not None:
+    if (problem := file_problem(path)) is not None:
         raise UserError(problem.message, where=str(path), expected="a file of word vectors, plain or gzip")
-    return opened(path)
+    return open_plain_or_gzip(path)
 
 
-def recognised(head: bytes) -> Format:
-    """The format of a file that begins so."""
+def detect_format(head: bytes) -> Format:
+    """Detect the format from the start of a file."""
     first, _, rest = head.partition(b"\n")
     shape = _shape(first)
     if shape is None:
@@ -241,13 +241,13 @@ def recognised(head: bytes) -> Format:
     line, end, _ = rest.partition(b"\n")
     fields = line.rstrip(b" \r").split(b" ")
     if not end and len(head) >= HEAD:
-        fields = fields[:-1]  # which may be cut
+        fields = fields[:-1]  # the last field may be incomplete
     numbers = fields[max(1, len(fields) - shape[1]) :]
     return "word2vec" if not line or (numbers and all(map(_is_number, numbers))) else "word2vec-binary"
 
 
 def _shape(line: bytes) -> tuple[int, int] | None:
-    """The numbers of words and of columns, if a line says them and nothing else."""
+    """The number of words and of dimensions, if a line is a header."""
     fields = line.split()
     if len(fields) != 2 or not all(field.isdigit() and len(field) < 16 for field in fields):
         return None
@@ -263,7 +263,7 @@ def _is_number(field: bytes) -> bool:
 
 
 class _Entry(NamedTuple):
-    """A word of a file, its numbers as they stand there, and where."""
+    """A word of a file, its unparsed values, and its location."""
 
     word: bytes
     numbers: list[bytes] | bytes
@@ -276,9 +276,9 @@ def _header(stream: Stream, path: Path) -> tuple[int, int]:
     shape = _shape(line)
     if shape is None or not 1 <= shape[1] <= WIDEST:
         raise UserError(
-            "this is not how a word2vec file begins", where=f"{path}:1", found=shown(line.decode(errors=ODD).rstrip()),
-            expected=f"a number of words and a number of columns, which is at most {WIDEST:,}",
-            todo="GloVe's files have no such line: format='glove'",
+            "this is not a word2vec header", where=f"{path}:1", found=shown(line.decode(errors=ODD).rstrip()),
+            expected=f"the number of words and of columns, at most {WIDEST:,}",
+            todo="GloVe files have no header: use format='glove'",
         )  # fmt: skip
     return shape
 
@@ -292,11 +292,11 @@ def _lines(stream: Stream, path: Path, kind: Format, head: bytes) -> Iterator[_E
         where = f"{path}:{number}"
         if len(line) == LONGEST_LINE and not line.endswith(b"\n"):
             raise UserError("this line is too long", where=where, expected=f"at most {LONGEST_LINE:,} bytes")
-        word, *numbers = line.rstrip(b" \r\n").rsplit(b" ", width)  # a word may itself hold spaces
+        word, *numbers = line.rstrip(b" \r\n").rsplit(b" ", width)  # a word may contain spaces
         if len(numbers) != width or not word:
             raise UserError(
-                "this line has another number of columns", where=where,
-                found=f"{_counted(len(line.split()) - 1)} in {shown(line.decode(errors=ODD).rstrip())}",
+                "this line has a different number of columns", where=where,
+                found=f"{_counted(max(0, len(line.split()) - 1))} in {shown(line.decode(errors=ODD).rstrip())}",
                 expected=f"a word and {_counted(width)}",
             )  # fmt: skip
         yield _Entry(word, numbers, where)
@@ -305,20 +305,20 @@ def _lines(stream: Stream, path: Path, kind: Format, head: bytes) -> Iterator[_E
 
 
 def _usual_width(head: bytes, path: Path) -> int:
-    """The columns that most of a file's first lines have, since a word may itself hold spaces."""
+    """The most common number of columns in the first lines, since a word may contain spaces."""
     some = head.split(b"\n")
     some = [line.rstrip(b" \r") for line in (some[:-1] or some)[:LOOKED_AT]]
     width = Counter(line.count(b" ") for line in some).most_common(1)[0][0]
     if not 1 <= width <= WIDEST:
         raise UserError(
-            "this is no word with its vector", where=f"{path}:1",
+            "this is not a word with its vector", where=f"{path}:1",
             found=f"{_counted(width)} in {shown(some[0].decode(errors=ODD))}", expected="word 0.1 -0.2 ...",
         )  # fmt: skip
     return width
 
 
 def _binary(stream: Stream, path: Path) -> Iterator[_Entry]:
-    """The words of a file of bytes, which may or may not have a line end after each vector."""
+    """The words of a binary file, with or without a line end after each vector."""
     told, width = _header(stream, path)
     for number in range(1, told + 1):
         where = f"{path}, word {number:,} of {told:,}"
@@ -326,15 +326,15 @@ def _binary(stream: Stream, path: Path) -> Iterator[_Entry]:
         numbers = stream.read(4 * width)
         if len(numbers) < 4 * width:
             raise UserError(
-                "this file ends in the middle of a vector", where=where,
+                "this file ends inside a vector", where=where,
                 found=f"{len(numbers):,} bytes after {shown(word.decode(errors=ODD))}",
-                expected=f"{4 * width:,} bytes: {_counted(width)}", todo="fetch it again: it is cut short",
+                expected=f"{4 * width:,} bytes: {_counted(width)}", todo="download it again: it is truncated",
             )  # fmt: skip
         yield _Entry(word, numbers, where)
     if stream.read(2).strip(b"\r\n"):
         raise UserError(
-            "there is more in this file than its first line says", where=str(path), found="bytes after the last vector",
-            expected=f"{told:,} words", todo="fetch it again, or correct the first line",
+            "this file has more data than its header says", where=str(path), found="bytes after the last vector",
+            expected=f"{told:,} words", todo="download it again, or correct the first line",
         )  # fmt: skip
 
 
@@ -348,16 +348,16 @@ def _word(stream: Stream, where: str) -> bytes:
             stream.read(1)
             return word
     raise UserError(
-        "this file ends where a word should be" if not ahead else "there is no word here", where=where,
+        "this file ends where a word should be" if not ahead else "there is no word at this position", where=where,
         found=f"{len(word):,} bytes without a space", expected="a word, a space, and the bytes of its numbers",
-        todo="fetch it again: it is cut short, or not of word2vec's make",
+        todo="download it again: it is truncated, or not a word2vec file",
     )  # fmt: skip
 
 
 def _gathered(entries: Iterator[_Entry], path: Path, only: frozenset[str] | None, most: int | None) -> WordVectors:
-    """Those entries that are wanted; where a word stands twice, its first vector."""
+    """Collect the requested entries; of a repeated word, the first vector counts."""
     rows: dict[str, int] = {}
-    kept = bytearray()  # which grows in place, so that all vectors are held once
+    kept = bytearray()  # grows in place, so that vectors are held once
     width, again, example = 0, 0, ""
     for number, entry in enumerate(entries):
         if most is not None and number >= most and only is None:
@@ -375,16 +375,16 @@ def _gathered(entries: Iterator[_Entry], path: Path, only: frozenset[str] | None
         kept += row.tobytes()
     if not rows:
         raise UserError(
-            "none of the words has a vector here", where=str(path),
+            "none of the words has a vector in this file", where=str(path),
             found=f"{len(only):,} words wanted" if only is not None else "no word",
         )  # fmt: skip
-    note = f"{again:,} words stand more than once in {path}, and their first vectors count: {example}"
+    note = f"{again:,} words occur more than once in {path}, and the first vector of each is used: {example}"
     matrix = np.frombuffer(kept, np.float32).reshape(len(rows), width)  # (N, D)
     return WordVectors(list(rows), matrix, (note,) if again else ())
 
 
 def _numbers(entry: _Entry) -> NDArray[np.float32]:
-    """The numbers of one word, as they stand in the file."""
+    """Parse the vector of one word."""
     if isinstance(entry.numbers, bytes):
         row = np.frombuffer(entry.numbers, "<f4").astype(np.float32)
     else:
@@ -394,7 +394,7 @@ def _numbers(entry: _Entry) -> NDArray[np.float32]:
         except ValueError:
             bad = next(number for number in entry.numbers if not _is_number(number))
             raise UserError(
-                "this is no number", where=entry.where, found=shown(bad.decode(errors=ODD)),
+                "this is not a number", where=entry.where, found=shown(bad.decode(errors=ODD)),
                 expected="finite numbers after the word",
             ) from None  # fmt: skip
     if not np.isfinite(row).all():
@@ -409,8 +409,8 @@ def _numbers(entry: _Entry) -> NDArray[np.float32]:
 
 def _miscounted(path: Path, told: int, found: int) -> UserError:
     return UserError(
-        "the first line tells another number of words", where=f"{path}:1", found=f"{found:,} words in the file",
-        expected=f"{told:,}", todo="fetch it again, or correct the first line",
+        "the header has the wrong number of words", where=f"{path}:1", found=f"{found:,} words in the file",
+        expected=f"{told:,}", todo="download it again, or correct the first line",
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
-"""Batches in the order in which they are asked for, made on the spot or ahead of time by worker processes.
+"""Batches in order, prepared on demand or ahead of time by worker processes.
 
-Which batch comes when is no secret to anybody, so that nobody has to be told: of n workers, the first makes the first
-batch, and then every nth. Each sends through a pipe of its own, which holds it back when training is slower than it.
+Batch positions are known in advance, so nothing needs to be coordinated: of n workers, worker i makes every nth
+batch, starting from i. Each sends through its own pipe, which blocks it when training is slower.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ import torch
 
 from heedful.errors import EXIT_GONE, UserError
 
-ALIGNED = 8  # bytes of the longest number, at whose multiples every tensor begins
+ALIGNED = 8  # bytes of the largest dtype, at whose multiples every tensor starts
 PATIENCE = 45.0  # seconds after which a worker that sends nothing is given up
-GLANCE = 0.2  # seconds between two looks at whether all are well
+GLANCE = 0.2  # seconds between two checks that all workers are alive
 
 
-class Place(NamedTuple):
-    """Which batch, and which of so many parts of it."""
+class BatchIndex(NamedTuple):
+    """A batch position, and which of `parts` shards of the batch."""
 
     position: int
     part: int = 0
     parts: int = 1
 
 
-Places = Callable[[], Iterator[Place]]
+BatchIndices = Callable[[], Iterator[BatchIndex]]
 
 
-class Sequenced(Protocol):
-    """Batches by their position: dataclasses of tensors, numbers and tuples of numbers."""
+class BatchSource(Protocol):
+    """Batches by position: dataclasses of tensors, numbers and tuples of numbers."""
 
     @property
     def kind(self) -> type:
@@ -56,8 +56,8 @@ class Sequenced(Protocol):
         """The epoch that it belongs to."""
 
 
-def feed(batches: Sequenced, places: Places, workers: int = 0) -> Generator[Any]:
-    """The batches at some places, one after the other: how many workers prepare them changes nothing else."""
+def load_batches(batches: BatchSource, places: BatchIndices, workers: int = 0) -> Generator[Any]:
+    """The batches at some positions, in order; the number of workers changes nothing else."""
     if not workers:
         yield from (batches.at(*place) for place in places())
         return
@@ -65,7 +65,7 @@ def feed(batches: Sequenced, places: Places, workers: int = 0) -> Generator[Any]
         batches.epoch_of(first.position)  # what is wrong with the batches is raised here, not in a worker
     crew: list[Worker] = []
     end = partial(_dismiss, crew)
-    atexit.register(end)  # a program that leaves this half read would wait for workers that nothing tells to end
+    atexit.register(end)  # else a program that leaves this generator half read would wait for its workers forever
     try:
         for number in range(workers):
             crew.append(Worker.hired(number, batches, partial(_turns, places, number, workers), crew))
@@ -81,20 +81,20 @@ def _dismiss(crew: list[Worker]) -> None:
         crew.pop().dismiss()
 
 
-def _turns(places: Places, first: int, every: int) -> Iterator[Place]:
+def _turns(places: BatchIndices, first: int, every: int) -> Iterator[BatchIndex]:
     return islice(places(), first, None, every)
 
 
 @dataclass(frozen=True)
 class Worker:
-    """A process that makes batches, and the end of the pipe at which they come out."""
+    """A process that prepares batches, and the read end of its pipe."""
 
     number: int
     process: BaseProcess
     pipe: int
 
     @classmethod
-    def hired(cls, number: int, batches: Sequenced, places: Places, others: list[Worker]) -> Worker:
+    def hired(cls, number: int, batches: BatchSource, places: BatchIndices, others: list[Worker]) -> Worker:
         """A new one, which shares the data with this process."""
         reading, writing = os.pipe()
         strangers = [reading, *(other.pipe for other in others)]
@@ -111,8 +111,8 @@ class Worker:
         os.close(self.pipe)
 
 
-def _work(batches: Sequenced, places: Places, pipe: int, strangers: list[int]) -> None:
-    """What a worker does until nobody reads any more."""
+def _work(batches: BatchSource, places: BatchIndices, pipe: int, strangers: list[int]) -> None:
+    """The main loop of a worker, until the pipe is closed."""
     for number in (signal.SIGINT, signal.SIGTERM):  # meant for the whole run, which saves first and ends its workers
         signal.signal(number, signal.SIG_IGN)
     for other in strangers:
@@ -122,7 +122,7 @@ def _work(batches: Sequenced, places: Places, pipe: int, strangers: list[int]) -
         for place in places():
             _send(pipe, *_plain(batches.at(*place)))
     except BrokenPipeError:
-        pass  # the run is over, or gone
+        pass  # the run is over
     except Exception:
         _send(pipe, traceback.format_exc(), [])
 
@@ -167,7 +167,7 @@ def _read(worker: Worker, crew: list[Worker], kind: Any) -> Any:
 
 
 def _bytes(worker: Worker, crew: list[Worker], given_up: float, count: int) -> bytearray:
-    """So many bytes from a worker, if all are well and it goes on sending."""
+    """Read `count` bytes from a worker, if all workers are alive and it keeps sending."""
     found = bytearray()
     while len(found) < count:
         ready = select.select([worker.pipe], [], [], GLANCE)[0]
@@ -185,7 +185,7 @@ def _bytes(worker: Worker, crew: list[Worker], given_up: float, count: int) -> b
 
 
 def _require_well(crew: list[Worker]) -> None:
-    """Refuse to go on without a worker, whosever turn it is; one that has made all its batches may leave."""
+    """Raise an error if any worker has died; one that has made all its batches may exit."""
     for worker in crew:
         if code := worker.process.exitcode:
             killed = code < 0
@@ -195,9 +195,9 @@ def _require_well(crew: list[Worker]) -> None:
 
 def _missed(worker: Worker, crew: list[Worker], how: str) -> UserError:
     return UserError(
-        "a process that prepares batches is missing",
+        "a process that prepares batches has died",
         where="train.workers",
         found=f"worker {worker.number + 1} of {len(crew)} {how}",
-        todo="run the same command again, which goes on from the last checkpoint; train.workers=0 needs no workers",
+        todo="run the same command again to resume from the last checkpoint; train.workers=0 needs no workers",
         exit_code=EXIT_GONE,
     )

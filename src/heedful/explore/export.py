@@ -148,7 +148,7 @@ def digest(text: str) -> str:
 
 def require_html(out: Path, where: str) -> None:
     """Refuse at once a name at which no page can be written."""
-    files.require_place(out, where)
+    files.require_writable(out, where)
     if out.suffix.lower() not in (".html", ".htm"):
         raise UserError(
             "a view is written as a page", where=where, found=str(out), expected="a name that ends in .html",

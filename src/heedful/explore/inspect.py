@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from heedful.blocks.taps import taps, watch
 from heedful.config import Config
 from heedful.data.tokenizers.base import MaskTokenizer
-from heedful.data.tokenizers.lm_tokenization import script_of
+from heedful.data.tokenizers.lm_tokenization import codec_of
 from heedful.errors import UserError
 from heedful.explore.capabilities import Aligns, Encodes, Masks, Translates, Writes, part_of
 from heedful.tasks.translation.predictor import TooLongError
@@ -290,7 +290,7 @@ def pair_ids(tokenizer: MaskTokenizer, given: Given, room: int) -> tuple[list[in
 
 def read_recurrent(predictor: Any, given: Given) -> Reading:
     """A text by a model that reads it ahead and back, without attention."""
-    script = script_of(predictor.tokenizer)
+    script = codec_of(predictor.tokenizer)
     row = [script.begins, *script.text_ids(given.text), script.begins]
 
     def read() -> Tensor:

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from heedful.data.formats.squad import Question
-from heedful.data.labelled.passages import encode_questions
-from heedful.data.labelled.tagged import encode_words
+from heedful.data.labelled.answering import encode_questions
+from heedful.data.labelled.tagging import encode_words
 from heedful.errors import UserError
 from heedful.explore.capabilities import Answers, Classifies, Tags
 from heedful.explore.inspect import Given, Reading, both_ways, encoder_in, pair_ids, translates, writes

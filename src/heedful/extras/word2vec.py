@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heedful.data.formats.sources import lines
-from heedful.data.order import draws, permutation
+from heedful.data.order import permutation, random_bits
 from heedful.data.word_vectors import WordVectors
 from heedful.errors import UserError
 from heedful.extras.word2vec_config import SkipGramConfig
@@ -80,7 +80,7 @@ def read_corpus(paths: Iterable[Path], config: SkipGramConfig) -> Corpus:
 
 def uniform(seed: int, counter: int, stream: int, count: int) -> NDArray[np.float64]:
     """Random numbers from 0 up to 1."""
-    return (draws(seed, counter, stream, count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return (random_bits(seed, counter, stream, count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Plan:
         self._lines = torch.from_numpy(np.pad(corpus.lines[kept], rest, constant_values=-1)).unfold(
             0, BLOCK + 2 * window, BLOCK
         )
-        reach = 1 + (draws(config.seed, epoch, REACH, self.blocks * BLOCK) % np.uint64(window)).astype(np.int64)
+        reach = 1 + (random_bits(config.seed, epoch, REACH, self.blocks * BLOCK) % np.uint64(window)).astype(np.int64)
         reach[count:] = 0
         self._reach = torch.from_numpy(reach).view(-1, BLOCK)
         self._order = torch.from_numpy(permutation(config.seed, epoch, self.blocks, ORDER))

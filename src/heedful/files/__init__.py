@@ -1,1 +1,1 @@
-"""How files are read and written: plain files alone, JSON and YAML within limits, every write atomic."""
+"""Reading and writing files: regular files only, JSON and YAML within limits, every write atomic."""

@@ -1,4 +1,4 @@
-"""Files that others wrote: read within limits, and only where they belong; nothing in them is ever run."""
+"""Files from external sources: read within limits, never outside their folder; nothing in them is executed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from heedful.errors import AGAIN, UserError, shown
 from heedful.files import json as jsontext
 from heedful.files.reading import exists, read_file
 
-LARGEST_JSON = 10_000_000  # bytes; those of a tokenizer have a limit of their own
+LARGEST_JSON = 10_000_000  # bytes; tokenizer files have a limit of their own
 DEEPEST = 40  # groups within groups
 
 
-def inside(folder: Path, name: str) -> Path:
+def path_inside(folder: Path, name: str) -> Path:
     """The file of that name in a folder; names that lead out of it are refused, and so are links that do.
 
     A hub's own cache, whose snapshots are links to the blobs beside them, counts as one folder.
@@ -23,7 +23,7 @@ def inside(folder: Path, name: str) -> Path:
     parts = name.split("/")
     if not name or "\0" in name or "\\" in name or ":" in name or any(part in ("", ".", "..") for part in parts):
         raise UserError(
-            "this name leads out of the folder", where=str(folder), found=shown(name),
+            "this name points outside the folder", where=str(folder), found=shown(name),
             expected="a plain name, such as model-00001-of-00002.safetensors", todo=AGAIN,
         )  # fmt: skip
     path = folder / name
@@ -33,19 +33,22 @@ def inside(folder: Path, name: str) -> Path:
         homes.append(os.path.join(os.path.dirname(os.path.dirname(home)), "blobs"))
     if not any(real.startswith(one + os.sep) for one in homes):
         raise UserError(
-            "this link leads out of the folder", where=str(path), found=f"a link to {real}", todo="copy the file itself"
+            "this link points outside the folder",
+            where=str(path),
+            found=f"a link to {real}",
+            todo="copy the file itself",
         )
     return path
 
 
-def has(folder: Path, name: str) -> bool:
-    """Whether a folder has a file of that name, whatever it may be."""
+def has_file(folder: Path, name: str) -> bool:
+    """Whether a folder has an entry of that name, of any type."""
     return exists(folder / name, follow=False)
 
 
 def read_bytes(folder: Path, name: str, most: int | None = None) -> bytes:
-    """The bytes of a plain file in a folder, at most so many."""
-    path = inside(folder, name)
+    """The bytes of a regular file in a folder, at most `most`."""
+    path = path_inside(folder, name)
     try:
         return read_file(path, most)
     except OSError as error:
@@ -53,7 +56,7 @@ def read_bytes(folder: Path, name: str, most: int | None = None) -> bytes:
 
 
 def read_text(folder: Path, name: str, most: int) -> str:
-    """The same as text."""
+    """Like `read_bytes`, decoded as UTF-8."""
     try:
         return read_bytes(folder, name, most).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -66,7 +69,7 @@ def read_text(folder: Path, name: str, most: int) -> str:
 
 
 def read_json(folder: Path, name: str) -> Any:
-    """The value in a JSON file: no NaN, no number of thousands of digits, no more than `DEEPEST` levels."""
+    """Parse a JSON file: no NaN, no huge numbers, at most `DEEPEST` levels."""
     text = read_text(folder, name, LARGEST_JSON)
     try:
         return jsontext.read_json(text, deepest=DEEPEST)

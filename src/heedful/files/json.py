@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 DEEPEST = 64  # lists and objects within each other
-LONG = re.compile(r"[0-9]{309}|[eE]\+?[0-9]{3}")  # where a number may be that no float can hold
+LONG = re.compile(r"[0-9]{309}|[eE]\+?[0-9]{3}")  # where a number may overflow a float
 Pairs = list[tuple[str, Any]]
 
 
@@ -25,8 +25,8 @@ def read_json(
     pairs: Callable[[Pairs], Any] | None = None,
     whole: Callable[[str], int] | None = None,
 ) -> Any:
-    """The value that a text holds; `constant` reads NaN and infinities, `pairs` an object, `whole` a whole number."""
-    long = LONG.search(text) is not None  # only then is each number looked at, which takes its time
+    """Parse JSON; `constant` handles NaN and infinities, `pairs` an object, `whole` an integer."""
+    long = LONG.search(text) is not None  # checking every number is slow, so it is done only when needed
     try:
         found = json.loads(
             text, parse_constant=constant, object_pairs_hook=pairs,

@@ -1,7 +1,7 @@
-"""How every file and folder is looked at: plain files alone, without waiting, and a clear word where it is forbidden.
+"""How every path is inspected and opened: regular files only, without blocking, with clear errors.
 
-`open_file` and `read_file` raise an `OSError` that says in words what is there instead of a plain file, for callers
-that know what to do about it. Questions about paths raise a `UserError` where the system lets nobody look.
+`open_file` and `read_file` raise an `OSError` that names what was found instead of a regular file, for callers
+that handle it. Path checks raise a `UserError` when permission is denied.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _require_plain(path: str | Path, found: os.stat_result) -> None:
 
 
 def read_file(path: str | Path, most: int | None = None, *, follow: bool = True) -> bytes:
-    """The bytes of a plain file, at most so many."""
+    """The bytes of a regular file, at most `most`."""
     with open_file(path, follow=follow) as file:
         size = os.fstat(file.fileno()).st_size
         if most is not None and size > most:
@@ -94,9 +94,9 @@ def _mode(path: str | Path, follow: bool = True) -> int | None:
 
 
 def unreachable(path: str | Path, error: OSError) -> UserError:
-    """The error of a path that may not be looked at."""
+    """The error for a path that cannot be accessed."""
     return UserError(
-        "this path cannot be looked at",
+        "this path cannot be accessed",
         where=str(path),
         found=error.strerror,
         todo="change the permissions of it and of the folders above it, or name another path",
@@ -104,7 +104,7 @@ def unreachable(path: str | Path, error: OSError) -> UserError:
 
 
 def require_folder(path: str | Path, expected: str, todo: str | None = None) -> None:
-    """Refuse a path at which there is no folder, and say what is there."""
+    """Raise an error naming what is there, unless the path is a folder."""
     if not is_folder(path):
         there = exists(path)
         raise UserError(

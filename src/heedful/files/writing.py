@@ -1,10 +1,10 @@
-"""Every change that training makes to a disk, through eight small functions, so that a test can fail or stop at each.
+"""Every change that training makes to a disk, through eight small functions, so that tests can fail each of them.
 
 Nothing is written through a link: a new file must not exist yet, what takes a name replaces a link of that name, and
-files that are added to and folders that are written into must be there themselves. The run folder may be a link.
+files that are appended to and folders that are written into must not be links. The run folder may be a link.
 
 A file is complete under its own name or not there at all: it is written as `name.tmp-<random>`, synced, and renamed.
-What a crash leaves behind carries that suffix and is deleted by the next run that holds the folder's lock.
+What a crash leaves behind has that suffix and is deleted by the next run that holds the folder's lock.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LEFTOVER = re.compile(r".+\.tmp-[0-9a-f]{16}")
 
 
 def make_folder(path: Path) -> None:
-    """Make one folder, whose parent exists."""
+    """Create one folder, whose parent exists."""
     os.mkdir(path)
 
 
@@ -39,7 +39,7 @@ def create(path: Path) -> int:
 
 
 def reopen(path: Path) -> int:
-    """Open a plain file for adding to its end and for reading, making it where there is none."""
+    """Open a regular file for appending and reading, creating it if it does not exist."""
     require_no_link(path)
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o666)
@@ -61,7 +61,7 @@ def require_no_link(path: Path) -> None:
         )
 
 
-def own_folder(path: Path) -> None:
+def ensure_folder(path: Path) -> None:
     """See to it that a folder is there, and no link to one."""
     require_no_link(path)
     if not os.path.lexists(path):
@@ -96,7 +96,7 @@ def remove_folder(path: Path) -> None:
 
 
 def write_new(path: Path, *pieces: bytes | memoryview) -> None:
-    """Make a file of these pieces, one after the other, and see it onto the disk."""
+    """Create a file from these pieces and sync it to disk."""
     descriptor = create(path)
     try:
         for piece in _gathered(pieces):
@@ -107,7 +107,7 @@ def write_new(path: Path, *pieces: bytes | memoryview) -> None:
 
 
 def _gathered(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
-    """The same bytes in fewer pieces: small ones are put together, large ones are not copied."""
+    """The same bytes in fewer pieces: small ones are joined, large ones are not copied."""
     small: list[bytes | memoryview] = []
     held = 0
     for piece in pieces:
@@ -123,7 +123,7 @@ def _gathered(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryvi
 
 
 def sync_folder(path: Path) -> None:
-    """See the names in a folder onto the disk: a rename is durable only after this."""
+    """Sync a folder's entries to disk: a rename is durable only after this."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         sync(descriptor)
@@ -131,23 +131,23 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def discard(path: Path) -> None:
+def delete_tree(path: Path) -> None:
     """Delete a file, or a folder with all it holds, following no links."""
     if is_folder(path) and not path.is_symlink():
         for entry in sorted(path.iterdir()):
-            discard(entry)
+            delete_tree(entry)
         remove_folder(path)
     else:
         unlink(path)
 
 
-def temporary(path: Path) -> Path:
-    """A fresh name beside the path, which marks what is not complete or no longer wanted."""
+def temporary_path(path: Path) -> Path:
+    """A fresh name beside the path, for what is incomplete or about to be deleted."""
     return path.with_name(f"{path.name}.tmp-{secrets.token_hex(8)}")
 
 
-def leftovers(folder: Path) -> Iterator[Path]:
-    """What a crash left behind in a folder and in the folders directly below it."""
+def temporary_files(folder: Path) -> Iterator[Path]:
+    """Temporary files that a crash left in a folder and in its direct subfolders."""
     for entry in sorted(folder.iterdir()):
         if LEFTOVER.fullmatch(entry.name):
             yield entry
@@ -155,7 +155,7 @@ def leftovers(folder: Path) -> Iterator[Path]:
             yield from (below for below in sorted(entry.iterdir()) if LEFTOVER.fullmatch(below.name))
 
 
-def require_place(path: Path, option: str) -> None:
+def require_writable(path: Path, option: str) -> None:
     """Refuse a path, given with an option of the command line, at which no file can be written."""
     if is_folder(path):
         wrong, where = "a folder is in the way", path
@@ -203,18 +203,18 @@ def write_text_atomic(path: Path, text: str) -> None:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """The same for bytes."""
-    with disk_errors(path.parent, f"write {path.name}", len(data)), whole(path) as fresh:
+    """Like `write_text_atomic`, for bytes."""
+    with disk_errors(path.parent, f"write {path.name}", len(data)), atomic_path(path) as fresh:
         write_new(fresh, data)
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
+def atomic_path(path: Path) -> Iterator[Path]:
     """A fresh name for a file or folder, which takes that of the path once it is complete, and else is deleted.
 
     A former file is replaced; a former folder goes aside, comes back if this fails, and is deleted if it does not.
     """
-    fresh, aside = temporary(path), temporary(path)
+    fresh, aside = temporary_path(path), temporary_path(path)
     try:
         yield fresh
         if is_folder(fresh):
@@ -229,14 +229,14 @@ def whole(path: Path) -> Iterator[Path]:
             if os.path.lexists(aside) and not os.path.lexists(path):
                 rename(aside, path)
             if os.path.lexists(fresh):
-                discard(fresh)
+                delete_tree(fresh)
         raise
     if os.path.lexists(aside):
-        discard(aside)
+        delete_tree(aside)
 
 
 def append_jsonl(path: Path, record: Mapping[str, object]) -> None:
-    """Add one record as a line of JSON, handed to the system at once; numbers that are not finite are refused."""
+    """Append one record as a line of JSON, flushed at once; numbers that are not finite raise an error."""
     line = json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
     data = line.encode("utf-8", "backslashreplace")  # half a surrogate pair becomes its JSON escape
     with disk_errors(path.parent, f"add to {path.name}", len(data)):

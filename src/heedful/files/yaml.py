@@ -1,4 +1,4 @@
-"""YAML as settings need it: plain values with their line numbers, and nothing that could surprise or harm."""
+"""YAML for settings: plain values with their line numbers; no aliases, tags or surprising types."""
 
 from __future__ import annotations
 
@@ -37,27 +37,27 @@ REAL = re.compile(
 LONGEST_NUMBER = 64  # characters; beyond it, a word of digits is text
 
 
-def scalar(text: str) -> str | float | bool | None:
-    """Read an unquoted word: numbers as people write them (1e-3 too), true, false, null; `no` and dates stay text."""
+def parse_scalar(text: str) -> str | float | bool | None:
+    """Parse an unquoted scalar: numbers (1e-3 too), true, false, null; `no` and dates stay text."""
     if text in WORDS:
         return WORDS[text]
     if len(text) > LONGEST_NUMBER:
         return text
     if WHOLE.fullmatch(text):
         return int(text)
-    # A word such as 007 is no number: it is more often a name than an octal.
+    # 007 stays text: it is more often a name than an octal number.
     if REAL.fullmatch(text) and not text.lstrip("+-").replace("_", "").isdigit():
         return float(text.replace(".inf", "inf").replace(".nan", "nan"))
     return text
 
 
-def halved(text: str) -> bool:
+def has_lone_surrogate(text: str) -> bool:
     """Whether a text holds half of a surrogate pair, which no encoding can write."""
     return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def load_yaml(path: str | Path) -> tuple[dict[str, Any], Marks]:
-    """Read a YAML file of settings, together with the place of each value."""
+    """Read a YAML file of settings, with the line and column of each value."""
     if not is_file(path):  # unlike pathlib's, it also answers for names that no file could have
         raise UserError(
             "this is not a file" if exists(path) else "there is no such file",
@@ -100,7 +100,7 @@ def load_yaml(path: str | Path) -> tuple[dict[str, Any], Marks]:
 
 
 def read_yaml(text: str, where: str) -> tuple[Any, Marks]:
-    """Read one YAML document of plain values: no aliases, no tags, no key twice, no more than DEEPEST levels."""
+    """Parse one YAML document of plain values: no aliases, no tags, no duplicate keys, at most DEEPEST levels."""
     marks: Marks = {}
     loader = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
     try:
@@ -114,7 +114,7 @@ def read_yaml(text: str, where: str) -> tuple[Any, Marks]:
         data = _build(first, events, (), marks, where)
         for event in events:
             if not isinstance(event, (yaml.DocumentEndEvent, yaml.StreamEndEvent)):
-                raise _refuse(event, where, "a second YAML document", "one document to a file")
+                raise _refuse(event, where, "a second YAML document", "one document per file")
     except yaml.MarkedYAMLError as error:
         place = error.problem_mark
         at = f"{where}:{place.line + 1}:{place.column + 1}" if place else where
@@ -132,10 +132,10 @@ def read_yaml(text: str, where: str) -> tuple[Any, Marks]:
 
 def _build(event: Any, events: Iterator[Any], path: Keys, marks: Marks, where: str) -> Any:
     """Turn the events of one node into dicts, lists and scalars, noting where each began."""
-    marks.setdefault(path, _mark(event))  # a value in a mapping has the place of its key already
+    marks.setdefault(path, _mark(event))  # a value in a mapping has the position of its key already
     _check_plain(event, where)
     if isinstance(event, yaml.ScalarEvent):
-        return scalar(event.value) if event.implicit[0] else event.value  # quoted words are text
+        return parse_scalar(event.value) if event.implicit[0] else event.value  # quoted words are text
     if len(path) >= DEEPEST:
         raise _refuse(event, where, f"more than {DEEPEST} levels of nesting", "a flatter file")
     if isinstance(event, yaml.SequenceStartEvent):
@@ -163,7 +163,7 @@ def _check_plain(event: Any, where: str) -> None:
         raise _refuse(event, where, "an anchor or alias (& or *)", "plain values; quote text that begins with & or *")
     if event.tag is not None:
         raise _refuse(event, where, f"the tag {shown(event.tag)}", "plain values; quote text that begins with !")
-    if isinstance(event, yaml.ScalarEvent) and halved(event.value):
+    if isinstance(event, yaml.ScalarEvent) and has_lone_surrogate(event.value):
         raise _refuse(event, where, "half of a surrogate pair", "whole Unicode characters")
 
 
@@ -178,7 +178,7 @@ def _refuse(event: Any, where: str, found: str, expected: str) -> UserError:
 
 
 def write_yaml(data: Any) -> str:
-    """Write plain values, numbers finite, as YAML that read_yaml gives back equal; flat lists take one line."""
+    """Write plain, finite values as YAML that `read_yaml` reads back equal; flat lists take one line."""
     document = (yaml.DocumentStartEvent(explicit=False), *_events(data), yaml.DocumentEndEvent(explicit=False))
     text: str = yaml.emit((yaml.StreamStartEvent(), *document, yaml.StreamEndEvent()), width=100, allow_unicode=True)
     return text
@@ -199,14 +199,14 @@ def _events(value: Any) -> Iterator[Any]:
             yield from _events(item)
         yield yaml.SequenceEndEvent()
     elif isinstance(value, str):
-        # Quoted where we, or a YAML 1.1 reader such as an editor's, would take the word for something else.
-        yield _word(value, quoted=scalar(value) != value or value.lower() in ("yes", "no", "on", "off", "y", "n"))
+        # Quoted where this reader or a YAML 1.1 reader would parse the word as another type.
+        yield _word(value, quoted=parse_scalar(value) != value or value.lower() in ("yes", "no", "on", "off", "y", "n"))
     elif isinstance(value, float):
         digits, e, exponent = repr(value).partition("e")
-        dotted = digits if "." in digits or not e else digits + ".0"  # older readers need the point to see a number
+        dotted = digits if "." in digits or not e else digits + ".0"  # older readers need the point to parse a number
         yield _word(dotted + e + exponent, quoted=False)
     else:
-        yield _word(json.dumps(value), quoted=False)  # null, true, false and whole numbers are the same in both
+        yield _word(json.dumps(value), quoted=False)  # null, true, false and integers are the same in both
 
 
 def _word(text: str, *, quoted: bool) -> Any:

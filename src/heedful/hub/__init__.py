@@ -1,4 +1,4 @@
-"""Exchange with the files of others: Hugging Face folders, TensorFlow checkpoints, sentence-transformers folders."""
+"""Import and export: Hugging Face folders, TensorFlow checkpoints, sentence-transformers folders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PLACES = {"Pretrained": "heedful.hub.loading", "pretrained": "heedful.hub.loadi
 
 
 def __getattr__(name: str) -> object:
-    """Public names are fetched when first asked for, so that settings can be read without torch."""
+    """Public names are imported on first use, so that settings can be read without torch."""
     if name in _PLACES:
         return getattr(import_module(_PLACES[name]), name)
     raise AttributeError(f"module 'heedful.hub' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Trained models from folders, ours or of others, every tensor of them accounted for."""
+"""Pretrained models from folders, ours or external ones, with every tensor accounted for."""
 
 from __future__ import annotations
 
@@ -12,21 +12,29 @@ from torch import Tensor
 
 from heedful.config import parse
 from heedful.data.tokenizers.base import LARGEST, Tokenizer
-from heedful.data.tokenizers.encoders import open_encoder_tokenizer, published_tokenizer
-from heedful.data.tokenizers.gpt1_bpe import WordEnds
+from heedful.data.tokenizers.encoders import open_encoder_tokenizer, tokenizer_class
+from heedful.data.tokenizers.gpt1_bpe import Gpt1Tokenizer
 from heedful.data.tokenizers.lm_tokenization import open_tokenizer
 from heedful.errors import AGAIN, UserError
-from heedful.files.folders import has, read_settings, read_text
+from heedful.files.folders import has_file, read_settings, read_text
 from heedful.files.reading import require_folder
 from heedful.files.yaml import load_yaml
 from heedful.hub import rules as convert
-from heedful.hub.byte_pair_files import byte_pairs_in
-from heedful.hub.folder import config_in, foreign, home, published, release_in, titles, unknown
+from heedful.hub.folder import (
+    exchange_for,
+    find_release,
+    is_external,
+    locate_model,
+    model_names,
+    no_model_error,
+    read_config,
+)
+from heedful.hub.gpt_tokenizers import find_tokenizer
 from heedful.hub.model_folder import read_model
-from heedful.hub.rules import Line
-from heedful.hub.safetensors import safetensors_in
-from heedful.hub.sentences import SentenceConfig, sentences_in
-from heedful.hub.tensorflow import checkpoint_in, read_checkpoint
+from heedful.hub.rules import LedgerLine
+from heedful.hub.safetensors import read_safetensors
+from heedful.hub.sentence_transformers import SentenceConfig, read_sentence_config
+from heedful.hub.tensorflow import find_checkpoint, read_checkpoint
 from heedful.models import build, config_class
 from heedful.models.exchange import Described, Exchange, Table, checked
 from heedful.models.roles import Role
@@ -37,8 +45,8 @@ from heedful.training.checkpoint.ties import require_own_model
 from heedful.training.checkpoint.weights import require_fit
 from heedful.training.configs import TrainConfig
 
-Weights = Callable[[Path], tuple[dict[str, Tensor], Path]]  # how they are read, and from which file
-TASKS: dict[str, str] = {"encoder": "pretraining", "causal": "language_model"}  # what a model of each role is for
+Weights = Callable[[Path], tuple[dict[str, Tensor], Path]]  # returns tensors and the file that they were read from
+TASKS: dict[str, str] = {"encoder": "pretraining", "causal": "language_model"}  # the task of a model of each role
 HEADS: dict[str, str] = {  # and each head
     "classifier": "classification",
     "regressor": "regression",
@@ -50,7 +58,7 @@ OUTPUTS = {"answerer": 2, "regressor": 1, "multiple_choice": 1}  # of heads whos
 
 
 class Head(NamedTuple):
-    """What a fine-tuned folder has on top of its encoder."""
+    """The output layer that a fine-tuned folder has on top of its encoder."""
 
     kind: str
     labels: tuple[str, ...]  # what its outputs are called
@@ -59,21 +67,21 @@ class Head(NamedTuple):
 
 
 class Pretrained(NamedTuple):
-    """A trained model with all that its folder tells."""
+    """A pretrained model with everything its folder specifies."""
 
     config: Any  # of an encoder with those heads of the pre-training that are there
-    tokenizer: Any  # None where there is none that texts can be read with
+    tokenizer: Any  # None where there is no tokenizer that can read text
     tensors: dict[str, Tensor]  # by their names in our model
-    ledger: tuple[Line, ...]
+    ledger: tuple[LedgerLine, ...]
     head: Head | None = None
-    pooling: Literal["mean", "first"] | None = None  # how a text's vector is made, where the folder says so
+    pooling: Literal["mean", "first"] | None = None  # how token vectors are pooled, where the folder specifies it
     normalize: bool = False
-    longest: int | None = None  # tokens of a text that are read, where the folder says so
-    lowercase: bool = False  # whether a text is made lower case before the tokenizer reads it
-    prompt: str = ""  # what is put before each text that a vector is made of
-    notes: tuple[str, ...] = ()  # what whoever loads it should know
-    word_ends: WordEnds | None = None  # the tokenizer of the first GPT, which goes from folder to folder only
-    starts: bool = False  # whether texts are read after the token that documents begin with
+    longest: int | None = None  # maximum tokens per text, where the folder specifies it
+    lowercase: bool = False  # whether a text is lowercased before tokenization
+    prompt: str = ""  # put before each text that is embedded
+    notes: tuple[str, ...] = ()  # what the user should know
+    word_ends: Gpt1Tokenizer | None = None  # the tokenizer of the first GPT, which goes from folder to folder only
+    starts: bool = False  # whether texts start with the token that documents start with
 
     @property
     def writes(self) -> bool:
@@ -82,48 +90,48 @@ class Pretrained(NamedTuple):
 
     @property
     def sentences(self) -> SentenceConfig:
-        """How one vector is made of a text."""
+        """How one vector per text is computed."""
         return SentenceConfig(**{name: getattr(self, name) for name in SentenceConfig.model_fields})
 
 
-def pretrained(folder: Path, weights: Weights = safetensors_in, role: Role | None = None) -> Pretrained:
-    """The model in a folder of ours or of others, which has this role where one is named."""
+def pretrained(folder: Path, weights: Weights = read_safetensors, role: Role | None = None) -> Pretrained:
+    """Load the model in a folder, ours or an external one; with `role`, it must have that role."""
     roles = () if role is None else (role,)
-    require_folder(home(folder), f"a folder with a trained {titles(*roles)} in it")
-    if not foreign(folder):
+    require_folder(locate_model(folder), f"a folder with a trained {model_names(*roles)} in it")
+    if not is_external(folder):
         return _own(folder, roles)
-    own = home(folder)
-    if (sentences := sentences_in(own)) is not None:
+    own = locate_model(folder)
+    if (sentences := read_sentence_config(own)) is not None:
         encoder, told = sentences
         found = _hugging_face(encoder, weights, roles)
         return found._replace(**{"longest": found.longest, **told.model_dump(exclude_none=True)})
-    if has(own, "config.json"):
+    if has_file(own, "config.json"):
         return _hugging_face(own, weights, roles)
-    if (released := release_in(own, roles)) is not None and (name := checkpoint_in(own)) is not None:
+    if (released := find_release(own, roles)) is not None and (name := find_checkpoint(own)) is not None:
         return _released(own, name, *released)
-    raise unknown(folder)
+    raise no_model_error(folder)
 
 
-def no_tokenizer(found: Pretrained, folder: Path) -> UserError:
-    """The error of a model that cannot read texts."""
+def no_tokenizer_error(found: Pretrained, folder: Path) -> UserError:
+    """The error for a model that has no usable tokenizer."""
     if found.word_ends is not None:
         return UserError(
-            "the first GPT cannot write texts here: its pieces have none that a text begins with", where=str(folder),
+            "GPT-1 cannot generate text here: its vocabulary has no start token", where=str(folder),
             expected="a GPT-2, or a GPT that was trained here",
-            todo=f"heedful convert {shlex.quote(str(folder))} NEW_FOLDER --to hf writes it anew",
+            todo=f"heedful convert {shlex.quote(str(folder))} NEW_FOLDER --to hf converts it",
         )  # fmt: skip
     pairs, usual = "tokenizer.json, or vocab.json and merges.txt", found.config.usual_tokenizer
     return UserError(
         "there is no tokenizer in this folder", where=str(folder),
-        expected=pairs if found.writes else published_tokenizer(usual).expected,
-        todo="put the file there that the model was trained with",
+        expected=pairs if found.writes else tokenizer_class(usual).expected,
+        todo="add the tokenizer file that the model was trained with",
     )  # fmt: skip
 
 
 def _hugging_face(folder: Path, weights: Weights, roles: tuple[Role, ...]) -> Pretrained:
-    """The model in a folder of Hugging Face's make, with those heads that its tensors tell of."""
+    """Load a Hugging Face folder, with the heads that its tensors include."""
     where, settings = folder / "config.json", read_settings(folder, "config.json")
-    exchange = published(settings, where, roles)
+    exchange = exchange_for(settings, where, roles)
     told = exchange.described(settings, where)
     given, file = weights(folder)
     called = exchange.canonical(given)
@@ -133,7 +141,7 @@ def _hugging_face(folder: Path, weights: Weights, roles: tuple[Role, ...]) -> Pr
 
 
 def _released(folder: Path, name: str, exchange: Exchange, settings: str) -> Pretrained:
-    """The model in the checkpoint of its first release, with those heads that its tensors tell of."""
+    """Load the checkpoint of a model's first release, with the heads that its tensors include."""
     where, file = folder / settings, folder / f"{name}.index"
     told = exchange.released(read_settings(folder, where.name), where)
     given = exchange.release_tensors(read_checkpoint(folder, name))
@@ -144,9 +152,9 @@ def _released(folder: Path, name: str, exchange: Exchange, settings: str) -> Pre
 
 
 def _with_head(
-    told: Described, tensors: dict[str, Tensor], ledger: tuple[Line, ...], folder: Path, where: Path
+    told: Described, tensors: dict[str, Tensor], ledger: tuple[LedgerLine, ...], folder: Path, where: Path
 ) -> Pretrained:
-    """A model and what is on top of it, apart, with the tokenizer beside them."""
+    """Separate the head from the encoder, and find the tokenizer beside them."""
     config, head = told.config, told.head
     own = {name.removeprefix("head."): tensors.pop(name) for name in ("head.weight", "head.bias") if name in tensors}
     if head == "classifier" and len(own["bias"]) == 1:
@@ -154,11 +162,11 @@ def _with_head(
     top = None if head is None else Head(head, _named(told.labels, len(own["bias"]), head, where), own, str(where))
     found = Pretrained(config, None, tensors, ledger, top, notes=told.notes)
     if found.writes:
-        pairs, starts = byte_pairs_in(folder, config.vocab or 0, config.usual_tokenizer)
-        if isinstance(pairs, WordEnds):
+        pairs, starts = find_tokenizer(folder, config.vocab or 0, config.usual_tokenizer)
+        if isinstance(pairs, Gpt1Tokenizer):
             return found._replace(word_ends=pairs)
         return found._replace(tokenizer=pairs, starts=starts)
-    tokenizer, longest, notes = published_tokenizer(config.usual_tokenizer).found_in(folder, config.vocab or 0)
+    tokenizer, longest, notes = tokenizer_class(config.usual_tokenizer).found_in(folder, config.vocab or 0)
     longest = None if longest is None or longest >= config.context else longest
     return found._replace(tokenizer=tokenizer, longest=longest, notes=found.notes + notes)
 
@@ -169,24 +177,24 @@ def _fitted(
     table: Table,
     config: Any,
     file: Path,
-) -> tuple[dict[str, Tensor], tuple[Line, ...]]:
+) -> tuple[dict[str, Tensor], tuple[LedgerLine, ...]]:
     """Our tensors of theirs, each of the shape that it has in our model."""
     needed = {name for rule in table.rules for name in rule.theirs}
     shapes: dict[str, tuple[int, ...]] = {}
-    if needed <= set(called.values()):  # a config may ask for a model of any size: it is not laid out in vain
+    if needed <= set(called.values()):  # a config may ask for a model of any size: none is built in vain
         with torch.device("meta"):
             shapes = {name: tuple(tensor.shape) for name, tensor in build(config).state_dict().items()}
         for rule in (rule for rule in table.rules if rule.ours == "head.bias"):
             bias = next(given[name] for name, known in called.items() if known in rule.theirs)
             shapes |= {"head.weight": (bias.numel(), config.width), "head.bias": (bias.numel(),)}
-    return convert.read(given, called, table, shapes, file)
+    return convert.read_tensors(given, called, table, shapes, file)
 
 
 def _named(labels: tuple[str, ...], count: int, head: str, where: Path) -> tuple[str, ...]:
-    """What the outputs of a head are called, if as many names are given; those that only count are made anew."""
+    """The labels of a head's outputs; default names (LABEL_0, ...) are generated where their number differs."""
     if (wanted := OUTPUTS.get(head, count)) != count:
         raise UserError(
-            "this head has another number of outputs",
+            "this head has the wrong number of outputs",
             where=str(where),
             found=str(count),
             expected=str(wanted),
@@ -198,14 +206,14 @@ def _named(labels: tuple[str, ...], count: int, head: str, where: Path) -> tuple
         return labels
     if any(label != f"LABEL_{index}" for index, label in enumerate(labels)):
         raise UserError(
-            "there are more or fewer labels than outputs", where=f"{where}: id2label", found=f"{len(labels):,} labels",
-            expected=f"{count:,}, the rows of the head's weight", todo=AGAIN,
+            "the number of labels differs from the number of outputs", where=f"{where}: id2label",
+            found=f"{len(labels):,} labels", expected=f"{count:,}, the rows of the head's weight", todo=AGAIN,
         )  # fmt: skip
     return tuple(f"LABEL_{index}" for index in range(count))
 
 
 class OwnFiles(NamedTuple):
-    """What a run or a model of ours holds: its settings, its weights with their file, and its tokenizer."""
+    """What a run or model folder of ours holds: settings, weights with their file, and tokenizer."""
 
     folder: Path
     settings: Any
@@ -221,11 +229,11 @@ class OwnFiles(NamedTuple):
             self.chosen.require_artifacts({"tokenizer": tokenizer.sha256}, {"tokenizer": where})
 
 
-def own_files(folder: Path) -> OwnFiles:
-    """What a run or a model of ours holds: the final model, else the newest checkpoint."""
-    portable = home(folder)
-    if has(portable, "config.json"):
-        if portable != folder and has(folder, "recipe.yaml"):
+def read_own_files(folder: Path) -> OwnFiles:
+    """Read a run or model folder of ours: the final model, else the newest checkpoint."""
+    portable = locate_model(folder)
+    if has_file(portable, "config.json"):
+        if portable != folder and has_file(folder, "recipe.yaml"):
             require_own_model(portable, folder, load_yaml(folder / "recipe.yaml")[0])
         settings: Any = read_settings(portable, "config.json")
         found = read_model(portable)
@@ -245,9 +253,9 @@ def own_files(folder: Path) -> OwnFiles:
 
 
 def _own(folder: Path, roles: tuple[Role, ...]) -> Pretrained:
-    """The model in a run or a model of ours, or the encoder that it stands on: the final one, else the newest."""
-    config = config_in(folder, *roles)
-    found = own_files(folder)
+    """Load a run or model folder of ours, or the encoder that it is built on."""
+    config = read_config(folder, *roles)
+    found = read_own_files(folder)
     portable, settings, given, file, text, _ = found
     if own := settings.get("own_model"):
         raise UserError(
@@ -264,10 +272,10 @@ def _own(folder: Path, roles: tuple[Role, ...]) -> Pretrained:
     with torch.device("meta"):
         require_fit(build(config), tensors, file)
     rest = {name: tensor for name, tensor in given.items() if not name.startswith(below)}
-    ledger = [Line(below + name, name, "as it is", tensor) for name, tensor in tensors.items()]
+    ledger = [LedgerLine(below + name, name, "as it is", tensor) for name, tensor in tensors.items()]
     head, longest = _own_head(model, rest, portable / "config.json")
     fate = "as it is" if head else "left out, it is no one layer"
-    ledger += [Line(name, name if head else None, fate, tensor) for name, tensor in rest.items()]
+    ledger += [LedgerLine(name, name if head else None, fate, tensor) for name, tensor in rest.items()]
     said, decode = settings.get("sentences"), settings.get("decode")
     told = {"longest": longest} if said is None else dict(parse(SentenceConfig, said, file=portable / "config.json"))
     starts = config.role == "causal" and not (isinstance(decode, dict) and decode.get("start_token") is False)
@@ -275,7 +283,7 @@ def _own(folder: Path, roles: tuple[Role, ...]) -> Pretrained:
 
 
 def _own_head(model: dict[str, Any], rest: dict[str, Tensor], where: Path) -> tuple[Head | None, int | None]:
-    """What a fine-tuned model of ours has on top of its encoder, if that is one layer, and how much it reads."""
+    """The head of a fine-tuned model of ours, if it is a single layer, and its maximum length."""
     kind = model.get("kind")
     if kind not in HEADS:
         return None, None
@@ -286,7 +294,7 @@ def _own_head(model: dict[str, Any], rest: dict[str, Tensor], where: Path) -> tu
     return Head(kind, labels, {name.removeprefix("head."): value for name, value in rest.items()}), config.longest
 
 
-class Whole(NamedTuple):
+class TaskModel(NamedTuple):
     """A model as a folder of ours has it: task, settings, all tensors; and which of theirs it has no use for."""
 
     task: str
@@ -295,10 +303,10 @@ class Whole(NamedTuple):
     unused: tuple[str, ...]
 
 
-def whole(found: Pretrained) -> Whole:
-    """The model that an encoder and its head make together, or a model that has none."""
+def task_model(found: Pretrained) -> TaskModel:
+    """Combine encoder and head into one model; a model without a head stays as it is."""
     if found.head is None:
-        return Whole(TASKS[found.config.role], found.config, found.tensors, ())
+        return TaskModel(TASKS[found.config.role], found.config, found.tensors, ())
     kind, labels, top, where = found.head
     make = config_class(kind)
     encoder = found.config.under_head(make.pools)
@@ -314,4 +322,4 @@ def whole(found: Pretrained) -> Whole:
         needed = build(encoder).state_dict()
     tensors = {f"encoder.{name}": value for name, value in found.tensors.items() if name in needed}
     tensors |= {f"head.{name}": value for name, value in top.items()}
-    return Whole(HEADS[kind], config, tensors, tuple(name for name in found.tensors if name not in needed))
+    return TaskModel(HEADS[kind], config, tensors, tuple(name for name in found.tensors if name not in needed))

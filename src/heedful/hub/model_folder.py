@@ -32,7 +32,7 @@ def write_model(
 
 
 class ModelFiles(NamedTuple):
-    """What a portable model folder holds."""
+    """The contents of a model folder."""
 
     config_json: str
     tensors: dict[str, Tensor]
@@ -42,9 +42,9 @@ class ModelFiles(NamedTuple):
 def read_model(
     folder: Path, artifacts: Callable[[str], Iterable[str]] = lambda config: ["tokenizer.json"]
 ) -> ModelFiles:
-    """Read a portable model folder; where it has a manifest, every byte is checked against it.
+    """Read a model folder; where it has a manifest, every byte is checked against it.
 
-    `artifacts` says by the text of config.json what the other files are called.
+    `artifacts` maps the text of config.json to the names of the other files.
     """
     try:
         manifest = read_manifest(folder) if exists(folder / "manifest.json") else None

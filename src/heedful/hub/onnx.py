@@ -24,12 +24,12 @@ from heedful.hub.loading import Pretrained
 from heedful.models import build
 
 NEEDED = ("onnx", "onnxscript")
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")  # as others call them
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")  # Hugging Face's names
 LARGEST = 2**31 - 1  # bytes that one such file can hold
 
 
 class Exported(nn.Module):
-    """ids, which of them are real, segments (B, T) -> all that the folder's model tells of them."""
+    """Token ids, attention mask, segments (B, T) -> all outputs of the folder's model."""
 
     def __init__(self, found: Pretrained) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Exported(nn.Module):
 
     @property
     def outputs(self) -> list[str]:
-        """What is told, by the names that others use."""
+        """The names of the outputs, as in Hugging Face's models."""
         config = self.config
         names = ["last_hidden_state"]
         names += ["pooler_output"] * config.pooler + ["prediction_logits"] * config.masked_words
@@ -73,18 +73,18 @@ class Exported(nn.Module):
         return tuple(told)
 
     def sentence(self, x: Tensor, first: Tensor, real: Tensor) -> Tensor:
-        """One vector for each text, as its folder says."""
+        """One vector per text, pooled as the folder specifies."""
         weight = real.to(x.dtype)[:, :, None]  # (B, T, 1)
         vector = first if self.pooling == "first" else (x * weight).sum(1) / weight.sum(1).clamp(min=1e-9)  # (B, D)
         return nn.functional.normalize(vector, dim=-1) if self.normalize else vector
 
 
 def require_packages() -> None:
-    """Say what to install where the packages are missing that an export needs."""
+    """Raise an error naming the packages to install, if any that an export needs are missing."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise UserError(
-            "an ONNX file needs packages that are not installed", found=f"no {' and no '.join(missing)}",
+            "ONNX export needs packages that are not installed", found=f"no {' and no '.join(missing)}",
             todo="pip install 'heedful[onnx]'",
         )  # fmt: skip
 
@@ -97,7 +97,7 @@ def write_onnx(file: Path, found: Pretrained) -> list[str]:
             "this model is too large for one ONNX file", found=f"{size:,} bytes", expected=f"at most {LARGEST:,}"
         )
     model = Exported(found).eval()
-    # Two rows, a length unlike any other size, and a real padding, so that none of them is taken for a constant.
+    # Two rows, a length unlike any other size, and real padding, so that none of them is exported as a constant.
     length = min(7, found.config.context)
     example = torch.ones(2, length, dtype=torch.long)
     real = example.clone()

@@ -1,7 +1,7 @@
-"""Tensors of others to ours and back: one table for both ways, and every tensor used exactly once.
+"""Convert tensors between external names and ours: one table for both directions, every tensor used exactly once.
 
-A rule says of which of their tensors one of ours is made. Whatever is missing, left over, misshapen or of another type
-is an error that names it; what may be left out is named by a table as well.
+A rule says which external tensors one of ours is made of. What is missing, unexpected, or of the wrong shape or dtype
+is an error that names it; tensors that may be omitted are listed by the table too.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
-class Line:
+class LedgerLine:
     """What became of one tensor: the ledger has a line for each that the files hold."""
 
     source: str
-    name: str | None  # ours; none where it is left out
+    name: str | None  # ours; None where it is omitted
     operation: str
     tensor: Tensor
 
@@ -38,10 +38,10 @@ class Line:
     @property
     def sha256(self) -> str:
         """The hash of its bytes as the file has them."""
-        return digest(self.tensor)
+        return tensor_sha256(self.tensor)
 
 
-def digest(tensor: Tensor) -> str:
+def tensor_sha256(tensor: Tensor) -> str:
     """The SHA-256 of a tensor's bytes."""
     return hashlib.sha256(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data).hexdigest()
 
@@ -58,13 +58,13 @@ def _theirs(rule: Rule, tensor: Tensor) -> dict[str, Tensor]:
     return {name: part.T if rule.turned else part for name, part in zip(rule.theirs, parts, strict=True)}
 
 
-def read(
+def read_tensors(
     tensors: Mapping[str, Tensor],
     called: Mapping[str, str],
     table: Table,
     shapes: Mapping[str, Sequence[int]],
     where: Path,
-) -> tuple[dict[str, Tensor], tuple[Line, ...]]:
+) -> tuple[dict[str, Tensor], tuple[LedgerLine, ...]]:
     """Our tensors of theirs, and the ledger; `called` has the table's name of each tensor by its name in the file."""
     sources = {name: source for source, name in called.items()}
     wrong = [f"{name}: twice, as {sources[name]} too" for source, name in called.items() if sources[name] != source]
@@ -72,7 +72,7 @@ def read(
     twins = {twin.name: twin.of for twin in table.twins}
     wrong += [f"{name}: not in the file" for name in known if name not in sources]
     wrong += [
-        f"{source}: left over, the model has no place for it"
+        f"{source}: unexpected, the model has no such tensor"
         for source, name in called.items()
         if name not in known and name not in twins and name not in table.spare
     ]
@@ -84,7 +84,7 @@ def read(
             if tuple(tensor.shape) != tuple(expected[name]):
                 wrong.append(f"{sources[name]}: {tuple(tensor.shape)} in the file, {expected[name]} in the model")
             elif tensor.dtype not in FLOATS:
-                wrong.append(f"{sources[name]}: {str(tensor.dtype).removeprefix('torch.')} is no type of weights here")
+                wrong.append(f"{sources[name]}: {str(tensor.dtype).removeprefix('torch.')} is not a supported dtype")
         for name, of in (pair for pair in twins.items() if pair[0] in sources and not wrong):
             if not torch.equal(tensors[sources[name]], tensors[sources[of]]):
                 raise UserError(
@@ -93,7 +93,7 @@ def read(
                     expected=f"the same numbers as in {sources[of]}", todo="name the folder of a model that ties them",
                 )  # fmt: skip
     if wrong:
-        raise misfit(wrong, len(known), where)
+        raise mismatch_error(wrong, len(known), where)
     theirs = {name: tensors[source].float() for name, source in sources.items() if name in known}
     found = {rule.ours: _ours(rule, theirs) for rule in table.rules}
     lines = []
@@ -102,14 +102,14 @@ def read(
         rule = known.get(name)
         if rule is not None:
             wider = "" if tensors[source].dtype == torch.float32 else ", made float32"
-            lines.append(Line(source, rule.ours, rule.operation + wider, tensors[source]))
+            lines.append(LedgerLine(source, rule.ours, rule.operation + wider, tensors[source]))
         else:
             said = f"left out, the same as {sources[twins[name]]}" if name in twins else "left out, it is no weight"
-            lines.append(Line(source, None, said, tensors[source]))
+            lines.append(LedgerLine(source, None, said, tensors[source]))
     return found, tuple(lines)
 
 
-def misfit(wrong: Sequence[str], count: int, where: Path) -> UserError:
+def mismatch_error(wrong: Sequence[str], count: int, where: Path) -> UserError:
     """The error of tensors that do not fit, the first of them by name."""
     more = f"\nand {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
     return UserError(
@@ -119,18 +119,18 @@ def misfit(wrong: Sequence[str], count: int, where: Path) -> UserError:
     )  # fmt: skip
 
 
-def write(tensors: Mapping[str, Tensor], table: Table) -> tuple[dict[str, Tensor], tuple[Line, ...]]:
-    """Their tensors of ours, by the same table, and the ledger; twins are not written."""
+def write_tensors(tensors: Mapping[str, Tensor], table: Table) -> tuple[dict[str, Tensor], tuple[LedgerLine, ...]]:
+    """Convert our tensors to external ones by the same table, with the ledger; tied tensors are not written."""
     found: dict[str, Tensor] = {}
     lines = []
     for rule in table.rules:
         parts = _theirs(rule, tensors[rule.ours])
         found |= {name: part.contiguous() for name, part in parts.items()}
-        lines += [Line(name, rule.ours, rule.operation, found[name]) for name in parts]
+        lines += [LedgerLine(name, rule.ours, rule.operation, found[name]) for name in parts]
     return found, tuple(lines)
 
 
-def told(lines: Iterable[Line]) -> list[str]:
+def format_ledger(lines: Iterable[LedgerLine]) -> list[str]:
     """The ledger as text, a line each: source, name, operation, shape, hash."""
     return [
         f"{line.source}\t{line.name or '-'}\t{line.operation}\t{'x'.join(map(str, line.shape)) or '1'}\t{line.sha256}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from heedful.errors import AGAIN, UserError, shown
-from heedful.files.folders import has, inside, read_bytes, read_settings
+from heedful.files.folders import has_file, path_inside, read_bytes, read_settings
 from heedful.hub.folder import PICKLES
 from heedful.training.checkpoint.tensors import require_finite, require_sound, unpack
 
@@ -19,21 +19,21 @@ MOST_SHARDS = 1000
 Read = Callable[[Path, str], dict[str, Tensor]]  # of a file in a folder
 
 
-def safetensors_in(folder: Path) -> tuple[dict[str, Tensor], Path]:
-    """The tensors of a folder, every value a finite number, and the file that names them."""
-    return weights_in(folder, WHOLE, INDEX, _unpacked)
+def read_safetensors(folder: Path) -> tuple[dict[str, Tensor], Path]:
+    """The tensors of a folder, all finite, and the file that names them."""
+    return read_weights(folder, WHOLE, INDEX, _unpacked)
 
 
 def _unpacked(folder: Path, name: str) -> dict[str, Tensor]:
-    require_sound(inside(folder, name))
+    require_sound(path_inside(folder, name))
     return unpack(read_bytes(folder, name), folder / name)
 
 
-def weights_in(folder: Path, whole: str, index: str, read: Read) -> tuple[dict[str, Tensor], Path]:
-    """The same, of one file or of several with an index, each read as it must be."""
-    if has(folder, whole):
+def read_weights(folder: Path, whole: str, index: str, read: Read) -> tuple[dict[str, Tensor], Path]:
+    """Read weights from one file, or from shards with an index, each by `read`."""
+    if has_file(folder, whole):
         tensors, file = read(folder, whole), folder / whole
-    elif has(folder, index):
+    elif has_file(folder, index):
         tensors, file = _sharded(folder, index, read), folder / index
     else:
         raise _absent(folder)
@@ -42,21 +42,21 @@ def weights_in(folder: Path, whole: str, index: str, read: Read) -> tuple[dict[s
 
 
 def _sharded(folder: Path, name: str, read: Read) -> dict[str, Tensor]:
-    """The tensors of several files, each in the one that the index says."""
+    """The tensors of several shards, each in the one that the index names."""
     index = read_settings(folder, name).get("weight_map")
     if not isinstance(index, dict) or not index or not all(isinstance(shard, str) for shard in index.values()):
         raise UserError(
-            "this index is not right", where=f"{folder / name}: weight_map", found=shown(index),
+            "invalid weight index", where=f"{folder / name}: weight_map", found=shown(index),
             expected="the file of each tensor", todo=AGAIN,
         )  # fmt: skip
     shards, ending = sorted(set(index.values())), name.removesuffix(".index.json").rsplit(".", 1)[-1]
     if len(shards) > MOST_SHARDS:
         raise UserError("this index names too many files", where=str(folder / name), found=f"{len(shards):,}")
     for shard in shards:
-        inside(folder, shard)
+        path_inside(folder, shard)
         if not shard.endswith(f".{ending}"):
             raise UserError(
-                "this index names a file of another kind", where=str(folder / name), found=shown(shard),
+                "this index names a file of a different type", where=str(folder / name), found=shown(shard),
                 expected=f"a name that ends with .{ending}", todo=AGAIN,
             )  # fmt: skip
     found: dict[str, Tensor] = {}
@@ -74,11 +74,11 @@ def _sharded(folder: Path, name: str, read: Read) -> dict[str, Tensor]:
 
 
 def _absent(folder: Path) -> UserError:
-    old = next((name for name in PICKLES if has(folder, name)), None)
+    old = next((name for name in PICKLES if has_file(folder, name)), None)
     if old is not None:
         return UserError(
             "these weights are a pickle, which could run code", where=str(folder / old), expected="safetensors",
-            todo=f"write them anew, safely: heedful convert {shlex.quote(str(folder))} NEW_FOLDER",
+            todo=f"convert them safely: heedful convert {shlex.quote(str(folder))} NEW_FOLDER",
         )  # fmt: skip
     return UserError(
         "there are no weights in this folder", where=str(folder), expected=f"{WHOLE}, or {INDEX} and its files",

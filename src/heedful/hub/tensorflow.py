@@ -1,4 +1,4 @@
-"""Checkpoints of TensorFlow, read without it: a table of names in one file, numbers in others, checksums on all.
+"""Read TensorFlow checkpoints without TensorFlow: an index file, data files, and checksums for all.
 
 The table is a sorted one as in LevelDB: blocks of keys that share their beginnings, an index of blocks, and a footer.
 Its values are small messages of protocol buffers.
@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from heedful.errors import AGAIN, UserError
-from heedful.files.folders import has, inside, read_bytes
+from heedful.files.folders import has_file, path_inside, read_bytes
 from heedful.files.reading import open_file
-from heedful.hub.checksums import crc32c, masked
+from heedful.hub.crc32c import crc32c, masked
 
 LARGEST_INDEX = 100_000_000  # bytes
 MOST_TENSORS = 100_000
@@ -31,7 +31,7 @@ TYPES = {1: torch.float32, 2: torch.float64, 3: torch.int32, 9: torch.int64, 14:
 
 
 class Entry(NamedTuple):
-    """Where the numbers of one tensor are."""
+    """Where the data of one tensor is."""
 
     dtype: int
     shape: tuple[int, ...]
@@ -45,8 +45,8 @@ class DamageError(Exception):
     """What is wrong in a file."""
 
 
-def checkpoint_in(folder: Path) -> str | None:
-    """The name that the files of a folder's checkpoint begin with, if it has one."""
+def find_checkpoint(folder: Path) -> str | None:
+    """The file name prefix of a folder's checkpoint, if it has one."""
     names = sorted(path.name.removesuffix(".index") for path in folder.glob("*.index"))
     found = [name for name in names if ".ckpt" in name]
     if len(found) > 1:
@@ -65,10 +65,10 @@ def read_checkpoint(folder: Path, name: str) -> dict[str, Tensor]:
         found: dict[str, Tensor] = {}
         for shard in range(shards):
             file = folder / f"{name}.data-{shard:05d}-of-{shards:05d}"
-            if not has(folder, file.name):
+            if not has_file(folder, file.name):
                 raise DamageError("the file is not there")
             mine = {key: entry for key, entry in entries.items() if entry.shard == shard}
-            found |= _numbers(inside(folder, file.name), mine)
+            found |= _numbers(path_inside(folder, file.name), mine)
         return {key: found[key] for key in entries}
     except (DamageError, OSError, ValueError) as error:
         raise UserError(
@@ -78,7 +78,7 @@ def read_checkpoint(folder: Path, name: str) -> dict[str, Tensor]:
 
 
 def _numbers(path: Path, entries: dict[str, Entry]) -> dict[str, Tensor]:
-    """The tensors in one file of numbers."""
+    """The tensors in one data file."""
     with open_file(path) as stream:
         size = os.fstat(stream.fileno()).st_size
         data = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
@@ -88,7 +88,7 @@ def _numbers(path: Path, entries: dict[str, Entry]) -> dict[str, Tensor]:
     for name, entry in entries.items():
         part = data[entry.offset : entry.offset + entry.size]
         if entry.dtype not in TYPES:
-            raise DamageError(f"{name} is of type {entry.dtype}, which is no type of weights")
+            raise DamageError(f"{name} is of type {entry.dtype}, which is not a supported dtype")
         dtype = TYPES[entry.dtype]
         if len(part) != entry.size or entry.size != math.prod(entry.shape) * dtype.itemsize:
             raise DamageError(f"{name} has {len(part):,} bytes, which are not those of its shape {entry.shape}")
@@ -101,18 +101,18 @@ def _numbers(path: Path, entries: dict[str, Entry]) -> dict[str, Tensor]:
 
 
 def read_index(data: bytes) -> tuple[dict[str, Entry], int]:
-    """The tensors that an index names, and how many files their numbers are in."""
+    """The tensors that an index lists, and the number of data files."""
     if len(data) < FOOTER or int.from_bytes(data[-8:], "little") != MAGIC:
         raise DamageError("it does not end as the index of a checkpoint does")
-    footer = Bytes(data[-FOOTER:-8])
-    others, blocks = (Bytes(_block(data, footer.number(), footer.number())) for _ in range(2))
-    if any(footer.data[footer.at :]) or list(pairs(others)):
+    footer = ByteReader(data[-FOOTER:-8])
+    others, blocks = (ByteReader(_block(data, footer.number(), footer.number())) for _ in range(2))
+    if any(footer.data[footer.at :]) or list(block_entries(others)):
         raise DamageError("it holds more than the index of a checkpoint does")
     entries: dict[str, Entry] = {}
     shards = 0
-    for _, handle in pairs(blocks):
-        place = Bytes(handle)
-        for key, value in pairs(Bytes(_block(data, place.number(), place.number()))):
+    for _, handle in block_entries(blocks):
+        place = ByteReader(handle)
+        for key, value in block_entries(ByteReader(_block(data, place.number(), place.number()))):
             if key:
                 entries[str(key, "utf-8")] = entry_of(value)
             else:
@@ -137,24 +137,24 @@ def _block(data: bytes, offset: int, size: int) -> bytes:
     return data[offset : offset + size]
 
 
-class Bytes:
-    """Bytes that are read from the beginning to the end."""
+class ByteReader:
+    """A reader over bytes."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.at = data, 0
 
     def number(self) -> int:
-        """A number of seven bits a byte, the last byte being the one under 128."""
+        """A varint: seven bits per byte, the last byte below 128."""
         found = 0
         for shift in range(0, 70, 7):
             byte = self.take(1)[0]
             found |= (byte & 127) << shift
             if byte < 128:
                 return found & (1 << 64) - 1
-        raise DamageError("a number in it has no end")
+        raise DamageError("a varint in it has no end")
 
     def take(self, count: int) -> bytes:
-        """So many bytes."""
+        """The next `count` bytes."""
         if count > len(self.data) - self.at:
             raise DamageError("a message in it ends too early")
         self.at += count
@@ -166,25 +166,25 @@ class Bytes:
         return self.at < len(self.data)
 
 
-def pairs(block: Bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The keys and values of a block; a key is told by how much of the former one it begins with, and its rest."""
+def block_entries(block: ByteReader) -> Iterator[tuple[bytes, bytes]]:
+    """The keys and values of a block; keys are prefix-compressed against the one before."""
     restarts = int.from_bytes(block.data[-4:], "little")
     end = len(block.data) - 4 * (restarts + 1)
     if end < 0:
-        raise DamageError("a block in it has no place for what it says")
+        raise DamageError("a block in it is too short")
     block.data = block.data[:end]
     key = b""
     while block.left:
         shared, rest, size = block.number(), block.number(), block.number()
         if shared > len(key):
-            raise DamageError("a name in it begins with more than there is")
+            raise DamageError("a key in it has an invalid prefix length")
         key = key[:shared] + block.take(rest)
         yield key, block.take(size)
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a message of protocol buffers by number: numbers, or the bytes of what is within."""
-    stream = Bytes(message)
+    """The fields of a protocol buffer message by number: integers, or the bytes of nested messages."""
+    stream = ByteReader(message)
     while stream.left:
         tag = stream.number()
         kind = tag & 7
@@ -199,22 +199,22 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def header_of(message: bytes) -> int:
-    """How many files of numbers there are, as the table's first entry says."""
+    """The number of data files, from the table's first entry."""
     found = dict(fields(message))
     if found.get(2, 0) != 0:
-        raise DamageError("its numbers are written from right to left")
+        raise DamageError("it is not little-endian")
     return _whole(found.get(1, 0))
 
 
 def entry_of(message: bytes) -> Entry:
-    """Where a tensor is, as its entry says."""
+    """The location of a tensor, from its entry."""
     found = dict(fields(message))
     if 7 in found:
         raise DamageError("it holds a tensor in slices, which is not supported")
     dtype, shard, offset, size, crc = (_whole(found.get(number, 0)) for number in (1, 3, 4, 5, 6))
     shape = found.get(2, b"")
     if not isinstance(shape, bytes):
-        raise DamageError("a shape in it is none")
+        raise DamageError("a shape in it is invalid")
     sizes = tuple(
         _whole(dict(fields(below)).get(1, 0)) if isinstance(below, bytes) else -1
         for number, below in fields(shape)
@@ -227,5 +227,5 @@ def entry_of(message: bytes) -> Entry:
 
 def _whole(value: int | bytes) -> int:
     if not isinstance(value, int):
-        raise DamageError("a number in it is none")
+        raise DamageError("a field in it is not an integer")
     return value

@@ -10,47 +10,47 @@ from pathlib import Path
 
 from torch import Tensor
 
-from heedful.data.tokenizers.byte_pairs import BytePairs
+from heedful.data.tokenizers.byte_pairs import Gpt2Tokenizer
 from heedful.errors import UserError
 from heedful.files import writing as files
 from heedful.files.reading import is_file, is_folder
 from heedful.hub import rules as convert
-from heedful.hub.folder import exchange_of
+from heedful.hub.folder import find_exchange
 from heedful.hub.loading import Pretrained
-from heedful.hub.rules import Line
-from heedful.hub.sentences import sentence_files
+from heedful.hub.rules import LedgerLine
+from heedful.hub.sentence_transformers import sentence_files
 from heedful.training.checkpoint.manifest import Pieces
 from heedful.training.checkpoint.tensors import pack, require_finite
 
 
-def write(folder: Path, found: Pretrained) -> tuple[Line, ...]:
+def write(folder: Path, found: Pretrained) -> tuple[LedgerLine, ...]:
     """Write a folder of Hugging Face's kind, which appears whole or not at all, and return its ledger."""
-    contents, ledger = contents_of(found)
+    contents, ledger = hugging_face_files(found)
     needed = sum(len(piece) for pieces in contents.values() for piece in pieces)
     with files.disk_errors(folder.parent, "write the model", needed):
         write_folder(folder, contents)
     return ledger
 
 
-def contents_of(found: Pretrained) -> tuple[dict[str, Pieces], tuple[Line, ...]]:
+def hugging_face_files(found: Pretrained) -> tuple[dict[str, Pieces], tuple[LedgerLine, ...]]:
     """The files of such a folder, by name, and its ledger."""
-    config, head, tokenizer, exchange = found.config, found.head, found.tokenizer, exchange_of(found.config.kind)
+    config, head, tokenizer, exchange = found.config, found.head, found.tokenizer, find_exchange(found.config.kind)
     assert exchange is not None, "only what others know is written for them"
     kind, labels = (None, ()) if head is None else (head.kind, head.labels)
     reads = tokenizer is not None and not found.writes
     pad = tokenizer.pad if reads else 0
-    end = tokenizer.end if isinstance(tokenizer, BytePairs) else None
+    end = tokenizer.end if isinstance(tokenizer, Gpt2Tokenizer) else None
     settings = exchange.config_json(config, kind, labels, pad, end)
     tensors = found.tensors | ({} if head is None else {f"head.{name}": value for name, value in head.tensors.items()})
     require_finite(tensors, "model", "go back to an earlier checkpoint")
-    written, ledger = convert.write(tensors, exchange.table(config, kind))
+    written, ledger = convert.write_tensors(tensors, exchange.table(config, kind))
     if all(name.startswith(exchange.PREFIX) for name in written):
         written = {name.removeprefix(exchange.PREFIX): tensor for name, tensor in written.items()}
         ledger = tuple(replace(line, source=line.source.removeprefix(exchange.PREFIX)) for line in ledger)
     texts = {"config.json": json.dumps(settings, indent=2, ensure_ascii=False) + "\n"}
     if reads:
         texts |= tokenizer.files(found.longest or config.context)
-    elif isinstance(tokenizer, BytePairs):  # one of ours for lines has no files that say the same to others
+    elif isinstance(tokenizer, Gpt2Tokenizer):  # our line-based tokenizers have no equivalent there
         texts |= tokenizer.files(config.context, found.starts)
     if found.word_ends is not None:
         texts |= found.word_ends.files(config.context, found.starts)
@@ -68,7 +68,7 @@ def _files(texts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> dict[str,
 
 
 def _marked(header: bytes | memoryview) -> bytes:
-    """The header of a safetensors file with the remark that `transformers` looks for."""
+    """The header of a safetensors file with the format entry that `transformers` expects."""
     entries = json.loads(bytes(header[8:]))
     text = json.dumps({"__metadata__": {"format": "pt"}, **entries}, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -77,7 +77,7 @@ def _marked(header: bytes | memoryview) -> bytes:
 
 def write_folder(folder: Path, contents: Mapping[str, Pieces]) -> None:
     """Write files under a temporary name, one folder deep, and rename; a former one is replaced."""
-    with files.whole(folder) as fresh:
+    with files.atomic_path(folder) as fresh:
         files.make_folder(fresh)
         for below in sorted({name.split("/")[0] for name in contents if "/" in name}):
             files.make_folder(fresh / below)
@@ -86,15 +86,17 @@ def write_folder(folder: Path, contents: Mapping[str, Pieces]) -> None:
 
 
 def require_new(target: Path, force: bool) -> None:
-    """Refuse to write where something is in the way; even if told to, only a model is replaced."""
+    """Refuse to overwrite anything but a model, and a model only with `force`."""
     if not os.path.lexists(target):
         if not is_folder(target.parent):
-            raise UserError("there is no such folder", where=str(target.parent), todo="make it, or name another place")
+            raise UserError(
+                "there is no such folder", where=str(target.parent), todo="create it, or choose another path"
+            )
         return
     model = is_file(target / "config.json") if is_folder(target) else target.suffix == ".onnx" and is_file(target)
     if force and model and not target.is_symlink():
         return
     raise UserError(
-        "something is in the way", where=str(target), found="a model" if model else "something that is no model",
-        expected="a new name", todo="name another place, or add --force" if model else "name another place",
+        "the target already exists", where=str(target), found="a model" if model else "something other than a model",
+        expected="a new name", todo="choose another path, or add --force" if model else "choose another path",
     )  # fmt: skip

@@ -21,7 +21,7 @@ from sklearn.manifold import TSNE
 from sklearn.neighbors import NearestNeighbors
 
 from heedful.config import Config
-from heedful.data.images.sources import Images, scaled
+from heedful.data.images.sources import Images, scale_pixels
 from heedful.errors import UserError
 from heedful.lectures import Progress, Table
 from heedful.plots.figures import scatter
@@ -172,7 +172,7 @@ def study(settings: Settings) -> Generator[Progress, None, Maps]:
     assert settings.model is not None  # as `painter_in` has seen
     images = images_of(settings.model, settings.points)
     assert images.labels is not None  # as `images_of` has seen
-    pixels = scaled(images.pixels).reshape(len(images), -1)  # (N, D)
+    pixels = scale_pixels(images.pixels).reshape(len(images), -1)  # (N, D)
     flat = None if beside is None else lambda: beside.encode(images.pixels)
     return (yield from maps(lambda: painter.encode(images.pixels), flat, pixels, images.labels, images.names, settings))
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.data.images.sources import Images, scaled
-from heedful.files.writing import own_folder
+from heedful.data.images.sources import Images, scale_pixels
+from heedful.files.writing import ensure_folder
 from heedful.plots.figures import scatter
 from heedful.plots.image_grid import Column, Window, image_grid, image_strips
 from heedful.plots.style import Figure, Style, save
@@ -38,7 +38,7 @@ def chosen(images: Images, count: int) -> Images:
     """So many of the images, as the model reads them, one of each class first."""
     rows = first_of_each(images.labels, count, len(images))
     labels = None if images.labels is None else images.labels[rows]
-    return Images(scaled(images.pixels[rows]), labels, images.names)
+    return Images(scale_pixels(images.pixels[rows]), labels, images.names)
 
 
 def class_names(images: Images) -> list[str] | None:
@@ -71,7 +71,7 @@ def components(known: NDArray[Any], width: int) -> PCA:
     """So many principal components of known images (N, C * Y * X), or as many as there are."""
     from heedful.extras.estimators.pca import PCA
 
-    return PCA(min(width, *known.shape)).fit(scaled(known))
+    return PCA(min(width, *known.shape)).fit(scale_pixels(known))
 
 
 def loses(pca: PCA) -> bool:
@@ -97,7 +97,7 @@ class RunFigure(NamedTuple):
 def save_figures(model: ImageAutoencoder, data: Any, folder: Path) -> Iterator[tuple[RunFigure, Path]]:
     """Draw the figures of a run into a folder: reconstructions, an interpolation, and a map of the codes."""
     test: Images = data.read("valid" if data.test is None else "test")
-    own_folder(folder)
+    ensure_folder(folder)
     for one in run_figures(model, data, test):
         save(one.figure, folder / f"{one.name}.png")
         yield one, folder / f"{one.name}.png"
@@ -134,7 +134,7 @@ def plot_images(model: ImageAutoencoder, data: Any, test: Images, style: Style =
 def plot_walk(model: ImageAutoencoder, test: Images, style: Style = "light") -> RunFigure:
     """An interpolation from the first image to the first of another class, or to the next one."""
     other = 0 if test.labels is None else int(np.argmax(test.labels != test.labels[0]))
-    ends = scaled(test.pixels[[0, other or min(1, len(test) - 1)]])  # (2, C, Y, X)
+    ends = scale_pixels(test.pixels[[0, other or min(1, len(test) - 1)]])  # (2, C, Y, X)
     title = "Interpolation between two codes"
     figure = image_strips([("", model.walk(ends[:1], ends[1:], STEPS))], title, Window.of(ends), style)
     return RunFigure("walk", title, "Codes on the straight line between those of two images, decoded.", figure)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from heedful.errors import UserError, printable, short
-from heedful.files.writing import disk_errors, require_place, write_atomic
+from heedful.files.writing import disk_errors, require_writable, write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.colors import Colormap
@@ -126,7 +126,7 @@ def _notebook_figure() -> type[Figure]:
 # ------------------------------------------------------------------ files
 def require_figure(path: Path, where: str) -> None:
     """Refuse a file name at which no figure can be written, before anything is computed for it."""
-    require_place(path, where)
+    require_writable(path, where)
     require_suffix(path, where)
 
 

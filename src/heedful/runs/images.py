@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from heedful.data.images.sources import Images, scaled
+from heedful.data.images.sources import Images, scale_pixels
 from heedful.errors import UserError
 from heedful.files.reading import is_file
 from heedful.runs.load import read_recipe
@@ -27,7 +27,7 @@ def test_images(run: Path) -> Images:
     split: Any = "valid" if recipe.data.test is None else "test"
     check_recipe(recipe, [split])
     found: Images = recipe.data.read(split)
-    return Images(scaled(found.pixels), found.labels, found.names)
+    return Images(scale_pixels(found.pixels), found.labels, found.names)
 
 
 def training_vectors(run: Path) -> NDArray[Any]:

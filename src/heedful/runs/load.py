@@ -16,10 +16,10 @@ from heedful.config import Config, parse
 from heedful.errors import UserError, shown
 from heedful.files.json import read_json
 from heedful.files.reading import exists, is_file, is_folder, require_folder
-from heedful.hub.folder import foreign
-from heedful.hub.loading import no_tokenizer, pretrained, whole
+from heedful.hub.folder import is_external
+from heedful.hub.loading import no_tokenizer_error, pretrained, task_model
 from heedful.hub.model_folder import read_model, write_model
-from heedful.hub.sentences import SentenceConfig
+from heedful.hub.sentence_transformers import SentenceConfig
 from heedful.models import build, config_class
 from heedful.models.heads.config import HeadConfig
 from heedful.runs.artifacts import artifact_texts, hashes, load_artifacts, open_artifacts, places
@@ -76,7 +76,7 @@ def opened(path: Path) -> Opened | Path:
     folder, which = picked(path)
     require_folder(folder, "a run folder or a model folder", "`heedful runs` lists the runs below a folder")
     portable = folder / "model" if is_folder(folder / "model") else folder
-    if which is None and foreign(folder):
+    if which is None and is_external(folder):
         return folder
     if which is None and (portable != folder or is_file(folder / "config.json")):
         if portable != folder and is_file(folder / "recipe.yaml"):
@@ -120,8 +120,8 @@ def _foreign(folder: Path, place: torch.device) -> Any:
     """What speaks for a model that others wrote: a GPT, or an encoder by what is on top of it."""
     found = pretrained(folder)
     if found.tokenizer is None:
-        raise no_tokenizer(found, folder)
-    kind, config, tensors, unused = whole(found)
+        raise no_tokenizer_error(found, folder)
+    kind, config, tensors, unused = task_model(found)
     notes = found.notes + ((f"not needed of this folder: {', '.join(unused)}",) if unused else ())
     task = task_class(kind)
     decode: Any = task.decoding() if task.decoding else None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 from heedful.config import Config
 from heedful.data.formats.sources import Split
-from heedful.data.workers import Sequenced
+from heedful.data.workers import BatchSource
 from heedful.errors import UserError
 from heedful.models.heads.config import with_vocab
 from heedful.training.metrics import Score
@@ -118,7 +118,7 @@ class Encoded(Protocol):
         """How many were too long, and left out."""
 
 
-class Batches(Sequenced, Protocol):
+class Batches(BatchSource, Protocol):
     """The endless sequence of training batches; which one comes at a position depends on the seed alone."""
 
     @property

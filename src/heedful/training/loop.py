@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from heedful.blocks.losses import Loss
-from heedful.data.pairs.batches import Batch, Batches
-from heedful.data.workers import Place, Sequenced, feed
+from heedful.data.pairs.batches import Batch, PairBatches
+from heedful.data.workers import BatchIndex, BatchSource, load_batches
 from heedful.errors import UserError
 from heedful.training.carry import checked, lane_count, own_lanes, restored, saved_form, stateless
 from heedful.training.checkpoint.saver import Saver
@@ -133,7 +133,7 @@ class Counters:
 def fit(
     model: nn.Module,
     loss_of: Callable[[Any], Loss] | LossOf,
-    batches: Batches,
+    batches: PairBatches,
     config: TrainConfig,
     device: torch.device,
     saver: Saver | None,
@@ -287,10 +287,10 @@ def fit(
 class Share:
     """This process's part of every step: its batches, and the chance that goes with each."""
 
-    def __init__(self, team: Team, batches: Batches, config: TrainConfig, position: int, lanes: bool) -> None:
+    def __init__(self, team: Team, batches: PairBatches, config: TrainConfig, position: int, lanes: bool) -> None:
         self.batches, self.config = batches, config
         self.turns = list(team.places(0, config.accumulate, lanes))
-        self.source = feed(batches, partial(_places, team, position, config.accumulate, lanes), config.workers)
+        self.source = load_batches(batches, partial(_places, team, position, config.accumulate, lanes), config.workers)
         self.waiting: list[Batch] | None = None
 
     def next(self) -> list[Batch]:
@@ -319,7 +319,7 @@ class Share:
         reseed(device, self.config.seed, step, number, place.part)
 
 
-def _places(team: Team, start: int, accumulate: int, lanes: bool) -> Iterator[Place]:
+def _places(team: Team, start: int, accumulate: int, lanes: bool) -> Iterator[BatchIndex]:
     """Where a process's batches are found, from a position on without end."""
     for position in itertools.count(start, accumulate):
         yield from (place for _, place in team.places(position, accumulate, lanes))
@@ -368,7 +368,7 @@ def averaged(config: TrainConfig, counters: Counters, end: int) -> list[int]:
     return [*(step for step in counters.regular if step < end), *to_come, end][-config.average :]
 
 
-def in_steps(config: TrainConfig, batches: Sequenced) -> TrainConfig:
+def in_steps(config: TrainConfig, batches: BatchSource) -> TrainConfig:
     """The same settings with a budget in epochs as one in steps, which may take some of the next epoch's batches."""
     budget = config.budget
     if budget.epochs is None:
@@ -378,7 +378,7 @@ def in_steps(config: TrainConfig, batches: Sequenced) -> TrainConfig:
     return config.model_copy(update={"budget": budget.model_copy(update={"epochs": None, "steps": limit})})
 
 
-def first_of(epoch: int, batches: Sequenced) -> int:
+def first_of(epoch: int, batches: BatchSource) -> int:
     """The position of an epoch's first batch."""
     beyond = 1
     while batches.epoch_of(beyond) < epoch:

@@ -19,11 +19,11 @@ from heedful.errors import UserError, shown
 from heedful.files.reading import open_file
 
 MOST_NAMED = 20  # arrays that a message lists
-DAMAGED = (ValueError, TypeError, SyntaxError, EOFError, OverflowError, tokenize.TokenError)  # what a bad head raises
+DAMAGED = (ValueError, TypeError, SyntaxError, EOFError, OverflowError, tokenize.TokenError)  # from an invalid header
 
 
 def read_npy(path: Path) -> NDArray[Any]:
-    """The array of a file, which stays on disk until it is looked at."""
+    """Memory-map the array of a .npy file."""
     try:
         with open_file(path) as file:
             shape, order, kind, begin = _head(file, os.fstat(file.fileno()).st_size, str(path))
@@ -34,7 +34,7 @@ def read_npy(path: Path) -> NDArray[Any]:
 
 
 def read_npz(path: Path, key: str | None, besides: str | None = None) -> NDArray[Any]:
-    """The array under a key of an archive; without a key, the only one that there is, apart from one."""
+    """The array under a key of a .npz archive; without a key, the only one besides `besides`."""
     try:
         with open_file(path) as file, zipfile.ZipFile(file) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
@@ -51,7 +51,7 @@ def read_npz(path: Path, key: str | None, besides: str | None = None) -> NDArray
             where = f"{path}:{chosen[0]}"
             if entry.file_size > max(FREE, RATIO * entry.compress_size):
                 raise UserError(
-                    "this archive unpacks to suspiciously much",
+                    "this archive has a suspiciously high compression ratio",
                     where=where,
                     found=f"{entry.file_size:,} bytes from {entry.compress_size:,}",
                     expected=f"at most {RATIO} times as many",
@@ -69,14 +69,14 @@ def read_npz(path: Path, key: str | None, besides: str | None = None) -> NDArray
 
 
 def _head(file: BinaryIO, size: int, where: str) -> tuple[tuple[int, ...], Any, np.dtype[Any], int]:
-    """The shape, order and type of an array, and where it begins in a file of so many bytes."""
+    """Shape, order, dtype and data offset of an array in a file of `size` bytes."""
     try:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, fortran, kind = read(file)
     except DAMAGED as error:
         raise UserError(
-            "this is no array of numpy",
+            "this is not a numpy array",
             where=where,
             found=shown(str(error).split("\n")[0]),
             expected="a .npy file, as numpy.save writes it",
@@ -92,12 +92,12 @@ def _head(file: BinaryIO, size: int, where: str) -> tuple[tuple[int, ...], Any, 
     wanted, there = math.prod(shape) * kind.itemsize, size - file.tell()
     if min(shape, default=0) < 0 or wanted != there:
         raise UserError(
-            "this array is not as long as it says",
+            "the size of this array differs from its header",
             where=where,
             found=f"{there:,} bytes",
             expected=f"{wanted:,} bytes: {' x '.join(map(str, shape))} numbers of {kind}",
             todo="write the file again",
         )
     if not wanted:
-        raise UserError("there is nothing in this array", where=where, found=f"sizes {shape}", expected="numbers")
+        raise UserError("this array is empty", where=where, found=f"sizes {shape}", expected="numbers")
     return shape, "F" if fortran else "C", kind, file.tell()

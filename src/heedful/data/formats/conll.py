@@ -1,9 +1,9 @@
 """Sentences whose words have tags: columns as in CoNLL-2003, or JSON lines, plain or gzip.
 
-Tags may be any labels, such as parts of speech. Those of one kind say whether a word is in a chunk, such as a name, and
-of which type. Files write this in several ways: IOB1, where B- stands only between neighbours of one type, IOB2, where
-every chunk begins with B-, and IOBES, where E- ends a chunk and S- is one of a single word. All are read by one rule,
-that of the CoNLL shared tasks, and kept as IOB2. Other tags are kept as they are.
+Tags may be any labels, such as parts of speech. Chunk tags say whether a word is in a chunk, such as a name, and of
+which type. They come in several schemes: IOB1, where B- is used only between adjacent chunks of one type; IOB2, where
+every chunk starts with B-; and IOBES, where E- ends a chunk and S- marks a single-word chunk. All are read by the rule
+of the CoNLL shared tasks and stored as IOB2. Other tags are left unchanged.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from heedful.data.formats.sources import FilePerSplit, Name, Split, json_lines, keys_of, lines, uneven
+from heedful.data.formats.sources import FilePerSplit, Name, Split, json_lines, lines, list_keys, uneven_columns
 from heedful.errors import UserError, shown
 
 CHUNK = re.compile(r"[BIESLU]-(.+)")
 TAG = re.compile(r"O|[BIESLU]-(.+)")
 LONGEST = 1000  # characters of a tag
 BETWEEN = re.compile(r"[ \t]+")
-DOCUMENT = "-DOCSTART-"  # what stands in the place of a word where a document begins
+DOCUMENT = "-DOCSTART-"  # stands in the word column where a document starts
 
 
 class Chunk(NamedTuple):
@@ -35,7 +35,7 @@ class Chunk(NamedTuple):
 
 
 class Sentence(NamedTuple):
-    """Words, the tag of each, in IOB2 where tags mark chunks, and the place in the file where they begin."""
+    """Words and their tags (IOB2 for chunk tags), and the location in the file where the sentence starts."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
@@ -49,13 +49,11 @@ class Sentences(NamedTuple):
     skipped: int
 
 
-class Tagged(FilePerSplit):
-    """What files of tagged words share: where they are, and how long a line may be."""
+class TaggedFiles(FilePerSplit):
+    """Base of tagged-word files: paths and maximum line length."""
 
-    longest: int = Field(100_000, ge=1, le=100_000_000, description="characters that a line may have")
-    chunks: bool | None = Field(
-        None, description="whether tags mark chunks, as B-PER and I-PER do; null: if any tag of the file begins so"
-    )
+    longest: int = Field(100_000, ge=1, le=100_000_000, description="maximum characters per line")
+    chunks: bool | None = Field(None, description="whether tags are chunk tags such as B-PER and I-PER; null: detect")
 
     @abstractmethod
     def rows(self, path: Path) -> Iterator[Sentence]:
@@ -74,30 +72,30 @@ class Tagged(FilePerSplit):
         return Sentences(found, len(every) - len(found))
 
     def checked(self, sentence: Sentence) -> tuple[str, ...]:
-        """The tags of a sentence, if each says of its word whether it is in a chunk."""
+        """The tags of a sentence, if all are valid chunk tags."""
         for number, tag in enumerate(sentence.tags):
             if not TAG.fullmatch(tag):
                 raise UserError(
-                    "this is no tag", where=self.place(sentence, number), found=shown(tag),
+                    "this is not a tag", where=self.place(sentence, number), found=shown(tag),
                     expected="O outside, B-TYPE or I-TYPE inside (also E-, S-, L-, U-), such as I-PER",
-                    todo="other tags of this file are so; write data.chunks: false if tags are any labels",
+                    todo="other tags of this file are chunk tags; set data.chunks: false if tags are arbitrary labels",
                 )  # fmt: skip
         return sentence.tags
 
     def place(self, sentence: Sentence, word: int) -> str:
-        """Where the word of that number stands, as far as that is known."""
+        """The location of a word, as exactly as it is known."""
         return sentence.where
 
 
-class Conll(Tagged):
+class Conll(TaggedFiles):
     """A word a line, in columns with a space or a tab between; a blank line ends a sentence."""
 
     kind: Literal["conll"] = "conll"
-    word_column: int = Field(0, ge=0, le=1000, description="column of the word, the first being 0")
+    word_column: int = Field(0, ge=0, le=1000, description="column of the word, counted from 0")
     tag_column: int = Field(-1, ge=-1000, le=1000, description="column of the tag; -1: the last")
 
     def rows(self, path: Path) -> Iterator[Sentence]:
-        """The sentences between blank lines; lines that begin a document hold no word."""
+        """The sentences between blank lines; lines that mark a new document are skipped."""
         words: list[str] = []
         tags: list[str] = []
         first = width = 0
@@ -110,7 +108,7 @@ class Conll(Tagged):
                 if columns[self.word_column] != DOCUMENT:
                     first = first if words else number
                     words.append(columns[self.word_column])
-                    tags.append(named(columns[self.tag_column], where))
+                    tags.append(require_tag(columns[self.tag_column], where))
             elif words:
                 yield Sentence(tuple(words), tuple(tags), f"{path}:{first}")
                 words, tags = [], []
@@ -131,14 +129,14 @@ class Conll(Tagged):
                 found=found,
                 expected=f"a word in column {self.word_column} and a tag in column {self.tag_column} "
                 "(the first is 0, the last -1)",
-                todo="look at data.word_column and data.tag_column",
+                todo="check data.word_column and data.tag_column",
             )
         if len(columns) != width:
-            advice = "columns are set apart by spaces or by one tab each: is one missing, or is there one too many?"
-            raise uneven(where, found, width, advice)
+            advice = "columns are separated by spaces or by one tab each: is one missing, or is there one too many?"
+            raise uneven_columns(where, found, width, advice)
 
 
-class JsonTags(Tagged):
+class JsonTags(TaggedFiles):
     """One JSON object a line, with a list of words and a list of their tags."""
 
     kind: Literal["jsonl"] = "jsonl"
@@ -152,39 +150,39 @@ class JsonTags(Tagged):
             words, tags = (_texts_under(row, key, where) for key in (self.words, self.tags))
             if len(words) != len(tags):
                 raise UserError(
-                    "words and tags are not as many",
+                    "there are not as many tags as words",
                     where=where,
                     found=f"{len(words)} under {shown(self.words)}, {len(tags)} under {shown(self.tags)}",
                     expected="a tag for each word",
                 )
-            yield Sentence(words, tuple(named(tag, where) for tag in tags), where)
+            yield Sentence(words, tuple(require_tag(tag, where) for tag in tags), where)
 
 
 TagsConfig = Annotated[Conll | JsonTags, Field(discriminator="kind")]
 
 
-def named(tag: str, where: str) -> str:
+def require_tag(tag: str, where: str) -> str:
     """A tag, if it has a name that can be shown."""
     if not tag.strip() or len(tag) > LONGEST:
         raise UserError(
-            "this is no tag", where=where, found=shown(tag), expected=f"a name of at most {LONGEST:,} characters"
+            "this is not a tag", where=where, found=shown(tag), expected=f"a name of at most {LONGEST:,} characters"
         )
     return tag
 
 
 def marks_chunks(labels: Sequence[str]) -> bool:
-    """Whether a set of tags is one that marks chunks: O, and B-TYPE and its like."""
+    """Whether a tag set consists of chunk tags: O, B-TYPE and so on."""
     return all(map(TAG.fullmatch, labels)) and any(map(CHUNK.fullmatch, labels))
 
 
 def chunks(tags: Iterable[str]) -> list[Chunk]:
-    """The chunks that tags mark, by the rule of the CoNLL shared tasks, whatever the way of writing.
+    """The chunks that tags mark, by the rule of the CoNLL shared tasks, in any scheme.
 
-    A chunk goes on while tags say I- or E- of the same type. All else begins a chunk: an I- after O or after another
-    type is read as B- would be.
+    A chunk continues while tags are I- or E- of the same type. Anything else starts a chunk: an I- after O or after
+    another type is read as B-.
     """
     found: list[Chunk] = []
-    goes_on = False  # whether the last chunk may have the next word too
+    goes_on = False  # whether the last chunk may include the next word
     for place, tag in enumerate(tags):
         mark, _, kind = tag.partition("-")
         if mark == "O":
@@ -199,7 +197,7 @@ def chunks(tags: Iterable[str]) -> list[Chunk]:
 
 
 def iob2(tags: Sequence[str]) -> tuple[str, ...]:
-    """The same chunks, each beginning with B-."""
+    """The same chunks in IOB2."""
     written = ["O"] * len(tags)
     for start, end, kind in chunks(tags):
         written[start:end] = [f"B-{kind}"] + [f"I-{kind}"] * (end - start - 1)
@@ -207,7 +205,7 @@ def iob2(tags: Sequence[str]) -> tuple[str, ...]:
 
 
 def labels_of(sentences: Iterable[Sentence]) -> tuple[str, ...]:
-    """The tags that sentences may have: in IOB2 O, and both of each type that they name; else those that they have."""
+    """The label set of sentences: for chunk tags O and B-/I- of each type, else the tags that occur."""
     tags = {tag for sentence in sentences for tag in sentence.tags}
     if not marks_chunks(sorted(tags)):
         return tuple(sorted(tags))
@@ -219,7 +217,7 @@ def _texts_under(row: dict[str, object], key: str, where: str) -> tuple[str, ...
     """The list of texts that an object holds under a key."""
     texts = row.get(key)
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        found = shown(texts) if key in row else keys_of(row)
+        found = shown(texts) if key in row else list_keys(row)
         raise UserError(
             f"there is no list of texts under {shown(key)}", where=where, found=found, expected=f'"{key}": ["...", ...]'
         )

@@ -1,4 +1,4 @@
-"""The idx format, in which MNIST comes: a type, some sizes, and numbers, plain or gzip."""
+"""The idx format of MNIST: a dtype, a shape, and data, plain or gzip."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.data.formats.sources import opened
+from heedful.data.formats.sources import open_plain_or_gzip
 from heedful.errors import UserError, shown
 
 TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}  # third byte of a file
-MOST_SIZES = 32  # that an array of numpy may have
+MOST_SIZES = 32  # the maximum of numpy
 AT_ONCE = 2**20  # bytes
 
 
 def read_idx(path: Path) -> NDArray[Any]:
-    """The array that an idx file holds; it takes no more memory than there are bytes, whatever the file says."""
-    with opened(path) as stream:
+    """Read the array in an idx file, using no more memory than the file has data."""
+    with open_plain_or_gzip(path) as stream:
         return _array(Bytes(stream), str(path))
 
 
 class Bytes:
-    """The bytes of a file, and how many have been read."""
+    """A byte stream that counts what has been read."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self.stream, self.count = stream, 0
 
     def read(self, size: int) -> bytearray:
-        """So many bytes, or all that there are."""
+        """Up to `size` bytes."""
         found = bytearray()
         while len(found) < size and (more := self.stream.read(min(size - len(found), AT_ONCE))):
             found += more
@@ -42,7 +42,7 @@ def _array(data: Bytes, where: str) -> NDArray[Any]:
     magic = data.read(4)
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in TYPES or not 1 <= magic[3] <= MOST_SIZES:
         raise UserError(
-            "this is no idx file",
+            "this is not an idx file",
             where=where,
             found=f"{shown(bytes(magic))} at its beginning",
             expected="two zero bytes, one for the type (8, 9, 11, 12, 13 or 14), one for the number of sizes",
@@ -55,14 +55,14 @@ def _array(data: Bytes, where: str) -> NDArray[Any]:
     shape = tuple(map(int, np.frombuffer(sizes, ">u4")))
     wanted = math.prod(shape) * kind.itemsize
     if not wanted:
-        raise UserError("there is nothing in this idx file", where=where, found=f"sizes {shape}", expected="numbers")
+        raise UserError("this idx file is empty", where=where, found=f"sizes {shape}", expected="numbers")
     content = data.read(wanted)
     told = f"{' x '.join(map(str, shape))} numbers of {kind.itemsize} {'byte' if kind.itemsize == 1 else 'bytes'}"
     if len(content) < wanted:
         raise _truncated(where, data.count, 4 + 4 * rank + wanted, told)
     if data.read(AT_ONCE):
         raise UserError(
-            "this idx file is longer than it says",
+            "this idx file is longer than its header says",
             where=where,
             found=f"{data.count:,} bytes or more",
             expected=f"{4 + 4 * rank + wanted:,} bytes: {told}",

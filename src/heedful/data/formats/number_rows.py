@@ -1,4 +1,4 @@
-"""Numbers in lines of text, as in CSV files: the fast way where they are bytes, and every mistake by its place."""
+"""Tables of numbers as text, such as CSV: fast parsing where possible, errors with line and column."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 class Line(NamedTuple):
-    """A line that is not blank, and its number."""
+    """A non-blank line and its number."""
 
     number: int
     text: str
 
 
 class Rows(NamedTuple):
-    """A table of numbers, bytes where all are, and the names of its columns, if the file has them."""
+    """A table of numbers (uint8 where all fit) and its column names, if the file has them."""
 
     numbers: NDArray[Any]  # (N, D) uint8 or float32
     header: tuple[str, ...]
 
 
 def read_rows(path: Path, separator: str, header: bool | None, longest: int) -> Rows:
-    """The numbers of a file; whether its first line names the columns can be seen where `header` is None."""
+    """Read the numbers of a file; with `header=None`, whether the first line is a header is detected."""
     found = (Line(number, text) for number, text in enumerate(lines(path, longest), 1) if text.strip())
     first = next(found, None)
     if first is None:
@@ -62,7 +62,7 @@ def _names_columns(cells: Iterable[str]) -> bool:
 
 
 def _parsed(some: list[Line], separator: str, width: int, path: Path) -> NDArray[Any]:
-    """The numbers of some lines, which have so many each."""
+    """Parse lines of `width` numbers each."""
     for kind in (np.uint8, np.float32):
         try:
             with warnings.catch_warnings():
@@ -76,13 +76,13 @@ def _parsed(some: list[Line], separator: str, width: int, path: Path) -> NDArray
 
 
 def _mistakes(some: list[Line], separator: str, width: int, path: Path) -> Iterator[UserError]:
-    """What is wrong with lines that cannot be read."""
-    advice = f"columns are set apart by one {shown(separator)} each; data.separator names another sign"
+    """The errors in lines that cannot be parsed."""
+    advice = f"columns are separated by one {shown(separator)} each; set data.separator to change it"
     for line in some:
         cells = line.text.split(separator)
         if len(cells) != width:
             yield UserError(
-                "this line has another number of columns",
+                "this line has a different number of columns",
                 where=f"{path}:{line.number}",
                 found=f"{len(cells):,} columns",
                 expected=f"{width:,}, as in the first line",
@@ -91,7 +91,7 @@ def _mistakes(some: list[Line], separator: str, width: int, path: Path) -> Itera
         for place, cell in enumerate(cells, 1):
             if not _is_number(cell):
                 yield UserError(
-                    "this is no number",
+                    "this is not a number",
                     where=f"{path}:{line.number}, column {place}",
                     found=shown(cell) if cell.strip() else "nothing",
                     expected="a number such as 128 or 0.5",
@@ -106,6 +106,6 @@ def _mistakes(some: list[Line], separator: str, width: int, path: Path) -> Itera
 
 def _is_number(cell: str) -> bool:
     try:
-        return "_" not in cell and abs(float(cell)) <= LARGEST  # which is not true of what is no number either
+        return "_" not in cell and abs(float(cell)) <= LARGEST  # False for NaN too
     except ValueError:
         return False

@@ -24,11 +24,11 @@ from heedful.files.reading import is_folder, open_file
 Stream: TypeAlias = "io.BufferedReader[Any]"
 Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
-TABS = "columns are set apart by one tab each, and quotes do not protect a tab"
+TABS = "columns are separated by one tab each, and quotes do not escape a tab"
 BOM = b"\xef\xbb\xbf"
 GZIP = b"\x1f\x8b"
 RATIO = 200  # text rarely packs better than 20 to 1, a bomb about 1000 to 1
-FREE = 64 * 2**20  # bytes that any archive may unpack to, so that short repetitive files pass
+FREE = 64 * 2**20  # any archive may unpack to this many bytes, so that short repetitive files pass
 
 Name = Annotated[str, Field(min_length=1)]
 Column = Annotated[int, Field(ge=0, le=10_000)]
@@ -48,23 +48,23 @@ class Examples(NamedTuple):
     skipped: int
 
 
-class Files(Config):
+class FilePair(Config):
     """Two files whose lines belong together."""
 
-    source: Name = Field(description="file of source texts, one a line")
-    target: Name = Field(description="file of target texts, line by line those of the source")
+    source: Name = Field(description="file of source texts, one per line")
+    target: Name = Field(description="file of target texts, aligned line by line with the source")
 
 
-class Source(Config):
-    """What every kind of file shares: where it is, how long a line may be, and how blanks are counted."""
+class PairSource(Config):
+    """Base of all sources of text pairs: paths, maximum line length, and the count of blank pairs."""
 
     kind: str
-    root: Name = Field(".", description="folder that the files are in, seen from the current one")
-    longest: int = Field(100_000, ge=1, le=100_000_000, description="characters that a line may have")
+    root: Name = Field(".", description="folder of the files, relative to the working directory")
+    longest: int = Field(100_000, ge=1, le=100_000_000, description="maximum characters per line")
 
     @abstractmethod
     def files(self, split: Split) -> list[Path]:
-        """The files of a split, none where it is not given."""
+        """The files of a split; empty where it is not given."""
 
     @abstractmethod
     def rows(self, split: Split) -> Iterator[Pair]:
@@ -91,7 +91,7 @@ class Source(Config):
         return self.read(split).pairs
 
     def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
-        """What a look at the files of some splits, without reading, already shows to be wrong."""
+        """Problems that can be seen without reading the files of some splits."""
         return missing_files(self.root, (path for split in splits for path in self.files(split)))
 
 
@@ -99,10 +99,10 @@ class FilePerSplit(Config):
     """What all data share that have one file for each split."""
 
     kind: str
-    root: Name = Field(".", description="folder that the files are in, seen from the current one")
-    train: Name = Field(description="file to learn from")
-    valid: Name = Field(description="file to watch progress on")
-    test: Name | None = Field(None, description="file for the final figure")
+    root: Name = Field(".", description="folder of the files, relative to the working directory")
+    train: Name = Field(description="file for training")
+    valid: Name = Field(description="file for validation")
+    test: Name | None = Field(None, description="file for the final score")
 
     def file(self, split: Split) -> Path | None:
         """The file of a split, if it is given."""
@@ -110,24 +110,24 @@ class FilePerSplit(Config):
         return None if name is None else Path(self.root, name)
 
     def path(self, split: Split) -> Path:
-        """The file of a split that is to be read."""
+        """The file of a split, which must be given."""
         file = self.file(split)
         if file is None:
             raise no_data(split)
         return file
 
     def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
-        """What a look at the files of some splits, without reading, already shows to be wrong."""
+        """Problems that can be seen without reading the files of some splits."""
         return missing_files(self.root, map(self.file, splits))
 
 
-class ParallelFiles(Source):
+class ParallelFiles(PairSource):
     """A file of source lines and a file of target lines for each split."""
 
     kind: Literal["parallel"] = "parallel"
-    train: Files = Field(description="files to learn from")
-    valid: Files = Field(description="files to watch progress on")
-    test: Files | None = Field(None, description="files for the final figure")
+    train: FilePair = Field(description="files for training")
+    valid: FilePair = Field(description="files for validation")
+    test: FilePair | None = Field(None, description="files for the final score")
 
     def files(self, split: Split) -> list[Path]:
         """The source file and the target file of a split."""
@@ -135,7 +135,7 @@ class ParallelFiles(Source):
         return [] if files is None else [Path(self.root, files.source), Path(self.root, files.target)]
 
     def rows(self, split: Split) -> Iterator[Pair]:
-        """Line n of one file with line n of the other, to the same last line."""
+        """Line n of one file with line n of the other; both must have the same number of lines."""
         source, target = self.files(split)
         left, right = lines(source, self.longest), lines(target, self.longest)
         for number, (text, translation) in enumerate(zip_longest(left, right)):
@@ -147,17 +147,17 @@ class ParallelFiles(Source):
                     where=f"{source} and {target}",
                     found=f"{counts[0]:,} lines in {source}, {counts[1]:,} in {target}",
                     expected="line by line translations",
-                    todo="look for a lost or doubled line where the texts stop matching",
+                    todo="look for a missing or duplicate line where the texts stop matching",
                 )
             yield Pair(text, translation)
 
 
-class Table(Source):
-    """What a split kept in a single file shares."""
+class PairTable(PairSource):
+    """Base of sources with a single file per split."""
 
-    train: Name = Field(description="file to learn from")
-    valid: Name = Field(description="file to watch progress on")
-    test: Name | None = Field(None, description="file for the final figure")
+    train: Name = Field(description="file for training")
+    valid: Name = Field(description="file for validation")
+    test: Name | None = Field(None, description="file for the final score")
 
     def files(self, split: Split) -> list[Path]:
         """The one file of a split."""
@@ -165,12 +165,12 @@ class Table(Source):
         return [] if name is None else [Path(self.root, name)]
 
 
-class Tsv(Table):
-    """Lines of columns with a tab between; there is no quoting, so a text holds no tab."""
+class Tsv(PairTable):
+    """Tab-separated columns; there is no quoting, so a text cannot contain a tab."""
 
     kind: Literal["tsv"] = "tsv"
-    source_column: Column = Field(0, description="column of the source, the first being 0")
-    target_column: Column = Field(1, description="column of the target, the first being 0")
+    source_column: Column = Field(0, description="column of the source, counted from 0")
+    target_column: Column = Field(1, description="column of the target, counted from 0")
 
     @model_validator(mode="after")
     def _two_columns(self) -> Tsv:
@@ -192,14 +192,14 @@ class Tsv(Table):
             if len(columns) != width or width < needed:
                 where, found = f"{path}:{number}", f"{len(columns)} columns in {shown(line)}"
                 if width >= needed:
-                    raise uneven(where, found, width, TABS)
+                    raise uneven_columns(where, found, width, TABS)
                 raise UserError(
                     "this line has too few columns", where=where, found=found, expected=f"at least {needed}", todo=TABS
                 )
             yield Pair(columns[self.source_column], columns[self.target_column])
 
 
-class Jsonl(Table):
+class Jsonl(PairTable):
     """One JSON object a line, with a text under each of two keys."""
 
     kind: Literal["jsonl"] = "jsonl"
@@ -213,16 +213,16 @@ class Jsonl(Table):
             if row is None:
                 yield Pair("", "")
             else:
-                yield Pair(text_under(row, self.source, where), text_under(row, self.target, where))
+                yield Pair(string_field(row, self.source, where), string_field(row, self.target, where))
 
 
 def json_lines(path: Path, longest: int) -> Iterator[tuple[str, dict[str, object] | None]]:
-    """The place of each line, and the JSON object that it holds; None of a blank one."""
+    """The location of each line and the JSON object in it; None for a blank line."""
     for number, line in enumerate(lines(path, longest), start=1):
-        yield f"{path}:{number}", parsed(line, f"{path}:{number}") if line.strip() else None
+        yield f"{path}:{number}", parse_object(line, f"{path}:{number}") if line.strip() else None
 
 
-def parsed(line: str, where: str) -> dict[str, object]:
+def parse_object(line: str, where: str) -> dict[str, object]:
     """The JSON object that a line holds."""
     try:
         row = json.loads(line)
@@ -233,35 +233,39 @@ def parsed(line: str, where: str) -> dict[str, object]:
             found=shown(line[max(0, error.pos - 20) : error.pos + 20]),
             expected="one JSON object a line",
         ) from None
-    except (ValueError, RecursionError) as error:  # a number of too many digits, brackets too deep
+    except (ValueError, RecursionError) as error:  # too many digits, or nested too deep
         raise UserError(f"this JSON cannot be read: {error}", where=where, found=shown(line)) from None
     if not isinstance(row, dict):
-        raise UserError("this line is no JSON object", where=where, found=shown(line), expected='{"key": "text", ...}')
+        raise UserError(
+            "this line is not a JSON object", where=where, found=shown(line), expected='{"key": "text", ...}'
+        )
     return row
 
 
-def text_under(row: dict[str, object], key: str, where: str) -> str:
+def string_field(row: dict[str, object], key: str, where: str) -> str:
     """The text that an object holds under a key."""
     if key not in row:
         raise UserError(
-            f"the key {shown(key)} is missing", where=where, found=keys_of(row), expected=f"{shown(key)} with a text"
+            f"the key {shown(key)} is missing", where=where, found=list_keys(row), expected=f"{shown(key)} with a text"
         )
     text = row[key]
     if not isinstance(text, str):
-        raise UserError(f"what {shown(key)} holds is no text", where=where, found=shown(text), expected="a JSON string")
+        raise UserError(
+            f"what {shown(key)} holds is not a string", where=where, found=shown(text), expected="a JSON string"
+        )
     return text
 
 
-def keys_of(row: Mapping[str, object]) -> str:
+def list_keys(row: Mapping[str, object]) -> str:
     """The first keys of an object, as a message lists them."""
     return ", ".join(map(shown, list(row)[:10])) or "no key at all"
 
 
-def uneven(where: str, found: str, width: int, todo: str) -> UserError:
+def uneven_columns(where: str, found: str, width: int, todo: str) -> UserError:
     """The error for a line that has more columns than the first one, or fewer."""
     expected = f"{width:,} column{'s' * (width != 1)}, as in the first line"
     return UserError(
-        "this line has another number of columns", where=where, found=found, expected=expected, todo=todo
+        "this line has a different number of columns", where=where, found=found, expected=expected, todo=todo
     )  # fmt: skip
 
 
@@ -273,15 +277,15 @@ def no_data(split: Split) -> UserError:
 
 
 def missing_files(root: str, paths: Iterable[Path | None]) -> list[UserError]:
-    """Why files in a folder, those that are given, cannot be read; of a folder that is not there, that alone."""
+    """Problems with the given files of a folder; if the folder is missing, only that."""
     if not is_folder(root):
         return [UserError("there is no such folder", where="data.root", found=shown(root), expected="a folder")]
     given = dict.fromkeys(path for path in paths if path is not None)
-    return [found for path in given if (found := unfit(path)) is not None]
+    return [found for path in given if (found := file_problem(path)) is not None]
 
 
-def unfit(path: Path) -> UserError | None:
-    """Why a path cannot be read as a file of text, as far as its entry in the folder tells."""
+def file_problem(path: Path) -> UserError | None:
+    """Why a path cannot be read as a text file, without opening it."""
     where = str(path)
     try:
         found = os.stat(path)
@@ -292,7 +296,7 @@ def unfit(path: Path) -> UserError | None:
     if stat.S_ISDIR(found.st_mode):
         return UserError("this is a folder", where=where, expected="a file", todo="name the file inside it")
     if not stat.S_ISREG(found.st_mode):
-        return UserError("this is no ordinary file", where=where, expected="a file of text, plain or gzip")
+        return UserError("this is not a regular file", where=where, expected="a file of text, plain or gzip")
     if found.st_size == 0:
         return UserError("this file is empty", where=where, expected="at least one line of text")
     if not os.access(path, os.R_OK):
@@ -301,28 +305,28 @@ def unfit(path: Path) -> UserError | None:
 
 
 def lines(path: Path, longest: int) -> Iterator[str]:
-    r"""The lines of a UTF-8 file, ended by \n or \r\n only, since other separators may stand inside a text."""
-    if (problem := unfit(path)) is not None:
+    r"""The lines of a UTF-8 file, ended by \n or \r\n only, since other separators may occur inside a text."""
+    if (problem := file_problem(path)) is not None:
         raise problem
     most = 4 * longest + 8  # bytes: beyond this, even 4-byte characters with BOM and line end are too many
     number = 0
-    with opened(path, lambda: f"{path}:{number + 1}") as stream:
+    with open_plain_or_gzip(path, lambda: f"{path}:{number + 1}") as stream:
         while line := stream.readline(most):
             number += 1
-            yield text_of(line if number > 1 else line.removeprefix(BOM), longest, f"{path}:{number}")
+            yield decode_line(line if number > 1 else line.removeprefix(BOM), longest, f"{path}:{number}")
     if number == 0:
         raise UserError("this file is empty", where=str(path), expected="at least one line of text")
 
 
 @contextmanager
-def opened(path: Path, where: Callable[[], str] | None = None) -> Iterator[Stream]:
-    """The bytes of a file, unpacked where it is gzip; what is wrong with it is told with the place that was reached."""
+def open_plain_or_gzip(path: Path, where: Callable[[], str] | None = None) -> Iterator[Stream]:
+    """Open a file for reading, decompressed if it is gzip; errors name the location reached, `where()`."""
     there = where or (lambda: str(path))
     try:
         with open_file(path) as file:
             if path.suffix == ".gz" or file.peek(2)[:2] == GZIP:
-                # GzipFile reads lines in Python, a buffer over it in C.
-                yield io.BufferedReader(Unpacking(file, there), 2**17)
+                # GzipFile splits lines in Python, a buffer over it in C.
+                yield io.BufferedReader(GzipStream(file, there), 2**17)
             else:
                 yield file
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -330,14 +334,14 @@ def opened(path: Path, where: Callable[[], str] | None = None) -> Iterator[Strea
             f"this gzip file is damaged: {error}",
             where=there(),
             expected="a whole gzip file",
-            todo="fetch it again; `gzip -t` tests a file",
+            todo="download it again; `gzip -t` tests a file",
         ) from None
     except OSError as error:
         raise UserError(f"this file cannot be read: {error.strerror}", where=there()) from None
 
 
-class Unpacking(io.RawIOBase):
-    """A gzip file that may not unpack to suspiciously much."""
+class GzipStream(io.RawIOBase):
+    """A gzip stream that stops at a suspicious compression ratio."""
 
     def __init__(self, file: BinaryIO, where: Callable[[], str]) -> None:
         self._file, self._where, self._inner, self._done = file, where, gzip.GzipFile(fileobj=file), 0
@@ -350,7 +354,7 @@ class Unpacking(io.RawIOBase):
         self._done += count
         if self._done > max(FREE, RATIO * self._file.tell()):
             raise UserError(
-                "this gzip file unpacks to suspiciously much",
+                "this gzip file has a suspiciously high compression ratio",
                 where=self._where(),
                 found=f"over {self._done:,} bytes from {self._file.tell():,}",
                 expected=f"at most {RATIO} times as many",
@@ -359,8 +363,8 @@ class Unpacking(io.RawIOBase):
         return count
 
 
-def text_of(line: bytes, longest: int, where: str) -> str:
-    """The text of one line without its end, or an error that says which byte or length is wrong."""
+def decode_line(line: bytes, longest: int, where: str) -> str:
+    """Decode one line without its line end; errors name the byte or the length."""
     line = line.removesuffix(b"\n").removesuffix(b"\r")
     if len(line) > longest:  # only then can there be too many characters
         characters = len(line.decode(errors="replace"))

@@ -1,4 +1,4 @@
-"""Questions whose answers stand in a passage: SQuAD's JSON (Rajpurkar et al., 2016), or JSON lines, plain or gzip."""
+"""Question answering data: SQuAD's JSON (Rajpurkar et al., 2016), or JSON lines, plain or gzip."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field
 
 from heedful.config import Config
-from heedful.data.formats.sources import FilePerSplit, Split, json_lines, keys_of, lines, text_under
+from heedful.data.formats.sources import FilePerSplit, Split, json_lines, lines, list_keys, string_field
 from heedful.errors import UserError, shown
 
 LONGEST = 1_000_000_000  # characters of a whole file
@@ -19,14 +19,14 @@ AROUND = 40  # characters that an error quotes
 
 
 class Answer(NamedTuple):
-    """A text, and the character of the passage where it begins."""
+    """An answer text, and its first character in the passage."""
 
     text: str
     start: int
 
 
 class Question(NamedTuple):
-    """A question about a passage, and the answers that count as right; `name` tells it from all others."""
+    """A question about a passage, with its correct answers; `name` is its unique id."""
 
     name: str
     question: str
@@ -42,14 +42,14 @@ class Questions(NamedTuple):
 
 
 class WindowsConfig(Config):
-    """How passages are read that are longer than the model's context, and what an answer may be."""
+    """How passages longer than the context are split, and how long an answer may be."""
 
     stride: int = Field(128, ge=1, le=1_000_000, description="tokens of the passage from one window to the next")
-    question: int = Field(64, ge=1, le=1_000_000, description="tokens of a question that are read")
-    longest: int = Field(30, ge=1, le=1_000_000, description="tokens that an answer may have")
+    question: int = Field(64, ge=1, le=1_000_000, description="maximum tokens of a question")
+    longest: int = Field(30, ge=1, le=1_000_000, description="maximum tokens of an answer")
 
 
-class Asked(FilePerSplit):
+class QuestionFiles(FilePerSplit):
     """What files of questions share: where they are."""
 
     @abstractmethod
@@ -66,35 +66,35 @@ class Asked(FilePerSplit):
         return Questions(found, len(every) - len(found))
 
 
-class Squad(Asked):
+class Squad(QuestionFiles):
     """Articles of paragraphs with questions, as SQuAD v1.1 is released."""
 
     kind: Literal["squad"] = "squad"
 
     def rows(self, path: Path) -> Iterator[Question]:
         """The questions of all articles, in order."""
-        data = _whole(path)
+        data = _read_json(path)
         for number, article in enumerate(_list(data, "data", str(path)), 1):
             title = article.get("title") if isinstance(article.get("title"), str) else None
             there = f"{path}: article {number}" + (f" ({title})" if title else "")
             for place, paragraph in enumerate(_list(article, "paragraphs", there), 1):
                 where = f"{there}, paragraph {place}"
-                passage = text_under(paragraph, "context", where)
+                passage = string_field(paragraph, "context", where)
                 for question in _list(paragraph, "qas", where):
                     yield _question(question, passage, where)
 
 
-class JsonQuestions(Asked):
-    """One JSON object a line: a question, a passage, an answer, and the character where it begins."""
+class JsonQuestions(QuestionFiles):
+    """One JSON object per line: a question, a passage, an answer, and its first character."""
 
     kind: Literal["jsonl"] = "jsonl"
-    longest: int = Field(1_000_000, ge=1, le=100_000_000, description="characters that a line may have")
+    longest: int = Field(1_000_000, ge=1, le=100_000_000, description="maximum characters per line")
 
     def rows(self, path: Path) -> Iterator[Question]:
         """The question of each object; a blank line is a blank one."""
         for number, (where, row) in enumerate(json_lines(path, self.longest), start=1):
             if row is not None:
-                question, passage, text = (text_under(row, key, where) for key in ("question", "passage", "answer"))
+                question, passage, text = (string_field(row, key, where) for key in ("question", "passage", "answer"))
                 yield Question(str(number), question, passage, (_answer(text, row.get("start"), passage, where),))
             else:
                 yield Question(str(number), "", "", ())
@@ -105,44 +105,47 @@ QuestionsConfig = Annotated[Squad | JsonQuestions, Field(discriminator="kind")]
 
 def _question(row: Mapping[str, Any], passage: str, where: str) -> Question:
     """A question of SQuAD's JSON."""
-    name = text_under(dict(row), "id", where)
+    name = string_field(dict(row), "id", where)
     where = f"{where}, question {name}"
     if row.get("is_impossible"):
         raise UserError(
             "this question has no answer",
             where=where,
             found='"is_impossible": true, as in SQuAD 2.0',
-            expected="an answer that stands in the passage, as in SQuAD 1.1",
+            expected="an answer that occurs in the passage, as in SQuAD 1.1",
             todo="take the files of SQuAD 1.1, or leave such questions out",
         )
     answers = tuple(
-        _answer(text_under(answer, "text", where), answer.get("answer_start"), passage, where)
+        _answer(string_field(answer, "text", where), answer.get("answer_start"), passage, where)
         for answer in _list(row, "answers", where)
     )
     if not answers:
         raise UserError("this question has no answer", where=where, found="an empty list", expected="at least one")
-    return Question(name, text_under(dict(row), "question", where), passage, answers)
+    return Question(name, string_field(dict(row), "question", where), passage, answers)
 
 
 def _answer(text: str, start: object, passage: str, where: str) -> Answer:
-    """An answer, if it stands in the passage where it is said to."""
+    """An answer, checked to occur at that position of the passage."""
     if type(start) is not int or start < 0:
         raise UserError(
-            "where the answer begins is no number", where=where, found=shown(start), expected="a character, from 0 on"
+            "the start of the answer is not a number",
+            where=where,
+            found=shown(start),
+            expected="a character, from 0 on",
         )
     if not text.strip() or passage[start : start + len(text)] != text:
         other = passage.find(text) if text.strip() else -1
         raise UserError(
-            "the answer does not stand there in the passage",
+            "the answer is not at that position of the passage",
             where=where,
             found=f"{shown(passage[start : start + max(len(text), 1)])} at character {start}",
             expected=shown(text),
-            todo=f"it stands at character {other}" if other >= 0 else "it stands nowhere in the passage",
+            todo=f"it occurs at character {other}" if other >= 0 else "it does not occur in the passage",
         )
     return Answer(text, start)
 
 
-def _whole(path: Path) -> Mapping[str, Any]:
+def _read_json(path: Path) -> Mapping[str, Any]:
     """The JSON object that a file holds."""
     text = "\n".join(lines(path, LONGEST))
     try:
@@ -157,7 +160,7 @@ def _whole(path: Path) -> Mapping[str, Any]:
     except (ValueError, RecursionError) as error:
         raise UserError(f"this JSON cannot be read: {error}", where=str(path)) from None
     if not isinstance(data, dict):
-        raise UserError("this is no JSON object", where=str(path), found=shown(data), expected='{"data": [...]}')
+        raise UserError("this is not a JSON object", where=str(path), found=shown(data), expected='{"data": [...]}')
     return data
 
 
@@ -168,7 +171,7 @@ def _list(row: Mapping[str, Any], key: str, where: str) -> list[dict[str, Any]]:
         raise UserError(
             f"there is no list of objects under {shown(key)}",
             where=where,
-            found=shown(found) if key in row else keys_of(row),
+            found=shown(found) if key in row else list_keys(row),
             expected=f'"{key}": [{{...}}, ...]',
         )
     return found

@@ -10,7 +10,17 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from heedful.data.formats.sources import TABS, Column, FilePerSplit, Name, Split, json_lines, lines, text_under, uneven
+from heedful.data.formats.sources import (
+    TABS,
+    Column,
+    FilePerSplit,
+    Name,
+    Split,
+    json_lines,
+    lines,
+    string_field,
+    uneven_columns,
+)
 from heedful.errors import UserError, shown
 
 MOST_NAMED = 20  # labels or columns that a message lists
@@ -18,7 +28,7 @@ WIDEST = 100_000_000  # characters of a field between quotes
 
 
 class Item(NamedTuple):
-    """A text, or a pair of them, with its label, and the place it came from."""
+    """A text, or a pair of texts, with its label and its location."""
 
     text: str
     pair: str | None
@@ -27,7 +37,7 @@ class Item(NamedTuple):
 
     @property
     def blank(self) -> bool:
-        """Whether there is nothing to read."""
+        """Whether a text is blank."""
         return not self.text.strip() or (self.pair is not None and not self.pair.strip())
 
 
@@ -39,7 +49,7 @@ class Items(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """What stands in one place of a table, and where."""
+    """The text of a table cell, and its location."""
 
     text: str
     where: str
@@ -48,7 +58,7 @@ class Cell(NamedTuple):
 class Labelled(FilePerSplit):
     """What all kinds of files with labels share."""
 
-    longest: int = Field(1_000_000, ge=1, le=WIDEST, description="characters that a line may have")
+    longest: int = Field(1_000_000, ge=1, le=WIDEST, description="maximum characters per line")
 
     @abstractmethod
     def rows(self, path: Path) -> Iterator[tuple[Cell, Cell | None, Cell]]:
@@ -76,10 +86,10 @@ ByName = Column | Name
 class Columns(Labelled):
     """What tables of lines and columns share."""
 
-    advice: ClassVar[str]  # about what stands between columns
+    advice: ClassVar[str]  # about column separators
 
-    header: bool = Field(True, description="whether the first line names the columns")
-    text: ByName = Field(description="column of the text, by its name or by its number from 0")
+    header: bool = Field(True, description="whether the first line is a header")
+    text: ByName = Field(description="column of the text, by name or by index from 0")
     pair: ByName | None = Field(None, description="column of the second text, where there are pairs")
     label: ByName = Field(description="column of the label")
 
@@ -94,16 +104,16 @@ class Columns(Labelled):
 
     @abstractmethod
     def split(self, path: Path) -> Iterator[tuple[int, list[Cell]]]:
-        """Every line that is not empty, as its number and its cells."""
+        """Every non-empty line, as its number and its cells."""
 
     def rows(self, path: Path) -> Iterator[tuple[Cell, Cell | None, Cell]]:
         """The chosen columns of each line."""
         columns = [column for column in (self.text, self.pair, self.label) if column is not None]
-        for cells in picked(self.split(path), columns, self.header, self.advice, path):
+        for cells in select_columns(self.split(path), columns, self.header, self.advice, path):
             yield cells[0], cells[1] if len(cells) > 2 else None, cells[-1]
 
 
-def picked(
+def select_columns(
     split: Iterable[tuple[int, list[Cell]]], columns: Sequence[int | str], header: bool, advice: str, path: Path
 ) -> Iterator[list[Cell]]:
     """Some columns of each line of a table, where all lines have as many as the first."""
@@ -117,7 +127,7 @@ def picked(
                 continue
         if len(cells) != width:
             found = f"{len(cells)} columns in {shown(' | '.join(cell.text for cell in cells))}"
-            raise uneven(f"{path}:{number}", found, width, advice)
+            raise uneven_columns(f"{path}:{number}", found, width, advice)
         yield [cells[place] for place in places]
     if not width:
         raise UserError("there is no line with text", where=str(path), expected="one text and its label a line")
@@ -136,7 +146,7 @@ def _place(column: int | str, first: list[Cell], header: bool, advice: str) -> i
         where=first[0].where,
         found=listed,
         expected="a name from the first line, or a number below their count, the first being 0",
-        todo=f"{advice}; or say data.header=false where the first line is no header",
+        todo=f"{advice}; or set data.header=false if the first line is not a header",
     )
 
 
@@ -159,12 +169,12 @@ class TsvTable(Columns):
 
 
 class CsvTable(Columns):
-    """Columns with a comma between; a text in double quotes may hold commas, line ends, and quotes that are doubled."""
+    """Comma-separated columns; a text in double quotes may contain commas, line ends, and doubled quotes."""
 
-    advice: ClassVar = "columns are set apart by the one sign that data.separator names"
+    advice: ClassVar = "columns are separated by data.separator"
 
     kind: Literal["csv"] = "csv"
-    separator: Annotated[str, Field(min_length=1, max_length=1)] = Field(",", description="what stands between columns")
+    separator: Annotated[str, Field(min_length=1, max_length=1)] = Field(",", description="column separator")
 
     def split(self, path: Path) -> Iterator[tuple[int, list[Cell]]]:
         """The cells of each record."""
@@ -172,7 +182,7 @@ class CsvTable(Columns):
 
 
 def csv_cells(path: Path, separator: str, longest: int) -> Iterator[tuple[int, list[Cell]]]:
-    """Every record of a CSV file that is not empty, which may take several lines: its first line, and its cells."""
+    """Every non-empty record of a CSV file, which may span several lines: its first line, and its cells."""
     former = csv.field_size_limit(WIDEST)
     try:
         reader = csv.reader((f"{line}\n" for line in lines(path, longest)), delimiter=separator, strict=True)
@@ -186,14 +196,14 @@ def csv_cells(path: Path, separator: str, longest: int) -> Iterator[tuple[int, l
             f"this is not CSV: {error}",
             where=f"{path}:{begin}",
             expected='fields with a comma between; "a text, in quotes", and "a ""quote"" in it"',
-            todo="look for a quote that is opened here and never closed; data.kind=tsv reads quotes as they are",
+            todo="look for a quote that is opened here and never closed; data.kind=tsv reads quotes literally",
         ) from None
     finally:
         csv.field_size_limit(former)
 
 
 class JsonlTable(Labelled):
-    """One JSON object a line; the label may be a text, a number, or true or false."""
+    """One JSON object per line; the label may be a string, a number, or a boolean."""
 
     kind: Literal["jsonl"] = "jsonl"
     text: Name = Field("text", description="key of the text")
@@ -201,51 +211,51 @@ class JsonlTable(Labelled):
     label: Name = Field("label", description="key of the label")
 
     def rows(self, path: Path) -> Iterator[tuple[Cell, Cell | None, Cell]]:
-        """What each object holds under the keys; blank lines are passed over."""
+        """The values under the keys of each object; blank lines are skipped."""
         for where, row in json_lines(path, self.longest):
             if row is not None:
-                text = Cell(text_under(row, self.text, where), where)
-                pair = Cell(text_under(row, self.pair, where), where) if self.pair else None
-                yield text, pair, Cell(plain_under(row, self.label, where), where)
+                text = Cell(string_field(row, self.text, where), where)
+                pair = Cell(string_field(row, self.pair, where), where) if self.pair else None
+                yield text, pair, Cell(scalar_field(row, self.label, where), where)
 
 
-def plain_under(row: dict[str, object], key: str, where: str) -> str:
-    """A text, number or truth value that an object holds under a key, as text."""
+def scalar_field(row: dict[str, object], key: str, where: str) -> str:
+    """A string, number or boolean under a key, as text."""
     value = row.get(key)
     if isinstance(value, bool):
         return str(value).lower()
-    return repr(value) if isinstance(value, int | float) else text_under(row, key, where)
+    return repr(value) if isinstance(value, int | float) else string_field(row, key, where)
 
 
 def labels_of(items: Sequence[Item], where: str) -> tuple[str, ...]:
-    """The different labels of some items: whole numbers by their size, others by the alphabet."""
+    """The distinct labels of some items: integers by value, others alphabetically."""
     found = {item.label for item in items}
     if blank := next((item for item in items if not item.label), None):
         raise UserError("a label is missing", where=blank.where, found="nothing", expected="a label for each text")
     if len(found) < 2:
         raise UserError(
-            "there is nothing to tell apart", where=where, found=f"the label {shown(found.pop())} alone",
-            expected="texts of at least two different labels", todo="look whether data.label names the right column",
+            "there is only one class", where=where, found=f"the label {shown(found.pop())} alone",
+            expected="texts of at least two different labels", todo="check whether data.label names the right column",
         )  # fmt: skip
     if len(found) > max(100, len(items) // 2):
         raise UserError(
-            "nearly every text has a label of its own", where=where,
+            "nearly every text has a different label", where=where,
             found=f"{len(found):,} different labels of {len(items):,} texts, such as {shown(min(found))}",
-            expected="few classes that many texts share",
-            todo="look whether data.label names the right column; numbers are learned by task.kind: regression",
+            expected="few classes with many texts each",
+            todo="check data.label; for numeric labels use task.kind: regression",
         )  # fmt: skip
     whole = all(label.removeprefix("-").isdecimal() and len(label) < 20 for label in found)
     return tuple(sorted(found, key=lambda label: (int(label) if whole else 0, label)))
 
 
 def class_numbers(items: Sequence[Item], labels: Sequence[str]) -> list[int]:
-    """The number of each item's label among those that are known."""
+    """The class index of each item's label."""
     known = {label: number for number, label in enumerate(labels)}
     for item in items:
         if item.label not in known:
             more = f" and {len(labels) - MOST_NAMED:,} more" if len(labels) > MOST_NAMED else ""
             raise UserError(
-                "this label is not known",
+                "unknown label",
                 where=item.where,
                 found=shown(item.label) if item.label else "no label",
                 expected="one of " + ", ".join(map(shown, labels[:MOST_NAMED])) + more,
@@ -254,7 +264,7 @@ def class_numbers(items: Sequence[Item], labels: Sequence[str]) -> list[int]:
     return [known[item.label] for item in items]
 
 
-def numbers(items: Sequence[Item]) -> list[float]:
+def label_values(items: Sequence[Item]) -> list[float]:
     """The label of each item as a number."""
     return [_number(item) for item in items]
 
@@ -264,9 +274,9 @@ def _number(item: Item) -> float:
         value = float(item.label)
     except ValueError:
         value = float("nan")
-    if not abs(value) < 1e30:  # which is not true of what is no number either
+    if not abs(value) < 1e30:  # true for NaN too
         raise UserError(
-            "this is no number", where=item.where, found=shown(item.label) if item.label else "nothing",
-            expected="a number such as 3.8, since the model is to learn numbers",
+            "this is not a number", where=item.where, found=shown(item.label) if item.label else "nothing",
+            expected="a number such as 3.8, since this is a regression task",
         )  # fmt: skip
     return value

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heedful.data.batch import Latest, TensorBatch
+from heedful.data.batch import EpochCache, TensorBatch
 from heedful.data.images.sources import Images
 from heedful.data.order import permutation
 
@@ -24,7 +24,7 @@ CHUNK = 2**24  # bytes that are hashed at a time
 
 @dataclass(frozen=True, slots=True)
 class ImageBatch(TensorBatch):
-    """Images side by side, and what it takes to draw noise for each: the epoch, and which image it is."""
+    """A batch of images, and what seeds the noise for each: the epoch, and the image's index."""
 
     pixels: Tensor  # (B, C, Y, X) uint8 or float, as they are stored
     epoch: Tensor  # () long, -1 outside training
@@ -42,7 +42,7 @@ class EncodedImages:
 
     pixels: Tensor  # (N, C, Y, X) uint8 or float
     labels: NDArray[np.int64] | None = None  # (N,)
-    dropped: int = 0  # images are all of one size, so that none is left out
+    dropped: int = 0  # images are all of one size, so none is dropped
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -57,11 +57,11 @@ class EncodedImages:
         return digest.hexdigest()
 
     def batch(self, rows: Tensor, epoch: int) -> ImageBatch:
-        """Some images as one batch, or none."""
+        """Some images as one batch, possibly empty."""
         return ImageBatch(torch.index_select(self.pixels, 0, rows), torch.full((), epoch), rows)
 
     def in_order(self, size: int) -> Iterator[ImageBatch]:
-        """Every image once, from the first to the last, so many at a time."""
+        """Every image once, in order, `size` at a time."""
         for start in range(0, len(self), size):
             pixels = self.pixels[start : start + size]
             yield ImageBatch(pixels, torch.full((), -1), torch.arange(start, start + len(pixels)))
@@ -78,10 +78,10 @@ class ImageBatches:
         self.size = min(size, len(encoded))
         self.count = -(-len(encoded) // self.size)  # batches of an epoch
         self.alike = len(encoded) % self.size == 0
-        self._order = Latest(lambda epoch: torch.from_numpy(permutation(seed, epoch, len(encoded))))  # (N,)
+        self._order = EpochCache(lambda epoch: torch.from_numpy(permutation(seed, epoch, len(encoded))))  # (N,)
 
     def at(self, position: int, part: int = 0, parts: int = 1) -> ImageBatch:
-        """The batch at a position, counted from 0 over all epochs, or one part of it, which may hold no image."""
+        """The batch at a position, counted from 0 over all epochs, or one shard of it, which may be empty."""
         epoch, number = divmod(position, self.count)
         rows = self._order(epoch)[number * self.size : (number + 1) * self.size]  # (B,)
         return self.encoded.batch(rows if parts == 1 else rows[part::parts], epoch)
@@ -96,5 +96,5 @@ class ImageBatches:
 
 
 def encode_images(images: Images) -> EncodedImages:
-    """Images as a tensor, in the same memory where it may be written to."""
+    """Images as a tensor, sharing memory if it is writable."""
     return EncodedImages(torch.from_numpy(np.require(images.pixels, requirements=["C", "W"])), images.labels)

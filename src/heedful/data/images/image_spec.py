@@ -1,4 +1,4 @@
-"""What the images of a run are like: their sides, and the names of their classes."""
+"""The image shape and class names of a run."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from heedful.errors import UserError
 from heedful.files.reading import read_file
 
 
-class _Written(Config):
-    """The same as a file has it."""
+class _ImageSpecFile(Config):
+    """The file format of `ImageSpec`."""
 
     image: tuple[int, int, int] = Field(description="channels, rows and columns")
-    names: tuple[str, ...] = Field(description="of the classes, in the order of their numbers")
+    names: tuple[str, ...] = Field(description="class names, by class index")
 
 
 @dataclass(frozen=True)
-class Canvas:
-    """Channels, rows and columns of every image, and the names of the classes, none where there are no labels."""
+class ImageSpec:
+    """Channels, rows and columns of every image, and the class names; empty where there are no labels."""
 
     image: tuple[int, int, int]
     names: tuple[str, ...] = ()
 
     @classmethod
     def opened(cls, text: str, where: str) -> Self:
-        """What a file's text says."""
+        """Parse the text of a file."""
         try:
             found = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise UserError("this is not JSON", where=where, found=str(error), todo="copy the whole folder") from error
-        written = parse(_Written, found if isinstance(found, dict) else {}, file=Path(where))
+        written = parse(_ImageSpecFile, found if isinstance(found, dict) else {}, file=Path(where))
         return cls(written.image, written.names)
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """What a file says."""
+        """Read a file."""
         try:
             return cls.opened(read_file(path).decode(), str(path))
         except (OSError, UnicodeDecodeError) as error:
@@ -56,7 +56,7 @@ class Canvas:
 
     @property
     def vocab(self) -> int:
-        """How many numbers an image has."""
+        """How many values an image has."""
         return int(np.prod(self.image))
 
     @property
@@ -65,13 +65,13 @@ class Canvas:
         return hashlib.sha256(self.json.encode()).hexdigest()
 
     def require(self, images: NDArray[Any], where: str = "the images") -> NDArray[Any]:
-        """Images, if they are such as the model was trained on."""
+        """The images, if they have the shape that the model was trained on."""
         if images.shape[1:] != self.image:
             raise UserError(
-                "these images are not of the size that the model was trained on",
+                "these images do not have the size that the model was trained on",
                 where=where,
                 found=" x ".join(map(str, images.shape[1:])) + " (channels, rows, columns)",
                 expected=" x ".join(map(str, self.image)),
-                todo="scale them to that size first",
+                todo="resize them first",
             )
         return images

@@ -1,6 +1,6 @@
-"""Arrays of numbers as images, and as labels: what is read from any kind of file is checked here.
+"""Arrays as images and as labels: data from any kind of file is checked here.
 
-N images, C channels, Y rows, X columns, D = C * Y * X numbers of an image.
+N images, C channels, Y rows, X columns, D = C * Y * X values of an image.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from heedful.errors import UserError, shown
 
 Array = NDArray[Any]
 
-AT_ONCE = 2**22  # numbers that are looked at together, so that a file on disk is never in memory as a whole
+AT_ONCE = 2**22  # values that are checked together, so that a file on disk is never loaded as a whole
 MOST_CLASSES = 100_000
 
 
-def images_of(array: Array, shape: tuple[int, int, int] | None, where: str) -> Array:
+def to_images(array: Array, shape: tuple[int, int, int] | None, where: str) -> Array:
     """Images (N, C, Y, X) of an array (N, Y, X), (N, Y, X, C) or (N, D), as bytes or as 32-bit floats.
 
-    `shape` is (C, Y, X); where it is not known, a row of D numbers is an image of one row. Truth values are black and
-    white, whole numbers are bytes, and real numbers stay as they are.
+    `shape` is (C, Y, X); if unknown, a row of D values is an image of one row. Booleans are black and
+    white, integers are bytes, and floats are left unchanged.
     """
     if not array.size:
         raise UserError(
@@ -43,7 +43,7 @@ def _shaped(array: Array, shape: tuple[int, int, int] | None, where: str) -> Arr
         if one == shape or one == (math.prod(shape),):
             return array.reshape(-1, *shape)
         raise UserError(
-            "the images have another shape than data.shape",
+            "the images do not have the shape data.shape",
             where=where,
             found=f"{' x '.join(map(str, one)) or 'no'} numbers an image",
             expected=f"{' x '.join(map(str, shape))} (channels, rows, columns), or {math.prod(shape):,} in a row",
@@ -51,18 +51,18 @@ def _shaped(array: Array, shape: tuple[int, int, int] | None, where: str) -> Arr
         )
     if array.ndim == 4 and one[-1] > 4 and one[0] <= 4:
         raise UserError(
-            "which of these numbers count the channels?",
+            "which of these dimensions are the channels?",
             where=where,
             found=f"an array {array.shape}",
             expected="(images, rows, columns, channels)",
-            todo=f"say what an image is: data.shape={list(one)} where the channels come first",
+            todo=f"set the image shape: data.shape={list(one)} where the channels come first",
         )
     if array.ndim == 4:
         return np.moveaxis(array, -1, 1)
     if array.ndim in {2, 3}:
         return array.reshape(len(array), 1, *((1, *one) if array.ndim == 2 else one))
     raise UserError(
-        "this is no array of images",
+        "this is not an array of images",
         where=where,
         found=f"an array {array.shape}",
         expected="(images, rows, columns), (images, rows, columns, channels) or (images, numbers)",
@@ -82,7 +82,7 @@ def _numbers(pixels: Array, where: str) -> Array:
         return pixels.astype(np.uint8)
     if kind == "f":
         return _floats(pixels, where)
-    raise UserError("pixels are numbers", where=where, found=f"an array of {pixels.dtype}", expected="numbers")
+    raise UserError("pixels must be numbers", where=where, found=f"an array of {pixels.dtype}", expected="numbers")
 
 
 def _floats(pixels: Array, where: str) -> NDArray[np.float32]:
@@ -90,14 +90,14 @@ def _floats(pixels: Array, where: str) -> NDArray[np.float32]:
     found = pixels if ready else np.empty(pixels.shape, np.float32)
     for start, some in _slices(pixels):
         if not ready:
-            with np.errstate(over="ignore"):  # what is too large becomes infinite, and is told
+            with np.errstate(over="ignore"):  # overflow becomes infinite, and is reported
                 found[start : start + len(some)] = some
         _require(np.isfinite(found[start : start + len(some)]), some, start, "finite 32-bit numbers", where)
     return found
 
 
 def _slices(pixels: Array) -> Iterator[tuple[int, Array]]:
-    """The images, some at a time, with the number of the first."""
+    """Slices of images, with the index of the first."""
     step = max(1, AT_ONCE // math.prod(pixels.shape[1:]))
     for start in range(0, len(pixels), step):
         yield start, pixels[start : start + step]
@@ -109,7 +109,7 @@ def _require(good: Array, pixels: Array, start: int, expected: str, where: str) 
         place = np.unravel_index(int(np.argmin(good)), good.shape)
         image, channel, row, column = map(int, place)
         raise UserError(
-            "this pixel has no value that can be read",
+            "this pixel value is invalid",
             where=where,
             found=f"{pixels[place]} in image {start + image:,}, channel {channel}, row {row}, column {column}, "
             "all counted from 0",
@@ -117,27 +117,27 @@ def _require(good: Array, pixels: Array, start: int, expected: str, where: str) 
         )
 
 
-def byte_valued(pixels: NDArray[np.float32]) -> bool:
-    """Whether numbers stand for bytes: whole ones from 0 to 255, some of them above 1."""
+def is_byte_valued(pixels: NDArray[np.float32]) -> bool:
+    """Whether values are bytes: integers from 0 to 255, some of them above 1."""
     return bool(
         pixels.max() > 1 and pixels.min() >= 0 and pixels.max() <= 255 and not np.any(pixels != np.floor(pixels))
     )
 
 
-def labels_of(array: Array, count: int, where: str) -> NDArray[np.int64]:
-    """The class of each of so many images, of an array (N,) or (N, 1) of whole numbers."""
+def to_labels(array: Array, count: int, where: str) -> NDArray[np.int64]:
+    """The class of each of `count` images, from an array (N,) or (N, 1) of integers."""
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1 or array.dtype.kind not in "biuf":
         raise UserError(
-            "these are no labels",
+            "these are not labels",
             where=where,
             found=f"an array {array.shape} of {array.dtype}",
             expected="one whole number for each image",
         )
     if len(array) != count:
         raise UserError(
-            "there are not as many labels as images",
+            "the number of labels differs from the number of images",
             where=where,
             found=f"{len(array):,} labels",
             expected=f"{count:,}, one for each image",
@@ -146,7 +146,7 @@ def labels_of(array: Array, count: int, where: str) -> NDArray[np.int64]:
     if not good.all():
         place = int(np.argmin(good))
         raise UserError(
-            "this is no label",
+            "this is not a label",
             where=where,
             found=f"{shown(array[place].item())} for image {place:,}, counted from 0",
             expected=f"a whole number from 0 to {MOST_CLASSES - 1:,}",
@@ -155,5 +155,5 @@ def labels_of(array: Array, count: int, where: str) -> NDArray[np.int64]:
 
 
 def class_names(labels: Sequence[int] | NDArray[np.int64]) -> tuple[str, ...]:
-    """What classes are called that have nothing but a number."""
+    """Names of classes that only have an index."""
     return tuple(map(str, range(int(max(labels)) + 1)))

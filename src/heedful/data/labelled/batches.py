@@ -1,6 +1,6 @@
-"""Texts and pairs of texts, each with a target, to batches: a row each, or all end to end in one row.
+"""Texts and pairs of texts, each with a target, as batches: one per row, or packed into one row.
 
-B rows, T places in a row, N texts.
+B rows, T positions in a row, N texts.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heedful.data.batch import NOTHING, Ints, fingerprint
-from heedful.data.labelled.sequences import SequenceBatch, Sequences, packed, padded
-from heedful.data.pairs.batches import CHUNK, Ragged, rounded
+from heedful.data.batch import IGNORE_INDEX, Ints, fingerprint
+from heedful.data.labelled.sequences import SequenceBatch, Sequences, pack_sequences, pad_sequences
+from heedful.data.pairs.batches import CHUNK, Ragged, round_up
 from heedful.data.row_schedule import SequenceBatches, in_order
-from heedful.data.tokenizers.base import PairTokenizer, cut_pair, specials
+from heedful.data.tokenizers.base import PairTokenizer, count_special_tokens, truncate_pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,13 @@ class LabelledBatch(SequenceBatch):
     ids: Tensor  # (B, T) long
     segments: Tensor  # (B, T) long
     lengths: Tensor  # (N,) long
-    targets: Tensor  # (N,) long: a class, or the bits of a number; NOTHING where there is no text
-    indices: Tensor  # (N,) long, where each text stood in the list that was encoded, -1 for none
+    targets: Tensor  # (N,) long: a class, or the bits of a number; IGNORE_INDEX for padding
+    indices: Tensor  # (N,) long, the index of each text in the encoded list, -1 for padding
     longest: int  # no text is longer
 
     @property
     def numbers(self) -> Tensor:
-        """Targets that are numbers, 0 where there is no text."""
+        """Targets that are numbers, 0 for padding."""
         return torch.where(self.indices >= 0, self.targets.view(torch.float64), 0.0).float()  # (N,)
 
     @property
@@ -50,7 +50,7 @@ class EncodedTexts:
     ids: Ragged
     firsts: Ints  # (N,) tokens of the first segment
     targets: Ints  # (N,)
-    lost: Ints  # (N,) tokens that did not fit into the model's context and were cut off
+    lost: Ints  # (N,) tokens truncated because they exceed the model's context
     context: int  # of the model, so that no text is longer
     pad: int
     nothing: tuple[int, ...]  # the ids of a text without words
@@ -60,7 +60,7 @@ class EncodedTexts:
 
     @property
     def dropped(self) -> int:
-        """How many texts were left out: none, since what is too long is cut."""
+        """How many texts were dropped: none, since long ones are truncated."""
         return 0
 
     @property
@@ -86,33 +86,33 @@ class EncodedTexts:
     def batch(self, rows: Ints) -> LabelledBatch:
         """Some texts, a row each; of no texts, one row from which there is nothing to learn."""
         if not len(rows):
-            return self._batch(padded([(self.nothing, [0] * len(self.nothing))], self.pad), rows)
-        return self._batch(padded(list(map(self.row, rows.tolist())), self.pad, self.widest(rows)), rows)
+            return self._batch(pad_sequences([(self.nothing, [0] * len(self.nothing))], self.pad), rows)
+        return self._batch(pad_sequences(list(map(self.row, rows.tolist())), self.pad, self.widest(rows)), rows)
 
     def widest(self, rows: Ints) -> int:
         """The longest of some texts, rounded up as far as the model's context goes."""
-        return min(rounded(int(self.lengths[rows].max())), self.context)
+        return min(round_up(int(self.lengths[rows].max())), self.context)
 
     def pack(self, rows: Ints, room: int, most: int) -> LabelledBatch:
-        """Some texts end to end in a row of so many places, which so many texts may share."""
+        """Some texts packed into one row of `room` positions, with space for `most` texts."""
         longest = self.widest(self.learned)
-        return self._batch(packed(list(map(self.row, rows.tolist())), self.pad, room, most, longest), rows)
+        return self._batch(pack_sequences(list(map(self.row, rows.tolist())), self.pad, room, most, longest), rows)
 
     def _batch(self, found: Sequences, rows: Ints) -> LabelledBatch:
         spare = (0, len(found.lengths) - len(rows))
-        targets = torch.from_numpy(np.pad(self.targets[rows], spare, constant_values=NOTHING))
+        targets = torch.from_numpy(np.pad(self.targets[rows], spare, constant_values=IGNORE_INDEX))
         indices = torch.from_numpy(np.pad(rows, spare, constant_values=-1))
         return LabelledBatch(found.ids, found.segments, found.lengths, targets, indices, found.longest)
 
     def in_order(self, batch_tokens: int) -> Iterator[LabelledBatch]:
-        """Every text once, for evaluation: the longest first, so that a lack of memory shows at once."""
+        """Every text once, for evaluation: the longest first, so that running out of memory shows at once."""
         yield from map(self.batch, in_order(self.lengths, batch_tokens))
 
 
 def encode_texts(
     texts: Sequence[tuple[str, str | None]], targets: Ints, tokenizer: PairTokenizer, context: int
 ) -> EncodedTexts:
-    """The ids of texts and pairs, each cut where the model's context ends; of a pair, the longer text is cut first."""
+    """Encode texts and pairs, truncated to the model's context; of a pair, the longer text first."""
     parts: list[NDArray[np.int32]] = []
     lengths: list[int] = []
     firsts: list[int] = []
@@ -123,7 +123,7 @@ def encode_texts(
         others = iter(tokenizer.ids([pair for _, pair in chunk if pair is not None]))
         for one, (_, pair) in zip(ones, chunk, strict=True):
             other = None if pair is None else next(others)
-            a, b = fitted(one, other, tokenizer, context)
+            a, b = truncate(one, other, tokenizer, context)
             ids, segments = tokenizer.pair(a, b)
             lost.append(len(one) + len(other or ()) - len(a) - len(b or ()))
             lengths.append(len(ids))
@@ -140,12 +140,12 @@ def encode_texts(
     )
 
 
-def fitted(
+def truncate(
     a: Sequence[int], b: Sequence[int] | None, tokenizer: PairTokenizer, context: int
 ) -> tuple[Sequence[int], Sequence[int] | None]:
-    """One text or two without what has no place in the context besides the special tokens."""
-    room = context - specials(tokenizer, 1 if b is None else 2)
-    return (a[:room], None) if b is None else cut_pair(a, b, room)
+    """Truncate one text or a pair to the context, leaving room for special tokens."""
+    room = context - count_special_tokens(tokenizer, 1 if b is None else 2)
+    return (a[:room], None) if b is None else truncate_pair(a, b, room)
 
 
 class LabelledBatches(SequenceBatches[LabelledBatch]):

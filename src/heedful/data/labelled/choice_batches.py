@@ -1,4 +1,4 @@
-"""Questions with several choices to batches: each choice is a pair of texts and has a row of its own.
+"""Multiple-choice questions as batches: each choice is a pair of texts in its own row.
 
 N questions, C choices of each.
 """
@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from heedful.data.batch import NOTHING, Ints
+from heedful.data.batch import IGNORE_INDEX, Ints
 from heedful.data.labelled.batches import EncodedTexts, LabelledBatch, encode_texts
 from heedful.data.labelled.choices import Question
 from heedful.data.row_schedule import SequenceBatches
@@ -22,7 +22,7 @@ from heedful.data.tokenizers.base import PairTokenizer
 
 @dataclass(frozen=True, slots=True)
 class EncodedChoices:
-    """All questions of a split: each choice is a pair of texts, those of a question one after the other."""
+    """All questions of a split: each choice is a pair of texts, those of a question are adjacent."""
 
     texts: EncodedTexts  # N * C of them
     targets: Ints  # (N,)
@@ -33,7 +33,7 @@ class EncodedChoices:
 
     @property
     def dropped(self) -> int:
-        """How many questions were left out: none, since what is too long is cut."""
+        """How many questions were dropped: none, since long ones are truncated."""
         return 0
 
     @property
@@ -43,7 +43,7 @@ class EncodedChoices:
 
     @property
     def lengths(self) -> Ints:
-        """The places that each question takes: all its choices, as long as the longest."""
+        """The padded size of each question: all its choices, as long as the longest."""
         longest: Ints = self.texts.lengths.reshape(-1, self.choices).max(1)
         return longest * self.choices  # (N,)
 
@@ -53,7 +53,7 @@ class EncodedChoices:
         return np.arange(len(self))
 
     def batch(self, rows: Ints) -> LabelledBatch:
-        """Some questions, a row for each choice; of none, one row from which there is nothing to learn."""
+        """Some questions, a row for each choice; for none, one row without a target."""
         found = self.texts.batch((rows[:, None] * self.choices + np.arange(self.choices)).ravel())
         if not len(rows):
             return found
@@ -67,7 +67,7 @@ class EncodedChoices:
 def encode_choices(questions: Sequence[Question], tokenizer: PairTokenizer, context: int) -> EncodedChoices:
     """The ids of `[CLS] text [SEP] choice [SEP]` for each choice; all questions have as many."""
     pairs = [(one.text, choice) for one in questions for choice in one.choices]
-    texts = encode_texts(pairs, np.full(len(pairs), NOTHING), tokenizer, context)
+    texts = encode_texts(pairs, np.full(len(pairs), IGNORE_INDEX), tokenizer, context)
     return EncodedChoices(texts, np.array([one.right for one in questions], np.int64), len(questions[0].choices))
 
 

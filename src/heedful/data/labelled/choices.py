@@ -1,4 +1,4 @@
-"""Texts with several ways to go on, one of which is right, as tables: SWAG's, or of like make."""
+"""Multiple-choice data: texts with several continuations, one of them correct, as tables such as SWAG's."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 from pydantic import Field
 
 from heedful.data.formats.sources import FilePerSplit, Name, Split
-from heedful.data.formats.tables import WIDEST, Cell, csv_cells, picked
+from heedful.data.formats.tables import WIDEST, Cell, csv_cells, select_columns
 from heedful.errors import UserError, shown
 
 
 class Question(NamedTuple):
-    """A text, the ways to go on from it, and which of them is right."""
+    """A text, its continuations, and the index of the correct one."""
 
     text: str
     choices: tuple[str, ...]
@@ -21,31 +21,31 @@ class Question(NamedTuple):
 
 
 class Questions(NamedTuple):
-    """The questions of one split; none is left out."""
+    """The questions of one split; none is skipped."""
 
     items: list[Question]
     skipped: int = 0
 
 
 class ChoicesTable(FilePerSplit):
-    """A CSV file with a column for each choice and one for the number of the right one, from 0; by default, SWAG's."""
+    """A CSV file with a column for each choice and one for the index of the correct one; by default, SWAG's."""
 
-    advice: ClassVar = "columns are set apart by commas, and a text with a comma in it stands in double quotes"
+    advice: ClassVar = "columns are separated by commas, and a text with a comma in it needs double quotes"
 
     kind: Literal["choices"] = "choices"
     text: Name = Field("sent1", description="column of the text")
-    begin: Name | None = Field("sent2", description="column of the words that every choice begins with; null: none")
+    begin: Name | None = Field("sent2", description="column of the words that every choice starts with; null: none")
     choices: Annotated[tuple[Name, ...], Field(min_length=2, max_length=1000)] = Field(
         ("ending0", "ending1", "ending2", "ending3"), description="column of each choice"
     )
-    label: Name = Field("label", description="column of the number of the right choice, from 0")
-    longest: int = Field(1_000_000, ge=1, le=WIDEST, description="characters that a line may have")
+    label: Name = Field("label", description="column of the index of the correct choice, from 0")
+    longest: int = Field(1_000_000, ge=1, le=WIDEST, description="maximum characters per line")
 
     def read(self, split: Split) -> Questions:
         """The questions of a split."""
         path = self.path(split)
         columns = [self.text, *([] if self.begin is None else [self.begin]), *self.choices, self.label]
-        rows = picked(csv_cells(path, ",", self.longest), columns, True, self.advice, path)
+        rows = select_columns(csv_cells(path, ",", self.longest), columns, True, self.advice, path)
         found = [self._question(cells) for cells in rows]
         if not found:
             raise UserError("there is no question to read", where=str(path), expected="a header and a row for each")

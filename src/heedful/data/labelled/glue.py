@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 
-class Measured(NamedTuple):
-    """A task: how a model of Heedful's is told of it, and what counts."""
+class GlueTask(NamedTuple):
+    """A task: its kind, input, metric and number of training examples."""
 
     kind: Literal["classification", "regression", "multiple_choice", "tagging", "answering"]
     reads: Literal["text", "pair"]
@@ -18,19 +18,19 @@ class Measured(NamedTuple):
     examples: int  # to learn from
 
 
-TASKS: dict[str, Measured] = {
-    "MNLI": Measured("classification", "pair", "accuracy", 392_000),
-    "QQP": Measured("classification", "pair", "f1", 363_000),
-    "QNLI": Measured("classification", "pair", "accuracy", 108_000),
-    "SST-2": Measured("classification", "text", "accuracy", 67_000),
-    "CoLA": Measured("classification", "text", "matthews", 8_500),
-    "STS-B": Measured("regression", "pair", "spearman", 5_700),
-    "MRPC": Measured("classification", "pair", "f1", 3_500),
-    "RTE": Measured("classification", "pair", "accuracy", 2_500),
-    "SQuAD v1.1": Measured("answering", "pair", "f1", 88_000),
-    "SQuAD v2.0": Measured("answering", "pair", "f1", 130_000),
-    "SWAG": Measured("multiple_choice", "pair", "accuracy", 73_000),
-    "CoNLL-2003": Measured("tagging", "text", "f1", 14_000),
+TASKS: dict[str, GlueTask] = {
+    "MNLI": GlueTask("classification", "pair", "accuracy", 392_000),
+    "QQP": GlueTask("classification", "pair", "f1", 363_000),
+    "QNLI": GlueTask("classification", "pair", "accuracy", 108_000),
+    "SST-2": GlueTask("classification", "text", "accuracy", 67_000),
+    "CoLA": GlueTask("classification", "text", "matthews", 8_500),
+    "STS-B": GlueTask("regression", "pair", "spearman", 5_700),
+    "MRPC": GlueTask("classification", "pair", "f1", 3_500),
+    "RTE": GlueTask("classification", "pair", "accuracy", 2_500),
+    "SQuAD v1.1": GlueTask("answering", "pair", "f1", 88_000),
+    "SQuAD v2.0": GlueTask("answering", "pair", "f1", 130_000),
+    "SWAG": GlueTask("multiple_choice", "pair", "accuracy", 73_000),
+    "CoNLL-2003": GlueTask("tagging", "text", "f1", 14_000),
 }
 COLUMNS = ("MNLI-m", "MNLI-mm", "QQP", "QNLI", "SST-2", "CoLA", "STS-B", "MRPC", "RTE")
 RESULTS: dict[str, tuple[float, ...]] = {  # of GLUE's test sets, in the order of the columns

@@ -1,9 +1,9 @@
-"""Sequences of ids for models that read: a row each, filled up to the longest, or all end to end in one row.
+"""Sequences of ids for encoders: one per row, padded to the longest, or packed into one row.
 
-Either way a token has a number: that of its place in the tensor, read row by row. Tasks that look at some tokens only,
-such as the first of each sequence, name them by these numbers, and need not know how the sequences lie.
+In both layouts, a token has a flat position in the tensor, row by row. Tasks that need only some tokens, such as
+the first of each sequence, index them by flat positions, independent of the layout.
 
-B rows, T places in a row, N sequences.
+B rows, T positions in a row, N sequences.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Ids = Sequence[int] | NDArray[np.int32] | NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Sequences(TensorBatch):
-    """Ids, and the segment that each belongs to; in a single row, sequences of no length stand after the last one."""
+    """Token ids and segments; in a packed row, empty sequences come after the last one."""
 
     ids: Tensor  # (B, T) long
     segments: Tensor  # (B, T) long
@@ -37,12 +37,12 @@ class Sequences(TensorBatch):
 
     @property
     def real(self) -> Tensor:
-        """Which places hold a token, where each sequence has its own row."""
+        """Which positions hold a token, if each sequence has its own row."""
         return torch.arange(self.ids.shape[1], device=self.ids.device) < self.lengths[:, None]  # (B, T)
 
     @property
     def begins(self) -> Tensor:
-        """The number of each sequence's first token; of those of no length, a number that there is."""
+        """The flat position of each sequence's first token; for empty ones, some valid position."""
         if self.packed:
             return (self.lengths.cumsum(0) - self.lengths).clamp(max=self.ids.shape[1] - 1)  # (N,)
         return torch.arange(len(self.ids), device=self.ids.device) * self.ids.shape[1]  # (N,)
@@ -60,12 +60,12 @@ class SequenceBatch(TensorBatch):
 
     @property
     def sequences(self) -> Sequences:
-        """What the model reads."""
+        """The model's input."""
         return Sequences(self.ids, self.segments, self.lengths, self.longest)
 
 
-def padded(rows: Sequence[tuple[Ids, Ids]], pad: int, width: int | None = None) -> Sequences:
-    """Sequences of (ids, segments), a row each, as wide as the longest or as told."""
+def pad_sequences(rows: Sequence[tuple[Ids, Ids]], pad: int, width: int | None = None) -> Sequences:
+    """Pad sequences of (ids, segments) to the longest or to `width`, one per row."""
     lengths = np.array([len(ids) for ids, _ in rows], dtype=np.int64)  # (N,)
     longest = int(lengths.max(initial=1))
     ids = np.full((len(rows), width or longest), pad, dtype=np.int64)  # (B, T)
@@ -75,8 +75,8 @@ def padded(rows: Sequence[tuple[Ids, Ids]], pad: int, width: int | None = None) 
     return Sequences(torch.from_numpy(ids), torch.from_numpy(segments), torch.from_numpy(lengths), width or longest)
 
 
-def packed(rows: Sequence[tuple[Ids, Ids]], pad: int, room: int, most: int, longest: int) -> Sequences:
-    """The same end to end in a row of `room` places, which `most` sequences may share, none longer than `longest`."""
+def pack_sequences(rows: Sequence[tuple[Ids, Ids]], pad: int, room: int, most: int, longest: int) -> Sequences:
+    """Pack sequences into one row of `room` positions, with space for `most`, none longer than `longest`."""
     lengths = np.zeros(max(most, 2), dtype=np.int64)  # (N,)
     lengths[: len(rows)] = [len(ids) for ids, _ in rows]
     ids, segments = np.full((1, room), pad, dtype=np.int64), np.zeros((1, room), dtype=np.int64)  # (1, T)

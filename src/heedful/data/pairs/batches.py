@@ -18,7 +18,7 @@ from torch.nn import functional
 from heedful.data.batch import Epochs, TensorBatch, fingerprint
 from heedful.data.formats.sources import Pair
 from heedful.data.order import permutation
-from heedful.data.tokenizers.base import clean
+from heedful.data.tokenizers.base import replace_surrogates
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.errors import UserError
 
@@ -38,7 +38,7 @@ class PairBatch(TensorBatch):
     source_lengths: Tensor  # (B,) long
     target: Tensor  # (B, T) long
     target_lengths: Tensor  # (B,) long
-    indices: Tensor  # (B,) long, where each pair stood in the list that was encoded
+    indices: Tensor  # (B,) long, the index of each pair in the encoded list
 
     @property
     def source_real(self) -> Tensor:
@@ -54,9 +54,9 @@ class PairBatch(TensorBatch):
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch(TensorBatch):
-    """The same pairs end to end in one row each side, every batch of one shape; what is left over is padding.
+    """Pairs packed into one row per side, all batches of one shape; the rest is padding.
 
-    Targets stand as what the decoder reads (bos ...) and what it should say (... eos).
+    Targets are the decoder's input (bos ...) and its labels (... eos).
     """
 
     source: Tensor  # (1, S) long
@@ -94,7 +94,7 @@ class Ragged:
         return np.diff(self.starts)
 
     def packed(self, rows: NDArray[np.int64], room: int, first: int, last: int) -> Tensor:
-        """Some rows end to end, each without its first and last so many, in one row of a fixed size."""
+        """Pack some rows, each without its first `first` and last `last` ids, into one row of a fixed size."""
         ids = np.full((1, room), TrainedTokenizer.pad, dtype=np.int64)  # (1, S)
         parts = [self.flat[self.starts[row] + first : self.starts[row + 1] - last] for row in rows]
         filled = np.concatenate([self.flat[:0], *parts])
@@ -104,7 +104,7 @@ class Ragged:
     def padded(self, rows: NDArray[np.int64], widest: int) -> tuple[Tensor, Tensor]:
         """Some rows side by side, and their lengths; the width is a multiple of 8 unless that passes the widest."""
         lengths = self.starts[rows + 1] - self.starts[rows]  # (B,)
-        places = np.arange(min(rounded(int(lengths.max())), widest))  # (S,)
+        places = np.arange(min(round_up(int(lengths.max())), widest))  # (S,)
         real = places < lengths[:, None]  # (B, S)
         ids = np.full(real.shape, TrainedTokenizer.pad, dtype=np.int64)  # (B, S)
         ids[real] = self.flat[(self.starts[rows][:, None] + places)[real]]
@@ -112,15 +112,15 @@ class Ragged:
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class EncodedPairs:
     """All pairs of a split as ids, and how many could not be taken as they were."""
 
     source: Ragged
     target: Ragged
-    kept: NDArray[np.int64]  # (N,) where each pair stood in the list that was encoded
+    kept: NDArray[np.int64]  # (N,) the index of each pair in the encoded list
     longest: int
     dropped: int  # pairs left out because a side is longer than `longest` tokens
-    replaced: int  # lone surrogates in the texts, read as U+FFFD
+    replaced: int  # lone surrogates in the texts, replaced by U+FFFD
 
     def __len__(self) -> int:
         return len(self.kept)
@@ -163,8 +163,8 @@ class Encoded:
         )
 
     def pack(self, rows: NDArray[np.int64], rooms: tuple[int, int]) -> PackedBatch:
-        """Some pairs end to end, in rows of so many places for the sources and for the targets."""
-        spare = (0, most_packed(max(rooms)) - len(rows))
+        """Pack some pairs into rows of these widths for sources and targets."""
+        spare = (0, max_packed(max(rooms)) - len(rows))
         lengths = np.pad(self.lengths[rows] - (0, 1), (spare, (0, 0)))  # (N, 2)
         return PackedBatch(
             source=self.source.packed(rows, rooms[0], 0, 0),
@@ -177,27 +177,27 @@ class Encoded:
         )
 
     def in_order(self, batch_tokens: int) -> Iterator[PairBatch]:
-        """Every pair once, for evaluation: the longest first, so that a lack of memory shows at once."""
+        """Every pair once, for evaluation: the longest first, so that running out of memory shows at once."""
         lengths = self.lengths
-        for rows in reversed(cut(by_length(np.arange(len(self)), lengths), lengths, batch_tokens)):
+        for rows in reversed(split_by_budget(by_length(np.arange(len(self)), lengths), lengths, batch_tokens)):
             yield self.batch(rows)
 
 
-class Batches:
+class PairBatches:
     """The endless sequence of training batches; which one comes at a position depends on the seed alone.
 
-    A batch has a row for each pair; `even` ones have few shapes; `packed` ones have all pairs end to end in one row.
+    A batch has a row for each pair; `even` ones have few shapes; `packed` ones have all pairs in one row.
     """
 
     def __init__(
-        self, encoded: Encoded, seed: int, batch_tokens: int, packed: bool = False, even: bool = False
+        self, encoded: EncodedPairs, seed: int, batch_tokens: int, packed: bool = False, even: bool = False
     ) -> None:
         self.encoded = encoded
         self.batch_tokens = batch_tokens
         self.packed, self.even = packed, even
         self._lengths = encoded.lengths
-        self._rooms = packed_rooms(self._lengths, batch_tokens)
-        choose = plan_packed if packed else plan
+        self._rooms = packed_widths(self._lengths, batch_tokens)
+        choose = plan_packed if packed else plan_by_budget
         self._rows = Epochs(lambda epoch: choose(self._lengths, seed, epoch, batch_tokens))
 
     @property
@@ -206,7 +206,7 @@ class Batches:
         return PackedBatch if self.packed else PairBatch
 
     def at(self, position: int, part: int = 0, parts: int = 1) -> Batch:
-        """The batch at a position, counted from 0 over all epochs, or one part of it, which may hold no pair."""
+        """The batch at a position, counted from 0 over all epochs, or one shard of it, which may be empty."""
         rows = self._rows.at(position)[part::parts]
         if self.packed:
             return self.encoded.pack(rows, self._rooms)
@@ -232,10 +232,10 @@ class Batches:
         return self._rows.epoch_of(position)
 
 
-def encode(
+def encode_pairs(
     pairs: Sequence[Pair], tokenizer: TrainedTokenizer, longest: int, progress: Callable[[int, int], None] | None = None
-) -> Encoded:
-    """The ids of all pairs that fit into a model's context; `progress` is told pairs done and pairs in all."""
+) -> EncodedPairs:
+    """Encode all pairs that fit the model's context; `progress` gets pairs done and pairs in total."""
     sources: list[NDArray[np.int32]] = []
     targets: list[NDArray[np.int32]] = []
     lengths: list[tuple[int, int]] = []
@@ -260,37 +260,37 @@ def encode(
             progress(start + len(chunk), len(pairs))
     if not kept:
         raise UserError(
-            "no pair is left to work with",
+            "no pair is left",
             where="data",
             found=f"{len(pairs):,} pairs, each longer than {longest:,} tokens on a side" if pairs else "no pairs",
             expected="at least one pair that fits into the model's context",
-            todo="raise model.context, or give shorter texts",
+            todo="raise model.context, or use shorter texts",
         )
-    return Encoded(
+    return EncodedPairs(
         source=Ragged.of([source for source, _ in lengths], sources),
         target=Ragged.of([target for _, target in lengths], targets),
         kept=np.array(kept, dtype=np.int64),
         longest=longest,
         dropped=len(pairs) - len(kept),
-        replaced=sum(clean(text)[1] for pair in pairs for text in pair),
+        replaced=sum(replace_surrogates(text)[1] for pair in pairs for text in pair),
     )
 
 
-def plan(lengths: NDArray[np.int64], seed: int, epoch: int, batch_tokens: int) -> list[NDArray[np.int64]]:
-    """The batches of an epoch as row numbers: those of like lengths together, as many as the budget holds."""
-    mean = float(rounded(lengths.max(axis=1)).mean())
+def plan_by_budget(lengths: NDArray[np.int64], seed: int, epoch: int, batch_tokens: int) -> list[NDArray[np.int64]]:
+    """The batches of an epoch as row numbers: similar lengths together, within the token budget."""
+    mean = float(round_up(lengths.max(axis=1)).mean())
     size = max(1, int(POOL * batch_tokens / mean))
-    return pooled(lengths, seed, epoch, size, lambda rows: cut(rows, lengths, batch_tokens))
+    return plan_pooled(lengths, seed, epoch, size, lambda rows: split_by_budget(rows, lengths, batch_tokens))
 
 
-def pooled(
+def plan_pooled(
     lengths: NDArray[np.int64],
     seed: int,
     epoch: int,
     size: int,
     cut: Callable[[NDArray[np.int64]], list[NDArray[np.int64]]],
 ) -> list[NDArray[np.int64]]:
-    """The batches of an epoch: shuffle, sort by length in pools of a size, cut each, shuffle in each pool."""
+    """The batches of an epoch: shuffle, sort by length within pools, split each pool, shuffle its batches."""
     order = permutation(seed, epoch, len(lengths))  # (N,)
     batches = []
     for number, start in enumerate(range(0, len(order), size)):
@@ -300,18 +300,18 @@ def pooled(
 
 
 def plan_packed(lengths: NDArray[np.int64], seed: int, epoch: int, room: int) -> list[NDArray[np.int64]]:
-    """The batches of an epoch as row numbers: shuffle, then fill one batch after the other; lengths do not matter."""
-    order, rooms = permutation(seed, epoch, len(lengths)), packed_rooms(lengths, room)  # (N,)
+    """The batches of an epoch as row numbers: shuffle, then fill one batch after another, whatever the lengths."""
+    order, rooms = permutation(seed, epoch, len(lengths)), packed_widths(lengths, room)  # (N,)
     ends = np.cumsum(lengths[order] - (0, 1), axis=0)  # (N, 2)
     batches = []
     start = 0
     while start < len(order):
         before = ends[start - 1] if start else np.zeros(2, dtype=np.int64)
         stop = min(int(np.searchsorted(ends[:, side], before[side] + rooms[side], side="right")) for side in (0, 1))
-        stop = min(stop, start + most_packed(max(rooms)))
+        stop = min(stop, start + max_packed(max(rooms)))
         if stop == start:
             raise UserError(
-                "a batch is too small for a pair",
+                "a batch is too small for one pair",
                 where="train.batch_tokens",
                 found=f"{room:,} tokens",
                 expected=f"at least {int(lengths.max()):,}, the longest side of any pair",
@@ -322,8 +322,8 @@ def plan_packed(lengths: NDArray[np.int64], seed: int, epoch: int, room: int) ->
     return batches
 
 
-def packed_rooms(lengths: NDArray[np.int64], room: int) -> tuple[int, int]:
-    """Places for sources and for targets: the side that is longer on the whole gets all, the other its share."""
+def packed_widths(lengths: NDArray[np.int64], room: int) -> tuple[int, int]:
+    """Widths for sources and targets: the side that is longer overall gets all, the other its share."""
     source, target = (lengths - (0, 1)).sum(axis=0) / max(lengths.sum(axis=0))
     longest = int(lengths.max())
     shares = (source / max(source, target), target / max(source, target))
@@ -331,8 +331,8 @@ def packed_rooms(lengths: NDArray[np.int64], room: int) -> tuple[int, int]:
     return first, second
 
 
-def most_packed(room: int) -> int:
-    """How many pairs a packed batch holds at the most: room for short ones of eight tokens each."""
+def max_packed(room: int) -> int:
+    """The maximum number of pairs in a packed batch: eight tokens each."""
     return max(1, room // MULTIPLE)
 
 
@@ -342,9 +342,9 @@ def by_length(rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np
     return rows[np.lexsort((*sides.T[::-1], sides.max(axis=1)))]
 
 
-def cut(rows: NDArray[np.int64], lengths: NDArray[np.int64], batch_tokens: int) -> list[NDArray[np.int64]]:
-    """Rows that rise in length, cut so that rows x longest padded side stays in the budget; a row too long is alone."""
-    widths = rounded(lengths[rows].max(axis=1))  # (N,)
+def split_by_budget(rows: NDArray[np.int64], lengths: NDArray[np.int64], batch_tokens: int) -> list[NDArray[np.int64]]:
+    """Split rows of rising length so that rows x longest padded side fits the budget; a row too long is alone."""
+    widths = round_up(lengths[rows].max(axis=1))  # (N,)
     batches = []
     start = 0
     while start < len(rows):
@@ -356,6 +356,6 @@ def cut(rows: NDArray[np.int64], lengths: NDArray[np.int64], batch_tokens: int) 
     return batches
 
 
-def rounded(length: Number) -> Number:
+def round_up(length: Number) -> Number:
     """A length, or an array of them, rounded up to what it is padded to."""
     return -(-length // MULTIPLE) * MULTIPLE

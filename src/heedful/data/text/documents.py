@@ -15,28 +15,28 @@ from pydantic import Field, field_validator
 
 from heedful.config import Config
 from heedful.data.embedded import LibraryProse
-from heedful.data.formats.sources import SPLITS, Name, Split, json_lines, lines, no_data, text_under
-from heedful.data.text.files import Running, found_files, missing_texts, told
+from heedful.data.formats.sources import SPLITS, Name, Split, json_lines, lines, no_data, string_field
+from heedful.data.text.files import DocumentStream, check_files, expand_files, skip_blank
 from heedful.errors import UserError
 
 HEADING = re.compile(r"\s*= .* =\s*")  # of any depth: ` = Title = `, ` = = Section = = `
 TITLE = re.compile(r"\s*= [^=].*[^=] =\s*|\s*= [^=\s] =\s*")
 CODE = re.compile(r"^\s*(>>>|\.\.\.|\$ )", re.MULTILINE)
 
-# A sentence ends with . ! ? or an ellipsis, and marks that close after it, where a capital, a digit or something that
-# opens comes next; in Chinese and Japanese, with a stop of their own.
+# A sentence ends with . ! ? or an ellipsis, and closing quotes or brackets, if a capital, a digit or an opening
+# mark comes next; in Chinese and Japanese, with a full stop of their own.
 END = re.compile(
     r"""(?P<stop>[.!?…]+)(?P<close>\s?[”’"')\]»]+(?=\s))?\s+"""
     r"""(?=[“‘"'(\[«¿¡—-]*\s?(?P<next>[^\W_a-zß-öø-ÿ]\w*|<unk>))|[。！？]+[」』”]*"""
 )
-LOOK = 200  # characters before a stop that tell what it is
+LOOK = 200  # characters before a full stop that decide whether it ends a sentence
 NEVER = re.compile(  # the end of a sentence, before a capital
     r"mrs?|ms|messrs|mme|mlle|dr|prof|rev|hon|st|capt|col|gen|lt|sgt|maj|cpl|pvt|adm|sen|rep|gov|pres|vs?|cf|viz|nos?|"
     r"vol|figs?|eq|pp|eds?|approx|dept|mt|ft|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec|e\.g|i\.e",
     re.IGNORECASE,
 )
-LETTERS = re.compile(r"(?:[A-Za-z]\.)+[A-Za-z]")  # as in U.S. or p.m., which may end a sentence or not
-OPENERS = re.compile(  # words that begin a sentence far more often than they follow such letters inside one
+LETTERS = re.compile(r"(?:[A-Za-z]\.)+[A-Za-z]")  # as in U.S. or p.m., which may or may not end a sentence
+OPENERS = re.compile(  # words that start a sentence far more often than they follow such an abbreviation
     r"A|After|Although|An|And|As|At|But|By|For|From|He|Her|His|How|However|I|If|In|It|Its|No|Not|On|One|Our|She|Since|"
     r"So|Some|That|The|Their|Then|There|These|They|This|Those|Though|Thus|To|Under|We|What|When|Where|While|Who|With|"
     r"You|Your"
@@ -44,7 +44,7 @@ OPENERS = re.compile(  # words that begin a sentence far more often than they fo
 
 
 class TextDocuments(Config):
-    """Files of text: what is a document there, and what a sentence."""
+    """Text files: what separates documents, and what a sentence is."""
 
     kind: Literal["text"] = "text"
     files: list[Name] = Field(min_length=1, description="files and folders, plain or gzip")
@@ -53,21 +53,21 @@ class TextDocuments(Config):
     )
     sentences: Literal["split", "lines"] = Field(
         "split",
-        description="split each line, a paragraph, into its sentences; or take a line as a sentence; no matter for "
+        description="split each line, a paragraph, into sentences; or take each line as a sentence; ignored for "
         "running text",
     )
 
     def documents(self, root: str, longest: int) -> Iterator[list[str]]:
-        """Each document's sentences; documents without any are passed over."""
-        for path in found_files(root, self.files):
+        """Each document's sentences; empty documents are skipped."""
+        for path in expand_files(root, self.files):
             for document in _cut(lines(path, longest), self.between):
                 if found := [one for line in document for one in self._sentences(line)]:
                     yield found
 
-    def running(self, root: str, longest: int) -> Running:
-        """Each document's lines as they stand, headings included; blank documents are passed over."""
-        files = (lines(path, longest) for path in found_files(root, self.files))
-        return told(document for file in files for document in _parts(file, self.between))
+    def running(self, root: str, longest: int) -> DocumentStream:
+        """Each document's lines unchanged, headings included; blank documents are skipped."""
+        files = (lines(path, longest) for path in expand_files(root, self.files))
+        return skip_blank(document for file in files for document in _parts(file, self.between))
 
     def _sentences(self, line: str) -> list[str]:
         return sentences(line) if self.sentences == "split" else [line.strip()] * bool(line.strip())
@@ -81,20 +81,20 @@ class JsonDocuments(Config):
     field: Name = Field("text", description="key of the text")
 
     def documents(self, root: str, longest: int) -> Iterator[list[str]]:
-        """Each text's sentences; texts without any are passed over."""
+        """Each text's sentences; empty texts are skipped."""
         for text in self._texts(root, longest):
             if found := [one for part in re.split(r"\n|<br */?>", text) for one in sentences(part)]:
                 yield found
 
-    def running(self, root: str, longest: int) -> Running:
-        """Each text's lines; blank texts are passed over."""
-        return told(text.split("\n") for text in self._texts(root, longest))
+    def running(self, root: str, longest: int) -> DocumentStream:
+        """Each text's lines; blank texts are skipped."""
+        return skip_blank(text.split("\n") for text in self._texts(root, longest))
 
     def _texts(self, root: str, longest: int) -> Iterator[str]:
-        for path in found_files(root, self.files):
+        for path in expand_files(root, self.files):
             for where, row in json_lines(path, longest):
                 if row is not None:
-                    yield text_under(row, self.field, where)
+                    yield string_field(row, self.field, where)
 
 
 Document = TypeVar("Document")
@@ -114,17 +114,19 @@ class Prose(NamedTuple):
 
 
 class Documents(Config):
-    """Documents from files of one make or of several, with splits of their own or a share that is held out."""
+    """Documents from files, with separate splits or a held-out share."""
 
     kind: Literal["documents"] = "documents"
-    root: Name = Field(".", description="folder that the files are in, seen from the current one")
-    longest: int = Field(10_000_000, ge=1, le=100_000_000, description="characters that a line may have")
-    train: list[DocumentsConfig] = Field(min_length=1, description="what to learn from")
+    root: Name = Field(".", description="folder of the files, relative to the working directory")
+    longest: int = Field(10_000_000, ge=1, le=100_000_000, description="maximum characters per line")
+    train: list[DocumentsConfig] = Field(min_length=1, description="files for training")
     valid: list[DocumentsConfig] | None = Field(
-        None, description="what to watch progress on; null: a share of the documents to learn from"
+        None, description="files for validation; null: a share of the training documents"
     )
-    test: list[DocumentsConfig] | None = Field(None, description="what the final figure is of")
-    held_out: float = Field(0.05, gt=0, le=0.5, description="share of the documents held out where valid is null")
+    test: list[DocumentsConfig] | None = Field(None, description="files for the final score")
+    held_out: float = Field(
+        0.05, gt=0, le=0.5, description="share of the documents held out for validation where valid is null"
+    )
 
     @field_validator("valid", "test")
     @classmethod
@@ -134,22 +136,22 @@ class Documents(Config):
         return parts
 
     def documents(self, split: Split) -> Iterator[list[str]]:
-        """The sentences of each document of a split, one after the other, none of them held in memory."""
+        """Stream the sentences of each document of a split."""
         found = (one for part in self._parts(split) for one in part.documents(self.root, self.longest))
         return self._held(split, found)
 
-    def running(self, split: Split) -> Running:
-        """The lines of each document of a split, none of them held in memory."""
+    def running(self, split: Split) -> DocumentStream:
+        """Stream the lines of each document of a split."""
         found = (one for part in self._parts(split) for one in part.running(self.root, self.longest))
         return self._held(split, found)
 
     def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
-        """What a look at the files of some splits, without reading, already shows to be wrong."""
-        return missing_texts(self.root, (name for split in splits for name in self._names(split)))
+        """Problems that can be seen without reading the files of some splits."""
+        return check_files(self.root, (name for split in splits for name in self._names(split)))
 
     def paths(self, split: Split) -> list[Path]:
-        """The files of a split, none where it is not given."""
-        return list(found_files(self.root, self._names(split)))
+        """The files of a split; empty where it is not given."""
+        return list(expand_files(self.root, self._names(split)))
 
     def _names(self, split: Split) -> list[str]:
         return [name for part in self._given(split) or () for name in part.files]
@@ -164,7 +166,7 @@ class Documents(Config):
         return {"train": self.train, "valid": self.valid or self.train, "test": self.test}[split]
 
     def _held(self, split: Split, found: Iterator[Document]) -> Iterator[Document]:
-        """Those of all documents that a split is given."""
+        """The documents that belong to a split."""
         if split == "test" or self.valid is not None:
             return found
         every = round(1 / self.held_out)
@@ -173,7 +175,7 @@ class Documents(Config):
 
 def read_documents(data: Documents | LibraryProse, split: Split) -> Prose:
     """The documents of a split, held in memory, if there are any."""
-    found = list(documents_of(data, split))
+    found = list(iter_documents(data, split))
     if not found:
         raise UserError(
             f"there is no document for {split}",
@@ -184,7 +186,7 @@ def read_documents(data: Documents | LibraryProse, split: Split) -> Prose:
     return Prose(found)
 
 
-def documents_of(data: Documents | LibraryProse, split: Split) -> Iterator[list[str]]:
+def iter_documents(data: Documents | LibraryProse, split: Split) -> Iterator[list[str]]:
     """The documents of a split, one after the other."""
     return library_documents(data, split) if isinstance(data, LibraryProse) else data.documents(split)
 
@@ -214,7 +216,7 @@ def _cut(file: Iterable[str], between: str) -> Iterator[list[str]]:
         yield document
 
 
-def _parts(file: Iterable[str], between: str) -> Running:
+def _parts(file: Iterable[str], between: str) -> DocumentStream:
     """The lines of each document of a file, nothing left out but the blank lines that lie between two."""
     if between == "files":
         yield file
@@ -225,7 +227,7 @@ def _parts(file: Iterable[str], between: str) -> Running:
 
 
 class _Titles:
-    """Which document of a file a line belongs to: each begins with its title, and the first with what is before it."""
+    """Numbers the document that a line belongs to: each starts with its title, the first with any text before it."""
 
     def __init__(self) -> None:
         self.number, self.told = 0, False
@@ -237,7 +239,7 @@ class _Titles:
 
 
 def sentences(paragraph: str) -> list[str]:
-    """The sentences of a paragraph, spaces made one: English above all; what is no sentence is left whole."""
+    """Split a paragraph into sentences, whitespace normalized; rules are for English."""
     text = " ".join(paragraph.split())
     found, begin = [], 0
     for match in END.finditer(text):
@@ -250,15 +252,15 @@ def sentences(paragraph: str) -> list[str]:
 
 
 def _ends(before: str, stop: str, close: str | None, following: str) -> bool:
-    """Whether a sentence ends at a stop, and not an abbreviation or somebody's initial."""
+    """Whether a full stop ends a sentence, rather than an abbreviation or an initial."""
     if stop != "." or close:
         return True
     words = before.rsplit(None, 1)
     if not words or before[-1].isspace():
-        return bool(words)  # a stop that stands alone, as in texts that are cut into tokens
+        return bool(words)  # a full stop by itself, as in tokenized text
     word = words[-1].lstrip("“‘\"'([«—-")
     if len(word) == 1 and word.isupper():
-        # An initial; but `I` may be a word, where no name stands before it.
+        # An initial; but `I` may be a word, where no name comes before it.
         return word == "I" and len(words) == 2 and words[0].rsplit(None, 1)[-1][:1].islower()
     if NEVER.fullmatch(word):
         return False

@@ -1,6 +1,6 @@
 """Running text from files and folders, plain or gzip, a paragraph a line.
 
-A document is what is read from its beginning to its end: an iterable of lines, which need not be in memory.
+A document is an iterable of lines, which need not be in memory.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from heedful.data.formats.sources import SPLITS, Name, Split, lines, missing_fil
 from heedful.errors import UserError
 from heedful.files.reading import is_folder
 
-SUFFIXES = (".txt", ".tokens", ".raw", ".md", ".rst", ".json", ".jsonl")  # of files that a folder is read for
+SUFFIXES = (".txt", ".tokens", ".raw", ".md", ".rst", ".json", ".jsonl")  # of the files that are read from a folder
 
-Running: TypeAlias = Iterator[Iterable[str]]  # documents, each as its lines without their ends
+DocumentStream: TypeAlias = Iterator[Iterable[str]]  # documents, each as its lines without their ends
 
 
 class Text(NamedTuple):
@@ -28,7 +28,7 @@ class Text(NamedTuple):
 
     lines: list[str]
     skipped: int = 0
-    starts: tuple[int, ...] = (0,)  # the lines that documents begin with
+    starts: tuple[int, ...] = (0,)  # the first line of each document
 
     @property
     def characters(self) -> int:
@@ -36,7 +36,7 @@ class Text(NamedTuple):
         return sum(map(len, self.lines)) + len(self.lines)
 
     @property
-    def documents(self) -> Running:
+    def documents(self) -> DocumentStream:
         """The lines of each document."""
         ends = (*self.starts[1:], len(self.lines))
         return (self.lines[start:end] for start, end in zip(self.starts, ends, strict=True))
@@ -46,14 +46,16 @@ class TextFiles(Config):
     """Files of running text for each split, each file a document, or text whose end is held out."""
 
     kind: Literal["text"] = "text"
-    root: Name = Field(".", description="folder that the files are in, seen from the current one")
-    longest: int = Field(1_000_000, ge=1, le=100_000_000, description="characters that a line may have")
-    train: Name | list[Name] = Field(description="file or folder to learn from, or a list of them")
+    root: Name = Field(".", description="folder of the files, relative to the working directory")
+    longest: int = Field(1_000_000, ge=1, le=100_000_000, description="maximum characters per line")
+    train: Name | list[Name] = Field(description="file or folder for training, or a list of them")
     valid: Name | list[Name] | None = Field(
-        None, description="what to watch progress on; null: the end of the text to learn from"
+        None, description="files for validation; null: the end of the training text"
     )
-    test: Name | list[Name] | None = Field(None, description="what the final figure is of")
-    held_out: float = Field(0.1, gt=0, lt=1, description="share of the text that is held out where valid is null")
+    test: Name | list[Name] | None = Field(None, description="files for the final score")
+    held_out: float = Field(
+        0.1, gt=0, lt=1, description="share of the text held out for validation where valid is null"
+    )
 
     @field_validator("train", "valid", "test")
     @classmethod
@@ -68,33 +70,33 @@ class TextFiles(Config):
         return [names] if isinstance(names, str) else names or []
 
     def paths(self, split: Split) -> list[Path]:
-        """The files of a split, none where it is not given."""
-        return list(found_files(self.root, self.names(split)))
+        """The files of a split; empty where it is not given."""
+        return list(expand_files(self.root, self.names(split)))
 
-    def running(self, split: Split) -> Running:
-        """Each file of a split as its lines, none of which are held in memory."""
+    def running(self, split: Split) -> DocumentStream:
+        """Stream each file of a split as its lines."""
         paths = self.paths(split)
         if not paths:
             raise no_data(split)
         if self.valid is not None or split == "test":
-            return told(lines(path, self.longest) for path in paths)
+            return skip_blank(lines(path, self.longest) for path in paths)
         kept = self._kept(paths, split)
-        return told((line for _, line in some) for _, some in groupby(kept, itemgetter(0)))
+        return skip_blank((line for _, line in some) for _, some in groupby(kept, itemgetter(0)))
 
     def read(self, split: Split) -> Text:
         """The text of a split."""
-        text = gathered(self.running(split))
+        text = collect(self.running(split))
         if not text.lines:
             where = " and ".join(map(str, self.paths(split)))
             raise UserError("there is no text to read", where=where, found="blank lines alone")
         return text
 
     def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
-        """What a look at the files of some splits, without reading, already shows to be wrong."""
-        return missing_texts(self.root, (name for split in splits for name in self.names(split)))
+        """Problems that can be seen without reading the files of some splits."""
+        return check_files(self.root, (name for split in splits for name in self.names(split)))
 
     def _kept(self, paths: Sequence[Path], split: Split) -> Iterator[tuple[int, str]]:
-        """The lines of a split with their files' numbers: the first share of the characters, or all after it.
+        """The lines of a split with their file numbers: the first share of the characters, or all after it.
 
         A line belongs to the share if its end does; there is one line at least on either side.
         """
@@ -103,8 +105,8 @@ class TextFiles(Config):
             total += len(line) + 1
         if last < 1:
             raise UserError(
-                "one line cannot be cut in two", where=" and ".join(map(str, paths)), found="a single line of text",
-                todo="name a file of its own under data.valid",
+                "one line cannot be split", where=" and ".join(map(str, paths)), found="a single line of text",
+                todo="name a separate file under data.valid",
             )  # fmt: skip
         limit, end = (1 - self.held_out) * total, 0
         for number, (file, line) in enumerate(self._lines(paths)):
@@ -117,8 +119,8 @@ class TextFiles(Config):
         return ((number, line) for number, path in enumerate(paths) for line in lines(path, self.longest))
 
 
-def gathered(documents: Running) -> Text:
-    """Documents in memory, end to end."""
+def collect(documents: DocumentStream) -> Text:
+    """Load documents into memory, concatenated."""
     found: list[str] = []
     starts: list[int] = []
     for document in documents:
@@ -127,7 +129,7 @@ def gathered(documents: Running) -> Text:
     return Text(found, 0, tuple(starts or [0]))
 
 
-def told(documents: Iterable[Iterable[str]]) -> Running:
+def skip_blank(documents: Iterable[Iterable[str]]) -> DocumentStream:
     """The documents that are not blank."""
     for document in documents:
         rest, seen = iter(document), []
@@ -138,8 +140,8 @@ def told(documents: Iterable[Iterable[str]]) -> Running:
                 break
 
 
-def found_files(root: str, names: Sequence[str]) -> Iterator[Path]:
-    """Some files, and those of folders, in the order of their names."""
+def expand_files(root: str, names: Sequence[str]) -> Iterator[Path]:
+    """Expand folders into their text files, sorted by name."""
     for name in names:
         path = Path(root, name)
         if not is_folder(path):
@@ -150,8 +152,8 @@ def found_files(root: str, names: Sequence[str]) -> Iterator[Path]:
             raise _no_files(path)
 
 
-def missing_texts(root: str, names: Iterable[str]) -> list[UserError]:
-    """What a look at files and folders, without reading, already shows to be wrong."""
+def check_files(root: str, names: Iterable[str]) -> list[UserError]:
+    """Problems with files and folders that can be seen without reading them."""
     paths = dict.fromkeys(Path(root, name) for name in names)
     empty = [_no_files(path) for path in paths if is_folder(path) and not _in_folder(path)]
     return [*missing_files(root, (path for path in paths if not is_folder(path))), *empty]

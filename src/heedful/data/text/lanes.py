@@ -1,7 +1,7 @@
-"""A text in lanes, each of which reads its own stretch in order, some tokens a step, as truncated back-propagation
+"""A text in parallel lanes, each read in order, a window per step, for truncated back-propagation through time
 through time needs it (Transformer-XL, Dai et al., 2019).
 
-Lane i of a batch goes on where lane i of the batch before ended, so that a model may take along what it knows. Every
+Lane i of a batch continues where lane i of the last batch ended, so that a model may carry its state along. Every
 token of the text is predicted once an epoch, in which each lane goes through its stretch once.
 
 B lanes, T tokens to be predicted in a window.
@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heedful.data.order import draws
-from heedful.data.text.windows import EncodedText, TextBatch, rows_in
+from heedful.data.order import random_bits
+from heedful.data.text.windows import EncodedText, TextBatch, rows_per_batch
 from heedful.errors import UserError
 
 
@@ -26,17 +26,17 @@ from heedful.errors import UserError
 class LaneBatch(TextBatch):
     """The next window of each lane.
 
-    What came before it is another text to a lane that is `fresh`, and to the tokens of others whose document is not 0.
+    A lane that is `fresh`, and tokens of others whose document is not 0, must not use what came before.
     """
 
-    fresh: Tensor = field(default_factory=lambda: torch.empty(0))  # (B,) bool, the lane or a document begins here
+    fresh: Tensor = field(default_factory=lambda: torch.empty(0))  # (B,) bool, the lane or a document starts here
 
 
 class Lanes:
     """The endless sequence of training batches; which one comes at a position depends on the seed and the lanes alone.
 
-    All stretches are equally long, but for one token. From the second epoch on windows are cut elsewhere each time: how
-    much the first of each lane has is drawn, and each epoch has as many batches as the first.
+    All lanes are equally long, up to one token. From the second epoch on, windows are shifted by a random offset, and
+    each epoch has as many batches as the first.
     """
 
     kind = LaneBatch
@@ -45,7 +45,7 @@ class Lanes:
 
     def __init__(self, encoded: EncodedText, seed: int, batch_tokens: int) -> None:
         self.encoded, self.seed = encoded, seed
-        self.lanes = rows_in(batch_tokens, encoded.context)
+        self.lanes = rows_per_batch(batch_tokens, encoded.context)
         if self.lanes > len(encoded):
             raise UserError(
                 "the training text is too short for its lanes",
@@ -53,7 +53,7 @@ class Lanes:
                 found=f"{len(encoded):,} tokens in {self.lanes:,} lanes",
                 todo="give more text, or make train.batch_tokens smaller",
             )
-        self.edges = np.arange(self.lanes + 1) * len(encoded) // self.lanes  # where stretches begin and end
+        self.edges = np.arange(self.lanes + 1) * len(encoded) // self.lanes  # lane boundaries
         self.longest = -(-len(encoded) // self.lanes)
         self.count = -(-self.longest // encoded.context)  # batches of an epoch
 
@@ -76,11 +76,11 @@ class Lanes:
         return position // self.count
 
     def _windows(self, position: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where the window of each lane begins and ends."""
+        """The first and the end token of each lane's window."""
         epoch, number = divmod(position, self.count)
         context = self.encoded.context
         least = self.longest - (self.count - 1) * context  # with a first window that is shorter there is one more
-        drawn = least + int(draws(self.seed, epoch, 2, 1)[0] % np.uint64(context - least + 1))
+        drawn = least + int(random_bits(self.seed, epoch, 2, 1)[0] % np.uint64(context - least + 1))
         first = drawn if epoch else context
         begin, end = max(0, first + (number - 1) * context), first + number * context
         return np.minimum(self.edges[:-1] + begin, self.edges[1:]), np.minimum(self.edges[:-1] + end, self.edges[1:])

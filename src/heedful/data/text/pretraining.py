@@ -1,13 +1,13 @@
-"""Documents as one long row of ids, and pairs of their segments with hidden words, as BERT is pre-trained with.
+"""Documents as one array of ids, and pairs of segments with masked tokens: BERT's pre-training examples.
 
 An example is `[CLS] A [SEP] B [SEP]`: A some sentences of a document, B those that follow, or some of another document.
-The text is cut into cells as long as the context; each gives an example an epoch, which begins anywhere in it, so that
-an example is a function of the seed, the epoch and the cell's number, and of nothing before it.
+The text is divided into cells as long as the context; each gives one example per epoch, which starts at a random token
+of it, so that an example is a function of the seed, the epoch and the cell alone.
 
 Differs from the published script: that one goes through a document in order and fixes pairs and masks once, here they
-are drawn anew in every epoch; what is too long loses a random share at its front and the rest at its back.
+are sampled again in every epoch; what is too long loses a random part at its front and the rest at its end.
 
-B rows, T places in a row, N pairs, M hidden words, S sentences, D documents, C cells.
+B rows, T positions in a row, N pairs, M masked tokens, S sentences, D documents, C cells.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heedful.data.batch import NOTHING, Ints, Latest, fingerprint
-from heedful.data.labelled.sequences import SequenceBatch, padded
-from heedful.data.masking import Marks, chosen, chosen_words, corrupted, wanted
-from heedful.data.order import numbers, permutation
-from heedful.data.pairs.batches import MULTIPLE, rounded
+from heedful.data.batch import IGNORE_INDEX, EpochCache, Ints, fingerprint
+from heedful.data.labelled.sequences import SequenceBatch, pad_sequences
+from heedful.data.masking import MaskingVocab, apply_masking, choose_tokens, choose_whole_words, count_masked
+from heedful.data.order import permutation, random_bits_at
+from heedful.data.pairs.batches import MULTIPLE, round_up
 from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.errors import UserError
 
 FOLLOWS, UNRELATED = 0, 1
 CHUNK = 1024  # sentences that are tokenized at a time
-CELLS = 2**16  # cells that are drawn at a time
+CELLS = 2**16  # cells that are sampled at a time
 BEGIN, SHORT, TARGET, SPLIT, RELATED, OTHER, PLACE, FRONT_A, FRONT_B, HIDE, LUCK, SWAP = range(1, 13)  # streams
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """How pairs are drawn and words hidden."""
+class PairRules:
+    """How pairs are sampled and tokens masked."""
 
     hidden: float = 0.15  # share of the tokens
-    whole_words: bool = False  # whether all pieces of a word are hidden together
+    whole_words: bool = False  # whether all pieces of a word are masked together
     unrelated: float = 0.5  # share of the pairs that do not follow each other
     short: float = 0.1  # share of the pairs that are shorter than the context
     last_sep: bool = True  # whether a pair ends in [SEP]
@@ -49,37 +49,37 @@ class Rules:
 
     @property
     def special(self) -> int:
-        """Tokens of a pair that are no text."""
+        """Special tokens of a pair."""
         return 3 if self.last_sep and self.pairs else 2
 
 
 @dataclass(frozen=True, slots=True)
 class PretrainingBatch(SequenceBatch):
-    """Pairs of segments with hidden words, a row each or all end to end in one row."""
+    """Pairs of segments with masked tokens, one per row or packed into one row."""
 
     ids: Tensor  # (B, T) long
     segments: Tensor  # (B, T) long
     lengths: Tensor  # (N,) long
-    places: Tensor  # (M,) long, the numbers of the hidden tokens
-    targets: Tensor  # (M,) long, what they are, NOTHING where none is hidden
-    follows: Tensor  # (N,) long, FOLLOWS or UNRELATED, NOTHING where there is no pair
-    whole: Tensor  # (3,) long: tokens, hidden words and pairs of the whole batch that this may be a part of
-    indices: Tensor  # (N,) long, the cell of each pair, -1 for none
+    places: Tensor  # (M,) long, flat positions of the masked tokens
+    targets: Tensor  # (M,) long, their original ids, IGNORE_INDEX for padding
+    follows: Tensor  # (N,) long, FOLLOWS or UNRELATED, IGNORE_INDEX where there is no pair
+    whole: Tensor  # (3,) long: tokens, masked tokens and pairs of the whole batch that this may be a shard of
+    indices: Tensor  # (N,) long, the cell of each pair, -1 for padding
     longest: int  # no sequence is longer
 
     @property
     def tokens(self) -> int:
-        """How many tokens are read; on a GPU this waits for it, so ask before moving there."""
+        """How many tokens are read; on a GPU this synchronizes, so call it before moving there."""
         return int((self.lengths * (self.indices >= 0)).sum())
 
 
-class Spans(NamedTuple):
+class PairSpans(NamedTuple):
     """Where the two segments of each pair lie in the row of ids, and whether the second follows the first."""
 
     a: tuple[Ints, Ints]  # (N,) first token, and the one after the last
     b: tuple[Ints, Ints]
     unrelated: NDArray[np.bool_]  # (N,)
-    special: int  # tokens of a pair that are no text
+    special: int  # special tokens of a pair
 
     @property
     def lengths(self) -> Ints:
@@ -87,11 +87,11 @@ class Spans(NamedTuple):
         return self.a[1] - self.a[0] + self.b[1] - self.b[0] + self.special
 
 
-class Built(NamedTuple):
-    """Pairs side by side, as they are and with their words hidden."""
+class MaskedPairs(NamedTuple):
+    """Padded pairs, original and with masked tokens."""
 
     ids: NDArray[np.int32]  # (B, T)
-    shown: NDArray[np.int32]  # (B, T) the same, corrupted
+    shown: NDArray[np.int32]  # (B, T) the same, masked
     segments: Ints  # (B, T)
     lengths: Ints  # (B,)
     hidden: NDArray[np.bool_]  # (B, T)
@@ -100,17 +100,17 @@ class Built(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EncodedDocuments:
-    """Documents as ids without a gap, where their sentences begin, and how examples are made of them."""
+    """Documents as concatenated ids, sentence and document boundaries, and how examples are made of them."""
 
     ids: NDArray[np.int32]  # tokens of all documents
     sentences: Ints  # (S + 1,) first token of each, then the end
     documents: Ints  # (D + 1,) first sentence of each, then the end
-    marks: Marks
+    marks: MaskingVocab
     context: int
-    rules: Rules
+    rules: PairRules
     sha256: str  # a name for exactly these ids and boundaries
     unknown: int = 0  # tokens that the tokenizer does not know
-    dropped: int = 0  # long sentences are cut, not left out
+    dropped: int = 0  # long sentences are truncated, not dropped
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -125,11 +125,11 @@ class EncodedDocuments:
         """How many examples an epoch has."""
         return -(-len(self) // self.room)
 
-    def spans(self, seed: int, epoch: int, cells: Ints) -> Spans:
+    def spans(self, seed: int, epoch: int, cells: Ints) -> PairSpans:
         """The segments of each cell's example."""
 
         def draw(stream: int) -> NDArray[np.uint64]:
-            return numbers(seed, epoch, stream, cells)
+            return random_bits_at(seed, epoch, stream, cells)
 
         def below(stream: int, limits: Ints | int) -> Ints:
             found: Ints = (draw(stream) % np.asarray(limits, dtype=np.uint64)).astype(np.int64)
@@ -163,9 +163,9 @@ class EncodedDocuments:
         if not self.rules.pairs:
             a, b = (a[0], b[1]), (b[1], b[1])
             unrelated = np.zeros_like(unrelated)
-        lost_a, lost_b = lost(a[1] - a[0], b[1] - b[0], self.room)
+        lost_a, lost_b = count_truncated(a[1] - a[0], b[1] - b[0], self.room)
         front_a, front_b = below(FRONT_A, lost_a + 1), below(FRONT_B, lost_b + 1)
-        return Spans(
+        return PairSpans(
             (a[0] + front_a, a[1] - (lost_a - front_a)),
             (b[0] + front_b, b[1] - (lost_b - front_b)),
             unrelated,
@@ -173,7 +173,7 @@ class EncodedDocuments:
         )
 
     def _filled(self, first: Ints, tokens: Ints) -> Ints:
-        """The sentence before which there are at least so many tokens, from the first one on."""
+        """The first sentence boundary at least `tokens` tokens after the start of sentence `first`."""
         found: Ints = np.searchsorted(self.sentences, self.sentences[first] + tokens, side="left")
         return np.minimum(found, len(self.sentences) - 1)
 
@@ -182,8 +182,8 @@ class EncodedDocuments:
         parts = (np.arange(at, min(at + CELLS, self.cells)) for at in range(0, self.cells, CELLS))
         return np.concatenate([self.spans(seed, epoch, cells).lengths for cells in parts])  # (C,)
 
-    def build(self, seed: int, epoch: int, cells: Ints) -> Built:
-        """The examples of some cells, words hidden."""
+    def build(self, seed: int, epoch: int, cells: Ints) -> MaskedPairs:
+        """The examples of some cells, tokens masked."""
         spans, marks = self.spans(seed, epoch, cells), self.marks
         lengths, size = spans.lengths[:, None], (spans.a[1] - spans.a[0])[:, None]  # (B, 1)
         at = np.arange(int(lengths.max()))  # (T,)
@@ -196,24 +196,26 @@ class EncodedDocuments:
         if self.rules.last_sep:
             ids[at == lengths - 1] = marks.sep
         text, where = ~marks.special[ids], cells[:, None] * self.context + at  # (B, T)
-        counts, luck = wanted(spans.lengths, self.rules.hidden), numbers(seed, epoch, HIDE, where)
+        counts, luck = count_masked(spans.lengths, self.rules.hidden), random_bits_at(seed, epoch, HIDE, where)
         if self.rules.whole_words:
-            hidden = chosen_words(text, marks.inner[ids], counts, luck)  # (B, T)
+            hidden = choose_whole_words(text, marks.inner[ids], counts, luck)  # (B, T)
         else:
-            hidden = chosen(text, counts, luck)  # (B, T)
-        luck, other = (numbers(seed, epoch, stream, where[hidden]) for stream in (LUCK, SWAP))
-        shown = corrupted(ids, hidden, luck, other, marks)  # (B, T)
-        return Built(ids, shown, (second & (at < lengths)).astype(np.int64), spans.lengths, hidden, spans.unrelated)
+            hidden = choose_tokens(text, counts, luck)  # (B, T)
+        luck, other = (random_bits_at(seed, epoch, stream, where[hidden]) for stream in (LUCK, SWAP))
+        shown = apply_masking(ids, hidden, luck, other, marks)  # (B, T)
+        return MaskedPairs(
+            ids, shown, (second & (at < lengths)).astype(np.int64), spans.lengths, hidden, spans.unrelated
+        )
 
     def in_order(self, batch_tokens: int) -> Iterator[PretrainingBatch]:
-        """The examples of every cell, the same ones each time, for evaluation."""
+        """The examples of every cell, deterministic, for evaluation."""
         size = max(1, batch_tokens // self.context)
         for at in range(0, self.cells, size):
             cells = np.arange(at, min(at + size, self.cells))
             yield padded_batch(self.build(0, 0, cells), cells, np.arange(len(cells)), self.marks)
 
 
-def lost(first: Ints, second: Ints, room: int) -> tuple[Ints, Ints]:
+def count_truncated(first: Ints, second: Ints, room: int) -> tuple[Ints, Ints]:
     """How many tokens two segments lose each, always the longer one, so that they have room together."""
     over = np.maximum(first + second - room, 0)
     longer = np.minimum(over, np.abs(first - second))
@@ -221,17 +223,19 @@ def lost(first: Ints, second: Ints, room: int) -> tuple[Ints, Ints]:
     return np.where(first > second, longer, 0) + rest // 2, np.where(second > first, longer, 0) + rest - rest // 2
 
 
-class Shape(NamedTuple):
-    """The one shape that batches of a kind have, filled up where there is less: rows of places, or room in one row."""
+class BatchShape(NamedTuple):
+    """The fixed shape of batches, padded where there is less: rows of positions, or one packed row."""
 
-    width: int  # places in a row, or in the only one
+    width: int  # positions in a row
     most: int  # sequences
-    hidden: int  # hidden words
+    hidden: int  # masked tokens
 
 
-def padded_batch(built: Built, cells: Ints, rows: Ints, marks: Marks, shape: Shape | None = None) -> PretrainingBatch:
-    """Some of the pairs, a row each; of none, one row from which there is nothing to learn."""
-    shape = shape or Shape(rounded(int(built.lengths[rows].max(initial=1))), max(1, len(rows)), 0)
+def padded_batch(
+    built: MaskedPairs, cells: Ints, rows: Ints, marks: MaskingVocab, shape: BatchShape | None = None
+) -> PretrainingBatch:
+    """Some of the pairs, one per row; for no pairs, one row without targets."""
+    shape = shape or BatchShape(round_up(int(built.lengths[rows].max(initial=1))), max(1, len(rows)), 0)
     spare = shape.most - len(rows)
     ids = np.full((shape.most, shape.width), marks.pad, dtype=np.int64)  # (B, T)
     segments, width = np.zeros_like(ids), min(shape.width, built.ids.shape[1])
@@ -244,8 +248,10 @@ def padded_batch(built: Built, cells: Ints, rows: Ints, marks: Marks, shape: Sha
     )  # fmt: skip
 
 
-def packed_batch(built: Built, cells: Ints, rows: Ints, marks: Marks, shape: Shape, longest: int) -> PretrainingBatch:
-    """Some of the pairs, end to end in one row."""
+def packed_batch(
+    built: MaskedPairs, cells: Ints, rows: Ints, marks: MaskingVocab, shape: BatchShape, longest: int
+) -> PretrainingBatch:
+    """Some of the pairs, packed into one row."""
     lengths = built.lengths[rows]  # (N,)
     real = np.arange(built.ids.shape[1]) < lengths[:, None]  # (N, T)
     ids, segments = np.full((1, shape.width), marks.pad, dtype=np.int64), np.zeros((1, shape.width), dtype=np.int64)
@@ -256,7 +262,7 @@ def packed_batch(built: Built, cells: Ints, rows: Ints, marks: Marks, shape: Sha
 
 
 def _batch(
-    built: Built,
+    built: MaskedPairs,
     cells: Ints,
     rows: Ints,
     ids: Ints,
@@ -269,13 +275,13 @@ def _batch(
     """The tensors of a batch whose sequences lie as they should."""
     more, spare = (0, max(hidden, 1, len(places)) - len(places)), (0, len(lengths) - len(rows))
     targets = built.ids[rows][built.hidden[rows]].astype(np.int64)
-    follows = np.pad(built.unrelated[rows].astype(np.int64), spare, constant_values=NOTHING)
+    follows = np.pad(built.unrelated[rows].astype(np.int64), spare, constant_values=IGNORE_INDEX)
     return PretrainingBatch(
         ids=torch.from_numpy(ids),
         segments=torch.from_numpy(segments),
         lengths=torch.from_numpy(lengths),
         places=torch.from_numpy(np.pad(places, more)),
-        targets=torch.from_numpy(np.pad(targets, more, constant_values=NOTHING)),
+        targets=torch.from_numpy(np.pad(targets, more, constant_values=IGNORE_INDEX)),
         follows=torch.from_numpy(follows),
         whole=torch.from_numpy(np.array([built.lengths.sum(), built.hidden.sum(), len(built.lengths)])),
         indices=torch.from_numpy(np.pad(cells[rows], spare, constant_values=-1)),
@@ -286,9 +292,9 @@ def _batch(
 class PretrainingBatches:
     """The endless sequence of training batches; which one comes at a position depends on the seed alone.
 
-    A batch has a row for each pair; `even` ones have one shape; `packed` ones have all pairs end to end in one row. All
+    A batch has a row for each pair; `even` ones have one shape; `packed` ones have all pairs in one row. All
     epochs have as many batches as the first would have, so that any position is found at once: an epoch that has fewer
-    begins again with its first, and one that has more leaves out its last.
+    starts over with its first, and one that has more drops its last.
     """
 
     kind = PretrainingBatch
@@ -298,10 +304,10 @@ class PretrainingBatches:
     ) -> None:
         self.encoded, self.seed, self.packed, self.even = encoded, seed, packed, even
         self.size = max(1, batch_tokens // encoded.context)  # pairs in a batch that is not packed
-        longest = int(wanted(np.array([encoded.context]), encoded.rules.hidden)[0])
-        self._lengths = Latest(lambda epoch: encoded.lengths(seed, epoch))  # of the examples of an epoch
-        self._planned = Latest(self._plan)
-        self.shape = Shape(encoded.context, self.size, self.size * longest)
+        longest = int(count_masked(np.array([encoded.context]), encoded.rules.hidden)[0])
+        self._lengths = EpochCache(lambda epoch: encoded.lengths(seed, epoch))  # of the examples of an epoch
+        self._planned = EpochCache(self._plan)
+        self.shape = BatchShape(encoded.context, self.size, self.size * longest)
         if packed:
             self.shape = self._packed_shape(batch_tokens, longest)
         self.count = len(self._planned(0))
@@ -317,7 +323,7 @@ class PretrainingBatches:
         return self.steady
 
     def at(self, position: int, part: int = 0, parts: int = 1) -> PretrainingBatch:
-        """The batch at a position, counted from 0 over all epochs, or one part of it, which may hold no pair."""
+        """The batch at a position, counted from 0 over all epochs, or one shard of it, which may be empty."""
         cells, marks = self._cells(position), self.encoded.marks
         built, rows = self.encoded.build(self.seed, self.epoch_of(position), cells), np.arange(part, len(cells), parts)
         if self.packed:
@@ -339,14 +345,14 @@ class PretrainingBatches:
         return plan[number % len(plan)]
 
     def _plan(self, epoch: int) -> list[Ints]:
-        """The batches of an epoch, as numbers of cells."""
+        """The batches of an epoch, as arrays of cells."""
         order, lengths = permutation(self.seed, epoch, self.encoded.cells), self._lengths(epoch)  # (C,)
         cuts = self._filled(lengths[order]) if self.packed else range(self.size, len(order), self.size)
         return np.split(order, cuts)
 
     def _filled(self, lengths: Ints) -> list[int]:
-        """Where one batch ends and the next begins, so that none holds more than its shape has places for."""
-        sums = [np.cumsum(some) for some in (lengths, wanted(lengths, self.encoded.rules.hidden))]
+        """Batch boundaries such that no batch exceeds its shape."""
+        sums = [np.cumsum(some) for some in (lengths, count_masked(lengths, self.encoded.rules.hidden))]
         cuts, start = list[int](), 0
         while True:
             before = [int(some[start - 1]) if start else 0 for some in sums]
@@ -357,11 +363,11 @@ class PretrainingBatches:
                 return cuts
             cuts.append(start)
 
-    def _packed_shape(self, room: int, longest: int) -> Shape:
-        """So many sequences and hidden words as a batch usually has, and some more."""
+    def _packed_shape(self, room: int, longest: int) -> BatchShape:
+        """A shape with room for somewhat more sequences and masked tokens than a batch usually has."""
         if room < self.encoded.context:
             raise UserError(
-                "a batch is too small for a pair",
+                "a batch is too small for one pair",
                 where="train.batch_tokens",
                 found=f"{room:,} tokens",
                 expected=f"at least {self.encoded.context:,}, the model's context",
@@ -369,16 +375,16 @@ class PretrainingBatches:
             )
         lengths = self._lengths(0)
         most = int(1.25 * room / lengths.mean()) + MULTIPLE
-        hidden = int(1.01 * room * wanted(lengths, self.encoded.rules.hidden).mean() / lengths.mean())
-        return Shape(room, most, rounded(max(hidden, longest)))
+        hidden = int(1.01 * room * count_masked(lengths, self.encoded.rules.hidden).mean() / lengths.mean())
+        return BatchShape(room, most, round_up(max(hidden, longest)))
 
 
 def encode_documents(
-    documents: Iterable[list[str]], tokenizer: MaskTokenizer, context: int, rules: Rules
+    documents: Iterable[list[str]], tokenizer: MaskTokenizer, context: int, rules: PairRules
 ) -> EncodedDocuments:
-    """The ids of documents; sentences of which nothing is left, and documents without any, are passed over."""
+    """Encode documents as ids; empty sentences and documents are skipped."""
     ids, sentences, sizes = list[NDArray[np.int32]](), [0], list[int]()
-    for rows in tokenized(documents, tokenizer):
+    for rows in tokenize_documents(documents, tokenizer):
         ids.append(np.array([number for row in rows for number in row], dtype=np.int32))
         sentences += [len(row) for row in rows]
         sizes.append(len(rows))
@@ -388,10 +394,12 @@ def encode_documents(
         np.cumsum([0, *sizes], dtype=np.int64),
     )
     unknown = int((arrays[0] == tokenizer.unk).sum())
-    return ready(EncodedDocuments(*arrays, Marks.of(tokenizer), context, rules, fingerprint(*arrays), unknown))
+    return require_pairs(
+        EncodedDocuments(*arrays, MaskingVocab.of(tokenizer), context, rules, fingerprint(*arrays), unknown)
+    )
 
 
-def tokenized(documents: Iterable[list[str]], tokenizer: MaskTokenizer) -> Iterator[list[list[int]]]:
+def tokenize_documents(documents: Iterable[list[str]], tokenizer: MaskTokenizer) -> Iterator[list[list[int]]]:
     """The ids of the sentences of each document, many documents at a time."""
     waiting: list[list[str]] = []
     for document in documents:
@@ -409,24 +417,24 @@ def _tokenized(documents: list[list[str]], tokenizer: MaskTokenizer) -> Iterator
             yield found
 
 
-def ready(encoded: EncodedDocuments) -> EncodedDocuments:
-    """The same documents, if pairs can be made of them."""
+def require_pairs(encoded: EncodedDocuments) -> EncodedDocuments:
+    """The documents, if pairs can be made of them."""
     count, several = len(encoded.documents) - 1, len(encoded.sentences) > 2
     if not several or (count < 2 and encoded.rules.unrelated > 0):
         raise UserError(
-            "there is too little text to make pairs of",
+            "there is too little text to make pairs",
             where="data",
             found=f"in one of the splits, documents: {count:,}, sentences: {len(encoded.sentences) - 1:,}",
             expected="at least two documents to learn from and two that are held out, since half of the pairs take "
             "their second part from another one",
-            todo="name more files, or raise data.held_out; if the documents of a file were not told apart, say where "
+            todo="name more files, or raise data.held_out; if a file holds several documents, say where "
             "they end: between: blank_lines or headings",
         )
     return encoded
 
 
-class Written(NamedTuple):
-    """A pair of texts, whether the second follows the first, and the words that are to be told."""
+class PairExample(NamedTuple):
+    """A pair of texts, whether the second follows the first, and the words to mask."""
 
     first: str
     second: str
@@ -434,16 +442,16 @@ class Written(NamedTuple):
     hidden: Sequence[str]
 
 
-def written_batch(pairs: Sequence[Written], tokenizer: MaskTokenizer, last_sep: bool = True) -> PretrainingBatch:
-    """Pairs as somebody wrote them, each of their hidden words masked wherever it stands."""
-    marks = Marks.of(tokenizer)
+def example_batch(pairs: Sequence[PairExample], tokenizer: MaskTokenizer, last_sep: bool = True) -> PretrainingBatch:
+    """Example pairs as a batch, with each of the given words masked wherever it occurs."""
+    marks = MaskingVocab.of(tokenizer)
     rows = [tokenizer.pair(*tokenizer.ids([pair.first, pair.second]), last_sep=last_sep) for pair in pairs]
-    found = padded(rows, tokenizer.pad)
+    found = pad_sequences(rows, tokenizer.pad)
     ids, segments, lengths = found.ids.numpy().astype(np.int32), found.segments.numpy(), found.lengths.numpy()
     words = [[piece for word in tokenizer.words(pair.hidden) for piece in word] for pair in pairs]
     hidden = np.stack([np.isin(row, some) for row, some in zip(ids, words, strict=True)])  # (B, T)
     masked = np.zeros(int(hidden.sum()), dtype=np.uint64)
-    shown = corrupted(ids, hidden, masked, masked, marks)
+    shown = apply_masking(ids, hidden, masked, masked, marks)
     unrelated = np.array([not pair.follows for pair in pairs])
     every = np.arange(len(pairs))
-    return padded_batch(Built(ids, shown, segments, lengths, hidden, unrelated), every, every, marks)
+    return padded_batch(MaskedPairs(ids, shown, segments, lengths, hidden, unrelated), every, every, marks)

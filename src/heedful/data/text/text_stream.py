@@ -1,6 +1,6 @@
-"""Running text on its way to ids: documents in passages, however long they are, and passages as numbers.
+"""Streaming tokenization of text: documents are split into passages, and passages encoded as ids.
 
-All documents stand end to end in one row of ids: each after the token that a text begins with, and that token once
+All documents are concatenated into one array of ids: each after the start token, with the start token once
 more at the end. So every token is to be predicted once, and the end of each document, too.
 """
 
@@ -12,29 +12,29 @@ from typing import TYPE_CHECKING, NamedTuple, Self, TypeAlias
 from pydantic import Field
 
 from heedful.config import Config
-from heedful.data.tokenizers.base import clean
-from heedful.data.tokenizers.lm_tokenization import Script
+from heedful.data.tokenizers.base import replace_surrogates
+from heedful.data.tokenizers.lm_tokenization import TextCodec
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-PASSAGE = 1 << 19  # characters from which on a document is cut
+PASSAGE = 1 << 19  # characters above which a document is split
 SHARD = 1 << 21  # characters that are turned into ids at a time
 
 
-Cut: TypeAlias = Callable[[str], int]  # see `Script.cut`
+Cut: TypeAlias = Callable[[str], int]  # see `TextCodec.cut`
 
 
 class Passage(NamedTuple):
     """A part of a document, together with what is before it."""
 
     text: str
-    begins: bool  # whether the document begins with it
+    begins: bool  # whether it starts the document
 
 
-class Amounts(Config):
+class TextCounts(Config):
     """How much text there is; the end of a document counts as the end of a line."""
 
     tokens: int = Field(0, ge=0)
@@ -44,22 +44,22 @@ class Amounts(Config):
     words: int = Field(0, ge=0)
     lines: int = Field(0, ge=0)
     unknown: int = Field(0, ge=0)
-    replaced: int = Field(0, ge=0)  # lone surrogates, read as U+FFFD
+    replaced: int = Field(0, ge=0)  # lone surrogates, replaced by U+FFFD
 
     def __add__(self, other: Self) -> Self:
         return type(self)(**{name: value + getattr(other, name) for name, value in self})
 
 
 class Shard(NamedTuple):
-    """Some passages as ids, where documents begin among them, and how much they are."""
+    """Encoded passages, document starts among them, and their counts."""
 
     ids: NDArray[np.int32]
     starts: NDArray[np.int64]
-    amounts: Amounts
+    amounts: TextCounts
 
 
 def passages(documents: Iterable[Iterable[str]], cut: Cut, most: int = PASSAGE) -> Iterator[Passage]:
-    """Documents in passages that have the same ids together as each document as a whole."""
+    """Split documents into passages whose ids concatenate to those of the whole document."""
     for document in documents:
         begins, parts, size, limit = True, list[str](), 0, most
         for line in document:
@@ -78,7 +78,7 @@ def passages(documents: Iterable[Iterable[str]], cut: Cut, most: int = PASSAGE) 
 
 
 def shards(found: Iterable[Passage], most: int = SHARD) -> Iterator[list[Passage]]:
-    """Passages in lists of about so many characters."""
+    """Group passages into lists of about `most` characters."""
     some: list[Passage] = []
     size = 0
     for passage in found:
@@ -91,7 +91,7 @@ def shards(found: Iterable[Passage], most: int = SHARD) -> Iterator[list[Passage
         yield some
 
 
-def encode_passages(found: Sequence[Passage], script: Script) -> Shard:
+def encode_passages(found: Sequence[Passage], script: TextCodec) -> Shard:
     """Passages as ids."""
     import numpy as np
 
@@ -102,8 +102,8 @@ def encode_passages(found: Sequence[Passage], script: Script) -> Shard:
             starts.append(at)
         parts.append(np.array([script.begins, *ids] if passage.begins else ids, dtype=np.int32))
         at += len(parts[-1])
-        (text, replaced), ends = clean(passage.text), int(passage.begins)
+        (text, replaced), ends = replace_surrogates(passage.text), int(passage.begins)
         size = (len(text) + ends, len(text.encode()) + ends, len(text.split()), text.count("\n") + ends)
         told.append((len(parts[-1]), ends, *size, ids.count(unknown), replaced))
-    amounts = Amounts(**dict(zip(Amounts.model_fields, map(sum, zip(*told, strict=True)), strict=True)))
+    amounts = TextCounts(**dict(zip(TextCounts.model_fields, map(sum, zip(*told, strict=True)), strict=True)))
     return Shard(np.concatenate(parts), np.array(starts, dtype=np.int64), amounts)

@@ -1,7 +1,7 @@
-"""Token files of running text while they are made: by several processes at once, and going on after a stop.
+"""Writing token files of text with several processes, resumable after an interruption.
 
-Until it is complete, everything lies in a folder of its own, whose journal says after each shard how far the files
-are good. Whoever goes on reads the text from its beginning, makes sure that it is the same, and takes up there.
+Until it is complete, everything is in a folder of its own, whose journal records after each shard how much of the files
+is valid. Resuming reads the text from its beginning, checks that it is the same, and continues from there.
 """
 
 from __future__ import annotations
@@ -28,45 +28,45 @@ from pydantic import ValidationError
 
 from heedful.config import Config
 from heedful.data.formats.sources import Split
-from heedful.data.text.files import Running
-from heedful.data.text.text_stream import Amounts, Passage, Shard, encode_passages, passages, shards
+from heedful.data.text.files import DocumentStream
+from heedful.data.text.text_stream import Passage, Shard, TextCounts, encode_passages, passages, shards
 from heedful.data.text.token_documents import (
-    File,
-    file_of,
+    FileEntry,
+    hash_file,
     require_new,
     require_text,
     write_manifest,
     writing_errors,
 )
 from heedful.data.text.token_text import PARTS, PLACES, TextManifest
-from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer, Script, open_tokenizer, script_of
+from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer, TextCodec, codec_of, open_tokenizer
 from heedful.errors import EXIT_GONE, UserError
 from heedful.files.reading import entries, is_file, is_folder, read_file
 from heedful.files.writing import sync_folder, write_new
 
-SMALL = 1 << 16  # tokens that two bytes can tell apart
-OWN = frozenset(("plan.json", "journal.jsonl", "lock", "tokens"))  # all that a folder has that is being made
+SMALL = 1 << 16  # token ids that fit into two bytes
+OWN = frozenset(("plan.json", "journal.jsonl", "lock", "tokens"))  # the entries of an unfinished folder
 
-Tell = Callable[[Split, int], None]  # hears the tokens of a split so far
+Tell = Callable[[Split, int], None]  # called with the tokens of a split so far
 Say = Callable[[str], None]
 
 
 class Entry(Config):
-    """What the journal says of a shard: which text it is, and how much."""
+    """A journal entry of a shard: the hash of its text, and its counts."""
 
     split: Split
     text: str
-    amounts: Amounts
+    amounts: TextCounts
 
 
 class ChangedTextError(Exception):
-    """The text is not the one that was begun with."""
+    """The text has changed since the last run."""
 
 
-class Growing:
-    """The files of a split while they grow, cut to what the journal says that is good."""
+class SplitWriter:
+    """The growing files of a split, truncated to what the journal records as valid."""
 
-    def __init__(self, folder: Path, split: Split, numbers: str, done: Amounts) -> None:
+    def __init__(self, folder: Path, split: Split, numbers: str, done: TextCounts) -> None:
         self.numbers = numbers
         self.paths = {part: folder / f"{split}.{part}" for part in PARTS}
         sizes = {"ids": done.tokens * int(numbers[-1]), "documents": done.documents * int(PLACES[-1])}
@@ -79,18 +79,18 @@ class Growing:
         self.tokens = done.tokens
 
     def add(self, shard: Shard) -> None:
-        """Write a shard, and see it onto the disk."""
+        """Write a shard and sync it to disk."""
         self._write("ids", shard.ids.astype(self.numbers).tobytes())
         self._write("documents", (shard.starts + self.tokens).astype(PLACES).tobytes())
         self.tokens += len(shard.ids)
 
-    def end(self, begins: int) -> dict[str, File]:
-        """Write the token that ends a text, and say what the files are."""
+    def end(self, begins: int) -> dict[str, FileEntry]:
+        """Write the final token and return the manifest entries of the files."""
         import numpy as np
 
         self._write("ids", np.array([begins]).astype(self.numbers).tobytes())
         self.close()
-        return {path.name: file_of(path) for path in self.paths.values()}
+        return {path.name: hash_file(path) for path in self.paths.values()}
 
     def close(self) -> None:
         """Let go of the files."""
@@ -108,17 +108,17 @@ def build_tokens(
     folder: Path,
     plan: Mapping[str, Any],
     learn: Callable[[], LanguageTokenizer],
-    splits: Mapping[Split, Callable[[], Running]],
+    splits: Mapping[Split, Callable[[], DocumentStream]],
     jobs: int,
     tell: Tell = lambda split, tokens: None,
     say: Say = lambda text: None,
 ) -> TextManifest:
     """Write the documents of each split into a new folder, which appears whole or not at all.
 
-    The plan is all that decides what is written, apart from the text itself: what was begun by another one is dropped.
+    The plan determines everything that is written, besides the text itself: work from another plan is dropped.
     """
     require_new(folder)
-    todo = "free some space and give the same command again, which goes on from here, or name another folder"
+    todo = "free some space and run the same command again to continue, or name another folder"
     work = folder.with_name(folder.name + ".unfinished")
     try:
         with writing_errors(folder, todo), _held(work):
@@ -126,7 +126,7 @@ def build_tokens(
             try:
                 manifest = _build(work, learn, splits, jobs, tell, say)
             except ChangedTextError as changed:
-                say(f"begins anew: {changed}")
+                say(f"starts over: {changed}")
                 _clear(work)
                 _begin(work, json.dumps(plan, indent=2, sort_keys=True) + "\n", say)
                 manifest = _build(work, learn, splits, jobs, tell, say)
@@ -135,22 +135,21 @@ def build_tokens(
             shutil.rmtree(work, ignore_errors=True)
     except BrokenProcessPool:
         raise UserError(
-            "a process that makes tokens is missing", where="--jobs", found="it was killed, for want of memory perhaps",
-            todo="give the same command again, which goes on from here; fewer --jobs need less memory",
-            exit_code=EXIT_GONE,
+            "a tokenization process has died", where="--jobs", found="it was killed, perhaps for running out of memory",
+            todo="run the same command again to continue; fewer --jobs need less memory", exit_code=EXIT_GONE,
         ) from None  # fmt: skip
     return manifest
 
 
 @contextmanager
 def _held(work: Path) -> Iterator[None]:
-    """The folder that is being made, for this process alone."""
+    """Lock the unfinished folder for this process."""
     work.mkdir(parents=True, exist_ok=True)
     inside = [*entries(work), *(entries(work / "tokens") if is_folder(work / "tokens") else [])]
     links = [path.name for path in inside if path.is_symlink()]  # nothing is written through one
     if strange := [*links, *sorted(set(os.listdir(work)) - OWN)]:
         raise UserError(
-            "this folder holds something else than unfinished token files", where=str(work), found=strange[0],
+            "this folder holds something other than unfinished token files", where=str(work), found=strange[0],
             todo="move it away, or name another folder",
         )  # fmt: skip
     with open(work / "lock", "a", encoding="utf-8") as lock:
@@ -158,25 +157,25 @@ def _held(work: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(
-                "another process makes these token files", where=str(work), todo="wait until it ends"
+                "another process is writing these token files", where=str(work), todo="wait until it ends"
             ) from None
         yield
 
 
 def _begin(work: Path, plan: str, say: Say) -> None:
-    """See to it that what is there was begun by this plan."""
+    """Make sure that existing work was started with this plan."""
     path = work / "plan.json"
     if is_file(path):
         if read_file(path).decode(errors="replace") == plan:
             return
-        say("begins anew: the recipe or the files of text have changed since the last time")
+        say("starts over: the recipe or the text files have changed since the last run")
     _clear(work)
     (work / "tokens").mkdir()
     write_new(path, plan.encode())
 
 
 def _clear(work: Path) -> None:
-    """Remove what was begun; the plan goes first, so that what is left half removed is never taken up."""
+    """Remove unfinished work; the plan goes first, so that a partial removal is never resumed."""
     for name in ("plan.json", "journal.jsonl"):
         (work / name).unlink(missing_ok=True)
     shutil.rmtree(work / "tokens", ignore_errors=True)
@@ -185,7 +184,7 @@ def _clear(work: Path) -> None:
 def _build(
     work: Path,
     learn: Callable[[], LanguageTokenizer],
-    splits: Mapping[Split, Callable[[], Running]],
+    splits: Mapping[Split, Callable[[], DocumentStream]],
     jobs: int,
     tell: Tell,
     say: Say,
@@ -193,16 +192,16 @@ def _build(
     tokens = work / "tokens"
     tokenizer = _tokenizer(tokens / "tokenizer.json", learn)
     numbers: Literal["<u2", "<u4"] = "<u2" if tokenizer.vocab <= SMALL else "<u4"
-    script = script_of(tokenizer)
+    script = codec_of(tokenizer)
     entries = _journal(work / "journal.jsonl")
     if entries:
         say(f"goes on after {sum(entry.amounts.tokens for entry in entries):,} tokens that are there")
-    files, amounts = {"tokenizer.json": file_of(tokens / "tokenizer.json")}, {}
+    files, amounts = {"tokenizer.json": hash_file(tokens / "tokenizer.json")}, {}
     with open(work / "journal.jsonl", "a", encoding="utf-8") as journal:
         for split, documents in splits.items():
             done = [entry for entry in entries if entry.split == split]
-            total = sum((entry.amounts for entry in done), Amounts())
-            growing = Growing(tokens, split, numbers, total)
+            total = sum((entry.amounts for entry in done), TextCounts())
+            growing = SplitWriter(tokens, split, numbers, total)
             try:
                 todo = _undone(shards(passages(documents(), script.cut)), done)
                 for text, shard in _encoded(todo, tokenizer, script, jobs):
@@ -228,7 +227,7 @@ def _build(
 
 
 def _tokenizer(path: Path, learn: Callable[[], LanguageTokenizer]) -> LanguageTokenizer:
-    """The tokenizer, learned once and kept."""
+    """The tokenizer, trained once and stored."""
     if not is_file(path):
         learned = learn()
         part = path.with_name("tokenizer.json.part")
@@ -258,20 +257,20 @@ def _journal(path: Path) -> list[Entry]:
 
 
 def _undone(found: Iterable[list[Passage]], done: Sequence[Entry]) -> Iterator[tuple[str, list[Passage]]]:
-    """The shards that are not there yet, each with the name of its text; those that are must be of the same text."""
+    """The shards that are not done yet, each with the hash of its text; the others must be unchanged."""
     number = -1
     for number, some in enumerate(found):
-        name = text_name(some)
+        name = text_hash(some)
         if number >= len(done):
             yield name, some
         elif name != done[number].text:
-            raise ChangedTextError("the text has changed since the last time")
+            raise ChangedTextError("the text has changed since the last run")
     if number + 1 < len(done):
-        raise ChangedTextError("the text has become shorter since the last time")
+        raise ChangedTextError("the text has become shorter since the last run")
 
 
-def text_name(some: Sequence[Passage]) -> str:
-    """What tells the text of some passages from any other."""
+def text_hash(some: Sequence[Passage]) -> str:
+    """A SHA-256 over passages."""
     digest = hashlib.sha256()
     for passage in some:
         data = passage.text.encode(errors="surrogatepass")
@@ -280,7 +279,7 @@ def text_name(some: Sequence[Passage]) -> str:
 
 
 def _encoded(
-    todo: Iterable[tuple[str, list[Passage]]], tokenizer: LanguageTokenizer, script: Script, jobs: int
+    todo: Iterable[tuple[str, list[Passage]]], tokenizer: LanguageTokenizer, script: TextCodec, jobs: int
 ) -> Iterator[tuple[str, Shard]]:
     """Shards as ids, in their order; few of them are in memory at a time."""
     if jobs == 1:
@@ -301,14 +300,14 @@ def _encoded(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-_own: list[Script] = []  # how this process writes texts as ids, if it is one of several
+_own: list[TextCodec] = []  # how this process writes texts as ids, if it is one of several
 
 
 def _hired(tokenizer: str) -> None:
-    """Make a process ready to work: alone on its core, until the one that hired it is gone."""
+    """Initialize a worker process: one thread, and exit when the parent does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    _own.append(script_of(open_tokenizer(tokenizer, "tokenizer.json")))
+    _own.append(codec_of(open_tokenizer(tokenizer, "tokenizer.json")))
     threading.Thread(target=_leave_with_parent, daemon=True).start()
 
 
@@ -323,6 +322,6 @@ def _work(some: list[Passage]) -> Shard:
     return encode_passages(some, _own[0])
 
 
-def cores() -> int:
+def cpu_cores() -> int:
     """How many CPU cores there are."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

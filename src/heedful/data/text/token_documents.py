@@ -1,7 +1,7 @@
-"""Documents as token files: a large text is tokenized once, and then read from the disk as it is needed.
+"""Token files of documents: a large text is tokenized once, and then memory-mapped.
 
-A folder holds the tokenizer and, for each split, three files of numbers: ids, where sentences begin, and where
-documents begin. A manifest with the size and SHA-256 of each file is written last, and the folder appears whole or not
+A folder holds the tokenizer and, for each split, three arrays: ids, sentence starts, and document
+starts. A manifest with the size and SHA-256 of each file is written last, and the folder appears whole or not
 at all.
 """
 
@@ -24,20 +24,20 @@ from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.data.tokenizers.encoders import load_encoder_tokenizer
 from heedful.errors import UserError, shown
 from heedful.files.reading import is_file, is_folder, open_file
-from heedful.files.writing import make_folder, whole, write_new
+from heedful.files.writing import atomic_path, make_folder, write_new
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 LARGEST_MANIFEST = 1_000_000  # bytes
-PARTS = {"ids": "<i4", "sentences": "<i8", "documents": "<i8"}  # of each split, and the type of their numbers
+PARTS = {"ids": "<i4", "sentences": "<i8", "documents": "<i8"}  # the arrays of each split, and their dtypes
 NAMES = frozenset(("tokenizer.json", *(f"{split}.{part}" for split in SPLITS for part in PARTS)))
 PIECE = 1 << 24  # bytes that are hashed at a time
 
 
-class File(Config):
-    """What a manifest says of a file."""
+class FileEntry(Config):
+    """A manifest entry of a file."""
 
     size: int = Field(ge=0)
     sha256: str
@@ -53,16 +53,16 @@ class Counts(Config):
 
 
 class Manifest(Config):
-    """What a folder of token files holds."""
+    """The manifest of a folder of token files."""
 
     format: Literal[1]
     kind: Literal["tokens"]
     vocab: int = Field(ge=5)
     splits: dict[Split, Counts]
-    files: dict[str, File]
+    files: dict[str, FileEntry]
 
 
-class Listed(Protocol):
+class AnyManifest(Protocol):
     """What every manifest has."""
 
     @property
@@ -72,20 +72,20 @@ class Listed(Protocol):
     def splits(self) -> Mapping[Split, Any]: ...
 
     @property
-    def files(self) -> dict[str, File]: ...
+    def files(self) -> dict[str, FileEntry]: ...
 
 
-Told = TypeVar("Told", bound=Config)
+ManifestT = TypeVar("ManifestT", bound=Config)
 
 
 class TokenFolder(Config):
     """A folder that `heedful tokenize` wrote; it brings its tokenizer with it."""
 
     kind: Literal["tokens"] = "tokens"
-    folder: Name = Field(description="the folder, seen from the current one")
+    folder: Name = Field(description="the folder, relative to the working directory")
 
-    def manifest(self) -> Listed:
-        """What the folder says that it holds."""
+    def manifest(self) -> AnyManifest:
+        """Read the folder's manifest."""
         raise NotImplementedError
 
     @property
@@ -99,30 +99,30 @@ class TokenFolder(Config):
         return self.manifest().vocab
 
     def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
-        """What a look at the folder, without reading its files, already shows to be wrong."""
+        """Problems that can be seen without reading the files."""
         try:
             files = self.manifest().files
         except UserError as error:
             return [error]
         sizes = ((Path(self.folder) / name, file.size) for name, file in files.items())
-        return [found for path, size in sizes if (found := wrong_size(path, size)) is not None]
+        return [found for path, size in sizes if (found := size_problem(path, size)) is not None]
 
 
 class TokenFiles(TokenFolder):
     """A folder that `heedful tokenize` wrote; it brings its tokenizer with it."""
 
     def manifest(self) -> Manifest:
-        return manifest_in(Path(self.folder), Manifest, NAMES)
+        return read_manifest(Path(self.folder), Manifest, NAMES)
 
-    def read(self, split: Split) -> Tokens:
-        """The tokens of a split, none of which is in memory yet, after a look at all of them."""
+    def read(self, split: Split) -> TokenizedDocuments:
+        """Memory-map the tokens of a split, after checking them."""
         manifest = self.manifest()
         require_split(Path(self.folder), manifest, split, PARTS)
-        return Tokens.opened(Path(self.folder), split, manifest)
+        return TokenizedDocuments.opened(Path(self.folder), split, manifest)
 
 
 @dataclass(frozen=True)
-class Tokens:
+class TokenizedDocuments:
     """The tokens of a split, as they lie on the disk."""
 
     tokenizer: MaskTokenizer
@@ -134,7 +134,7 @@ class Tokens:
     skipped: int = 0
 
     @classmethod
-    def opened(cls, folder: Path, split: Split, manifest: Manifest) -> Tokens:
+    def opened(cls, folder: Path, split: Split, manifest: Manifest) -> TokenizedDocuments:
         """The files of a split, if they fit together."""
         import numpy as np
 
@@ -146,11 +146,11 @@ class Tokens:
         fits = all(len(found[part]) == size for part, size in sizes.items()) and tokenizer.vocab == manifest.vocab
         ends = (int(sentences[0]), int(sentences[-1]), int(documents[0]), int(documents[-1]))
         if not fits or ends != (0, len(ids), 0, len(sentences) - 1) or not 0 <= ids.min() <= ids.max() < manifest.vocab:
-            raise damaged(folder, f"files of {split} that do not fit together")
-        return cls(tokenizer, ids, sentences, documents, counts.unknown, name_of(manifest, split, PARTS))
+            raise invalid_files(folder, f"files of {split} that do not fit together")
+        return cls(tokenizer, ids, sentences, documents, counts.unknown, split_hash(manifest, split, PARTS))
 
 
-class Writer:
+class DocumentWriter:
     """The files of a split while they grow."""
 
     def __init__(self, folder: Path, split: Split, unknown: int) -> None:
@@ -175,14 +175,14 @@ class Writer:
         self._write("sentences", ends)
         self._write("documents", [self.sentences])
 
-    def close(self) -> dict[str, File]:
-        """See the files onto the disk, and say what they are."""
+    def close(self) -> dict[str, FileEntry]:
+        """Sync the files to disk and return their manifest entries."""
         for file in self.files.values():
             file.flush()
             os.fsync(file.fileno())
             file.close()
         return {
-            path.name: File(size=path.stat().st_size, sha256=self.hashes[part].hexdigest())
+            path.name: FileEntry(size=path.stat().st_size, sha256=self.hashes[part].hexdigest())
             for part, path in self.paths.items()
         }
 
@@ -200,18 +200,18 @@ def write_tokens(
     splits: dict[Split, Iterable[list[list[int]]]],
     progress: Callable[[Split, int], None] = lambda split, tokens: None,
 ) -> Manifest:
-    """Write documents, as the ids of their sentences, into a new folder; `progress` is told the tokens so far."""
+    """Write documents, as the ids of their sentences, into a new folder; `progress` gets the tokens so far."""
     require_new(folder)
     with writing_errors(folder, "free some space, or name a folder elsewhere"):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with whole(folder) as fresh:
+        with atomic_path(folder) as fresh:
             make_folder(fresh)
             text = tokenizer.json.encode()
             write_new(fresh / "tokenizer.json", text)
-            files = {"tokenizer.json": File(size=len(text), sha256=hashlib.sha256(text).hexdigest())}
+            files = {"tokenizer.json": FileEntry(size=len(text), sha256=hashlib.sha256(text).hexdigest())}
             counts: dict[Split, Counts] = {}
             for split, documents in splits.items():
-                writer = Writer(fresh, split, tokenizer.unk)
+                writer = DocumentWriter(fresh, split, tokenizer.unk)
                 for rows in documents:
                     writer.add(rows)
                     progress(split, writer.tokens)
@@ -222,14 +222,14 @@ def write_tokens(
                 )
             manifest = Manifest(format=1, kind="tokens", vocab=tokenizer.vocab, splits=counts, files=files)
             write_manifest(fresh, manifest)
-            require_new(folder)  # nothing that appeared meanwhile is replaced
+            require_new(folder)  # nothing that has appeared since is replaced
     return manifest
 
 
 def require_new(folder: Path) -> None:
     """Refuse a name that is taken."""
     if os.path.lexists(folder):
-        raise UserError("something of this name is there already", where=str(folder), todo="name another folder")
+        raise UserError("this name is already taken", where=str(folder), todo="name another folder")
 
 
 def require_text(split: Split, tokens: int) -> None:
@@ -239,13 +239,13 @@ def require_text(split: Split, tokens: int) -> None:
 
 
 def write_manifest(folder: Path, manifest: Config) -> None:
-    """Write what a folder holds, as its last file."""
+    """Write the manifest, as the last file."""
     write_new(folder / "manifest.json", (json.dumps(manifest.model_dump(), indent=2) + "\n").encode())
 
 
 @contextmanager
 def writing_errors(folder: Path, todo: str) -> Iterator[None]:
-    """Say of the system's errors what was not written, and what to do."""
+    """Turn OS errors into errors that name the folder and what to do."""
     try:
         yield
     except OSError as error:
@@ -254,8 +254,8 @@ def writing_errors(folder: Path, todo: str) -> Iterator[None]:
         ) from None  # fmt: skip
 
 
-def manifest_in(folder: Path, kind: type[Told], names: Set[str]) -> Told:
-    """What a folder says that it holds, which may be files of these names alone."""
+def read_manifest(folder: Path, kind: type[ManifestT], names: Set[str]) -> ManifestT:
+    """Read a manifest, which may list only files of these names."""
     path = folder / "manifest.json"
     if not is_folder(folder):
         raise UserError(
@@ -267,62 +267,62 @@ def manifest_in(folder: Path, kind: type[Told], names: Set[str]) -> Told:
             text = file.read(LARGEST_MANIFEST + 1)
         data: Any = json.loads(text.decode()) if len(text) <= LARGEST_MANIFEST else None
     except FileNotFoundError:
-        raise damaged(folder, "no manifest.json") from None
+        raise invalid_files(folder, "no manifest.json") from None
     except OSError as error:
         raise UserError(f"this file cannot be read: {error.strerror}", where=str(path)) from None
     except (ValueError, RecursionError) as error:
-        raise damaged(path, f"text that is not JSON: {error}") from None
+        raise invalid_files(path, f"text that is not JSON: {error}") from None
     if not isinstance(data, dict):
-        raise damaged(path, "no JSON object")
-    # A manifest comes with the folder, from whoever made it: it may name the folder's own files and no others.
+        raise invalid_files(path, "no JSON object")
+    # A manifest comes with an external folder: it may name the folder's own files and no others.
     listed = data.get("files")
     if strange := next((name for name in listed if name not in names), None) if isinstance(listed, dict) else None:
-        raise damaged(path, f"a file named {shown(strange)}")
+        raise invalid_files(path, f"a file named {shown(strange)}")
     return parse(kind, data, file=path)
 
 
-def require_split(folder: Path, manifest: Listed, split: Split, parts: Iterable[str]) -> None:
-    """Refuse files of a split that are not as the manifest says, byte by byte."""
+def require_split(folder: Path, manifest: AnyManifest, split: Split, parts: Iterable[str]) -> None:
+    """Check the files of a split against the manifest, byte by byte."""
     if split not in manifest.splits:
         raise no_data(split)
     told = manifest.files
     for name in ("tokenizer.json", *(f"{split}.{part}" for part in parts)):
         if name not in told:
-            raise damaged(folder / "manifest.json", f"nothing of {name}")
+            raise invalid_files(folder / "manifest.json", f"nothing of {name}")
         path = folder / name
-        if (problem := wrong_size(path, told[name].size)) is not None:
+        if (problem := size_problem(path, told[name].size)) is not None:
             raise problem
-        if (found := file_of(path).sha256) != told[name].sha256:
-            raise damaged(path, f"contents of SHA-256 {found[:16]}..., not {told[name].sha256[:16]}...")
+        if (found := hash_file(path).sha256) != told[name].sha256:
+            raise invalid_files(path, f"contents of SHA-256 {found[:16]}..., not {told[name].sha256[:16]}...")
 
 
-def name_of(manifest: Listed, split: Split, parts: Iterable[str]) -> str:
-    """What tells the contents of a split from any other."""
+def split_hash(manifest: AnyManifest, split: Split, parts: Iterable[str]) -> str:
+    """A SHA-256 over the contents of a split."""
     return hashlib.sha256("".join(manifest.files[f"{split}.{part}"].sha256 for part in parts).encode()).hexdigest()
 
 
-def file_of(path: Path) -> File:
-    """What there is to say of a file."""
+def hash_file(path: Path) -> FileEntry:
+    """The size and SHA-256 of a file."""
     digest, size = hashlib.sha256(), 0
     with open_file(path) as file:
         while piece := file.read(PIECE):
             digest.update(piece)
             size += len(piece)
-    return File(size=size, sha256=digest.hexdigest())
+    return FileEntry(size=size, sha256=digest.hexdigest())
 
 
-def wrong_size(path: Path, size: int) -> UserError | None:
+def size_problem(path: Path, size: int) -> UserError | None:
     if path.is_symlink() or not is_file(path):
-        return damaged(path, "a link" if path.is_symlink() else "no such file")
+        return invalid_files(path, "a link" if path.is_symlink() else "no such file")
     there = path.stat().st_size
-    return damaged(path, f"{there:,} bytes, not {size:,}") if there != size else None
+    return invalid_files(path, f"{there:,} bytes, not {size:,}") if there != size else None
 
 
-def damaged(path: Path, found: str) -> UserError:
+def invalid_files(path: Path, found: str) -> UserError:
     return UserError(
-        "these token files are damaged or of another make",
+        "these token files are damaged or were not written by `heedful tokenize`",
         where=str(path),
         found=found,
         expected="a folder as `heedful tokenize` wrote it",
-        todo="copy the whole folder again, or make it anew with `heedful tokenize`",
+        todo="copy the whole folder again, or run `heedful tokenize` again",
     )

@@ -1,6 +1,6 @@
-"""Running text as token files: a large text is tokenized once, and then read from the disk as it is needed.
+"""Token files of text: a large text is tokenized once, and then memory-mapped.
 
-A folder holds the tokenizer and, for each split, two files of numbers: all ids in one row, and where documents begin.
+A folder holds the tokenizer and, for each split, two arrays: all ids, and where documents start.
 The manifest has the size and SHA-256 of each file.
 """
 
@@ -14,9 +14,16 @@ from pydantic import Field
 
 from heedful.config import Config
 from heedful.data.formats.sources import SPLITS, Split
-from heedful.data.text.text_stream import Amounts
-from heedful.data.text.token_documents import File, TokenFolder, damaged, manifest_in, name_of, require_split
-from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer, open_tokenizer, script_of
+from heedful.data.text.text_stream import TextCounts
+from heedful.data.text.token_documents import (
+    FileEntry,
+    TokenFolder,
+    invalid_files,
+    read_manifest,
+    require_split,
+    split_hash,
+)
+from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer, codec_of, open_tokenizer
 from heedful.files.reading import read_file
 
 if TYPE_CHECKING:
@@ -24,29 +31,29 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PARTS = ("ids", "documents")  # of each split
-PLACES = "<i8"  # the type of numbers that say where documents begin
+PLACES = "<i8"  # dtype of document starts
 NAMES = frozenset(("tokenizer.json", *(f"{split}.{part}" for split in SPLITS for part in PARTS)))
 
 
 class TextManifest(Config):
-    """What a folder of token files of running text holds."""
+    """The manifest of a folder of tokenized text."""
 
     format: Literal[1]
     kind: Literal["text"]
     vocab: int = Field(ge=2)
     numbers: Literal["<u2", "<u4"]  # the type of ids
-    splits: dict[Split, Amounts]
-    files: dict[str, File]
+    splits: dict[Split, TextCounts]
+    files: dict[str, FileEntry]
 
 
 class TokenizedText(TokenFolder):
     """A folder that `heedful tokenize` wrote; it brings its tokenizer with it."""
 
     def manifest(self) -> TextManifest:
-        return manifest_in(Path(self.folder), TextManifest, NAMES)
+        return read_manifest(Path(self.folder), TextManifest, NAMES)
 
     def read(self, split: Split) -> TextTokens:
-        """The tokens of a split, none of which is in memory yet, after a look at all of them."""
+        """Memory-map the tokens of a split, after checking them."""
         manifest = self.manifest()
         require_split(Path(self.folder), manifest, split, PARTS)
         return TextTokens.opened(Path(self.folder), split, manifest)
@@ -59,7 +66,7 @@ class TextTokens:
     tokenizer: LanguageTokenizer
     ids: NDArray[Any]
     starts: NDArray[np.int64]
-    amounts: Amounts
+    amounts: TextCounts
     sha256: str
     skipped: int = 0
 
@@ -71,7 +78,7 @@ class TextTokens:
         amounts = manifest.splits[split]
         where = folder / "tokenizer.json"
         tokenizer = open_tokenizer(read_file(where).decode(), str(where))
-        begins = script_of(tokenizer).begins
+        begins = codec_of(tokenizer).begins
         ids = np.memmap(folder / f"{split}.ids", dtype=manifest.numbers, mode="r")
         starts = np.memmap(folder / f"{split}.documents", dtype=PLACES, mode="r")
         fits = (
@@ -84,5 +91,5 @@ class TextTokens:
             and (ids[starts] == begins).all()
         )
         if not fits:
-            raise damaged(folder, f"files of {split} that do not fit together")
-        return cls(tokenizer, ids, starts, amounts, name_of(manifest, split, PARTS))
+            raise invalid_files(folder, f"files of {split} that do not fit together")
+        return cls(tokenizer, ids, starts, amounts, split_hash(manifest, split, PARTS))

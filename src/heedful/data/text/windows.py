@@ -1,7 +1,7 @@
 """A text as one long row of ids, and windows of it as batches.
 
-Documents stand end to end, each after the token that a text begins with. Every token is to be predicted once: a window
-begins with the last token of the window before it, and sees nothing else of what came before. The token that ends a
+Documents are concatenated, each after the start token. Every token is predicted once: a window
+starts with the last token of the window before it, and sees nothing else of it. The token that ends a
 document is predicted from that document, and is then the first one that the next document sees.
 
 B batch, T tokens to be predicted in a window, N tokens of the text.
@@ -20,26 +20,26 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heedful.data.batch import TensorBatch
-from heedful.data.order import draws, permutation
+from heedful.data.order import permutation, random_bits
 from heedful.data.text.files import Text
-from heedful.data.text.text_stream import Amounts, Shard, encode_passages, passages, shards
-from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer, script_of
+from heedful.data.text.text_stream import Shard, TextCounts, encode_passages, passages, shards
+from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer, codec_of
 
-FILL = 0  # the token that stands where there is none
+FILL = 0  # padding id
 
 
 @dataclass(frozen=True, slots=True)
 class TextBatch(TensorBatch):
-    """Windows side by side, padded to the right: the first token of each is given, the others are to be predicted."""
+    """Windows side by side, padded on the right: the first token of each is given, the others are predicted."""
 
     ids: Tensor  # (B, T + 1) long
     lengths: Tensor  # (B,) long, the token that is given counted
-    indices: Tensor  # (B,) long, which window of the text each is, -1 for none
-    documents: Tensor | None = None  # (B, T) long, which document of its row a token sees; None: there is only one
+    indices: Tensor  # (B,) long, the index of each window, -1 for padding
+    documents: Tensor | None = None  # (B, T) long, the document of each token within its row; None: there is only one
 
     @property
     def real(self) -> Tensor:
-        """Where there is no padding."""
+        """Which positions are not padding."""
         return torch.arange(self.ids.shape[1], device=self.ids.device) < self.lengths[:, None]  # (B, T + 1)
 
     @property
@@ -50,14 +50,14 @@ class TextBatch(TensorBatch):
 
 @dataclass(frozen=True, slots=True)
 class EncodedText:
-    """A text as ids, in windows of so many tokens."""
+    """A text as ids, in windows of `context` tokens."""
 
     ids: NDArray[Any]  # (N + 1,) in memory, or as they lie on the disk
-    starts: NDArray[np.int64]  # where each document begins, the first at 0
+    starts: NDArray[np.int64]  # the start of each document, the first at 0
     context: int
-    amounts: Amounts
-    file: str | None = None  # what the files are called that the ids lie in
-    dropped: int = 0  # windows are cut, not left out
+    amounts: TextCounts
+    file: str | None = None  # hash of the token files, if the ids are on disk
+    dropped: int = 0  # windows are split, not dropped
 
     def __len__(self) -> int:
         return len(self.ids) - 1
@@ -94,7 +94,7 @@ class EncodedText:
         return self.window(rows * self.context, self.lengths(rows), rows)
 
     def window(self, begins: NDArray[np.int64], lengths: NDArray[np.int64], numbers: NDArray[np.int64]) -> TextBatch:
-        """Stretches of the text, by where they begin and how long they are, as one batch."""
+        """Spans of the text, by start and length, as one batch."""
         places = np.arange(int(lengths.max()))  # (T + 1,)
         real = places < lengths[:, None]  # (B, T + 1)
         at = np.minimum(begins[:, None] + places, len(self))  # (B, T + 1)
@@ -107,7 +107,7 @@ class EncodedText:
 
     def in_order(self, batch_tokens: int) -> Iterator[TextBatch]:
         """Every window once, from the first to the last."""
-        size = rows_in(batch_tokens, self.context)
+        size = rows_per_batch(batch_tokens, self.context)
         for start in range(0, self.windows, size):
             yield self.batch(np.arange(start, min(start + size, self.windows)))
 
@@ -118,7 +118,7 @@ class EncodedText:
         """
         behind = self.context - stride  # of a window, that an earlier one has predicted
         begins = np.arange(max(1, -(-(len(self) - behind) // stride))) * stride
-        size = rows_in(batch_tokens, self.context)
+        size = rows_per_batch(batch_tokens, self.context)
         for first in range(0, len(begins), size):
             some = begins[first : first + size]
             batch = self.window(some, np.minimum(self.context, len(self) - some) + 1, first + np.arange(len(some)))
@@ -129,8 +129,8 @@ class EncodedText:
 class TextBatches:
     """The endless sequence of training batches; which one comes at a position depends on the seed alone.
 
-    From the second epoch on windows are cut elsewhere each time, so that the same tokens see others before them: how
-    much the first window has is drawn, and each epoch has as many batches as the first.
+    From the second epoch on, windows are shifted by a random offset, so that tokens are predicted from other contexts;
+    each epoch has as many batches as the first.
     """
 
     kind = TextBatch
@@ -140,12 +140,12 @@ class TextBatches:
     def __init__(self, encoded: EncodedText, seed: int, batch_tokens: int) -> None:
         self.encoded = encoded
         self.seed = seed
-        self.size = rows_in(batch_tokens, encoded.context)
+        self.size = rows_per_batch(batch_tokens, encoded.context)
         self.count = -(-encoded.windows // self.size)  # batches of an epoch
-        self._epochs: dict[int, tuple[int, NDArray[np.int64]]] = {}  # the two that were last looked at
+        self._epochs: dict[int, tuple[int, NDArray[np.int64]]] = {}  # cache of the last two
 
     def at(self, position: int, part: int = 0, parts: int = 1) -> TextBatch:
-        """The batch at a position, counted from 0 over all epochs, or one part of it, which may hold no window."""
+        """The batch at a position, counted from 0 over all epochs, or one shard of it, which may be empty."""
         begins, lengths, rows = (one[part::parts] for one in self._windows(position))
         return self.encoded.window(begins, lengths, rows) if len(rows) else self.encoded.batch(rows)
 
@@ -159,7 +159,7 @@ class TextBatches:
         return position // self.count
 
     def _windows(self, position: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Where the windows of a batch begin, how long each is, and which of its epoch it is."""
+        """Start, length and index of each window of a batch."""
         epoch, number = divmod(position, self.count)
         if epoch not in self._epochs:
             latest = list(self._epochs.items())[-1:]
@@ -174,29 +174,29 @@ class TextBatches:
         whole, context = len(self.encoded), self.encoded.context
         left = whole - (self.encoded.windows - 1) * context  # with a first window that is shorter there is one more
         least = 1 if self.encoded.windows % self.size else left
-        drawn = least + int(draws(self.seed, epoch, 1, 1)[0] % np.uint64(context - least + 1))
+        drawn = least + int(random_bits(self.seed, epoch, 1, 1)[0] % np.uint64(context - least + 1))
         first = min(whole, drawn if epoch else context)
         return first, permutation(self.seed, epoch, 1 - (first - whole) // context)
 
 
-def rows_in(batch_tokens: int, context: int) -> int:
+def rows_per_batch(batch_tokens: int, context: int) -> int:
     """How many windows a batch has."""
     return max(1, batch_tokens // context)
 
 
 def encode_text(text: Text, tokenizer: LanguageTokenizer, context: int) -> EncodedText:
     """The ids of a text, the ends of its lines and documents included."""
-    script = script_of(tokenizer)
+    script = codec_of(tokenizer)
     found = [encode_passages(some, script) for some in shards(passages(text.documents, script.cut))]
-    return joined(found, script.begins, context)
+    return join_shards(found, script.begins, context)
 
 
-def joined(found: Sequence[Shard], begins: int, context: int) -> EncodedText:
-    """All of a text, in order; the token that a text begins with ends it."""
+def join_shards(found: Sequence[Shard], begins: int, context: int) -> EncodedText:
+    """Concatenate the shards of a text; the start token ends it."""
     ids = np.concatenate([*(shard.ids for shard in found), np.array([begins], dtype=np.int32)])
     offsets = np.cumsum([0, *(len(shard.ids) for shard in found)])
     starts = [shard.starts + offset for shard, offset in zip(found, offsets, strict=False)]
     return EncodedText(
         ids, np.concatenate(starts or [np.zeros(1, np.int64)]), context,
-        sum((shard.amounts for shard in found), Amounts()),
+        sum((shard.amounts for shard in found), TextCounts()),
     )  # fmt: skip

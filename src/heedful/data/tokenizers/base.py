@@ -1,40 +1,39 @@
-"""What a tokenizer is to all that uses one, and what those share that run on the `tokenizers` package."""
+"""The tokenizer protocols, and the base class of tokenizers that use the `tokenizers` package."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
-from heedful.errors import UserError
+from heedful.errors import AGAIN, UserError
 from heedful.files.reading import open_file
+from heedful.files.writing import write_text_atomic
 
 if TYPE_CHECKING:
     import tokenizers
 
 LARGEST = 100 * 2**20  # bytes of a tokenizer file
-LONE = re.compile("[\ud800-\udfff]")
-Damaged = Callable[[str, str], UserError]  # the error for a file, by the place and what is found there
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+Damaged = Callable[[str, str], UserError]  # builds the error for an invalid file from its location and what was found
 
 
 class Encoding(NamedTuple):
-    """A text in pieces: ids, the characters of the text that each covers, and how each reads."""
+    """An encoded text: ids, the character span of each token, and how each token reads."""
 
     ids: list[int]
     offsets: list[tuple[int, int]]  # [start, end) in the text as it was given
     pieces: list[str]
-    replaced: int  # lone surrogates, which no encoding of text can hold, read as U+FFFD
+    replaced: int  # lone surrogates, which UTF-8 cannot encode, replaced by U+FFFD
 
 
-class InFolder(NamedTuple):
-    """The tokenizer of a folder, how many tokens of a text it lets through, and what there is to know about it."""
+class FoundTokenizer(NamedTuple):
+    """The tokenizer of a folder, its maximum length in tokens, and notes for the user."""
 
     tokenizer: MaskTokenizer | None
     longest: int | None = None
@@ -50,7 +49,7 @@ class Tokenizer(Protocol):
 
     @property
     def sha256(self) -> str:
-        """What tells it from any other."""
+        """A hash that identifies this tokenizer."""
 
     @property
     def vocab(self) -> int:
@@ -58,7 +57,7 @@ class Tokenizer(Protocol):
 
     @property
     def special(self) -> frozenset[int]:
-        """The ids that are no text."""
+        """The ids of special tokens."""
 
     def encode(self, text: str) -> Encoding:
         """The pieces of a text, without special tokens."""
@@ -70,10 +69,10 @@ class Tokenizer(Protocol):
         """The ids of each text alone, which is quicker."""
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text that ids stand for, special tokens left out."""
+        """Decode ids to text, without special tokens."""
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """How each id reads."""
+        """The text of each token."""
 
 
 class PairTokenizer(Tokenizer, Protocol):
@@ -85,7 +84,7 @@ class PairTokenizer(Tokenizer, Protocol):
 
     @property
     def unk(self) -> int:
-        """What stands for the unknown."""
+        """The unknown token."""
 
     def pair(
         self, a: Sequence[int], b: Sequence[int] | None = None, *, last_sep: bool = True
@@ -94,11 +93,11 @@ class PairTokenizer(Tokenizer, Protocol):
 
 
 class MaskTokenizer(PairTokenizer, Protocol):
-    """A tokenizer of encoders that tell masked words."""
+    """A tokenizer of masked language models."""
 
     @property
     def cls(self) -> int:
-        """What stands before a text."""
+        """The token before a text."""
 
     @property
     def sep(self) -> int:
@@ -106,7 +105,7 @@ class MaskTokenizer(PairTokenizer, Protocol):
 
     @property
     def mask(self) -> int:
-        """What stands where a word is masked."""
+        """The mask token."""
 
     @property
     def mask_name(self) -> str:
@@ -114,7 +113,7 @@ class MaskTokenizer(PairTokenizer, Protocol):
 
     @property
     def inner(self) -> list[bool]:
-        """Of each token, whether it goes on with a word."""
+        """For each token, whether it continues a word."""
 
     def with_masks(self, text: str) -> list[int]:
         """The ids of a text in which the mask's name is the special token."""
@@ -123,13 +122,13 @@ class MaskTokenizer(PairTokenizer, Protocol):
         """Ids as a text in which special tokens can be seen."""
 
     def files(self, longest: int) -> dict[str, str]:
-        """The files that say the same of it to others, by name; they read so many tokens of a text."""
+        """The equivalent Hugging Face tokenizer files, by name, with this maximum length."""
 
     def words(self, words: Sequence[str]) -> list[list[int]]:
         """The ids of each word; of a word that nothing is left of, the unknown one."""
 
 
-class Framed:
+class ClsSepLayout:
     """`[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, whatever these special tokens are called."""
 
     cls: int
@@ -147,15 +146,15 @@ class Framed:
         return [*first, *second], [0] * len(first) + [1] * len(second)
 
 
-def specials(tokenizer: PairTokenizer, texts: int) -> int:
-    """How many special tokens stand around one text, or around two."""
+def count_special_tokens(tokenizer: PairTokenizer, texts: int) -> int:
+    """How many special tokens are added to one text, or to a pair."""
     return len(tokenizer.pair((), () if texts == 2 else None)[0])
 
 
-def cut_pair(a: Sequence[int], b: Sequence[int], room: int) -> tuple[Sequence[int], Sequence[int]]:
-    """Both without so many of their last tokens that they have room together, as the `tokenizers` package cuts them.
+def truncate_pair(a: Sequence[int], b: Sequence[int], room: int) -> tuple[Sequence[int], Sequence[int]]:
+    """Truncate two texts to `room` tokens in total, as the `tokenizers` package does ("longest first").
 
-    The longer one is cut to the length of the other, then both to the same; if one token is left over, the longer one
+    The longer one is truncated to the length of the other, then both equally; if one token is left over, the longer one
     keeps it, or the second of two that are equally long.
     """
     if len(a) + len(b) <= room:
@@ -180,20 +179,20 @@ class EngineTokenizer(ABC):
     @staticmethod
     @abstractmethod
     def damaged(where: str, found: str) -> UserError:
-        """The error for a file that is none of its kind."""
+        """The error for a file of another kind."""
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read a tokenizer.json."""
-        return cls(text_in(path, cls.damaged), str(path))
+        return cls(read_tokenizer_file(path, cls.damaged), str(path))
 
     def save(self, path: str | Path) -> None:
         """Write tokenizer.json whole or not at all."""
-        write(self.json, path)
+        write_text_atomic(Path(path), self.json)
 
     @cached_property
     def sha256(self) -> str:
-        """What tells this tokenizer from any other."""
+        """A hash that identifies this tokenizer."""
         return hashlib.sha256(self.json.encode()).hexdigest()
 
     def encode(self, text: str) -> Encoding:
@@ -202,7 +201,7 @@ class EngineTokenizer(ABC):
 
     def encode_batch(self, texts: Sequence[str]) -> list[Encoding]:
         """The pieces of each text."""
-        cleaned = [clean(text) for text in several(texts)]
+        cleaned = [replace_surrogates(text) for text in require_list(texts)]
         found = self._engine.encode_batch([text for text, _ in cleaned], add_special_tokens=False)
         return [
             Encoding(ids, one.offsets, self.pieces(ids), replaced)
@@ -212,7 +211,7 @@ class EngineTokenizer(ABC):
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text alone, which is quicker than `encode_batch`."""
-        cleaned = [clean(text)[0] for text in several(texts)]
+        cleaned = [replace_surrogates(text)[0] for text in require_list(texts)]
         found = self._engine.encode_batch_fast(cleaned, add_special_tokens=False)
         return [self._ordinary(one.ids) for one in found]
 
@@ -221,11 +220,11 @@ class EngineTokenizer(ABC):
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text that ids stand for, special tokens left out."""
+        """Decode ids to text, without special tokens."""
         return str(self._engine.decode([number for number in ids if number not in self.special]))
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """How each id reads; bytes that are only a part of a character read as \\xe2."""
+        """The text of each token; bytes that are part of a character are shown as \\xe2."""
         return [self._pieces[number] for number in ids]
 
     @property
@@ -233,15 +232,15 @@ class EngineTokenizer(ABC):
         raise NotImplementedError
 
 
-def corpus_of(texts: Iterable[str]) -> list[str]:
+def require_corpus(texts: Iterable[str]) -> list[str]:
     """Texts to learn a tokenizer from, if there are any."""
-    corpus = [clean(text)[0] for text in texts]
+    corpus = [replace_surrogates(text)[0] for text in texts]
     if not any(map(str.strip, corpus)):
         raise UserError("there is no text to train a tokenizer on", where="tokenizer", found=f"{len(corpus)} texts")
     return corpus
 
 
-def learn(engine: tokenizers.Tokenizer, corpus: Iterable[str], trainer: Any, vocab: int) -> None:
+def train_engine(engine: tokenizers.Tokenizer, corpus: Iterable[str], trainer: Any, vocab: int) -> None:
     """Let the package learn the pieces of some texts."""
     try:
         engine.train_from_iterator(corpus, trainer)
@@ -254,7 +253,7 @@ def learn(engine: tokenizers.Tokenizer, corpus: Iterable[str], trainer: Any, voc
         ) from None
 
 
-def text_in(path: str | Path, damaged: Damaged) -> str:
+def read_tokenizer_file(path: str | Path, damaged: Damaged) -> str:
     """The text of a file of a tokenizer."""
     try:
         with open_file(path) as file:
@@ -268,8 +267,8 @@ def text_in(path: str | Path, damaged: Damaged) -> str:
         raise UserError(f"this tokenizer cannot be read: {error.strerror}", where=str(path)) from None
 
 
-def json_in(text: str, where: str, damaged: Damaged) -> Any:
-    """What a JSON text says."""
+def parse_json(text: str, where: str, damaged: Damaged) -> Any:
+    """Parse JSON."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -278,32 +277,22 @@ def json_in(text: str, where: str, damaged: Damaged) -> Any:
         raise damaged(where, f"JSON that cannot be read: {error}") from None
 
 
-def write(text: str, path: str | Path) -> None:
-    """Write the file of a tokenizer whole or not at all."""
-    path = Path(path)
-    temporary = None
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=path.name + ".tmp-", delete=False
-        ) as file:
-            temporary = file.name
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
-        raise UserError(f"the tokenizer cannot be written: {error.strerror}", where=str(path)) from None
+def require_fit(tokenizer: Tokenizer, vocab: int, where: Path) -> None:
+    """Refuse a tokenizer with more tokens than its model has embeddings."""
+    if tokenizer.vocab > vocab:
+        raise UserError(
+            "the tokenizer does not match the model", where=str(where), found=f"{tokenizer.vocab:,} pieces",
+            expected=f"at most {vocab:,}, the vocab_size of the model", todo=AGAIN,
+        )  # fmt: skip
 
 
-def several(texts: Sequence[str]) -> list[str]:
-    """The texts as a list; a text alone is refused, which would be a list of its letters."""
+def require_list(texts: Sequence[str]) -> list[str]:
+    """The texts as a list; a single string is refused, since it would be read as a list of characters."""
     if isinstance(texts, str):
-        raise TypeError("give a list of texts, as [text]; a text alone would be read letter by letter")
+        raise TypeError("give a list of texts, as [text]; a single string would be read character by character")
     return list(texts)
 
 
-def clean(text: str) -> tuple[str, int]:
+def replace_surrogates(text: str) -> tuple[str, int]:
     """The text with U+FFFD for each lone surrogate, and how many there were."""
-    return LONE.subn("\ufffd", text)
+    return LONE_SURROGATE.subn("\ufffd", text)

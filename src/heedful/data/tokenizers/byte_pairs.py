@@ -1,7 +1,7 @@
-"""Byte pairs as GPT-2 reads them (Radford et al., 2019): every text can be written, and comes back unchanged.
+"""GPT-2's byte-level BPE (Radford et al., 2019): every text can be encoded, and decodes unchanged.
 
-A file of another make is not handed to the `tokenizers` package: its pieces and merges are read, checked, and built
-anew, so that nothing in it can act.
+An external file is not passed to the `tokenizers` package: its pieces and merges are parsed, checked, and rebuilt,
+so that nothing else in it has an effect.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 from pydantic import Field
 
 from heedful.config import Config
-from heedful.data.tokenizers.base import EngineTokenizer, clean, corpus_of, json_in, several, text_in
+from heedful.data.tokenizers.base import (
+    EngineTokenizer,
+    parse_json,
+    read_tokenizer_file,
+    replace_surrogates,
+    require_corpus,
+    require_list,
+)
 from heedful.data.tokenizers.tokenizer import MOST, byte_letters
 from heedful.errors import UserError, shown
 from heedful.files.reading import is_file, is_folder
@@ -28,17 +35,17 @@ if TYPE_CHECKING:
     import numpy as np
     import tokenizers
 
-END = "<|endoftext|>"  # ends a document, and begins the next
+END = "<|endoftext|>"  # ends a document and starts the next
 VOCABS = ("vocab.json", "encoder.json")  # what Hugging Face and OpenAI call the file of the pieces
 MERGES = ("merges.txt", "vocab.bpe")  # and that of the merges
-HEADER = "#version"  # how the first line of the merges begins, mostly
+HEADER = "#version"  # usual start of the first line of merges.txt
 PART = 1 << 15  # characters of a long text that go to one core
 GROUP = 1 << 21  # characters that are encoded at once, which bounds the memory
-# A long text is cut between a visible character and a space or a line's end. No piece of GPT-2's spans that place, and
-# none before it depends on what follows: only a run of spaces is read by what comes after it.
+# A long text is split between a visible character and a space or line end. No token of GPT-2 spans that point, and
+# none before it depends on what follows: only a run of spaces depends on what comes after it.
 CUT = re.compile(r"(?<=\S)[ \n]")
 
-# What a tokenizer.json of GPT-2's is made of; what it says of other things changes no ids.
+# The components of a GPT-2 tokenizer.json; others do not change ids.
 FRAME: dict[str, str | None] = {
     "model": "BPE",
     "normalizer": None,
@@ -58,15 +65,15 @@ USUAL: dict[str, tuple[Any, ...]] = {
 Merge: TypeAlias = tuple[str, str]
 
 
-class BytePair(Config):
+class Gpt2Bpe(Config):
     """Byte pairs that are learned from the text: 256 bytes, the commonest pairs of pieces, and `<|endoftext|>`."""
 
     kind: Literal["byte_pairs"] = "byte_pairs"
-    vocab: int = Field(8192, ge=257, le=MOST, description="pieces in all: 256 bytes, <|endoftext|>, the rest learned")
+    vocab: int = Field(8192, ge=257, le=MOST, description="vocabulary size: 256 bytes, <|endoftext|>, the rest learned")
 
 
-class BytePairFiles(Config):
-    """Byte pairs that somebody has learned before, GPT-2's own for one."""
+class Gpt2BpeFiles(Config):
+    """An existing byte-level BPE tokenizer, such as GPT-2's own."""
 
     kind: Literal["byte_pair_files"] = "byte_pair_files"
     file: str = Field(
@@ -74,11 +81,11 @@ class BytePairFiles(Config):
         description="a tokenizer.json; a vocab.json or encoder.json with merges.txt or vocab.bpe beside it; or their "
         "folder",
     )
-    merges: str | None = Field(None, description="the file of the merges, where it lies elsewhere")
+    merges: str | None = Field(None, description="the merges file, if it is elsewhere")
 
-    def read(self) -> BytePairs:
+    def read(self) -> Gpt2Tokenizer:
         """The byte pairs of the files."""
-        return BytePairs.read(self.file, self.merges)
+        return Gpt2Tokenizer.read(self.file, self.merges)
 
     @property
     def vocab(self) -> int:
@@ -86,8 +93,46 @@ class BytePairFiles(Config):
         return self.read().vocab
 
 
-class Merged(EngineTokenizer):
-    """A tokenizer of pieces that are merged pair by pair, the first pairs first; see `BytePairs` and `WordEnds`."""
+class ByteTokenizer(EngineTokenizer):
+    """Base of tokenizers whose tokens are bytes."""
+
+    _vocab: dict[str, int]
+
+    def bytes(self, ids: Iterable[int]) -> builtins.bytes:
+        """The exact bytes of ids, without special tokens."""
+        return b"".join([self._bytes[number] for number in ids])
+
+    @property
+    @abstractmethod
+    def _bytes(self) -> list[builtins.bytes]:
+        """The bytes of each id."""
+
+
+class ByteLevelTokenizer(ByteTokenizer):
+    """Base of tokenizers with GPT-2's byte alphabet."""
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Decode ids to text, without special tokens; U+FFFD replaces incomplete characters."""
+        return self.bytes(ids).decode(errors="replace")
+
+    @cached_property
+    def _bytes(self) -> list[builtins.bytes]:
+        letters = {letter: byte for byte, letter in enumerate(byte_letters())}
+        return [
+            b"" if number in self.special else bytes([letters[letter] for letter in piece])
+            for piece, number in self._vocab.items()
+        ]
+
+    @cached_property
+    def _pieces(self) -> list[str]:
+        return [
+            name if number in self.special else piece.decode(errors="backslashreplace")
+            for (name, number), piece in zip(self._vocab.items(), self._bytes, strict=True)
+        ]
+
+
+class BpeTokenizer(ByteTokenizer):
+    """Base of byte-pair-encoding tokenizers: pieces are merged pair by pair, in the order of the merges."""
 
     mark: ClassVar[str]  # the special token that it cannot be without
 
@@ -105,19 +150,24 @@ class Merged(EngineTokenizer):
     @classmethod
     def of_texts(cls, vocab: str, merges: str, where: str, merges_where: str) -> Self:
         """A tokenizer of the texts of vocab.json and merges.txt, each with what errors name."""
-        pieces = cls._checked(json_in(vocab, where, damaged), {cls.mark}, where)
-        pairs, first = merges_in(merges, merges_where)
-        if wrong := wrong_merge(pieces.keys() - {cls.mark}, pairs):
-            raise damaged(f"{merges_where}:{wrong[0] + first}", wrong[1])
+        pieces = cls._checked(parse_json(vocab, where, invalid_tokenizer), {cls.mark}, where)
+        pairs, first = parse_merges(merges, merges_where)
+        if wrong := invalid_merge(pieces.keys() - {cls.mark}, pairs):
+            raise invalid_tokenizer(f"{merges_where}:{wrong[0] + first}", wrong[1])
         return cls.of(pieces, pairs, where)
 
     @classmethod
     def read(cls, file: str | Path, merges: str | Path | None = None) -> Self:
-        """Read its files, whatever they are called: tokenizer.json, or pieces and merges, or the folder of them."""
-        path, other = found_in(file, merges)
+        """Read tokenizer files of any supported name: tokenizer.json, or vocab and merges, or their folder."""
+        path, other = locate_files(file, merges)
         if other is None:
             return cls.load(path)
-        return cls.of_texts(text_in(path, damaged), text_in(other, damaged), str(path), str(other))
+        return cls.of_texts(
+            read_tokenizer_file(path, invalid_tokenizer),
+            read_tokenizer_file(other, invalid_tokenizer),
+            str(path),
+            str(other),
+        )
 
     @staticmethod
     @abstractmethod
@@ -136,21 +186,21 @@ class Merged(EngineTokenizer):
 
     def _begin(self, vocab: dict[str, int], merges: Sequence[Merge], special: set[str], where: str) -> None:
         vocab = self._checked(vocab, special, where)
-        if wrong := wrong_merge(vocab.keys() - special, merges):
-            raise damaged(where, f"as merge {wrong[0] + 1:,} of {len(merges):,}, {wrong[1]}")
+        if wrong := invalid_merge(vocab.keys() - special, merges):
+            raise invalid_tokenizer(where, f"as merge {wrong[0] + 1:,} of {len(merges):,}, {wrong[1]}")
         names = sorted(special, key=vocab.__getitem__)
         self._engine = self._built(vocab, merges, names)
         self._vocab, self._merges = vocab, merges
         self.json: str = self._engine.to_str()
         self.vocab: int = len(vocab)
         self.special = frozenset(vocab[name] for name in names)
-        if kept := [name for name in names if name != self.mark]:  # added tokens, which texts may spell
+        if kept := [name for name in names if name != self.mark]:  # added tokens, which may occur in texts
             self._engine = self._built(vocab, merges, [self.mark])
             self._engine.add_tokens(kept)
         self._engine.encode_special_tokens = True  # the package means: encode their text as any other
 
     def adding(self, tokens: dict[str, int], where: str) -> Self:
-        """The same with more special tokens, which are kept whole where a text spells them."""
+        """A copy with more special tokens, which are matched in texts."""
         made = type(self).__new__(type(self))
         special = {name for name, number in self._vocab.items() if number in self.special}
         made._begin(self._vocab | tokens, self._merges, special | tokens.keys(), where)
@@ -164,29 +214,20 @@ class Merged(EngineTokenizer):
         """The ids of one text, however long, in the least memory."""
         return array_by(self._engine, text)
 
-    def bytes(self, ids: Iterable[int]) -> builtins.bytes:
-        """The very bytes that ids stand for, special tokens left out."""
-        return b"".join([self._bytes[number] for number in ids])
-
-    @property
-    @abstractmethod
-    def _bytes(self) -> list[builtins.bytes]:
-        """The bytes of each id."""
-
     @staticmethod
     def damaged(where: str, found: str) -> UserError:
         """The error for files of another kind."""
-        return damaged(where, found)
+        return invalid_tokenizer(where, found)
 
 
-class BytePairs(Merged):
+class Gpt2Tokenizer(ByteLevelTokenizer, BpeTokenizer):
     """A tokenizer of GPT-2's kind; text that spells `<|endoftext|>` is ordinary text to it."""
 
     mark = END
 
     @property
     def end(self) -> int:
-        """The token that ends a document, and begins the next."""
+        """The token that ends a document and starts the next."""
         return self._vocab[END]
 
     @staticmethod
@@ -195,19 +236,19 @@ class BytePairs(Merged):
 
     @staticmethod
     def _checked(vocab: Any, special: set[str], where: str) -> dict[str, int]:
-        return checked_vocab(vocab, special, where)
+        return check_vocab(vocab, special, where)
 
     @staticmethod
     def _built(vocab: dict[str, int], merges: Sequence[Merge], special: Sequence[str]) -> tokenizers.Tokenizer:
         return engine_of(vocab, merges, special)
 
     @classmethod
-    def train(cls, config: BytePair, texts: Iterable[str]) -> BytePairs:
-        """Learn the pieces of some texts, the same ones each time."""
+    def train(cls, config: Gpt2Bpe, texts: Iterable[str]) -> Gpt2Tokenizer:
+        """Train on some texts; deterministic."""
         from tokenizers import Tokenizer as Engine
         from tokenizers import models, pre_tokenizers, trainers
 
-        corpus = corpus_of(part for text in texts for part in cut(clean(text)[0]))
+        corpus = require_corpus(part for text in texts for part in split_text(replace_surrogates(text)[0]))
         engine = Engine(models.BPE())
         engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         trainer = trainers.BpeTrainer(
@@ -220,16 +261,12 @@ class BytePairs(Merged):
         return cls.of(model["vocab"] | {END: len(model["vocab"])}, [(a, b) for a, b in model["merges"]], "tokenizer")
 
     def allowing(self, text: str) -> list[int]:
-        """The ids of a text in which `<|endoftext|>` is the special token, for whoever asks for that."""
+        """The ids of a text in which `<|endoftext|>` is parsed as the special token."""
         first, *rest = self.ids(text.split(END))
         return [*first, *chain.from_iterable([self.end, *ids] for ids in rest)]
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text that ids stand for, special tokens left out; U+FFFD for bytes that are no whole character."""
-        return self.bytes(ids).decode(errors="replace")
-
     def files(self, context: int | None = None, starts: bool = False) -> dict[str, str]:
-        """The files that say the same of it to Hugging Face's GPT2Tokenizer, by name; `context` is the model's.
+        """The equivalent files for Hugging Face's GPT2Tokenizer, by name; `context` is the model's.
 
         If `starts`, it puts `<|endoftext|>` before each text there.
         """
@@ -248,32 +285,17 @@ class BytePairs(Merged):
         text = self.json
         if starts:
             settings["add_bos_token"] = True
-            text = json.dumps(json.loads(text) | {"post_processor": starting(self.end)}, ensure_ascii=False)
+            text = json.dumps(json.loads(text) | {"post_processor": start_token_template(self.end)}, ensure_ascii=False)
         return {
-            **listing(self._vocab, self._merges),
+            **vocab_and_merges(self._vocab, self._merges),
             "tokenizer.json": text,
             "tokenizer_config.json": json.dumps(settings, indent=2) + "\n",
             "special_tokens_map.json": json.dumps(names, indent=2) + "\n",
         }
 
-    @cached_property
-    def _bytes(self) -> list[builtins.bytes]:
-        letters = {letter: byte for byte, letter in enumerate(byte_letters())}
-        return [
-            b"" if number in self.special else bytes([letters[letter] for letter in piece])
-            for piece, number in self._vocab.items()
-        ]
 
-    @cached_property
-    def _pieces(self) -> list[str]:
-        return [
-            name if number in self.special else piece.decode(errors="backslashreplace")
-            for (name, number), piece in zip(self._vocab.items(), self._bytes, strict=True)
-        ]
-
-
-def starting(end: int) -> dict[str, Any]:
-    """What a tokenizer.json says that puts `<|endoftext|>`, of this id, before each text."""
+def start_token_template(end: int) -> dict[str, Any]:
+    """The post-processor of a tokenizer.json that puts `<|endoftext|>`, of this id, before each text."""
     first, last = {"SpecialToken": {"id": END, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
     return {
         "type": "TemplateProcessing",
@@ -283,18 +305,18 @@ def starting(end: int) -> dict[str, Any]:
     }
 
 
-def pairs_of(config: BytePair | BytePairFiles, texts: Iterable[str]) -> BytePairs:
-    """The byte pairs that a recipe asks for: learned from the texts, or read."""
-    return config.read() if isinstance(config, BytePairFiles) else BytePairs.train(config, texts)
+def gpt2_tokenizer(config: Gpt2Bpe | Gpt2BpeFiles, texts: Iterable[str]) -> Gpt2Tokenizer:
+    """The tokenizer that a recipe asks for: trained on the texts, or read."""
+    return config.read() if isinstance(config, Gpt2BpeFiles) else Gpt2Tokenizer.train(config, texts)
 
 
-def found_in(file: str | Path, merges: str | Path | None) -> tuple[Path, Path | None]:
+def locate_files(file: str | Path, merges: str | Path | None) -> tuple[Path, Path | None]:
     """The tokenizer.json that is meant by a file or folder; or the file of the pieces, and that of the merges."""
     path = Path(file)
     if is_folder(path):
         here = next((path / name for name in ("tokenizer.json", *VOCABS) if is_file(path / name)), None)
         if here is None:
-            raise damaged(str(path), "a folder without tokenizer.json, vocab.json or encoder.json")
+            raise invalid_tokenizer(str(path), "a folder without tokenizer.json, vocab.json or encoder.json")
         path = here
     if merges is not None or path.name not in VOCABS:
         return path, None if merges is None else Path(merges)
@@ -302,8 +324,8 @@ def found_in(file: str | Path, merges: str | Path | None) -> tuple[Path, Path | 
     return path, next((other for other in beside if is_file(other)), beside[0])
 
 
-def cut(text: str) -> Iterator[str]:
-    """The text in parts that have the same ids together as the whole has."""
+def split_text(text: str) -> Iterator[str]:
+    """Split a text into parts whose ids concatenate to those of the whole."""
     start = 0
     while len(text) - start > PART and (found := CUT.search(text, start + PART)):
         yield text[start : found.start()]
@@ -311,8 +333,8 @@ def cut(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-def grouped(parts: Iterable[str]) -> Iterator[list[str]]:
-    """The parts in lists of so many characters that they are worth the cores' while and fit into memory."""
+def group_parts(parts: Iterable[str]) -> Iterator[list[str]]:
+    """Group parts into lists that are large enough for all cores and small enough for memory."""
     group: list[str] = []
     size = 0
     for part in parts:
@@ -327,8 +349,8 @@ def grouped(parts: Iterable[str]) -> Iterator[list[str]]:
 
 def ids_by(engine: tokenizers.Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     """The ids that an engine gives to each text."""
-    cuts = [list(cut(clean(text)[0])) for text in several(texts)]
-    found = encoded(engine, chain.from_iterable(cuts))
+    cuts = [list(split_text(replace_surrogates(text)[0])) for text in require_list(texts)]
+    found = encode_parts(engine, chain.from_iterable(cuts))
     return [list(chain.from_iterable(next(found) for _ in parts)) for parts in cuts]
 
 
@@ -336,12 +358,14 @@ def array_by(engine: tokenizers.Tokenizer, text: str) -> np.ndarray[Any, np.dtyp
     """The ids that an engine gives to one text."""
     import numpy as np
 
-    return np.concatenate([np.array(ids, np.int32) for ids in encoded(engine, cut(clean(text)[0]))])
+    return np.concatenate(
+        [np.array(ids, np.int32) for ids in encode_parts(engine, split_text(replace_surrogates(text)[0]))]
+    )
 
 
-def encoded(engine: tokenizers.Tokenizer, parts: Iterable[str]) -> Iterator[list[int]]:
+def encode_parts(engine: tokenizers.Tokenizer, parts: Iterable[str]) -> Iterator[list[int]]:
     """The ids of each part, in groups that all cores share."""
-    for group in grouped(parts):
+    for group in group_parts(parts):
         for one in engine.encode_batch_fast(group, add_special_tokens=False):
             yield one.ids
 
@@ -362,43 +386,45 @@ def engine_of(vocab: dict[str, int], merges: Sequence[Merge], special: Sequence[
     return engine
 
 
-def by_id(vocab: Any, where: str) -> dict[str, int]:
+def sort_by_id(vocab: Any, where: str) -> dict[str, int]:
     """A vocabulary in the order of its ids, if they have no gaps and no doubles."""
     if not isinstance(vocab, dict) or len(vocab) > MOST:
-        raise damaged(where, f"{len(vocab):,} pieces" if isinstance(vocab, dict) else "pieces that are no object")
+        raise invalid_tokenizer(
+            where, f"{len(vocab):,} pieces" if isinstance(vocab, dict) else "pieces that are no object"
+        )
     if (bad := next((piece for piece, number in vocab.items() if type(number) is not int), None)) is not None:
-        raise damaged(where, f"the piece {shown(bad)} with the id {shown(vocab[bad])}")
-    if lone := next((piece for piece in vocab if clean(piece)[1]), None):
-        raise damaged(where, f"the piece {shown(lone)}, which is no text")
+        raise invalid_tokenizer(where, f"the piece {shown(bad)} with the id {shown(vocab[bad])}")
+    if lone := next((piece for piece in vocab if replace_surrogates(piece)[1]), None):
+        raise invalid_tokenizer(where, f"the piece {shown(lone)}, which is not valid text")
     ordered: dict[str, int] = dict(sorted(vocab.items(), key=lambda item: item[1]))
     for place, (piece, number) in enumerate(ordered.items()):
         if number != place:
             what = "a second time" if number < place else f"but none has {place}"
-            raise damaged(where, f"the piece {shown(piece)} with the id {number}, {what}")
+            raise invalid_tokenizer(where, f"the piece {shown(piece)} with the id {number}, {what}")
     return ordered
 
 
-def checked_vocab(vocab: Any, special: set[str], where: str) -> dict[str, int]:
-    """The same of a vocabulary of GPT-2's kind, which has every byte and `<|endoftext|>`, and pieces of bytes alone."""
-    ordered = by_id(vocab, where)
+def check_vocab(vocab: Any, special: set[str], where: str) -> dict[str, int]:
+    """A vocabulary of GPT-2's kind in id order: all 256 bytes, `<|endoftext|>`, and pieces made of bytes."""
+    ordered = sort_by_id(vocab, where)
     letters = set(byte_letters())
     if lacking := sorted(letters - (ordered.keys() - special)):
-        raise damaged(where, f"no piece for {len(lacking)} of the 256 bytes, {shown(lacking[0])} for one")
+        raise invalid_tokenizer(where, f"no piece for {len(lacking)} of the 256 bytes, {shown(lacking[0])} for one")
     if END not in ordered:
-        raise damaged(where, f"{len(ordered):,} pieces, but none is {END}")
+        raise invalid_tokenizer(where, f"{len(ordered):,} pieces, but none is {END}")
     odd = next((piece for piece in ordered if piece not in special and not (piece and letters.issuperset(piece))), None)
     if odd is not None:
-        raise damaged(where, f"the piece {shown(odd)}, which stands for no bytes")
+        raise invalid_tokenizer(where, f"the piece {shown(odd)}, which does not stand for bytes")
     return ordered
 
 
-def wrong_merge(pieces: Container[str], merges: Sequence[Merge]) -> tuple[int, str] | None:
-    """The number of the first merge that cannot be, special tokens being no pieces, and what is wrong with it."""
+def invalid_merge(pieces: Container[str], merges: Sequence[Merge]) -> tuple[int, str] | None:
+    """The index of the first invalid merge, and what is wrong with it."""
     seen: set[Merge] = set()
     for number, pair in enumerate(merges):
         a, b = pair
         if unknown := next((piece for piece in (a, b) if piece not in pieces), None):
-            return number, f"a merge of {shown(unknown)}, which is no piece"
+            return number, f"a merge of {shown(unknown)}, which is not in the vocabulary"
         if a + b not in pieces:
             return number, f"a merge into no known piece, {shown(a + b)}"
         if pair in seen:
@@ -407,7 +433,7 @@ def wrong_merge(pieces: Container[str], merges: Sequence[Merge]) -> tuple[int, s
     return None
 
 
-def merges_in(text: str, where: str) -> tuple[list[Merge], int]:
+def parse_merges(text: str, where: str) -> tuple[list[Merge], int]:
     """The merges in the text of a merges.txt, and the line of the first one."""
     lines = text.removesuffix("\n").split("\n")
     first = 2 if lines[0].startswith(HEADER) else 1
@@ -415,7 +441,9 @@ def merges_in(text: str, where: str) -> tuple[list[Merge], int]:
     for number, line in enumerate(lines[first - 1 :], first):
         pair = line.removesuffix("\r").split(" ")
         if len(pair) != 2 or not all(pair):
-            raise damaged(f"{where}:{number}", f"the line {shown(' '.join(pair))}, not two pieces with a space between")
+            raise invalid_tokenizer(
+                f"{where}:{number}", f"the line {shown(' '.join(pair))}, not two pieces with a space between"
+            )
         found.append((pair[0], pair[1]))
     return found, first
 
@@ -423,59 +451,61 @@ def merges_in(text: str, where: str) -> tuple[list[Merge], int]:
 def parts_of(text: str, where: str) -> tuple[dict[str, int], list[Merge], set[str]]:
     """The pieces, the merges and the names of the special tokens of a tokenizer file.
 
-    Padding, truncation and layout of the file are passed over: here they are asked for, never done unasked.
+    Padding, truncation and post-processing of the file are ignored.
     """
-    return read_parts(text, FRAME, USUAL, {END}, where)
+    return parse_bpe(text, FRAME, USUAL, {END}, where)
 
 
-def listing(vocab: dict[str, int], merges: Sequence[Merge]) -> dict[str, str]:
+def vocab_and_merges(vocab: dict[str, int], merges: Sequence[Merge]) -> dict[str, str]:
     """The texts of vocab.json and merges.txt, to the byte as they were published."""
     lines = [f"{HEADER}: 0.2\n", *(f"{a} {b}\n" for a, b in merges)]
     return {"vocab.json": json.dumps(vocab), "merges.txt": "".join(lines)}
 
 
-def read_parts(
+def parse_bpe(
     text: str, frame: dict[str, str | None], usual: dict[str, tuple[Any, ...]], special: set[str], where: str
 ) -> tuple[dict[str, int], list[Merge], set[str]]:
-    """The same of a file of any kind of BPE, which has these parts, settings and special tokens."""
-    data = json_in(text, where, damaged)
+    """Parse the tokenizer.json of a BPE model with these components, settings and special tokens."""
+    data = parse_json(text, where, invalid_tokenizer)
     if not isinstance(data, dict) or not isinstance(data.get("model"), dict):
-        raise damaged(where, "no object with a `model`")
-    if (found := foreign(data, frame, usual)) is not None:
-        raise damaged(where, found)
+        raise invalid_tokenizer(where, "no object with a `model`")
+    if (found := unsupported_part(data, frame, usual)) is not None:
+        raise invalid_tokenizer(where, found)
     model = data["model"]
     vocab, merges = model.get("vocab"), model.get("merges")
     if not isinstance(vocab, dict) or not isinstance(merges, list):
-        raise damaged(where, "a model without its vocab or merges")
+        raise invalid_tokenizer(where, "a model without its vocab or merges")
     added = data.get("added_tokens") or []
     if not isinstance(added, list) or not all(isinstance(token, dict) for token in added):
-        raise damaged(where, f"added_tokens of {shown(added)}")
+        raise invalid_tokenizer(where, f"added_tokens of {shown(added)}")
     vocab, special = dict(vocab), set(special)
     for token in added:
         name, number = token.get("content"), token.get("id")
-        odd = name not in special and not plain_token(token)
+        odd = name not in special and not is_plain_special(token)
         if not isinstance(name, str) or odd or vocab.get(name, number) != number:
-            raise damaged(where, f"an added token {shown(token)}")
+            raise invalid_tokenizer(where, f"an added token {shown(token)}")
         vocab[name] = number
         special.add(name)
     pairs: list[Merge] = []
     for number, merge in enumerate(merges):
         pair = merge.split(" ") if isinstance(merge, str) else merge
         if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(piece, str) and piece for piece in pair):
-            raise damaged(f"{where}: model.merges[{number}]", f"{shown(merge)}, not two pieces")
+            raise invalid_tokenizer(f"{where}: model.merges[{number}]", f"{shown(merge)}, not two pieces")
         pairs.append((pair[0], pair[1]))
     return vocab, pairs, special
 
 
-def plain_token(token: Mapping[str, Any]) -> bool:
-    """Whether an added token is special, and looked for as it is written: others would cut texts in another way."""
+def is_plain_special(token: Mapping[str, Any]) -> bool:
+    """Whether an added token is special and matched literally: others would split texts differently."""
     name = token.get("content")
     flags = any(token.get(flag) not in (False, None) for flag in ("single_word", "lstrip", "rstrip"))
     return token.get("special") is True and not flags and isinstance(name, str) and not re.search(r"\s|^$", name)
 
 
-def foreign(data: dict[str, Any], frame: dict[str, str | None], usual: dict[str, tuple[Any, ...]]) -> str | None:
-    """What a tokenizer file holds besides parts of these types, with these values in their settings."""
+def unsupported_part(
+    data: dict[str, Any], frame: dict[str, str | None], usual: dict[str, tuple[Any, ...]]
+) -> str | None:
+    """A component of a tokenizer file that differs from these types and settings, described for an error."""
     for part, wanted in frame.items():
         found = data[part].get("type") if isinstance(data.get(part), dict) else data.get(part)
         if found != wanted and not (part == "model" and found is None and "merges" in data["model"]):
@@ -487,10 +517,10 @@ def foreign(data: dict[str, Any], frame: dict[str, str | None], usual: dict[str,
     return None
 
 
-def damaged(where: str, found: str) -> UserError:
-    """The error for files that are no tokenizer of the kind that is asked for."""
+def invalid_tokenizer(where: str, found: str) -> UserError:
+    """The error for files that are not a BPE tokenizer of the expected kind."""
     return UserError(
-        "this tokenizer is damaged, or of another kind",
+        "this tokenizer is damaged, or of an unsupported kind",
         where=where,
         found=found,
         expected="a tokenizer.json, or vocab.json and merges.txt, as GPT or GPT-2 has them",

@@ -1,4 +1,4 @@
-"""The table of tokenizers of encoders: how each kind is told from its file, and what recipes ask for it with."""
+"""The table of encoder tokenizers: how each kind is recognized by its file, and its recipe settings."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union
 from pydantic import Tag
 
 from heedful.config import by_kind
-from heedful.data.tokenizers.base import MaskTokenizer, text_in
-from heedful.data.tokenizers.roberta import RobertaFiles, RobertaPair, RobertaPairs
+from heedful.data.tokenizers.base import MaskTokenizer, read_tokenizer_file
+from heedful.data.tokenizers.roberta import RobertaBpe, RobertaBpeFiles, RobertaTokenizer
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import PieceFile, WordPieces
+from heedful.data.tokenizers.wordpieces import BertTokenizer, WordPieceFile
 
 
 class Kind(NamedTuple):
-    """A tokenizer, the settings by which it is learned from texts, and those by which files of it are read."""
+    """A tokenizer class, the settings that train it, and the settings that read its files."""
 
     tokenizer: Any
     learned: type[Any]
@@ -25,14 +25,14 @@ class Kind(NamedTuple):
 
 
 KINDS = {  # by the type of the model in a tokenizer.json
-    "WordPiece": Kind(WordPieces, WordPiece, PieceFile),
-    "BPE": Kind(RobertaPairs, RobertaPair, RobertaFiles),
+    "WordPiece": Kind(BertTokenizer, WordPiece, WordPieceFile),
+    "BPE": Kind(RobertaTokenizer, RobertaBpe, RobertaBpeFiles),
 }
 LEARNABLE = tuple(kind.learned for kind in KINDS.values())
 
 
 def _any_of(members: tuple[type[Any], ...]) -> Any:
-    """The type of settings of any of these; `kind` may be left out for the first."""
+    """The union of these settings classes; `kind` defaults to the first."""
     if len(members) == 1:
         return members[0]
     kinds = [str(member.model_fields["kind"].default) for member in members]
@@ -48,8 +48,8 @@ else:
     LearnedOrRead = _any_of((*LEARNABLE, *(kind.files for kind in KINDS.values())))
 
 
-def published_tokenizer(usual: str) -> Any:
-    """The class of the tokenizer that an encoder was published with, which folders of others have."""
+def tokenizer_class(usual: str) -> Any:
+    """The tokenizer class that an encoder was published with."""
     return next(kind.tokenizer for kind in KINDS.values() if kind.learned.model_fields["kind"].default == usual)
 
 
@@ -58,18 +58,18 @@ def open_encoder_tokenizer(text: str, where: str) -> MaskTokenizer:
     try:
         kind = json.loads(text)["model"]["type"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        kind = None  # reading it then says what is wrong
+        kind = None  # the reader then reports what is wrong
     found: MaskTokenizer = KINDS.get(kind, KINDS["WordPiece"]).tokenizer(text, where)
     return found
 
 
 def load_encoder_tokenizer(path: Path) -> MaskTokenizer:
     """The tokenizer of a file."""
-    return open_encoder_tokenizer(text_in(path, WordPieces.damaged), str(path))
+    return open_encoder_tokenizer(read_tokenizer_file(path, BertTokenizer.damaged), str(path))
 
 
 def encoder_tokenizer(config: Any, texts: Iterable[str]) -> MaskTokenizer:
-    """The tokenizer that a recipe asks for: learned from the texts, or read."""
+    """The tokenizer that a recipe asks for: trained on the texts, or read."""
     kind = next(kind for kind in KINDS.values() if isinstance(config, kind.learned | kind.files))
     found: MaskTokenizer = config.read() if isinstance(config, kind.files) else kind.tokenizer.train(config, texts)
     return found

@@ -1,4 +1,4 @@
-"""Byte pairs as the first GPT reads them (Radford et al., 2018): words in lower case, `</w>` where one ends."""
+"""GPT-1's BPE (Radford et al., 2018): lowercased words, `</w>` at the end of each."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from heedful.data.tokenizers.byte_pairs import (
     UNSET,
+    BpeTokenizer,
     Merge,
-    Merged,
-    by_id,
-    damaged,
-    listing,
-    read_parts,
+    invalid_tokenizer,
+    parse_bpe,
+    sort_by_id,
+    vocab_and_merges,
 )
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 UNKNOWN = "<unk>"
 SUFFIX = "</w>"
-# What a tokenizer.json of GPT's is made of; what it says of other things changes no ids.
+# The components of a GPT-1 tokenizer.json; others do not change ids.
 FRAME: dict[str, str | None] = {
     "model": "BPE",
     "normalizer": "BertNormalizer",
@@ -43,10 +43,10 @@ USUAL: dict[str, tuple[Any, ...]] = {
 }
 
 
-class WordEnds(Merged):
+class Gpt1Tokenizer(BpeTokenizer):
     """A tokenizer of the first GPT's kind: case, accents and spacing are lost, and rare characters are unknown.
 
-    It has no token that ends a document, as the published one has none.
+    Like the published one, it has no end-of-document token.
     """
 
     mark = UNKNOWN
@@ -59,31 +59,31 @@ class WordEnds(Merged):
 
     @staticmethod
     def _read(text: str, where: str) -> tuple[dict[str, int], Sequence[Merge], set[str]]:
-        return read_parts(text, FRAME, USUAL, {UNKNOWN}, where)
+        return parse_bpe(text, FRAME, USUAL, {UNKNOWN}, where)
 
     @staticmethod
     def _checked(vocab: Any, special: set[str], where: str) -> dict[str, int]:
-        return checked_vocab(vocab, where)
+        return check_vocab(vocab, where)
 
     @staticmethod
     def _built(vocab: dict[str, int], merges: Sequence[Merge], special: Sequence[str]) -> tokenizers.Tokenizer:
         return engine_of(vocab, merges, special)
 
     def allowing(self, text: str) -> list[int]:
-        """The ids of a text; there is no special token that it could ask for."""
+        """The ids of a text; there is no special token to parse."""
         return self.ids([text])[0]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text that ids stand for, special tokens left out, without the space after its last word."""
+        """Decode ids to text, without special tokens and the space after the last word."""
         return self.bytes(ids).decode().removesuffix(" ")
 
     def files(self, context: int | None = None, starts: bool = False) -> dict[str, str]:
-        """The files that say the same of it to Hugging Face's OpenAIGPTTokenizer; `context` is the model's."""
+        """The equivalent files for Hugging Face's OpenAIGPTTokenizer; `context` is the model's."""
         settings: dict[str, Any] = {"tokenizer_class": "OpenAIGPTTokenizer", "unk_token": UNKNOWN}
         if context is not None:
             settings["model_max_length"] = context
         return {
-            **listing(self._vocab, self._merges),
+            **vocab_and_merges(self._vocab, self._merges),
             "tokenizer.json": self.json,
             "tokenizer_config.json": json.dumps(settings, indent=2) + "\n",
             "special_tokens_map.json": json.dumps({"unk_token": UNKNOWN}, indent=2) + "\n",
@@ -117,9 +117,9 @@ def engine_of(vocab: dict[str, int], merges: Sequence[Merge], special: Sequence[
     return engine
 
 
-def checked_vocab(vocab: Any, where: str) -> dict[str, int]:
+def check_vocab(vocab: Any, where: str) -> dict[str, int]:
     """A vocabulary in the order of its ids, if they have no gaps and `<unk>` is there."""
-    ordered = by_id(vocab, where)
+    ordered = sort_by_id(vocab, where)
     if UNKNOWN not in ordered:
-        raise damaged(where, f"{len(ordered):,} pieces, but none is {UNKNOWN}")
+        raise invalid_tokenizer(where, f"{len(ordered):,} pieces, but none is {UNKNOWN}")
     return ordered

@@ -1,6 +1,6 @@
 """How a language model's texts are written as ids, for each kind of tokenizer.
 
-A text is read after the token `begins`, and where the model ends a text it writes `ends`.
+A text is read after the token `begins`, and the model ends a text with `ends`.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from heedful.data.tokenizers.base import text_in
-from heedful.data.tokenizers.byte_pairs import END, BytePairs, damaged
+from heedful.data.tokenizers.base import read_tokenizer_file
+from heedful.data.tokenizers.byte_pairs import END, Gpt2Tokenizer, invalid_tokenizer
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 
-LanguageTokenizer: TypeAlias = TrainedTokenizer | BytePairs
+LanguageTokenizer: TypeAlias = TrainedTokenizer | Gpt2Tokenizer
 
 
-class Script(Protocol):
-    """What a language model needs to know of its tokenizer."""
+class TextCodec(Protocol):
+    """What a language model needs to know about its tokenizer."""
 
     @property
     def begins(self) -> int:
-        """The token that a text is read after."""
+        """The token before every text."""
 
     @property
     def ends(self) -> int | None:
-        """The token with which the model ends a text; None: it goes on for ever."""
+        """The token with which the model ends a text; None: it never does."""
 
     @property
     def unwritten(self) -> tuple[int, ...]:
@@ -37,13 +37,13 @@ class Script(Protocol):
     def texts_ids(self, texts: Sequence[str]) -> list[list[int]]: ...
 
     def cut(self, text: str) -> int:
-        """The last place at which a text has the same ids in two parts as in one; 0 or less, where there is none."""
+        """The last position at which a text can be split without changing its ids; 0 or less if there is none."""
 
     def ids_text(self, ids: Sequence[int]) -> str: ...
 
 
-class Lines:
-    """A text as lines: the end of a line is the token `eos`, and a text begins as if a line had just ended."""
+class LineCodec:
+    """A text as lines: `eos` is the end of a line, and a text starts as if a line had just ended."""
 
     begins = TrainedTokenizer.eos
     ends = None
@@ -53,11 +53,11 @@ class Lines:
         self.tokenizer = tokenizer
 
     def text_ids(self, text: str) -> list[int]:
-        """The ids of a text whose last line may go on."""
+        """The ids of a text whose last line is incomplete."""
         return self.texts_ids([text])[0]
 
     def texts_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Those of each text, which is quicker for all at once."""
+        """The ids of each text, faster than one by one."""
         cut = [text.split("\n") for text in texts]
         found = iter(self.tokenizer.ids([line for lines in cut for line in lines]))
         return [[number for _ in lines for number in (*next(found), TrainedTokenizer.eos)][:-1] for lines in cut]
@@ -68,7 +68,7 @@ class Lines:
         return text.rfind("\n")
 
     def ids_text(self, ids: Sequence[int]) -> str:
-        """The text that ids stand for, line ends included."""
+        """Decode ids to text, line ends included."""
         lines: list[list[int]] = [[]]
         for number in ids:
             if number == TrainedTokenizer.eos:
@@ -78,12 +78,12 @@ class Lines:
         return "\n".join(self.tokenizer.decode(line) for line in lines)
 
 
-class Bytes:
-    """A text as the bytes that it is, line ends among them: `<|endoftext|>` stands before it and behind it."""
+class ByteCodec:
+    """A text as bytes, line ends included: `<|endoftext|>` before and after it."""
 
     unwritten = ()
 
-    def __init__(self, tokenizer: BytePairs) -> None:
+    def __init__(self, tokenizer: Gpt2Tokenizer) -> None:
         self.tokenizer = tokenizer
         self.begins = self.ends = tokenizer.end
 
@@ -92,12 +92,12 @@ class Bytes:
         return self.texts_ids([text])[0]
 
     def texts_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Those of each text, which is quicker for all at once."""
+        """The ids of each text, faster than one by one."""
         return self.tokenizer.ids(texts)
 
     @staticmethod
     def cut(text: str) -> int:
-        """Before the last space or end of a line that follows a visible character: no token reaches over that place."""
+        """Before the last space or line end that follows a visible character: no token spans that point."""
         place = len(text)
         while place > 0:
             place = max(text.rfind(" ", 0, place), text.rfind("\n", 0, place))
@@ -106,13 +106,13 @@ class Bytes:
         return 0
 
     def ids_text(self, ids: Sequence[int]) -> str:
-        """The text that ids stand for."""
+        """Decode ids to text."""
         return self.tokenizer.decode(ids)
 
 
 def load_tokenizer(path: Path) -> LanguageTokenizer:
     """The tokenizer of a file."""
-    return open_tokenizer(text_in(path, damaged), str(path))
+    return open_tokenizer(read_tokenizer_file(path, invalid_tokenizer), str(path))
 
 
 def open_tokenizer(text: str, where: str) -> LanguageTokenizer:
@@ -120,10 +120,10 @@ def open_tokenizer(text: str, where: str) -> LanguageTokenizer:
     try:
         special = {token["content"] for token in json.loads(text)["added_tokens"]}
     except (ValueError, KeyError, TypeError, RecursionError):
-        special = set()  # reading it then says what is wrong
-    return BytePairs(text, where) if END in special else TrainedTokenizer(text, where)
+        special = set()  # the reader then reports what is wrong
+    return Gpt2Tokenizer(text, where) if END in special else TrainedTokenizer(text, where)
 
 
-def script_of(tokenizer: LanguageTokenizer) -> Script:
+def codec_of(tokenizer: LanguageTokenizer) -> TextCodec:
     """How texts are written with a tokenizer."""
-    return Bytes(tokenizer) if isinstance(tokenizer, BytePairs) else Lines(tokenizer)
+    return ByteCodec(tokenizer) if isinstance(tokenizer, Gpt2Tokenizer) else LineCodec(tokenizer)

@@ -1,16 +1,14 @@
-"""Byte pairs as RoBERTa reads them (Liu et al., 2019): GPT-2's, with special tokens of its own around one text or two.
+"""RoBERTa's byte-level BPE (Liu et al., 2019): GPT-2's, with its own special tokens around one text or a pair.
 
-A file of another make is not handed to the `tokenizers` package: its pieces and merges are read, checked, and built
-anew, so that nothing in it can act.
+An external file is not passed to the `tokenizers` package: its pieces and merges are parsed, checked, and rebuilt,
+so that nothing else in it has an effect.
 """
 
 from __future__ import annotations
 
-import builtins
 import json
 import re
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -18,12 +16,21 @@ from pydantic import Field
 
 from heedful.config import Config
 from heedful.data.tokenizers import byte_pairs
-from heedful.data.tokenizers.base import LARGEST, EngineTokenizer, InFolder, json_in, text_in
-from heedful.data.tokenizers.byte_pairs import BytePair, BytePairs, Merge
+from heedful.data.tokenizers.base import LARGEST, FoundTokenizer, parse_json, read_tokenizer_file, require_fit
+from heedful.data.tokenizers.byte_pairs import ByteLevelTokenizer, Gpt2Bpe, Gpt2Tokenizer, Merge
 from heedful.data.tokenizers.tokenizer import MOST, byte_letters
-from heedful.data.tokenizers.wordpiece_files import BACKEND, CONFIG, added_in, content, longest_of, settings_in
+from heedful.data.tokenizers.wordpiece_files import (
+    BACKEND,
+    CONFIG,
+    max_length,
+    read_added_tokens,
+    read_tokenizer_settings,
+    require_class,
+    require_settings,
+    token_text,
+)
 from heedful.errors import AGAIN, UserError, shown
-from heedful.files.folders import has, read_text
+from heedful.files.folders import has_file, read_text
 
 NAMES = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3
 MASK = "<mask>"
@@ -33,32 +40,35 @@ ROLES = {
     "pad_token": "<pad>", "mask_token": MASK,
 }  # fmt: skip
 CLASS = "RobertaTokenizer"
-PUBLISHED = "name the folder of a RoBERTa as it was published"
+PUBLISHED = "use the folder of a RoBERTa as it was published"
+ALLOWED = {"trim_offsets": True, "truncation_side": "right", "split_special_tokens": False}
 PREFIX = "pre_tokenizer.add_prefix_space"
 
 
-class RobertaPair(Config):
+class RobertaBpe(Config):
     """Byte pairs with RoBERTa's special tokens that are learned from the text."""
 
     kind: Literal["roberta_pairs"] = "roberta_pairs"
-    vocab: int = Field(8192, ge=261, le=MOST, description="pieces in all: 5 special ones, 256 bytes, the rest learned")
+    vocab: int = Field(
+        8192, ge=261, le=MOST, description="vocabulary size: 5 special ones, 256 bytes, the rest learned"
+    )
 
 
-class RobertaFiles(Config):
-    """Those that somebody has learned before."""
+class RobertaBpeFiles(Config):
+    """An existing RoBERTa tokenizer."""
 
     kind: Literal["roberta_files"] = "roberta_files"
     file: str = Field(
         min_length=1, description="a tokenizer.json; a vocab.json with merges.txt beside it; or their folder"
     )
 
-    def read(self) -> RobertaPairs:
+    def read(self) -> RobertaTokenizer:
         """The byte pairs of the files."""
-        path, other = byte_pairs.found_in(self.file, None)
+        path, other = byte_pairs.locate_files(self.file, None)
         if other is None:
-            return RobertaPairs.load(path)
-        vocab, merges = (text_in(each, RobertaPairs.damaged) for each in (path, other))
-        return RobertaPairs.of_texts(vocab, merges, str(path), str(other))
+            return RobertaTokenizer.load(path)
+        vocab, merges = (read_tokenizer_file(each, RobertaTokenizer.damaged) for each in (path, other))
+        return RobertaTokenizer.of_texts(vocab, merges, str(path), str(other))
 
     @property
     def vocab(self) -> int:
@@ -66,10 +76,10 @@ class RobertaFiles(Config):
         return self.read().vocab
 
 
-class RobertaPairs(EngineTokenizer):
+class RobertaTokenizer(ByteLevelTokenizer):
     """`<s> A </s>` or `<s> A </s></s> B </s>`; text that spells a special token is ordinary text.
 
-    With `prefix`, a text is read as if a space stood before it.
+    With `prefix`, a text is read as if it started with a space.
     """
 
     expected: ClassVar = "tokenizer.json, or vocab.json and merges.txt"
@@ -78,7 +88,7 @@ class RobertaPairs(EngineTokenizer):
     def __init__(self, text: str, where: str) -> None:
         """Build it from the text of a tokenizer file; `where` is what errors name."""
         usual = byte_pairs.USUAL | {PREFIX: (False, True)}
-        vocab, merges, _ = byte_pairs.read_parts(text, byte_pairs.FRAME, usual, {*NAMES, MASK}, where)
+        vocab, merges, _ = byte_pairs.parse_bpe(text, byte_pairs.FRAME, usual, {*NAMES, MASK}, where)
         data = json.loads(text)
         more = {token["content"] for token in data.get("added_tokens") or []} - {*NAMES, MASK}
         if more:
@@ -86,22 +96,22 @@ class RobertaPairs(EngineTokenizer):
         self._begin(vocab, merges, data["pre_tokenizer"]["add_prefix_space"], where)
 
     @classmethod
-    def of(cls, vocab: dict[str, int], merges: Sequence[Merge], prefix: bool, where: str) -> RobertaPairs:
+    def of(cls, vocab: dict[str, int], merges: Sequence[Merge], prefix: bool, where: str) -> RobertaTokenizer:
         """A tokenizer of pieces by their ids, and of the pairs that are merged, the first ones first."""
         made = cls.__new__(cls)
         made._begin(vocab, merges, prefix, where)
         return made
 
     @classmethod
-    def of_texts(cls, vocab: str, merges: str, where: str, merges_where: str, prefix: bool = False) -> RobertaPairs:
+    def of_texts(cls, vocab: str, merges: str, where: str, merges_where: str, prefix: bool = False) -> RobertaTokenizer:
         """A tokenizer of the texts of vocab.json and merges.txt, each with what errors name."""
-        pieces = json_in(vocab, where, _damaged)
-        return cls.of(pieces, byte_pairs.merges_in(merges, merges_where)[0], prefix, where)
+        pieces = parse_json(vocab, where, _damaged)
+        return cls.of(pieces, byte_pairs.parse_merges(merges, merges_where)[0], prefix, where)
 
     @classmethod
-    def train(cls, config: RobertaPair, texts: Iterable[str]) -> RobertaPairs:
-        """Learn the pieces of some texts, the same ones each time."""
-        model = json.loads(BytePairs.train(BytePair(vocab=config.vocab - len(NAMES)), texts).json)["model"]
+    def train(cls, config: RobertaBpe, texts: Iterable[str]) -> RobertaTokenizer:
+        """Train on some texts; deterministic."""
+        model = json.loads(Gpt2Tokenizer.train(Gpt2Bpe(vocab=config.vocab - len(NAMES)), texts).json)["model"]
         pieces = [piece for piece in model["vocab"] if piece != byte_pairs.END]
         vocab = {piece: number for number, piece in enumerate([*NAMES, *pieces, MASK])}
         return cls.of(vocab, [(a, b) for a, b in model["merges"]], False, "tokenizer")
@@ -110,13 +120,13 @@ class RobertaPairs(EngineTokenizer):
         from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
         from tokenizers import Tokenizer as Engine
 
-        vocab = byte_pairs.by_id(vocab, where)
+        vocab = byte_pairs.sort_by_id(vocab, where)
         if tuple(vocab)[: len(NAMES)] != NAMES or MASK not in vocab:
             raise _damaged(where, f"pieces that begin with {shown(list(vocab)[: len(NAMES)])}")
         ordinary, letters = vocab.keys() - {*NAMES, MASK}, set(byte_letters())
         if not letters <= ordinary or not all(piece and letters.issuperset(piece) for piece in ordinary):
             raise _damaged(where, "pieces that are not made of all 256 bytes")
-        if wrong := byte_pairs.wrong_merge(ordinary, merges):
+        if wrong := byte_pairs.invalid_merge(ordinary, merges):
             raise _damaged(where, f"as merge {wrong[0] + 1:,} of {len(merges):,}, {wrong[1]}")
         engine = Engine(models.BPE(vocab, list(merges)))
         engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
@@ -133,7 +143,7 @@ class RobertaPairs(EngineTokenizer):
     def pair(
         self, a: Sequence[int], b: Sequence[int] | None = None, *, last_sep: bool = True
     ) -> tuple[list[int], list[int]]:
-        """One text or two between special tokens, and the text that each token is of, which no model is told."""
+        """One text or a pair with special tokens, and the segment of each token, which RoBERTa does not read."""
         first = [self.cls, *a, self.sep]
         second = [] if b is None else [self.sep, *b, *[self.sep] * last_sep]
         return [*first, *second], [0] * len(first) + [1] * len(second)
@@ -144,7 +154,7 @@ class RobertaPairs(EngineTokenizer):
         return MASK
 
     def with_masks(self, text: str) -> list[int]:
-        """The ids of a text in which `<mask>` is the special token, with the spaces before it; `[MASK]` is read too."""
+        """The ids of a text in which `<mask>`, with the spaces before it, is the special token; `[MASK]` works too."""
         first, *rest = self.ids(GAP.split(text))
         return [*first, *(number for part in rest for number in (self.mask, *part))]
 
@@ -155,19 +165,15 @@ class RobertaPairs(EngineTokenizer):
 
     @property
     def inner(self) -> list[bool]:
-        """Of each piece, whether it goes on with a word: it begins with no space."""
+        """For each piece, whether it continues a word: it does not start with a space."""
         return [number not in self.special and not piece[:1].isspace() for number, piece in enumerate(self._bytes)]
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text that ids stand for, special tokens left out; U+FFFD for bytes that are no whole character."""
-        return b"".join([self._bytes[number] for number in ids]).decode(errors="replace")
 
     def readable(self, ids: Iterable[int]) -> str:
         """Ids as a text in which special tokens can be seen."""
         return "".join(self.pieces(ids))
 
     def files(self, longest: int) -> dict[str, str]:
-        """The files that say the same of it to Hugging Face's RobertaTokenizer, by name."""
+        """The equivalent files for Hugging Face's RobertaTokenizer, by name."""
         flags = {"normalized": False, "rstrip": False, "single_word": False, "special": True}
         settings = {
             "tokenizer_class": CLASS, "add_prefix_space": self.prefix, "trim_offsets": True, "errors": "replace",
@@ -177,21 +183,22 @@ class RobertaPairs(EngineTokenizer):
             }, **ROLES,
         }  # fmt: skip
         return {
-            **byte_pairs.listing(self._vocab, self._merges),
+            **byte_pairs.vocab_and_merges(self._vocab, self._merges),
             "tokenizer.json": self.json,
             "tokenizer_config.json": json.dumps(settings, indent=2) + "\n",
         }
 
     @classmethod
-    def found_in(cls, folder: Path, vocab: int) -> InFolder:
-        """The tokenizer of a folder of others whose model has so many token types, if it has one."""
-        name = next((name for name in ("tokenizer.json", "vocab.json") if has(folder, name)), None)
+    def found_in(cls, folder: Path, vocab: int) -> FoundTokenizer:
+        """The tokenizer of an external folder whose model has `vocab` token types, if there is one."""
+        name = next((name for name in ("tokenizer.json", "vocab.json") if has_file(folder, name)), None)
         if name is None:
-            return InFolder(None)
-        settings, where = settings_in(folder), folder / CONFIG
+            return FoundTokenizer(None)
+        settings, where = read_tokenizer_settings(folder), folder / CONFIG
         text = read_text(folder, name, LARGEST)
-        kind = _refuse(settings, where)
+        kind = require_class(settings.get("tokenizer_class"), [CLASS], where, PUBLISHED)
         prefix = settings.get("add_prefix_space") is True
+        require_settings(settings, where, ROLES, ALLOWED | {"add_prefix_space": prefix}, PUBLISHED)
         if name == "tokenizer.json":
             found = cls(text, str(folder / name))
             _refuse_added(folder, settings, json.loads(text), where)
@@ -200,74 +207,30 @@ class RobertaPairs(EngineTokenizer):
             elif found.prefix != prefix:  # as `transformers` does
                 found = cls.of(found._vocab, found._merges, prefix, str(folder / name))
         else:
-            if not has(folder, "merges.txt"):
+            if not has_file(folder, "merges.txt"):
                 raise UserError(
-                    "the tokenizer lacks its merges", where=str(folder), found=f"{name} alone",
+                    "the tokenizer has no merges", where=str(folder), found=f"{name} alone",
                     expected="merges.txt beside it", todo=AGAIN,
                 )  # fmt: skip
             _refuse_added(folder, settings, {}, where)
             merges = read_text(folder, "merges.txt", LARGEST)
             found = cls.of_texts(text, merges, str(folder / name), str(folder / "merges.txt"), prefix)
-        if found.vocab > vocab:
-            raise UserError(
-                "the model and its tokenizer do not belong together", where=str(folder / name),
-                found=f"{found.vocab:,} pieces", expected=f"at most {vocab:,}, the vocab_size of the model", todo=AGAIN,
-            )  # fmt: skip
-        return InFolder(found, longest_of(settings, where))
+        require_fit(found, vocab, folder / name)
+        return FoundTokenizer(found, max_length(settings, where))
 
     @staticmethod
     def damaged(where: str, found: str) -> UserError:
-        """The error for a file that is no tokenizer of RoBERTa's kind."""
+        """The error for a file that is not a RoBERTa tokenizer."""
         return _damaged(where, found)
-
-    @cached_property
-    def _bytes(self) -> list[builtins.bytes]:
-        letters = {letter: byte for byte, letter in enumerate(byte_letters())}
-        return [
-            b"" if number in self.special else bytes([letters[letter] for letter in piece])
-            for piece, number in self._vocab.items()
-        ]
-
-    @cached_property
-    def _pieces(self) -> list[str]:
-        return [
-            name if number in self.special else piece.decode(errors="backslashreplace")
-            for (name, number), piece in zip(self._vocab.items(), self._bytes, strict=True)
-        ]
-
-
-def _refuse(settings: dict[str, Any], where: Path) -> str:
-    """Refuse what would give texts other ids than here; which of the library's tokenizers reads the folder."""
-    kind = str(settings.get("tokenizer_class") or CLASS).removesuffix("Fast")
-    if kind not in (CLASS, *BACKEND):
-        raise UserError(
-            "tokenizers of this kind are not read", where=f"{where}: tokenizer_class",
-            found=shown(settings["tokenizer_class"]), expected=CLASS, todo=PUBLISHED,
-        )  # fmt: skip
-    for role, usual in ROLES.items():
-        if role in settings and content(settings[role], role, where) not in (usual, None):
-            raise UserError(
-                "special tokens of other names are not supported", where=f"{where}: {role}",
-                found=shown(content(settings[role], role, where)), expected=usual, todo=PUBLISHED,
-            )  # fmt: skip
-    allowed = {
-        "trim_offsets": True, "truncation_side": "right", "split_special_tokens": False,
-        "add_prefix_space": settings.get("add_prefix_space") is True,
-    }  # fmt: skip
-    for key, value in allowed.items():
-        if settings.get(key, value) not in (value, None):
-            raise UserError(
-                f"{key} is not supported", where=f"{where}: {key}", found=shown(settings[key]), expected=shown(value),
-                todo=PUBLISHED,
-            )  # fmt: skip
-    return kind
 
 
 def _refuse_added(folder: Path, settings: dict[str, Any], data: dict[str, Any], where: Path) -> None:
-    """Refuse tokens that were added to those of every RoBERTa."""
+    """Refuse added tokens beyond RoBERTa's own."""
     more = settings.get("extra_special_tokens") or ()
-    names = [token.content for token in added_in(folder, settings, data).values()]
-    names += [str(content(token, "extra_special_tokens", where)) for token in (more if isinstance(more, list) else ())]
+    names = [token.content for token in read_added_tokens(folder, settings, data).values()]
+    names += [
+        str(token_text(token, "extra_special_tokens", where)) for token in (more if isinstance(more, list) else ())
+    ]
     if odd := sorted({*names} - {*NAMES, MASK}):
         raise UserError(
             "added tokens are not supported", where=str(where), found=shown(odd[0]),
@@ -280,15 +243,15 @@ def _require_layout(processor: Any, where: Path) -> None:
     found = (processor.get("type"), processor.get("cls"), processor.get("sep")) if isinstance(processor, dict) else None
     if found != ("RobertaProcessing", ["<s>", 0], ["</s>", 2]):
         raise UserError(
-            "this tokenizer does not put RoBERTa's special tokens around texts", where=f"{where}: post_processor",
+            "this tokenizer does not add RoBERTa's special tokens", where=f"{where}: post_processor",
             found=shown(found), expected="<s> A </s>, and <s> A </s></s> B </s>", todo=PUBLISHED,
         )  # fmt: skip
 
 
 def _damaged(where: str, found: str) -> UserError:
-    """The error for files that are no tokenizer of RoBERTa's kind."""
+    """The error for files that are not a RoBERTa tokenizer."""
     return UserError(
-        "this is no tokenizer of RoBERTa's kind, or it is damaged",
+        "this is not a RoBERTa tokenizer, or it is damaged",
         where=where,
         found=found,
         expected="a tokenizer.json, or vocab.json and merges.txt, whose first pieces are " + " ".join(NAMES),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from pydantic import Field
 
 from heedful.config import Config
-from heedful.data.tokenizers.base import EngineTokenizer, corpus_of, json_in, learn
+from heedful.data.tokenizers.base import EngineTokenizer, parse_json, require_corpus, train_engine
 from heedful.errors import UserError, shown
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SPECIAL = ("<pad>", "<unk>", "<bos>", "<eos>")  # ids 0 to 3
 MOST = 1_000_000  # pieces
 LETTERS = 1000  # characters that word pieces are built from; rarer ones are unknown
-# What a tokenizer file may be made of: no part with patterns of its own, which could run for ever.
+# Supported components of a tokenizer file: none with custom patterns, which could run forever.
 FRAMES: tuple[tuple[str, str | None, str | None], ...] = (  # model, pre_tokenizer, decoder
     ("BPE", "ByteLevel", "ByteLevel"),
     ("WordPiece", "BertPreTokenizer", "WordPiece"),
@@ -35,24 +35,26 @@ class Bpe(Config):
     """Byte-level byte-pair encoding (Sennrich et al., 2016): every text can be written, and comes back unchanged."""
 
     kind: Literal["bpe"] = "bpe"
-    vocab: int = Field(8000, ge=260, le=MOST, description="pieces in all: 4 special ones, 256 bytes, the rest learned")
-    lowercase: bool = Field(False, description="make texts lower case first")
+    vocab: int = Field(
+        8000, ge=260, le=MOST, description="vocabulary size: 4 special ones, 256 bytes, the rest learned"
+    )
+    lowercase: bool = Field(False, description="lowercase texts")
 
 
 class WordPiece(Config):
-    """Words cut into the longest known pieces (Schuster and Nakajima, 2012), `##` where a piece continues a word."""
+    """Words split into the longest known pieces (Schuster and Nakajima, 2012), `##` where a piece continues a word."""
 
     kind: Literal["wordpiece"] = "wordpiece"
-    vocab: int = Field(8000, ge=32, le=MOST, description="pieces in all, the special ones included")
-    lowercase: bool = Field(False, description="make texts lower case first")
+    vocab: int = Field(8000, ge=32, le=MOST, description="vocabulary size, including special tokens")
+    lowercase: bool = Field(False, description="lowercase texts")
 
 
 class Unigram(Config):
-    """The likeliest of all ways to cut a text under a unigram model (Kudo, 2018), `▁` where a word begins."""
+    """The most likely segmentation under a unigram model (Kudo, 2018), `▁` where a word starts."""
 
     kind: Literal["unigram"] = "unigram"
-    vocab: int = Field(8000, ge=32, le=MOST, description="pieces in all, the 4 special ones included")
-    lowercase: bool = Field(False, description="make texts lower case first")
+    vocab: int = Field(8000, ge=32, le=MOST, description="vocabulary size, including 4 special tokens")
+    lowercase: bool = Field(False, description="lowercase texts")
 
 
 class Characters(Config):
@@ -60,45 +62,51 @@ class Characters(Config):
 
     kind: Literal["characters"] = "characters"
     vocab: int = Field(
-        1000, ge=5, le=MOST, description="characters known at the most, and 4 special tokens; rarer ones are unknown"
+        1000,
+        ge=5,
+        le=MOST,
+        description="maximum vocabulary size, including 4 special tokens; rarer characters are unknown",
     )
-    lowercase: bool = Field(False, description="make texts lower case first")
+    lowercase: bool = Field(False, description="lowercase texts")
 
 
 class WholeWords(Config):
-    """Every word is a token, words being what stands between spaces; `<unk>` in a text is an unknown word."""
+    """Every whitespace-separated word is a token; `<unk>` in a text is an unknown word."""
 
     kind: Literal["words"] = "words"
     vocab: int = Field(
-        50_000, ge=5, le=MOST, description="words known at the most, and 4 special tokens; rarer ones are unknown"
+        50_000,
+        ge=5,
+        le=MOST,
+        description="maximum vocabulary size, including 4 special tokens; rarer words are unknown",
     )
-    lowercase: bool = Field(False, description="make texts lower case first")
+    lowercase: bool = Field(False, description="lowercase texts")
 
 
 TokenizerConfig: TypeAlias = Bpe | WordPiece | Unigram | Characters | WholeWords
 
 
 class TrainedTokenizer(EngineTokenizer):
-    """A tokenizer learned from texts; text that spells a special token, such as `<eos>`, is ordinary text to it."""
+    """A tokenizer trained on texts; a text that contains a special token such as `<eos>` is read as ordinary text."""
 
     pad, unk, bos, eos = range(4)
     special = frozenset(range(4))
 
     def __init__(self, text: str, where: str) -> None:
         """Build it from the text of a tokenizer file; `where` is what errors name."""
-        self._engine = checked(text, where)
+        self._engine = open_engine(text, where)
         self.json: str = self._engine.to_str()
         self.vocab: int = self._engine.get_vocab_size()
 
     @classmethod
     def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> TrainedTokenizer:
-        """Learn the pieces of some texts, the same ones each time."""
-        corpus = corpus_of(texts)
+        """Train on some texts; deterministic."""
+        corpus = require_corpus(texts)
         if isinstance(config, Characters | WholeWords):
-            return cls(listed(config, corpus).to_str(), "tokenizer")
-        engine = untrained(config)
-        learn(engine, corpus, trainer(config, engine, corpus), config.vocab)
-        return cls(settled(engine.to_str()), "tokenizer")
+            return cls(build_from_counts(config, corpus).to_str(), "tokenizer")
+        engine = new_engine(config)
+        train_engine(engine, corpus, trainer(config, engine, corpus), config.vocab)
+        return cls(make_deterministic(engine.to_str()), "tokenizer")
 
     def _ordinary(self, ids: list[int]) -> list[int]:
         """Ids of a text, where a whole word that spells a special token is an unknown one; no other piece can."""
@@ -109,7 +117,7 @@ class TrainedTokenizer(EngineTokenizer):
     @staticmethod
     def damaged(where: str, found: str) -> UserError:
         """The error for a tokenizer file that is not as `save` wrote it."""
-        return damaged(where, found)
+        return invalid_tokenizer(where, found)
 
     @cached_property
     def _whole(self) -> bool:
@@ -129,13 +137,13 @@ class TrainedTokenizer(EngineTokenizer):
 
 
 def byte_letters() -> list[str]:
-    """The letter that stands for each byte in byte-level pieces: its own where it has a visible one."""
+    """The character that represents each byte in byte-level BPE: its own if it is visible."""
     visible = [*range(33, 127), *range(161, 173), *range(174, 256)]
     hidden = {byte: 256 + place for place, byte in enumerate(sorted(set(range(256)) - set(visible)))}
     return [chr(hidden.get(byte, byte)) for byte in range(256)]
 
 
-def listed(config: Characters | WholeWords, corpus: list[str]) -> tokenizers.Tokenizer:
+def build_from_counts(config: Characters | WholeWords, corpus: list[str]) -> tokenizers.Tokenizer:
     """A tokenizer of the commonest characters or words of a text, the commonest first."""
     from tokenizers import Tokenizer as Engine
     from tokenizers import decoders, models, normalizers, pre_tokenizers
@@ -159,10 +167,10 @@ def listed(config: Characters | WholeWords, corpus: list[str]) -> tokenizers.Tok
     return engine
 
 
-def untrained(config: Bpe | WordPiece | Unigram) -> tokenizers.Tokenizer:
+def new_engine(config: Bpe | WordPiece | Unigram) -> tokenizers.Tokenizer:
     """A tokenizer of a kind, with all but its pieces.
 
-    Each kind cuts words at `<` and `>` before it looks for pieces, so that no piece can spell a special token.
+    Each kind splits words at `<` and `>` before it looks for pieces, so that no piece can spell a special token.
     """
     from tokenizers import Tokenizer as Engine
     from tokenizers import decoders, models, normalizers, pre_tokenizers
@@ -175,7 +183,7 @@ def untrained(config: Bpe | WordPiece | Unigram) -> tokenizers.Tokenizer:
         engine.decoder = decoders.ByteLevel()
     elif isinstance(config, WordPiece):
         engine = Engine(models.WordPiece(unk_token=SPECIAL[TrainedTokenizer.unk]))
-        # Accents stay even in lower case: many languages, German among them, tell words apart by them.
+        # Accents are kept even in lower case: many languages, German among them, distinguish words by them.
         engine.normalizer = normalizers.BertNormalizer(strip_accents=False, lowercase=config.lowercase)
         engine.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         engine.decoder = decoders.WordPiece()
@@ -190,7 +198,7 @@ def untrained(config: Bpe | WordPiece | Unigram) -> tokenizers.Tokenizer:
 
 
 def trainer(config: Bpe | WordPiece | Unigram, engine: tokenizers.Tokenizer, corpus: list[str]) -> Any:
-    """What learns the pieces of a kind, without drawing a progress bar."""
+    """The trainer of a kind, without a progress bar."""
     from tokenizers import pre_tokenizers, trainers
 
     if isinstance(config, WordPiece):
@@ -213,11 +221,11 @@ def trainer(config: Bpe | WordPiece | Unigram, engine: tokenizers.Tokenizer, cor
 def piece_trainer(
     config: WordPiece, engine: tokenizers.Tokenizer, corpus: list[str], special: Sequence[str]
 ) -> tokenizers.trainers.WordPieceTrainer:
-    """What learns word pieces, the same ones each time; the special tokens come first."""
+    """A deterministic WordPiece trainer; special tokens come first."""
     from tokenizers import trainers
 
-    # Left alone, the trainer numbers letters in the order of a hash table, another one in each process, and breaks ties
-    # by number. Given as special tokens (which `settled` makes ordinary again), they are numbered as listed.
+    # By default, the trainer numbers letters in hash-table order, which differs between processes, and breaks ties
+    # by number. Given as special tokens (which `make_deterministic` makes ordinary again), they are numbered as listed.
     counts = Counter[str]()
     for text in corpus:
         counts.update(engine.normalizer.normalize_str(text))
@@ -233,8 +241,8 @@ def piece_trainer(
     )
 
 
-def settled(text: str) -> str:
-    """A freshly trained tokenizer file with what hash tables left to chance put in order."""
+def make_deterministic(text: str) -> str:
+    """Sort what depends on hash-table order in a freshly trained tokenizer file."""
     data = json.loads(text)
     data["added_tokens"] = data["added_tokens"][: len(SPECIAL)]
     if data["model"]["type"] == "Unigram":
@@ -250,33 +258,33 @@ def settled(text: str) -> str:
     return json.dumps(data, ensure_ascii=False)
 
 
-def checked(text: str, where: str) -> tokenizers.Tokenizer:
-    """The tokenizer that a file's text describes, if it is of a kind that is made here."""
+def open_engine(text: str, where: str) -> tokenizers.Tokenizer:
+    """Open a tokenizer file, if it is of a kind that Heedful trains."""
     from tokenizers import Tokenizer as Engine
 
-    data = json_in(text, where, damaged)
-    if (found := foreign(data)) is not None:
-        raise damaged(where, found)
+    data = parse_json(text, where, invalid_tokenizer)
+    if (found := unsupported_part(data)) is not None:
+        raise invalid_tokenizer(where, found)
     try:
         engine = Engine.from_str(text)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # a panic in the package's compiled part is no Exception
-        raise damaged(where, f"what the tokenizers package refuses: {error}") from None
+    except BaseException as error:  # a panic in the package's compiled part is not an Exception
+        raise invalid_tokenizer(where, f"what the tokenizers package refuses: {error}") from None
     vocab = engine.get_vocab()
     special = [(number, token.content) for number, token in sorted(engine.get_added_tokens_decoder().items())]
     if special != list(enumerate(SPECIAL)):
-        raise damaged(where, f"special tokens {shown(special)}")
+        raise invalid_tokenizer(where, f"special tokens {shown(special)}")
     if sorted(vocab.values()) != list(range(len(vocab))):
-        raise damaged(where, f"ids with gaps or doubles among {len(vocab):,} pieces")
+        raise invalid_tokenizer(where, f"ids with gaps or doubles among {len(vocab):,} pieces")
     if data["model"]["type"] == "BPE" and data["pre_tokenizer"] and not vocab.keys() >= set(byte_letters()):
-        raise damaged(where, "no piece for some bytes")
+        raise invalid_tokenizer(where, "no piece for some bytes")
     engine.encode_special_tokens = True  # the package means: encode their text as any other
     return engine
 
 
-def foreign(data: Any) -> str | None:
-    """What a tokenizer file holds that none made here does, before the package acts on it."""
+def unsupported_part(data: Any) -> str | None:
+    """What a tokenizer file holds that Heedful never writes, checked before the package reads it."""
     if not isinstance(data, dict) or not isinstance(data.get("model"), dict):
         return "no object with a `model`"
     model = data["model"]
@@ -320,10 +328,10 @@ def types_in(part: Any) -> Iterator[Any]:
             yield from types_in(inner)
 
 
-def damaged(where: str, found: str) -> UserError:
+def invalid_tokenizer(where: str, found: str) -> UserError:
     """The error for a tokenizer file that is not as `save` wrote it."""
     return UserError(
-        "this tokenizer file is damaged or of another make",
+        "this tokenizer file is damaged or was not written by Heedful",
         where=where,
         found=found,
         expected="a tokenizer.json written by Heedful",

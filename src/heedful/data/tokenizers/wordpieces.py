@@ -1,7 +1,7 @@
-"""Word pieces as BERT reads them: its own special tokens, and the layout of one text or of a pair.
+"""BERT's WordPiece tokenizer: its special tokens, and the layout of one text or a pair.
 
-A file of another make is not handed to the `tokenizers` package: its pieces and settings are read, checked, and built
-anew, so that nothing in it can act.
+An external file is not passed to the `tokenizers` package: its pieces and settings are parsed, checked, and rebuilt,
+so that nothing else in it has an effect.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ from pydantic import Field
 
 from heedful.config import Config
 from heedful.data.tokenizers import base
-from heedful.data.tokenizers.base import EngineTokenizer, Framed, InFolder, clean, corpus_of, learn
+from heedful.data.tokenizers.base import (
+    ClsSepLayout,
+    EngineTokenizer,
+    FoundTokenizer,
+    replace_surrogates,
+    require_corpus,
+    train_engine,
+)
 from heedful.data.tokenizers.tokenizer import MOST, WordPiece, piece_trainer
 from heedful.errors import UserError, shown
 
@@ -29,8 +36,8 @@ SETTINGS = ("clean_text", "handle_chinese_chars", "lowercase")  # of a normalize
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of an added token
 
 
-class Added(NamedTuple):
-    """A token that is kept whole wherever a text spells it, such as `[E1]`, and how it is looked for."""
+class AddedTokenSpec(NamedTuple):
+    """A token that is matched whole in a text, such as `[E1]`, and how."""
 
     content: str
     single_word: bool = False  # not within a word
@@ -40,18 +47,18 @@ class Added(NamedTuple):
     special: bool = True
 
 
-class PieceFile(Config):
-    """Word pieces that somebody has learned before."""
+class WordPieceFile(Config):
+    """An existing WordPiece vocabulary."""
 
     kind: Literal["pieces"] = "pieces"
-    file: str = Field(min_length=1, description="a vocab.txt, or a tokenizer.json of BERT's kind")
-    lowercase: bool = Field(True, description="make texts lower case first; a tokenizer.json says so itself")
+    file: str = Field(min_length=1, description="a vocab.txt, or a BERT tokenizer.json")
+    lowercase: bool = Field(True, description="lowercase texts; ignored for a tokenizer.json")
 
-    def read(self) -> WordPieces:
+    def read(self) -> BertTokenizer:
         """The pieces of the file."""
         if self.file.endswith(".json"):
-            return WordPieces.load(self.file)
-        return WordPieces.of(read_vocab(self.file), self.lowercase, self.file)
+            return BertTokenizer.load(self.file)
+        return BertTokenizer.of(read_vocab(self.file), self.lowercase, self.file)
 
     @property
     def vocab(self) -> int:
@@ -60,49 +67,49 @@ class PieceFile(Config):
 
 
 class Parts(NamedTuple):
-    """What a tokenizer is made of, as its file says it."""
+    """The parts of a tokenizer file."""
 
     vocab: dict[str, int]
     normalizer: dict[str, bool | None]
     longest: int  # characters of a word; a longer one is unknown
-    added: dict[int, Added]  # by their ids; not the special tokens of every BERT
+    added: dict[int, AddedTokenSpec]  # by their ids; not the special tokens of every BERT
 
 
-class WordPieces(Framed, EngineTokenizer):
-    """A tokenizer of BERT's kind; text that spells one of its own special tokens, as `[MASK]`, is ordinary text to it.
+class BertTokenizer(ClsSepLayout, EngineTokenizer):
+    """A BERT tokenizer; a text that contains a special token such as `[MASK]` is read as ordinary text.
 
-    Tokens that were added to it are kept whole.
+    Added tokens are matched whole.
     """
 
     def __init__(self, text: str, where: str) -> None:
         """Build it from the text of a tokenizer file; `where` is what errors name."""
-        self._begin(read_parts(json_in(text, where), where), where)
+        self._begin(read_parts(parse_wordpiece_json(text, where), where), where)
 
     @classmethod
-    def of(cls, pieces: Sequence[str], lowercase: bool, where: str) -> WordPieces:
+    def of(cls, pieces: Sequence[str], lowercase: bool, where: str) -> BertTokenizer:
         """A tokenizer of the lines of a vocab.txt, normalised as published: lower case takes accents off too."""
         normalizer = {"strip_accents": None, **dict.fromkeys(SETTINGS, True), "lowercase": lowercase}
-        return cls.made(Parts(numbered(pieces, where), normalizer, LONGEST_WORD, {}), where)
+        return cls.made(Parts(number_pieces(pieces, where), normalizer, LONGEST_WORD, {}), where)
 
     @classmethod
-    def made(cls, parts: Parts, where: str) -> WordPieces:
+    def made(cls, parts: Parts, where: str) -> BertTokenizer:
         """A tokenizer of its parts."""
         found = cls.__new__(cls)
         found._begin(parts, where)
         return found
 
     @classmethod
-    def train(cls, config: WordPiece, texts: Iterable[str]) -> WordPieces:
-        """Learn the pieces of some texts, the same ones each time."""
-        corpus = corpus_of(texts)
+    def train(cls, config: WordPiece, texts: Iterable[str]) -> BertTokenizer:
+        """Train on some texts; deterministic."""
+        corpus = require_corpus(texts)
         settings = {"strip_accents": None, **dict.fromkeys(SETTINGS, True), "lowercase": config.lowercase}
         engine = engine_of(list(NAMES), settings, LONGEST_WORD)
-        learn(engine, corpus, piece_trainer(config, engine, corpus, NAMES), config.vocab)
+        train_engine(engine, corpus, piece_trainer(config, engine, corpus, NAMES), config.vocab)
         return cls.of([str(engine.id_to_token(number)) for number in range(engine.get_vocab_size())],
                       config.lowercase, "tokenizer")  # fmt: skip
 
     def _begin(self, parts: Parts, where: str) -> None:
-        pieces, added = listed(parts.vocab, where), placed(parts, where)
+        pieces, added = order_pieces(parts.vocab, where), order_added(parts, where)
         engine = engine_of(pieces, parts.normalizer, parts.longest, added)
         vocab = engine.get_vocab()
         self.json: str = engine.to_str()
@@ -129,14 +136,14 @@ class WordPieces(Framed, EngineTokenizer):
         return " ".join(self.pieces(ids)).replace(f" {PREFIX}", "")
 
     def files(self, longest: int) -> dict[str, str]:
-        """The files that say the same of it to Hugging Face's BertTokenizer, by name."""
+        """The equivalent files for Hugging Face's BertTokenizer, by name."""
         from heedful.data.tokenizers.wordpiece_files import tokenizer_files
 
         return tokenizer_files(self, longest)
 
     @property
     def lowercase(self) -> bool:
-        """Whether texts are made lower case first."""
+        """Whether texts are lowercased."""
         return bool(self._engine.normalizer.lowercase)
 
     def words(self, words: Sequence[str]) -> list[list[int]]:
@@ -145,22 +152,22 @@ class WordPieces(Framed, EngineTokenizer):
 
     @property
     def inner(self) -> list[bool]:
-        """Of each piece, whether it goes on with a word."""
+        """For each piece, whether it continues a word."""
         return [piece.startswith(PREFIX) for piece in self._pieces]
 
     expected: ClassVar = "tokenizer.json or vocab.txt"
 
     @staticmethod
-    def found_in(folder: Path, vocab: int) -> InFolder:
-        """The pieces of a folder of others whose model has so many token types."""
-        from heedful.data.tokenizers.wordpiece_files import tokenizer_in
+    def found_in(folder: Path, vocab: int) -> FoundTokenizer:
+        """The tokenizer of an external folder whose model has `vocab` token types, if there is one."""
+        from heedful.data.tokenizers.wordpiece_files import find_tokenizer
 
-        return tokenizer_in(folder, vocab)
+        return find_tokenizer(folder, vocab)
 
     @staticmethod
     def damaged(where: str, found: str) -> UserError:
-        """The error for a file that is no tokenizer of BERT's kind."""
-        return _damaged(where, found)
+        """The error for a file that is not a BERT tokenizer."""
+        return invalid_tokenizer(where, found)
 
     @cached_property
     def _pieces(self) -> list[str]:
@@ -168,11 +175,11 @@ class WordPieces(Framed, EngineTokenizer):
 
 
 def engine_of(
-    pieces: Sequence[str], normalizer: dict[str, Any], longest: int, added: Sequence[Added] = ()
+    pieces: Sequence[str], normalizer: dict[str, Any], longest: int, added: Sequence[AddedTokenSpec] = ()
 ) -> tokenizers.Tokenizer:
-    """The package's tokenizer of some pieces, by their place; it also knows BERT's layout, for whoever reads its file.
+    """The package's tokenizer of some pieces in id order, with BERT's post-processor for other readers of its file.
 
-    A word is cut at brackets before it is looked up, so that no text can spell a special token.
+    Words are split at brackets before they are looked up, so that no text can spell a special token.
     """
     from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
     from tokenizers import Tokenizer as Engine
@@ -193,45 +200,47 @@ def engine_of(
     return engine
 
 
-def numbered(pieces: Sequence[str], where: str) -> dict[str, int]:
-    """The lines of a vocab.txt by their places, if none is there twice."""
+def number_pieces(pieces: Sequence[str], where: str) -> dict[str, int]:
+    """The lines of a vocab.txt by id; duplicates are refused."""
     vocab = {piece: number for number, piece in enumerate(pieces)}
     if len(vocab) < len(pieces):
         twice = next(piece for number, piece in enumerate(pieces) if vocab[piece] != number)
-        raise _damaged(f"{where}:{vocab[twice] + 1}", f"the piece {shown(twice)} for the second time")
+        raise invalid_tokenizer(f"{where}:{vocab[twice] + 1}", f"the piece {shown(twice)} for the second time")
     return vocab
 
 
-def placed(parts: Parts, where: str) -> list[Added]:
-    """The added tokens in the order of their ids, if these are pieces' own or go on where the pieces end."""
+def order_added(parts: Parts, where: str) -> list[AddedTokenSpec]:
+    """The added tokens in id order, if their ids are those of pieces or follow them."""
     end, seen = len(parts.vocab), set[str]()
     for number, token in sorted(parts.added.items()):
         here = parts.vocab.get(token.content, end)
-        if number != here or not token.content or token.content in seen or clean(token.content)[1]:
-            raise _damaged(where, f"the added token {shown(token.content)} with the id {number:,}, not {here:,}")
+        if number != here or not token.content or token.content in seen or replace_surrogates(token.content)[1]:
+            raise invalid_tokenizer(
+                where, f"the added token {shown(token.content)} with the id {number:,}, not {here:,}"
+            )
         end += here == end
         seen.add(token.content)
     return [parts.added[number] for number in sorted(parts.added)]
 
 
-def listed(vocab: dict[str, int], where: str) -> list[str]:
-    """The pieces of a vocabulary by their number, if they are numbered without gaps and the special ones are there."""
+def order_pieces(vocab: dict[str, int], where: str) -> list[str]:
+    """The pieces of a vocabulary in id order, if ids have no gaps and the special tokens are there."""
     if len(vocab) > MOST:
-        raise _damaged(where, f"{len(vocab):,} pieces")
+        raise invalid_tokenizer(where, f"{len(vocab):,} pieces")
     bad = next((piece for piece, number in vocab.items() if type(number) is not int), None)
     if bad is not None or sorted(vocab.values()) != list(range(len(vocab))):
-        raise _damaged(where, f"ids with gaps or doubles among {len(vocab):,} pieces")
+        raise invalid_tokenizer(where, f"ids with gaps or doubles among {len(vocab):,} pieces")
     if lacking := [name for name in NAMES if name not in vocab]:
-        raise _damaged(where, f"{len(vocab):,} pieces, but none is {' or '.join(lacking)}")
-    if lone := next((piece for piece in vocab if clean(piece)[1]), None):
-        raise _damaged(where, f"the piece {shown(lone)}, which is no text")
+        raise invalid_tokenizer(where, f"{len(vocab):,} pieces, but none is {' or '.join(lacking)}")
+    if lone := next((piece for piece in vocab if replace_surrogates(piece)[1]), None):
+        raise invalid_tokenizer(where, f"the piece {shown(lone)}, which is not valid text")
     return sorted(vocab, key=vocab.__getitem__)
 
 
 def read_parts(data: dict[str, Any], where: str) -> Parts:
-    """What a tokenizer file says, each part checked.
+    """Parse a tokenizer file, checking each part.
 
-    Padding, truncation and layout of the file are passed over: here they are asked for, never done unasked.
+    Padding, truncation and post-processing of the file are ignored.
     """
     model, normalizer = data["model"], data["normalizer"]
     for part, wanted in (
@@ -241,63 +250,68 @@ def read_parts(data: dict[str, Any], where: str) -> Parts:
     ):
         found = data[part].get("type") if isinstance(data.get(part), dict) else None
         if found != wanted and not (part == "model" and found is None and "continuing_subword_prefix" in model):
-            raise _damaged(where, f"{part} of type {shown(found)}")
+            raise invalid_tokenizer(where, f"{part} of type {shown(found)}")
     for setting, usual in (("unk_token", "[UNK]"), ("continuing_subword_prefix", PREFIX)):
         if model.get(setting, usual) != usual:
-            raise _damaged(where, f"a model with {setting} {shown(model[setting])}")
+            raise invalid_tokenizer(where, f"a model with {setting} {shown(model[setting])}")
     longest = model.get("max_input_chars_per_word", LONGEST_WORD)
     if type(longest) is not int or not 1 <= longest <= 100_000:
-        raise _damaged(where, f"a model with max_input_chars_per_word {shown(longest)}")
+        raise invalid_tokenizer(where, f"a model with max_input_chars_per_word {shown(longest)}")
     settings = {name: normalizer.get(name, True) for name in SETTINGS}
     accents = normalizer.get("strip_accents")
     if not all(isinstance(value, bool) for value in settings.values()) or not isinstance(accents, bool | None):
-        raise _damaged(where, f"a normalizer of {shown(normalizer)}")
+        raise invalid_tokenizer(where, f"a normalizer of {shown(normalizer)}")
     tokens = data.get("added_tokens") or []
     if not isinstance(tokens, list):
-        raise _damaged(where, f"added_tokens of {shown(tokens)}")
+        raise invalid_tokenizer(where, f"added_tokens of {shown(tokens)}")
     added = dict(added_token(token, where) for token in tokens)
-    return split(model.get("vocab"), {**settings, "strip_accents": accents}, longest, added, where)
+    return separate_special(model.get("vocab"), {**settings, "strip_accents": accents}, longest, added, where)
 
 
-def json_in(text: str, where: str) -> dict[str, Any]:
+def parse_wordpiece_json(text: str, where: str) -> dict[str, Any]:
     """The object in a tokenizer file, if it has a model and a normalizer."""
-    data = base.json_in(text, where, _damaged)
+    data = base.parse_json(text, where, invalid_tokenizer)
     if not isinstance(data, dict) or not all(isinstance(data.get(part), dict) for part in ("model", "normalizer")):
-        raise _damaged(where, "no object with a `model` and a `normalizer`")
+        raise invalid_tokenizer(where, "no object with a `model` and a `normalizer`")
     return data
 
 
-def added_token(token: Any, where: str, number: Any = None) -> tuple[int, Added]:
-    """The id and the settings of an added token as files write it; the id may be known from elsewhere."""
+def added_token(token: Any, where: str, number: Any = None) -> tuple[int, AddedTokenSpec]:
+    """The id and settings of an added token; the id may be given separately."""
     if not isinstance(token, dict) or not isinstance(token.get("content"), str):
-        raise _damaged(where, f"an added token {shown(token)}")
+        raise invalid_tokenizer(where, f"an added token {shown(token)}")
     number, flags = token.get("id", number), {name: token[name] for name in FLAGS if name in token}
     if type(number) is not int or not 0 <= number < MOST or not all(type(flag) is bool for flag in flags.values()):
-        raise _damaged(where, f"an added token {shown(token)}")
+        raise invalid_tokenizer(where, f"an added token {shown(token)}")
     special = flags.get("special", False)
-    return number, Added(token["content"], **{"normalized": not special, "special": special, **flags})
+    return number, AddedTokenSpec(token["content"], **{"normalized": not special, "special": special, **flags})
 
 
-def split(vocab: Any, normalizer: dict[str, bool | None], longest: int, added: dict[int, Added], where: str) -> Parts:
+def separate_special(
+    vocab: Any, normalizer: dict[str, bool | None], longest: int, added: dict[int, AddedTokenSpec], where: str
+) -> Parts:
     """The parts of a tokenizer: special tokens of every BERT that were added count as pieces."""
     if not isinstance(vocab, dict):
-        raise _damaged(where, "a model without its vocab")
+        raise invalid_tokenizer(where, "a model without its vocab")
     own = {token.content: number for number, token in added.items() if token.content in NAMES}
     if wrong := next((name for name, number in own.items() if vocab.get(name, number) != number), None):
-        raise _damaged(where, f"the added token {shown(wrong)} with another id than the piece")
+        raise invalid_tokenizer(where, f"the added token {shown(wrong)} with another id than the piece")
     others = {number: token for number, token in added.items() if token.content not in NAMES}
     return Parts(vocab | own, normalizer, longest, others)
 
 
 def read_vocab(path: str | Path) -> list[str]:
     """The lines of a vocab.txt, a piece each."""
-    return [line.removesuffix("\r") for line in base.text_in(path, _damaged).removesuffix("\n").split("\n")]
+    return [
+        line.removesuffix("\r")
+        for line in base.read_tokenizer_file(path, invalid_tokenizer).removesuffix("\n").split("\n")
+    ]
 
 
-def _damaged(where: str, found: str) -> UserError:
-    """The error for a file that is no tokenizer of BERT's kind."""
+def invalid_tokenizer(where: str, found: str) -> UserError:
+    """The error for a file that is not a BERT tokenizer."""
     return UserError(
-        "this is no tokenizer of BERT's kind, or it is damaged",
+        "this is not a BERT tokenizer, or it is damaged",
         where=where,
         found=found,
         expected="a tokenizer.json or vocab.txt of word pieces with " + " ".join(NAMES),

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from heedful.data.batch import Epochs, Ints, TensorBatch, fingerprint
 from heedful.data.order import permutation
-from heedful.data.tokenizers.words import Words
-from heedful.data.trees.treebank import NOTHING, Tree
+from heedful.data.tokenizers.vocabulary import WordVocab
+from heedful.data.trees.treebank import IGNORE_INDEX, Tree
 from heedful.errors import UserError
 
 POOL = 32  # batches' worth of trees that are sorted together: more waste fewer steps, fewer are more random
@@ -29,17 +29,17 @@ POOL = 32  # batches' worth of trees that are sorted together: more waste fewer 
 class TreeBatch(TensorBatch):
     """Trees side by side: first all leaves, then all inner nodes, of each the deepest level first.
 
-    Within a level, inner nodes stand before leaves: that is the order of `parents` and `places`.
+    Within a level, inner nodes come before leaves: that is the order of `parents` and `places`.
     """
 
     words: Tensor  # (W,) long, of all leaves, then of the inner nodes that have a word
     inner: Tensor  # (W - L,) long, which of the inner nodes these are
-    labels: Tensor  # (N,) long, NOTHING where there is none
-    parents: Tensor  # (N - B,) long, the parent's place in the level above, level by level
+    labels: Tensor  # (N,) long, IGNORE_INDEX where there is none
+    parents: Tensor  # (N - B,) long, the parent's index in the level above, level by level
     places: Tensor  # (N - B,) long, which child of its parent, the first being 0
-    roots: Tensor  # (B,) long, where each tree's root stands among all nodes
-    nodes: Tensor  # (N,) long, the place each node has when the trees stand end to end, children first
-    indices: Tensor  # (B,) long, where each tree stood in the list that was encoded, -1 for none
+    roots: Tensor  # (B,) long, the index of each tree's root among all nodes
+    nodes: Tensor  # (N,) long, the index of each node when the trees are concatenated, children first
+    indices: Tensor  # (B,) long, the index of each tree in the encoded list, -1 for padding
     leaf_counts: tuple[int, ...]  # of each level, the deepest first
     inner_counts: tuple[int, ...]
     widest: int  # no node has more children
@@ -48,11 +48,11 @@ class TreeBatch(TensorBatch):
 
 @dataclass(frozen=True, slots=True)
 class EncodedTrees:
-    """All trees of a split, end to end, children before parents."""
+    """All trees of a split, concatenated, children before parents."""
 
     words: Ints  # (N,) ids, -1 where there is no word
     labels: Ints  # (N,)
-    parents: Ints  # (N,) where the parent stands, -1 for a root
+    parents: Ints  # (N,) index of the parent, -1 for a root
     places: Ints  # (N,) which child of its parent a node is
     levels: Ints  # (N,) how far below the root
     counts: Ints  # (N,) children
@@ -63,7 +63,7 @@ class EncodedTrees:
 
     @property
     def dropped(self) -> int:
-        """How many trees were left out: none, since a tree may have any size."""
+        """How many trees were dropped: none, since a tree may have any size."""
         return 0
 
     @property
@@ -84,14 +84,14 @@ class EncodedTrees:
     def batch(self, rows: Ints) -> TreeBatch:
         """Some trees as one batch; of no trees, one leaf without a label, from which there is nothing to learn."""
         if not len(rows):
-            nothing = encode_trees([Tree((NOTHING,), ("",), ((),))], None)
+            nothing = encode_trees([Tree((IGNORE_INDEX,), ("",), ((),))], None)
             empty = nothing.batch(np.zeros(1, np.int64))
             empty.indices.fill_(-1)
             return empty
         sizes = self.starts[rows + 1] - self.starts[rows]  # (B,)
         ends = np.cumsum(sizes)
         shift = np.repeat(self.starts[rows] - (ends - sizes), sizes)  # (N,)
-        at = np.arange(ends[-1]) + shift  # (N,) where each node stands among all trees
+        at = np.arange(ends[-1]) + shift  # (N,) index of each node among all trees
         levels, leaf = self.levels[at], self.counts[at] == 0
         order = np.lexsort((-levels, ~leaf))  # (N,) as the batch has its nodes
         where = np.empty_like(order)
@@ -119,13 +119,13 @@ class EncodedTrees:
             leaf_counts=tuple(leaf_counts.tolist()),
             inner_counts=tuple((all_counts - leaf_counts).tolist()),
             widest=int(self.counts[at].max()),
-            tokens=int(np.count_nonzero(labels != NOTHING)),
+            tokens=int(np.count_nonzero(labels != IGNORE_INDEX)),
         )
 
     def in_order(self, batch_nodes: int) -> Iterator[TreeBatch]:
-        """Every tree once, for evaluation: the largest first, so that a lack of memory shows at once."""
+        """Every tree once, for evaluation: the largest first, so that running out of memory shows at once."""
         sizes = self.sizes
-        for rows in reversed(cut(by_size(np.arange(len(self)), sizes, self.depths), sizes, batch_nodes)):
+        for rows in reversed(split_by_nodes(by_size(np.arange(len(self)), sizes, self.depths), sizes, batch_nodes)):
             yield self.batch(rows)
 
 
@@ -133,17 +133,17 @@ class TreeBatches:
     """The endless sequence of training batches; which one comes at a position depends on the seed alone."""
 
     kind: ClassVar = TreeBatch
-    steady: ClassVar = False  # hardly two batches have the same shape
+    steady: ClassVar = False  # batches rarely have the same shape
     alike: ClassVar = False
 
     def __init__(self, encoded: EncodedTrees, seed: int, batch_nodes: int) -> None:
         self.encoded = encoded
-        self._labelled = np.add.reduceat(encoded.labels != NOTHING, encoded.starts[:-1], dtype=np.int64)
+        self._labelled = np.add.reduceat(encoded.labels != IGNORE_INDEX, encoded.starts[:-1], dtype=np.int64)
         sizes, depths = encoded.sizes, encoded.depths
         self._rows = Epochs(lambda epoch: plan_trees(sizes, depths, seed, epoch, batch_nodes))
 
     def at(self, position: int, part: int = 0, parts: int = 1) -> TreeBatch:
-        """The batch at a position, counted from 0 over all epochs, or one part of it, which may hold no tree."""
+        """The batch at a position, counted from 0 over all epochs, or one shard of it, which may be empty."""
         return self.encoded.batch(self._rows.at(position)[part::parts])
 
     def tokens(self, position: int) -> int:
@@ -155,7 +155,7 @@ class TreeBatches:
         return self._rows.epoch_of(position)
 
 
-def encode_trees(trees: Sequence[Tree], words: Words | None) -> EncodedTrees:
+def encode_trees(trees: Sequence[Tree], words: WordVocab | None) -> EncodedTrees:
     """The trees with words as ids; without a list of words, every word is unknown."""
     starts = np.cumsum([0, *map(len, trees)], dtype=np.int64)
     total = int(starts[-1])
@@ -182,19 +182,19 @@ def encode_trees(trees: Sequence[Tree], words: Words | None) -> EncodedTrees:
     )
 
 
-def _id(word: str | None, words: Words | None) -> int:
+def _id(word: str | None, words: WordVocab | None) -> int:
     if word is None:
         return -1
-    return Words.unk if words is None else words.id(word)
+    return WordVocab.unk if words is None else words.id(word)
 
 
 def plan_trees(sizes: Ints, depths: Ints, seed: int, epoch: int, batch_nodes: int) -> list[Ints]:
-    """The batches of an epoch as row numbers: shuffle, sort by depth in pools, cut by budget, shuffle in each pool."""
+    """The batches of an epoch as row numbers: shuffle, sort by depth in pools, split by budget, shuffle each pool."""
     order = permutation(seed, epoch, len(sizes))  # (B,)
     size = max(1, int(POOL * batch_nodes / float(sizes.mean())))
     batches = []
     for number, start in enumerate(range(0, len(order), size)):
-        pool = cut(by_size(order[start : start + size], sizes, depths), sizes, batch_nodes)
+        pool = split_by_nodes(by_size(order[start : start + size], sizes, depths), sizes, batch_nodes)
         batches += [pool[place] for place in permutation(seed, epoch, len(pool), stream=1 + number)]
     return batches
 
@@ -204,8 +204,8 @@ def by_size(rows: Ints, sizes: Ints, depths: Ints) -> Ints:
     return rows[np.lexsort((sizes[rows], depths[rows]))]
 
 
-def cut(rows: Ints, sizes: Ints, batch_nodes: int) -> list[Ints]:
-    """Rows cut so that the nodes of each part stay in the budget; a tree too large is alone."""
+def split_by_nodes(rows: Ints, sizes: Ints, batch_nodes: int) -> list[Ints]:
+    """Split rows so that the nodes of each part fit the budget; a tree too large is alone."""
     ends = np.cumsum(sizes[rows])
     batches = []
     start = 0

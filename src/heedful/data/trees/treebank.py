@@ -14,18 +14,18 @@ from heedful.config import Config
 from heedful.data.formats.sources import SPLITS, Name, Split, lines, missing_files, no_data
 from heedful.errors import UserError, shown
 
-PIECES = re.compile(r"[()]|[^ \t()]+")  # a word may hold other white space, such as the "2 1/2" of some reviews
+PIECES = re.compile(r"[()]|[^ \t()]+")  # a word may contain other whitespace, such as the "2 1/2" of some reviews
 ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}", "``": '"', "''": '"'}
 DEEPEST = 1000  # levels; the cost of a batch is that of its deepest tree
-NOTHING = -100  # the label of a node that has none
+IGNORE_INDEX = -100  # the label of a node without one
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
     """Nodes with their children before them, the root last; node n is labels[n], words[n], children[n]."""
 
-    labels: tuple[int, ...]  # NOTHING: this node has none
-    words: tuple[str | None, ...]  # None: this node has none
+    labels: tuple[int, ...]  # IGNORE_INDEX: no label
+    words: tuple[str | None, ...]  # None: no word
     children: tuple[tuple[int, ...], ...]  # from left to right
 
     def __len__(self) -> int:
@@ -45,16 +45,18 @@ class Trees(NamedTuple):
 
 
 class SentimentTrees(Config):
-    """Files of labelled trees, and a file of word vectors to begin from."""
+    """Files of labelled trees, and a file of initial word vectors."""
 
     kind: Literal["trees"] = "trees"
-    root: Name = Field(".", description="folder that the files are in, seen from the current one")
-    longest: int = Field(100_000, ge=1, le=100_000_000, description="characters that a line may have")
-    train: Name = Field(description="file to learn from, one tree a line")
-    valid: Name = Field(description="file to watch progress on")
-    test: Name | None = Field(None, description="file for the final figure")
-    classes: int = Field(5, ge=2, le=10_000, description="labels are whole numbers from 0 to one less than this")
-    vectors: Name | None = Field(None, description="file of word vectors, a word and its numbers a line, as GloVe's")
+    root: Name = Field(".", description="folder of the files, relative to the working directory")
+    longest: int = Field(100_000, ge=1, le=100_000_000, description="maximum characters per line")
+    train: Name = Field(description="file for training, one tree per line")
+    valid: Name = Field(description="file for validation")
+    test: Name | None = Field(None, description="file for the final score")
+    classes: int = Field(5, ge=2, le=10_000, description="number of classes; labels are integers from 0")
+    vectors: Name | None = Field(
+        None, description="file of word vectors, one word with its values per line, as GloVe's"
+    )
 
     def file(self, split: Split) -> Path | None:
         """The file of a split, if it is given."""
@@ -74,21 +76,24 @@ class SentimentTrees(Config):
         return read_trees(path, self.longest, self.classes)
 
     def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
-        """What a look at the files of some splits, without reading, already shows to be wrong.
+        """Problems that can be seen without reading the files of some splits.
 
-        The word vectors go with the training set: nothing else begins from them.
+        The word vectors belong to the training set: only it is initialized from them.
         """
         return missing_files(self.root, [*map(self.file, splits), self.vectors_file if "train" in splits else None])
 
 
 class WordsConfig(Config):
-    """Which words are known by themselves; all others are one, the unknown word."""
+    """Which words are in the vocabulary; all others are the unknown word."""
 
     kind: Literal["words"] = "words"
-    lowercase: bool = Field(True, description="make words lower case first")
-    at_least: int = Field(1, ge=1, description="times a word without a vector must stand in the training data")
+    lowercase: bool = Field(True, description="lowercase words")
+    at_least: int = Field(1, ge=1, description="minimum count in the training data of a word without a vector")
     known: int = Field(
-        50_000, ge=0, le=10_000_000, description="words, from the top of the file of vectors, known in any case"
+        50_000,
+        ge=0,
+        le=10_000_000,
+        description="words from the top of the vector file that are always in the vocabulary",
     )
 
 
@@ -123,11 +128,11 @@ class _Open:
 
 
 def parse_tree(line: str, where: str, classes: int | None) -> Tree:
-    """The tree that a line spells; without a number of classes, labels may be any words, and are not kept."""
+    """Parse a tree; without a number of classes, labels may be any words and are dropped."""
     labels: list[int] = []
     words: list[str | None] = []
     children: list[tuple[int, ...]] = []
-    path: list[_Open] = []  # from the root to the node that is being read
+    path: list[_Open] = []  # from the root to the current node
 
     def wrong(message: str, place: int, found: str, expected: str) -> UserError:
         return UserError(message, where=f"{where}:{place + 1}", found=found, expected=expected)
@@ -171,12 +176,12 @@ def parse_tree(line: str, where: str, classes: int | None) -> Tree:
 
 
 def _label(piece: str, where: str, classes: int | None) -> int:
-    """The label that stands after an opening bracket."""
+    """The label after an opening bracket."""
     if piece in ("(", ")"):
         raise UserError("a label is missing", where=where, found=shown(piece), expected="(label word) or (label nodes)")
     if classes is None:
-        return NOTHING
+        return IGNORE_INDEX
     if not (piece.isascii() and piece.isdigit() and len(piece) < 10 and int(piece) < classes):
         expected = f"a whole number from 0 to {classes - 1}"
-        raise UserError("this is no label", where=where, found=shown(piece), expected=expected)
+        raise UserError("this is not a label", where=where, found=shown(piece), expected=expected)
     return int(piece)

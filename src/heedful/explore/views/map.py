@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import normalize, pad
 
 from heedful.blocks.taps import taps
-from heedful.data.images.sources import Images, scaled
+from heedful.data.images.sources import Images, scale_pixels
 from heedful.errors import UserError, shown
 from heedful.explore import inspect
 from heedful.explore.capabilities import Pools, Reconstructs, Spells, part_of
@@ -399,7 +399,7 @@ def words_alone(subject: Subject, asked: Mapped) -> Cloud:
 def codes(subject: Subject, asked: Mapped) -> Cloud:
     """Images that were not trained on: their pixels, and the codes that an autoencoder makes of them."""
     images = test_images(subject)
-    pixels = scaled(images.pixels[:FEW])  # (N, C, Y, X)
+    pixels = scale_pixels(images.pixels[:FEW])  # (N, C, Y, X)
     vectors = {
         "pixels": torch.from_numpy(pixels.reshape(len(pixels), -1)),
         "code": torch.from_numpy(subject.predictor.encode(pixels)),

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from heedful.data.embedded import Digits
-from heedful.data.images.sources import Images, scaled
+from heedful.data.images.sources import Images, scale_pixels
 from heedful.errors import UserError
 from heedful.explore import subjects
 from heedful.explore.capabilities import Reconstructs
@@ -180,7 +180,7 @@ class Gallery:
             raise UserError(
                 "there is no such image", where="image", found=str(number + 1), expected=f"1 to {len(self.images):,}"
             )
-        return scaled(self.images.pixels[number : number + 1])
+        return scale_pixels(self.images.pixels[number : number + 1])
 
     def drawing(self, drawn: str | None) -> Floats:
         """What was drawn, as the model reads it."""
@@ -190,7 +190,7 @@ class Gallery:
                 "this is not a drawing for this model", where="drawn", found=f"{len(pixels):,} pixels",
                 expected=f"{math.prod(self.shape):,}, in one shade",
             )  # fmt: skip
-        shares: Floats = scaled(pixels).reshape(1, *self.shape)
+        shares: Floats = scale_pixels(pixels).reshape(1, *self.shape)
         return shares * np.float32(self.window.high - self.window.low) + np.float32(self.window.low)
 
     def pictures(self, images: NDArray[Any]) -> NDArray[np.uint8]:

@@ -28,7 +28,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from heedful.data.images.batches import EncodedImages, ImageBatches
-from heedful.data.images.image_spec import Canvas
+from heedful.data.images.image_spec import ImageSpec
 from heedful.errors import UserError
 from heedful.files.reading import is_folder
 from heedful.hub.model_folder import write_model
@@ -214,14 +214,16 @@ class Autoencoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         check_is_fitted(self)
         target = Path(folder)
         if os.path.lexists(target):
-            raise UserError("something is in the way", where=str(target), expected="a new name for the model's folder")
+            raise UserError(
+                "the target already exists", where=str(target), expected="a new name for the model's folder"
+            )
         if not is_folder(target.parent):
             raise UserError("there is no such folder", where=str(target.parent), todo="make it, or name another place")
         settings = {
             "task": "reconstruction", "model": self.model_.config.model_dump(), "decode": self._task().model_dump(),
         }  # fmt: skip
         about = {"estimator": repr(self)}
-        canvas = Canvas(self.image_shape_).json
+        canvas = ImageSpec(self.image_shape_).json
         config = json.dumps(settings, indent=2) + "\n"
         write_model(target, config, self.model_.state_dict(), {"images.json": canvas}, about)
 

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heedful.blocks.losses import Loss
-from heedful.data.batch import NOTHING
+from heedful.data.batch import IGNORE_INDEX
 from heedful.data.formats.squad import Question, WindowsConfig
-from heedful.data.labelled.passages import AnswerBatch, EncodedQuestions, best_windows, encode_questions
+from heedful.data.labelled.answering import AnswerBatch, EncodedQuestions, best_windows, encode_questions
 from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.tasks.reading import layout_of
 
@@ -39,9 +39,9 @@ def answer_loss(model: Any, batch: AnswerBatch) -> Loss:
     """The mean of the cross-entropies of the first and of the last token, over the tokens of the passage."""
     start, end = outputs(model, batch).unbind(-1)
     sides = ((start, batch.starts), (end, batch.ends))
-    losses = [F.cross_entropy(scores, at, ignore_index=NOTHING, reduction="sum") for scores, at in sides]
+    losses = [F.cross_entropy(scores, at, ignore_index=IGNORE_INDEX, reduction="sum") for scores, at in sides]
     total = (losses[0] + losses[1]) / 2
-    return Loss(total, total.detach(), (batch.starts != NOTHING).sum())
+    return Loss(total, total.detach(), (batch.starts != IGNORE_INDEX).sum())
 
 
 @torch.inference_mode()

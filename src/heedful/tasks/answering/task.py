@@ -14,7 +14,7 @@ import torch
 from heedful.blocks.losses import Loss
 from heedful.data.formats.sources import Split
 from heedful.data.formats.squad import Questions, WindowsConfig
-from heedful.data.labelled.passages import AnswerBatches, EncodedQuestions, encode_questions
+from heedful.data.labelled.answering import AnswerBatches, EncodedQuestions, encode_questions
 from heedful.data.own import questions
 from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.errors import UserError

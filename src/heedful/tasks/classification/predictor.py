@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from heedful.blocks.losses import Loss, cross_entropy
-from heedful.data.batch import NOTHING
+from heedful.data.batch import IGNORE_INDEX
 from heedful.data.labelled.batches import EncodedTexts, LabelledBatch, encode_texts
 from heedful.data.tokenizers.base import PairTokenizer
 from heedful.tasks.reading import layout_of
@@ -33,7 +33,7 @@ def outputs(model: Any, batch: LabelledBatch) -> Tensor:
 
 def class_loss(model: Any, batch: LabelledBatch, label_smoothing: float = 0.0) -> Loss:
     """Cross-entropy of the class of each text."""
-    return cross_entropy(outputs(model, batch), batch.targets, label_smoothing, ignore=NOTHING)
+    return cross_entropy(outputs(model, batch), batch.targets, label_smoothing, ignore=IGNORE_INDEX)
 
 
 def number_loss(model: Any, batch: LabelledBatch) -> Loss:
@@ -139,4 +139,4 @@ def encodings(texts: Sequence[Given], tokenizer: PairTokenizer, context: int) ->
         raise TypeError("give a list of texts, as [text]")
     for start in range(0, len(texts), MOST):
         some = [(text, None) if isinstance(text, str) else text for text in texts[start : start + MOST]]
-        yield encode_texts(some, np.full(len(some), NOTHING), tokenizer, context)
+        yield encode_texts(some, np.full(len(some), IGNORE_INDEX), tokenizer, context)

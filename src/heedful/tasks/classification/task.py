@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from heedful.blocks.losses import Loss
 from heedful.data.formats.sources import Split
-from heedful.data.formats.tables import Columns, Items, JsonlTable, class_numbers, labels_of, numbers
+from heedful.data.formats.tables import Columns, Items, JsonlTable, class_numbers, label_values, labels_of
 from heedful.data.labelled.batches import EncodedTexts, LabelledBatch, LabelledBatches, encode_texts
 from heedful.data.own import labelled
 from heedful.data.tokenizers.base import PairTokenizer
-from heedful.data.tokenizers.text_words import TextWords, cut
+from heedful.data.tokenizers.vocabulary import TextVocab, split_words
 from heedful.data.word_vectors import WordVectors
 from heedful.errors import UserError, shown
 from heedful.models.heads.config import RegressorConfig
@@ -219,22 +219,22 @@ class ClassificationTask(TextTask[TextClassifier]):
 class TextClassificationTask(ClassificationTask):
     """The same of a model that reads words or characters, without an encoder; it may begin from word vectors."""
 
-    artifacts: ClassVar = {"tokenizer.json": Codec(TextWords, TextWords.load)}
+    artifacts: ClassVar = {"tokenizer.json": Codec(TextVocab, TextVocab.load)}
     recipe: TextClassificationRecipe
 
     def elsewhere(self, folder: Path) -> None:
         """None: there is no encoder to take from another model."""
         return
 
-    def learn(self, read: Items) -> TextWords:
+    def learn(self, read: Items) -> TextVocab:
         """The words of the texts, those that a vector is known for, and the classes."""
         config, texts = self.recipe.tokenizer, texts_of(read)
         labels = self.recipe.model.labels or labels_of(read.items, "the training data")
         vectors = None
         if config.kind == "words":
-            wanted = {word for text in texts for word in cut(text, "words", config.lowercase)}
+            wanted = {word for text in texts for word in split_words(text, "words", config.lowercase)}
             vectors = self._vectors(wanted, config.known)
-        return TextWords.learn(texts, labels, config.kind, config.lowercase, config.at_least, vectors)
+        return TextVocab.learn(texts, labels, config.kind, config.lowercase, config.at_least, vectors)
 
     def _vectors(self, wanted: set[str], known: int) -> WordVectors | None:
         """The vectors that the recipe names, if it names any."""
@@ -243,11 +243,11 @@ class TextClassificationTask(ClassificationTask):
 
     def labels(self, vocabulary: PairTokenizer) -> Sequence[str]:
         """The classes, which the list of words keeps."""
-        assert isinstance(vocabulary, TextWords), "as it was learned"
+        assert isinstance(vocabulary, TextVocab), "as it was learned"
         return vocabulary.labels
 
     @staticmethod
-    def fitted(config: Any, vocabulary: TextWords, where: str) -> Any:
+    def fitted(config: Any, vocabulary: TextVocab, where: str) -> Any:
         """The settings of a model with the words and classes that it is for."""
         if config.labels not in (None, vocabulary.labels):
             raise UserError(
@@ -258,7 +258,7 @@ class TextClassificationTask(ClassificationTask):
 
     def begin(self, model: Any, vocabulary: PairTokenizer) -> list[str]:
         """Put in the word vectors that are known, which are those that the words were gathered with."""
-        assert isinstance(vocabulary, TextWords), "as it was learned"
+        assert isinstance(vocabulary, TextVocab), "as it was learned"
         begins = self.recipe.embedding_init
         vectors = self._vectors(set(vocabulary.words), 0)
         if begins is None or vectors is None:
@@ -281,7 +281,7 @@ class RegressionTask(TextTask[TextRegressor]):
 
     def targets(self, read: Items, vocabulary: PairTokenizer) -> NDArray[np.int64]:
         """The bits of each text's number."""
-        return np.array(numbers(read.items), dtype=np.float64).view(np.int64)
+        return np.array(label_values(read.items), dtype=np.float64).view(np.int64)
 
     def text_loss(self, model: Any, batch: LabelledBatch) -> Loss:
         """Squared distances."""

@@ -31,10 +31,10 @@ class EncoderStart(Start):
 
     def encoder(self) -> EncoderConfig:
         """What kind of encoder the folder holds; only its settings are read."""
-        from heedful.hub.folder import config_in
+        from heedful.hub.folder import read_config
 
         dropout = {} if self.dropout is None else {"dropout": self.dropout, "attention_dropout": self.dropout}
-        found: EncoderConfig = config_in(self.path, "encoder")
+        found: EncoderConfig = read_config(self.path, "encoder")
         return found.model_copy(update=dropout)
 
     def missing(self) -> list[UserError]:

@@ -13,7 +13,7 @@ from heedful.data.tokenizers.encoders import (
     encoder_tokenizer,
     load_encoder_tokenizer,
     open_encoder_tokenizer,
-    published_tokenizer,
+    tokenizer_class,
 )
 from heedful.errors import UserError
 from heedful.hub import pretrained
@@ -49,7 +49,7 @@ class FinetuningTask(Task[R, V, E, P]):
         if found.tokenizer is None:
             raise UserError(
                 "there is no tokenizer in this folder", where=self.recipe.start.folder,
-                expected=f"{published_tokenizer(found.config.usual_tokenizer).expected} beside the weights",
+                expected=f"{tokenizer_class(found.config.usual_tokenizer).expected} beside the weights",
                 todo="put the file there that the encoder was trained with",
             )  # fmt: skip
         return Source(found.tokenizer, found.tensors, folder, "encoder")

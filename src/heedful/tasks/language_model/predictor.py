@@ -18,9 +18,9 @@ from heedful.blocks.state import Cache, Ragged
 from heedful.blocks.taps import watched
 from heedful.data.text.files import Text
 from heedful.data.text.windows import EncodedText, encode_text
-from heedful.data.tokenizers.base import several
-from heedful.data.tokenizers.byte_pairs import BytePairs
-from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer, Script, script_of
+from heedful.data.tokenizers.base import require_list
+from heedful.data.tokenizers.byte_pairs import Gpt2Tokenizer
+from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer, TextCodec, codec_of
 from heedful.data.tokenizers.tokenizer import SPECIAL, TrainedTokenizer
 from heedful.decode.graphs import Graphs
 from heedful.decode.rules import AtLeast, Begins, Below, Never, NoRepeat, Penalty, Rule, sampling_rules
@@ -102,13 +102,13 @@ class TextGenerator:
     settings: TextSettings = field(default_factory=TextSettings)
     notes: tuple[str, ...] = ()  # what whoever loads it should know
     graphs: Graphs | None = field(init=False)
-    script: Script = field(init=False)
+    script: TextCodec = field(init=False)
 
     def __post_init__(self) -> None:
         self.model.to(self.device).eval()
         captures = self.device.type == "cuda" and not isinstance(self.model, Plain)
         self.graphs = Graphs(self.model) if captures else None
-        self.script = script_of(self.tokenizer)
+        self.script = codec_of(self.tokenizer)
 
     @property
     def start_token(self) -> bool:
@@ -146,7 +146,7 @@ class TextGenerator:
         batch; `first` is the number of the first prompt, for prompts that come in parts. Text that spells a special
         token is ordinary text, unless `special` is said.
         """
-        how, rows = (settings or self.settings).but(**changes), list(enumerate(several(prompts), first))
+        how, rows = (settings or self.settings).but(**changes), list(enumerate(require_list(prompts), first))
         samples = how.samples
         if how.beams > 1 and samples > how.beams:
             raise ValueError(f"{how.beams} beams cannot give {samples} texts")
@@ -262,7 +262,7 @@ class TextGenerator:
     def _ids(self, prompt: str, special: bool) -> list[int]:
         if not special:
             return self.script.text_ids(prompt)
-        if not isinstance(self.tokenizer, BytePairs):
+        if not isinstance(self.tokenizer, Gpt2Tokenizer):
             raise UserError(
                 "no text spells a special token of this model", where="special", todo="leave it out",
                 expected="a model with byte pairs, as GPT-2",
@@ -411,7 +411,7 @@ class TextGenerator:
 
         What follows an unknown word joins on to it as to any other, but only known ones can be read.
         """
-        if isinstance(self.tokenizer, BytePairs):
+        if isinstance(self.tokenizer, Gpt2Tokenizer):
             return self.script.ids_text(ids)
         before = [number if number != TrainedTokenizer.unk else len(SPECIAL) for number in before]
         head, whole = self.script.ids_text(before), self.script.ids_text([*before, *ids])
@@ -440,7 +440,9 @@ class Spelling:
     def __init__(self, writer: TextGenerator, before: Sequence[int]) -> None:
         self.writer, self.before, self.ids, self.told = writer, list(before), list[int](), 0
         pieces = (
-            () if isinstance(writer.tokenizer, BytePairs) else writer.tokenizer.pieces(range(writer.tokenizer.vocab))
+            ()
+            if isinstance(writer.tokenizer, Gpt2Tokenizer)
+            else writer.tokenizer.pieces(range(writer.tokenizer.vocab))
         )
         self.late = LATE if any(piece.startswith("##") for piece in pieces) else 0
 
@@ -475,8 +477,8 @@ class BidirectionalLanguageModel:
     @torch.inference_mode()
     def layers(self, texts: Sequence[str]) -> list[Tensor]:
         """The embedding and every layer (L + 1, T, 2 D) of each text's T tokens; `tokenizer.encode` names them."""
-        script = script_of(self.tokenizer)
-        rows = [[script.begins, *script.text_ids(text), script.begins] for text in several(texts)]
+        script = codec_of(self.tokenizer)
+        rows = [[script.begins, *script.text_ids(text), script.begins] for text in require_list(texts)]
         if not rows:
             return []
         lengths = torch.tensor([len(row) for row in rows])  # (B,)

@@ -13,7 +13,7 @@ from heedful.data.own import OwnData
 from heedful.data.text.documents import Documents
 from heedful.data.text.files import TextFiles
 from heedful.data.text.token_text import TokenizedText
-from heedful.data.tokenizers.byte_pairs import BytePair, BytePairFiles
+from heedful.data.tokenizers.byte_pairs import Gpt2Bpe, Gpt2BpeFiles
 from heedful.data.tokenizers.tokenizer import Bpe, Characters, Unigram, WholeWords, WordPiece
 from heedful.decode.settings import WritingConfig
 from heedful.models import MODELS, any_of, config_class
@@ -22,7 +22,7 @@ from heedful.training.configs import TrainConfig
 
 TextConfig = Annotated[TextFiles | Documents | LibraryProse | TokenizedText | OwnData, Field(discriminator="kind")]
 LanguageTokenizerConfig = Annotated[
-    Bpe | WordPiece | Unigram | Characters | WholeWords | BytePair | BytePairFiles, Field(discriminator="kind")
+    Bpe | WordPiece | Unigram | Characters | WholeWords | Gpt2Bpe | Gpt2BpeFiles, Field(discriminator="kind")
 ]
 USUAL = "rnn_lm"
 if TYPE_CHECKING:
@@ -79,9 +79,9 @@ class LanguageModelRecipe(Recipe):
         kind = given.get("kind")
         if start is None or (kind in MODELS and given.keys() >= config_class(str(kind)).model_fields.keys()):
             return model  # as in a run's own recipe
-        from heedful.hub.folder import config_in
+        from heedful.hub.folder import read_config
 
-        there = config_in(start.path, "causal", "bidirectional").model_dump()
+        there = read_config(start.path, "causal", "bidirectional").model_dump()
         if given.get("kind", there["kind"]) != there["kind"]:
             raise FieldError(f"the folder to start from holds {with_article(there['kind'])}; leave this out", "kind")
         return {**there, **given}
@@ -100,11 +100,11 @@ class LanguageModelRecipe(Recipe):
             )
         if not brought and self.tokenizer is None:
             raise FieldError("text needs a tokenizer; write {kind: characters, vocab: ...}, say", "tokenizer")
-        if self.model.role == "bidirectional" and isinstance(self.tokenizer, BytePair | BytePairFiles):
+        if self.model.role == "bidirectional" and isinstance(self.tokenizer, Gpt2Bpe | Gpt2BpeFiles):
             raise FieldError(
                 f"{with_article(self.model.kind)} reads lines; write {{kind: words, vocab: ...}}, say", "tokenizer"
             )
-        if self.tokenizer is not None and not isinstance(self.tokenizer, BytePairFiles):
+        if self.tokenizer is not None and not isinstance(self.tokenizer, Gpt2BpeFiles):
             require_room(self.model.vocab, self.tokenizer.vocab)
         return self
 

@@ -15,17 +15,23 @@ import torch
 
 from heedful.data.formats.sources import Split
 from heedful.data.own import OwnData, text
-from heedful.data.text.files import Text, gathered
+from heedful.data.text.files import Text, collect
 from heedful.data.text.lanes import Lanes
 from heedful.data.text.text_stream import passages
 from heedful.data.text.token_text import TextTokens, TokenizedText
 from heedful.data.text.windows import EncodedText, TextBatches, encode_text
-from heedful.data.tokenizers.byte_pairs import BytePair, BytePairFiles, pairs_of
-from heedful.data.tokenizers.lm_tokenization import Bytes, LanguageTokenizer, load_tokenizer, open_tokenizer, script_of
+from heedful.data.tokenizers.byte_pairs import Gpt2Bpe, Gpt2BpeFiles, gpt2_tokenizer
+from heedful.data.tokenizers.lm_tokenization import (
+    ByteCodec,
+    LanguageTokenizer,
+    codec_of,
+    load_tokenizer,
+    open_tokenizer,
+)
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.decode.settings import TextSettings, WritingConfig
 from heedful.errors import UserError
-from heedful.hub.loading import no_tokenizer, pretrained
+from heedful.hub.loading import no_tokenizer_error, pretrained
 from heedful.tasks.base import Codec, Evaluated, Example, Names, Progress, Source, Task
 from heedful.tasks.compiled import compiled
 from heedful.tasks.language_model.perplexity import (
@@ -89,7 +95,7 @@ class LanguageModelTask(
         data = self.recipe.data
         if isinstance(data, TokenizedText | OwnData):
             return data.read(split)
-        text = gathered(data.running(split))
+        text = collect(data.running(split))
         if not text.lines:
             raise UserError(
                 f"there is no text for {split}", where="data", found="blank lines, or too few documents",
@@ -105,15 +111,15 @@ class LanguageModelTask(
             return read.tokenizer
         config = self.recipe.tokenizer
         assert config is not None, "text needs one"
-        if isinstance(config, BytePair | BytePairFiles):
-            return pairs_of(config, (passage.text for passage in passages(read.documents, Bytes.cut)))
+        if isinstance(config, Gpt2Bpe | Gpt2BpeFiles):
+            return gpt2_tokenizer(config, (passage.text for passage in passages(read.documents, ByteCodec.cut)))
         return TrainedTokenizer.train(config, read.lines)
 
     def elsewhere(self, folder: Path) -> Source:
         """A GPT that others trained."""
         found = pretrained(folder, role="causal")
         if found.tokenizer is None:
-            raise no_tokenizer(found, folder)
+            raise no_tokenizer_error(found, folder)
         return Source(found.tokenizer, found.tensors, folder)
 
     def encode(self, read: Text | TextTokens, vocabulary: LanguageTokenizer) -> EncodedText:
@@ -276,7 +282,7 @@ def _after_lines(text: Text, chance: random.Random, count: int) -> Iterator[tupl
 
 def _after_tokens(read: TextTokens, chance: random.Random, count: int) -> Iterator[tuple[str, str]]:
     """The beginnings of some documents, and what follows."""
-    script, starts = script_of(read.tokenizer), read.starts
+    script, starts = codec_of(read.tokenizer), read.starts
     for row in chance.sample(range(len(starts)), min(count, len(starts))):
         begin, end = int(starts[row]) + 1, int(starts[row + 1]) if row + 1 < len(starts) else len(read.ids) - 1
         middle = min(begin + GIVEN, end)

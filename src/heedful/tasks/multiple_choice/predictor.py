@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from heedful.blocks.losses import Loss, cross_entropy
-from heedful.data.batch import NOTHING
+from heedful.data.batch import IGNORE_INDEX
 from heedful.data.labelled.batches import LabelledBatch
 from heedful.data.labelled.choice_batches import EncodedChoices
 from heedful.data.tokenizers.base import PairTokenizer
@@ -23,7 +23,7 @@ from heedful.tasks.classification.predictor import encodings, outputs, said
 def choice_loss(model: Any, batch: LabelledBatch) -> Loss:
     """Cross-entropy of the right choice of each question among all its choices."""
     scores = outputs(model, batch).view(len(batch.targets), -1)  # (N, C)
-    return cross_entropy(scores, batch.targets, ignore=NOTHING)
+    return cross_entropy(scores, batch.targets, ignore=IGNORE_INDEX)
 
 
 def scores_of(model: Any, encoded: EncodedChoices, device: torch.device) -> Tensor:

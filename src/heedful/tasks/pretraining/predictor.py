@@ -18,8 +18,8 @@ from torch import Tensor
 from heedful.blocks.features import FEATURES
 from heedful.blocks.int8 import Int8Linear, int8
 from heedful.blocks.layouts import Padded
-from heedful.data.labelled.sequences import padded
-from heedful.data.tokenizers.base import MaskTokenizer, cut_pair, several, specials
+from heedful.data.labelled.sequences import pad_sequences
+from heedful.data.tokenizers.base import MaskTokenizer, count_special_tokens, require_list, truncate_pair
 from heedful.errors import UserError, shown
 
 TOGETHER = {"cpu": 2048, "cuda": 65536}  # tokens that are read at a time; a CPU works best on what its caches hold
@@ -138,10 +138,10 @@ class TextEncoder:
 
     def encoded(self, texts: Sequence[str]) -> TokenizedTexts:
         """The texts as the model reads them."""
-        given = [self.prompt + text for text in several(texts)]
+        given = [self.prompt + text for text in require_list(texts)]
         rows, room = (
             self.tokenizer.ids([text.lower() for text in given] if self.lowercase else given),
-            self.room - specials(self.tokenizer, 1),
+            self.room - count_special_tokens(self.tokenizer, 1),
         )
         cut = sum(len(row) > room for row in rows)
         return TokenizedTexts([self.tokenizer.pair(row[:room])[0] for row in rows], cut)
@@ -180,7 +180,10 @@ class TextEncoder:
 
     def layers(self, texts: Sequence[str]) -> list[TokenEmbeddings]:
         """The embeddings and what every block leaves of each token, (L + 1, T, D) of each text."""
-        encodings, room = self.tokenizer.encode_batch(several(texts)), self.room - specials(self.tokenizer, 1)
+        encodings, room = (
+            self.tokenizer.encode_batch(require_list(texts)),
+            self.room - count_special_tokens(self.tokenizer, 1),
+        )
         self._warn(sum(len(one.ids) > room for one in encodings))
         rows = [self.tokenizer.pair(one.ids[:room])[0] for one in encodings]
         found: dict[int, TokenEmbeddings] = {}
@@ -197,7 +200,7 @@ class TextEncoder:
         """The layers (B, T, D) of texts that are about as long: which ones, and which tokens are real if not all."""
         alike = any(isinstance(part, Int8Linear) for part in self.model.modules())
         for places in together([len(row) for row in rows], TOGETHER[self.device.type], alike):
-            some = padded([(rows[place], [0] * len(rows[place])) for place in places], self.tokenizer.pad)
+            some = pad_sequences([(rows[place], [0] * len(rows[place])) for place in places], self.tokenizer.pad)
             some = some.to(self.device)
             if len({len(rows[place]) for place in places}) == 1:
                 yield places, self.model.layers(some.ids), None
@@ -314,7 +317,7 @@ class TextEncoder:
                 todo="name the folder of a model with its pre-training heads",
             )
         first, second = self.tokenizer.ids([a, b])
-        kept = cut_pair(first, second, self.room - specials(self.tokenizer, 2))
+        kept = truncate_pair(first, second, self.room - count_special_tokens(self.tokenizer, 2))
         self._warn(sum(len(short) < len(whole) for short, whole in zip(kept, (first, second), strict=True)))
         return self.following(*self.tokenizer.pair(*kept))
 

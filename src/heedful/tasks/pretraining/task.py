@@ -14,22 +14,22 @@ import torch
 
 from heedful.blocks.losses import Loss
 from heedful.data.formats.sources import Split
-from heedful.data.masking import Marks
+from heedful.data.masking import MaskingVocab
 from heedful.data.own import OwnData, documents
 from heedful.data.text.documents import Prose, read_documents
 from heedful.data.text.pretraining import (
     EncodedDocuments,
+    PairRules,
     PretrainingBatches,
-    Rules,
     encode_documents,
     padded_batch,
-    ready,
+    require_pairs,
 )
-from heedful.data.text.token_documents import TokenFiles, Tokens
+from heedful.data.text.token_documents import TokenFiles, TokenizedDocuments
 from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.data.tokenizers.encoders import encoder_tokenizer, load_encoder_tokenizer, open_encoder_tokenizer
 from heedful.errors import UserError
-from heedful.hub.sentences import SentenceConfig
+from heedful.hub.sentence_transformers import SentenceConfig
 from heedful.models.roles import EncoderConfig
 from heedful.tasks.base import Codec, Evaluated, Example, Names, Progress, Task
 from heedful.tasks.pretraining.loss import OBJECTIVES, guesses, judged
@@ -41,7 +41,7 @@ MUCH_UNKNOWN = 0.01  # of the tokens of a text, from where on it is told
 MOST_SHOWN = 48  # tokens of a sample
 
 
-class PretrainingTask(Task[Prose | Tokens, MaskTokenizer, EncodedDocuments, TextEncoder]):
+class PretrainingTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDocuments, TextEncoder]):
     """Hidden words from those around them, and whether two texts belong together."""
 
     words: ClassVar = Names(
@@ -62,23 +62,23 @@ class PretrainingTask(Task[Prose | Tokens, MaskTokenizer, EncodedDocuments, Text
         super().__init__(recipe)
         task = recipe.task
         pairs = recipe.model.segments > 1
-        self.rules = Rules(task.hidden, task.whole_words, task.unrelated, task.short, task.last_sep, pairs)
+        self.rules = PairRules(task.hidden, task.whole_words, task.unrelated, task.short, task.last_sep, pairs)
 
-    def read(self, split: Split) -> Prose | Tokens:
+    def read(self, split: Split) -> Prose | TokenizedDocuments:
         """The documents of a split, as text or as token files."""
         data = self.recipe.data
         return data.read(split) if isinstance(data, TokenFiles | OwnData) else read_documents(data, split)
 
     collect = staticmethod(documents)
 
-    def learn(self, read: Prose | Tokens) -> MaskTokenizer:
+    def learn(self, read: Prose | TokenizedDocuments) -> MaskTokenizer:
         """The tokenizer of the text."""
-        if isinstance(read, Tokens):
+        if isinstance(read, TokenizedDocuments):
             return read.tokenizer
         assert self.recipe.tokenizer is not None, "only token files bring their own"
         return encoder_tokenizer(self.recipe.tokenizer, read.texts)
 
-    def encode(self, read: Prose | Tokens, vocabulary: MaskTokenizer) -> EncodedDocuments:
+    def encode(self, read: Prose | TokenizedDocuments, vocabulary: MaskTokenizer) -> EncodedDocuments:
         """The documents as ids, of which pairs as long as the model's context are made."""
         context = self.recipe.model.context
         if isinstance(read, Prose):
@@ -91,7 +91,9 @@ class PretrainingTask(Task[Prose | Tokens, MaskTokenizer, EncodedDocuments, Text
                 expected=f"the model's own {vocabulary.vocab:,}, of SHA-256 {vocabulary.sha256[:16]}...",
             )
         arrays = (read.ids, read.sentences, read.documents)
-        return ready(EncodedDocuments(*arrays, Marks.of(vocabulary), context, self.rules, read.sha256, read.unknown))
+        return require_pairs(
+            EncodedDocuments(*arrays, MaskingVocab.of(vocabulary), context, self.rules, read.sha256, read.unknown)
+        )
 
     def notes(self, encoded: EncodedDocuments) -> list[str]:
         """How much of the text the tokenizer does not know, where that is much."""
@@ -127,7 +129,7 @@ class PretrainingTask(Task[Prose | Tokens, MaskTokenizer, EncodedDocuments, Text
     def evaluate(
         self,
         predictor: TextEncoder,
-        read: Prose | Tokens,
+        read: Prose | TokenizedDocuments,
         encoded: EncodedDocuments,
         loss: float,
         step: int,
@@ -172,7 +174,7 @@ class PretrainingTask(Task[Prose | Tokens, MaskTokenizer, EncodedDocuments, Text
     def examples(self, split: Split) -> Iterator[Example]:
         """The first sentences of the documents of a split."""
         read = self.read(split)
-        if isinstance(read, Tokens):
+        if isinstance(read, TokenizedDocuments):
             firsts = zip(read.sentences[read.documents[:-1]], read.sentences[read.documents[:-1] + 1], strict=True)
             return (Example(read.tokenizer.readable(read.ids[a:b].tolist()), None, "") for a, b in firsts)
         return (Example(document[0], None, "") for document in read.documents)

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from heedful.blocks.losses import Loss, squared_error
 from heedful.blocks.noise import gaussian
 from heedful.data.images.batches import EncodedImages, ImageBatch
-from heedful.data.images.image_spec import Canvas
-from heedful.data.images.sources import scaled
+from heedful.data.images.image_spec import ImageSpec
+from heedful.data.images.sources import scale_pixels
 from heedful.errors import UserError
 
 Floats = NDArray[np.float32]
@@ -70,7 +70,7 @@ class ImageAutoencoder:
     def __init__(
         self,
         model: Any,
-        canvas: Canvas,
+        canvas: ImageSpec,
         noise: Noise,
         device: torch.device,
         notes: tuple[str, ...] = (),
@@ -79,7 +79,7 @@ class ImageAutoencoder:
         self.model.to(device).eval()
 
     @property
-    def canvas(self) -> Canvas:
+    def canvas(self) -> ImageSpec:
         """What its images are like."""
         return self.tokenizer
 
@@ -105,7 +105,7 @@ class ImageAutoencoder:
 
     def noisy(self, images: NDArray[Any], seed: int = 0) -> Floats:
         """The images with such noise as the model learned to undo, (N, C, Y, X)."""
-        x = torch.from_numpy(scaled(self.canvas.require(images)))
+        x = torch.from_numpy(scale_pixels(self.canvas.require(images)))
         noise = replace(self.noise, seed=seed)
         return noise(x, torch.tensor(-1), torch.arange(len(x))).numpy()
 
@@ -116,7 +116,7 @@ class ImageAutoencoder:
         return self.decode((1 - shares) * start + shares * end)
 
     def _inputs(self, images: NDArray[Any]) -> Tensor:
-        x = torch.from_numpy(scaled(self.canvas.require(images)))  # (N, C, Y, X)
+        x = torch.from_numpy(scale_pixels(self.canvas.require(images)))  # (N, C, Y, X)
         return x.reshape(-1, *self.model.config.input)
 
     @torch.inference_mode()

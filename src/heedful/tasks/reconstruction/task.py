@@ -15,8 +15,8 @@ import torch
 from heedful.blocks.losses import Loss
 from heedful.data.formats.sources import Split
 from heedful.data.images.batches import EncodedImages, ImageBatches, encode_images
-from heedful.data.images.image_spec import Canvas
-from heedful.data.images.sources import Images, scaled
+from heedful.data.images.image_spec import ImageSpec
+from heedful.data.images.sources import Images, scale_pixels
 from heedful.data.own import images
 from heedful.errors import UserError
 from heedful.tasks.base import Codec, Evaluated, Names, Progress, Task
@@ -27,7 +27,7 @@ from heedful.training.metrics import Score
 WORTH_A_THREAD = 8_000_000  # multiplications in a step
 
 
-class ReconstructionTask(Task[Images, Canvas, EncodedImages, ImageAutoencoder]):
+class ReconstructionTask(Task[Images, ImageSpec, EncodedImages, ImageAutoencoder]):
     """Images from themselves, or from what noise has left of them."""
 
     words: ClassVar = Names(
@@ -43,7 +43,7 @@ class ReconstructionTask(Task[Images, Canvas, EncodedImages, ImageAutoencoder]):
         loss="mean squared difference",
     )
     decoding: ClassVar = ReconstructionTaskConfig
-    artifacts: ClassVar = {"images.json": Codec(Canvas.opened, Canvas.load)}
+    artifacts: ClassVar = {"images.json": Codec(ImageSpec.opened, ImageSpec.load)}
     searches: ClassVar = False
 
     def __init__(self, recipe: ReconstructionRecipe) -> None:
@@ -62,13 +62,13 @@ class ReconstructionTask(Task[Images, Canvas, EncodedImages, ImageAutoencoder]):
 
     collect = staticmethod(images)
 
-    def learn(self, read: Images) -> Canvas:
+    def learn(self, read: Images) -> ImageSpec:
         """What the images are like."""
         channels, rows, columns = read.pixels.shape[1:]
-        return Canvas((channels, rows, columns), read.names)
+        return ImageSpec((channels, rows, columns), read.names)
 
     @staticmethod
-    def fitted(config: Any, vocabulary: Canvas, where: str) -> Any:
+    def fitted(config: Any, vocabulary: ImageSpec, where: str) -> Any:
         """The settings of the model, if it reads images of this size."""
         image = vocabulary.image
         wanted: tuple[tuple[int, ...], ...] = (image, (math.prod(image),))
@@ -82,7 +82,7 @@ class ReconstructionTask(Task[Images, Canvas, EncodedImages, ImageAutoencoder]):
             )
         return config
 
-    def encode(self, read: Images, vocabulary: Canvas) -> EncodedImages:
+    def encode(self, read: Images, vocabulary: ImageSpec) -> EncodedImages:
         """Pixels as they are."""
         vocabulary.require(read.pixels, "the data")
         return encode_images(read)
@@ -110,7 +110,7 @@ class ReconstructionTask(Task[Images, Canvas, EncodedImages, ImageAutoencoder]):
     def predictor(
         model: Any,
         config: Any,
-        vocabulary: Canvas,
+        vocabulary: ImageSpec,
         decode: ReconstructionTaskConfig,
         device: torch.device,
         notes: tuple[str, ...] = (),
@@ -134,7 +134,7 @@ class ReconstructionTask(Task[Images, Canvas, EncodedImages, ImageAutoencoder]):
         progress: Progress | None = None,
     ) -> Evaluated:
         """How much of what tells the images apart is made again; pictures say the rest."""
-        spread = float(scaled(read.pixels).var(0, dtype=np.float64).mean())
+        spread = float(scale_pixels(read.pixels).var(0, dtype=np.float64).mean())
         explained = 100 * (1 - loss / spread) if spread else 0.0
         how = f"images:{len(encoded)}|noise:{self.noise.deviation:g}|of:variance"
         return Evaluated(step, split, loss, (Score("explained", explained, how),), (), 0)

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heedful.blocks.losses import Loss
-from heedful.data.batch import NOTHING
+from heedful.data.batch import IGNORE_INDEX
 from heedful.data.formats.conll import chunks, marks_chunks
-from heedful.data.labelled.tagged import EncodedTags, TagBatch, encode_words
+from heedful.data.labelled.tagging import EncodedTags, TagBatch, encode_words
 from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.tasks.reading import layout_of
 
@@ -37,8 +37,8 @@ def outputs(model: Any, batch: TagBatch) -> Tensor:
 
 def tag_loss(model: Any, batch: TagBatch) -> Loss:
     """Cross-entropy of the tag of each word; no other token has any."""
-    total = F.cross_entropy(outputs(model, batch).float(), batch.labels, ignore_index=NOTHING, reduction="sum")
-    return Loss(total, total.detach(), (batch.labels != NOTHING).sum())
+    total = F.cross_entropy(outputs(model, batch).float(), batch.labels, ignore_index=IGNORE_INDEX, reduction="sum")
+    return Loss(total, total.detach(), (batch.labels != IGNORE_INDEX).sum())
 
 
 @torch.inference_mode()

@@ -14,7 +14,7 @@ import torch
 from heedful.blocks.losses import Loss
 from heedful.data.formats.conll import Sentences, chunks, marks_chunks
 from heedful.data.formats.sources import Split
-from heedful.data.labelled.tagged import EncodedTags, TagBatches, encode_tags
+from heedful.data.labelled.tagging import EncodedTags, TagBatches, encode_tags
 from heedful.data.own import tagged
 from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.models.heads.config import TaggerConfig

@@ -16,8 +16,8 @@ from torch import Tensor
 from heedful.blocks.layouts import Layout, Packed, Padded
 from heedful.blocks.losses import Loss, projected_cross_entropy
 from heedful.blocks.taps import taps, watch, watched
-from heedful.data.pairs.batches import Batch, Encoded, PackedBatch, PairBatch
-from heedful.data.tokenizers.base import several
+from heedful.data.pairs.batches import Batch, EncodedPairs, PackedBatch, PairBatch
+from heedful.data.tokenizers.base import require_list
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.decode.graphs import Graphs
 from heedful.decode.rules import Begins, Never, Rule, sampling_rules
@@ -88,7 +88,7 @@ def advantage(rewards: Tensor, real: Tensor) -> Tensor:
 
 
 @torch.inference_mode()
-def perplexity_loss(model: Seq2Seq, encoded: Encoded, device: torch.device, batch_tokens: int) -> float:
+def perplexity_loss(model: Seq2Seq, encoded: EncodedPairs, device: torch.device, batch_tokens: int) -> float:
     """The mean loss a target token over a whole set, without label smoothing."""
     total, count = 0.0, 0
     for batch in encoded.in_order(batch_tokens):
@@ -237,11 +237,11 @@ class Translator:
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
         """How many tokens each text has as the model reads it; more than `context` are too many."""
-        return [len(ids) + 1 for ids in self.tokenizer.ids(several(texts))]
+        return [len(ids) + 1 for ids in self.tokenizer.ids(require_list(texts))]
 
     def source_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """The tokens of each text as the model reads it."""
-        found = [[*ids, TrainedTokenizer.eos] for ids in self.tokenizer.ids(several(texts))]
+        found = [[*ids, TrainedTokenizer.eos] for ids in self.tokenizer.ids(require_list(texts))]
         for number, ids in enumerate(found):
             if len(ids) > self.context:
                 raise TooLongError(number, len(ids), self.context)

@@ -15,7 +15,7 @@ import torch
 from heedful.blocks.losses import Loss
 from heedful.data.formats.sources import Examples, Split
 from heedful.data.own import pairs
-from heedful.data.pairs.batches import Batches, Encoded, encode
+from heedful.data.pairs.batches import EncodedPairs, PairBatches, encode_pairs
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.decode.settings import DecodeConfig, TranslationSettings
 from heedful.models import build
@@ -33,7 +33,7 @@ from heedful.tasks.translation.recipe import TranslationRecipe
 from heedful.training.metrics import RUN, translation_scores
 
 
-class TranslationTask(Task[Examples, TrainedTokenizer, Encoded, Translator]):
+class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]):
     """A target sentence from a source sentence."""
 
     words: ClassVar = Names(
@@ -67,13 +67,13 @@ class TranslationTask(Task[Examples, TrainedTokenizer, Encoded, Translator]):
         """The tokenizer of both sides."""
         return TrainedTokenizer.train(self.recipe.tokenizer, (text for pair in read.pairs for text in pair))
 
-    def encode(self, read: Examples, vocabulary: TrainedTokenizer) -> Encoded:
+    def encode(self, read: Examples, vocabulary: TrainedTokenizer) -> EncodedPairs:
         """Pairs as ids, those that are too long left out."""
-        return encode(read.pairs, vocabulary, self.recipe.model.context)
+        return encode_pairs(read.pairs, vocabulary, self.recipe.model.context)
 
-    def batches(self, encoded: Encoded, packed: bool, even: bool) -> Batches:
+    def batches(self, encoded: EncodedPairs, packed: bool, even: bool) -> PairBatches:
         """Pairs of like length side by side, or any pairs end to end."""
-        return Batches(encoded, self.recipe.train.seed, self.recipe.train.batch_tokens, packed, even)
+        return PairBatches(encoded, self.recipe.train.seed, self.recipe.train.batch_tokens, packed, even)
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
         """The cross-entropy of the target, and, of a model that chooses where to look, how well it chose."""
@@ -95,7 +95,7 @@ class TranslationTask(Task[Examples, TrainedTokenizer, Encoded, Translator]):
         """The model with its tokenizer, ready to translate."""
         return Translator(model, vocabulary, config.context, device, TranslationSettings.of(decode), notes)
 
-    def loss(self, predictor: Translator, encoded: Encoded) -> float:
+    def loss(self, predictor: Translator, encoded: EncodedPairs) -> float:
         """The mean loss a target token."""
         return perplexity_loss(predictor.model, encoded, predictor.device, self.recipe.train.batch_tokens)
 
@@ -103,7 +103,7 @@ class TranslationTask(Task[Examples, TrainedTokenizer, Encoded, Translator]):
         self,
         predictor: Translator,
         read: Examples,
-        encoded: Encoded,
+        encoded: EncodedPairs,
         loss: float,
         step: int,
         split: Split,

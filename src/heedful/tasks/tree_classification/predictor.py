@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from heedful.blocks.losses import Loss, cross_entropy
-from heedful.data.tokenizers.words import Words
+from heedful.data.tokenizers.vocabulary import WordVocab
 from heedful.data.trees.batches import EncodedTrees, TreeBatch, encode_trees
-from heedful.data.trees.treebank import NOTHING, Tree, parse_tree
+from heedful.data.trees.treebank import IGNORE_INDEX, Tree, parse_tree
 from heedful.errors import UserError
 
 BATCH_NODES = 16384  # nodes that are judged together
@@ -26,7 +26,7 @@ Classifying = Callable[[TreeBatch], Tensor]  # a batch -> logits (N, C); see `mo
 
 def tree_loss(model: Classifying, batch: TreeBatch, label_smoothing: float = 0.0) -> Loss:
     """Cross-entropy of the class of every labelled node."""
-    return cross_entropy(model(batch), batch.labels, label_smoothing, ignore=NOTHING)
+    return cross_entropy(model(batch), batch.labels, label_smoothing, ignore=IGNORE_INDEX)
 
 
 @torch.inference_mode()
@@ -40,7 +40,7 @@ def mean_loss(model: Classifying, encoded: EncodedTrees, device: torch.device) -
 
 def class_name(label: int, classes: int) -> str:
     """What a class is called: a shade of sentiment if there are five, else its number."""
-    return FIVE[label] if classes == len(FIVE) and label != NOTHING else str(label)
+    return FIVE[label] if classes == len(FIVE) and label != IGNORE_INDEX else str(label)
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class TreeClassifier:
     """A model with its list of words, ready to judge trees."""
 
     model: Any  # a module that is Classifying
-    tokenizer: Words
+    tokenizer: WordVocab
     device: torch.device
     notes: tuple[str, ...] = ()  # what whoever loads it should know
 
@@ -130,10 +130,12 @@ def two_sided(logs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     below, above = classes // 2, (classes + 1) // 2  # with an even number of classes there is no middle
     said = logs[:, above:].logsumexp(-1) > logs[:, :below].logsumexp(-1)  # (B,)
     sides = torch.where(labels >= above, 1, 0)  # (B,)
-    return said.long(), torch.where((labels >= below) & (labels < above) | (labels == NOTHING), NOTHING, sides)
+    return said.long(), torch.where(
+        (labels >= below) & (labels < above) | (labels == IGNORE_INDEX), IGNORE_INDEX, sides
+    )
 
 
 def _count(counts: list[int], said: Tensor, labels: Tensor) -> None:
-    real = labels != NOTHING
+    real = labels != IGNORE_INDEX
     counts[0] += int(((said == labels) & real).sum())
     counts[1] += int(real.sum())

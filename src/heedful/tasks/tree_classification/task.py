@@ -12,10 +12,12 @@ from typing import Any, ClassVar
 import torch
 
 from heedful.blocks.losses import Loss
+from heedful.data.embedding_init import require_width
 from heedful.data.formats.sources import Split
-from heedful.data.tokenizers.words import Vectors, Words, folded, read_vectors
+from heedful.data.tokenizers.vocabulary import WordVocab, normalize_word
 from heedful.data.trees.batches import EncodedTrees, TreeBatches, encode_trees
 from heedful.data.trees.treebank import Trees
+from heedful.data.word_vectors import WordVectors, load_vectors
 from heedful.errors import UserError
 from heedful.models.roles import ModelConfig
 from heedful.tasks.base import Codec, Evaluated, Names, Progress, Task
@@ -24,7 +26,7 @@ from heedful.tasks.tree_classification.recipe import TreeRecipe
 from heedful.training.metrics import Score
 
 
-class TreeTask(Task[Trees, Words, EncodedTrees, TreeClassifier]):
+class TreeTask(Task[Trees, WordVocab, EncodedTrees, TreeClassifier]):
     """The class of every node of a tree."""
 
     words: ClassVar = Names(
@@ -38,7 +40,7 @@ class TreeTask(Task[Trees, Words, EncodedTrees, TreeClassifier]):
         sample=("sentence", "label", "judgement"),
     )
     decoding: ClassVar = None
-    artifacts: ClassVar = {"tokenizer.json": Codec(Words, Words.load)}
+    artifacts: ClassVar = {"tokenizer.json": Codec(WordVocab, WordVocab.load)}
     searches: ClassVar = False
 
     recipe: TreeRecipe
@@ -50,35 +52,28 @@ class TreeTask(Task[Trees, Words, EncodedTrees, TreeClassifier]):
             require_narrow(tree, self.recipe.model, f"{self.recipe.data.file(split)}, tree {number}")
         return read
 
-    def learn(self, read: Trees) -> Words:
+    def learn(self, read: Trees) -> WordVocab:
         """The words of the trees, and those that a vector is known for."""
         texts = [[word for word in tree.words if word is not None] for tree in read.trees]
-        wanted = {folded(word, self.recipe.tokenizer.lowercase) for text in texts for word in text}
+        wanted = {normalize_word(word, self.recipe.tokenizer.lowercase) for text in texts for word in text}
         vectors = self._vectors(wanted, self.recipe.tokenizer.known)
-        words = Words.learn(self.recipe.tokenizer, texts, vectors.rows if vectors else ())
-        return words.beginning_from(vectors) if vectors else words
+        words = WordVocab.learn(self.recipe.tokenizer, texts, vectors.rows if vectors else ())
+        return words.initialized_from(vectors) if vectors else words
 
-    def _vectors(self, wanted: set[str], known: int) -> Vectors | None:
+    def _vectors(self, wanted: set[str], known: int) -> WordVectors | None:
         """The vectors that the recipe names, if it names any, as wide as the model needs them."""
         path = self.recipe.data.vectors_file
         if path is None:
             return None
-        vectors = read_vectors(path, wanted, known)
-        if vectors.width != self.recipe.model.width:
-            raise UserError(
-                "the word vectors do not fit into the model",
-                where="model.width",
-                found=f"{self.recipe.model.width}, but {vectors.width} numbers a word in {path}",
-                expected="the same",
-                todo=f"write model.width: {vectors.width}",
-            )
+        vectors = load_vectors(path, only=wanted, most=known)
+        require_width(vectors, self.recipe.model.width, path)
         return vectors
 
-    def begin(self, model: Any, vocabulary: Words) -> list[str]:
+    def begin(self, model: Any, vocabulary: WordVocab) -> list[str]:
         """Put in the word vectors that are known, which are those that the words were gathered with."""
         vectors = self._vectors(set(vocabulary.words), 0)
         if vectors is not None:
-            if vocabulary.vectors not in (None, sha256 := vectors.sha256(vocabulary)):
+            if vocabulary.vectors not in (None, sha256 := vocabulary.fingerprint(vectors)):
                 raise UserError(
                     "these are not the word vectors that the run began with",
                     where=str(self.recipe.data.vectors_file),
@@ -86,13 +81,13 @@ class TreeTask(Task[Trees, Words, EncodedTrees, TreeClassifier]):
                     expected=f"vectors of SHA-256 {vocabulary.vectors[:16]}...",
                     todo="put the former file back, or begin anew with another --run",
                 )
-            table, found = map(torch.from_numpy, vectors.table(vocabulary))
+            table, found = map(torch.from_numpy, vocabulary.table(vectors))
             weight = model.tokens.weight
             with torch.no_grad():
                 weight[: len(table)][found.to(weight.device)] = table[found].to(weight)
         return []
 
-    def encode(self, read: Trees, vocabulary: Words) -> EncodedTrees:
+    def encode(self, read: Trees, vocabulary: WordVocab) -> EncodedTrees:
         """Trees as numbers."""
         return encode_trees(read.trees, vocabulary)
 
@@ -108,7 +103,7 @@ class TreeTask(Task[Trees, Words, EncodedTrees, TreeClassifier]):
     def predictor(
         model: Any,
         config: ModelConfig,
-        vocabulary: Words,
+        vocabulary: WordVocab,
         decode: None,
         device: torch.device,
         notes: tuple[str, ...] = (),

@@ -121,10 +121,10 @@ class RunFolder:
                 if fresh:
                     for name in CONTENTS:  # the recipe last: until then the folder is still seen to be a run
                         if os.path.lexists(folder / name):
-                            files.rename(folder / name, files.temporary(folder / name))
+                            files.rename(folder / name, files.temporary_path(folder / name))
                     files.sync_folder(folder)
-                for leftover in list(files.leftovers(folder)):
-                    files.discard(leftover)
+                for leftover in list(files.temporary_files(folder)):
+                    files.delete_tree(leftover)
                 if anew := has_saved_nothing(folder):
                     clear(folder)
             stored = folder / "recipe.yaml"
@@ -132,7 +132,7 @@ class RunFolder:
                 files.write_text_atomic(stored, recipe_yaml)
             with files.disk_errors(folder, "write to the run folder"):
                 os.close(files.reopen(folder / "metrics.jsonl"))
-                files.own_folder(folder / "checkpoints")
+                files.ensure_folder(folder / "checkpoints")
                 files.sync_folder(folder)  # what is in these is of no use while their names may be lost
         except BaseException:
             let_go(lock)
@@ -159,7 +159,7 @@ class RunFolder:
         there = sum(path.stat().st_size for path in self.path.glob("checkpoints/step-*/*") if is_file(path))
         needed = max(most - there, checkpoint + SLACK)
         with files.disk_errors(self.path, "write to the run folder", needed):
-            probe = files.temporary(self.path / "probe")
+            probe = files.temporary_path(self.path / "probe")
             files.write_new(probe, b"\0" * 4096)
             files.unlink(probe)
             free = shutil.disk_usage(self.path).free
@@ -239,11 +239,11 @@ class RunFolder:
         for step in steps:
             # What is newer than every complete one is damaged, and stays to be reported until its step comes again.
             if step not in kept and step < complete[0]:
-                doomed = files.temporary(steps[step])
+                doomed = files.temporary_path(steps[step])
                 files.rename(steps[step], doomed)
                 files.sync_folder(doomed.parent)
                 self._verified.discard(step)
-                files.discard(doomed)
+                files.delete_tree(doomed)
 
     def _is_complete(self, step: int) -> bool:
         if step not in self._verified:

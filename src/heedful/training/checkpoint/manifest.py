@@ -51,7 +51,7 @@ def commit(final: Path, contents: Mapping[str, Pieces], step: int | None, about:
     All changes to the disk are made here, one after the other; the files are hashed meanwhile, in threads of their own.
     """
     plain = json.loads(json.dumps(dict(about), allow_nan=False))  # what JSON cannot hold fails before anything is made
-    with files.whole(final) as folder:
+    with files.atomic_path(final) as folder:
         files.make_folder(folder)
         with ThreadPoolExecutor() as pool:
             entries = {name: _begin_entry(pool, pieces) for name, pieces in contents.items()}

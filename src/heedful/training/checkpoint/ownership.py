@@ -139,7 +139,7 @@ def clear(folder: Path) -> None:
     """Remove, all but the recipe, what a run that has saved nothing left; the recipe may be replaced only then."""
     for name in ("tokenizer.json", "images.json", "env.json"):
         if os.path.lexists(folder / name):
-            files.discard(folder / name)
+            files.delete_tree(folder / name)
     # Emptied, not removed: it shows that the recipe in the folder is one that a run wrote.
     files.write_text_atomic(folder / "metrics.jsonl", "")
 

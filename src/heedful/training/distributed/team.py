@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from heedful.blocks.losses import Loss
 from heedful.data.pairs.batches import Batch
-from heedful.data.workers import Place
+from heedful.data.workers import BatchIndex
 from heedful.errors import UserError
 from heedful.training.distributed.heartbeat import Vigil
 
@@ -259,7 +259,7 @@ class Team:
             found[rank :: self.world] = part
         return found
 
-    def places(self, position: int, accumulate: int, lanes: bool = False) -> Iterator[tuple[int, Place]]:
+    def places(self, position: int, accumulate: int, lanes: bool = False) -> Iterator[tuple[int, BatchIndex]]:
         """This process's share of a step: the numbers of its batches, and where they or its parts of them are found.
 
         Whole batches go round as far as they can; where there are fewer than processes, several share each. A batch
@@ -269,7 +269,7 @@ class Team:
         circle = 1 if lanes else math.gcd(accumulate, self.world)
         parts = self.world // circle
         for micro in range(self.rank // parts, accumulate, circle):
-            yield micro, Place(position + micro, self.rank % parts, parts)
+            yield micro, BatchIndex(position + micro, self.rank % parts, parts)
 
     def spread(self, model: nn.Module, loss_of: LossOf, how: Parallel) -> Spread:
         """A model whose gradients are those of all processes together."""

@@ -1,4 +1,4 @@
-"""Pictures in files, as Pillow reads them."""
+"""Image files, read with Pillow."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from heedful.files.reading import open_file
 DAMAGED = (OSError, SyntaxError, ValueError, EOFError, struct.error, IndexError, TypeError, KeyError, OverflowError)
 
 
-def read_pictures(
+def read_image_files(
     paths: Sequence[Path], channels: Literal[1, 3], size: tuple[int, int] | None = None
 ) -> NDArray[np.uint8]:
-    """Pictures of one size (N, C, Y, X); those of another are scaled where a size is given."""
-    first = read_picture(paths[0], channels, size)
+    """Images of one size (N, C, Y, X); others are resized if a size is given."""
+    first = read_image_file(paths[0], channels, size)
     found = np.empty((len(paths), *first.shape), np.uint8)
     found[0] = first
     for number, path in enumerate(paths[1:], 1):
-        picture = read_picture(path, channels, size)
+        picture = read_image_file(path, channels, size)
         if picture.shape != first.shape:
             raise UserError(
-                "this picture has another size than the first",
+                "this image has a different size from the first",
                 where=str(path),
                 found=_size(picture),
                 expected=f"{_size(first)}, as {paths[0]} has",
-                todo=f"scale all to one size: data.size={list(first.shape[1:])}",
+                todo=f"resize all to one size: data.size={list(first.shape[1:])}",
             )
         found[number] = picture
     return found
 
 
-def read_picture(path: Path, channels: Literal[1, 3], size: tuple[int, int] | None = None) -> NDArray[np.uint8]:
-    """One picture (C, Y, X) in grey or in colour, the right way up; of an animation, the first frame."""
+def read_image_file(path: Path, channels: Literal[1, 3], size: tuple[int, int] | None = None) -> NDArray[np.uint8]:
+    """One image (C, Y, X) in greyscale or RGB, upright; of an animation, the first frame."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about what surrounds the pixels
@@ -52,7 +52,7 @@ def read_picture(path: Path, channels: Literal[1, 3], size: tuple[int, int] | No
                     picture = picture.resize(size[::-1], Image.Resampling.LANCZOS)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise UserError(
-            "this picture is suspiciously large",
+            "this image is suspiciously large",
             where=str(path),
             found=str(error).split(",")[0],
             expected=f"at most {Image.MAX_IMAGE_PIXELS:,} pixels",
@@ -60,11 +60,11 @@ def read_picture(path: Path, channels: Literal[1, 3], size: tuple[int, int] | No
         ) from None
     except DAMAGED as error:
         raise UserError(
-            "this picture cannot be read",
+            "this image cannot be read",
             where=str(path),
             found=f"{getattr(error, 'strerror', None) or error}",
-            expected="a whole picture: PNG, JPEG, BMP, GIF, WebP, TIFF or PNM",
-            todo="look at it in a viewer; make it again, or take it away",
+            expected="an undamaged image: PNG, JPEG, BMP, GIF, WebP, TIFF or PNM",
+            todo="open it in a viewer; replace or remove it",
         ) from None
     pixels = np.asarray(picture, np.uint8)
     return pixels.reshape(*pixels.shape[:2], channels).transpose(2, 0, 1)
@@ -73,7 +73,7 @@ def read_picture(path: Path, channels: Literal[1, 3], size: tuple[int, int] | No
 def _require_bytes(file: Image.Image, path: Path) -> None:
     if file.mode[0] in "IF":
         raise UserError(
-            "this picture has more than 256 shades",
+            "this image has more than 8 bits per channel",
             where=str(path),
             found=f"Pillow's mode {file.mode}",
             expected="8 bits for each colour",

@@ -1,10 +1,10 @@
-"""Weights out of a pickle, by a reader that can make tensors and nothing else. It is a program of its own.
+"""Read weights from a pickle with an interpreter that can create tensors and nothing else. Runs as its own process.
 
     python -I -S pickled.py < pytorch_model.bin > model.safetensors
 
-A pickle is a program for a small machine. This is such a machine with a part of its instructions: what a program calls
-is looked up in a table of four names, none of which runs code, and everything else is refused. It imports nothing but
-the standard library, limits its own memory and time, and can open neither a file nor a connection once it has begun.
+A pickle is a program for a small stack machine. This interpreter knows part of its opcodes: what a program calls
+is looked up in a table of four names, none of which executes code; everything else is refused. It imports only
+the standard library, limits its own memory and time, and can open no file or connection once it has started.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
-TYPES: dict[str, tuple[str, int, Any]] = {  # of storages: the format's name of the type, bytes and letter of one number
+TYPES: dict[str, tuple[str, int, Any]] = {  # storage type -> dtype in safetensors, bytes per element, `struct` letter
     "FloatStorage": ("F32", 4, "f"),
     "HalfStorage": ("F16", 2, "H"),
     "BFloat16Storage": ("BF16", 2, "H"),
@@ -38,23 +38,23 @@ VERSION = 1001
 MOST_TENSORS = 100_000
 MOST_STEPS = 20_000_000
 DEEPEST = 8  # dimensions
-DAMAGE = (zipfile.BadZipFile, KeyError, ValueError, OSError, NotImplementedError, EOFError)  # what a bad file raises
+DAMAGE = (zipfile.BadZipFile, KeyError, ValueError, OSError, NotImplementedError, EOFError)  # raised by a damaged file
 REFUSED = 3  # how this program ends when it gives a reason
 
 
 class RefusedError(Exception):
-    """Why a file is not read."""
+    """Why a file is refused."""
 
 
 class Name(NamedTuple):
-    """Something of Python's that a program names, which is never looked up."""
+    """A global that a program names, which is never imported."""
 
     module: str
     name: str
 
 
 class Storage(NamedTuple):
-    """Numbers of one type that lie in a row in the file."""
+    """A contiguous array of one dtype in the file."""
 
     kind: str
     key: str
@@ -88,7 +88,7 @@ def storage_of(found: Any) -> Storage:
 
 
 def tensor_of(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> Tensor:
-    """A tensor as a program makes it; whether it is to be trained is not asked."""
+    """A tensor as a program creates it; `requires_grad` is ignored."""
     sizes = (shape, strides)
     if not isinstance(storage, Storage) or not all(isinstance(size, tuple) and len(size) <= DEEPEST for size in sizes):
         raise RefusedError("it makes a tensor in an unknown way")
@@ -103,7 +103,7 @@ def tensor_of(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> T
 def parameter_of(tensor: Any, *_: Any) -> Tensor:
     """A tensor that is to be trained, which is the tensor."""
     if not isinstance(tensor, Tensor):
-        raise RefusedError("it makes a parameter of something else than a tensor")
+        raise RefusedError("it makes a parameter of something that is not a tensor")
     return tensor
 
 
@@ -113,7 +113,7 @@ def mapping_of(pairs: Any = ()) -> dict[Any, Any]:
         isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in pairs
     ):
         raise RefusedError("it makes a mapping in an unknown way")
-    return {keyed(key): value for key, value in pairs}
+    return {require_key(key): value for key, value in pairs}
 
 
 CALLS: dict[Name, Callable[..., Any]] = {
@@ -124,15 +124,15 @@ CALLS: dict[Name, Callable[..., Any]] = {
 }
 
 
-def keyed(key: Any) -> str | int:
-    """A key of a mapping, which may be a word or a number."""
+def require_key(key: Any) -> str | int:
+    """A key of a mapping: a string or an integer."""
     if not isinstance(key, (str, int)):
-        raise RefusedError("it has a mapping by other things than words")
+        raise RefusedError("it has a mapping with an unsupported key")
     return key
 
 
 class Machine:
-    """The machine that runs a pickle's program; `read` gives it the next bytes."""
+    """The stack machine that executes a pickle program."""
 
     def __init__(self, data: memoryview, at: int = 0) -> None:
         self.data, self.at = data, at
@@ -141,7 +141,7 @@ class Machine:
         self.memo: dict[int, Any] = {}
 
     def run(self) -> Any:
-        """The value that the program makes."""
+        """Execute the program and return its value."""
         for _ in range(MOST_STEPS):
             code = self.take(1)[0]
             if code == ord("."):
@@ -160,7 +160,7 @@ class Machine:
         return self.data[self.at - count : self.at]
 
     def number(self, size: int, signed: bool = False) -> int:
-        """The next number of so many bytes."""
+        """The next integer of `size` bytes."""
         return int.from_bytes(self.take(size), "little", signed=signed)
 
     def line(self) -> str:
@@ -170,18 +170,18 @@ class Machine:
                 text = self.take(end - self.at)
                 self.take(1)
                 return str(text, "utf-8")
-        raise RefusedError("it names something very long")
+        raise RefusedError("it has a line that is too long")
 
     def pop(self) -> Any:
         """What lies on top of the stack."""
         if len(self.stack) <= (self.marks[-1] if self.marks else 0):
-            raise RefusedError("its program takes what is not there")
+            raise RefusedError("its program pops from an empty stack")
         return self.stack.pop()
 
     def above(self) -> list[Any]:
-        """All that lies above the last mark."""
+        """Pop everything above the last mark."""
         if not self.marks:
-            raise RefusedError("its program takes what is not there")
+            raise RefusedError("its program pops from an empty stack")
         mark = self.marks.pop()
         found = self.stack[mark:]
         del self.stack[mark:]
@@ -190,11 +190,11 @@ class Machine:
     def top(self, kind: type) -> Any:
         """What lies on top, which stays there and must be of some kind."""
         if len(self.stack) <= (self.marks[-1] if self.marks else 0) or type(self.stack[-1]) is not kind:
-            raise RefusedError("its program adds to something that cannot be added to")
+            raise RefusedError("its program appends to something that is not a container")
         return self.stack[-1]
 
     def text(self, size: int) -> None:
-        """Put the text of so many bytes on the stack."""
+        """Push the next `size` bytes as text."""
         self.stack.append(str(self.take(size), "utf-8"))
 
     def put(self, place: int) -> None:
@@ -206,15 +206,15 @@ class Machine:
     def get(self, place: int) -> None:
         """Put what is remembered on the stack."""
         if place not in self.memo:
-            raise RefusedError("its program remembers what it never saw")
+            raise RefusedError("its program reads an unset memo entry")
         self.stack.append(self.memo[place])
 
     def tuple_of(self, count: int) -> None:
-        """Make one of the last few."""
+        """Pop `count` values and push them as a tuple."""
         self.stack.append(tuple(self.pop() for _ in range(count))[::-1])
 
     def call(self) -> None:
-        """Make what a program asks for, if the table has it."""
+        """Call a function of the table."""
         arguments, called = self.pop(), self.pop()
         maker = CALLS.get(called) if isinstance(called, Name) else None
         if maker is None:
@@ -238,7 +238,7 @@ class Machine:
         found = self.top(dict)
         if len(pairs) % 2:
             raise RefusedError("it has a key without a value")
-        found.update(zip(map(keyed, pairs[::2]), pairs[1::2], strict=True))
+        found.update(zip(map(require_key, pairs[::2]), pairs[1::2], strict=True))
 
     def set_one(self) -> None:
         """Add one key and value to the mapping below them."""
@@ -251,12 +251,12 @@ class Machine:
         self.top(list).append(value)
 
     def extend(self) -> None:
-        """Add all above the mark to the list below it."""
+        """Append everything above the mark to the list below it."""
         values = self.above()
         self.top(list).extend(values)
 
     def forget_state(self) -> None:
-        """Pass over what a mapping says of itself besides its keys: versions, which say nothing about weights."""
+        """Skip the state of a mapping (module versions), which is not needed for weights."""
         self.pop()
         self.top(dict)
 
@@ -306,7 +306,7 @@ STEPS: dict[int, Callable[[Machine], Any]] = {
 
 
 def weights_in(found: Any) -> dict[str, Tensor]:
-    """The tensors by name in what a program made, which may have put them below `state_dict`."""
+    """The named tensors in the program's value, which may be nested under `state_dict`."""
     if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
         found = found["state_dict"]
     if not isinstance(found, dict) or not found:
@@ -315,7 +315,7 @@ def weights_in(found: Any) -> dict[str, Tensor]:
         raise RefusedError(f"it holds more than {MOST_TENSORS:,} tensors")
     for name, value in found.items():
         if not isinstance(value, Tensor) or not isinstance(name, str):
-            raise RefusedError(f"it holds something else than a tensor, {name!r:.80}")
+            raise RefusedError(f"it holds something that is not a tensor, {name!r:.80}")
     return found
 
 
@@ -331,11 +331,11 @@ def from_zip(data: memoryview) -> tuple[dict[str, Tensor], dict[str, memoryview]
         def member(name: str) -> memoryview:
             info = archive.getinfo(name)
             if info.compress_type != zipfile.ZIP_STORED or info.file_size > len(data) or names.count(name) > 1:
-                raise RefusedError("it is an archive of another kind")
+                raise RefusedError("it is an archive of an unsupported kind")
             return memoryview(archive.read(info))
 
         if f"{root}byteorder" in names and bytes(member(f"{root}byteorder")) != b"little":
-            raise RefusedError("its numbers are written from right to left")
+            raise RefusedError("it is not little-endian")
         tensors = weights_in(Machine(member(program[0])).run())
         storages: dict[str, memoryview] = {}
         for storage in needed(tensors, len(data)):
@@ -344,7 +344,7 @@ def from_zip(data: memoryview) -> tuple[dict[str, Tensor], dict[str, memoryview]
 
 
 def from_stream(data: memoryview) -> tuple[dict[str, Tensor], dict[str, memoryview]]:
-    """The same in the former form: five programs in a row, then the storages."""
+    """Like `from_zip`, for the older format: five programs in a row, then the storages."""
     machine = Machine(data)
     if machine.run() != MAGIC:
         raise RefusedError("it is a pickle, but not of weights")
@@ -358,21 +358,21 @@ def from_stream(data: memoryview) -> tuple[dict[str, Tensor], dict[str, memoryvi
     storages: dict[str, memoryview] = {}
     for key in keys:
         if machine.number(8) != by_key[key].length:
-            raise RefusedError("a storage has another length than its tensors need")
+            raise RefusedError("a storage has the wrong length for its tensors")
         storages[key] = machine.take(by_key[key].length * TYPES[by_key[key].kind][1])
     if machine.at != len(data):
-        raise RefusedError("there is more behind its last storage")
+        raise RefusedError("there is data after its last storage")
     return tensors, storages
 
 
 def _next(machine: Machine) -> Any:
-    """What the next program in a row makes, which remembers nothing of the one before."""
+    """Execute the next program, with an empty stack and memo."""
     machine.stack, machine.marks, machine.memo = [], [], {}
     return machine.run()
 
 
 def needed(tensors: dict[str, Tensor], room: int) -> list[Storage]:
-    """The storages that tensors need, each once and of one type, no more than a file of that size can hold."""
+    """The storages that tensors need, each once and of one dtype, no larger than the file can hold."""
     found: dict[str, Storage] = {}
     for tensor in tensors.values():
         if found.setdefault(tensor.storage.key, tensor.storage) != tensor.storage:
@@ -393,10 +393,10 @@ def _count(shape: Sequence[int]) -> int:
 
 
 def rows(tensor: Tensor, storage: memoryview) -> Iterator[memoryview | bytes]:
-    """The bytes of a tensor in the order of its places, in pieces."""
+    """The bytes of a tensor in row-major order, in pieces."""
     _, size, letter = TYPES[tensor.storage.kind]
     if len(storage) != tensor.storage.length * size:
-        raise RefusedError("a storage has another length than its tensors need")
+        raise RefusedError("a storage has the wrong length for its tensors")
     if 0 in tensor.shape:
         return
     step = 1
@@ -417,13 +417,13 @@ def rows(tensor: Tensor, storage: memoryview) -> Iterator[memoryview | bytes]:
             yield bytes(numbers[begin : begin + 1]) * last[0]
 
 
-def limit(size: int) -> None:
+def limit_resources(size: int) -> None:
     """Take from this program what it does not need: memory beyond a few times the file, time, and further files."""
     try:
         import resource
-    except ImportError:  # there are no such limits on this system
+    except ImportError:  # this system has no such limits
         return
-    codecs.lookup("cp437")  # in which archives may name their members: it is read from a file
+    codecs.lookup("cp437")  # the encoding of archive member names, which Python loads from a file
     memory = 300 * 2**20 + 6 * size
     for what, most in (
         (resource.RLIMIT_AS, memory),
@@ -435,14 +435,14 @@ def limit(size: int) -> None:
             resource.setrlimit(what, (most, most))
 
 
-def converted(data: memoryview) -> Iterator[memoryview | bytes]:
+def to_safetensors(data: memoryview) -> Iterator[memoryview | bytes]:
     """The bytes of a safetensors file with the tensors of a pickle, in pieces."""
     if bytes(data[:2]) == b"PK":
         tensors, storages = from_zip(data)
     elif bytes(data[:1]) == b"\x80":
         tensors, storages = from_stream(data)
     else:
-        raise RefusedError("it is no file of weights that torch.save wrote in the last years")
+        raise RefusedError("it is not a file of weights in a format of torch.save")
     header, end = {}, 0
     for name, tensor in tensors.items():
         kind, size, _ = TYPES[tensor.storage.kind]
@@ -456,17 +456,17 @@ def converted(data: memoryview) -> Iterator[memoryview | bytes]:
 
 
 def main() -> int:
-    """Read stdin, a plain file, and write stdout; a reason goes to stderr."""
+    """Read stdin, a regular file, and write stdout; the reason for a refusal goes to stderr."""
     try:
         data = memoryview(mmap.mmap(0, 0, prot=mmap.PROT_READ))
-        limit(len(data))
-        for piece in converted(data):
+        limit_resources(len(data))
+        for piece in to_safetensors(data):
             sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
     except RefusedError as error:
         sys.stderr.write(str(error))
     except MemoryError:
-        sys.stderr.write("it needs far more memory than its size")
+        sys.stderr.write("it needs far more memory than its size allows")
     except DAMAGE as error:
         sys.stderr.write(f"it is damaged: {type(error).__name__}: {error!s:.200}")
     else:

@@ -1,4 +1,4 @@
-"""Folders of sentence-transformers: how the vectors of a text's tokens become one, read and written; needs no torch."""
+"""sentence-transformers folders: how token vectors are pooled into one, read and written; needs no torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import Field
 
 from heedful.config import Config
 from heedful.errors import AGAIN, UserError, shown, wrong
-from heedful.files.folders import has, inside, read_json, read_settings
+from heedful.files.folders import has_file, path_inside, read_json, read_settings
 
 ENCODER, WHOLE = "sentence_bert_config.json", "config_sentence_transformers.json"
 LONGEST_PROMPT = 100_000  # characters
@@ -18,20 +18,20 @@ FLAGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 
 
 class SentenceConfig(Config):
-    """How one vector is made of a text, as a folder of ours says it too."""
+    """How one vector per text is computed; model folders of ours store this too."""
 
     pooling: Literal["mean", "first"] | None = Field(
-        None, description="the mean of the tokens' vectors, or the first one's; null: nothing is said"
+        None, description="mean of the token vectors, or the first one; null: not specified"
     )
-    normalize: bool = Field(False, description="whether its length is made 1")
-    longest: int | None = Field(None, ge=3, le=1_048_576, description="tokens of a text that are read; null: all")
-    lowercase: bool = Field(False, description="whether a text is made lower case before the tokenizer reads it")
-    prompt: str = Field("", max_length=LONGEST_PROMPT, description="what is put before each text")
+    normalize: bool = Field(False, description="whether vectors are normalized to length 1")
+    longest: int | None = Field(None, ge=3, le=1_048_576, description="maximum tokens of a text; null: no limit")
+    lowercase: bool = Field(False, description="whether texts are lowercased before tokenization")
+    prompt: str = Field("", max_length=LONGEST_PROMPT, description="prompt put before each text")
 
 
-def sentences_in(folder: Path) -> tuple[Path, SentenceConfig] | None:
-    """The folder of the encoder itself, and what is said of sentences, where anything is said."""
-    if not has(folder, "modules.json"):
+def read_sentence_config(folder: Path) -> tuple[Path, SentenceConfig] | None:
+    """The folder of the encoder itself, and the sentence settings, if the folder has any."""
+    if not has_file(folder, "modules.json"):
         return None
     modules = read_json(folder, "modules.json")
     where = str(folder / "modules.json")
@@ -44,9 +44,9 @@ def sentences_in(folder: Path) -> tuple[Path, SentenceConfig] | None:
             expected="Transformer and Pooling, and perhaps Normalize", todo="name the folder of the encoder itself",
         )  # fmt: skip
     paths = [str(module.get("path")) for module in modules]
-    encoder = inside(folder, paths[0]) if paths[0] else folder
-    settings = read_settings(inside(folder, paths[1]), "config.json")
-    known = read_settings(encoder, ENCODER) if has(encoder, ENCODER) else {}
+    encoder = path_inside(folder, paths[0]) if paths[0] else folder
+    settings = read_settings(path_inside(folder, paths[1]), "config.json")
+    known = read_settings(encoder, ENCODER) if has_file(encoder, ENCODER) else {}
     longest, lowercase = known.get("max_seq_length"), known.get("do_lower_case") or False
     if longest is not None and (type(longest) is not int or not 3 <= longest <= 1_048_576):
         raise wrong(encoder / ENCODER, "max_seq_length", longest, "a whole number from 3")
@@ -55,7 +55,7 @@ def sentences_in(folder: Path) -> tuple[Path, SentenceConfig] | None:
     prompt, file = _prompt(folder), folder / paths[1] / "config.json"
     if prompt and settings.get("include_prompt", True) is not True:
         raise UserError(
-            "a prompt whose own tokens do not count is not supported", where=f"{file}: include_prompt",
+            "a prompt that is excluded from pooling is not supported", where=f"{file}: include_prompt",
             found=shown(settings["include_prompt"]), expected="true", todo="name the folder of another encoder",
         )  # fmt: skip
     return encoder, SentenceConfig(
@@ -66,7 +66,7 @@ def sentences_in(folder: Path) -> tuple[Path, SentenceConfig] | None:
 
 def _prompt(folder: Path) -> str:
     """What is put before each text where nothing else is asked for."""
-    settings = read_settings(folder, WHOLE) if has(folder, WHOLE) else {}
+    settings = read_settings(folder, WHOLE) if has_file(folder, WHOLE) else {}
     name, prompts = settings.get("default_prompt_name"), settings.get("prompts") or {}
     if name is None:
         return ""
@@ -77,7 +77,7 @@ def _prompt(folder: Path) -> str:
 
 
 def _pooling(settings: dict[str, Any], where: Path) -> Literal["mean", "first"]:
-    """How the tokens' vectors are made one: their mean, or the first."""
+    """The pooling mode: the mean of the token vectors, or the first one."""
     modes = [key for key, value in settings.items() if key.startswith("pooling_mode_") and value is True]
     mode = settings.get("pooling_mode", FLAGS.get(modes[0], modes[0]) if len(modes) == 1 else modes)
     if mode == "mean":
@@ -91,7 +91,7 @@ def _pooling(settings: dict[str, Any], where: Path) -> Literal["mean", "first"]:
 
 
 def sentence_files(width: int, told: SentenceConfig, longest: int) -> dict[str, str]:
-    """The files that say the same of a folder, by name; at most `longest` tokens of a text are read."""
+    """The sentence-transformers files of a folder, by name; at most `longest` tokens of a text are read."""
     kinds = ["Transformer", "Pooling", *(["Normalize"] if told.normalize else [])]
     modules = [
         {"idx": index, "name": str(index), "path": f"{index}_{kind}" if index else "",

@@ -1,9 +1,9 @@
 """Questions with their passages to batches of `[CLS] question [SEP] passage [SEP]`.
 
-A passage too long for the model is read in windows that overlap; each begins a stride after the one before. Of what the
-windows say of a token, that of the window counts in which it has most tokens on both sides.
+A passage too long for the model is split into overlapping windows, each a stride after the last. The prediction for
+a token is taken from the window in which it has the most context on both sides.
 
-B rows, T places in a row, N windows, P places of a passage.
+B rows, T positions in a row, N windows, P positions of a passage.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heedful.data.batch import NOTHING, Ints, fingerprint
+from heedful.data.batch import IGNORE_INDEX, Ints, fingerprint
 from heedful.data.formats.squad import Question, WindowsConfig
-from heedful.data.labelled.sequences import SequenceBatch, Sequences, packed, padded
-from heedful.data.pairs.batches import Ragged, rounded
+from heedful.data.labelled.sequences import SequenceBatch, Sequences, pack_sequences, pad_sequences
+from heedful.data.pairs.batches import Ragged, round_up
 from heedful.data.row_schedule import SequenceBatches, in_order
-from heedful.data.tokenizers.base import MaskTokenizer, specials
+from heedful.data.tokenizers.base import MaskTokenizer, count_special_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerBatch(SequenceBatch):
-    """Windows, a row each or end to end in one row, and where in their passages the answers begin and end."""
+    """Windows, one per row or packed into one row, and where in their passages the answers start and end."""
 
     ids: Tensor  # (B, T) long
     segments: Tensor  # (B, T) long
     lengths: Tensor  # (N,) long
-    begins: Tensor  # (N,) long, the number of each passage's first token
+    begins: Tensor  # (N,) long, the flat position of each passage's first token
     sizes: Tensor  # (N,) long, the tokens of each passage
-    starts: Tensor  # (N,) long, the place in the passage of the answer's first token, NOTHING where there is none
-    ends: Tensor  # (N,) long, the same of its last token
+    starts: Tensor  # (N,) long, position in the passage of the answer's first token, IGNORE_INDEX where there is none
+    ends: Tensor  # (N,) long, the same for its last token
     longest: int  # no window is longer
     most: int  # P: no passage has more tokens
 
     @property
     def tokens(self) -> int:
         """How many answers are to be found; on a GPU this waits for it, so ask before moving there."""
-        return int((self.starts != NOTHING).sum())
+        return int((self.starts != IGNORE_INDEX).sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +50,17 @@ class EncodedQuestions:
     """All questions of a split in windows, and the characters of every token of their passages."""
 
     ids: Ragged  # of N windows
-    begins: Ints  # (N,) the place in the window of its first token of the passage
+    begins: Ints  # (N,) position in the window of the passage's first token
     firsts: Ints  # (N,) which token of the passage that is
     sizes: Ints  # (N,)
-    starts: Ints  # (N,) place in the window's part of the passage, NOTHING where the answer is not wholly in it
+    starts: Ints  # (N,) position in the window's part of the passage, IGNORE_INDEX where the answer is not inside it
     ends: Ints  # (N,)
-    windows: Ints  # (questions + 1,) where the windows of each question begin
+    windows: Ints  # (questions + 1,) the first window of each question
     offsets: list[NDArray[np.int32]]  # of each question, (tokens of its passage, 2): from and to before a character
     pad: int
     context: int
     dropped: int  # questions of which no window has the whole answer: nothing is learned from them
-    cut: int  # questions of which only the beginning is read
+    cut: int  # questions that are truncated
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -78,28 +78,28 @@ class EncodedQuestions:
 
     def widest(self, rows: Ints | slice = slice(None)) -> int:
         """The tokens of the longest of some windows, and a few more."""
-        return min(rounded(int(self.lengths[rows].max(initial=1))), self.context)
+        return min(round_up(int(self.lengths[rows].max(initial=1))), self.context)
 
     @property
     def learned(self) -> Ints:
         """The windows that have a whole answer."""
-        return np.flatnonzero(self.starts != NOTHING)
+        return np.flatnonzero(self.starts != IGNORE_INDEX)
 
     def batch(self, rows: Ints) -> AnswerBatch:
-        """Some windows, a row each; of none, one token without an answer, from which there is nothing to learn."""
+        """Some windows, one per row; for none, one token without an answer."""
         width = self.widest(rows)
-        some = padded(self._sequences(rows) or [([self.pad], [0])], self.pad, width)
+        some = pad_sequences(self._sequences(rows) or [([self.pad], [0])], self.pad, width)
         most = int(self.sizes[rows].max(initial=1))
         return self._with_answers(some, rows, np.arange(len(rows)) * width, max(1, most))
 
     def pack(self, rows: Ints, room: int, most: int) -> AnswerBatch:
-        """Some windows end to end in a row of so many places, which so many windows may share."""
-        some = packed(self._sequences(rows), self.pad, room, most, self.widest())
+        """Some windows packed into one row of `room` positions, with space for `most` windows."""
+        some = pack_sequences(self._sequences(rows), self.pad, room, most, self.widest())
         lengths = self.lengths[rows]
         return self._with_answers(some, rows, np.cumsum(lengths) - lengths, max(1, int(self.sizes.max())))
 
     def in_order(self, rows: Ints, batch_tokens: int) -> Iterator[tuple[AnswerBatch, Ints]]:
-        """Some windows, each once, for evaluation, with their numbers."""
+        """Some windows, each once, for evaluation, with their indices."""
         for some in in_order(self.lengths[rows], batch_tokens):
             yield self.batch(rows[some]), rows[some]
 
@@ -108,10 +108,12 @@ class EncodedQuestions:
         return [(ids, (np.arange(len(ids)) >= begin).astype(np.int64)) for ids, begin in found]
 
     def _with_answers(self, some: Sequences, rows: Ints, numbers: Ints, most: int) -> AnswerBatch:
-        """A batch with the answers of its windows, which begin at some numbers."""
+        """A batch with the answers of its windows, which start at the flat positions `numbers`."""
         spare = (0, len(some.lengths) - len(rows))
         begins, sizes = np.pad(numbers + self.begins[rows], spare), np.pad(self.sizes[rows], spare)
-        starts, ends = (np.pad(places[rows], spare, constant_values=NOTHING) for places in (self.starts, self.ends))
+        starts, ends = (
+            np.pad(places[rows], spare, constant_values=IGNORE_INDEX) for places in (self.starts, self.ends)
+        )
         first, count, start, end = map(torch.from_numpy, (begins, sizes, starts, ends))
         return AnswerBatch(some.ids, some.segments, some.lengths, first, count, start, end, some.longest, most)
 
@@ -123,7 +125,7 @@ class AnswerBatches(SequenceBatches[AnswerBatch]):
 
 
 def passage_windows(length: int, room: int, stride: int) -> list[tuple[int, int]]:
-    """The first token and the number of tokens of each window over a passage; every token is in one."""
+    """Start and length of each window over a passage; together they cover it."""
     firsts = [0]
     while firsts[-1] + room < length:
         firsts.append(firsts[-1] + min(stride, room))
@@ -141,8 +143,8 @@ def best_windows(windows: Sequence[tuple[int, int]], length: int) -> Ints:
 def encode_questions(
     questions: Sequence[Question], tokenizer: MaskTokenizer, context: int, config: WindowsConfig
 ) -> EncodedQuestions:
-    """Questions and passages as ids, with the first of the right answers; a question may have none."""
-    special = specials(tokenizer, 2)
+    """Encode questions and passages, with the first of the correct answers; a question may have none."""
+    special = count_special_tokens(tokenizer, 2)
     asked = tokenizer.ids([question.question for question in questions])
     most = min(config.question, (context - special) // 2)
     passages = dict.fromkeys(question.passage for question in questions)
@@ -158,12 +160,12 @@ def encode_questions(
             ids.append(tokenizer.pair(words, passage[first : first + size])[0])
             begin = len(ids[-1]) - size - 1  # of the passage
             whole = answer is not None and first <= answer[0] and answer[1] < first + size
-            start, end = (answer[0] - first, answer[1] - first) if answer and whole else (NOTHING, NOTHING)
+            start, end = (answer[0] - first, answer[1] - first) if answer and whole else (IGNORE_INDEX, IGNORE_INDEX)
             rows.append((begin, first, size, start, end))
         counts.append(len(windows))
     begins, firsts, sizes, starts, ends = np.array(rows, np.int64).T.copy()
     bounds = np.cumsum(counts)
-    known = np.add.reduceat(starts != NOTHING, bounds[:-1], dtype=np.int64)
+    known = np.add.reduceat(starts != IGNORE_INDEX, bounds[:-1], dtype=np.int64)
     return EncodedQuestions(
         ids=Ragged.of([len(some) for some in ids], [np.array(some, np.int32) for some in ids]),
         begins=begins,

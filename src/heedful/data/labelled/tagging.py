@@ -1,9 +1,9 @@
-"""Tagged sentences to batches: ids, the tokens that begin a word, and the tag of each word.
+"""Tagged sentences as batches: ids, the first token of each word, and the tag of each word.
 
-A sentence too long for the model is read in windows that overlap. Every word gets its tag in one window only, the one
-in which it stands further from the edge.
+A sentence too long for the model is split into overlapping windows. Every word is tagged in one window only, the one
+in which it is further from the edge.
 
-B rows, T places in a row, N windows, M words.
+B rows, T positions in a row, N windows, M words.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heedful.data.batch import NOTHING, Ints, fingerprint
+from heedful.data.batch import IGNORE_INDEX, Ints, fingerprint
 from heedful.data.formats.conll import Sentence
-from heedful.data.labelled.sequences import SequenceBatch, Sequences, packed, padded
-from heedful.data.pairs.batches import Ragged, rounded
+from heedful.data.labelled.sequences import SequenceBatch, Sequences, pack_sequences, pad_sequences
+from heedful.data.pairs.batches import Ragged, round_up
 from heedful.data.row_schedule import SequenceBatches, in_order
-from heedful.data.tokenizers.base import MaskTokenizer, specials
+from heedful.data.tokenizers.base import MaskTokenizer, count_special_tokens
 from heedful.errors import UserError, shown
 
 OVERLAP = 4  # a window shares up to a fourth of its room with the next one
@@ -31,19 +31,19 @@ OVERLAP = 4  # a window shares up to a fourth of its room with the next one
 
 @dataclass(frozen=True, slots=True)
 class TagBatch(SequenceBatch):
-    """Windows of sentences, a row each or end to end in one row, and the words that are tagged in them."""
+    """Windows of sentences, one per row or packed into one row, and the words that are tagged in them."""
 
     ids: Tensor  # (B, T) long
     segments: Tensor  # (B, T) long
     lengths: Tensor  # (N,) long
-    words: Tensor  # (M,) long, the number of the token that begins each word
-    labels: Tensor  # (M,) long, NOTHING where there is none
+    words: Tensor  # (M,) long, the flat position of each word's first token
+    labels: Tensor  # (M,) long, IGNORE_INDEX where there is none
     longest: int  # no window is longer
 
     @property
     def tokens(self) -> int:
         """How many words have a tag; on a GPU this waits for it, so ask before moving there."""
-        return int((self.labels != NOTHING).sum())
+        return int((self.labels != IGNORE_INDEX).sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,13 @@ class EncodedTags:
     """All sentences of a split in windows; the words that are tagged in one window after the other are all words."""
 
     ids: Ragged  # of N windows
-    words: Ragged  # of N windows, the places in each of the tokens that begin a word that is tagged there
+    words: Ragged  # of N windows, the positions of the first tokens of words that are tagged there
     labels: Ints  # (M,)
     counts: Ints  # words of each sentence
     pad: int
     context: int
     cut: int  # words of more pieces than a window holds, of which the last pieces were left out
-    dropped: int = 0  # sentences are read in windows, not left out
+    dropped: int = 0  # long sentences are split, not dropped
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -74,7 +74,7 @@ class EncodedTags:
 
     def widest(self, rows: Ints | slice = slice(None)) -> int:
         """The tokens of the longest of some windows, and a few more."""
-        return min(rounded(int(self.lengths[rows].max(initial=1))), self.context)
+        return min(round_up(int(self.lengths[rows].max(initial=1))), self.context)
 
     @property
     def sha256(self) -> str:
@@ -83,24 +83,24 @@ class EncodedTags:
         return fingerprint(self.ids.flat, self.ids.starts, words.flat, words.starts, self.labels, self.counts)
 
     def batch(self, rows: Ints) -> TagBatch:
-        """Some windows, a row each; of none, one token without a tag, from which there is nothing to learn."""
+        """Some windows, one per row; for none, one token without a tag."""
         width = self.widest(rows)
-        some = padded(self._sequences(rows) or [([self.pad], [0])], self.pad, width)
+        some = pad_sequences(self._sequences(rows) or [([self.pad], [0])], self.pad, width)
         return self._with_words(some, rows, np.arange(len(rows)) * width, int(self.words.lengths[rows].sum()))
 
     def pack(self, rows: Ints, room: int, most: int) -> TagBatch:
-        """Some windows end to end in a row of so many places, which so many windows may share."""
-        some = packed(self._sequences(rows), self.pad, room, most, self.widest())
+        """Some windows packed into one row of `room` positions, with space for `most` windows."""
+        some = pack_sequences(self._sequences(rows), self.pad, room, most, self.widest())
         lengths = self.lengths[rows]
         return self._with_words(some, rows, np.cumsum(lengths) - lengths, room)
 
     def of_words(self, rows: Ints) -> Ints:
-        """Where the words of some windows stand among all words."""
+        """The indices of some windows' words among all words."""
         places = [np.arange(self.words.starts[row], self.words.starts[row + 1]) for row in rows]
         return np.concatenate([np.zeros(0, np.int64), *places])
 
     def in_order(self, batch_tokens: int) -> Iterator[tuple[TagBatch, Ints]]:
-        """Every window once, for evaluation, and where the words of each batch stand among all words."""
+        """Every window once, for evaluation, and the indices of its words among all words."""
         for rows in in_order(self.lengths, batch_tokens):
             yield self.batch(rows), self.of_words(rows)
 
@@ -109,9 +109,9 @@ class EncodedTags:
         return [(ids, np.zeros_like(ids)) for ids in found]
 
     def _with_words(self, some: Sequences, rows: Ints, begins: Ints, most: int) -> TagBatch:
-        """A batch with the words of its windows, which begin at some numbers, and room for so many of them."""
+        """A batch with the words of its windows, which start at flat positions `begins`, padded to `most` words."""
         at = self.of_words(rows)
-        words, labels = np.zeros(most, np.int64), np.full(most, NOTHING, np.int64)
+        words, labels = np.zeros(most, np.int64), np.full(most, IGNORE_INDEX, np.int64)
         words[: len(at)] = self.words.flat[at] + np.repeat(begins, self.words.lengths[rows])
         labels[: len(at)] = self.labels[at]
         return TagBatch(
@@ -128,7 +128,7 @@ class TagBatches(SequenceBatches[TagBatch]):
     def tokens(self, position: int) -> int:
         """How many words have a tag in the whole batch at a position."""
         at = self.encoded.of_words(self._at(position))
-        return int(np.count_nonzero(self.encoded.labels[at] != NOTHING))
+        return int(np.count_nonzero(self.encoded.labels[at] != IGNORE_INDEX))
 
 
 class Window(NamedTuple):
@@ -141,7 +141,7 @@ class Window(NamedTuple):
 
 
 def word_windows(sizes: Sequence[int], room: int) -> list[Window]:
-    """Windows over words of so many tokens each, none of more tokens than there is room for.
+    """Windows over words of these token counts, none with more than `room` tokens.
 
     A window shares words with the next one, up to a fourth of its room, and each tags its half of them.
     """
@@ -162,7 +162,7 @@ def word_windows(sizes: Sequence[int], room: int) -> list[Window]:
 def encode_tags(
     sentences: Sequence[Sentence], tokenizer: MaskTokenizer, labels: Sequence[str], context: int
 ) -> EncodedTags:
-    """Sentences as ids with the number of each word's tag."""
+    """Encode sentences with the index of each word's tag."""
     numbers = {label: number for number, label in enumerate(labels)}
     return encode_words(
         [sentence.words for sentence in sentences], tokenizer, context,
@@ -173,8 +173,8 @@ def encode_tags(
 def encode_words(
     sentences: Sequence[Sequence[str]], tokenizer: MaskTokenizer, context: int, labels: Ints | None = None
 ) -> EncodedTags:
-    """Words as ids; without the numbers of their tags, they have none."""
-    room = context - specials(tokenizer, 1)
+    """Encode words; without `labels`, they have no tags."""
+    room = context - count_special_tokens(tokenizer, 1)
     pieces = iter(tokenizer.words([word for words in sentences for word in words]))
     ids: list[list[int]] = []
     places: list[Ints] = []
@@ -193,7 +193,7 @@ def encode_words(
     return EncodedTags(
         ids=Ragged.of([len(some) for some in ids], [np.array(some, np.int32) for some in [[], *ids]]),
         words=Ragged.of([len(some) for some in places], [np.zeros(0, np.int32), *(p.astype(np.int32) for p in places)]),
-        labels=np.full(int(counts.sum()), NOTHING, np.int64) if labels is None else labels,
+        labels=np.full(int(counts.sum()), IGNORE_INDEX, np.int64) if labels is None else labels,
         counts=counts,
         pad=tokenizer.pad,
         context=context,
@@ -204,10 +204,10 @@ def encode_words(
 def _number(tag: str, numbers: Mapping[str, int], sentence: Sentence) -> int:
     if tag not in numbers:
         raise UserError(
-            "the model does not know this tag",
+            "unknown tag",
             where=f"{sentence.where}, the sentence that begins there",
             found=shown(tag),
             expected="one of " + ", ".join(numbers),
-            todo="tags are those of the training data, unless model.labels names them",
+            todo="tags are those of the training data, unless model.labels lists them",
         )
     return numbers[tag]

@@ -1,7 +1,7 @@
-"""CRC-32C, the checksum of TensorFlow's files, over hundreds of megabytes a second and without a package of its own.
+"""CRC-32C, the checksum of TensorFlow's files, at hundreds of megabytes per second in numpy alone.
 
 The checksum is linear: the register after a message is the sum, in exclusive or, of what each word alone would leave.
-So many lanes are worked on at once, each with every N-th word, and folded into one in the end.
+So many lanes are computed at once, each with every N-th word, and folded into one at the end.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def crc32c(data: memoryview | bytes) -> int:
 
 
 def masked(crc: int) -> int:
-    """A checksum as it is stored beside the data it is of."""
+    """A checksum as TensorFlow stores it beside its data."""
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def _words(words: Words) -> int:
     """The register after some words, from the usual beginning."""
     lanes = 1 << min(MOST_LANES.bit_length(), len(words).bit_length()) - 1
-    first = len(words) % lanes or lanes  # words in the first row, which begins with lanes that have none
+    first = len(words) % lanes or lanes  # words in the first row, whose leading lanes have none
     row = np.zeros(lanes, np.uint32)
     row[lanes - first :] = words[:first]
     row[lanes - first] ^= np.uint32(0xFFFFFFFF)
@@ -56,7 +56,7 @@ def _words(words: Words) -> int:
 
 
 def _ahead(registers: Words, words: int) -> Words:
-    """Registers after so many zero words, a power of two."""
+    """Registers after `words` zero words, a power of two."""
     low, high = _tables(words)
     found: Words = low[registers & 0xFFFF] ^ high[registers >> 16]
     return found

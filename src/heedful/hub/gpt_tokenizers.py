@@ -1,0 +1,98 @@
+"""BPE tokenizers in external folders: tokenizer.json, or vocab.json with merges.txt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from heedful.data.tokenizers.base import LARGEST, require_fit
+from heedful.data.tokenizers.byte_pairs import END, MERGES, VOCABS, Gpt2Tokenizer, is_plain_special
+from heedful.data.tokenizers.gpt1_bpe import Gpt1Tokenizer
+from heedful.data.tokenizers.wordpiece_files import (
+    CONFIG,
+    add_role_tokens,
+    read_added_tokens,
+    read_tokenizer_settings,
+    require_class,
+    require_settings,
+    template,
+    token_text,
+)
+from heedful.errors import AGAIN, UserError, shown
+from heedful.files.folders import has_file, read_text
+
+KINDS = ("GPT2Tokenizer", "OpenAIGPTTokenizer")
+PUBLISHED = "use the folder of a GPT-2 as it was published"
+
+
+def find_tokenizer(folder: Path, vocab: int, usual: str) -> tuple[Gpt2Tokenizer | Gpt1Tokenizer | None, bool]:
+    """The tokenizer of a folder whose model has `vocab` token types, if there is one.
+
+    GPT-1 has its own kind, `word_ends`, unless there is an end-of-document token. Also returns whether the
+    tokenizer puts `<|endoftext|>` before each text.
+    """
+    name = next((name for name in ("tokenizer.json", *VOCABS) if has_file(folder, name)), None)
+    if name is None:
+        return None, False
+    text = read_text(folder, name, LARGEST)
+    settings, where = read_tokenizer_settings(folder), folder / CONFIG
+    require_class(settings.get("tokenizer_class"), KINDS, where, PUBLISHED)
+    require_settings(settings, where, {}, {"add_prefix_space": False, "split_special_tokens": False}, PUBLISHED)
+    kind: type[Gpt2Tokenizer | Gpt1Tokenizer] = (
+        Gpt1Tokenizer if usual == "word_ends" and json.dumps(END) not in text else Gpt2Tokenizer
+    )
+    data: dict[str, Any] = {}
+    if name == "tokenizer.json":
+        found = kind(text, str(folder / name))
+        data = json.loads(text)
+    else:
+        merges = next((name for name in MERGES if has_file(folder, name)), None)
+        if merges is None:
+            raise UserError(
+                "the tokenizer has no merges", where=str(folder), found=f"{name} alone",
+                expected=" or ".join(MERGES) + " beside it", todo=AGAIN,
+            )  # fmt: skip
+        found = kind.of_texts(text, read_text(folder, merges, LARGEST), str(folder / name), str(folder / merges))
+    found = found.adding(_more(found, folder, settings, data), str(where))
+    require_fit(found, vocab, folder / name)
+    return found, isinstance(found, Gpt2Tokenizer) and _starts(settings, data, where)
+
+
+def _more(
+    found: Gpt2Tokenizer | Gpt1Tokenizer, folder: Path, settings: dict[str, Any], data: dict[str, Any]
+) -> dict[str, int]:
+    """The special tokens that only the files beside a tokenizer name, by their ids."""
+    vocab = {piece: number for number, piece in enumerate(found.pieces(range(found.vocab)))}
+    special = set(found.pieces(found.special))
+    more = add_role_tokens(read_added_tokens(folder, settings, data), vocab, settings, folder / CONFIG)
+    fresh = {number: token for number, token in more.items() if token.content not in special}
+    if odd := next((token for token in fresh.values() if not is_plain_special(token._asdict())), None):
+        raise UserError(
+            "an added token of this kind is not supported", where=str(folder / CONFIG), found=shown(odd._asdict()),
+            expected="a special token without spaces, found as it is written", todo=PUBLISHED,
+        )  # fmt: skip
+    return {token.content: number for number, token in sorted(fresh.items())}
+
+
+def _starts(settings: dict[str, Any], data: dict[str, Any], where: Path) -> bool:
+    """Whether a tokenizer puts `<|endoftext|>` before each text: a tokenizer.json decides this itself."""
+    layout = data.get("post_processor")
+    kind = layout.get("type") if isinstance(layout, dict) else layout
+    if kind == "TemplateProcessing":
+        around = template(data["post_processor"].get("single"))[0]
+    elif data:
+        around = ["A"] if kind in (None, "ByteLevel") else [str(kind), "A"]
+    else:
+        bos, eos = (
+            [token_text(settings.get(f"{name}_token", END), f"{name}_token", where) or END]
+            if settings.get(f"add_{name}_token") is True else []
+            for name in ("bos", "eos")
+        )  # fmt: skip
+        around = [*bos, "A", *eos]
+    if around not in (["A"], [END, "A"]):
+        raise UserError(
+            "this tokenizer adds unsupported special tokens", where=str(where), found=shown(around),
+            expected=f"nothing, or {END} before each", todo=PUBLISHED,
+        )  # fmt: skip
+    return around[0] == END
