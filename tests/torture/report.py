@@ -37,37 +37,37 @@ class Property(NamedTuple):
 
 
 PROPERTIES = (
-    Property("killed anywhere", "SIGKILL at a random moment of a run's life, one to five in a run", 100, 6),
+    Property("killed anywhere", "SIGKILL at a random moment of a run, one to five in a run", 100, 6),
     Property("killed in a save", "SIGKILL at a random moment of a save, one to five in a run", 100, 6),
-    Property("killed, saving behind", "the same with `train.save_behind`, which trains on while it saves", 100, 4),
-    Property("crash points", "death before and after each change to the disk in a run's life", 240, 10),
-    Property("power loss", "a disk on which what was not synced is lost, cut, zero or out of order", 1000, 150),
-    Property("power loss, gone on", "such a disk, on which the run goes on to its end", 40, 3),
-    Property("disk full", "a disk that gets full at one of as many sizes, then is given room", 20, 4),
-    Property("refused", "a folder that cannot be written, cannot be made, or is too small", 10, 10),
-    Property("told to stop", "SIGTERM or Ctrl-C at a random moment of training", 20, 4),
-    Property("told twice", "a second Ctrl-C in the middle of a long step", 10, 1),
-    Property("damaged file", "a file of the newest checkpoint missing, cut, grown or with one bit flipped", 300, 10),
+    Property("killed, saving in background", "the same with `train.save_behind`, which trains while it saves", 100, 4),
+    Property("crash points", "death before and after each change to the disk in a run", 240, 10),
+    Property("power loss", "a disk on which unsynced data are lost, truncated, zero or out of order", 1000, 150),
+    Property("power loss, resumed", "such a disk, on which the run resumes and completes", 40, 3),
+    Property("disk full", "a disk that becomes full during a save, then has space again", 20, 4),
+    Property("refused", "a folder that cannot be written or created, or a disk that is too small", 10, 10),
+    Property("interrupted", "SIGTERM or Ctrl-C at a random moment of training", 20, 4),
+    Property("interrupted twice", "a second Ctrl-C in the middle of a long step", 10, 1),
+    Property("damaged file", "a file of the newest checkpoint missing, truncated, extended or with one bit flipped", 300, 10),
     Property("flipped bit", "one bit flipped in any file of a checkpoint or of the final model", 1000, 200),
     Property("two at once", "a second run in the folder of a running one, which is then killed", 20, 2),
     Property("same twice", "the same command in two folders: padded and packed, 1 and 2 threads", 8, 2),
-    Property("other threads", "a run that goes on with another number of threads", 2, 1),
+    Property("other threads", "a run that resumes with another number of threads", 2, 1),
     Property("killed with workers", "SIGKILL, five in one epoch: 0, 1 and 2 workers, padded and packed", 60, 10),
     Property("worker killed", "SIGKILL to one of two processes that prepare batches", 10, 2),
     Property("worker frozen", "SIGSTOP to one of them", 3, 0),
-    Property("workers left alone", "SIGKILL to a run that has two of them, which then goes on at once", 10, 2),
+    Property("workers orphaned", "SIGKILL to a run with two of them, which then resumes at once", 10, 2),
     Property("rank killed", "SIGKILL to one of two processes: in a step, a save, an evaluation; DDP, FSDP2", 30, 2),
     Property("rank frozen", "SIGSTOP to one of two processes", 4, 0),
-    Property("rank told to stop", "SIGTERM to one of two, SIGTERM to `torchrun`, Ctrl-C to all", 6, 1),
+    Property("rank interrupted", "SIGTERM to one of two, SIGTERM to `torchrun`, Ctrl-C to all", 6, 1),
     Property("rank restarted", "SIGKILL to one of two processes under `torchrun --max-restarts 2`", 2, 0),
     Property("rank that cannot save", "a full disk, or too little memory in another process than the writer", 10, 1),
     Property("started by SLURM", "two processes with the variables of `srun` instead of `torchrun`", 1, 1),
     Property("other processes", "1, 2, 3 processes in turn: 13, 97, 101 pairs, accumulate 1 and 2", 18, 2),
-    Property("DDP and FSDP2 in turn", "a run that goes from DDP to FSDP2 and back", 3, 1),
+    Property("DDP and FSDP2 in turn", "a run that switches from DDP to FSDP2 and back", 3, 1),
     Property("gradients", "of 1, 2, 4 batches in 1 and 2 processes, against one big batch", 18, 4),
     Property("not finite", "NaN or infinity in the loss, a gradient, a weight, an input, an output", 108, 9),
     Property("fp16", "gradients too large for fp16: skipped steps, and fifty of them in a row", 20, 3),
-    Property("growth", "steps of one run that logs, evaluates and saves, watched for its memory", 10_000, 500),
+    Property("growth", "steps of one run that logs, evaluates and saves, with its memory sampled", 10_000, 500),
 )
 
 
@@ -160,7 +160,7 @@ def table(record: dict[str, Any]) -> str:
     lines: list[str] = []
     for setting in settings:
         lines += [
-            f"Found on {setting['date']} with Heedful {setting['heedful']}, torch {setting['torch']}, Python "
+            f"Measured on {setting['date']} with Heedful {setting['heedful']}, torch {setting['torch']}, Python "
             f"{setting['python']}, {setting['system']}, {setting['cores']} cores of {setting['cpu']}:",
             "",
             "| | what was done | times | held | worst | seconds |",

@@ -101,7 +101,7 @@ def test_a_damaged_checkpoint_is_passed_over_aloud_and_the_end_is_the_same(
                     harm is remove and f"missing: {name};" in ended.output
                 ), ended.output
             shutil.rmtree(trial.place)
-        row.worst = f"{row.done - stopped} went on from the one before, {stopped} had none and stopped"
+        row.worst = f"{row.done - stopped} resumed from the previous one, {stopped} had none and stopped"
 
 
 def newest_whole(run: Path) -> bool:

@@ -105,7 +105,7 @@ def killed_inside_saves(row: Row, unbroken: Trial, place: Path, most: int) -> No
         runs += 1
         trial = Trial(place / f"{runs}", unbroken.words)
         worst = max(worst, killed_again_and_again(row, trial, unbroken, kill, most))
-    row.worst = f"{worst} steps lost, with a save every {SAVE_EVERY}; {len(hit)} different places hit"
+    row.worst = f"{worst} steps lost, with a save every {SAVE_EVERY}; {len(hit)} different points hit"
 
 
 @pytest.mark.slow
@@ -118,7 +118,7 @@ def test_a_run_killed_inside_a_save_goes_on_to_the_same_end(unbroken: Trial, tmp
 def test_a_run_killed_while_it_saves_and_trains_goes_on_to_the_same_end(tmp_path: Path) -> None:
     behind = Trial(tmp_path / "unbroken", (*TINY, "train.save_behind=true"))
     behind.finish()
-    with counted("killed, saving behind") as row:
+    with counted("killed, saving in background") as row:
         killed_inside_saves(row, behind, tmp_path, 2 * SAVE_EVERY)
 
 

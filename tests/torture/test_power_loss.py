@@ -84,7 +84,7 @@ def test_a_run_goes_on_after_a_power_loss(whole: tuple[Path, list[Change]], tmp_
     run, told = whole
     chance = random.Random(3)
     worst = 0
-    with counted("power loss, gone on") as row:
+    with counted("power loss, resumed") as row:
         for disk, done in losses(told, chance, tmp_path / "built"):
             if chance.random() < 0.9:
                 continue

@@ -19,7 +19,7 @@ LONG = (*TINY, "train.accumulate=200", "train.budget.steps=2")  # steps of a sec
 @pytest.mark.slow
 def test_a_run_that_is_told_to_stop_saves_its_step_and_goes_on_to_the_same_end(unbroken: Trial, tmp_path: Path) -> None:
     chance = random.Random(6)
-    with counted("told to stop") as row:
+    with counted("interrupted") as row:
         slowest, tries = 0.0, 0
         while row.open:
             tries += 1
@@ -43,7 +43,7 @@ def test_a_run_that_is_told_to_stop_saves_its_step_and_goes_on_to_the_same_end(u
                 assert f"everything is saved in {trial.run}" in ended.output
                 assert resumed(trial.finish()) == at
                 assert_same(trial.run, unbroken.run)
-        row.worst = f"saved and gone after {slowest:.2f} s"
+        row.worst = f"saved and exited after {slowest:.2f} s"
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def wait_for_text(command: Command, text: str) -> None:
 @pytest.mark.slow
 def test_a_run_that_is_told_twice_stops_at_once(long: Trial, tmp_path: Path) -> None:
     chance = random.Random(7)
-    with counted("told twice") as row:
+    with counted("interrupted twice") as row:
         slowest = 0.0
         while row.open:
             trial = Trial(tmp_path / f"{row.done}", LONG)
@@ -86,4 +86,4 @@ def test_a_run_that_is_told_twice_stops_at_once(long: Trial, tmp_path: Path) -> 
                 assert (reached(trial.run), committed(trial.run)) == (0, 0)
                 trial.finish()
                 assert_same(trial.run, long.run)
-        row.worst = f"gone after {slowest:.2f} s"
+        row.worst = f"exited after {slowest:.2f} s"

@@ -94,7 +94,7 @@ def test_a_rank_that_is_killed_ends_all_and_the_run_goes_on_to_the_same_end(
                 assert resumed(finish(trial)) == at
                 assert_same(trial.run, unbroken_team(parallel).run)
         told = ", ".join(f"{hits[0, moment] + hits[1, moment]} in a {moment}" for moment in MOMENTS)
-        row.worst = f"all gone after {slowest:.1f} s; {told}".replace("a evaluation", "an evaluation")
+        row.worst = f"all exited after {slowest:.1f} s; {told}".replace("a evaluation", "an evaluation")
 
 
 @pytest.mark.skipif(not FULL, reason="takes the 45 seconds of patience")
@@ -123,7 +123,7 @@ def test_a_rank_that_is_frozen_ends_all(unbroken_team: Unbroken, tmp_path: Path)
                 at = committed(trial.run)
                 assert resumed(finish(trial)) == at
                 assert_same(trial.run, unbroken_team(parallel).run)
-        row.worst = f"all gone after {max(gone.values()):.0f} s"
+        row.worst = f"all exited after {max(gone.values()):.0f} s"
 
 
 def test_a_team_that_is_told_to_stop_saves_the_same_step(unbroken_team: Unbroken, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_team_that_is_told_to_stop_saves_the_same_step(unbroken_team: Unbroken
         lambda launch: launch.send_launcher(signal.SIGTERM),
         lambda launch: launch.send_launcher(signal.SIGINT, group=True),
     ]
-    with counted("rank told to stop") as row:
+    with counted("rank interrupted") as row:
         slowest, tries = 0.0, 0
         while row.open:
             tries += 1
@@ -157,7 +157,7 @@ def test_a_team_that_is_told_to_stop_saves_the_same_step(unbroken_team: Unbroken
                 assert [line for line in gone.output.splitlines() if line.startswith("error: ")] == []
                 assert resumed(finish(trial)) == at
                 assert_same(trial.run, unbroken_team(parallel).run)
-        row.worst = f"saved and gone after {slowest:.1f} s"
+        row.worst = f"saved and exited after {slowest:.1f} s"
 
 
 @pytest.mark.skipif(not FULL, reason="the small scale has killed ranks already")

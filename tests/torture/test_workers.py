@@ -137,7 +137,7 @@ def test_a_worker_that_is_killed_ends_the_run_within_two_seconds(far: Trial, tmp
                 assert took < limit(2), f"{took:.2f} s"
                 gone(crew, limit(0.5))
                 assert_goes_on(trial, far)
-        row.worst = f"gone after {slowest:.2f} s"
+        row.worst = f"exited after {slowest:.2f} s"
 
 
 def assert_missed(code: int, output: str, how: str) -> None:
@@ -173,11 +173,11 @@ def test_a_worker_that_is_frozen_ends_the_run_within_a_minute(far: Trial, tmp_pa
                 assert_missed(ended.code, ended.output, f"worker {worker} of 2 has sent nothing for 45 s")
                 gone(crew, limit(0.5))
                 assert_goes_on(trial, far)
-        row.worst = f"gone after {max(took for _, took in found):.0f} s"
+        row.worst = f"exited after {max(took for _, took in found):.0f} s"
 
 
 def test_workers_do_not_outlive_a_trainer_that_is_killed_and_do_not_keep_its_lock(far: Trial, tmp_path: Path) -> None:
-    with counted("workers left alone") as row:
+    with counted("workers orphaned") as row:
         slowest = 0.0
         while row.open:
             trial = with_workers(tmp_path / f"{row.done}")
@@ -204,4 +204,4 @@ def test_workers_do_not_outlive_a_trainer_that_is_killed_and_do_not_keep_its_loc
                 slowest = max(slowest, gone(crew, 2))
             for worker in filter(lives, crew):
                 os.kill(worker, signal.SIGKILL)
-        row.worst = f"gone after {slowest:.2f} s"
+        row.worst = f"exited after {slowest:.2f} s"
