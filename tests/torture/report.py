@@ -47,7 +47,9 @@ PROPERTIES = (
     Property("refused", "a folder that cannot be written or created, or a disk that is too small", 10, 10),
     Property("interrupted", "SIGTERM or Ctrl-C at a random moment of training", 20, 4),
     Property("interrupted twice", "a second Ctrl-C in the middle of a long step", 10, 1),
-    Property("damaged file", "a file of the newest checkpoint missing, truncated, extended or with one bit flipped", 300, 10),
+    Property(
+        "damaged file", "a file of the newest checkpoint missing, truncated, extended or with one bit flipped", 300, 10
+    ),
     Property("flipped bit", "one bit flipped in any file of a checkpoint or of the final model", 1000, 200),
     Property("two at once", "a second run in the folder of a running one, which is then killed", 20, 2),
     Property("same twice", "the same command in two folders: padded and packed, 1 and 2 threads", 8, 2),
