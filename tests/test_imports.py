@@ -38,6 +38,8 @@ LAYERS: dict[str, set[str]] = {
 }
 # A task brings all that it takes together: data, models by their roles, decoding, training and folders of others.
 LAYERS["tasks"] = {"blocks", "config", "data", "decode", "hub", "models", "training", *FILES_OF_OURS}
+# `TextGenerator.load` is the public `load`.
+LAYERS["tasks.predictor"] = {*LAYERS["tasks"], "tasks", "runs.load"}
 # What an autoencoder makes of images, and what PCA does.
 LAYERS["plots.autoencoder_plots"] = {
     "data.images.sources",
@@ -75,6 +77,7 @@ FOREIGN: dict[str, set[str]] = {
     "models": {"torch", "pydantic"},
     "decode": {"torch", "pydantic"},
     "tasks": {"torch", "numpy", "pydantic"},
+    "tasks.predictor": {"torch", "numpy"},
     "training": {"torch", "numpy", "pydantic", "safetensors", "sacrebleu", "sklearn"},
     "hub": {"torch", "numpy", "pydantic", "safetensors"},
     "runs": {"torch", "numpy", "pydantic"},

@@ -1,7 +1,11 @@
-"""The public names, and the way they are used."""
+"""The public names, their types, and the way they are used."""
 
 from __future__ import annotations
 
+import ast
+import importlib
+import inspect
+import pydoc
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +15,15 @@ import pytest
 import heedful
 
 NAMES = [
-    "PCA", "Autoencoder", "ConvAutoencoder", "Dataset", "DenoisingAutoencoder", "TextEncoder", "UserError",
-    "WordVectors", "__version__", "build", "fit", "load", "load_glove", "load_recipe", "load_vectors",
-    "load_word2vec", "show", "train", "watch",
+    "PCA", "Alignment", "Answer", "AnyPredictor", "Autoencoder", "BidirectionalLanguageModel", "Choice",
+    "Classification", "ConvAutoencoder", "Dataset", "DenoisingAutoencoder", "Embedding", "Entity", "Evaluation",
+    "GeneratedText", "ImageAutoencoder", "JointPrediction", "MaskPredictions", "MultiHead", "MultipleChoiceAnswerer", "Predictor",
+    "QuestionAnswerer", "Reconstruction", "Regression", "TaggedText", "TextClassifier", "TextEncoder", "TextGenerator",
+    "TextRegressor", "TokenEmbeddings", "TokenPrediction", "TokenTagger", "Translation", "Translator",
+    "TreeClassification", "TreeClassifier", "UserError", "WordVectors", "__version__", "attend", "build", "fit", "load",
+    "load_glove",    "load_recipe", "load_vectors", "load_word2vec", "show", "train", "watch",
 ]  # fmt: skip
+RENAMED = {"Reader": "TextEncoder", "Writer": "TextGenerator", "Labeller": "TextClassifier", "Judge": "TreeClassifier"}
 TINY = [
     "data.train=200", "data.valid=10", "data.test=10", "tokenizer.vocab=90", "model.width=16", "model.heads=2",
     "model.hidden=32", "train.budget.steps=3",
@@ -24,20 +33,67 @@ TINY = [
 def test_the_names_are_these_and_each_is_there() -> None:
     assert heedful.__all__ == NAMES
     assert all(getattr(heedful, name) is not None for name in NAMES)
-    with pytest.raises(AttributeError, match="has no attribute 'lode'"):
+    with pytest.raises(AttributeError, match=r"has no attribute 'lode'$"):
         heedful.lode  # noqa: B018
 
 
-def test_dir_lists_the_names_and_fetches_none() -> None:
+@pytest.mark.parametrize("old", RENAMED)
+def test_an_old_name_gives_the_new_one(old: str) -> None:
+    with pytest.raises(AttributeError, match=f"it is now heedful.{RENAMED[old]}"):
+        getattr(heedful, old)
+
+
+def test_dir_lists_the_names_and_imports_nothing_heavy() -> None:
     asked = "import sys, heedful; print(set(heedful.__all__) <= set(dir(heedful)), 'torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True, timeout=60)
     assert found.stdout == "True False\n"
 
 
+def test_help_shows_the_names_and_types_are_declared() -> None:
+    text = pydoc.render_doc(heedful, renderer=pydoc.plaintext)
+    assert all(name in text for name in NAMES if name != "__version__") and "translator.predict" in text
+    assert Path(heedful.__file__).with_name("py.typed").is_file()
+
+
+# ------------------------------------------------------------------ types
+def is_any(annotation: ast.expr | None) -> bool:
+    """Whether there is no type, or one with `Any` in it."""
+    return annotation is None or "Any" in {node.id for node in ast.walk(annotation) if isinstance(node, ast.Name)}
+
+
+def untyped(node: ast.stmt) -> list[str]:
+    """The public parameters, results and fields of a function, or of a class, that have no type or `Any`."""
+    if isinstance(node, ast.ClassDef):
+        return [f"{node.name}.{one}" for part in node.body for one in untyped(part)]
+    if isinstance(node, ast.AnnAssign):
+        name = ast.unparse(node.target)
+        return [name] if is_any(node.annotation) and not name.startswith("_") else []
+    if not isinstance(node, ast.FunctionDef) or (node.name.startswith("_") and node.name != "__init__"):
+        return []
+    given = node.args
+    every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+    types = {one.arg: one.annotation for one in every if one is not None and one.arg not in ("self", "cls")}
+    return [f"{node.name}: {name}" for name, found in [*types.items(), ("return", node.returns)] if is_any(found)]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("__version__", "AnyPredictor")])
+def test_no_public_signature_has_any(name: str) -> None:
+    home = importlib.import_module(getattr(heedful, name).__module__)
+    tree = ast.parse(inspect.getsource(home))
+    nodes = [node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name]
+    assert nodes and [one for node in nodes for one in untyped(node)] == []
+
+
+def test_any_is_found_where_it_is() -> None:
+    given = "class A:\n    x: Any\n    def f(self, a: list[Any], b) -> None: ...\n    def _g(self, a: Any): ...\n"
+    assert untyped(ast.parse(given).body[0]) == ["A.x", "A.f: a", "A.f: b"]
+    assert untyped(ast.parse("def f(*a: int, **b: Any) -> int: ...").body[0]) == ["f: b"]
+
+
 def test_train_load_translate_watch(tmp_path: Path) -> None:
     events = list(heedful.train(heedful.load_recipe("numbers", TINY), tmp_path / "run"))
     assert [type(event).__name__ for event in events].count("Step") == 3
-    translator = heedful.load(tmp_path / "run")
+    translator = heedful.load(tmp_path / "run", heedful.Translator)
     texts = ["three", "ninety-nine"]
     assert translator.translate(texts) == [found[0].text for found in translator.search(texts)]
     with heedful.watch(translator.model, "*.weights") as seen:

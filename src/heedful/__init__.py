@@ -1,4 +1,13 @@
-"""Models of the attention era, built from one small set of blocks."""
+"""Models of the attention era, built from one small set of blocks.
+
+    >>> import heedful
+    >>> events = list(heedful.train(heedful.load_recipe("numbers"), "runs/numbers"))
+    >>> translator = heedful.load("runs/numbers", heedful.Translator)
+    >>> translator.predict(["twenty-one"])
+
+`load` returns a predictor, whose class depends on the task: `Translator`, `TextGenerator`, `TextEncoder` and others,
+which have `predict`, `evaluate`, `save` and `to`.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +17,45 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 __all__ = [
     "PCA",
+    "Alignment",
+    "Answer",
+    "AnyPredictor",
     "Autoencoder",
+    "BidirectionalLanguageModel",
+    "Choice",
+    "Classification",
     "ConvAutoencoder",
     "Dataset",
     "DenoisingAutoencoder",
+    "Embedding",
+    "Entity",
+    "Evaluation",
+    "GeneratedText",
+    "ImageAutoencoder",
+    "JointPrediction",
+    "MaskPredictions",
+    "MultiHead",
+    "MultipleChoiceAnswerer",
+    "Predictor",
+    "QuestionAnswerer",
+    "Reconstruction",
+    "Regression",
+    "TaggedText",
+    "TextClassifier",
     "TextEncoder",
+    "TextGenerator",
+    "TextRegressor",
+    "TokenEmbeddings",
+    "TokenPrediction",
+    "TokenTagger",
+    "Translation",
+    "Translator",
+    "TreeClassification",
+    "TreeClassifier",
     "UserError",
     "WordVectors",
     "__version__",
+    "attend",
     "build",
     "fit",
     "load",
@@ -29,6 +69,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from heedful.blocks.attention import MultiHead, attend
     from heedful.blocks.taps import watch
     from heedful.data.own import Dataset
     from heedful.data.word_vectors import WordVectors, load_glove, load_vectors, load_word2vec
@@ -38,40 +79,79 @@ if TYPE_CHECKING:
     from heedful.extras.estimators.pca import PCA
     from heedful.models import build
     from heedful.runs.fit import fit
-    from heedful.runs.load import load
+    from heedful.runs.load import AnyPredictor, load
     from heedful.runs.recipe import load_recipe
     from heedful.runs.train import train
-    from heedful.tasks.pretraining.predictor import TextEncoder
+    from heedful.tasks.answering.predictor import Answer, QuestionAnswerer
+    from heedful.tasks.classification.predictor import Classification, Regression, TextClassifier, TextRegressor
+    from heedful.tasks.language_model.predictor import BidirectionalLanguageModel, GeneratedText, TextGenerator
+    from heedful.tasks.multiple_choice.predictor import Choice, MultipleChoiceAnswerer
+    from heedful.tasks.predictor import Evaluation, Predictor
+    from heedful.tasks.pretraining.predictor import (
+        Embedding,
+        JointPrediction,
+        MaskPredictions,
+        TextEncoder,
+        TokenEmbeddings,
+        TokenPrediction,
+    )
+    from heedful.tasks.reconstruction.predictor import ImageAutoencoder, Reconstruction
+    from heedful.tasks.tagging.predictor import Entity, TaggedText, TokenTagger
+    from heedful.tasks.translation.predictor import Alignment, Translation, Translator
+    from heedful.tasks.tree_classification.predictor import TreeClassification, TreeClassifier
 
-_PLACES = {
-    "Autoencoder": "heedful.extras.estimators.autoencoder",
-    "ConvAutoencoder": "heedful.extras.estimators.autoencoder",
-    "Dataset": "heedful.data.own",
-    "DenoisingAutoencoder": "heedful.extras.estimators.autoencoder",
-    "PCA": "heedful.extras.estimators.pca",
-    "TextEncoder": "heedful.tasks.pretraining.predictor",
-    "UserError": "heedful.errors",
-    "WordVectors": "heedful.data.word_vectors",
-    "build": "heedful.models",
-    "fit": "heedful.runs.fit",
-    "load": "heedful.runs.load",
-    "load_glove": "heedful.data.word_vectors",
-    "load_recipe": "heedful.runs.recipe",
-    "load_vectors": "heedful.data.word_vectors",
-    "load_word2vec": "heedful.data.word_vectors",
-    "show": "heedful.explore.export",
-    "train": "heedful.runs.train",
-    "watch": "heedful.blocks.taps",
+# Where each public name is defined; it is imported when it is first used.
+_MODULES = {
+    "blocks.attention": ("MultiHead", "attend"),
+    "blocks.taps": ("watch",),
+    "data.own": ("Dataset",),
+    "data.word_vectors": ("WordVectors", "load_glove", "load_vectors", "load_word2vec"),
+    "errors": ("UserError",),
+    "explore.export": ("show",),
+    "extras.estimators.autoencoder": ("Autoencoder", "ConvAutoencoder", "DenoisingAutoencoder"),
+    "extras.estimators.pca": ("PCA",),
+    "models": ("build",),
+    "runs.fit": ("fit",),
+    "runs.load": ("AnyPredictor", "load"),
+    "runs.recipe": ("load_recipe",),
+    "runs.train": ("train",),
+    "tasks.answering.predictor": ("Answer", "QuestionAnswerer"),
+    "tasks.classification.predictor": ("Classification", "Regression", "TextClassifier", "TextRegressor"),
+    "tasks.language_model.predictor": ("BidirectionalLanguageModel", "GeneratedText", "TextGenerator"),
+    "tasks.multiple_choice.predictor": ("Choice", "MultipleChoiceAnswerer"),
+    "tasks.predictor": ("Evaluation", "Predictor"),
+    "tasks.pretraining.predictor": (
+        "Embedding", "JointPrediction", "MaskPredictions", "TextEncoder", "TokenEmbeddings", "TokenPrediction",
+    ),
+    "tasks.reconstruction.predictor": ("ImageAutoencoder", "Reconstruction"),
+    "tasks.tagging.predictor": ("Entity", "TaggedText", "TokenTagger"),
+    "tasks.translation.predictor": ("Alignment", "Translation", "Translator"),
+    "tasks.tree_classification.predictor": ("TreeClassification", "TreeClassifier"),
+}  # fmt: skip
+_HOMES = {name: f"heedful.{module}" for module, names in _MODULES.items() for name in names}
+_RENAMED = {
+    "Chooser": "MultipleChoiceAnswerer",
+    "Judge": "TreeClassifier",
+    "Labeller": "TextClassifier",
+    "Marker": "TokenTagger",
+    "Painter": "ImageAutoencoder",
+    "Rater": "TextRegressor",
+    "Reader": "TextEncoder",
+    "Responder": "QuestionAnswerer",
+    "TextReader": "BidirectionalLanguageModel",
+    "Writer": "TextGenerator",
 }
 
 
 def __dir__() -> list[str]:
-    """The public names, which `globals()` lacks until they are fetched."""
+    """The public names, which `globals()` has only once they are used."""
     return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> object:
-    """Public names are fetched when first asked for, so that `import heedful` costs nothing."""
-    if name in _PLACES:
-        return getattr(import_module(_PLACES[name]), name)
-    raise AttributeError(f"module 'heedful' has no attribute {name!r}")
+    """Public names are imported when they are first used, so that `import heedful` is fast."""
+    if name in _HOMES:
+        found: object = getattr(import_module(_HOMES[name]), name)
+        return found
+    advice = f"; it is now heedful.{_RENAMED[name]}" if name in _RENAMED else ""
+    raise AttributeError(f"module 'heedful' has no attribute {name!r}{advice}")

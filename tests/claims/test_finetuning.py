@@ -25,6 +25,7 @@ from heedful.runs.load import load
 from heedful.runs.recipe import load_recipe
 from heedful.runs.train import train
 from heedful.tasks import task_of
+from heedful.tasks.base import HeldOut
 from tolerance import close
 
 WIDTH = 24
@@ -134,7 +135,7 @@ def test_each_of_the_twelve_tasks_is_read_from_its_file_and_learned(name: str, t
         optimizer.step()
     assert losses[-1] < 0.2 * losses[0]
     predictor = task.predictor(model, config, vocabulary, task.decode, torch.device("cpu"))
-    result = task.evaluate(predictor, read, encoded, task.loss(predictor, encoded), 1, "valid")
+    result = task.evaluate(predictor, HeldOut(read, encoded, task.loss(predictor, encoded), 1, "valid"))
     assert next(score.value for score in result.scores if row.metric in score.name) == pytest.approx(100)
 
 

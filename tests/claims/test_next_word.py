@@ -66,7 +66,7 @@ def reader() -> TextEncoder:
     hidden = [(text.replace(place, "[MASK]", 1), place) for text in TEXTS for place in PLACES if f" {place} " in text]
     cases = [(text, pieces.ids([place])[0]) for text, place in hidden]
     made = TextEncoder(model, pieces, CPU)
-    cases = [(made._with_gaps(text), place[0]) for text, place in cases if len(place) == 1]
+    cases = [(made._with_masks(text), place[0]) for text, place in cases if len(place) == 1]
     assert len(cases) >= 6
 
     def loss(step: int) -> torch.Tensor:

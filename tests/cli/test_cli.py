@@ -407,7 +407,7 @@ def test_a_run_that_has_not_begun(tmp_path: Path, texts: list[str], heedful: Run
     assert heedful("train", "transformer-base", *texts, *HARMLESS, "--run", tmp_path / "run")[0] == 2
     code, _, err = heedful(verb[0], tmp_path / "run", *verb[1:])
     assert code == 2
-    assert "this run has not begun" in err
+    assert "this run has not started" in err
 
 
 def test_a_run_without_a_test_set_is_scored_on_the_validation_set(

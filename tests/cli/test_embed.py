@@ -130,7 +130,7 @@ def test_a_model_for_something_else_is_pointed_to_its_verb(heedful: Run, run: Pa
 
 def test_an_encoder_without_its_head_cannot_fill(heedful: Run, tmp_path: Path) -> None:
     bare = folder(tmp_path / "bare", masked_words=False)
-    assert "no head that tells hidden words" in heedful("fill-mask", bare, "a [MASK]")[2]
+    assert "no head that predicts masked tokens" in heedful("fill-mask", bare, "a [MASK]")[2]
 
 
 def test_a_gap_is_filled_with_the_likeliest_words(heedful: Run, run: Path) -> None:

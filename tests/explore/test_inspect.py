@@ -233,9 +233,9 @@ def test_what_could_not_be_opened_is_not_tried_over_and_over(
 ) -> None:
     shutil.copy(run("gpt") / "recipe.yaml", tmp_path)
     subject = Subject("x", tmp_path)
-    assert subject.broken == "this run has not begun"
+    assert subject.broken == "this run has not started"
     monkeypatch.setattr("heedful.explore.subjects.load", lambda folder: pytest.fail("it is tried again at once"))
-    assert subject.broken == "this run has not begun"
+    assert subject.broken == "this run has not started"
     monkeypatch.setattr("heedful.explore.subjects.PATIENCE", 0.0)
     monkeypatch.setattr("heedful.explore.subjects.load", lambda folder: heedful.load(run("gpt")))
     assert subject.broken is None

@@ -14,7 +14,7 @@ from typer.main import get_command
 
 from heedful.cli.app import app
 from heedful.errors import UserError
-from heedful.runs.evaluate import Evaluated, results, used
+from heedful.runs.evaluate import results, used
 from heedful.runs.load import load
 from heedful.runs.recipe import Recipe, load_recipe
 from heedful.runs.train import Event, Finished, Noted, Stage, Started, train
@@ -326,13 +326,10 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the checkpoints of steps 2, 4, ... have these scores, however often they are looked at."""
     evaluate = translation.TranslationTask.evaluate
 
-    def told(
-        self: Any, predictor: Any, read: Any, encoded: Any, loss: float, step: int, *rest: Any, **more: Any
-    ) -> Any:
-        found = evaluate(self, predictor, read, encoded, loss, step, *rest, **more)
-        score = Score("chrf", SCORES[step // 2 - 1], "")
-        others = tuple(one for one in found.scores if one.name != score.name)
-        return Evaluated(step, found.split, loss, (*others, score), found.samples, 0)
+    def told(self: Any, predictor: Any, held_out: Any) -> Any:
+        found = evaluate(self, predictor, held_out)
+        score = Score("chrf", SCORES[held_out.step // 2 - 1], "")
+        return held_out.result([*(one for one in found.scores if one.name != score.name), score], found.samples)
 
     monkeypatch.setattr(translation.TranslationTask, "evaluate", told)
 

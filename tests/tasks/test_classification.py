@@ -21,7 +21,7 @@ from heedful.tasks.classification.predictor import (
     class_loss,
     mean_loss,
     number_loss,
-    said,
+    outputs_of,
 )
 from heedful.training.carry import stateless
 from heedful.training.configs import Budget, TrainConfig
@@ -122,9 +122,9 @@ def encoded_texts() -> EncodedTexts:
 def test_what_is_said_stands_in_the_order_of_the_texts_and_the_loss_is_their_mean(tmp_path: Path) -> None:
     folder(tmp_path, 3)
     predictor = load(tmp_path, "cpu")
-    found = said(predictor.model, encoded_texts(), CPU)
+    found = outputs_of(predictor.model, encoded_texts(), CPU)
     alone = torch.cat(
-        [said(predictor.model, encode_texts([text], np.zeros(1, np.int64), TOKENIZER, 32), CPU) for text in TEXTS]
+        [outputs_of(predictor.model, encode_texts([text], np.zeros(1, np.int64), TOKENIZER, 32), CPU) for text in TEXTS]
     )
     close(found, alone)
     by_hand = torch.nn.functional.cross_entropy(found, torch.arange(48) % 3)

@@ -205,14 +205,14 @@ def test_three_gaps_and_gaps_inside_words_are_filled() -> None:
     assert all(len(filling.words) == 3 for filling in found.joint)
 
 
-def test_mistakes_with_gaps_are_told() -> None:
-    with pytest.raises(UserError, match="no gap to fill"):
+def test_mistakes_with_masks_are_reported() -> None:
+    with pytest.raises(UserError, match="no mask in this text"):
         reader().fill("the cat [mask]")
     with pytest.raises(UserError, match="too long"):
         reader().fill("[MASK] " + "cat " * 30)
-    with pytest.raises(UserError, match="no head that tells hidden words"):
+    with pytest.raises(UserError, match="no head that predicts masked tokens"):
         reader(masked_words=False).fill("[MASK]")
-    with pytest.raises(UserError, match="no head that tells whether"):
+    with pytest.raises(UserError, match="no head for next-sentence prediction"):
         reader(next_sentence=False).follows("a", "b")
 
 

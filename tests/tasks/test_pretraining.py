@@ -15,7 +15,7 @@ from heedful.data.tokenizers.tokenizer import WordPiece
 from heedful.data.tokenizers.wordpieces import BertTokenizer
 from heedful.models import build
 from heedful.models.bert.config import BertConfig
-from heedful.tasks.pretraining.loss import guesses, judged, pretraining_loss
+from heedful.tasks.pretraining.loss import evaluate_pretraining, predict_masked, pretraining_loss
 from tolerance import close
 
 TEXT = "the a cat dog bird sat ran flew on under over mat log sky it was old new red"
@@ -101,15 +101,15 @@ def test_a_model_without_the_head_learns_from_words_alone() -> None:
     both, words = pretraining_loss(whole, batch), pretraining_loss(alone, batch)
     pairs = F.cross_entropy(whole.follows(whole(batch.ids, batch.segments, layout(batch))[:, 0]), batch.follows)
     assert float((both.total - words.total) / batch.tokens) == pytest.approx(float(pairs), rel=1e-4)
-    found = judged(alone, ENCODED, CPU, 96)
+    found = evaluate_pretraining(alone, ENCODED, CPU, 96)
     assert (found.pairs, found.related) == (0, 0.0)
-    assert guesses(alone, batch)[1] is None
+    assert predict_masked(alone, batch)[1] is None
 
 
 def test_judging_counts_what_is_right_over_the_whole_set() -> None:
     model = made()
-    found = judged(model, ENCODED, CPU, 96)
-    again = judged(model, ENCODED, CPU, 24)  # batches of other sizes
+    found = evaluate_pretraining(model, ENCODED, CPU, 96)
+    again = evaluate_pretraining(model, ENCODED, CPU, 24)  # batches of other sizes
     assert (found.hidden, found.right, found.pairs, found.right_pairs) == (
         again.hidden, again.right, again.pairs, again.right_pairs,
     )  # fmt: skip
@@ -120,7 +120,7 @@ def test_judging_counts_what_is_right_over_the_whole_set() -> None:
     assert found.perplexity == pytest.approx(math.exp(found.words / found.hidden))
     right = words = 0
     for batch in ENCODED.in_order(96):
-        told, follows = guesses(model, batch)
+        told, follows = predict_masked(model, batch)
         words += sum(one == other for one, other in zip(told, batch.targets.tolist(), strict=True))
         assert follows is not None
         right += sum(one == other for one, other in zip(follows, batch.follows.tolist(), strict=True))

@@ -16,7 +16,7 @@ from heedful.runs.recipe import load_recipe, recipe_in
 from heedful.runs.train import Started, train
 from heedful.tasks import task_of
 from heedful.tasks.base import Evaluated
-from heedful.tasks.pretraining.loss import judged
+from heedful.tasks.pretraining.loss import evaluate_pretraining
 from heedful.training.loop import Step
 
 SMALL = [
@@ -69,7 +69,7 @@ def test_an_evaluation_says_how_many_words_and_pairs_are_told_and_shows_some(doc
     assert [score.name for score in last.scores] == ["masked_accuracy", "next_sentence_accuracy", "masked_perplexity"]
     task, reader = task_of(recipe), load(tmp_path / "run")
     held_out = task.encode(task.read(last.split), reader.tokenizer)
-    found = judged(reader.model, held_out, reader.device, recipe.train.batch_tokens)
+    found = evaluate_pretraining(reader.model, held_out, reader.device, recipe.train.batch_tokens)
     shares = (found.right / found.hidden, found.right_pairs / found.pairs)
     assert [score.value for score in last.scores[:2]] == pytest.approx([100 * share for share in shares])
     assert last.loss == pytest.approx(found.loss, rel=1e-5)

@@ -19,6 +19,7 @@ from heedful.runs.evaluate import Evaluated, results
 from heedful.runs.recipe import load_recipe, recipe_in
 from heedful.runs.train import Finished, train
 from heedful.tasks import task_of
+from heedful.tasks.base import HeldOut
 from heedful.tasks.reconstruction.predictor import ImageAutoencoder
 from heedful.tasks.reconstruction.recipe import ReconstructionRecipe
 from heedful.tasks.reconstruction.task import ReconstructionTask
@@ -194,7 +195,9 @@ def test_a_model_that_learned_nothing_is_told_that_it_may_have_died() -> None:
     images = task.read("test")
     encoded = task.encode(images, task.learn(images))
     spread = float(np.var(images.pixels, 0).mean())
-    dead, good = (task.evaluate(None, images, encoded, loss, 1, "test") for loss in (spread * 1.2, spread * 0.5))
+    dead, good = (
+        task.evaluate(None, HeldOut(images, encoded, loss, 1, "test")) for loss in (spread * 1.2, spread * 0.5)
+    )
     assert "no better than the mean image: try another learning rate or train.seed" in task.remarks(dead)[0]
     assert task.remarks(good) == []
     assert good.merit(task.metric) > dead.merit(task.metric)

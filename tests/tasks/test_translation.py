@@ -202,7 +202,8 @@ def test_a_text_too_long_is_named(translator: Translator) -> None:
     assert translator.lengths(["s", fits, fits + "s"]) == [2, CONTEXT, CONTEXT + 1]
     assert len(translator.translate([fits])) == 1
     for call in (translator.translate, translator.search, translator.sample):
-        with pytest.raises(TooLongError, match=f"text 2 has {CONTEXT + 1} tokens, but the model reads {CONTEXT}") as no:
+        message = f"text 2 has {CONTEXT + 1} tokens, but the model reads at most {CONTEXT}"
+        with pytest.raises(TooLongError, match=message) as no:
             call(["s", fits + "s", "two"])
         assert (no.value.number, no.value.tokens, no.value.context) == (1, CONTEXT + 1, CONTEXT)
 
@@ -298,7 +299,7 @@ def test_a_recurrent_decoder_has_a_row_for_each_step(translator: Translator, fee
 def test_a_model_without_attention_has_no_alignment(translator: Translator) -> None:
     predictor = recurrent(translator.tokenizer, None)
     best = predictor.search([TEXTS[0]])[0][0]
-    with pytest.raises(UserError, match="does not look at the source"):
+    with pytest.raises(UserError, match="does not attend to the source"):
         predictor.align(TEXTS[0], best)
 
 

@@ -28,7 +28,7 @@ def judge_verb(run: Path, texts: Sequence[str], nodes: bool, as_json: bool) -> N
             judged = iter(judge.classify([tree for tree in batch if tree is not None]))
             for tree in batch:
                 found = None if tree is None else (tree, next(judged))
-                for line in told(found, judge.model.config.classes, nodes, as_json):
+                for line in told(found, judge.classes, nodes, as_json):
                     say(line)
     if not count:
         raise UserError(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -59,7 +58,7 @@ def reconstruct_verb(
     images = chosen(images_for(run, paths, canvas), count or ROWS)
     columns = [Column("input", images.pixels)]
     if pca:
-        width = math.prod(next(iter(painters.values())).model.config.code)
+        width = next(iter(painters.values())).code_size
         columns.append(by_pca(training_vectors(run), images.pixels, width))
     for name, painter in painters.items():
         columns += made(painter, images.pixels, name, seed)

@@ -174,7 +174,7 @@ class Shown:
         return f'<iframe {frame} height="{self.height}" frameborder="0" srcdoc="{escape(self.html)}"></iframe>'
 
 
-def show(*folders: str | Path, view: str | None = None, height: int = 640, **state: Any) -> Shown:
+def show(*folders: str | Path, view: str | None = None, height: int = 640, **state: object) -> Shown:
     """A view of trained models, in a notebook or in a file, else the first that the first of them has.
 
     `state` is what the page's address says, as text="...".

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -97,6 +98,7 @@ def word_vectors(reader: TextEncoder, word: str, sentences: tuple[str, ...]) -> 
     """The word in each sentence (N, L + 2, D): in the table of words, then in each layer; of pieces, their mean."""
     for sentence in sentences:
         place_of(word, sentence)
+    model: Any = reader.model
     found = []
     for sentence, tokens in zip(sentences, reader.layers(sentences), strict=True):
         places = tokens_of(word, sentence, tokens)
@@ -104,7 +106,7 @@ def word_vectors(reader: TextEncoder, word: str, sentences: tuple[str, ...]) -> 
             raise UserError("the word is beyond what the model reads", where="sentences", found=shown(sentence))
         begin, end = place_of(word, sentence)
         ids = torch.tensor(reader.tokenizer.ids([sentence[begin:end]])[0], device=reader.device)
-        static = reader.model.tokens.weight.detach()[ids].float().mean(0).cpu()  # (D,)
+        static = model.tokens.weight.detach()[ids].float().mean(0).cpu()  # (D,)
         found.append(torch.cat([static[None], tokens.values[:, places].mean(1)]))  # (L + 2, D)
     return torch.stack(found)
 

@@ -6,7 +6,6 @@ with the time that it took. N images, D numbers of a code or of an image.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
@@ -164,7 +163,7 @@ def study(settings: Settings) -> Generator[Progress, None, Maps]:
     """Read the images, encode them, and draw them in each way."""
     painter = painter_in(settings.model)
     beside = None if settings.beside is None else painter_in(settings.beside)
-    if beside is not None and (found := math.prod(beside.model.config.code)) != 2:
+    if beside is not None and (found := beside.code_size) != 2:
         raise UserError(
             "the codes of this run are not of two numbers", where="beside", found=str(found), expected="2",
             todo="train one with a bottleneck of two: the last layer of model.encoder of width 2",

@@ -5,7 +5,6 @@ N images, C channels, Y rows, X columns, D numbers of a code.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -120,7 +119,7 @@ def plot_images(model: ImageAutoencoder, data: Any, test: Images, style: Style =
     if not noise:
         known, pca = data.read("train").vectors, None
         if known.shape[0] * known.shape[1] ** 2 <= WORTH:
-            pca = components(known, math.prod(model.model.config.code))
+            pca = components(known, model.code_size)
         if pca is not None and loses(pca):
             columns.append(left_by(pca, images.pixels, images.pixels))
             about += f", its reconstruction by as many principal components as a code has values ({columns[-1].title})"

@@ -16,7 +16,7 @@ from heedful.files.json import read_json
 from heedful.files.reading import exists, read_file
 from heedful.files.writing import write_text_atomic
 from heedful.tasks import task_of
-from heedful.tasks.base import Evaluated, Progress
+from heedful.tasks.base import Evaluated, HeldOut, Progress
 from heedful.tasks.recipe_parts import Recipe
 from heedful.training.checkpoint.choice import Use
 from heedful.training.checkpoint.manifest import DamageError, read_manifest
@@ -38,7 +38,8 @@ def scored(
     task = task_of(recipe)
     read = task.read(split)
     encoded = task.encode(read, predictor.tokenizer)
-    return task.evaluate(predictor, read, encoded, task.loss(predictor, encoded), step, split, beams, progress)
+    loss = task.loss(predictor, encoded)
+    return task.evaluate(predictor, HeldOut(read, encoded, loss, step, split, beams, progress))
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from heedful.data.own import Dataset
-from heedful.runs.load import load
+from heedful.runs.load import AnyPredictor, load
 from heedful.runs.own import OwnModel
 from heedful.runs.progress import Event
 from heedful.runs.recipe import load_recipe
 from heedful.runs.train import train
-from heedful.tasks.base import Predictor
 from heedful.tasks.recipe_parts import Recipe
 
 Callback = Callable[[Event], object]
@@ -25,7 +24,7 @@ def fit(
     data: Dataset | None = None,
     on: Callback | Sequence[Callback] = (),
     stop: Callable[[], bool] = lambda: False,
-) -> Predictor:
+) -> AnyPredictor:
     """Train a recipe, or resume its run, to the end, and return the trained model, ready to predict.
 
     `recipe` may be a path or a shipped name. Each function of `on` is called with every event that `train` yields, in
@@ -39,5 +38,4 @@ def fit(
     for event in train(given, run, stop, model=model, data=data):
         for function in called:
             function(event)
-    found: Predictor = load(run, model=model)
-    return found
+    return load(run, model=model)

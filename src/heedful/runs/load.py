@@ -1,4 +1,4 @@
-"""Trained models from their folders, each part checked before it is used, and the folder they are written to."""
+"""Predictors from run folders and model folders, each part checked before it is used; and writing model folders."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ from heedful.runs.own import OwnModel, builder, require_named
 from heedful.runs.recipe import recipe_in
 from heedful.tasks import TASKS, task_class, task_of
 from heedful.tasks.base import TINY, AnyTask
+from heedful.tasks.predictor import device_of
 from heedful.tasks.recipe_parts import Recipe
 from heedful.training.checkpoint.choice import at, picked
 from heedful.training.checkpoint.chosen import chosen
@@ -35,30 +36,79 @@ from heedful.training.checkpoint.manifest import read_manifest
 from heedful.training.checkpoint.ties import require_own_model
 from heedful.training.checkpoint.weights import load_strictly, require_fit
 
+if TYPE_CHECKING:
+    from heedful.tasks.answering.predictor import QuestionAnswerer
+    from heedful.tasks.classification.predictor import TextClassifier, TextRegressor
+    from heedful.tasks.language_model.predictor import BidirectionalLanguageModel, TextGenerator
+    from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer
+    from heedful.tasks.pretraining.predictor import TextEncoder
+    from heedful.tasks.reconstruction.predictor import ImageAutoencoder
+    from heedful.tasks.tagging.predictor import TokenTagger
+    from heedful.tasks.translation.predictor import Translator
+    from heedful.tasks.tree_classification.predictor import TreeClassifier
 
+AnyPredictor: TypeAlias = (
+    "Translator | TextGenerator | BidirectionalLanguageModel | TextEncoder | TextClassifier | TextRegressor | "
+    "TokenTagger | QuestionAnswerer | MultipleChoiceAnswerer | ImageAutoencoder | TreeClassifier"
+)
+K = TypeVar("K")
+
+
+@overload
+def load(
+    path: str | Path, device: str | None = None, checkpoint: str | int | None = None, model: OwnModel | None = None
+) -> AnyPredictor: ...
+
+
+@overload
 def load(
     path: str | Path,
+    kind: type[K],
     device: str | None = None,
     checkpoint: str | int | None = None,
     model: OwnModel | None = None,
-) -> Any:
-    """A trained model from a run folder (its final model, else its newest checkpoint) or from a model folder.
+) -> K: ...
 
-    What it can do depends on its task: a `Translator`, say, or a `TextGenerator`. Hugging Face folders load too.
-    `checkpoint` chooses one of a run's: best, last, average or the number of a step. `model` is the user's own module,
-    or the function that makes it, of a run that trained it.
+
+def load(  # type: ignore[misc]  # `device` comes second, or after a class
+    path: str | Path,
+    kind: type[object] | str | None = None,
+    device: str | int | None = None,
+    checkpoint: str | int | None = None,
+    model: OwnModel | None = None,
+) -> object:
+    """A predictor from a run (its final model, else its newest checkpoint), a model folder or a Hugging Face folder.
+
+    Its class depends on the task, such as `Translator` or `TextGenerator`; `load(path, TextGenerator)` is typed, and
+    refuses a folder that holds something else. `device` is cpu or cuda; None: a GPU if there is one. `checkpoint`
+    chooses one of a run's: best, last, average or the number of a step. `model` is the user's own module, or the
+    function that makes it, of a run that trained it.
+
+        >>> generator = heedful.load("runs/gpt", heedful.TextGenerator)
     """
-    place = _place(device)
-    found = opened(at(Path(path), checkpoint))
+    if not isinstance(kind, type) and kind is not None:  # load(path, device, checkpoint)
+        kind, device, checkpoint = None, kind, checkpoint if device is None else device
+    predictor = _load(Path(path), device_of(None if device is None else str(device)), checkpoint, model)
+    if kind is not None and not isinstance(predictor, kind):
+        name = type(predictor).__name__
+        raise UserError(
+            f"this folder does not hold a {kind.__name__}", where=str(path), found=f"a {name}",
+            todo=f"load it with heedful.load or heedful.{name}.load",
+        )  # fmt: skip
+    return predictor
+
+
+def _load(path: Path, device: torch.device, checkpoint: str | int | None, model: OwnModel | None) -> object:
+    found = opened(at(path, checkpoint))
     require_named("" if isinstance(found, Path) else found.own, model, str(path), "heedful.load(path, model=...)")
     if isinstance(found, Path):
-        return _foreign(found, place)
+        return _published(found, device)
     built = _built(found.config, found.tensors, found.file, model)
-    return found.task.predictor(built, found.config, found.vocabulary, found.decode, place, found.notes)
+    return found.task.predictor(built, found.config, found.vocabulary, found.decode, device, found.notes)
 
 
 class Opened(NamedTuple):
-    """What a run or a model folder of ours holds, each part checked."""
+    """What a run folder or a model folder holds, each part checked."""
 
     task: type[AnyTask]
     config: Any
@@ -72,7 +122,7 @@ class Opened(NamedTuple):
 
 
 def opened(path: Path) -> Opened | Path:
-    """What a run, a checkpoint of it or a model folder holds; of a folder that others wrote, its path."""
+    """What a run, a checkpoint of it or a model folder holds; of a Hugging Face folder, its path."""
     folder, which = picked(path)
     require_folder(folder, "a run folder or a model folder", "`heedful runs` lists the runs below a folder")
     portable = folder / "model" if is_folder(folder / "model") else folder
@@ -89,9 +139,9 @@ def opened(path: Path) -> Opened | Path:
     if not is_saved(folder):
         begun = any(exists(folder / name) for name in described.artifacts)
         raise UserError(
-            "this run has no checkpoint yet" if begun else "this run has not begun",
+            "this run has no checkpoint yet" if begun else "this run has not started",
             where=str(folder),
-            todo="train on with the same command, then try again",
+            todo="continue training with the same command, then try again",
         )
     task, vocabulary, recipe = type(described), load_artifacts(described, folder), described.recipe
     settings = recipe.model_dump(mode="json")
@@ -116,8 +166,8 @@ def _built(config: Any, tensors: dict[str, Tensor], weights: Path, own: OwnModel
     return model
 
 
-def _foreign(folder: Path, place: torch.device) -> Any:
-    """What speaks for a model that others wrote: a GPT, or an encoder by what is on top of it."""
+def _published(folder: Path, device: torch.device) -> object:
+    """The predictor of a Hugging Face folder: of a GPT, or of an encoder by the head on top of it."""
     found = pretrained(folder)
     if found.tokenizer is None:
         raise no_tokenizer_error(found, folder)
@@ -129,7 +179,7 @@ def _foreign(folder: Path, place: torch.device) -> Any:
         decode = decode.model_copy(update={"start_token": found.starts})
     elif kind == "pretraining":
         decode = found.sentences
-    return task.predictor(_built(config, tensors, folder), config, found.tokenizer, decode, place, notes)
+    return task.predictor(_built(config, tensors, folder), config, found.tokenizer, decode, device, notes)
 
 
 def _portable(folder: Path) -> tuple[type[AnyTask], Any, Any, Any, dict[str, Tensor], str]:
@@ -170,29 +220,14 @@ def _portable(folder: Path) -> tuple[type[AnyTask], Any, Any, Any, dict[str, Ten
 
 
 def _known(settings: dict[str, Any], name: str, known: Collection[str], where: Path) -> str:
-    """What a setting names, if it is known."""
+    """The value of a setting, if it is one of those known."""
     found = settings.get(name)
     if not isinstance(found, str) or found not in known:
         raise UserError(
-            f"{name} is not right", where=f"{where}", found=shown(found), expected="one of " + ", ".join(known),
+            f"invalid value for {name}", where=f"{where}", found=shown(found), expected="one of " + ", ".join(known),
             todo="copy the whole folder again, or get the version of Heedful that wrote it",
         )  # fmt: skip
     return found
-
-
-def _place(device: str | None) -> torch.device:
-    """The device of that name, or the best there is."""
-    gpu = torch.cuda.is_available()
-    try:
-        place = torch.device(device or ("cuda" if gpu else "cpu"))
-    except RuntimeError:
-        place = None
-    if place is None or place.type not in ("cpu", "cuda") or (place.type == "cuda" and not gpu):
-        raise UserError(
-            "there is no such device", where="device", found=shown(device),
-            expected="cpu or cuda" if gpu else "cpu: torch finds no GPU here",
-        )  # fmt: skip
-    return place
 
 
 def read_recipe(folder: Path) -> Recipe:
@@ -223,20 +258,20 @@ def _group(settings: dict[str, Any], name: str, where: Path) -> dict[str, Any]:
     found = settings.get(name)
     if not isinstance(found, dict):
         raise UserError(
-            f"{name} is not right", where=str(where), found=shown(found), expected="a group of settings, {...}",
+            f"invalid value for {name}", where=str(where), found=shown(found), expected="a group of settings, {...}",
             todo="copy the whole folder again",
         )  # fmt: skip
     return found
 
 
 def few_threads(model: nn.Module, device: torch.device) -> int:
-    """How many CPU threads a model is worth that is used."""
+    """The number of CPU threads for using a model: one for a small model."""
     size = sum(weight.numel() for weight in model.parameters())
     return 1 if size < TINY and device.type == "cpu" else cores()
 
 
 def cores(processes: int = 1) -> int:
-    """How many CPU cores there are for each of so many processes that share the machine."""
+    """The number of CPU cores for each of the processes that share the machine."""
     found = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return max(1, found // processes)
 
@@ -244,7 +279,7 @@ def cores(processes: int = 1) -> int:
 def write_portable(
     folder: Path, task: AnyTask, config: Config, model: nn.Module, vocabulary: Any, made: Mapping[str, Any]
 ) -> None:
-    """The folder that `load` reads: config.json, model.safetensors, and the artifacts; `made` says by whom."""
+    """Write a folder that `load` reads: config.json, model.safetensors and the artifacts; `made` describes the run."""
     settings = {"task": task.recipe.task.kind, "model": config.model_dump()}
     settings |= {"decode": task.decode.model_dump()} if task.decode else {}
     settings |= {"own_model": task.recipe.own_model} if task.recipe.own_model else {}

@@ -18,7 +18,7 @@ from heedful.runs.own import OwnModel, builder, require_named, with_own_data, wi
 from heedful.runs.prepare import Data, Run, prepare, require_memory
 from heedful.runs.progress import Event, Finished, Noted, Stage, Started
 from heedful.runs.recipe import check_recipe, recipe_of
-from heedful.tasks.base import AnyTask, Evaluated
+from heedful.tasks.base import AnyTask, Evaluated, HeldOut
 from heedful.tasks.finetuning.recipe import Finetuning
 from heedful.tasks.recipe_parts import Recipe
 from heedful.training.checkpoint.folder import RunFolder, is_saved
@@ -144,4 +144,4 @@ def _validated(task: AnyTask, predictor: Any, data: Data, event: Due) -> Evaluat
             todo="lower the learning rate or the clip",
             exit_code=EXIT_NOT_FINITE,
         )
-    return task.evaluate(predictor, data.valid, data.encoded_valid, loss, event.step, "valid", beams=1)
+    return task.evaluate(predictor, HeldOut(data.valid, data.encoded_valid, loss, event.step, "valid", beams=1))

@@ -6,10 +6,11 @@ is the model with all that it takes to use it, as `heedful.load` returns it.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from heedful.config import Config
 from heedful.data.formats.sources import Split
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from heedful.tasks.predictor import Predictor
     from heedful.tasks.recipe_parts import Recipe
 
 Progress = Callable[[int], None]
+Sample = tuple[str, str, str]  # what was given, what is right, and what the model predicts
 TINY = 1_000_000  # parameters under which a second thread costs more than it brings
 
 
@@ -36,7 +39,7 @@ class Evaluated:
     split: Split
     loss: float
     scores: tuple[Score, ...]
-    samples: tuple[tuple[str, str, str], ...]  # what was given, what was right, what the model made of it
+    samples: tuple[Sample, ...]
     unread: int  # samples that do not fit into the model, which count as wrong
 
     def merit(self, metric: str) -> float:
@@ -129,15 +132,6 @@ class Batches(BatchSource, Protocol):
         """How much the whole batch at a position counts for."""
 
 
-class Predictor(Protocol):
-    """A model with all that it takes to use it; what it can do is up to its task."""
-
-    model: Any
-    tokenizer: Any  # the vocabulary of its task
-    device: torch.device
-    notes: tuple[str, ...]  # what whoever loads it should know
-
-
 class Source(NamedTuple):
     """Weights that a run may begin from, with what they read by: of the whole model, or of a part of it."""
 
@@ -150,7 +144,28 @@ class Source(NamedTuple):
 R = TypeVar("R", bound=Read)
 V = TypeVar("V", bound=Vocabulary)
 E = TypeVar("E", bound=Encoded)
-P = TypeVar("P", bound=Predictor, contravariant=True)
+P = TypeVar("P", bound="Predictor[Any, Any, Any]", contravariant=True)
+
+
+@dataclass(frozen=True)
+class HeldOut(Generic[R, E]):
+    """A split to evaluate on, whose loss is known, at a step of training; `beams` is for tasks that search."""
+
+    read: R
+    encoded: E
+    loss: float
+    step: int
+    split: Split
+    beams: int | None = None
+    progress: Progress | None = None
+
+    def rows(self, count: int, most: int) -> list[int]:
+        """The rows of a few of `count` examples, to be shown as samples."""
+        return random.Random(self.step).sample(range(count), min(most, count))
+
+    def result(self, scores: Sequence[Score], samples: Sequence[Sample] = (), unread: int = 0) -> Evaluated:
+        """The evaluation with these scores."""
+        return Evaluated(self.step, self.split, self.loss, tuple(scores), tuple(samples), unread)
 
 
 class Task(Protocol[R, V, E, P]):
@@ -258,18 +273,8 @@ class Task(Protocol[R, V, E, P]):
         """The same, or near it, at a moment in training."""
         return self.loss(predictor, encoded)
 
-    def evaluate(
-        self,
-        predictor: P,
-        read: R,
-        encoded: E,
-        loss: float,
-        step: int,
-        split: Split,
-        beams: int | None = None,
-        progress: Progress | None = None,
-    ) -> Evaluated:
-        """Scores on a split whose loss is known, and a few samples; `beams` is for those that search."""
+    def evaluate(self, predictor: P, held_out: HeldOut[R, E]) -> Evaluated:
+        """Scores on a split, and a few samples."""
 
     @property
     def metric(self) -> str:
@@ -281,7 +286,7 @@ class Task(Protocol[R, V, E, P]):
         """Whether the validation data are others than the test data, so that the best checkpoint can be chosen."""
         return True
 
-    def example(self, sample: tuple[str, str, str]) -> Example | None:
+    def example(self, sample: Sample) -> Example | None:
         """What the model was given when a sample was made; None where the sample does not tell all of it."""
         return Example(sample[0], None, sample[1])
 

@@ -149,7 +149,7 @@ class Gallery:
     @property
     def width(self) -> int:
         """How many numbers a code has."""
-        return math.prod(self.painter.model.config.code)
+        return self.painter.code_size
 
     @cached_property
     def codes(self) -> Floats:

@@ -7,20 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from heedful.blocks.losses import Loss
 from heedful.data.batch import IGNORE_INDEX
-from heedful.data.formats.squad import Question, WindowsConfig
+from heedful.data.formats.squad import JsonQuestions, Question, Squad, WindowsConfig
 from heedful.data.labelled.answering import AnswerBatch, EncodedQuestions, best_windows, encode_questions
 from heedful.data.tokenizers.base import MaskTokenizer
+from heedful.tasks.predictor import Evaluation, Predictor, Result
 from heedful.tasks.reading import layout_of
+from heedful.training.span_metrics import answer_scores
 
 BATCH_TOKENS = 16384  # tokens that are read together
 MOST = 1024  # questions that are encoded together
@@ -104,9 +107,9 @@ def best_spans(scores: Floats, longest: int, top: int) -> list[Span]:
     return [Span(*found) for found in zip(starts.tolist(), (starts + more).tolist(), likely.tolist(), strict=True)]
 
 
-@dataclass(frozen=True)
-class Answer:
-    """A part of the passage as an answer."""
+@dataclass(frozen=True, repr=False)
+class Answer(Result):
+    """A span of the passage as an answer, and its probability among all spans."""
 
     text: str
     start: int  # character
@@ -115,18 +118,38 @@ class Answer:
 
 
 @dataclass
-class QuestionAnswerer:
-    """A model with its tokenizer, ready to answer questions."""
+class QuestionAnswerer(Predictor[tuple[str, str], Answer | None, tuple[tuple[str, str], str | Sequence[str]]]):
+    """Answers questions by a span of a passage; an input is (question, passage)."""
 
-    model: Any
+    task: ClassVar = "answering"
+
+    model: nn.Module
     tokenizer: MaskTokenizer
     device: torch.device
     windows: WindowsConfig
     context: int
-    notes: tuple[str, ...] = ()  # what whoever loads it should know
+    notes: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        self.model.to(self.device).eval()
+    @property
+    def decode_settings(self) -> WindowsConfig:
+        """How long passages are read, and how long an answer may be."""
+        return self.windows
+
+    def predict(self, inputs: Sequence[tuple[str, str]]) -> list[Answer | None]:
+        """The best answer to each (question, passage); None where the passage has no words."""
+        return [found[0] if found else None for found in self.answer(inputs)]
+
+    def _evaluate(self, data: Path | Sequence[tuple[tuple[str, str], str | Sequence[str]]]) -> Evaluation:
+        if isinstance(data, Path):
+            kind = JsonQuestions if data.name.removesuffix(".gz").endswith(".jsonl") else Squad
+            questions = kind(train=str(data), valid=str(data)).read("valid").questions
+            given = [(one.question, one.passage) for one in questions]
+            right = [[answer.text for answer in one.answers] for one in questions]
+        else:
+            given = [example[0] for example in data]
+            right = [[answers] if isinstance(answers, str) else list(answers) for _, answers in data]
+        found = ["" if best is None else best.text for best in self.predict(given)]
+        return Evaluation.of(answer_scores(found, right), None, len(given))
 
     def answer(self, questions: Sequence[tuple[str, str]], top: int = 1) -> list[list[Answer]]:
         """The likeliest answers to each question, given with its passage; none where the passage has no words."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shlex
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -21,7 +20,7 @@ from heedful.errors import UserError
 from heedful.models.heads.config import AnswererConfig
 from heedful.tasks.answering.predictor import QuestionAnswerer, answer_loss, mean_loss
 from heedful.tasks.answering.recipe import AnsweringRecipe
-from heedful.tasks.base import Evaluated, Example, Names, Progress
+from heedful.tasks.base import Evaluated, Example, HeldOut, Names
 from heedful.tasks.finetuning.task import FinetuningTask
 from heedful.training.span_metrics import answer_scores
 
@@ -100,24 +99,15 @@ class AnsweringTask(FinetuningTask[Questions, MaskTokenizer, EncodedQuestions, Q
         """The mean loss an answer."""
         return mean_loss(predictor.model, encoded, predictor.device)
 
-    def evaluate(
-        self,
-        predictor: QuestionAnswerer,
-        read: Questions,
-        encoded: EncodedQuestions,
-        loss: float,
-        step: int,
-        split: Split,
-        beams: int | None = None,
-        progress: Progress | None = None,
-    ) -> Evaluated:
+    def evaluate(self, predictor: QuestionAnswerer, held_out: HeldOut[Questions, EncodedQuestions]) -> Evaluated:
         """F1 and exact match of the answers, and a few questions with what is found."""
-        best = predictor.answers([question.passage for question in read.questions], encoded)
+        questions = held_out.read.questions
+        best = predictor.answers([question.passage for question in questions], held_out.encoded)
         found = [each[0].text if each else "" for each in best]
-        right = [[answer.text for answer in question.answers] for question in read.questions]
-        rows = random.Random(step).sample(range(len(right)), min(self.recipe.train.samples, len(right)))
-        samples = tuple((read.questions[row].question, right[row][0], found[row]) for row in rows)
-        return Evaluated(step, split, loss, answer_scores(found, right), samples, 0)
+        right = [[answer.text for answer in question.answers] for question in questions]
+        rows = held_out.rows(len(right), self.recipe.train.samples)
+        samples = [(questions[row].question, right[row][0], found[row]) for row in rows]
+        return held_out.result(answer_scores(found, right), samples)
 
     def example(self, sample: tuple[str, str, str]) -> None:
         """None: a sample does not tell the passage."""

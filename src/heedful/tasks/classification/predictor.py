@@ -5,28 +5,37 @@ N texts, C classes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from heedful.blocks.losses import Loss, cross_entropy
 from heedful.data.batch import IGNORE_INDEX
+from heedful.data.formats.sources import open_plain_or_gzip
+from heedful.data.formats.tables import CsvTable, Item, JsonlTable, TsvTable, class_numbers, label_values
 from heedful.data.labelled.batches import EncodedTexts, LabelledBatch, encode_texts
 from heedful.data.tokenizers.base import PairTokenizer
+from heedful.tasks.predictor import Evaluation, Predictor, Result, batch_of
 from heedful.tasks.reading import layout_of
+from heedful.training.metrics import Score, accuracy, f1, matthews, pearson, spearman
 
 BATCH_TOKENS = 16384  # tokens that are read together
 MOST = 4096  # texts that are encoded together
+FIRST = 1_000_000  # bytes of a file's first line that are looked at
 
 Given = str | tuple[str, str]
 
 
 def outputs(model: Any, batch: LabelledBatch) -> Tensor:
-    """What a model says of each text of a batch: logits (N, C), or a number each (N,)."""
+    """The model's outputs for the texts of a batch: logits (N, C), or a number each (N,)."""
     found: Tensor = model(batch.ids, batch.segments, layout_of(batch.sequences), batch.sequences.begins)
     return found
 
@@ -37,7 +46,7 @@ def class_loss(model: Any, batch: LabelledBatch, label_smoothing: float = 0.0) -
 
 
 def number_loss(model: Any, batch: LabelledBatch) -> Loss:
-    """The squared distance of what the model says from each text's number."""
+    """The squared error of the predicted numbers."""
     real = batch.indices >= 0
     squares = torch.where(real, (outputs(model, batch).float() - batch.numbers).square(), 0.0)  # (N,)
     return Loss(squares.sum(), squares.detach().sum(), real.sum())
@@ -53,58 +62,69 @@ def mean_loss(
 
 
 @torch.inference_mode()
-def said(model: Any, encoded: EncodedTexts, device: torch.device) -> Tensor:
-    """What a model says of all texts of a set, in their order, whatever order it reads them in."""
+def outputs_of(model: Any, encoded: EncodedTexts, device: torch.device) -> Tensor:
+    """The outputs for all texts, in their order, whatever order they are computed in."""
     found: dict[int, Tensor] = {}
     for batch in encoded.in_order(BATCH_TOKENS):
         found |= dict(zip(batch.indices.tolist(), outputs(model, batch.to(device)).float().cpu(), strict=True))
     return torch.stack([found[row] for row in range(len(encoded))])
 
 
-@dataclass(frozen=True)
-class Classification:
-    """What the model says of a text: its class, how sure it is, and how likely it holds each class."""
+@dataclass(frozen=True, repr=False)
+class Classification(Result):
+    """The most probable class of a text, its probability, and the probability of every class."""
 
     label: str
     probability: float
-    probabilities: dict[str, float]
-    cut: int = 0  # tokens at the text's end that were not read, since it is too long for the model
+    probabilities: dict[str, float] = field(repr=False)
+    cut: int = field(default=0, repr=False)  # tokens beyond the model's context, which were not read
 
 
-@dataclass(frozen=True)
-class Regression:
-    """What the model says of a text, as a number."""
+@dataclass(frozen=True, repr=False)
+class Regression(Result):
+    """The number that the model predicts for a text."""
 
     value: float
-    cut: int = 0  # tokens at the text's end that were not read, since it is too long for the model
+    cut: int = field(default=0, repr=False)  # tokens beyond the model's context, which were not read
 
 
 @dataclass
-class TextClassifier:
-    """A model with its tokenizer, ready to say the class of texts."""
+class TextClassifier(Predictor[Given, Classification, tuple[Given, str]]):
+    """Predicts the class of texts, or of pairs of texts."""
 
-    model: Any
+    task: ClassVar = "classification"
+
+    model: nn.Module
     tokenizer: PairTokenizer
     device: torch.device
     labels: tuple[str, ...]
     context: int
-    notes: tuple[str, ...] = ()  # what whoever loads it should know
-
-    def __post_init__(self) -> None:
-        self.model.to(self.device).eval()
+    notes: tuple[str, ...] = ()
 
     def classify(self, texts: Sequence[Given]) -> list[Classification]:
         """The class of each text, or of each pair of texts."""
         found = []
         for encoded in encodings(texts, self.tokenizer, self.context):
-            probabilities = said(self.model, encoded, self.device).softmax(-1).tolist()
+            probabilities = outputs_of(self.model, encoded, self.device).softmax(-1).tolist()
             found += [
                 self.classification(each, int(cut)) for each, cut in zip(probabilities, encoded.lost, strict=True)
             ]
         return found
 
+    def predict(self, inputs: Sequence[Given]) -> list[Classification]:
+        """The class of each text, as `classify` gives it."""
+        return self.classify(inputs)
+
+    def _evaluate(self, data: Path | Sequence[tuple[Given, str]]) -> Evaluation:
+        items = items_of(data)
+        targets = np.array(class_numbers(items, self.labels), np.int64)
+        encoded = encode_texts([(one.text, one.pair) for one in items], targets, self.tokenizer, self.context)
+        logits = outputs_of(self.model, encoded, self.device)  # (N, C)
+        loss = float(F.cross_entropy(logits, torch.from_numpy(targets)))
+        return Evaluation.of(class_scores(logits.argmax(-1).numpy(), targets, self.labels), loss, len(targets))
+
     def classification(self, probabilities: Sequence[float], cut: int = 0) -> Classification:
-        """Probabilities with the classes' names to them."""
+        """A classification from the probabilities of the classes."""
         best = max(range(len(probabilities)), key=probabilities.__getitem__)
         return Classification(
             self.labels[best], probabilities[best], dict(zip(self.labels, probabilities, strict=True)), cut
@@ -112,31 +132,67 @@ class TextClassifier:
 
 
 @dataclass
-class TextRegressor:
-    """A model with its tokenizer, ready to say a number of texts."""
+class TextRegressor(Predictor[Given, Regression, tuple[Given, float]]):
+    """Predicts a number for texts, or for pairs of texts."""
 
-    model: Any
+    task: ClassVar = "regression"
+
+    model: nn.Module
     tokenizer: PairTokenizer
     device: torch.device
     context: int
-    notes: tuple[str, ...] = ()  # what whoever loads it should know
+    notes: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        self.model.to(self.device).eval()
-
-    def predict(self, texts: Sequence[Given]) -> list[Regression]:
+    def predict(self, inputs: Sequence[Given]) -> list[Regression]:
         """The number of each text, or of each pair of texts."""
         return [
             Regression(value, int(cut))
-            for encoded in encodings(texts, self.tokenizer, self.context)
-            for value, cut in zip(said(self.model, encoded, self.device).tolist(), encoded.lost, strict=True)
+            for encoded in encodings(inputs, self.tokenizer, self.context)
+            for value, cut in zip(outputs_of(self.model, encoded, self.device).tolist(), encoded.lost, strict=True)
         ]
+
+    def _evaluate(self, data: Path | Sequence[tuple[Given, float]]) -> Evaluation:
+        items = items_of(data)
+        right = np.array(label_values(items), np.float64)  # (N,)
+        encoded = encode_texts(
+            [(one.text, one.pair) for one in items], right.view(np.int64), self.tokenizer, self.context
+        )
+        found = outputs_of(self.model, encoded, self.device).double().numpy()  # (N,)
+        return Evaluation.of(number_scores(found, right), float(((found - right) ** 2).mean()), len(right))
+
+
+def number_scores(found: NDArray[np.float64], right: NDArray[np.float64]) -> tuple[Score, ...]:
+    """Pearson's and Spearman's correlation of predicted numbers."""
+    return pearson(found, right), spearman(found, right)
+
+
+def class_scores(found: NDArray[np.int64], right: NDArray[np.int64], labels: Sequence[str]) -> tuple[Score, ...]:
+    """Accuracy, F1 and Matthews' correlation of predicted classes."""
+    return accuracy(found, right), f1(found, right, labels), matthews(found, right)
+
+
+def items_of(data: Path | Sequence[tuple[Given, str | float]]) -> list[Item]:
+    """Texts, or pairs of texts, with labels: from examples, or from a file of `text`, `label` and maybe `pair`.
+
+    A file holds JSON lines, or is a .tsv or .csv table with a header.
+    """
+    if not isinstance(data, Path):
+        items = []
+        for number, (given, label) in enumerate(data, 1):
+            text, pair = (given, None) if isinstance(given, str) else given
+            items.append(Item(text, pair, str(label), f"example {number}"))
+        return items
+    with open_plain_or_gzip(data) as file:
+        first = file.readline(FIRST).decode(errors="replace").strip()
+    pair = "pair" if '"pair":' in first or "pair" in re.split(r"[\t,]", first) else None
+    settings: dict[str, Any] = {"train": str(data), "valid": str(data), "text": "text", "label": "label", "pair": pair}
+    kinds: dict[str, type[JsonlTable | TsvTable | CsvTable]] = {".tsv": TsvTable, ".csv": CsvTable}
+    return kinds.get(Path(data.name.removesuffix(".gz")).suffix, JsonlTable)(**settings).read("valid").items
 
 
 def encodings(texts: Sequence[Given], tokenizer: PairTokenizer, context: int) -> Iterator[EncodedTexts]:
     """Texts as a model reads them, some thousands at a time."""
-    if isinstance(texts, str):
-        raise TypeError("give a list of texts, as [text]")
+    batch_of(texts)
     for start in range(0, len(texts), MOST):
         some = [(text, None) if isinstance(text, str) else text for text in texts[start : start + MOST]]
         yield encode_texts(some, np.full(len(some), IGNORE_INDEX), tokenizer, context)

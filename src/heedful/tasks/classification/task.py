@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shlex
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -24,18 +23,19 @@ from heedful.data.tokenizers.vocabulary import TextVocab, split_words
 from heedful.data.word_vectors import WordVectors
 from heedful.errors import UserError, shown
 from heedful.models.heads.config import RegressorConfig
-from heedful.tasks.base import Codec, Evaluated, Example, Names, P, Progress
+from heedful.tasks.base import Codec, Evaluated, Example, HeldOut, Names, P
 from heedful.tasks.classification.predictor import (
     TextClassifier,
     TextRegressor,
     class_loss,
+    class_scores,
     mean_loss,
     number_loss,
-    said,
+    number_scores,
+    outputs_of,
 )
 from heedful.tasks.classification.recipe import TextClassificationRecipe
 from heedful.tasks.finetuning.task import FinetuningTask
-from heedful.training.metrics import Score, accuracy, f1, matthews, pearson, spearman
 
 BETWEEN = " || "  # the texts of a pair, in a sample
 WORDS = Names(
@@ -141,26 +141,7 @@ def are_pairs(data: Any) -> bool:
     return isinstance(data, Columns | JsonlTable) and data.pair is not None
 
 
-def sampled(read: Items, step: int, most: int) -> list[int]:
-    """Which texts of a split are shown."""
-    return random.Random(step).sample(range(len(read.items)), min(most, len(read.items)))
-
-
-def judged(
-    predictor: TextClassifier, read: Items, encoded: EncodedTexts, loss: float, step: int, split: Split, most: int
-) -> Evaluated:
-    """Accuracy, F1 and Matthews' correlation, and a few texts with what is said of them."""
-    probabilities = said(predictor.model, encoded, predictor.device).softmax(-1)  # (N, C)
-    found, right = probabilities.argmax(-1).numpy(), encoded.targets
-    scores = (accuracy(found, right), f1(found, right, predictor.labels), matthews(found, right))
-    samples = []
-    for row in sampled(read, step, most):
-        item, told = read.items[row], predictor.classification(probabilities[row].tolist())
-        samples.append((whole(item.text, item.pair), item.label, f"{told.label} ({told.probability:.0%})"))
-    return Evaluated(step, split, loss, scores, tuple(samples), 0)
-
-
-def whole(text: str, pair: str | None) -> str:
+def joined(text: str, pair: str | None) -> str:
     """One text or two as a sample shows them."""
     return text if pair is None else f"{text}{BETWEEN}{pair}"
 
@@ -197,19 +178,16 @@ class ClassificationTask(TextTask[TextClassifier]):
         """The model with its tokenizer, ready to say classes."""
         return TextClassifier(model, vocabulary, device, config.labels or (), config.context, notes)
 
-    def evaluate(
-        self,
-        predictor: TextClassifier,
-        read: Items,
-        encoded: EncodedTexts,
-        loss: float,
-        step: int,
-        split: Split,
-        beams: int | None = None,
-        progress: Progress | None = None,
-    ) -> Evaluated:
+    def evaluate(self, predictor: TextClassifier, held_out: HeldOut[Items, EncodedTexts]) -> Evaluated:
         """Accuracy, F1 and Matthews' correlation, and a few texts with what is said of them."""
-        return judged(predictor, read, encoded, loss, step, split, self.recipe.train.samples)
+        items, encoded = held_out.read.items, held_out.encoded
+        probabilities = outputs_of(predictor.model, encoded, predictor.device).softmax(-1)  # (N, C)
+        samples = []
+        for row in held_out.rows(len(items), self.recipe.train.samples):
+            item, best = items[row], predictor.classification(probabilities[row].tolist())
+            samples.append((joined(item.text, item.pair), item.label, f"{best.label} ({best.probability:.0%})"))
+        found = probabilities.argmax(-1).numpy()  # (N,)
+        return held_out.result(class_scores(found, encoded.targets, predictor.labels), samples)
 
     def remarks(self, result: Evaluated) -> list[str]:
         """Whether the model tells no classes apart."""
@@ -303,28 +281,10 @@ class RegressionTask(TextTask[TextRegressor]):
         """The model with its tokenizer, ready to say numbers."""
         return TextRegressor(model, vocabulary, device, config.context, notes)
 
-    def evaluate(
-        self,
-        predictor: TextRegressor,
-        read: Items,
-        encoded: EncodedTexts,
-        loss: float,
-        step: int,
-        split: Split,
-        beams: int | None = None,
-        progress: Progress | None = None,
-    ) -> Evaluated:
+    def evaluate(self, predictor: TextRegressor, held_out: HeldOut[Items, EncodedTexts]) -> Evaluated:
         """Both correlations, and a few texts with what is said of them."""
-        found = said(predictor.model, encoded, predictor.device).double().numpy()  # (N,)
-        right = encoded.targets.view(np.float64)
-        scores: tuple[Score, ...] = (pearson(found, right), spearman(found, right))
-        samples = tuple(
-            (whole(item.text, item.pair), item.label, f"{found[row]:.2f}")
-            for row in sampled(read, step, self.recipe.train.samples)
-            for item in (read.items[row],)
-        )
-        return Evaluated(step, split, loss, scores, samples, 0)
-
-    def in_words(self, loss: float) -> str:
-        """The mean squared distance, and its root."""
-        return f"mean squared distance {loss:.5f}, its root {loss**0.5:.4f}"
+        items, encoded = held_out.read.items, held_out.encoded
+        found = outputs_of(predictor.model, encoded, predictor.device).double().numpy()  # (N,)
+        rows = held_out.rows(len(items), self.recipe.train.samples)
+        samples = [(joined(items[row].text, items[row].pair), items[row].label, f"{found[row]:.2f}") for row in rows]
+        return held_out.result(number_scores(found, encoded.targets.view(np.float64)), samples)

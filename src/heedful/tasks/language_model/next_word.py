@@ -1,6 +1,6 @@
-"""The word for a gap by a model that reads ahead and by one that reads both ways: "The child came home from ___".
+"""The missing word of a text by a causal and by a masked language model: "The child came home from ___".
 
-A causal language model sees what stands before the gap alone; a masked one sees what stands behind it too.
+A causal language model sees only what comes before the blank; a masked one sees both sides.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -42,22 +42,23 @@ def sides(text: str) -> tuple[str, str]:
 
 
 @torch.inference_mode()
-def next_words(writer: TextGenerator, text: str, top: int = 5) -> WordPredictions:
+def next_words(generator: TextGenerator, text: str, top: int = 5) -> WordPredictions:
     """The likeliest words after what stands before the gap.
 
     Their probability is that of a word's first piece; the piece is then completed greedily, so that it can be read.
     """
-    before, script = sides(text)[0].rstrip(" "), writer.script
+    before, script = sides(text)[0].rstrip(" "), generator.script
     joint = script.text_ids(before + " ")
     if before and script.text_ids(before + " a")[: len(joint)] == joint:  # a space that no word takes along
         before = before + " "
-    ids = writer.read_ids(before)
-    ids = ids[writer.forgotten(len(ids)) :]
-    logits, _ = writer.model(torch.tensor([ids], device=writer.device), writer.model.start(1, writer.device))
-    logs = logits[0, -1, : writer.tokenizer.vocab].float().log_softmax(-1)  # (V,)
+    ids = generator.read_ids(before)
+    ids = ids[generator.forgotten(len(ids)) :]
+    net: Any = generator.model
+    logits, _ = net(torch.tensor([ids], device=generator.device), net.start(1, generator.device))
+    logs = logits[0, -1, : generator.tokenizer.vocab].float().log_softmax(-1)  # (V,)
     logs[list(script.unwritten)] = -math.inf
     values, tokens = (part.tolist() for part in logs.topk(min(top, len(logs) - len(script.unwritten))))
-    words = writer.completed(ids, tokens, LONGEST)
+    words = generator.complete(ids, tokens, LONGEST)
     predictions = [
         TokenPrediction("<end>" if token == script.ends else word_of(word) or word, math.exp(value))
         for word, token, value in zip(words, tokens, values, strict=True)
@@ -65,10 +66,10 @@ def next_words(writer: TextGenerator, text: str, top: int = 5) -> WordPrediction
     return WordPredictions("causal", f"{before.rstrip(' ')} {GAP}".lstrip(" "), predictions)
 
 
-def hidden_words(reader: TextEncoder, text: str, top: int = 5) -> WordPredictions:
+def hidden_words(encoder: TextEncoder, text: str, top: int = 5) -> WordPredictions:
     """The likeliest words between what stands before the gap and what stands behind it."""
     before, behind = sides(text)
-    (predictions,) = reader.fill(before + reader.tokenizer.mask_name + behind, top).predictions
+    (predictions,) = encoder.fill(before + encoder.tokenizer.mask_name + behind, top).predictions
     return WordPredictions("masked", before + GAP + behind, predictions)
 
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, Self, runtime_checkable
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from heedful.blocks.state import Cache, Ragged
 from heedful.blocks.taps import watched
-from heedful.data.text.files import Text
+from heedful.data.text.files import Text, TextFiles
 from heedful.data.text.windows import EncodedText, encode_text
 from heedful.data.tokenizers.base import require_list
 from heedful.data.tokenizers.byte_pairs import Gpt2Tokenizer
@@ -25,34 +26,39 @@ from heedful.data.tokenizers.tokenizer import SPECIAL, TrainedTokenizer
 from heedful.decode.graphs import Graphs
 from heedful.decode.rules import AtLeast, Begins, Below, Never, NoRepeat, Penalty, Rule, sampling_rules
 from heedful.decode.search import Decoder, Given, Paths, Search, Step, beam, drain, greedy, sample
-from heedful.decode.settings import TextSettings
+from heedful.decode.settings import TextSettings, WritingConfig
 from heedful.errors import UserError
 from heedful.models.own import Plain
 from heedful.tasks.language_model.perplexity import (
     STRIDE,
+    bits_per_byte,
     bits_per_character,
     both_ways_loss,
+    exp,
     sliding_loss,
     text_loss,
     windows_loss,
+    word_perplexity,
 )
+from heedful.tasks.predictor import Evaluation, Predictor, Result
+from heedful.tasks.pretraining.predictor import TokenEmbeddings
 
-TOGETHER = 64  # texts that are gone on with at a time
-ENDLESS = -1  # an end that no token is: what is written goes on over the ends of lines
-MULTIPLE = 64  # what rules see of prompts is padded to it, so that few shapes occur
+TOGETHER = 64  # texts that are generated at a time
+ENDLESS = -1  # an end that no token is: texts continue over the ends of lines
+MULTIPLE = 64  # what rules see of prompts is pad_sequences to it, so that few shapes occur
 LATE = 12  # characters at the end of a line that further word pieces may change
-NEAR = 16  # ids that tell how the next one is spelled
+NEAR = 16  # ids that decide how the next one is spelled
 
 
-@dataclass(frozen=True)
-class GeneratedText:
-    """What was written after a prompt, the two together as one text, its log-probability and its token ids."""
+@dataclass(frozen=True, repr=False)
+class GeneratedText(Result):
+    """A prompt and its completion, with the log-probability and the token ids of the completion."""
 
     prompt: str
     completion: str
     log_probability: float
-    ids: list[int]
-    ended: bool = False  # whether the model ended the text, not the length
+    ids: list[int] = field(repr=False)
+    ended: bool = field(default=False, repr=False)  # whether the model ended the text, not the length limit
 
     @property
     def text(self) -> str:
@@ -62,14 +68,14 @@ class GeneratedText:
 
 @runtime_checkable
 class ByRows(Protocol):
-    """A model that has kernels in which each row of a batch is computed alone, where they suit it."""
+    """A model that has kernels which compute each row of a batch alone, on devices that they suit."""
 
     def row_by_row(self) -> Any: ...
 
 
 @dataclass
 class Running:
-    """A text that is being gone on with: the tokens that are given, the seed of its chance, and what was written."""
+    """A text that is being generated: its given tokens, its random seed, and the tokens generated so far."""
 
     given: list[int]
     seed: int = 0
@@ -85,30 +91,60 @@ class Running:
 
 
 @dataclass
-class TextGenerator:
-    """A language model with its tokenizer, ready to go on with texts.
+class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
+    """A language model that continues texts.
 
-    What `settings` say is what `generate` does where it is not told otherwise. A text may be longer than the model's
-    context: when that is full, the model forgets the older half, and reads the newer one again as if the text began
-    there. What it sees depends on the text's length alone.
+    `settings` are the defaults of `generate`. A text may be longer than the model's context: when that is full, the
+    older half is dropped, and the newer half is read again as if the text began there. What the model sees depends on
+    the text's length alone.
 
-    A text is read after the start token, as in training, if `start_token` says so; where there is no text at all, it is
-    always read after it.
+    A text is read after the start token, as in training, if `start_token`; an empty text always is. An example to
+    evaluate on is a text, or a prompt with its expected completion.
     """
 
-    model: Any  # a module that is Ahead
+    task: ClassVar = "language_model"
+
+    model: nn.Module
     tokenizer: LanguageTokenizer
     device: torch.device
     settings: TextSettings = field(default_factory=TextSettings)
-    notes: tuple[str, ...] = ()  # what whoever loads it should know
+    notes: tuple[str, ...] = ()
     graphs: Graphs | None = field(init=False)
     script: TextCodec = field(init=False)
 
     def __post_init__(self) -> None:
-        self.model.to(self.device).eval()
+        super().__post_init__()
         captures = self.device.type == "cuda" and not isinstance(self.model, Plain)
         self.graphs = Graphs(self.model) if captures else None
         self.script = codec_of(self.tokenizer)
+
+    @property
+    def decode_settings(self) -> WritingConfig:
+        """How texts are generated by default; temperature 0 is not a default of recipes, and is left out."""
+        known = self.settings.model_dump(include=set(WritingConfig.model_fields))
+        return WritingConfig(**{name: value for name, value in known.items() if name != "temperature" or value})
+
+    def predict(self, inputs: Sequence[str]) -> list[GeneratedText]:
+        """One completion of each prompt."""
+        return self.generate(inputs, samples=1)
+
+    @torch.inference_mode()
+    def _evaluate(self, data: Path | Sequence[str | tuple[str, str]]) -> Evaluation:
+        if isinstance(data, Path):
+            return self._text_scores("\n".join(text_in(data).lines) + "\n")
+        if all(isinstance(example, str) for example in data):
+            return self._text_scores("\n".join(map(str, data)) + "\n")
+        total, count = 0.0, 0
+        for example in data:
+            prompt, expected = ("", example) if isinstance(example, str) else example
+            given, whole = self.read_ids(prompt), self.read_ids(prompt + expected)
+            ids = whole[len(given) :] if whole[: len(given)] == given else self.script.text_ids(expected)
+            given = given[self.forgotten(len(given) + len(ids)) :] or given[-1:]
+            total, count = total - self._log(given, ids), count + len(ids)
+        return Evaluation({"perplexity": exp(total / count)}, total / count, count)
+
+    def _text_scores(self, text: str) -> Evaluation:
+        return text_scores(self.loss(text), self._encoded(text))
 
     @property
     def start_token(self) -> bool:
@@ -121,12 +157,12 @@ class TextGenerator:
 
     @property
     def context(self) -> int | None:
-        """How many tokens the model sees at once; None, where there is no limit."""
-        context: int = self.model.config.context
-        return context if self.model.config.limited else None
+        """The most tokens that the model sees at once; None: no limit."""
+        context: int = self._net.config.context
+        return context if self._net.config.limited else None
 
     def bfloat16(self) -> Self:
-        """The same with its weights in bfloat16: half the memory to go through for a token, which a GPU waits for."""
+        """Convert the weights to bfloat16, in which a GPU generates about twice as fast, and return this predictor."""
         self.model.to(torch.bfloat16)
         return self
 
@@ -137,14 +173,14 @@ class TextGenerator:
         *,
         first: int = 0,
         special: bool = False,
-        **changes: Any,
+        **changes: float | None,
     ) -> list[GeneratedText]:
-        """Go on with each prompt, `samples` times, by `settings`, single ones of which may be given by their names.
+        """`samples` completions of each prompt, by `settings`, single ones of which may be given by their names.
 
-        A token is drawn by chance each time, or with temperature 0 the likeliest taken; with beams, the `samples`
-        likeliest texts that are found come best first. Prompt n of a seed gives the same, whatever else is in the
-        batch; `first` is the number of the first prompt, for prompts that come in parts. Text that spells a special
-        token is ordinary text, unless `special` is said.
+        Tokens are sampled, or with temperature 0 the most probable is taken; with beams, the `samples` most probable
+        completions that are found come best first. Prompt n of a seed gives the same, whatever else is in the batch;
+        `first` is the number of the first prompt, for prompts that come in parts. A prompt that spells a special token
+        is ordinary text, unless `special`.
         """
         how, rows = (settings or self.settings).but(**changes), list(enumerate(require_list(prompts), first))
         samples = how.samples
@@ -160,17 +196,17 @@ class TextGenerator:
         for start in range(0, len(texts), size):
             some = texts[start : start + size]
             if how.beams > 1:
-                found += self._searched(some, how, samples)
+                found += self._search(some, how, samples)
             else:
-                for _ in self._drawn([text for _, text in some], how):
+                for _ in self._sample([text for _, text in some], how):
                     pass
-                found += [self._writing(prompt, text) for prompt, text in some]
+                found += [self._result(prompt, text) for prompt, text in some]
         return found
 
     def stream(
-        self, prompt: str, settings: TextSettings | None = None, *, special: bool = False, **changes: Any
+        self, prompt: str, settings: TextSettings | None = None, *, special: bool = False, **changes: float | None
     ) -> Iterator[str]:
-        """What `generate` adds to a prompt, as soon as it is sure: a piece of whole characters a token, and the rest.
+        """The completion of a prompt, piece by piece while it is generated: the characters of a token, and the rest.
 
         A piece is empty where the next tokens may still change it.
         """
@@ -180,7 +216,7 @@ class TextGenerator:
             return
         text = self._text(prompt, special, seed_of(how.seed, 0))
         spelling = Spelling(self, text.given)
-        for step in self._drawn([text], how):
+        for step in self._sample([text], how):
             token = int(step.tokens[0, 0])
             if not bool(step.done[0]) and token != self.script.ends:
                 yield spelling.add(token)
@@ -210,7 +246,7 @@ class TextGenerator:
         )  # fmt: skip
 
     def room(self, prompt: str) -> int:
-        """How many tokens are written after a prompt at the most, without forgetting any of what is seen of it."""
+        """The most tokens that are generated after a prompt while its visible tokens stay in the context."""
         most = self.settings.length
         return most if self.context is None else min(most, self.context + 1 - len(self._seen(prompt)))
 
@@ -221,10 +257,10 @@ class TextGenerator:
         """
         if self.context is None:
             return text_loss(self.model, self._encoded(text), self.device)
-        return sliding_loss(self.model, self._encoded(text), self.device, -(-self.context // 2), STRIDE)
+        return sliding_loss(self._net, self._encoded(text), self.device, -(-self.context // 2), STRIDE)
 
     def perplexity(self, text: str) -> float:
-        """e to that loss: as if the model had so many tokens to choose from at each place."""
+        """e to that loss: the number of equally probable tokens to choose from at each position."""
         return math.exp(self.loss(text))
 
     def bits_per_character(self, text: str) -> float:
@@ -232,14 +268,14 @@ class TextGenerator:
         return bits_per_character(self.loss(text), self._encoded(text))
 
     def forgotten(self, count: int) -> int:
-        """How many tokens at the beginning of a text of so many the model has forgotten."""
+        """How many of the first tokens of a text with `count` tokens are beyond the model's context."""
         if self.context is None or count <= self.context:
             return 0
         step = self.context + 1 - max(1, self.context // 2)
         return step * -(-(count - self.context) // step)
 
     def tokens_of(self, prompt: str, special: bool = False) -> int:
-        """How many tokens the model reads of a prompt, the start token counted."""
+        """The number of tokens of a prompt, the start token included."""
         return len(self.read_ids(prompt, special))
 
     def read_ids(self, prompt: str, special: bool = False) -> list[int]:
@@ -251,10 +287,10 @@ class TextGenerator:
         """Whether a text of these tokens is read after the start token; one without any always is."""
         return self.start_token or not ids
 
-    def completed(self, given: list[int], tokens: Sequence[int], length: int) -> list[str]:
-        """What each of some tokens adds to a text, with the likeliest tokens that follow it."""
+    def complete(self, given: list[int], tokens: Sequence[int], length: int) -> list[str]:
+        """The text of each of some tokens after `given`, continued greedily by `length` tokens."""
         texts = [Running([*given, token]) for token in tokens]
-        for _ in self._drawn(texts, TextSettings(length=length, temperature=0.0)):
+        for _ in self._sample(texts, TextSettings(length=length, temperature=0.0)):
             pass
         return [self.text_after(given, [*text.given[len(given) :], *text.written]) for text in texts]
 
@@ -270,7 +306,7 @@ class TextGenerator:
         return self.tokenizer.allowing(prompt)
 
     def _text(self, prompt: str, special: bool, seed: int) -> Running:
-        """A prompt that is to be gone on with."""
+        """A prompt to continue."""
         given = self.read_ids(prompt, special)
         return Running(given, seed, begun=len(given) - len(self._ids(prompt, special)))
 
@@ -285,14 +321,14 @@ class TextGenerator:
         return replace(whole, ids=np.array(ids, np.int32), starts=np.zeros(1, np.int64))
 
     def _seen(self, prompt: str) -> list[int]:
-        """The tokens of a prompt that the model has not forgotten."""
+        """The tokens of a prompt that are within the model's context."""
         ids = self.read_ids(prompt)
         return ids[self.forgotten(len(ids)) :]
 
     def rules(self, settings: TextSettings | None = None) -> list[Rule]:
-        """The rules about what is never written, and those of settings, in the order that is usual elsewhere too."""
+        """The rules about tokens that are never generated, and those of settings, in the usual order."""
         how = settings or TextSettings()
-        banned, ends, rows = self.script.unwritten, self.script.ends, self.model.config.vocab
+        banned, ends, rows = self.script.unwritten, self.script.ends, self._net.config.vocab
         always: list[Rule] = [Never(banned)] if banned else []
         always += [Below(self.tokenizer.vocab)] if rows > self.tokenizer.vocab else []
         always += [] if how.repetition_penalty == 1 else [Penalty(how.repetition_penalty)]
@@ -301,7 +337,7 @@ class TextGenerator:
         return [*always, *(sampling_rules(how) if how.drawn else [])]
 
     def _graphs(self) -> Graphs | None:
-        """Captured steps, unless somebody watches: a graph neither hears taps nor forgets what an edit did."""
+        """Captured steps, unless the model has hooks: a graph would not call them."""
         return None if watched(self.model) else self.graphs
 
     @property
@@ -309,8 +345,8 @@ class TextGenerator:
         return ENDLESS if self.script.ends is None else self.script.ends
 
     @torch.inference_mode()
-    def _drawn(self, texts: Sequence[Running], how: TextSettings) -> Iterator[Step]:
-        """Write one token after another to each text, in as many searches as the context asks for."""
+    def _sample(self, texts: Sequence[Running], how: TextSettings) -> Iterator[Step]:
+        """Generate the tokens of each text one by one, starting over whenever the context is full."""
         going, rules = list(texts), self.rules(how)
         while going:
             seen = [text.ids[self.forgotten(len(text.ids)) :] for text in going]
@@ -326,15 +362,15 @@ class TextGenerator:
                 paths = yield from greedy(*start, rules, self._graphs(), given)
             parts = (going, seen, _ids_of(paths), paths.logs[:, 0].tolist(), left)
             for text, before, (ids,), log, most in zip(*parts, strict=True):
-                # Where the rules leave nothing to write, what there is stays.
+                # Where the rules allow no token, the text stays as it is.
                 text.log += log if math.isfinite(log) else self._log(before, ids)
                 text.written += ids
                 text.over = len(text.written) >= how.length or len(ids) < most or ids[-1] == self._end
             going = [text for text in going if not text.over]
 
     @torch.inference_mode()
-    def _searched(self, texts: Sequence[tuple[str, Running]], how: TextSettings, top: int) -> list[GeneratedText]:
-        """The `top` likeliest ways to go on with each text that beams find."""
+    def _search(self, texts: Sequence[tuple[str, Running]], how: TextSettings, top: int) -> list[GeneratedText]:
+        """The `top` most probable completions of each text that beam search finds."""
         given = [text.given for _, text in texts]
         longest = max(map(len, given))
         if self.context is not None and longest + how.length - 1 > self.context:
@@ -354,9 +390,9 @@ class TextGenerator:
         found: list[GeneratedText] = []
         for (prompt, text), ids, logs in zip(texts, _ids_of(paths), paths.logs.tolist(), strict=True):
             for one, log in zip(ids, logs, strict=True):
-                # A penalty changes what beams compare; what is told is the model's own probability.
+                # A penalty changes what beams compare; the result has the model's own probability.
                 own = log if how.repetition_penalty == 1 else self._log(text.given, one)
-                found += [self._writing(prompt, replace(text, written=one, log=own))] if math.isfinite(log) else []
+                found += [self._result(prompt, replace(text, written=one, log=own))] if math.isfinite(log) else []
         return found
 
     def _begun(self, ids: list[list[int]], room: int, beams: int = 1) -> tuple[Decoder, Any, Tensor]:
@@ -365,24 +401,24 @@ class TextGenerator:
         At most `room` tokens are going to follow.
         """
         graphs = self._graphs()
-        if graphs is not None and isinstance(self.model, ByRows) and (decoder := self.model.row_by_row()) is not None:
+        if graphs is not None and isinstance(self.model, ByRows) and (decoder := self._net.row_by_row()) is not None:
             return decoder, *decoder.begin(ids, max(map(len, ids)) + room, beams, graphs.run)
         rows, lengths = len(ids), [len(row) - 1 for row in ids]
         prefix = torch.tensor([row[-1:] for row in ids], device=self.device)  # (B, 1)
-        longest, state = max(lengths), self.model.start(rows, self.device)
+        longest, state = max(lengths), self._net.start(rows, self.device)
         if not longest:
-            return self.model, state, prefix
+            return self._net, state, prefix
         before = torch.tensor(
             [[row[0]] * (longest - length) + row[:-1] for row, length in zip(ids, lengths, strict=True)]
         )
         before, skip = before.to(self.device), longest - torch.tensor(lengths, device=self.device)  # (B, T), (B,)
         if min(lengths) == longest:
-            return self.model, self.model.features(before, state)[1], prefix
+            return self._net, self._net.features(before, state)[1], prefix
         if isinstance(state, Cache):
             assert self.context is not None
-            return self.model, self.model.features(before, replace(state, ragged=Ragged(skip, self.context)))[1], prefix
+            return self._net, self._net.features(before, replace(state, ragged=Ragged(skip, self.context)))[1], prefix
         real = torch.arange(longest, device=self.device) >= skip[:, None]  # (B, T)
-        return self.model, self.model.features(before, state, real)[1], prefix
+        return self._net, self._net.features(before, state, real)[1], prefix
 
     def _given(self, texts: Sequence[Running], how: TextSettings) -> Given:
         """What the rules know of texts so far: their tokens, but for the one that they begin with."""
@@ -397,20 +433,17 @@ class TextGenerator:
     def _log(self, given: list[int], ids: list[int]) -> float:
         """The log-probability of ids after those that are given."""
         tokens = torch.tensor([[*given, *ids[:-1]]], device=self.device)  # (1, T)
-        logits, _ = self.model(tokens, self.model.start(1, self.device))
+        logits, _ = self._net(tokens, self._net.start(1, self.device))
         logs = logits[0, len(given) - 1 :].float().log_softmax(-1)  # (L, V)
         return float(logs.gather(1, torch.tensor(ids, device=self.device)[:, None]).sum())
 
     # -------------------------------------------------------------- from ids to texts
-    def _writing(self, prompt: str, text: Running) -> GeneratedText:
+    def _result(self, prompt: str, text: Running) -> GeneratedText:
         ended = text.written[-1:] == [self._end]
         return GeneratedText(prompt, self.text_after(text.given, text.written), text.log, text.written, ended)
 
     def text_after(self, before: list[int], ids: list[int]) -> str:
-        """What some ids add to a text: pieces read differently inside a word than at its beginning.
-
-        What follows an unknown word joins on to it as to any other, but only known ones can be read.
-        """
+        """The text of some ids after others: pieces are spelled differently inside a word than at its beginning."""
         if isinstance(self.tokenizer, Gpt2Tokenizer):
             return self.script.ids_text(ids)
         before = [number if number != TrainedTokenizer.unk else len(SPECIAL) for number in before]
@@ -419,7 +452,7 @@ class TextGenerator:
 
 
 def seed_of(seed: int, number: int, sample: int = 0) -> int:
-    """The seed of the chance of one text: a sample of a prompt. Generators look at the last 32 bits alone."""
+    """The random seed of one sample of a prompt. Generators use the last 32 bits alone."""
     return (seed * 1_000_003 + number + sample * 2_654_435_761) % 2**63
 
 
@@ -432,13 +465,13 @@ def _ids_of(paths: Paths) -> list[list[list[int]]]:
 
 
 class Spelling:
-    """The text of ids that come one by one, as soon as it is sure.
+    """The text of ids that come one by one, as soon as later ids cannot change it.
 
-    What may be part of a character is held back, and of word pieces the end of a line: those that follow may join on.
+    Parts of a character are held back, and with word pieces the end of a line, which the next piece may join.
     """
 
     def __init__(self, writer: TextGenerator, before: Sequence[int]) -> None:
-        self.writer, self.before, self.ids, self.told = writer, list(before), list[int](), 0
+        self.writer, self.before, self.ids, self.given_out = writer, list(before), list[int](), 0
         pieces = (
             ()
             if isinstance(writer.tokenizer, Gpt2Tokenizer)
@@ -447,32 +480,46 @@ class Spelling:
         self.late = LATE if any(piece.startswith("##") for piece in pieces) else 0
 
     def add(self, number: int) -> str:
-        """What is sure now, after one more id, and was not before."""
+        """The text that one more id makes final."""
         self.ids.append(number)
         text = self.writer.text_after(self.before, self.ids)
         sure = text if text.endswith("\n") else text[: max(0, len(text) - self.late)].rstrip("\ufffd")
-        piece, self.told = sure[self.told :], max(self.told, len(sure))
-        if sure == text:  # all is told: what follows needs to know the last ids alone
-            self.before, self.ids, self.told = [*self.before, *self.ids][-NEAR:], [], 0
+        piece, self.given_out = sure[self.given_out :], max(self.given_out, len(sure))
+        if sure == text:  # all is given out: what follows depends on the last ids alone
+            self.before, self.ids, self.given_out = [*self.before, *self.ids][-NEAR:], [], 0
         return piece
 
     def rest(self) -> str:
-        """What was held back."""
-        return self.writer.text_after(self.before, self.ids)[self.told :]
+        """The text that was held back."""
+        return self.writer.text_after(self.before, self.ids)[self.given_out :]
 
 
 @dataclass
-class BidirectionalLanguageModel:
-    """A language model of both directions with its tokenizer: vectors of the tokens of texts, each in its sentence."""
+class BidirectionalLanguageModel(Predictor[str, TokenEmbeddings, str]):
+    """A forward and a backward language model, as ELMo: a vector for each token in its context, in every layer."""
 
-    model: Any  # a module that is BothWays
+    task: ClassVar = "language_model"
+
+    model: nn.Module
     tokenizer: TrainedTokenizer
     device: torch.device
     context: int
-    notes: tuple[str, ...] = ()  # what whoever loads it should know
+    notes: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        self.model.to(self.device).eval()
+    def predict(self, inputs: Sequence[str]) -> list[TokenEmbeddings]:
+        """The embedding and every layer (L + 1, T, 2 D) of each text's tokens."""
+        encodings = self.tokenizer.encode_batch(require_list(inputs))
+        parts = zip(encodings, self.layers(inputs), strict=True)
+        return [TokenEmbeddings(self.tokenizer.pieces(one.ids), one.offsets, values.cpu()) for one, values in parts]
+
+    @property
+    def decode_settings(self) -> WritingConfig:
+        """The settings of the task's recipes, which this model does not use."""
+        return WritingConfig()
+
+    def _evaluate(self, data: Path | Sequence[str]) -> Evaluation:
+        text = "\n".join(text_in(data).lines if isinstance(data, Path) else data) + "\n"
+        return text_scores(self.loss(text), _encoded(text, self.tokenizer, self.context))
 
     @torch.inference_mode()
     def layers(self, texts: Sequence[str]) -> list[Tensor]:
@@ -485,7 +532,7 @@ class BidirectionalLanguageModel:
         real = torch.arange(int(lengths.max())) < lengths[:, None]  # (B, T + 2)
         ids = torch.full(real.shape, TrainedTokenizer.pad)  # (B, T + 2)
         ids[real] = torch.tensor([number for row in rows for number in row])
-        found = self.model.layers(ids.to(self.device), real.to(self.device))  # (B, L + 1, T + 2, 2 D)
+        found = self._net.layers(ids.to(self.device), real.to(self.device))  # (B, L + 1, T + 2, 2 D)
         return [found[place, :, 1 : len(row) - 1] for place, row in enumerate(rows)]
 
     def loss(self, text: str) -> float:
@@ -496,6 +543,18 @@ class BidirectionalLanguageModel:
     def perplexity(self, text: str) -> float:
         """e to that loss."""
         return math.exp(self.loss(text))
+
+
+def text_in(path: Path) -> Text:
+    """The text of a file or folder."""
+    return TextFiles(train=str(path), valid=str(path)).read("valid")
+
+
+def text_scores(loss: float, text: EncodedText) -> Evaluation:
+    """Perplexity, and bits a byte and a character, of a text with a mean loss."""
+    names = {"perplexity": exp(loss), "word_perplexity": word_perplexity(loss, text)}
+    bits = {"bits_per_byte": bits_per_byte(loss, text), "bits_per_character": bits_per_character(loss, text)}
+    return Evaluation(names | bits, loss, len(text))
 
 
 def _encoded(text: str, tokenizer: LanguageTokenizer, context: int = STRIDE) -> EncodedText:

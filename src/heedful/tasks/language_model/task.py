@@ -32,7 +32,7 @@ from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.decode.settings import TextSettings, WritingConfig
 from heedful.errors import UserError
 from heedful.hub.loading import no_tokenizer_error, pretrained
-from heedful.tasks.base import Codec, Evaluated, Example, Names, Progress, Source, Task
+from heedful.tasks.base import Codec, Evaluated, Example, HeldOut, Names, Source, Task
 from heedful.tasks.compiled import compiled
 from heedful.tasks.language_model.perplexity import (
     LossOf,
@@ -201,7 +201,8 @@ class LanguageModelTask(
     def loss(self, predictor: TextGenerator | BidirectionalLanguageModel, encoded: EncodedText) -> float:
         """The mean loss a token of the whole text; of both directions there are only windows."""
         if self.recipe.model.limited:
-            return sliding_loss(predictor.model, encoded, predictor.device, self.stride, self.recipe.train.batch_tokens)
+            model: Any = predictor.model
+            return sliding_loss(model, encoded, predictor.device, self.stride, self.recipe.train.batch_tokens)
         if isinstance(predictor, TextGenerator):
             return text_loss(predictor.model, encoded, predictor.device)
         return self.quick_loss(predictor, encoded)
@@ -218,20 +219,13 @@ class LanguageModelTask(
         return windows_loss(self.task_loss, predictor.model, encoded, predictor.device, self.recipe.train.batch_tokens)
 
     def evaluate(
-        self,
-        predictor: TextGenerator | BidirectionalLanguageModel,
-        read: Text | TextTokens,
-        encoded: EncodedText,
-        loss: float,
-        step: int,
-        split: Split,
-        beams: int | None = None,
-        progress: Progress | None = None,
+        self, predictor: TextGenerator | BidirectionalLanguageModel, held_out: HeldOut[Text | TextTokens, EncodedText]
     ) -> Evaluated:
         """Perplexity a token and a word, bits a byte and a character, and what the model goes on with some lines."""
-        told, windows = encoded.amounts, ""
+        encoded, loss, windows = held_out.encoded, held_out.loss, ""
+        told = encoded.amounts
         if self.recipe.model.limited:  # which is judged by the quick loss in training, where beams are counted
-            windows = f"|context:{encoded.context}|stride:{self.stride if beams is None else encoded.context}"
+            windows = f"|context:{encoded.context}|stride:{self.stride if held_out.beams is None else encoded.context}"
 
         def score(name: str, value: float, counted: str = "") -> Score:
             return Score(name, value, f"tokens:{len(encoded)}|unknown:{told.unknown}{counted}{windows}")
@@ -242,8 +236,9 @@ class LanguageModelTask(
             score("bits_per_byte", bits_per_byte(loss, encoded), f"|bytes:{told.bytes}"),
             score("bits_per_character", bits_per_character(loss, encoded), f"|characters:{told.characters}"),
         )
-        shown = self._samples(predictor, read, step) if isinstance(predictor, TextGenerator) else ()
-        return Evaluated(step, split, loss, scores, shown, 0)
+        if not isinstance(predictor, TextGenerator):
+            return held_out.result(scores)
+        return held_out.result(scores, self._samples(predictor, held_out.read, held_out.step))
 
     def _samples(self, writer: TextGenerator, read: Text | TextTokens, step: int) -> tuple[tuple[str, str, str], ...]:
         """Places in a text, what follows them there, and what the model goes on with."""

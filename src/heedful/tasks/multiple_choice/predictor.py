@@ -1,23 +1,31 @@
-"""Which of several texts goes on best from another (Devlin et al., 2019): a score for each, and a softmax over them.
+"""The most plausible of several continuations (Devlin et al., 2019): a score for each, and a softmax over them.
 
 N questions, C choices of each.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from heedful.blocks.losses import Loss, cross_entropy
 from heedful.data.batch import IGNORE_INDEX
 from heedful.data.labelled.batches import LabelledBatch
 from heedful.data.labelled.choice_batches import EncodedChoices
+from heedful.data.labelled.choices import ChoicesTable
 from heedful.data.tokenizers.base import PairTokenizer
-from heedful.tasks.classification.predictor import encodings, outputs, said
+from heedful.tasks.classification.predictor import encodings, outputs, outputs_of
+from heedful.tasks.predictor import Evaluation, Predictor, Result
+from heedful.training.metrics import accuracy
+
+Choices = tuple[str, Sequence[str]]  # a text, and its possible continuations
 
 
 def choice_loss(model: Any, batch: LabelledBatch) -> Loss:
@@ -28,40 +36,58 @@ def choice_loss(model: Any, batch: LabelledBatch) -> Loss:
 
 def scores_of(model: Any, encoded: EncodedChoices, device: torch.device) -> Tensor:
     """The score of every choice of a set (N, C)."""
-    return said(model, encoded.texts, device).view(-1, encoded.choices)  # (N, C)
+    return outputs_of(model, encoded.texts, device).view(-1, encoded.choices)  # (N, C)
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The choice that the model takes for right, from 0, and how likely it holds each."""
+@dataclass(frozen=True, repr=False)
+class Choice(Result):
+    """The most probable choice, its index from 0, and the probability of each."""
 
     index: int
     choice: str
     probability: float
-    probabilities: tuple[float, ...]
-    cut: int = 0  # tokens that were not read, since a text and a choice are too long for the model
+    probabilities: tuple[float, ...] = field(repr=False)
+    cut: int = field(default=0, repr=False)  # tokens beyond the model's context, which were not read
 
 
 @dataclass
-class MultipleChoiceAnswerer:
-    """A model with its tokenizer, ready to choose how texts go on."""
+class MultipleChoiceAnswerer(Predictor[Choices, Choice, tuple[Choices, int | str]]):
+    """Chooses the most plausible continuation of a text; an input is (text, choices)."""
 
-    model: Any
+    task: ClassVar = "multiple_choice"
+
+    model: nn.Module
     tokenizer: PairTokenizer
     device: torch.device
     context: int
-    notes: tuple[str, ...] = ()  # what whoever loads it should know
+    notes: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        self.model.to(self.device).eval()
+    def predict(self, inputs: Sequence[Choices]) -> list[Choice]:
+        """The most plausible choice for each (text, choices)."""
+        return [self.choose(text, choices) for text, choices in inputs]
+
+    def _evaluate(self, data: Path | Sequence[tuple[Choices, int | str]]) -> Evaluation:
+        if isinstance(data, Path):
+            rows = ChoicesTable(train=str(data), valid=str(data)).read("valid").items
+            given, right = [(one.text, one.choices) for one in rows], [one.right for one in rows]
+        else:
+            given = [(text, tuple(choices)) for (text, choices), _ in data]
+            right = [
+                label if isinstance(label, int) else choices.index(label)
+                for (_, choices), (_, label) in zip(given, data, strict=True)
+            ]
+        found = self.predict(given)
+        loss = -sum(math.log(max(one.probabilities[at], 1e-38)) for one, at in zip(found, right, strict=True))
+        scores = (accuracy(np.array([one.index for one in found]), np.array(right)),)
+        return Evaluation.of(scores, loss / len(right), len(right))
 
     def choose(self, text: str, choices: Sequence[str]) -> Choice:
-        """Which of some choices, two or any number more, goes on best from a text."""
+        """The most plausible of two or more choices as the continuation of a text."""
         if isinstance(choices, str) or len(choices) < 2:
             raise ValueError("give a list of two choices or more")
         scores, cut = list[Tensor](), 0
         for encoded in encodings([(text, choice) for choice in choices], self.tokenizer, self.context):
-            scores.append(said(self.model, encoded, self.device))
+            scores.append(outputs_of(self.model, encoded, self.device))
             cut += int(encoded.lost.sum())
         probabilities = torch.cat(scores).softmax(0)  # (C,)
         best = int(probabilities.argmax())

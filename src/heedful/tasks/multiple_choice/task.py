@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shlex
 from collections.abc import Callable
 from functools import partial
@@ -13,12 +12,11 @@ import torch
 import torch.nn.functional as F
 
 from heedful.blocks.losses import Loss
-from heedful.data.formats.sources import Split
 from heedful.data.labelled.choice_batches import ChoiceBatches, EncodedChoices, encode_choices
 from heedful.data.labelled.choices import Questions
 from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.models.heads.config import MultipleChoiceConfig
-from heedful.tasks.base import Evaluated, Names, Progress
+from heedful.tasks.base import Evaluated, HeldOut, Names
 from heedful.tasks.classification.task import cut_notes
 from heedful.tasks.finetuning.task import FinetuningTask
 from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer, choice_loss, scores_of
@@ -79,25 +77,16 @@ class MultipleChoiceTask(FinetuningTask[Questions, MaskTokenizer, EncodedChoices
         scores = scores_of(predictor.model, encoded, predictor.device)  # (N, C)
         return float(F.cross_entropy(scores, torch.from_numpy(encoded.targets)))
 
-    def evaluate(
-        self,
-        predictor: MultipleChoiceAnswerer,
-        read: Questions,
-        encoded: EncodedChoices,
-        loss: float,
-        step: int,
-        split: Split,
-        beams: int | None = None,
-        progress: Progress | None = None,
-    ) -> Evaluated:
+    def evaluate(self, predictor: MultipleChoiceAnswerer, held_out: HeldOut[Questions, EncodedChoices]) -> Evaluated:
         """The share of right choices, and a few texts with what was chosen."""
+        items, encoded = held_out.read.items, held_out.encoded
         probabilities = scores_of(predictor.model, encoded, predictor.device).softmax(-1)  # (N, C)
         found = probabilities.argmax(-1).numpy()  # (N,)
         samples = []
-        for row in random.Random(step).sample(range(len(read.items)), min(self.recipe.train.samples, len(read.items))):
-            one, best = read.items[row], int(found[row])
+        for row in held_out.rows(len(items), self.recipe.train.samples):
+            one, best = items[row], int(found[row])
             samples.append((one.text, one.choices[one.right], f"{one.choices[best]} ({probabilities[row, best]:.0%})"))
-        return Evaluated(step, split, loss, (accuracy(found, encoded.targets),), tuple(samples), 0)
+        return held_out.result((accuracy(found, encoded.targets),), samples)
 
     @property
     def metric(self) -> str:

@@ -16,6 +16,7 @@ from torch import Tensor
 from heedful.blocks.losses import Loss, cross_entropy, projected_cross_entropy
 from heedful.data.text.pretraining import EncodedDocuments, PretrainingBatch
 from heedful.tasks.reading import vectors
+from heedful.training.metrics import Score
 
 
 def pretraining_loss(model: Any, batch: PretrainingBatch, read: Callable[..., Tensor] | None = None) -> Loss:
@@ -56,8 +57,8 @@ OBJECTIVES = {"means": pretraining_loss, "sum": summed_loss}
 
 
 @dataclass
-class Judged:
-    """What a model makes of hidden words and of pairs, as sums over a whole set."""
+class PretrainingSums:
+    """Losses and right predictions of masked tokens and of pairs, summed over a whole set."""
 
     words: float = 0.0  # loss
     hidden: int = 0
@@ -76,11 +77,21 @@ class Judged:
         """e to the mean loss of a hidden word."""
         return math.exp(min(700.0, self.words / max(1, self.hidden)))
 
+    def scores(self, share: float) -> tuple[Score, ...]:
+        """Accuracy of masked tokens and of pairs, and perplexity; `share` of the tokens was masked."""
+        words = f"words:{self.hidden}|share:{share:g}"
+        accuracy = Score("masked_accuracy", 100 * self.right / max(1, self.hidden), words)
+        pairs = 100 * self.right_pairs / max(1, self.pairs)
+        follows = [Score("next_sentence_accuracy", pairs, f"pairs:{self.pairs}")] if self.pairs else []
+        return accuracy, *follows, Score("masked_perplexity", self.perplexity, words)
+
 
 @torch.inference_mode()
-def judged(model: Any, encoded: EncodedDocuments, device: torch.device, batch_tokens: int) -> Judged:
-    """What a model makes of held-out text, where the same words are hidden each time."""
-    found = Judged()
+def evaluate_pretraining(
+    model: Any, encoded: EncodedDocuments, device: torch.device, batch_tokens: int
+) -> PretrainingSums:
+    """Losses and right predictions on held-out text, where the same tokens are masked each time."""
+    found = PretrainingSums()
     for batch in encoded.in_order(batch_tokens):
         batch = batch.to(device)
         x = vectors(model, batch.sequences)  # (B * T, D)
@@ -97,8 +108,8 @@ def judged(model: Any, encoded: EncodedDocuments, device: torch.device, batch_to
 
 
 @torch.inference_mode()
-def guesses(model: Any, batch: PretrainingBatch) -> tuple[list[int], list[int] | None]:
-    """What the model says the hidden words are, in their order; and which pairs follow, if it has a head for that."""
+def predict_masked(model: Any, batch: PretrainingBatch) -> tuple[list[int], list[int] | None]:
+    """The predicted masked tokens, in their order; and which pairs follow, if the model has a head for that."""
     x = vectors(model, batch.sequences)  # (B * T, D)
     words = model.words(x[batch.places]).argmax(-1).tolist()
     if model.next_sentence is None:

@@ -1,6 +1,6 @@
-"""What a pre-trained encoder gives of texts: vectors of texts and of tokens, words for gaps, and whether texts follow.
+"""Pre-trained encoders: vectors of texts and of tokens, masked tokens, and next-sentence prediction.
 
-N texts, T tokens of a text, D width, L layers, B texts of a batch, G gaps, V vocabulary.
+N texts, T tokens of a text, D width, L layers, B texts of a batch, G masks, V vocabulary.
 """
 
 from __future__ import annotations
@@ -8,21 +8,28 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any, Literal
+from pathlib import Path
+from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from heedful.blocks.features import FEATURES
 from heedful.blocks.int8 import Int8Linear, int8
 from heedful.blocks.layouts import Padded
 from heedful.data.labelled.sequences import pad_sequences
+from heedful.data.text.documents import TextDocuments
+from heedful.data.text.pretraining import PairRules, encode_documents
 from heedful.data.tokenizers.base import MaskTokenizer, count_special_tokens, require_list, truncate_pair
 from heedful.errors import UserError, shown
+from heedful.hub.sentence_transformers import SentenceConfig
+from heedful.tasks.predictor import Evaluation, Predictor, Result
+from heedful.tasks.pretraining.loss import evaluate_pretraining
 
 TOGETHER = {"cpu": 2048, "cuda": 65536}  # tokens that are read at a time; a CPU works best on what its caches hold
+BATCH_TOKENS, LONGEST = 16384, 1_000_000  # of an evaluation: tokens at a time, and characters of a line
 SPECIAL = (0, 0)  # where a token stands that is not in the text
 
 Pooling = Literal["mean", "first"]
@@ -36,29 +43,38 @@ class TokenizedTexts:
     cut: int
 
 
-@dataclass(frozen=True)
-class TokenEmbeddings:
-    """The tokens of a text: how each reads, where it stands in the text, and its vector (T, D)."""
+@dataclass(frozen=True, repr=False)
+class Embedding(Result):
+    """The vector (D,) of a text."""
+
+    text: str
+    vector: Tensor  # (D,)
+
+
+@dataclass(frozen=True, repr=False)
+class TokenEmbeddings(Result):
+    """The tokens of a text: their spelling, their characters in the text, and their vectors (T, D) or (L + 1, T, D)."""
 
     pieces: list[str]
-    offsets: list[tuple[int, int]]
+    offsets: list[tuple[int, int]] = field(repr=False)
     values: Tensor
 
 
-@dataclass(frozen=True)
-class TokenPrediction:
-    """A word for a gap, and how likely it is there."""
+@dataclass(frozen=True, repr=False)
+class TokenPrediction(Result):
+    """A token in place of a mask, and its probability."""
 
     word: str
     probability: float
 
 
-@dataclass(frozen=True)
-class JointPrediction:
-    """Words for all gaps of a text at once, and the logarithm of their probability, in nats.
+@dataclass(frozen=True, repr=False)
+class JointPrediction(Result):
+    """Tokens for all masks of a text at once, and their log-probability in nats.
 
-    Alone: as the model says it, each word as if the other gaps stayed open. Together: one word after another, each
-    filled in before the next is asked for, ahead from the first gap or back from the last.
+    Independent: the product over the masks, each predicted while the others stay masked, as BERT is trained.
+    Forward: by the chain rule from the first mask to the last, each token filled in before the next is predicted.
+    Backward: the same from the last mask to the first.
     """
 
     words: tuple[str, ...]
@@ -67,9 +83,9 @@ class JointPrediction:
     backward: float
 
 
-@dataclass(frozen=True)
-class MaskPredictions:
-    """The likeliest words for each gap; and of several gaps, the likeliest fillings, together and alone."""
+@dataclass(frozen=True, repr=False)
+class MaskPredictions(Result):
+    """The most probable tokens for each mask of a text; where there are several masks, also for all of them jointly."""
 
     text: str
     predictions: list[list[TokenPrediction]]
@@ -77,9 +93,10 @@ class MaskPredictions:
 
     @property
     def dependence(self) -> float | None:
-        """By how many nats the words depend on each other, as a mean over the fillings by their likelihood together.
+        """How much the masked tokens depend on each other: the mean of forward - independent, in nats.
 
-        None, where there is one gap only. Zero, if each gap could be filled without a look at the others.
+        Joint predictions are weighted by their forward probability. None for a single mask; zero if the masks are
+        independent.
         """
         if not self.joint:
             return None
@@ -89,30 +106,73 @@ class MaskPredictions:
 
 
 @dataclass
-class TextEncoder:
-    """A pre-trained encoder with its tokenizer.
+class TextEncoder(Predictor[str, Embedding, tuple[str, str]]):
+    """A pre-trained encoder: vectors of texts and tokens, masked tokens, and whether two texts follow each other.
 
-    What `pooling`, `normalize` and `longest` say is what `embed` does where it is not told otherwise. It puts `prompt`
-    before each text, and makes both lower case where `lowercase` says so.
+    `pooling`, `normalize` and `longest` are the defaults of `embed`, which puts `prompt` before each text, and makes
+    both lower case if `lowercase`. An example to evaluate on is a text with one mask and the token expected there.
     """
 
-    model: Any  # an encoder
+    task: ClassVar = "pretraining"
+
+    model: nn.Module
     tokenizer: MaskTokenizer
     device: torch.device
-    notes: tuple[str, ...] = ()  # what whoever loads it should know
+    notes: tuple[str, ...] = ()
     pooling: Pooling | None = None
     normalize: bool = False
     longest: int | None = None  # tokens of a text that are read
     lowercase: bool = False
     prompt: str = ""
 
-    def __post_init__(self) -> None:
-        self.model.to(self.device).eval()
+    _settings_key: ClassVar[str] = "sentences"
+
+    @property
+    def decode_settings(self) -> SentenceConfig | None:
+        """How texts become vectors, where the model's folder says it."""
+        found = SentenceConfig(**{name: getattr(self, name) for name in SentenceConfig.model_fields})
+        return None if found == SentenceConfig() else found
+
+    def save(self, folder: str | Path) -> None:
+        """Write a model folder, from which `heedful.load` makes the same predictor."""
+        if any(isinstance(part, Int8Linear) for part in self.model.modules()):
+            raise UserError(
+                "a model in eight bits cannot be saved", todo="save the model, and call int8() on what is loaded"
+            )
+        super().save(folder)
+
+    def predict(self, inputs: Sequence[str]) -> list[Embedding]:
+        """The vector of each text, as `embed` gives it."""
+        return [Embedding(text, vector) for text, vector in zip(inputs, self.embed(inputs), strict=True)]
+
+    @torch.inference_mode()
+    def _evaluate(self, data: Path | Sequence[tuple[str, str]]) -> Evaluation:
+        self._require_masked_words()
+        if isinstance(data, Path):
+            documents = TextDocuments(files=[str(data)], between="blank_lines").documents(".", LONGEST)
+            follows = self._net.next_sentence is not None
+            rules = PairRules(unrelated=0.5 if follows else 0.0, pairs=self._net.config.segments > 1)
+            encoded = encode_documents(documents, self.tokenizer, self.room, rules)
+            found = evaluate_pretraining(self.model, encoded, self.device, BATCH_TOKENS)
+            return Evaluation.of(found.scores(rules.hidden), found.loss, found.hidden)
+        right, total = 0, 0.0
+        for text, word in data:
+            row, ids = self._with_masks(text), self.tokenizer.ids([word])[0]
+            masks = [at for at, number in enumerate(row) if number == self.tokenizer.mask]
+            if len(masks) != 1 or len(ids) != 1:
+                raise UserError(
+                    "an example has one mask, and one token for it",
+                    found=f"{len(masks)} masks in {shown(text)}, {len(ids)} tokens in {shown(word)}",
+                )
+            number = ids[0]
+            logs = self._logs([row], masks)[0, 0]  # (V,)
+            right, total = right + (int(logs.argmax()) == number), total - float(logs[number])
+        return Evaluation({"masked_accuracy": 100 * right / len(data)}, total / len(data), len(data))
 
     @property
     def room(self) -> int:
         """The tokens of a text that are read, special ones included."""
-        context: int = self.model.config.context
+        context: int = self._net.config.context
         return min(self.longest or context, context)
 
     def int8(self) -> TextEncoder:
@@ -168,7 +228,7 @@ class TextEncoder:
 
     def width(self, layers: str = "last") -> int:
         """How many numbers there are in a vector."""
-        width: int = self.model.config.width
+        width: int = self._net.config.width
         return width * (4 if layers == "concat_last_four" else 1)
 
     def vectors(self, texts: Sequence[str], layers: str = "last") -> list[TokenEmbeddings]:
@@ -203,9 +263,9 @@ class TextEncoder:
             some = pad_sequences([(rows[place], [0] * len(rows[place])) for place in places], self.tokenizer.pad)
             some = some.to(self.device)
             if len({len(rows[place]) for place in places}) == 1:
-                yield places, self.model.layers(some.ids), None
+                yield places, self._net.layers(some.ids), None
             else:
-                yield places, self.model.layers(some.ids, None, Padded(some.real)), some.real
+                yield places, self._net.layers(some.ids, None, Padded(some.real)), some.real
 
     def _normalizes(self, asked: bool | None) -> bool:
         return self.normalize if asked is None else asked
@@ -214,16 +274,12 @@ class TextEncoder:
         if cut:
             warnings.warn(cut_note(cut, self.room), stacklevel=3)
 
-    # -------------------------------------------------------------- gaps
+    # -------------------------------------------------------------- masks
     @torch.inference_mode()
     def fill(self, text: str, top: int = 5) -> MaskPredictions:
-        """The likeliest words for each mask of a text; where there are several, how they depend on each other."""
-        if self.model.masked_words is None:
-            raise UserError(
-                "this model has no head that tells hidden words",
-                todo="name the folder of a model with its pre-training heads",
-            )
-        row = self._with_gaps(text)
+        """The most probable tokens for each mask of a text; where there are several, how they depend on each other."""
+        self._require_masked_words()
+        row = self._with_masks(text)
         gaps = [place for place, number in enumerate(row) if number == self.tokenizer.mask]
         logs = self._logs([row], gaps)[0]  # (G, V)
         top = min(top, logs.shape[1])
@@ -237,19 +293,26 @@ class TextEncoder:
         ]
         return MaskPredictions(text, predictions, self._joint(row, gaps, logs, top) if len(gaps) > 1 else [])
 
-    def _with_gaps(self, text: str) -> list[int]:
-        """The ids of a text in which the mask's name is a gap."""
+    def _require_masked_words(self) -> None:
+        if self._net.masked_words is None:
+            raise UserError(
+                "this model has no head that predicts masked tokens",
+                todo="name the folder of a model with its pre-training heads",
+            )
+
+    def _with_masks(self, text: str) -> list[int]:
+        """The ids of a text in which the mask's name stands for the mask."""
         ids, name = self.tokenizer.with_masks(text), self.tokenizer.mask_name
         row, _ = self.tokenizer.pair(ids)
         if self.tokenizer.mask not in ids:
             raise UserError(
-                "there is no gap to fill", found=shown(text), expected=f"a text with {name} in it",
-                todo=f"write {name} where a word is to be told",
+                "there is no mask in this text", found=shown(text), expected=f"a text with {name} in it",
+                todo=f"write {name} where a token is to be predicted",
             )  # fmt: skip
         if len(row) > self.room:
             raise UserError(
                 "this text is too long for the model", found=f"{len(row):,} tokens", expected=f"at most {self.room:,}",
-                todo="leave out what is far from the gap",
+                todo="leave out what is far from the mask",
             )  # fmt: skip
         return row
 
@@ -270,7 +333,7 @@ class TextEncoder:
 
     def _words(self, x: Tensor) -> Tensor:
         """The log-probability of every word (N, G, V) from the last layer (N, G, D) there."""
-        logs = self.model.words(x.flatten(0, 1)).float()[:, : self.tokenizer.vocab].log_softmax(-1)  # (N * G, V)
+        logs = self._net.words(x.flatten(0, 1)).float()[:, : self.tokenizer.vocab].log_softmax(-1)  # (N * G, V)
         found: Tensor = logs.unflatten(0, x.shape[:2]).cpu()
         return found  # (N, G, V)
 
@@ -311,9 +374,9 @@ class TextEncoder:
     @torch.inference_mode()
     def follows(self, a: str, b: str) -> float:
         """How likely the second text follows the first."""
-        if self.model.next_sentence is None:
+        if self._net.next_sentence is None:
             raise UserError(
-                "this model has no head that tells whether texts follow each other",
+                "this model has no head for next-sentence prediction",
                 todo="name the folder of a model with its pre-training heads",
             )
         first, second = self.tokenizer.ids([a, b])
@@ -324,7 +387,7 @@ class TextEncoder:
     @torch.inference_mode()
     def following(self, row: Sequence[int], segments: Sequence[int]) -> float:
         """How likely the second text of a pair follows the first."""
-        return float(self.model.follows(self._pair(row, segments)[:, 0]).float().softmax(-1)[0, 0])
+        return float(self._net.follows(self._pair(row, segments)[:, 0]).float().softmax(-1)[0, 0])
 
 
 def feature(name: str, layers: Sequence[Tensor]) -> Tensor:

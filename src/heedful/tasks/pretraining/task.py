@@ -31,11 +31,10 @@ from heedful.data.tokenizers.encoders import encoder_tokenizer, load_encoder_tok
 from heedful.errors import UserError
 from heedful.hub.sentence_transformers import SentenceConfig
 from heedful.models.roles import EncoderConfig
-from heedful.tasks.base import Codec, Evaluated, Example, Names, Progress, Task
-from heedful.tasks.pretraining.loss import OBJECTIVES, guesses, judged
+from heedful.tasks.base import Codec, Evaluated, Example, HeldOut, Names, Task
+from heedful.tasks.pretraining.loss import OBJECTIVES, evaluate_pretraining, predict_masked
 from heedful.tasks.pretraining.predictor import TextEncoder
 from heedful.tasks.pretraining.recipe import PretrainingRecipe
-from heedful.training.metrics import Score
 
 MUCH_UNKNOWN = 0.01  # of the tokens of a text, from where on it is told
 MOST_SHOWN = 48  # tokens of a sample
@@ -124,29 +123,15 @@ class PretrainingTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDoc
 
     def loss(self, predictor: TextEncoder, encoded: EncodedDocuments) -> float:
         """The sum of the two mean losses on held-out text, where the same words are hidden each time."""
-        return judged(predictor.model, encoded, predictor.device, self.recipe.train.batch_tokens).loss
+        return evaluate_pretraining(predictor.model, encoded, predictor.device, self.recipe.train.batch_tokens).loss
 
     def evaluate(
-        self,
-        predictor: TextEncoder,
-        read: Prose | TokenizedDocuments,
-        encoded: EncodedDocuments,
-        loss: float,
-        step: int,
-        split: Split,
-        beams: int | None = None,
-        progress: Progress | None = None,
+        self, predictor: TextEncoder, held_out: HeldOut[Prose | TokenizedDocuments, EncodedDocuments]
     ) -> Evaluated:
         """How many hidden words and pairs the model tells, and its perplexity for the words."""
-        found = judged(predictor.model, encoded, predictor.device, self.recipe.train.batch_tokens)
-        words, pairs = f"words:{found.hidden}|share:{self.rules.hidden:g}", f"pairs:{found.pairs}"
-        scores = [
-            Score("masked_accuracy", 100 * found.right / max(1, found.hidden), words),
-            Score("masked_perplexity", found.perplexity, words),
-        ]
-        if found.pairs:
-            scores.insert(1, Score("next_sentence_accuracy", 100 * found.right_pairs / found.pairs, pairs))
-        return Evaluated(step, split, loss, tuple(scores), self._samples(predictor, encoded, step), 0)
+        encoded = held_out.encoded
+        found = evaluate_pretraining(predictor.model, encoded, predictor.device, self.recipe.train.batch_tokens)
+        return held_out.result(found.scores(self.rules.hidden), self._samples(predictor, encoded, held_out.step))
 
     def _samples(self, reader: TextEncoder, encoded: EncodedDocuments, step: int) -> tuple[tuple[str, str, str], ...]:
         """Beginnings of pairs with hidden words, what these are, and what the model says."""
@@ -156,7 +141,7 @@ class PretrainingTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDoc
             return ()
         built = encoded.build(0, 0, cells)
         batch = padded_batch(built, cells, np.arange(count), encoded.marks)
-        told, _ = guesses(reader.model, batch.to(reader.device))
+        told, _ = predict_masked(reader.model, batch.to(reader.device))
         rows, columns = np.nonzero(built.hidden)
         found: list[tuple[str, str, str]] = []
         for row in range(count):

@@ -1,4 +1,4 @@
-"""Images made again from a code: the loss, and the model with all that it takes to use it.
+"""Autoencoders of images: the reconstruction loss, and the predictor.
 
 B batch, N images, C channels, Y rows, X columns, D numbers of a code.
 """
@@ -6,9 +6,10 @@ B batch, N images, C channels, Y rows, X columns, D numbers of a code.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,16 +20,20 @@ from heedful.blocks.losses import Loss, squared_error
 from heedful.blocks.noise import gaussian
 from heedful.data.images.batches import EncodedImages, ImageBatch
 from heedful.data.images.image_spec import ImageSpec
-from heedful.data.images.sources import scale_pixels
+from heedful.data.images.sources import ArrayFile, ArrayImages, CsvImages, IdxImages, ImageFiles, scale_pixels
 from heedful.errors import UserError
+from heedful.tasks.predictor import Evaluation, Predictor, Result
+from heedful.tasks.reconstruction.recipe import ReconstructionTaskConfig
+from heedful.training.metrics import Score
 
 Floats = NDArray[np.float32]
+Image = NDArray[np.generic]  # pixels as bytes or as floats
 AT_ONCE = 1000  # images that are read together
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Gaussian noise on every pixel, and the bounds that noisy pixels are cut to."""
+    """Gaussian noise on every pixel, and the bounds that noisy pixels are clipped to."""
 
     deviation: float
     clip: tuple[float, float] | None
@@ -48,7 +53,7 @@ def pixels_of(batch: ImageBatch) -> Tensor:
 
 
 def reconstruction_loss(model: Any, batch: ImageBatch, noise: Noise) -> Loss:
-    """The mean squared difference of an image's pixels from what is made of it, or of what noise left; added up."""
+    """The mean squared error of the pixels that are reconstructed from an image, or from a noisy one; summed."""
     x = pixels_of(batch)  # (B, C, Y, X)
     given = noise(x, batch.epoch, batch.indices)  # (B, C, Y, X)
     shape = model.config.input
@@ -59,37 +64,71 @@ def reconstruction_loss(model: Any, batch: ImageBatch, noise: Noise) -> Loss:
 
 @torch.inference_mode()
 def mean_loss(model: nn.Module, encoded: EncodedImages, noise: Noise, device: torch.device) -> float:
-    """The mean squared difference a pixel over a split."""
+    """The mean squared error of a pixel over a split."""
     losses = [reconstruction_loss(model, batch.to(device), noise) for batch in encoded.in_order(AT_ONCE)]
     return float(torch.stack([loss.total.double() for loss in losses]).sum()) / len(encoded)
 
 
-class ImageAutoencoder:
-    """An autoencoder, ready to be used: images are arrays (N, C, Y, X), bytes or floats, as it was trained on them."""
+@dataclass(frozen=True, repr=False)
+class Reconstruction(Result):
+    """An image as the decoder makes it from its code, the code (D,), and the mean squared error of the pixels."""
 
-    def __init__(
-        self,
-        model: Any,
-        canvas: ImageSpec,
-        noise: Noise,
-        device: torch.device,
-        notes: tuple[str, ...] = (),
-    ) -> None:
-        self.model, self.tokenizer, self.noise, self.device, self.notes = model, canvas, noise, device, notes
-        self.model.to(device).eval()
+    image: Floats  # (C, Y, X)
+    code: Floats  # (D,)
+    error: float
+
+
+@dataclass
+class ImageAutoencoder(Predictor[Image, Reconstruction, tuple[Image, Image]]):
+    """Encodes images to codes and decodes them again: arrays (N, C, Y, X), bytes or floats as in training."""
+
+    task: ClassVar = "reconstruction"
+
+    model: nn.Module
+    tokenizer: ImageSpec  # the shape of its images
+    noise: Noise
+    device: torch.device
+    notes: tuple[str, ...] = ()
 
     @property
     def canvas(self) -> ImageSpec:
-        """What its images are like."""
+        """The shape of its images."""
         return self.tokenizer
 
-    def encode(self, images: NDArray[Any]) -> Floats:
-        """The code of each image, as one vector (N, D)."""
-        return self._through(lambda x: self.model.encoder(x).flatten(1), self._inputs(images))
+    @property
+    def decode_settings(self) -> ReconstructionTaskConfig:
+        """The noise that it was trained to remove."""
+        return ReconstructionTaskConfig(noise=self.noise.deviation, clip=self.noise.clip)
 
-    def decode(self, codes: NDArray[Any]) -> Floats:
-        """The image that each code stands for, (N, C, Y, X)."""
-        shape = self.model.config.code
+    @property
+    def code_size(self) -> int:
+        """The number of values D of a code."""
+        return math.prod(self._net.config.code)
+
+    def predict(self, inputs: Sequence[Image] | Image) -> list[Reconstruction]:
+        """The reconstruction of each image."""
+        if not len(inputs):
+            return []
+        images = np.stack(list(inputs))
+        parts = zip(self.reconstruct(images), self.encode(images), scale_pixels(images), strict=True)
+        return [Reconstruction(made, code, float(((made - given) ** 2).mean())) for made, code, given in parts]
+
+    def _evaluate(self, data: Path | Sequence[tuple[Image, Image]]) -> Evaluation:
+        if isinstance(data, Path):
+            right = scale_pixels(self.canvas.require(images_in(data), str(data)))
+            given = right if not self.noise.deviation else self.noisy(right)
+        else:
+            given, right = (scale_pixels(np.stack(side)) for side in zip(*data, strict=True))
+        loss = float(((self.reconstruct(given) - right) ** 2).mean(dtype=np.float64))
+        return Evaluation.of((explained_variance(loss, right, self.noise),), loss, len(right))
+
+    def encode(self, images: Image) -> Floats:
+        """The code of each image, as one vector (N, D)."""
+        return self._through(lambda x: self._net.encoder(x).flatten(1), self._inputs(images))
+
+    def decode(self, codes: Image) -> Floats:
+        """The image that the decoder makes of each code, (N, C, Y, X)."""
+        shape = self._net.config.code
         if codes.ndim != 2 or codes.shape[1] != math.prod(shape):
             raise UserError(
                 "these are no codes of this model",
@@ -97,32 +136,49 @@ class ImageAutoencoder:
                 expected=f"(N, {math.prod(shape)}), a row for each image, as `encode` gives them",
             )
         given = torch.from_numpy(np.ascontiguousarray(codes, dtype=np.float32)).view(-1, *shape)
-        return self._through(self.model.decoder, given).reshape(-1, *self.canvas.image)
+        return self._through(self._net.decoder, given).reshape(-1, *self.canvas.image)
 
-    def reconstruct(self, images: NDArray[Any]) -> Floats:
-        """Each image as it is made again from its code, (N, C, Y, X); of a noisy image, what is restored."""
+    def reconstruct(self, images: Image) -> Floats:
+        """Each image reconstructed from its code, (N, C, Y, X); a denoising autoencoder removes noise."""
         return self._through(self.model, self._inputs(images)).reshape(-1, *self.canvas.image)
 
-    def noisy(self, images: NDArray[Any], seed: int = 0) -> Floats:
-        """The images with such noise as the model learned to undo, (N, C, Y, X)."""
+    def noisy(self, images: Image, seed: int = 0) -> Floats:
+        """The images with noise as in training, (N, C, Y, X)."""
         x = torch.from_numpy(scale_pixels(self.canvas.require(images)))
         noise = replace(self.noise, seed=seed)
         return noise(x, torch.tensor(-1), torch.arange(len(x))).numpy()
 
-    def walk(self, first: NDArray[Any], last: NDArray[Any], steps: int) -> Floats:
+    def walk(self, first: Image, last: Image, steps: int) -> Floats:
         """Images of the codes on the straight line between the codes of two images (1, C, Y, X), ends included."""
         start, end = self.encode(first), self.encode(last)  # (1, D)
         shares = np.linspace(0, 1, steps, dtype=np.float32)[:, None]  # (N, 1)
         return self.decode((1 - shares) * start + shares * end)
 
-    def _inputs(self, images: NDArray[Any]) -> Tensor:
+    def _inputs(self, images: Image) -> Tensor:
         x = torch.from_numpy(scale_pixels(self.canvas.require(images)))  # (N, C, Y, X)
-        return x.reshape(-1, *self.model.config.input)
+        return x.reshape(-1, *self._net.config.input)
 
     @torch.inference_mode()
     def _through(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Floats:
         parts = [function(part.to(self.device)).cpu() for part in _parts(x)]
         return torch.cat(parts).numpy()
+
+
+def explained_variance(loss: float, images: Image, noise: Noise) -> Score:
+    """The share of the images' variance that reconstructions keep, in percent."""
+    spread = float(scale_pixels(images).var(0, dtype=np.float64).mean())
+    how = f"images:{len(images)}|noise:{noise.deviation:g}|of:variance"
+    return Score("explained", 100 * (1 - loss / spread) if spread else 0.0, how)
+
+
+def images_in(path: Path) -> Image:
+    """The images of a .npy or .npz array, of an idx file, or of a file of numbers, a row for each image."""
+    suffix, name = Path(path.name.removesuffix(".gz")).suffix, str(path)
+    if suffix in (".npy", ".npz"):
+        return ArrayImages(train=ArrayFile(file=name), test=ArrayFile(file=name)).read("test").pixels
+    if suffix in (".csv", ".tsv"):
+        return CsvImages(train=name, test=name, separator="," if suffix == ".csv" else "\t").read("test").pixels
+    return IdxImages(train=ImageFiles(images=name), test=ImageFiles(images=name)).read("test").pixels
 
 
 def _parts(x: Tensor) -> Iterator[Tensor]:

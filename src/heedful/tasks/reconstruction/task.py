@@ -9,20 +9,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 
 from heedful.blocks.losses import Loss
 from heedful.data.formats.sources import Split
 from heedful.data.images.batches import EncodedImages, ImageBatches, encode_images
 from heedful.data.images.image_spec import ImageSpec
-from heedful.data.images.sources import Images, scale_pixels
+from heedful.data.images.sources import Images
 from heedful.data.own import images
 from heedful.errors import UserError
-from heedful.tasks.base import Codec, Evaluated, Names, Progress, Task
-from heedful.tasks.reconstruction.predictor import ImageAutoencoder, Noise, mean_loss, reconstruction_loss
+from heedful.tasks.base import Codec, Evaluated, HeldOut, Names, Task
+from heedful.tasks.reconstruction.predictor import (
+    ImageAutoencoder,
+    Noise,
+    explained_variance,
+    mean_loss,
+    reconstruction_loss,
+)
 from heedful.tasks.reconstruction.recipe import ReconstructionRecipe, ReconstructionTaskConfig
-from heedful.training.metrics import Score
 
 WORTH_A_THREAD = 8_000_000  # multiplications in a step
 
@@ -122,22 +126,9 @@ class ReconstructionTask(Task[Images, ImageSpec, EncodedImages, ImageAutoencoder
         """The mean squared difference a pixel."""
         return mean_loss(predictor.model, encoded, self.noise, predictor.device)
 
-    def evaluate(
-        self,
-        predictor: ImageAutoencoder,
-        read: Images,
-        encoded: EncodedImages,
-        loss: float,
-        step: int,
-        split: Split,
-        beams: int | None = None,
-        progress: Progress | None = None,
-    ) -> Evaluated:
+    def evaluate(self, predictor: ImageAutoencoder, held_out: HeldOut[Images, EncodedImages]) -> Evaluated:
         """How much of what tells the images apart is made again; pictures say the rest."""
-        spread = float(scale_pixels(read.pixels).var(0, dtype=np.float64).mean())
-        explained = 100 * (1 - loss / spread) if spread else 0.0
-        how = f"images:{len(encoded)}|noise:{self.noise.deviation:g}|of:variance"
-        return Evaluated(step, split, loss, (Score("explained", explained, how),), (), 0)
+        return held_out.result((explained_variance(held_out.loss, held_out.read.pixels, self.noise),))
 
     @property
     def validates(self) -> bool:

@@ -7,26 +7,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from heedful.blocks.losses import Loss
 from heedful.data.batch import IGNORE_INDEX
-from heedful.data.formats.conll import chunks, marks_chunks
-from heedful.data.labelled.tagging import EncodedTags, TagBatch, encode_words
+from heedful.data.formats.conll import Conll, JsonTags, Sentence, chunks, marks_chunks
+from heedful.data.labelled.tagging import EncodedTags, TagBatch, encode_tags, encode_words
 from heedful.data.tokenizers.base import MaskTokenizer
+from heedful.errors import UserError
+from heedful.tasks.predictor import Evaluation, Predictor, Result, batch_of
 from heedful.tasks.reading import layout_of
+from heedful.training.span_metrics import tag_scores
 
 BATCH_TOKENS = 16384  # tokens that are read together
 MOST = 4096  # texts that are encoded together
 # Words of a text as CoNLL-2003 has them, nearly: 's is one, U.S. and 1996-08-22 are one each, other marks stand alone.
 WORD = re.compile(r"['’]s\b|(?:\w\.){2,}|\w+(?:(?:[-.,&/@:]|['’](?!s\b))\w+)*|[^\w\s]")
+
+Words = str | Sequence[str]  # a text, or its words
 
 
 def outputs(model: Any, batch: TagBatch) -> Tensor:
@@ -58,9 +64,9 @@ def likeliest(model: Any, encoded: EncodedTags, device: torch.device) -> tuple[N
     return tags, sure
 
 
-@dataclass(frozen=True)
-class Entity:
-    """A part of a text, and what it is; the probability is that of its least likely tag."""
+@dataclass(frozen=True, repr=False)
+class Entity(Result):
+    """A span of a text and its type; the probability is that of its least probable tag."""
 
     kind: str
     text: str
@@ -69,41 +75,64 @@ class Entity:
     probability: float
 
 
-@dataclass(frozen=True)
-class TaggedText:
-    """A text's words with their tags, as the model has them, and what they mark; nothing, where they are no IOB."""
+@dataclass(frozen=True, repr=False)
+class TaggedText(Result):
+    """The words of a text with their tags, and the entities that IOB tags mark; none where the tags are others."""
 
     text: str
-    words: tuple[str, ...]
+    words: tuple[str, ...] = field(repr=False)
     tags: tuple[str, ...]
     entities: tuple[Entity, ...]
-    spans: tuple[tuple[int, int], ...]  # the characters of each word, from and to before
-    probabilities: tuple[float, ...]  # of each word's tag
+    spans: tuple[tuple[int, int], ...] = field(repr=False)  # first character of each word, and one past its last
+    probabilities: tuple[float, ...] = field(repr=False)  # of each word's tag
 
 
 @dataclass
-class TokenTagger:
-    """A model with its tokenizer, ready to tag texts."""
+class TokenTagger(Predictor[Words, TaggedText, tuple[Words, Sequence[str]]]):
+    """Predicts a tag for each word, such as the entity that it belongs to."""
 
-    model: Any
+    task: ClassVar = "tagging"
+
+    model: nn.Module
     tokenizer: MaskTokenizer
     device: torch.device
     labels: tuple[str, ...]
     context: int
-    notes: tuple[str, ...] = ()  # what whoever loads it should know
-
-    def __post_init__(self) -> None:
-        self.model.to(self.device).eval()
+    notes: tuple[str, ...] = ()
 
     @property
     def has_chunks(self) -> bool:
-        """Whether the tags mark chunks, such as names, and are not any labels."""
+        """Whether the tags mark chunks, such as names, in IOB."""
         return marks_chunks(self.labels)
 
-    def tag(self, texts: Sequence[str | Sequence[str]]) -> list[TaggedText]:
+    def predict(self, inputs: Sequence[Words]) -> list[TaggedText]:
+        """The words of each text with their tags, as `tag` gives them."""
+        return self.tag(inputs)
+
+    def _evaluate(self, data: Path | Sequence[tuple[Words, Sequence[str]]]) -> Evaluation:
+        if isinstance(data, Path):
+            kind = JsonTags if data.name.removesuffix(".gz").endswith(".jsonl") else Conll
+            sentences = kind(train=str(data), valid=str(data)).read("valid").sentences
+        else:
+            texts = [(split(given), tags) for given, tags in data]
+            sentences = [
+                Sentence(tuple(text[start:end] for start, end in spans), tuple(tags), f"example {number}")
+                for number, ((text, spans), tags) in enumerate(texts, 1)
+            ]
+            for one in sentences:
+                if len(one.words) != len(one.tags):
+                    raise UserError(
+                        "there is not one tag for each word", where=one.where, expected=f"{len(one.words)} tags",
+                        found=f"{len(one.tags)} tags", todo="give the sentence as a list of its words",
+                    )  # fmt: skip
+        encoded = encode_tags(sentences, self.tokenizer, self.labels, self.context)
+        right = [one.tags for one in sentences]
+        loss = mean_loss(self.model, encoded, self.device)
+        return Evaluation.of(tag_scores(self.tags(encoded), right, self.labels), loss, len(sentences))
+
+    def tag(self, texts: Sequence[Words]) -> list[TaggedText]:
         """The words of each text with their tags; a text may also be given as its words."""
-        if isinstance(texts, str):
-            raise TypeError("give a list of texts, as [text]")
+        batch_of(texts)
         return [
             marked
             for start in range(0, len(texts), MOST)
@@ -111,7 +140,7 @@ class TokenTagger:
         ]
 
     def tags(self, encoded: EncodedTags) -> list[tuple[str, ...]]:
-        """The tags of the words of each sentence of a set, as the model says them."""
+        """The predicted tags of the words of each sentence of an encoded set."""
         found = likeliest(self.model, encoded, self.device)[0]
         parts = np.split(found, np.cumsum(encoded.counts)[:-1])
         return [tuple(self.labels[number] for number in part) for part in parts]
@@ -123,19 +152,19 @@ class TokenTagger:
         found, end = [], 0
         for (text, places), some in zip(texts, words, strict=True):
             part = slice(end, end := end + len(some))
-            said = [self.labels[number] for number in tags[part]]
+            predicted = [self.labels[number] for number in tags[part]]
             entities = tuple(
                 Entity(
                     kind, text[(first := places[start][0]) : (last := places[stop - 1][1])], first, last, float(least)
                 )
-                for start, stop, kind in (chunks(said) if self.has_chunks else ())
+                for start, stop, kind in (chunks(predicted) if self.has_chunks else ())
                 for least in [sure[part][start:stop].min()]
             )
-            found.append(TaggedText(text, some, tuple(said), entities, tuple(places), tuple(sure[part].tolist())))
+            found.append(TaggedText(text, some, tuple(predicted), entities, tuple(places), tuple(sure[part].tolist())))
         return found
 
 
-def split(text: str | Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
+def split(text: Words) -> tuple[str, list[tuple[int, int]]]:
     """A text with the characters of each of its words; of words alone, the text with a space between them."""
     if isinstance(text, str):
         return text, [match.span() for match in WORD.finditer(text)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -18,7 +17,7 @@ from heedful.data.labelled.tagging import EncodedTags, TagBatches, encode_tags
 from heedful.data.own import tagged
 from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.models.heads.config import TaggerConfig
-from heedful.tasks.base import Evaluated, Example, Names, Progress
+from heedful.tasks.base import Evaluated, Example, HeldOut, Names
 from heedful.tasks.finetuning.task import FinetuningTask
 from heedful.tasks.tagging.predictor import TokenTagger, mean_loss, tag_loss
 from heedful.training.span_metrics import tag_scores
@@ -79,27 +78,14 @@ class TaggingTask(FinetuningTask[Sentences, MaskTokenizer, EncodedTags, TokenTag
         """The mean loss a word."""
         return mean_loss(predictor.model, encoded, predictor.device)
 
-    def evaluate(
-        self,
-        predictor: TokenTagger,
-        read: Sentences,
-        encoded: EncodedTags,
-        loss: float,
-        step: int,
-        split: Split,
-        beams: int | None = None,
-        progress: Progress | None = None,
-    ) -> Evaluated:
+    def evaluate(self, predictor: TokenTagger, held_out: HeldOut[Sentences, EncodedTags]) -> Evaluated:
         """Scores of chunks or of tags, in training without those of each tag, and a few sentences with their tags."""
-        found, right = predictor.tags(encoded), [sentence.tags for sentence in read.sentences]
-        rows = random.Random(step).sample(range(len(right)), min(self.recipe.train.samples, len(right)))
-        words = [sentence.words for sentence in read.sentences]
-        told = listed if marks_chunks(predictor.labels) else beside
-        samples = tuple(
-            (" ".join(words[row]), told(words[row], right[row]), told(words[row], found[row])) for row in rows
-        )
-        scores = tag_scores(found, right, predictor.labels, each=beams is None)
-        return Evaluated(step, split, loss, scores, samples, 0)
+        sentences, found = held_out.read.sentences, predictor.tags(held_out.encoded)
+        right, words = [sentence.tags for sentence in sentences], [sentence.words for sentence in sentences]
+        show = listed if predictor.has_chunks else beside
+        rows = held_out.rows(len(right), self.recipe.train.samples)
+        samples = [(" ".join(words[row]), show(words[row], right[row]), show(words[row], found[row])) for row in rows]
+        return held_out.result(tag_scores(found, right, predictor.labels, each=held_out.beams is None), samples)
 
     def examples(self, split: Split) -> Iterator[Example]:
         """The sentences of a split."""

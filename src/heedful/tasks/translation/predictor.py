@@ -8,27 +8,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from heedful.blocks.layouts import Layout, Packed, Padded
 from heedful.blocks.losses import Loss, projected_cross_entropy
 from heedful.blocks.taps import taps, watch, watched
-from heedful.data.pairs.batches import Batch, EncodedPairs, PackedBatch, PairBatch
+from heedful.data.formats.sources import Jsonl, Pair, Tsv
+from heedful.data.pairs.batches import Batch, EncodedPairs, PackedBatch, PairBatch, encode_pairs
 from heedful.data.tokenizers.base import require_list
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.decode.graphs import Graphs
 from heedful.decode.rules import Begins, Never, Rule, sampling_rules
 from heedful.decode.search import Paths, Search, beam, drain, greedy, sample
-from heedful.decode.settings import TranslationSettings
+from heedful.decode.settings import DecodeConfig, TranslationSettings
 from heedful.errors import UserError
 from heedful.models.own import Plain
 from heedful.models.roles import Seq2Seq
+from heedful.tasks.predictor import Evaluation, Predictor, Result
+from heedful.training.metrics import translation_scores
 
 BATCH_TOKENS = 16384  # source tokens, hypotheses counted, that are decoded together
-MULTIPLE = 16  # sources are padded to it, so that few shapes occur
+MULTIPLE = 16  # sources are pad_sequences to it, so that few shapes occur
 
 
 class Exploring(Protocol):
@@ -97,9 +101,9 @@ def perplexity_loss(model: Seq2Seq, encoded: EncodedPairs, device: torch.device,
     return total / count
 
 
-@dataclass(frozen=True)
-class Alignment:
-    """Where the decoder looked: each row is a target piece, each column a source piece, rows sum to one."""
+@dataclass(frozen=True, repr=False)
+class Alignment(Result):
+    """The decoder's attention to the source: a row for each target piece, a column for each source piece."""
 
     source: list[str]
     target: list[str]
@@ -107,33 +111,64 @@ class Alignment:
     layer: int  # the decoder's layer they are from, the first being 1
 
 
-@dataclass(frozen=True)
-class Translation:
+@dataclass(frozen=True, repr=False)
+class Translation(Result):
     """One translation: its text, log p(target | source), the same after the length penalty, and its token ids."""
 
     text: str
     log_probability: float
-    score: float
-    ids: list[int]
-    complete: bool  # whether it ended by itself, not at the limit
+    score: float = field(repr=False)
+    ids: list[int] = field(repr=False)
+    complete: bool = field(repr=False)  # whether the model ended it, not the length limit
 
 
 @dataclass
-class Translator:
-    """A model with its tokenizer, ready to translate."""
+class Translator(Predictor[str, Translation, tuple[str, str]]):
+    """Translates texts, by beam search, greedily or by sampling."""
 
-    model: Any  # a module that is a `Seq2Seq`
+    task: ClassVar = "translation"
+
+    model: nn.Module
     tokenizer: TrainedTokenizer
     context: int
     device: torch.device
     settings: TranslationSettings = field(default_factory=TranslationSettings)
-    notes: tuple[str, ...] = ()  # what whoever loads it should know
+    notes: tuple[str, ...] = ()
     graphs: Graphs | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.model.to(self.device).eval()
+        super().__post_init__()
         captures = self.device.type == "cuda" and not isinstance(self.model, Plain)
         self.graphs = Graphs(self.model) if captures else None
+
+    @property
+    def decode_settings(self) -> DecodeConfig:
+        """How translations are searched for."""
+        return DecodeConfig(**self.settings.model_dump(include=set(DecodeConfig.model_fields)))
+
+    def predict(self, inputs: Sequence[str]) -> list[Translation]:
+        """The best translation of each text."""
+        return [found[0] for found in self.search(inputs)]
+
+    def _evaluate(self, data: Path | Sequence[tuple[str, str]]) -> Evaluation:
+        if isinstance(data, Path):
+            kind = Jsonl if data.name.removesuffix(".gz").endswith(".jsonl") else Tsv
+            pairs = kind(train=str(data), valid=str(data)).pairs("valid")
+        else:
+            pairs = [Pair(*pair) for pair in data]
+        encoded = encode_pairs(pairs, self.tokenizer, self.context)
+        loss = perplexity_loss(self._net, encoded, self.device, BATCH_TOKENS) if len(encoded) else None
+        found, _ = self.hypotheses([pair.source for pair in pairs])
+        return Evaluation.of(translation_scores(found, [pair.target for pair in pairs]), loss, len(pairs))
+
+    def hypotheses(
+        self, texts: Sequence[str], beams: int | None = None, progress: Callable[[int], None] | None = None
+    ) -> tuple[list[str], int]:
+        """The best translation of each text, and how many texts are too long and count as translated by nothing."""
+        fits = [length <= self.context for length in self.lengths(texts)]
+        short = [text for text, fit in zip(texts, fits, strict=True) if fit]
+        found = iter(self.search(short, beams, progress=progress))
+        return [next(found)[0].text if fit else "" for fit in fits], fits.count(False)
 
     def translate(self, texts: Sequence[str], beams: int | None = None) -> list[str]:
         """The best translation of each text."""
@@ -154,9 +189,9 @@ class Translator:
         def begin(source: Tensor, real: Tensor, limit: Tensor, rows: list[int]) -> Search:
             state, prefix = self.start(source, real)
             if width == 1:
-                return greedy(self.model, state, prefix, limit, TrainedTokenizer.eos, self.rules(), self._graphs())
+                return greedy(self._net, state, prefix, limit, TrainedTokenizer.eos, self.rules(), self._graphs())
             return beam(
-                self.model, state, prefix, limit, TrainedTokenizer.eos, width, top, self.settings.length_penalty,
+                self._net, state, prefix, limit, TrainedTokenizer.eos, width, top, self.settings.length_penalty,
                 rules=self.rules(), graphs=self._graphs(),
             )  # fmt: skip
 
@@ -169,9 +204,9 @@ class Translator:
         *,
         first: int = 0,
         progress: Callable[[int], None] | None = None,
-        **changes: Any,
+        **changes: float | None,
     ) -> list[list[Translation]]:
-        """A translation of each text drawn by chance; text n of a seed gives the same, whatever else is in the batch.
+        """A sampled translation of each text; text n of a seed gives the same, whatever else is in the batch.
 
         Settings may also be given by their names: temperature, top_k, top_p, seed. `first` is the number of the first
         text, for texts that come in parts.
@@ -182,7 +217,7 @@ class Translator:
         def begin(source: Tensor, real: Tensor, limit: Tensor, rows: list[int]) -> Search:
             state, prefix = self.start(source, real)
             seeds = [(how.seed * 1_000_003 + first + row) % 2**63 for row in rows]
-            return sample(self.model, state, prefix, limit, TrainedTokenizer.eos, seeds, rules, self._graphs())
+            return sample(self._net, state, prefix, limit, TrainedTokenizer.eos, seeds, rules, self._graphs())
 
         return self._run(texts, begin, 1, progress)
 
@@ -204,31 +239,31 @@ class Translator:
         limits = most if limit is None else most.clamp(max=limit)  # (1,)
         rules = [*self.rules(), *([Begins(tuple(begins))] if begins else [])]
         return beam(
-            self.model, *self.start(source, real), limits, TrainedTokenizer.eos, beams, top, length_penalty,
+            self._net, *self.start(source, real), limits, TrainedTokenizer.eos, beams, top, length_penalty,
             rules=rules, graphs=self._graphs(),
         )  # fmt: skip
 
     def room(self, text: str) -> int:
-        """How many tokens the translation of a text has at the most."""
+        """The most tokens that the translation of a text may have."""
         return int(self._limits(torch.tensor([len(ids) for ids in self.source_ids([text])])))
 
     @torch.inference_mode()
     def align(self, text: str, translation: Translation) -> Alignment:
-        """Where each piece of a translation looked: the attention of one layer to the source, averaged over its heads.
+        """The attention of the target pieces to the source pieces, in one layer, averaged over its heads.
 
-        Of the layers, the one whose rows are sharpest (of the least entropy) is shown: it tells the most.
+        The layer is the one whose rows have the least entropy.
         """
         if not aligns(self.model):
             raise UserError(
-                "this model does not look at the source while it writes",
+                "this model does not attend to the source",
                 found="a model without attention",
                 todo="leave the alignment out, or train a model with attention",
             )
         ids = self.source_ids([text])[0]
         given = torch.tensor([[TrainedTokenizer.bos, *translation.ids]], device=self.device)[:, :-1]  # (1, T)
-        with watch(self.model, self.model.alignment) as seen:
+        with watch(self.model, self._net.alignment) as seen:
             self.model(given, self.start(torch.tensor([ids], device=self.device), None)[0])
-        # A recurrent decoder looks once a step, a Transformer's block once for all of them.
+        # A recurrent decoder attends once a step, a Transformer's block once for all of them.
         layers = [torch.cat(values, 2).float().mean(dim=(0, 1)) for values in seen.all.values()]  # (T, S) each
         entropies = [float(torch.special.entr(weights).sum()) for weights in layers]
         sharpest = entropies.index(min(entropies))
@@ -236,7 +271,7 @@ class Translator:
         return Alignment(pieces(ids), pieces(translation.ids), layers[sharpest].cpu(), sharpest + 1)
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        """How many tokens each text has as the model reads it; more than `context` are too many."""
+        """The number of tokens of each text as the model reads it; more than `context` are too many."""
         return [len(ids) + 1 for ids in self.tokenizer.ids(require_list(texts))]
 
     def source_ids(self, texts: Sequence[str]) -> list[list[int]]:
@@ -247,18 +282,18 @@ class Translator:
                 raise TooLongError(number, len(ids), self.context)
         return found
 
-    def start(self, source: Tensor, real: Tensor | None = None) -> tuple[Any, Tensor]:
+    def start(self, source: Tensor, real: Tensor | None = None) -> tuple[object, Tensor]:
         """The state once texts (B, S) are read, and the tokens (B, 1) that translations begin with."""
         layout = None if real is None else Padded(real, gaps=False)
         prefix = torch.full((len(source), 1), TrainedTokenizer.bos, device=self.device)  # (B, 1)
-        return self.model.start(source, layout), prefix
+        return self._net.start(source, layout), prefix
 
     def _graphs(self) -> Graphs | None:
-        """Captured steps, unless somebody watches: a graph neither hears taps nor forgets what an edit did."""
+        """Captured steps, unless the model has hooks: a graph would not call them."""
         return None if watched(self.model) else self.graphs
 
     def rules(self) -> tuple[Rule, ...]:
-        """The rules about what is never written."""
+        """The rules about tokens that are never generated."""
         return (Never((TrainedTokenizer.pad, TrainedTokenizer.unk, TrainedTokenizer.bos)),)
 
     @torch.inference_mode()
@@ -280,7 +315,7 @@ class Translator:
         return [found[row] for row in range(len(texts))]
 
     def batch(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
-        """Texts side by side, (B, S), which of their places are real, (B, S), and the most to be written, (B,)."""
+        """Padded texts (B, S), which of their positions are real (B, S), and the longest translations (B,)."""
         lengths = torch.tensor([len(row) for row in ids])  # (B,)
         longest = min(-(-int(lengths.max()) // MULTIPLE) * MULTIPLE, self.context)
         source = torch.full((len(ids), longest), TrainedTokenizer.pad)  # (B, S)
@@ -290,7 +325,7 @@ class Translator:
         return source.to(self.device), real.to(self.device), self._limits(lengths)
 
     def _limits(self, lengths: Tensor) -> Tensor:
-        """How many tokens are written to texts of some lengths (B,) at the most."""
+        """The most tokens (B,) of the translations of texts of some lengths (B,)."""
         most = self.settings.max_length
         limit = 2 * lengths + 16 if most is None else torch.full_like(lengths, most)
         return limit.clamp(max=self.context - 1)  # (B,)
@@ -311,7 +346,7 @@ class Translator:
 
 
 def aligns(model: Any) -> bool:
-    """Whether a model has taps that show where it looks at the source."""
+    """Whether a model has taps for its attention to the source."""
     return any(fnmatchcase(name, model.alignment) for name in taps(model))
 
 
@@ -319,12 +354,12 @@ class TooLongError(ValueError):
     """A text that does not fit into the model: its number, its tokens, and how many fit."""
 
     def __init__(self, number: int, tokens: int, context: int) -> None:
-        super().__init__(f"text {number + 1} has {tokens} tokens, but the model reads {context} at the most")
+        super().__init__(f"text {number + 1} has {tokens} tokens, but the model reads at most {context}")
         self.number, self.tokens, self.context = number, tokens, context
 
 
 def _by_length(ids: Sequence[Sequence[int]], budget: int) -> Iterable[list[int]]:
-    """Row numbers in groups of like length, the longest first, each within a budget of padded tokens."""
+    """Row numbers in groups of like length, the longest first, each within a budget of pad_sequences tokens."""
     order = sorted(range(len(ids)), key=lambda row: (-len(ids[row]), row))
     group: list[int] = []
     for row in order:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 import shlex
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -20,7 +19,7 @@ from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.decode.settings import DecodeConfig, TranslationSettings
 from heedful.models import build
 from heedful.models.heads.config import with_vocab
-from heedful.tasks.base import Codec, Evaluated, Example, Names, Progress, Task
+from heedful.tasks.base import Codec, Evaluated, Example, HeldOut, Names, Task
 from heedful.tasks.compiled import compiled
 from heedful.tasks.translation.predictor import (
     Translator,
@@ -97,35 +96,17 @@ class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]
 
     def loss(self, predictor: Translator, encoded: EncodedPairs) -> float:
         """The mean loss a target token."""
-        return perplexity_loss(predictor.model, encoded, predictor.device, self.recipe.train.batch_tokens)
+        model: Any = predictor.model
+        return perplexity_loss(model, encoded, predictor.device, self.recipe.train.batch_tokens)
 
-    def evaluate(
-        self,
-        predictor: Translator,
-        read: Examples,
-        encoded: EncodedPairs,
-        loss: float,
-        step: int,
-        split: Split,
-        beams: int | None = None,
-        progress: Progress | None = None,
-    ) -> Evaluated:
+    def evaluate(self, predictor: Translator, held_out: HeldOut[Examples, EncodedPairs]) -> Evaluated:
         """BLEU where it counts, chrF and exact match of the translations, and a few of them spread over the pairs."""
-        pairs = read.pairs
-        fits = [length <= predictor.context for length in predictor.lengths([pair.source for pair in pairs])]
-        texts = [pair.source for pair, fit in zip(pairs, fits, strict=True) if fit]
-        translations = iter(predictor.search(texts, beams, progress=progress))
-        found = [next(translations)[0].text if fit else "" for fit in fits]
+        pairs = held_out.read.pairs
+        found, unread = predictor.hypotheses([pair.source for pair in pairs], held_out.beams, held_out.progress)
         references = [pair.target for pair in pairs]
-        shown = random.Random(step).sample(range(len(pairs)), min(self.recipe.train.samples, len(pairs)))
-        return Evaluated(
-            step,
-            split,
-            loss,
-            translation_scores(found, references),
-            tuple((pairs[row].source, references[row], found[row]) for row in shown),
-            fits.count(False),
-        )
+        rows = held_out.rows(len(pairs), self.recipe.train.samples)
+        samples = [(pairs[row].source, references[row], found[row]) for row in rows]
+        return held_out.result(translation_scores(found, references), samples, unread)
 
     def examples(self, split: Split) -> Iterator[Example]:
         """The pairs of a split."""

@@ -7,18 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from heedful.blocks.losses import Loss, cross_entropy
 from heedful.data.tokenizers.vocabulary import WordVocab
 from heedful.data.trees.batches import EncodedTrees, TreeBatch, encode_trees
-from heedful.data.trees.treebank import IGNORE_INDEX, Tree, parse_tree
+from heedful.data.trees.treebank import IGNORE_INDEX, Tree, parse_tree, read_trees
 from heedful.errors import UserError
+from heedful.tasks.predictor import Evaluation, Predictor, Result, batch_of
+from heedful.training.metrics import Score, accuracy
 
-BATCH_NODES = 16384  # nodes that are judged together
+BATCH_NODES = 16384  # nodes that are classified together
+LONGEST = 1_000_000  # characters that a line of a file may have
 FIVE = ("very negative", "negative", "neutral", "positive", "very positive")
 
 Classifying = Callable[[TreeBatch], Tensor]  # a batch -> logits (N, C); see `models/tree_lstm/model.py`
@@ -45,16 +50,25 @@ def class_name(label: int, classes: int) -> str:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Shares of right classes as counts of right ones and of all."""
+    """Counts of right classes, and of all."""
 
     root: tuple[int, int]  # whole sentences
     binary: tuple[int, int]  # whole sentences, the classes below and above the middle as two, the middle left out
     nodes: tuple[int, int]  # all labelled nodes
 
+    def scores(self, classes: int) -> tuple[Score, ...]:
+        """The same in percent."""
+        counts = (
+            ("accuracy", self.root, f"classes:{classes}|trees:{self.root[1]}"),
+            ("binary_accuracy", self.binary, f"classes:2|middle:left out|trees:{self.binary[1]}"),
+            ("node_accuracy", self.nodes, f"classes:{classes}|nodes:{self.nodes[1]}"),
+        )
+        return tuple(Score(name, 100 * right / max(1, every), how) for name, (right, every), how in counts)
 
-@dataclass(frozen=True)
-class TreeClassification:
-    """What the model says of a tree: the class of its root, how sure it is of each, and the class of every node."""
+
+@dataclass(frozen=True, repr=False)
+class TreeClassification(Result):
+    """The class of a tree's root, the probabilities of all classes there, and the class of every node."""
 
     label: int
     probabilities: list[float]
@@ -75,27 +89,43 @@ def require_narrow(tree: Tree, config: Any, where: str) -> None:
 
 
 @dataclass
-class TreeClassifier:
-    """A model with its list of words, ready to judge trees."""
+class TreeClassifier(Predictor[Tree | str, TreeClassification, tuple[Tree | str, int]]):
+    """Predicts the class of every node of a tree; a tree may be given as a line such as `(3 (2 so) (3 good))`."""
 
-    model: Any  # a module that is Classifying
+    task: ClassVar = "tree_classification"
+
+    model: nn.Module
     tokenizer: WordVocab
     device: torch.device
-    notes: tuple[str, ...] = ()  # what whoever loads it should know
+    notes: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        self.model.to(self.device).eval()
+    @property
+    def classes(self) -> int:
+        """The number of classes."""
+        found: int = self._net.config.classes
+        return found
+
+    def predict(self, inputs: Sequence[Tree | str]) -> list[TreeClassification]:
+        """The classes of the nodes of each tree, as `classify` gives them."""
+        return self.classify(inputs)
+
+    def _evaluate(self, data: Path | Sequence[tuple[Tree | str, int]]) -> Evaluation:
+        if isinstance(data, Path):
+            encoded = encode_trees(read_trees(data, LONGEST, self.classes).trees, self.tokenizer)
+            loss, count = mean_loss(self.model, encoded, self.device), len(encoded)
+            return Evaluation.of(self.accuracy(encoded).scores(self.classes), loss, count)
+        found, right = self.predict([tree for tree, _ in data]), np.array([label for _, label in data])
+        return Evaluation.of((accuracy(np.array([one.label for one in found]), right),), None, len(right))
 
     def classify(self, trees: Sequence[Tree | str]) -> list[TreeClassification]:
-        """What the model says of each tree, or of each line that spells one, whatever its labels."""
-        if isinstance(trees, str):
-            raise TypeError("give a list of trees, as [line]")
+        """The predicted classes of each tree, or of each line that spells one, whatever its own labels."""
+        batch_of(trees, "trees, as [line]")
         read = [
             tree if isinstance(tree, Tree) else parse_tree(tree, f"tree {number}", None)
             for number, tree in enumerate(trees, start=1)
         ]
         for number, tree in enumerate(read, start=1):
-            require_narrow(tree, self.model.config, f"tree {number}")
+            require_narrow(tree, self._net.config, f"tree {number}")
         found: dict[int, TreeClassification] = {}
         for batch, logs in self.logs(encode_trees(read, self.tokenizer)) if read else ():
             roots = logs[batch.roots].exp().tolist()
@@ -107,7 +137,7 @@ class TreeClassifier:
         return [found[row] for row in range(len(read))]
 
     def accuracy(self, encoded: EncodedTrees) -> Accuracy:
-        """How often the model is right."""
+        """How many nodes, roots and sides are classified correctly."""
         root, binary, nodes = [0, 0], [0, 0], [0, 0]
         for batch, logs in self.logs(encoded):
             labels = batch.labels[batch.roots]

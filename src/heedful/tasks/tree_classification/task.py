@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shlex
 from collections.abc import Callable
 from functools import partial
@@ -20,10 +19,9 @@ from heedful.data.trees.treebank import Trees
 from heedful.data.word_vectors import WordVectors, load_vectors
 from heedful.errors import UserError
 from heedful.models.roles import ModelConfig
-from heedful.tasks.base import Codec, Evaluated, Names, Progress, Task
+from heedful.tasks.base import Codec, Evaluated, HeldOut, Names, Task
 from heedful.tasks.tree_classification.predictor import TreeClassifier, class_name, mean_loss, require_narrow, tree_loss
 from heedful.tasks.tree_classification.recipe import TreeRecipe
-from heedful.training.metrics import Score
 
 
 class TreeTask(Task[Trees, WordVocab, EncodedTrees, TreeClassifier]):
@@ -115,32 +113,15 @@ class TreeTask(Task[Trees, WordVocab, EncodedTrees, TreeClassifier]):
         """The mean loss a labelled node."""
         return mean_loss(predictor.model, encoded, predictor.device)
 
-    def evaluate(
-        self,
-        predictor: TreeClassifier,
-        read: Trees,
-        encoded: EncodedTrees,
-        loss: float,
-        step: int,
-        split: Split,
-        beams: int | None = None,
-        progress: Progress | None = None,
-    ) -> Evaluated:
+    def evaluate(self, predictor: TreeClassifier, held_out: HeldOut[Trees, EncodedTrees]) -> Evaluated:
         """Accuracy of whole sentences, of their side, and of all nodes, and a few sentences."""
-        found, classes = predictor.accuracy(encoded), self.recipe.data.classes
-        counts = (
-            ("accuracy", found.root, f"classes:{classes}|trees:{found.root[1]}"),
-            ("binary_accuracy", found.binary, f"classes:2|middle:left out|trees:{found.binary[1]}"),
-            ("node_accuracy", found.nodes, f"classes:{classes}|nodes:{found.nodes[1]}"),
-        )
-        scores = tuple(Score(name, 100 * right / max(1, all_), how) for name, (right, all_), how in counts)
-        rows = random.Random(step).sample(range(len(read.trees)), min(self.recipe.train.samples, len(read.trees)))
-        shown = [read.trees[row] for row in rows]
-        samples = tuple(
-            (tree.text, class_name(tree.labels[-1], classes), class_name(judged.label, classes))
-            for tree, judged in zip(shown, predictor.classify(shown), strict=True)
-        )
-        return Evaluated(step, split, loss, scores, samples, 0)
+        trees, classes = held_out.read.trees, self.recipe.data.classes
+        some = [trees[row] for row in held_out.rows(len(trees), self.recipe.train.samples)]
+        samples = [
+            (tree.text, class_name(tree.labels[-1], classes), class_name(found.label, classes))
+            for tree, found in zip(some, predictor.classify(some), strict=True)
+        ]
+        return held_out.result(predictor.accuracy(held_out.encoded).scores(classes), samples)
 
     @property
     def metric(self) -> str:
