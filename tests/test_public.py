@@ -17,7 +17,8 @@ import heedful
 NAMES = [
     "PCA", "Alignment", "Answer", "AnyPredictor", "Autoencoder", "BidirectionalLanguageModel", "Choice",
     "Classification", "ConvAutoencoder", "Dataset", "DenoisingAutoencoder", "Embedding", "Entity", "Evaluation",
-    "GeneratedText", "ImageAutoencoder", "JointPrediction", "MaskPredictions", "MultiHead", "MultipleChoiceAnswerer", "Predictor",
+    "GeneratedText", "ImageAutoencoder", "JointPrediction", "MaskPredictions", "MultiHead", "MultipleChoiceAnswerer",
+    "Predictor",
     "QuestionAnswerer", "Reconstruction", "Regression", "TaggedText", "TextClassifier", "TextEncoder", "TextGenerator",
     "TextRegressor", "TokenEmbeddings", "TokenPrediction", "TokenTagger", "Translation", "Translator",
     "TreeClassification", "TreeClassifier", "UserError", "WordVectors", "__version__", "attend", "build", "fit", "load",
