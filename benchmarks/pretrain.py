@@ -33,7 +33,7 @@ def learn_as_peer(run: Path, settings: list[str]) -> dict[str, Any]:
     from heedful.runs.artifacts import load_artifacts
     from heedful.runs.recipe import load_recipe
     from heedful.tasks import task_of
-    from heedful.tasks.pretraining.loss import judged
+    from heedful.tasks.pretraining.loss import evaluate_pretraining
 
     recipe: Any = load_recipe("bert-wiki", settings)
     task: Any = task_of(recipe)
@@ -83,7 +83,7 @@ def learn_as_peer(run: Path, settings: list[str]) -> dict[str, Any]:
     state = {name: value.detach().cpu() for name, value in model.state_dict().items()}
     shapes = {name: value.shape for name, value in mine.state_dict().items()}
     mine.load_state_dict(read_tensors(state, canonical(state), names, shapes, Path("peer"))[0])
-    found = judged(mine.to(device).eval(), held_out, device, recipe.train.batch_tokens)
+    found = evaluate_pretraining(mine.to(device).eval(), held_out, device, recipe.train.batch_tokens)
     return told(found.loss, found.right / found.hidden, found.right_pairs / found.pairs, found.perplexity, seen)
 
 
