@@ -101,7 +101,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path, heedful: Run) -> 
     (tmp_path / "letters.txt").write_text("dear")
     code, _, err = heedful("train", "numbers", *TINY, "--run", tmp_path)
     assert code == 2
-    assert "this folder holds something else than a run" in err
+    assert "this folder is not a run" in err
     assert [path.name for path in tmp_path.iterdir()] == ["letters.txt"]
 
 

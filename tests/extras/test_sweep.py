@@ -149,7 +149,7 @@ def test_only_language_models_are_swept() -> None:
 
 def test_a_folder_is_held_by_one_sweep_at_a_time(tmp_path: Path) -> None:
     with sweep_folder(tmp_path / "sweep"):
-        with pytest.raises(UserError, match="another run is at work") as error, sweep_folder(tmp_path / "sweep"):
+        with pytest.raises(UserError, match="another process is training") as error, sweep_folder(tmp_path / "sweep"):
             pass
         assert error.value.todo is not None and "-o" in error.value.todo
     with sweep_folder(tmp_path / "sweep"):
@@ -275,7 +275,7 @@ def test_a_run_that_fails_does_not_lose_the_others(recipe: str, capsys: pytest.C
     with pytest.raises(UserError, match="1 of 2 runs failed") as error:
         verb(recipe, "1x8,1x16", "5120")
     assert error.value.exit_code == 1
-    assert "holds something else than a run" in str(error.value)
+    assert "this folder is not a run" in str(error.value)
     out = capsys.readouterr().out
     assert "| 1x16-5120 |" in out
     assert "1x8-5120 is left out: " in out

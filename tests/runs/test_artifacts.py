@@ -86,9 +86,9 @@ def test_run_and_model_keep_every_artifact_and_checkpoints_are_tied_to_each(run:
 
 def test_a_second_artifact_that_was_changed_is_refused_and_one_that_is_missing(run: Path) -> None:
     (run / "note.json").write_text('"another"')
-    with pytest.raises(UserError, match=r"note\.json: this is not what the run began with"):
+    with pytest.raises(UserError, match=r"note\.json: this is not what the run started with"):
         heedful.load(run, checkpoint="last")
-    with pytest.raises(UserError, match="not what the run began with"):
+    with pytest.raises(UserError, match="not what the run started with"):
         list(train(load_recipe("numbers", [*SMALL, "train.budget={steps: 4}"]), run))
     (run / "note.json").write_text('"begun"')
     started = next(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from heedful.files.writing import append_jsonl
-from heedful.runs.events import NAME, events_in, read_events, told_broken
+from heedful.runs.events import NAME, broken_lines, events_in, read_events
 
 
 @pytest.mark.parametrize("sign", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\r", "\n"])
@@ -32,7 +32,7 @@ def test_no_sign_within_a_text_ends_a_line(tmp_path: Path, sign: str) -> None:
 def test_a_line_without_an_event_is_counted_and_spoils_no_other(line: bytes) -> None:
     found = events_in(b'{"step": 1}\n' + line + b'\n{"step": 2}\n')
     assert found == ([{"step": 1}, {"step": 2}], 1)
-    assert "1 line holds no event" in told_broken(Path("runs/a"), found.broken)
+    assert "1 line holds no event" in broken_lines(Path("runs/a"), found.broken)
 
 
 def test_a_line_on_its_way_is_not_broken() -> None:

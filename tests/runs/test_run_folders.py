@@ -152,7 +152,7 @@ def test_a_model_is_not_used_with_a_tokenizer_or_a_recipe_that_are_not_its_own(
     one, two = list(vocab)[-2:]
     vocab[one], vocab[two] = vocab[two], vocab[one]
     (run / "tokenizer.json").write_text(json.dumps(tokenizer))
-    with pytest.raises(UserError, match="not what the run began with") as error:
+    with pytest.raises(UserError, match="not what the run started with") as error:
         load(run)
     assert error.value.where == str(run / "tokenizer.json")
 
@@ -165,7 +165,7 @@ def test_other_validation_data_are_refused_and_other_test_data_noted(
     assert "data.root was" in notes(until(4, run, own))  # the same contents in another place
     assert str(own) in (run / "recipe.yaml").read_text()
     (own / "valid.tsv").write_text(lines(3))
-    with pytest.raises(UserError, match="not what the run began with") as error:
+    with pytest.raises(UserError, match="not what the run started with") as error:
         list(train(recipe(own), run))
     assert error.value.where == "the validation data"
     shutil.copy(data / "valid.tsv", own / "valid.tsv")

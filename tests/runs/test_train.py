@@ -418,13 +418,13 @@ def test_other_data_or_another_tokenizer_is_refused(tmp_path: Path) -> None:
 
     text = (tmp_path / "train.en").read_text()
     (tmp_path / "train.en").write_text(text.replace("one", "four", 1))
-    with pytest.raises(UserError, match="not what the run began with") as error:
+    with pytest.raises(UserError, match="not what the run started with") as error:
         list(train(files_of, run))
     assert error.value.where == "the training data"
     (tmp_path / "train.en").write_text(text)
 
     (run / "tokenizer.json").write_text(TrainedTokenizer.train(WordPiece(vocab=32), ["eins two"]).json)
-    with pytest.raises(UserError, match="not what the run began with") as error:
+    with pytest.raises(UserError, match="not what the run started with") as error:
         list(train(files_of, run))
     assert error.value.where == str(run / "tokenizer.json")
     assert good in str(error.value.expected)
@@ -437,7 +437,7 @@ def test_another_number_of_threads_is_noted(tmp_path: Path) -> None:
     manifest = newest(tmp_path / "run", 1)[0][0].manifest
     assert manifest.about["threads"] == 1
     assert started(until(3, tmp_path / "run")).notes == (
-        "versions, machine, threads and processes are as before: the run goes on bit for bit",
+        "versions, machine, threads and processes are as before: the run resumes bit for bit",
     )
     try:
         notes = started(until(4, tmp_path / "run", "train.threads=2")).notes
@@ -455,7 +455,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_noted(copied: Path) -> None:
     assert "step-00000040" in told
     events = list(train(recipe(), copied))
     assert started(events).step == 30
-    assert "passed over a damaged checkpoint" in started(events).notes[0]
+    assert "skipped a damaged checkpoint" in started(events).notes[0]
     assert "step-00000040" in started(events).notes[0]
     assert outcome_of_step(copied, 30) == before
     assert (copied / "model").is_dir()

@@ -171,7 +171,7 @@ def test_a_run_whose_images_json_is_gone_or_of_other_images_is_refused(
     shutil.copytree(finished[0], tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "model")
     (tmp_path / "run" / "images.json").write_text('{"image": [1, 9, 9], "names": []}')
-    with pytest.raises(UserError, match="not what the run began with"):
+    with pytest.raises(UserError, match="not what the run started with"):
         heedful.load(tmp_path / "run")
     (tmp_path / "run" / "images.json").unlink()
     with pytest.raises(UserError, match=r"images\.json"):

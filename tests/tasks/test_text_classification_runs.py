@@ -123,7 +123,7 @@ def test_other_vectors_than_the_words_were_gathered_with_are_refused(settings: l
     model = build(task.fitted(task.recipe.model, words, "model"))
     file = tmp_path / "vectors.txt"
     file.write_text(file.read_text().replace("good 1.0", "good 2.0"))
-    with pytest.raises(UserError, match="not the word vectors that the run began with"):
+    with pytest.raises(UserError, match="not the word vectors that the run started with"):
         task.begin(model, words)
 
 

@@ -130,7 +130,7 @@ def test_a_mistake_in_the_data_does_not_claim_the_folder(folder: Path) -> None:
     trees.write_text(was.replace("good", "new"))
     events = list(train(recipe(folder), run))
     started = next(event for event in events if isinstance(event, Started))
-    assert started.notes == ("the folder held a run that had saved nothing yet; it begins anew",)
+    assert started.notes == ("the folder held a run that had saved nothing yet; it starts over",)
     assert "new" in heedful.load(run).tokenizer.words, "the words are of the data as they are now"
 
 

@@ -92,7 +92,7 @@ def test_a_damaged_checkpoint_is_passed_over_aloud_and_the_end_is_the_same(
                     stopped += 1
                 else:
                     assert ended.code == 0, f"exit code {ended.code}:\n{ended.output}"
-                    assert "passed over a damaged checkpoint" in ended.output
+                    assert "skipped a damaged checkpoint" in ended.output
                     assert resumed(ended) == NEWEST - SAVE_EVERY
                     assert_same(trial.run, unbroken.run)
                 # Of a manifest that is another's, what shows is that the files are not the ones it names.

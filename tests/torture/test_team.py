@@ -118,7 +118,7 @@ def test_a_rank_that_is_frozen_ends_all(unbroken_team: Unbroken, tmp_path: Path)
             with row.trial(f"{trial.place}, {parallel}"):
                 output = launch.wait(0).output
                 assert gone[number] < 90, f"{gone[number]:.0f} s"
-                how = r"is stopped \(SIGSTOP, signal 19\) and has given no sign of life for 45 s"
+                how = r"is stopped \(SIGSTOP, signal 19\) and has sent no heartbeat for 45 s"
                 assert_one_line(output, victim, how, launch.entries(victim, "step")[-1].step)
                 at = committed(trial.run)
                 assert resumed(finish(trial)) == at

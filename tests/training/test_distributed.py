@@ -42,7 +42,7 @@ from heedful.training.checkpoint.folder import RunFolder, newest
 from heedful.training.checkpoint.saver import Saver
 from heedful.training.configs import Budget, TrainConfig
 from heedful.training.distributed import team as distributed
-from heedful.training.distributed.heartbeat import Vigil
+from heedful.training.distributed.heartbeat import Heartbeat
 from heedful.training.distributed.shards import cut_like, local, whole
 from heedful.training.distributed.team import Parallel, Seat, Team, find_seat, first_host
 from heedful.training.loop import Counters, Step, fit
@@ -484,13 +484,13 @@ def test_different_eyes_are_noticed(tmp_path: Path) -> None:
 
 
 def test_whoever_leaves_in_good_order_is_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Vigil.leave
+    real = Heartbeat.leave
 
-    def slowly(vigil: Vigil) -> None:
-        time.sleep(1.5 if vigil.rank == 0 else 0)  # long enough for the others to be gone, and to be seen so
-        real(vigil)
+    def slowly(heartbeat: Heartbeat) -> None:
+        time.sleep(1.5 if heartbeat.rank == 0 else 0)  # long enough for the others to be gone, and to be seen so
+        real(heartbeat)
 
-    monkeypatch.setattr(Vigil, "leave", slowly)
+    monkeypatch.setattr(Heartbeat, "leave", slowly)
     assert together(3, lambda team: time.sleep(1.2), tmp_path) == [None] * 3
     assert said(tmp_path, 3) == []
 
@@ -500,8 +500,8 @@ def test_a_process_that_is_killed_ends_all(tmp_path: Path, victim: int) -> None:
     def work(team: Team) -> None:
         team.at_step(5)
         team.wait()
-        until(lambda: team.vigil is not None and 1 - team.rank in team.vigil.signs)
-        until(lambda: team.vigil is not None and team.vigil.signs[1 - team.rank].step == 5)
+        until(lambda: team.heartbeat is not None and 1 - team.rank in team.heartbeat.signs)
+        until(lambda: team.heartbeat is not None and team.heartbeat.signs[1 - team.rank].step == 5)
         if team.rank == victim:
             os.kill(os.getpid(), signal.SIGKILL)
         team.wait()

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from heedful.training.distributed import heartbeat as vigil
-from heedful.training.distributed.heartbeat import Sign, Vigil, fate, is_stopped, system
+from heedful.training.distributed import heartbeat as heartbeat
+from heedful.training.distributed.heartbeat import Heartbeat, Sign, fate, is_stopped, system
 from patience import LONG, until
 
 
@@ -97,14 +97,14 @@ class Frozen:
 
 @pytest.mark.parametrize("falls", [False, True], ids=["computing", "falling"])
 def test_a_store_that_is_cut_off_holds_nobody(monkeypatch: pytest.MonkeyPatch, falls: bool) -> None:
-    monkeypatch.setattr(vigil, "BEAT", 0.05)
-    monkeypatch.setattr(vigil, "SETTLING", 0.2)
+    monkeypatch.setattr(heartbeat, "BEAT", 0.05)
+    monkeypatch.setattr(heartbeat, "SETTLING", 0.2)
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
         os.dup2(writing, 2)
         store = Frozen()
-        watch = Vigil(store, rank=1, world=2)  # type: ignore[arg-type]
+        watch = Heartbeat(store, rank=1, world=2)  # type: ignore[arg-type]
         watch.start()
         if falls:
             until(lambda: store.read > 2)
@@ -116,13 +116,13 @@ def test_a_store_that_is_cut_off_holds_nobody(monkeypatch: pytest.MonkeyPatch, f
     os.close(writing)
     said = os.read(reading, 10_000).decode()
     os.close(reading)
-    wanted = "" if falls else "error: rank 0 is frozen or cut off: has given no sign of life for"
+    wanted = "" if falls else "error: rank 0 is frozen or cut off: has sent no heartbeat for"
     assert said.startswith(wanted)
     assert falls or "at step 7" in said
 
 
 class Lively:
-    """A store in which the other process gives a new sign of life whenever it is asked for one."""
+    """A store in which the other process sends a new heartbeat whenever it is asked for one."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -145,11 +145,11 @@ class Lively:
 
 
 def test_a_process_that_forks_goes_on_watching(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vigil, "BEAT", 0.05)
+    monkeypatch.setattr(heartbeat, "BEAT", 0.05)
     pid = os.fork()
     if not pid:
         store = Lively()
-        Vigil(store, rank=1, world=2).start()  # type: ignore[arg-type]
+        Heartbeat(store, rank=1, world=2).start()  # type: ignore[arg-type]
         for _ in range(3):  # as for workers that prepare batches
             worker = os.fork()
             if not worker:

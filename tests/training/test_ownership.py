@@ -85,20 +85,20 @@ def unsaved(folder: Path) -> None:
 def test_a_run_that_has_saved_nothing_begins_anew(folder: Path, recipe: str) -> None:
     unsaved(folder)
     with RunFolder.create_or_open(folder, recipe) as run:
-        assert run.anew and run.latest() is None
+        assert run.restarted and run.latest() is None
         assert (folder / "recipe.yaml").read_text() == recipe
         assert sorted(os.listdir(folder)) == ["checkpoints", "lock", "metrics.jsonl", "recipe.yaml"]
         assert (folder / "metrics.jsonl").read_text() == ""
         run.save(1, {"model": {"weight": torch.ones(2)}}, {}, {})
     with RunFolder.create_or_open(folder, recipe) as run:
-        assert not run.anew and run.latest() is not None
+        assert not run.restarted and run.latest() is not None
 
 
 def test_a_run_that_died_before_it_had_its_checkpoints_folder_begins_anew(folder: Path) -> None:
     RunFolder.create_or_open(folder, RECIPE).close()
     (folder / "checkpoints").rmdir()
     with RunFolder.create_or_open(folder, OTHER) as run:
-        assert run.anew and (folder / "checkpoints").is_dir()
+        assert run.restarted and (folder / "checkpoints").is_dir()
 
 
 def linked(folder: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_folder_with_anything_to_lose_is_never_taken_over(folder: Path, keep: 
 
 
 def test_a_run_at_work_is_not_taken_over_before_its_first_checkpoint(folder: Path) -> None:
-    with RunFolder.create_or_open(folder, RECIPE), pytest.raises(UserError, match="another run is at work"):
+    with RunFolder.create_or_open(folder, RECIPE), pytest.raises(UserError, match="another process is training"):
         RunFolder.create_or_open(folder, OTHER)
     assert (folder / "recipe.yaml").read_text() == RECIPE
 
@@ -148,7 +148,7 @@ def test_a_folder_that_is_no_run_is_refused_untouched(folder: Path, names: list[
     folder.mkdir()
     for name in names:
         (folder / name).write_text("mine")
-    with pytest.raises(UserError, match="something else than a run"):
+    with pytest.raises(UserError, match="this folder is not a run"):
         RunFolder.create_or_open(folder, RECIPE, fresh=True)
     assert {path.name: path.read_text() for path in folder.iterdir()} == dict.fromkeys(names, "mine")
 

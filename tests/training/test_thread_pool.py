@@ -8,12 +8,12 @@ from functools import partial
 
 import pytest
 
-from heedful.training.thread_pool import Crew
+from heedful.training.thread_pool import ThreadPool
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_every_part_is_done_in_a_thread_of_its_own(size: int) -> None:
-    crew, seen = Crew(size), list[tuple[int, str]]()
+    crew, seen = ThreadPool(size), list[tuple[int, str]]()
     for _ in range(50):
         crew.start([partial(lambda n: seen.append((n, threading.current_thread().name)), n) for n in range(size - 1)])
         crew.finish()
@@ -24,7 +24,7 @@ def test_every_part_is_done_in_a_thread_of_its_own(size: int) -> None:
 
 
 def test_fewer_parts_than_threads_are_waited_for() -> None:
-    crew, done = Crew(4), list[int]()
+    crew, done = ThreadPool(4), list[int]()
     crew.start([lambda: (time.sleep(0.05), done.append(1))])
     crew.finish()
     assert done == [1]
@@ -33,7 +33,7 @@ def test_fewer_parts_than_threads_are_waited_for() -> None:
 
 
 def test_an_error_in_a_thread_comes_out_where_the_work_is_waited_for_and_the_crew_goes_on() -> None:
-    crew, done = Crew(3), list[int]()
+    crew, done = ThreadPool(3), list[int]()
 
     def fails() -> None:
         raise ZeroDivisionError("in a thread")
@@ -50,7 +50,7 @@ def test_an_error_in_a_thread_comes_out_where_the_work_is_waited_for_and_the_cre
 
 def test_closed_it_leaves_no_thread_and_what_was_begun_is_done() -> None:
     before, done = threading.active_count(), list[int]()
-    crew = Crew(4)
+    crew = ThreadPool(4)
     assert threading.active_count() == before + 3
     crew.start([lambda: (time.sleep(0.05), done.append(1))] * 3)
     crew.close()

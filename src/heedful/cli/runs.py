@@ -16,7 +16,7 @@ from rich.text import Text
 from heedful.errors import UserError, printable
 from heedful.files.reading import entries, exists, is_file, is_folder, require_folder
 from heedful.files.yaml import load_yaml
-from heedful.runs.events import read_events, told_broken
+from heedful.runs.events import broken_lines, read_events
 
 DEEPEST = 4  # folders below the given one
 STEP = re.compile(r"step-(\d{8,18})")
@@ -76,7 +76,7 @@ def row(run: Path, folder: Path) -> Row:
     name = str(run.relative_to(folder)) if run != folder else run.name or str(run)
     events = read_events(run)
     if events.broken:
-        typer.echo(f"note: {printable(told_broken(run, events.broken))}", err=True)
+        typer.echo(f"note: {printable(broken_lines(run, events.broken))}", err=True)
     valid, test, steps = events.evaluated("valid"), events.evaluated("test"), events.steps()
     progress = steps[-1].get("progress") if steps else 0.0
     return Row(

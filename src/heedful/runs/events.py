@@ -1,4 +1,4 @@
-r"""What a run has recorded: metrics.jsonl, a JSON object with a step in every line. All who read it do so here.
+r"""What a run has recorded: metrics.jsonl, a JSON object with a step in every line. The one reader of it.
 
 Only \n ends a line, since texts may hold other separators. A line that holds no event is counted, not hidden.
 """
@@ -53,7 +53,7 @@ def events_in(data: bytes) -> Events:
 
 
 def read_events(run: Path, last: int | None = None) -> Events:
-    """The events of a run, or those in the last so many bytes of the file; none where it cannot be read."""
+    """The events of a run, or those in its `last` bytes; none where it cannot be read."""
     try:
         with open_file(run / NAME) as file:
             if last is None:
@@ -86,7 +86,7 @@ def read_part(run: Path, offset: int, mark: str, most: int) -> Part:
         offset = 0
     data = _bytes(path, offset, most)
     whole, more = data.rfind(b"\n") + 1, len(data) == most
-    # A line that is being written is left for later; one without an end is passed over.
+    # A line that is being written is left for later; one without an end is skipped.
     data = data[:whole] if whole or not more else data
     end = offset + len(data)
     return Part(events_in(data), offset, end, _mark(path, end), more)
@@ -108,8 +108,8 @@ def _bytes(path: Path, offset: int, size: int) -> bytes:
         return b""
 
 
-def told_broken(run: Path, broken: int) -> str:
-    """What a user is told of lines that hold no event."""
+def broken_lines(run: Path, broken: int) -> str:
+    """The note about lines that hold no event."""
     lines = "1 line holds" if broken == 1 else f"{broken:,} lines hold"
     return f"{run / NAME}: {lines} no event and {'is' if broken == 1 else 'are'} left out"
 

@@ -67,8 +67,8 @@ def _used(task: AnyTask, counters: Counters) -> Used:
         # A stop between two saves leaves a checkpoint too, which is not averaged: the model does not depend on stops.
         "average": averaged(train, counters, counters.step),
     }[use]
-    merit = dict(counters.best).get(steps[0]) if len(steps) == 1 else None
-    score = merit if merit is None or task.metric != "loss" else -merit
+    best = dict(counters.best).get(steps[0]) if len(steps) == 1 else None
+    score = best if best is None or task.metric != "loss" else -best
     return Used(use, tuple(steps), counters.step, task.metric, score)
 
 

@@ -25,7 +25,7 @@ from heedful.runs.artifacts import (
     write_artifacts,
 )
 from heedful.runs.evaluate import digest
-from heedful.runs.events import read_events, told_broken, trim_jsonl
+from heedful.runs.events import broken_lines, read_events, trim_jsonl
 from heedful.runs.load import Opened, cores
 from heedful.runs.progress import Event, Stage, Started
 from heedful.runs.start import begin, for_model, source_of
@@ -209,7 +209,7 @@ def require_room(run: Run, size: int) -> None:
 
 
 def require_memory(size: int, device: torch.device, team: Team, parallel: Parallel) -> None:
-    """Refuse at once a model whose weights, gradients and two moments are more than there is memory for."""
+    """Refuse a model whose weights, gradients and two moments do not fit into memory."""
     shards = team.world if parallel == "fsdp" else 1
     needed = round(4 * size * (1 + 3 / shards)) * (team.local_world if device.type == "cpu" else 1)
     there = memory(device)
@@ -228,11 +228,11 @@ def _notes(
 ) -> Iterator[str]:
     """What the user should know of a run that starts or resumes, above all whether it resumes bit for bit."""
     recipe, folder, team = run.recipe, run.folder, run.team
-    if folder and folder.anew:
-        yield "the folder held a run that had saved nothing yet; it begins anew"
-    yield from (f"passed over a damaged checkpoint: {damaged.reason}" for damaged in (folder.damaged if folder else ()))
+    if folder and folder.restarted:
+        yield "the folder held a run that had saved nothing yet; it starts over"
+    yield from (f"skipped a damaged checkpoint: {damaged.reason}" for damaged in (folder.damaged if folder else ()))
     if folder and broken:
-        yield told_broken(folder.path, broken)
+        yield broken_lines(folder.path, broken)
     if checkpoint:
         then = checkpoint.manifest.about
         changed = [name for name in about if name not in NOT_COMPUTED and then.get(name, about[name]) != about[name]]
@@ -246,13 +246,13 @@ def _notes(
         if stretched:
             yield (
                 f"the {schedule.kind} schedule follows the budget: from here on the learning rate is that of the "
-                "larger one, so that this is not the run that had it from the beginning"
+                "larger one, so that this differs from a run that had it from the start"
             )
         if then.get("test", about["test"]) != about["test"]:
-            yield "the test data are others than when the run began: the model is scored on those that are there now"
+            yield "the test data changed since the run started: the model is scored on the current ones"
         exact = recipe.train.deterministic or about["device"] == "cpu"
         if not (changed or stretched) and exact and recipe.train.budget.minutes is None:
-            yield "versions, machine, threads and processes are as before: the run goes on bit for bit"
+            yield "versions, machine, threads and processes are as before: the run resumes bit for bit"
         elif not exact:
             yield "results may differ in the last bits, since train.deterministic is off"
     if team.local_world < team.world:
@@ -265,27 +265,27 @@ def _notes(
 
 
 def _require_same_samples(checkpoint: Checkpoint, artifacts: Mapping[str, str], about: Mapping[str, Any]) -> None:
-    """Refuse to go on with other samples, or in another order, than the run began with."""
+    """Refuse to resume with other samples, or in another order, than the run started with."""
     if checkpoint.manifest.about["packed"] != about["packed"]:
         before, now = ("padded", "packed") if about["packed"] else ("packed", "padded")
         raise UserError(
-            "this run cannot go on in the same order of samples",
+            "this run cannot resume with the same order of samples",
             where="train.batching",
-            found=f"{now} batches on this device, {before} ones when the run began",
-            todo=f"go on on the device it began on, or begin anew elsewhere with train.batching={before}",
+            found=f"{now} batches on this device, {before} ones when the run started",
+            todo=f"resume on the device it started on, or start over elsewhere with train.batching={before}",
         )
     require_contents(checkpoint, about, {**artifacts, "data": "the training data", "valid": "the validation data"})
 
 
 def _require_own(checkpoint: Checkpoint, run: Path, recipe: Recipe, name: str) -> Changes:
-    """Refuse a checkpoint of another run, or of another recipe, and tell which settings changed that may."""
+    """Refuse a checkpoint of another run, or of another recipe, and return the settings that changed and may."""
     about, settings = checkpoint.manifest.about, recipe.model_dump(mode="json")
     require_of_run(checkpoint.path, about, name, "delete it, or put the run's own back")
     return require_made_with(checkpoint.path, about, settings, run, MAY_DIFFER | MAY_GROW)
 
 
 def _test_data(task: AnyTask, vocabulary: Any) -> str | None:
-    """What tells the test data from any others, if there are any."""
+    """The SHA-256 of the test data, if there are any."""
     if not has_test(task.recipe):
         return None
     read = task.read("test")
@@ -306,7 +306,7 @@ def _vocabulary(task: AnyTask, folder: Path, read: Read, begun: bool, source: Op
 
 
 def require_all(run: Path, recipe: Recipe, name: str, steps: Sequence[int], now: int) -> list[Checkpoint]:
-    """Those checkpoints of the final model that are due by now, the newest first; none may be lacking."""
+    """Those checkpoints of the final model that are due by now, the newest first; none may be missing."""
     many = f"the final model is the mean of steps {', '.join(map(str, steps))}"
     why = many if len(steps) > 1 else "the final model is made from it"
     found = [checkpoint_at(run, step, why) for step in sorted(steps, reverse=True) if step <= now]

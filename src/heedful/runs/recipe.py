@@ -32,7 +32,7 @@ USUAL = "translation"  # the task of a recipe that names none
 
 
 def _tasked() -> type[Config]:
-    """A recipe of which only the task is looked at."""
+    """A recipe of which only the task is checked."""
     kinds: Any = {kind: {"kind": (Literal[kind], kind)} for kind in TASKS}
     tasks: Any = tuple(create_model(kind, __base__=_Any, **fields) for kind, fields in kinds.items())
     fields: Any = {"task": (Annotated[Union[tasks], Field(discriminator="kind")], ...)}  # noqa: UP007
@@ -40,7 +40,7 @@ def _tasked() -> type[Config]:
 
 
 class _Any(Config):
-    """A group of settings of which some are looked at."""
+    """A group of settings of which only some are checked."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -105,7 +105,7 @@ def _parsed(data: dict[str, Any], marks: Marks, path: Path | str, overrides: Seq
 def _kinds(data: Mapping[str, Any], overrides: Sequence[str]) -> tuple[str, str | None]:
     """The task that a recipe names once the overrides are put in, and the kind of its model, if it names one.
 
-    Overrides that cannot be put in are told of later.
+    Invalid overrides are reported later.
     """
     for text in overrides:
         with suppress(UserError):

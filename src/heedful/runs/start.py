@@ -31,7 +31,7 @@ def source_of(task: AnyTask) -> Opened | Source | None:
     raise UserError(
         "this run cannot start from that folder",
         where=f"start.folder: {start.folder}",
-        found="a model of another task" if isinstance(found, Opened) else "a model that others wrote",
+        found="a model of another task" if isinstance(found, Opened) else "a published model",
         expected=f"a run or a model of the task {task.recipe.task.kind}",
     )
 
@@ -44,7 +44,7 @@ def for_model(found: Opened | Source, config: Any, task: AnyTask) -> Opened | So
     if (part := task.elsewhere(start.path)) is not None:
         return part
     raise UserError(
-        "the model to start from is another than the recipe describes",
+        "the model to start from differs from the recipe",
         where=f"start.folder: {start.folder}",
         found=refused(fixed, frozenset(), "there"),
         expected="the same model and tokenizer; dropout may be another",
@@ -59,7 +59,9 @@ def differences(found: Opened, config: Any, task: AnyTask) -> dict[str, Any]:
     if (given := task.recipe.model_dump(mode="json").get("tokenizer")) and "tokenizer" in found.recipe:
         settings, there = {**settings, "tokenizer": given}, {**there, "tokenizer": found.recipe["tokenizer"]}
     changed = changes(there, settings)
-    return {key: told for key, told in changed.items() if not key.rpartition(".")[2].endswith(("dropout", "freeze"))}
+    return {
+        key: values for key, values in changed.items() if not key.rpartition(".")[2].endswith(("dropout", "freeze"))
+    }
 
 
 def begin(model: nn.Module, found: Opened | Source | None, vocabulary: Any, task: AnyTask) -> list[str]:
@@ -74,11 +76,11 @@ def begin(model: nn.Module, found: Opened | Source | None, vocabulary: Any, task
 
 
 def load_part(part: nn.Module, tensors: dict[str, Tensor], folder: str) -> list[str]:
-    """Give an encoder the weights of a folder, and say which it has no use for, and which are drawn by chance."""
+    """Give an encoder the weights of a folder, and note which are not needed, and which stay randomly initialized."""
     needed = part.state_dict()
-    lacking = [name for name in needed if name not in tensors]
-    chance = [name for name in lacking if name.startswith("pooler.")]
-    wrong = [f"{name}: not in the folder" for name in lacking if name not in chance]
+    missing = [name for name in needed if name not in tensors]
+    random = [name for name in missing if name.startswith("pooler.")]
+    wrong = [f"{name}: not in the folder" for name in missing if name not in random]
     wrong += [
         f"{name}: {tuple(tensors[name].shape)} in the folder, {tuple(value.shape)} in the model"
         for name, value in needed.items()
@@ -97,12 +99,12 @@ def load_part(part: nn.Module, tensors: dict[str, Tensor], folder: str) -> list[
                 value.copy_(tensors[name])
     notes = []
     if unused := [name for name in tensors if name not in needed]:
-        notes.append(f"not needed from {folder}: {named(unused)}")
-    if chance:
-        notes.append(f"{folder} has no pooler: {named(chance)} are drawn by chance")
+        notes.append(f"not needed from {folder}: {listing(unused)}")
+    if random:
+        notes.append(f"{folder} has no pooler: {listing(random)} are randomly initialized")
     return notes
 
 
-def named(names: Sequence[str]) -> str:
+def listing(names: Sequence[str]) -> str:
     """Some names, and how many more there are."""
     return ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")

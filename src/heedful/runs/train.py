@@ -1,4 +1,4 @@
-"""An experiment from its recipe: data, vocabulary, model, training, scores, and the folder that holds it all."""
+"""Training a recipe in a run folder: data, vocabulary, model, steps, scores and report."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def train(
 
 
 def _filled(recipe: Recipe, run: Path, team: Team) -> Recipe:
-    """The recipe with what the leader's files tell; a run that has saved something keeps what it began with."""
+    """The recipe completed from the leader's files; a run that has saved something keeps what it started with."""
     if not isinstance(recipe, Finetuning):
         return recipe
     if team.leads:
@@ -117,7 +117,7 @@ def _train(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
                     shown.load_state_dict(weights)
                     del weights
                 result = _validated(task, predictor, data, event)
-                counters.judge(event.step, result.merit(task.metric), event.saved, recipe.train)
+                counters.add_score(event.step, result.merit(task.metric), event.saved, recipe.train)
                 record(path, result)
                 yield result
             else:
@@ -135,7 +135,7 @@ def _train(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
 
 
 def _validated(task: AnyTask, predictor: Any, data: Data, event: Due) -> Evaluated:
-    """How good the model is on the validation set, at a moment in training."""
+    """Evaluate the model on the validation set during training."""
     loss = task.quick_loss(predictor, data.encoded_valid)
     if not math.isfinite(loss):
         raise UserError(

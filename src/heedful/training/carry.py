@@ -1,10 +1,9 @@
 """What a model takes along from one batch to the next, and from step to step.
 
 A loss is `loss(batch, carry) -> (Loss, carry)`. The carry is None for a model that takes nothing along; for others it
-is a plain value of tensors (tuples, dataclasses), the rows of each being the lanes of a batch: lane i of a batch goes
-on where lane i of the batch before ended. A carry always has as many tensors as the first one. No gradient goes into
-the step before. Of several processes each has its own lanes, every so manyth, whatever their number: a checkpoint holds
-those of all.
+is a plain value of tensors (tuples, dataclasses), the rows of each being the lanes of a batch: lane i of a batch
+continues where lane i of the batch before ended. A carry always has as many tensors as the first one. No gradient goes
+into the step before. Process r of n has lanes r, r + n, r + 2n, ...; a checkpoint holds all lanes.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def own_lanes(carry: Carry, team: Team) -> Carry:
     """This process's lanes of all."""
     if 0 < (count := lane_count(carry)) < team.world:
         raise UserError(
-            "there are more processes than lanes that go on from step to step",
+            "there are more processes than lanes that continue from step to step",
             where="train.batch_tokens",
             found=f"{count} lanes, {team.world} processes",
             todo="start fewer processes, or make train.batch_tokens larger",
@@ -59,7 +58,7 @@ def own_lanes(carry: Carry, team: Team) -> Carry:
 
 
 def saved_form(carry: Carry, team: Team, count: int) -> dict[str, Tensor]:
-    """All lanes, so many, as tensors by number; every process must ask, with its own lanes."""
+    """All `count` lanes as tensors by number; every process must call this, with its own lanes."""
     return {str(number): team.rows(x, count) for number, x in enumerate(tensors(carry))}
 
 
@@ -72,7 +71,7 @@ def restored(first: Carry, saved: Mapping[str, Tensor]) -> Carry:
             where="carry.safetensors",
             found=f"{len(found)} tensors of {sorted(set(found.values()))} lanes",
             expected=f"{len(expected)} tensors of {sorted(set(expected.values()))} lanes",
-            todo="go on with the recipe that the run began with",
+            todo="resume with the recipe that the run started with",
         )
     devices = [x.device for x in tensors(first)]
     in_order: Iterator[Tensor] = iter([saved[name].to(device) for name, device in zip(expected, devices, strict=True)])

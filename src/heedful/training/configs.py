@@ -32,7 +32,7 @@ class Budget(Config):
 
 
 class TrainConfig(Config):
-    """How the model is trained, how often it is looked at and saved, and on what it runs."""
+    """How the model is trained, how often it is evaluated and saved, and on which device."""
 
     seed: int = Field(0, ge=0, lt=2**63, description="decides weights, sample order and dropout")
     budget: Budget = Field(description="when training ends")
@@ -62,11 +62,9 @@ class TrainConfig(Config):
     deterministic: bool = Field(False, description="on a GPU, only kernels that repeat bit for bit: slower")
     log_every: int = Field(50, ge=1, description="steps between two lines of metrics")
     evaluate_every: int = Field(500, ge=1, description="steps between two evaluations on the validation set")
-    samples: int = Field(
-        5, ge=0, le=1000, description="samples shown at each evaluation, with what the model makes of them"
-    )
+    samples: int = Field(5, ge=0, le=1000, description="samples shown at each evaluation, with the model's predictions")
     save_every: int = Field(500, ge=1, description="steps between two checkpoints")
-    save_behind: bool = Field(False, description="write checkpoints while training goes on, from a copy")
+    save_behind: bool = Field(False, description="write checkpoints in the background, from a copy")
     keep: int = Field(2, ge=2, le=1000, description="newest checkpoints kept; the best are kept besides")
     keep_best: int = Field(
         1, ge=1, le=1000, description="best checkpoints kept, by the task's score on the validation set"

@@ -1,4 +1,4 @@
-"""What a run ran on, for env.json: versions, threads and device, without names of people, machines or folders."""
+"""The environment of a run, for env.json: versions, threads and device, without names of people or machines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEPT, LARGEST = 2**30, 2**25  # bytes that stay at hand in all, and in one piece
 
 
 def environment(device: torch.device) -> dict[str, object]:
-    """The facts that a difference between two runs may hang on."""
+    """Versions, machine and device: what may make two runs differ."""
     return {
         "heedful": __version__,
         "python": platform.python_version(),
@@ -36,7 +36,7 @@ def environment(device: torch.device) -> dict[str, object]:
 
 
 def memory(device: torch.device) -> int | None:
-    """The bytes of memory that a device has in all, or what the system tells of it."""
+    """The bytes of memory of a device; None where the system does not say."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[1])
     try:
@@ -45,9 +45,9 @@ def memory(device: torch.device) -> int | None:
         return None
 
 
-def processor(told: Path = Path("/proc/cpuinfo")) -> str:
+def processor(file: Path = Path("/proc/cpuinfo")) -> str:
     """The kind of CPU, and the widest instructions that torch uses on it: others add up in another order."""
-    lines = told.read_text(errors="replace").splitlines() if is_file(told) else []
+    lines = file.read_text(errors="replace").splitlines() if is_file(file) else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return f"{names[0] if names else platform.processor()}, {torch.backends.cpu.get_cpu_capability()}"
 

@@ -1,6 +1,6 @@
-"""Training as a generator of events: whoever wants to draw, record or stop writes a `for` loop.
+"""Training as a generator of events: to plot, record or stop, write a `for` loop.
 
-Order and chance are functions of counters, so that a run resumed from a checkpoint is the run that was not broken off.
+The order of samples and all random numbers follow from counters, so that a resumed run equals an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Epoch:
-    """All training data were gone through once more; the loss is the mean over the epoch, as the model went along."""
+    """The end of an epoch; the loss is the mean over its steps, while the model was learning."""
 
     step: int
     epoch: int  # counted from 1
@@ -75,7 +75,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class Due:
-    """The moment to evaluate: the model is in evaluation mode until the loop goes on."""
+    """The moment to evaluate: the model is in evaluation mode until the loop continues."""
 
     step: int
     saved: bool  # whether a checkpoint of this very step follows
@@ -112,16 +112,16 @@ class Counters:
         known = {"best": [] if former is None else [(former, score)], "highest": score, **known}
         return cls(**known | {"best": [(step, score) for step, score in known["best"]]})
 
-    def judge(self, step: int, score: float, saves: bool, config: TrainConfig) -> None:
-        """Note the score of an evaluation; of the checkpoints, as many of the best as are kept."""
-        known = math.isfinite(score)  # there is no correlation, say, where all answers are the same
+    def add_score(self, step: int, score: float, saves: bool, config: TrainConfig) -> None:
+        """Record the score of an evaluation, and which checkpoints are the best ones to keep."""
+        known = math.isfinite(score)  # a correlation is undefined where all answers are the same
         better = known and (self.highest is None or score > self.highest)
         self.highest, self.waited = (score, 0) if better else (self.highest, self.waited + 1)
         if known and (saves or not self.patient(config)):
             self.best = sorted([*self.best, (step, score)], key=lambda one: (-one[1], one[0]))[: config.keep_best]
 
     def patient(self, config: TrainConfig) -> bool:
-        """Whether training may go on though the last evaluations were no better than one before them."""
+        """Whether training may continue although the last evaluations brought no improvement."""
         return config.patience is None or self.waited < config.patience
 
     @property
@@ -183,7 +183,7 @@ def fit(
             run = RecordedStep(plain, first)
     if team.together:
         # Torch arranges what it sends after the first backward pass. It is made to do so before the first step, not
-        # after it, so that a run that goes on adds up in the same order as one that was not broken off.
+        # after it, so that a resumed run adds up in the same order as an uninterrupted one.
         plain.gradients(micro[0], 1)
         plain.skip()
         plain.carry = mine
@@ -219,7 +219,7 @@ def fit(
                 plain.scale.fill_(counters.scale)
             losses, found = [], []
             for index, batch in enumerate(micro):
-                if not run.helped:  # what is recorded leaves nothing to chance
+                if not run.helped:  # recorded steps use no random numbers
                     share.seed(device, step, index)
                 found.append(plain.carry)
                 losses.append(run.gradients(batch, tokens, last=index == len(micro) - 1).plain.clone())
@@ -268,12 +268,15 @@ def fit(
                 yield Due(step, saves)
                 model.train()
                 if config.patience is not None and any(team.sums([float(not counters.patient(config))])):
-                    counters.waited, saves = max(counters.waited, config.patience), True  # the leader alone has judged
+                    counters.waited, saves = (
+                        max(counters.waited, config.patience),
+                        True,
+                    )  # only the leader knew
                 team.wait()
             if saves:
                 save()
                 yield from done()
-            last_time += time.monotonic() - paused  # looking at the model and saving it are not its speed
+            last_time += time.monotonic() - paused  # evaluating and saving do not count as training time
         if counters.step and counters.step % config.save_every and not over(config, counters):
             save()  # stopped between two saves: nothing is lost
         if saver:
@@ -285,7 +288,7 @@ def fit(
 
 
 class Share:
-    """This process's part of every step: its batches, and the chance that goes with each."""
+    """This process's part of every step: its batches, and the random seed of each."""
 
     def __init__(self, team: Team, batches: PairBatches, config: TrainConfig, position: int, lanes: bool) -> None:
         self.batches, self.config = batches, config
@@ -301,12 +304,12 @@ class Share:
         return micro
 
     def ahead(self) -> None:
-        """Get them ready before they are asked for."""
+        """Prepare them before they are needed."""
         if self.waiting is None:
             self.waiting = [next(self.source) for _ in self.turns]
 
     def close(self) -> None:
-        """Let the workers go."""
+        """Stop the workers."""
         self.source.close()
 
     def tokens(self, position: int) -> int:
@@ -314,7 +317,7 @@ class Share:
         return sum(self.batches.tokens(position + index) for index in range(self.config.accumulate))
 
     def seed(self, device: torch.device, step: int, index: int) -> None:
-        """Set the chance of one of its batches, which goes with the batch, not with the process."""
+        """Set the random seed of one of its batches, which depends on the batch, not on the process."""
         number, place = self.turns[index]
         reseed(device, self.config.seed, step, number, place.part)
 

@@ -85,10 +85,12 @@ def f1(found: Classes, right: Classes, labels: Sequence[str]) -> Score:
 def matthews(found: Classes, right: Classes) -> Score:
     """Matthews' correlation, for any number of classes (Gorodkin, 2004); 0 where one side is always the same."""
     table = confusion(found, right).astype(np.float64)
-    total, said, told = table.sum(), table.sum(0), table.sum(1)
-    together = np.trace(table) * total - said @ told
+    total, predicted, actual = table.sum(), table.sum(0), table.sum(1)
+    together = np.trace(table) * total - predicted @ actual
     return Score(
-        "matthews", _share(together, (total**2 - said @ said) * (total**2 - told @ told)), f"texts:{total:.0f}"
+        "matthews",
+        _share(together, (total**2 - predicted @ predicted) * (total**2 - actual @ actual)),
+        f"texts:{total:.0f}",
     )
 
 

@@ -118,7 +118,7 @@ def first_bad(model: nn.Module, run: Callable[[], Loss], tokens: int) -> str | N
     """The first tensor that is not finite as a loss is computed and goes back, or None; the model stays as it is.
 
     First comes what modules take and give, then the loss, then the weights' gradients, each in the order of their
-    making. NaN is never lawful. Infinity may be, as in the scores of an attention that may not look somewhere: it is
+    making. NaN is never lawful. Infinity may be, as in the scores of masked attention: it is
     blamed only if it leads to NaN or to a loss that is not finite, without a finite input or output of a module in
     between, or if it meets a finite gradient and what comes of that is not. A run that does not fit into memory shows
     nothing.

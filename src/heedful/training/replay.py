@@ -2,8 +2,8 @@
 
 What a small model's step costs on a CPU is less its arithmetic than what is around it: Python, autograd's bookkeeping,
 and memory that the system takes back and hands out again page by page. A recording has none of it. It is a list of
-calls that each write into a buffer of their own; a buffer is used again as soon as nobody needs what is in it. Torch
-lets go of Python's lock while it computes, so that several threads run their recordings at once.
+calls that each write into a buffer of their own; a buffer is used again as soon as its value is not needed any more.
+Torch releases Python's lock while it computes, so that several threads run their recordings at once.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from torch.fx.node import map_arg
 from heedful.training.replay_ops import forms
 
 aten = torch.ops.aten
-TOLD_BY_THE_BUFFER = ("dtype", "layout", "device", "pin_memory")
+KNOWN_FROM_BUFFER = ("dtype", "layout", "device", "pin_memory")
 SEVERAL = (aten.native_layer_norm.default, aten.native_layer_norm_backward.default, aten.cummax.default)  # results
 
 
 class CannotRecordError(Exception):
-    """What is to be recorded has an operation that cannot be run again into a buffer."""
+    """The function has an operation that cannot write its result into a given buffer."""
 
 
 class Recording:
     """`function(*inputs)`, a tuple of tensors, as calls on buffers: fill `inputs`, `run()`, read the outputs.
 
     The outputs are the caller's: contiguous tensors that what the function gives is written into. Of the inputs there
-    are those that it looks at, and None for others. To look at the function takes a while, which is spared where there
-    is a recording `like` this one: of the same function, with inputs of the same shapes.
+    are those that it uses, and None for others. Tracing the function takes a while; a recording `like` this one, of the
+    same function with inputs of the same shapes, saves it.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Recording:
         self.calls = [partial(call.operation, *call.args, **call.options) for call in planner.calls]
 
     def run(self) -> None:
-        """Do it again, on what is in the inputs now."""
+        """Compute the outputs from the current inputs."""
         for call in self.calls:
             call()
 
@@ -147,7 +147,7 @@ class Planner:
         return None
 
     def _room(self, example: Tensor) -> Tensor:
-        """A buffer that nobody needs any more, or a new one."""
+        """A buffer that is free, or a new one."""
         for number, buffer in enumerate(self.free):
             if _alike(buffer, example):
                 return self.free.pop(number)
@@ -218,9 +218,9 @@ def _into(operation: Any, args: Sequence[Any], options: dict[str, Any], rooms: S
         written = getattr(packet, name)
         outs = [one.name for one in written._schema.arguments if one.is_out]
         rest = [(one.name, str(one.type)) for one in written._schema.arguments if not one.is_out]
-        told = [one for one in wanted if one in rest or one[0] not in TOLD_BY_THE_BUFFER]
-        if len(outs) == len(rooms) and rest == told:
-            kept = {name: value for name, value in options.items() if name in dict(told)}
+        needed = [one for one in wanted if one in rest or one[0] not in KNOWN_FROM_BUFFER]
+        if len(outs) == len(rooms) and rest == needed:
+            kept = {name: value for name, value in options.items() if name in dict(needed)}
             return Call(written, tuple(args), {**kept, **dict(zip(outs, rooms, strict=True))})
     raise CannotRecordError(str(operation))
 

@@ -20,7 +20,7 @@ class RootMeanSquare(torch.optim.Optimizer):
     """square = rho square + (1 - rho) g^2; weight -= lr g / (sqrt(square + under) + after).
 
     It is Adam without its average of gradients and without its corrections, so Adam's kernel does it in one go. What is
-    kept as `square` has `under / rho` added to it: the step makes that `under`, and what it lacks then is put back.
+    kept as `square` has `under / rho` added to it: the step makes that `under`, and what is missing then is put back.
     """
 
     def __init__(

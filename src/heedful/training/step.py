@@ -22,7 +22,7 @@ from heedful.training.distributed.team import Carry, Spread
 from heedful.training.optim import clip
 from heedful.training.replay import CannotRecordError, Recording
 from heedful.training.rmsprop import RootMeanSquare
-from heedful.training.thread_pool import Crew
+from heedful.training.thread_pool import ThreadPool
 
 Result = TypeVar("Result")
 FIRST_SHARE = 0.95  # of an even part of the samples, which the calling thread takes
@@ -38,7 +38,7 @@ def mixed(device: torch.device, half: torch.dtype | None) -> AbstractContextMana
 class PlainStep:
     """Each part as it is."""
 
-    helped: ClassVar = False  # whether other threads work while the calling one goes on
+    helped: ClassVar = False  # whether other threads work while the calling one continues
 
     def __init__(
         self, model: nn.Module, spread: Spread, optimizer: torch.optim.Optimizer, config: TrainConfig,
@@ -81,13 +81,13 @@ class PlainStep:
         self.optimizer.zero_grad()
 
     def begin(self, batch: Batch, tokens: int) -> None:
-        """Where other threads help, let them begin with a micro-batch whose gradients are asked for next."""
+        """Where other threads help, let them start with the next micro-batch."""
 
     def settle(self) -> None:
         """Wait until the update is done, where other threads do it."""
 
     def close(self) -> None:
-        """Let go of what is held."""
+        """Release threads and memory."""
 
 
 class Shape:
@@ -140,9 +140,9 @@ class GraphedStep:
         if name not in self.shapes:
             if len(self.shapes) == MOST_SHAPES:
                 return self.plain.gradients(batch, self.tokens)
-            luck = torch.cuda.get_rng_state(self.plain.device)
+            state = torch.cuda.get_rng_state(self.plain.device)
             self.shapes[name] = Shape(self.plain, batch, self.tokens, self.pool, warm=1)
-            torch.cuda.set_rng_state(luck, self.plain.device)
+            torch.cuda.set_rng_state(state, self.plain.device)
         shape = self.shapes[name]
         self.copied.synchronize()
         shape.load(batch)
@@ -170,7 +170,7 @@ class GraphedStep:
         """The device does one step after the other."""
 
     def settle(self) -> None:
-        """What looks at the weights waits for the device."""
+        """Reading the weights waits for the device."""
 
     def close(self) -> None:
         """The graphs go with their owner."""
@@ -184,8 +184,8 @@ class RecordedStep:
     """The gradients of each shape of batches recorded once and run again, each thread taking some of the samples.
 
     Threads that share the samples of a batch meet twice a step; those that share every matrix meet at each operation,
-    where a second one costs a small model more than it brings. The other threads begin with a batch while the calling
-    one still tells of the step before, so it takes fewer. What cannot be recorded is a `CannotRecordError`.
+    where a second one costs a small model more than it brings. The other threads start with a batch while the calling
+    one still reports the step before, so it takes fewer. What cannot be recorded is a `CannotRecordError`.
     """
 
     helped: ClassVar = True
@@ -205,7 +205,7 @@ class RecordedStep:
         self.shares = evenly(plain.weights, self.threads)
         self.names = [*_tensors(like)]
         self.shapes = {tuple(tensor.shape for tensor in self._tensors(like)): self._recorded(like)}
-        self.crew = Crew(self.threads)  # so late that what cannot be recorded leaves no threads behind
+        self.pool = ThreadPool(self.threads)  # so late that what cannot be recorded leaves no threads behind
         torch.set_num_threads(1)  # of each operation, since the threads share the samples
         # Averages of gradients that vanish fade through numbers below 1e-38, which take the CPU 100 times as long.
         torch.set_flush_denormal(True)
@@ -223,7 +223,7 @@ class RecordedStep:
                 if room is not None:
                     room.copy_(given)
         self.settle()
-        self.crew.start([recording.run for recording in recordings[1:]])
+        self.pool.start([recording.run for recording in recordings[1:]])
         self.begun = (batch, recordings)
 
     def gradients(self, batch: Batch, tokens: int, last: bool = True) -> Loss:
@@ -235,14 +235,14 @@ class RecordedStep:
         self.settle()
         if len(recordings) > 1:
             adds = [partial(_add, pieces) for pieces in zip(*self.pieces[: len(recordings)], strict=True)]
-            self.crew.start(adds[1:])
+            self.pool.start(adds[1:])
             adds[0]()
             self.settle()
         return Loss(self.loss, self.loss, torch.tensor(tokens))
 
     def close(self) -> None:
-        """Let the threads go; what they have begun is of no use any more."""
-        self.crew.close()
+        """Stop the threads; what they have started is not needed any more."""
+        self.pool.close()
         torch.set_num_threads(self.threads)
         torch.set_flush_denormal(False)
 
@@ -261,11 +261,11 @@ class RecordedStep:
         assert isinstance(optimizer, torch.optim.AdamW | RootMeanSquare)
         move = optimizer.move if isinstance(optimizer, RootMeanSquare) else partial(adamw.move, optimizer)
         first, *others = (partial(move, some, rate) for some in self.shares)
-        self.crew.start(others)
+        self.pool.start(others)
         first()
 
     def settle(self) -> None:
-        self.crew.finish()
+        self.pool.finish()
 
     def skip(self) -> None:
         """The next gradients are written over these."""
@@ -306,13 +306,13 @@ def _add(pieces: Sequence[Tensor]) -> None:
 
 
 def laid_out(like: Sequence[Tensor], flat: Tensor) -> list[Tensor]:
-    """Places for tensors of these shapes, one after the other."""
+    """Views of a flat tensor with these shapes, one after the other."""
     parts = flat.split([tensor.numel() for tensor in like])
     return [part.view(tensor.shape) for part, tensor in zip(parts, like, strict=True)]
 
 
 def evenly(tensors: Sequence[Tensor], parts: int) -> list[list[Tensor]]:
-    """Tensors in so many parts of about as many numbers, or in fewer, so that none is empty."""
+    """Tensors in at most `parts` groups of about equal size, none of them empty."""
     shares: list[list[Tensor]] = [[] for _ in range(parts)]
     for tensor in sorted(tensors, key=Tensor.numel, reverse=True):
         min(shares, key=lambda share: sum(map(Tensor.numel, share))).append(tensor)
@@ -320,7 +320,7 @@ def evenly(tensors: Sequence[Tensor], parts: int) -> list[list[Tensor]]:
 
 
 def shared(rows: int, threads: int) -> list[int]:
-    """How many of so many samples each thread takes: the first fewer, and no thread none."""
+    """The number of samples that each thread takes: the first fewer, every thread at least one."""
     if min(rows, threads) == 1:
         return [rows]
     first = max(1, round(FIRST_SHARE * rows / threads))

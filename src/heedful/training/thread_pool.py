@@ -1,4 +1,4 @@
-"""A few threads that share a piece of work again and again, each a part of it."""
+"""Threads that share a task again and again, each doing a part of it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import TypeVar
 import torch
 
 Item = TypeVar("Item")
-GLANCES = 100  # about a tenth of a millisecond: to be woken from sleep takes half as long
+POLLS = 100  # about a tenth of a millisecond: to be woken from sleep takes half as long
 
 
-def awaited(queue: SimpleQueue[Item]) -> Item:
-    """What comes next in a queue; a thread that is soon needed again does not go to sleep at once."""
-    for _ in range(GLANCES):
+def next_item(queue: SimpleQueue[Item]) -> Item:
+    """The next item of a queue; polls for a while first, since waking a sleeping thread takes longer."""
+    for _ in range(POLLS):
         if not queue.empty():
             break
-        time.sleep(0)  # which lets others have their turn
+        time.sleep(0)  # yields to other threads
     return queue.get()
 
 
-class Crew:
-    """So many threads, the calling one among them; they end with the program, or when `close` is called."""
+class ThreadPool:
+    """`size` threads, including the calling one; they end with the program, or when `close` is called."""
 
     def __init__(self, size: int) -> None:
         self.tasks: list[SimpleQueue[Callable[[], object] | None]] = [SimpleQueue() for _ in range(size - 1)]
@@ -34,10 +34,10 @@ class Crew:
         self.threads = [threading.Thread(target=self._work, args=(tasks,), daemon=True) for tasks in self.tasks]
         for thread in self.threads:
             thread.start()
-        atexit.register(self.close)  # a thread that is at work when Python goes takes the program down with it
+        atexit.register(self.close)  # a thread that runs while Python exits would crash the program
 
     def start(self, parts: Sequence[Callable[[], object]]) -> None:
-        """Begin to do each part in a thread of its own; there is one part fewer than threads at most."""
+        """Start each part in a thread of its own; there are fewer parts than threads."""
         for tasks, part in zip(self.tasks, parts, strict=False):
             tasks.put(part)
             self.begun += 1
@@ -46,7 +46,7 @@ class Crew:
         """Wait for all that was begun."""
         while self.begun:
             self.begun -= 1
-            if (error := awaited(self.done)) is not None:
+            if (error := next_item(self.done)) is not None:
                 raise error
 
     def close(self) -> None:
@@ -60,7 +60,7 @@ class Crew:
     def _work(self, tasks: SimpleQueue[Callable[[], object] | None]) -> None:
         torch.set_num_threads(1)  # of what is called in this thread
         torch.set_flush_denormal(True)
-        while (part := awaited(tasks)) is not None:
+        while (part := next_item(tasks)) is not None:
             error: BaseException | None = None
             try:
                 part()

@@ -243,9 +243,9 @@ class TextClassificationTask(ClassificationTask):
             return []
         if (found := vocabulary.fingerprint(vectors)) != vocabulary.vectors:
             raise UserError(
-                "these are not the word vectors that the run began with", where=begins.file,
+                "these are not the word vectors that the run started with", where=begins.file,
                 found=f"vectors of SHA-256 {found[:16]}...", expected=f"vectors of SHA-256 {vocabulary.vectors}",
-                todo="put the former file back, or begin anew with another --run",
+                todo="restore the former file, or start over with another --run",
             )  # fmt: skip
         places, rows = map(torch.from_numpy, vocabulary.rows(vectors))
         weight = model.tokens.weight

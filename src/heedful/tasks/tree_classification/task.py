@@ -73,11 +73,11 @@ class TreeTask(Task[Trees, WordVocab, EncodedTrees, TreeClassifier]):
         if vectors is not None:
             if vocabulary.vectors not in (None, sha256 := vocabulary.fingerprint(vectors)):
                 raise UserError(
-                    "these are not the word vectors that the run began with",
+                    "these are not the word vectors that the run started with",
                     where=str(self.recipe.data.vectors_file),
                     found=f"vectors of SHA-256 {sha256[:16]}...",
                     expected=f"vectors of SHA-256 {vocabulary.vectors[:16]}...",
-                    todo="put the former file back, or begin anew with another --run",
+                    todo="restore the former file, or start over with another --run",
                 )
             table, found = map(torch.from_numpy, vocabulary.table(vectors))
             weight = model.tokens.weight

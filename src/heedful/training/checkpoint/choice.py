@@ -14,7 +14,7 @@ STEP = re.compile(r"step-(\d{8,18})")
 
 
 def named(step: int) -> str:
-    """What the folder of a step's checkpoint is called."""
+    """The folder name of a step's checkpoint."""
     return f"step-{step:08d}"
 
 
@@ -40,7 +40,7 @@ def picked(path: Path) -> tuple[Path, str | None]:
 
 
 def by_name(runs: Sequence[Path]) -> dict[str, Path]:
-    """Runs by the names of their folders, with those above where that does not tell them apart.
+    """Runs by the names of their folders, with parent folders where the names alone are not unique.
 
     A checkpoint goes by the name of its run and its own.
     """

@@ -43,7 +43,7 @@ def chosen(run: Path, which: str | None, recipe: Mapping[str, Any], train: Train
         found, notes = [checkpoint_at(run, int(step[1]), "it was asked for")], []
     else:
         found, damaged = newest(run, 1)
-        notes = [f"passed over a damaged checkpoint: {broken.reason}" for broken in damaged]
+        notes = [f"skipped a damaged checkpoint: {broken.reason}" for broken in damaged]
     if not found:
         raise UserError(
             "this run has no checkpoint yet", where=str(run), todo="train on with the same command, then try again"

@@ -35,7 +35,7 @@ CONTENTS = ("checkpoints", "model", "samples", "metrics.jsonl", "env.json", "rec
 
 
 class Damaged(NamedTuple):
-    """A checkpoint that was passed over: its folder and what is wrong in it."""
+    """A damaged checkpoint: its folder and what is wrong in it."""
 
     path: Path
     reason: str
@@ -75,17 +75,17 @@ class Checkpoint:
                 "the checkpoint is damaged",
                 where=str(damage.path),
                 found=damage.reason,
-                todo="run the same command again: it goes on from the newest checkpoint that is complete",
+                todo="run the same command again: it resumes from the newest complete checkpoint",
             ) from damage
 
 
 class RunFolder:
     """A run's folder, locked for one process from `create_or_open` until `close` or the end of the process."""
 
-    def __init__(self, path: Path, lock: int, keep: int, every: int, anew: bool = False) -> None:
+    def __init__(self, path: Path, lock: int, keep: int, every: int, restarted: bool = False) -> None:
         self.path = path
-        self.anew = anew  # whether it was taken over from a run that had saved nothing
-        self.damaged: list[Damaged] = []  # what the last call of latest() passed over
+        self.restarted = restarted  # whether it replaces a run that had saved nothing
+        self.damaged: list[Damaged] = []  # what the last call of latest() skipped
         self._lock = lock
         self._keep = max(keep, FEWEST_KEPT)
         self._every = every  # steps between two regular checkpoints; others come from stopping a run
@@ -105,7 +105,7 @@ class RunFolder:
         """Lock a new folder, or one of the same recipe to resume in; `fresh` first empties a former run out of it.
 
         Of the recipe, the settings named in `may_differ` may be others than when the run began; the folder has the new
-        ones then. A run without any checkpoint has nothing to lose: it begins anew, whatever its recipe was and
+        ones then. A run without any checkpoint has nothing to lose: it starts over, whatever its recipe was and
         whatever data it had read.
         """
         folder = Path(path)
@@ -125,10 +125,10 @@ class RunFolder:
                     files.sync_folder(folder)
                 for leftover in list(files.temporary_files(folder)):
                     files.delete_tree(leftover)
-                if anew := has_saved_nothing(folder):
+                if restarted := has_saved_nothing(folder):
                     clear(folder)
             stored = folder / "recipe.yaml"
-            if anew or not exists(stored) or require_same(stored, recipe_yaml, may_differ):
+            if restarted or not exists(stored) or require_same(stored, recipe_yaml, may_differ):
                 files.write_text_atomic(stored, recipe_yaml)
             with files.disk_errors(folder, "write to the run folder"):
                 os.close(files.reopen(folder / "metrics.jsonl"))
@@ -137,7 +137,7 @@ class RunFolder:
         except BaseException:
             let_go(lock)
             raise
-        return cls(folder, lock, keep, every, anew)
+        return cls(folder, lock, keep, every, restarted)
 
     def close(self) -> None:
         """Let go of the lock."""
@@ -211,7 +211,7 @@ class RunFolder:
         self._verified.add(step)
 
     def latest(self) -> Checkpoint | None:
-        """The newest complete checkpoint; those passed over are in `damaged`, and if none is left it is an error."""
+        """The newest complete checkpoint; damaged ones are in `damaged`, and if none is left it is an error."""
         found, self.damaged = newest(self.path, 1)
         self._verified.update(checkpoint.step for checkpoint in found)
         return found[0] if found else None
@@ -261,7 +261,7 @@ def is_saved(run: Path) -> bool:
 
 
 def newest(run: Path, count: int) -> tuple[list[Checkpoint], list[Damaged]]:
-    """Up to so many complete checkpoints, newest first, and the damaged ones met on the way; needs no lock."""
+    """Up to `count` complete checkpoints, newest first, and the damaged ones in between; needs no lock."""
     complete: list[Checkpoint] = []
     damaged: list[Damaged] = []
     for _, path in reversed(_steps(run).items()):

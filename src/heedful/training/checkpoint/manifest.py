@@ -95,7 +95,7 @@ def verify(folder: Path) -> Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read a folder's manifest, checked against its own digest, without a look at the files it names."""
+    """Read a folder's manifest, checked against its own digest, without reading the files it names."""
     path = folder / "manifest.json"
     data = read_plain(path, LARGEST_MANIFEST)
     try:
@@ -139,7 +139,7 @@ def read_entry(folder: Path, name: str, manifest: Manifest) -> bytes:
 
 
 def read_plain(path: Path, limit: int | None = None) -> bytes:
-    """Read a plain file, no link or device, of at most so many bytes."""
+    """Read a plain file, no link or device, of at most `most` bytes."""
     try:
         return read_file(path, limit, follow=False)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Whose a run folder is: one process at a time, and one recipe from its first checkpoint on."""
+"""The owner of a run folder: one process at a time, and one recipe from its first checkpoint on."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from heedful.files.yaml import load_yaml, read_yaml
 # All that a run writes before its first checkpoint; the metrics are there from the beginning.
 FIRST = frozenset({"recipe.yaml", "metrics.jsonl", "lock", "checkpoints", "tokenizer.json", "images.json", "env.json"})
 
-# Settings that say how a run is computed, not what; a run may go on with others, at the price of the last bits.
+# Settings of how a run is computed, not what; a run may resume with others, at the price of the last bits.
 MAY_DIFFER = frozenset(f"train.{name}" for name in ("threads", "workers", "device", "parallel", "save_behind"))
 # Limits of a run that may be raised or lifted while it is under way, never lowered.
 BUDGET = frozenset(f"train.budget.{name}" for name in ("steps", "tokens", "epochs", "minutes"))
 LIMITS = BUDGET | {"train.patience"}
-# What else may change: where the data are, and how often the run is looked at and saved.
+# What else may change: where the data are, and how often the run is evaluated and saved.
 MAY_GROW = LIMITS | {"data.root", "train.log_every", "train.evaluate_every", "train.save_every"}
 
 
@@ -50,12 +50,12 @@ def require_run(folder: Path) -> None:
         return
     if not is_folder(folder):
         raise UserError("the run folder is not a folder", where=str(folder), todo="give another path with --run")
-    with files.disk_errors(folder, "look into the run folder"):
+    with files.disk_errors(folder, "read the run folder"):
         names = sorted(name for name in os.listdir(folder) if not files.LEFTOVER.fullmatch(name))
     # A run has its lock before anything else; a copy of one may have come without it.
     if names not in ([], ["lock"]) and not ("recipe.yaml" in names and {"lock", "checkpoints"} & set(names)):
         raise UserError(
-            "this folder holds something else than a run",
+            "this folder is not a run",
             where=str(folder),
             found=", ".join(names[:5]) + (" ..." if len(names) > 5 else ""),
             expected="no folder, an empty one, or one with the recipe.yaml of a run",
@@ -95,9 +95,9 @@ def take_lock(folder: Path) -> int:
             holder = os.pread(lock, 300, 0).decode(errors="replace").strip()
             os.close(lock)
             raise UserError(
-                "another run is at work in this folder",
+                "another process is training in this folder",
                 where=str(folder),
-                found=holder or "a lock that does not say whose it is",
+                found=holder or "a lock without an owner",
                 todo="wait until it ends, or give another path with --run",
             ) from error
         except BaseException:
@@ -108,7 +108,7 @@ def take_lock(folder: Path) -> int:
 
 
 def is_at_work(folder: Path) -> bool:
-    """Whether a process trains in the folder now; nothing is written, and nobody is kept waiting."""
+    """Whether a process trains in the folder now; nothing is written, and no process is kept waiting."""
     try:
         lock = os.open(folder / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -150,20 +150,20 @@ def require_same(stored: Path, recipe_yaml: str, may_differ: Set[str] = frozense
     Those of `may_differ` may be others; the result says whether any is.
     """
     changed = changes(load_yaml(stored)[0], read_yaml(recipe_yaml, "this recipe")[0])
-    if told := refused(changed, may_differ, "in the folder"):
+    if found := refused(changed, may_differ, "in the folder"):
         raise UserError(
             "this folder belongs to a run of another recipe",
             where=str(stored),
-            found=told,
+            found=found,
             expected="the same values as in the folder's recipe.yaml",
-            todo=f"go on with that run: heedful train {stored} --run {stored.parent}\n{to_branch(stored.parent)}",
+            todo=f"resume that run: heedful train {stored} --run {stored.parent}\n{to_branch(stored.parent)}",
         )
     return bool(changed)
 
 
 def to_branch(run: Path) -> str:
     """How to get what cannot be changed in a run."""
-    return f"or begin another from its weights: give start.folder={run} and another --run"
+    return f"or start another run from its weights: give start.folder={run} and another --run"
 
 
 Changes = dict[str, tuple[str, str, bool]]  # a setting's value then and now, in words, and whether it only grows
@@ -177,7 +177,7 @@ def changes(then: Any, now: Any) -> Changes:
     theirs, ours = _leaves(then), _leaves(now)
     keys = [key for key in {**ours, **theirs} if theirs.get(key) != ours.get(key)]
     return {
-        key: (_told(theirs, key), _told(ours, key), _grows(theirs.get(key), ours.get(key)))
+        key: (_shown(theirs, key), _shown(ours, key), _grows(theirs.get(key), ours.get(key)))
         for key in keys
         if all(key in leaves or not _has_group(leaves, key.rpartition(".")[0]) for leaves in (theirs, ours))
     }
@@ -190,8 +190,8 @@ def _has_group(leaves: Mapping[str, Any], group: str) -> bool:
 def refused(changed: Changes, may_differ: Set[str], where: str) -> str:
     """What of it cannot be, line by line: settings that may not differ, and limits that would shrink."""
     keys = [key for key, (*_, grows) in changed.items() if key not in may_differ or (key in LIMITS and not grows)]
-    told = [f"{key}: {changed[key][0]} {where}, {changed[key][1]} now" for key in keys[:5]]
-    return "\n".join(told) + (f"\nand {len(keys) - 5} more" if len(keys) > 5 else "")
+    lines = [f"{key}: {changed[key][0]} {where}, {changed[key][1]} now" for key in keys[:5]]
+    return "\n".join(lines) + (f"\nand {len(keys) - 5} more" if len(keys) > 5 else "")
 
 
 def _grows(then: Any, now: Any) -> bool:
@@ -206,5 +206,5 @@ def _leaves(data: Any, path: str = "") -> dict[str, Any]:
     return {key: leaf for name in data for key, leaf in _leaves(data[name], f"{path}.{name}" if path else name).items()}
 
 
-def _told(leaves: Mapping[str, Any], key: str) -> str:
+def _shown(leaves: Mapping[str, Any], key: str) -> str:
     return shown(leaves[key]) if key in leaves else "not set"

@@ -1,4 +1,4 @@
-"""When a checkpoint is written: before training goes on or, from a copy of all tensors, while it does."""
+"""Writes checkpoints: before the next step or, from a copy of all tensors, in the background."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NICENESS = 10  # of the writing thread on Linux: where cores are scarce, trainin
 
 
 class Saver:
-    """Checkpoints of a run, written before training goes on or, in the background, while it does."""
+    """Writes the checkpoints of a run, before the next step or in the background."""
 
     def __init__(self, folder: RunFolder, background: bool = False) -> None:
         self._folder = folder
@@ -60,7 +60,7 @@ class Saver:
         return done
 
     def wait(self) -> None:
-        """Wait until nothing is under way; finished() tells how it ended."""
+        """Wait until nothing is under way; finished() has the result."""
         if self._under_way is not None:
             wait([self._under_way[1]])
 

@@ -92,10 +92,10 @@ def require_sound(path: Path) -> None:
             size, begin = os.fstat(file.fileno()).st_size, file.read(8)
             length = int.from_bytes(begin, "little")
             if len(begin) < 8 or length > min(size - 8, LARGEST_HEADER):
-                return  # which `unpack` explains, after a look at the first bytes
+                return  # which `unpack` explains from the first bytes
             header = file.read(length)
     except OSError:
-        return  # which is said by whoever reads it
+        return  # which the reader reports
     _require_few(header, path)
     try:
         entries = read_json(header.decode())
@@ -137,6 +137,6 @@ def require_finite(tensors: Mapping[str, Tensor], where: str, todo: str) -> None
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    """Whether every value is finite; the least and the greatest of floats tell, since both are NaN if any value is."""
+    """Whether every value is finite; the minimum and maximum show it, since both are NaN if any value is."""
     values = torch.stack(tensor.aminmax()) if tensor.is_floating_point() and tensor.numel() else tensor
     return bool(values.isfinite().all())

@@ -19,8 +19,8 @@ GROUPS = ("task", "tokenizer", "model")  # of a recipe, without which weights me
 
 def run_name(run: Path, checkpoint: Checkpoint | None) -> str:
     """The name that a run was given at random when it began, which its checkpoints carry."""
-    told = name_in(run) or checkpoint.manifest.about.get("run") if checkpoint else None
-    return told if isinstance(told, str) else secrets.token_hex(8)
+    name = name_in(run) or checkpoint.manifest.about.get("run") if checkpoint else None
+    return name if isinstance(name, str) else secrets.token_hex(8)
 
 
 def name_in(run: Path) -> str | None:
@@ -29,8 +29,8 @@ def name_in(run: Path) -> str | None:
         found = read_json(read_file(run / "env.json").decode())
     except (OSError, ValueError):
         return None
-    told = found.get("run") if isinstance(found, dict) else None
-    return told if isinstance(told, str) else None
+    name = found.get("run") if isinstance(found, dict) else None
+    return name if isinstance(name, str) else None
 
 
 def require_of_run(made: Path, about: Mapping[str, Any], name: str | None, todo: str) -> None:
@@ -53,13 +53,13 @@ def require_made_with(
     if not isinstance(then, dict):
         return {}  # as an older version wrote it
     changed = changes({name: then.get(name) for name in settings}, settings)
-    if told := refused(changed, may_differ, f"in {made.name}"):
+    if found := refused(changed, may_differ, f"in {made.name}"):
         raise UserError(
             f"this is not the recipe that {made.name} was made with",
             where=str(run / "recipe.yaml"),
-            found=told,
+            found=found,
             expected="the same values as before",
-            todo=f"put the former values back\n{to_branch(run)}",
+            todo=f"restore the former values\n{to_branch(run)}",
         )
     return changed
 
@@ -69,8 +69,8 @@ def require_own_model(model: Path, run: Path, recipe: Mapping[str, Any]) -> None
     try:
         about = read_manifest(model).about
     except DamageError:
-        return  # which is said when it is read
-    todo = "train again with the same command, which writes it anew, or choose --checkpoint last"
+        return  # which is reported when it is read
+    todo = "train again with the same command, which writes it again, or choose --checkpoint last"
     require_of_run(model, about, name_in(run), todo)
     require_made_with(model, about, parts(recipe), run)
 
@@ -83,11 +83,11 @@ def require_contents(
     for name, where in places.items():
         if about.get(name, found[name]) != found[name]:  # a run of an older version may not have noted it
             raise UserError(
-                "this is not what the run began with",
+                "this is not what the run started with",
                 where=where,
                 found=f"contents of SHA-256 {found[name][:16]}...",
                 expected=f"contents of SHA-256 {about[name][:16]}..., as in {checkpoint.path.name}",
-                todo=todo or "put the former file back, or begin anew with another --run",
+                todo=todo or "restore the former file, or start over with another --run",
             )
 
 
@@ -95,11 +95,11 @@ def require_carry(checkpoint: Checkpoint, wanted: bool) -> None:
     """Refuse a checkpoint that has not what the model takes along from step to step, or has it for no use."""
     if (there := "carry.safetensors" in checkpoint.manifest.files) != wanted:
         raise UserError(
-            "this run cannot go on with another memory than it began with",
+            "this run cannot resume with another memory than it started with",
             where=str(checkpoint.path / "carry.safetensors"),
             found="there is one" if there else "there is none",
             expected="what the recipe's model takes along from step to step" if wanted else "none, as the recipe says",
-            todo="go on with the recipe that the run began with, or begin anew with another --run",
+            todo="resume with the recipe that the run started with, or start over with another --run",
         )
 
 

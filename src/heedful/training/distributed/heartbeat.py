@@ -1,7 +1,7 @@
-"""A watch over the processes of a run: one that is killed or frozen ends all of them, with one line that says which.
+"""Heartbeats of the processes of a run: if one is killed or frozen, all of them end, with one line that names it.
 
-Every process counts aloud, once a second, in the store through which they met. The leader listens to all, the others
-to the leader. Whoever finds a process missing tells it to the store, where only the first to do so may speak.
+Each process writes a heartbeat to the shared store every second. The leader reads those of all processes, the others
+read the leader's. A process that finds another missing claims the report in the store; only the first one prints it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from heedful.errors import EXIT_GONE, UserError
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-BEAT = 1.0  # seconds between two signs of life
+BEAT = 1.0  # seconds between two heartbeats
 PATIENCE = 45  # missing ones in a row after which a process counts as frozen; a suspended machine misses none
 SETTLING = 5.0  # seconds within which the cause of a broken connection shows
 FALLEN = "fallen"  # who ended the run, and with which exit code
@@ -34,7 +34,7 @@ Answer = TypeVar("Answer")
 
 
 class Sign(NamedTuple):
-    """What a process says of itself: a number that rises, its step, its process id, and the system that id is of."""
+    """One heartbeat: a counter, the step, the process id, and the system that this id belongs to."""
 
     number: int
     step: int
@@ -50,11 +50,11 @@ class Sign(NamedTuple):
         return " ".join(map(str, self))
 
 
-class Vigil:
-    """Gives signs of life and looks for those of others until it is told to leave.
+class Heartbeat:
+    """Sends heartbeats and checks those of other processes until `leave` is called.
 
-    One thread talks to the store, which may take it along when it freezes; another looks on and never waits for it. A
-    process forked from this one has neither thread, and gives no sign: it is no concern of the others.
+    One thread talks to the store, and may freeze with it; another one checks and never waits for the store. A process
+    forked from this one has neither thread and sends no heartbeats.
     """
 
     def __init__(self, store: Store, rank: int, world: int) -> None:
@@ -63,7 +63,7 @@ class Vigil:
         self.others = range(1, world) if rank == 0 else range(1)
         self.signs: dict[int, Sign] = {}  # the last of each other process
         self.rounds = 0  # of talk with the store
-        self.ended: int | None = None  # the exit code with which somebody has ended the run
+        self.ended: int | None = None  # the exit code with which another process ended the run
         self.broken = False  # whether the store is gone
         self.deaths: dict[int, int] = {}  # of processes of this system, as descriptors that can be waited for
         self.leaving, self.ending = Event(), Lock()
@@ -72,15 +72,15 @@ class Vigil:
         store.set_timeout(timedelta(seconds=SETTLING))
         self._talk()
         self.talker = Thread(target=self._talk_on, name="talk", daemon=True)
-        self.watcher = Thread(target=self._watch, name="vigil", daemon=True)
+        self.watcher = Thread(target=self._watch, name="heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start both threads."""
         self.talker.start()
         self.watcher.start()
 
     def _watch(self) -> None:
-        """Look on, and end the whole process, wherever that is, when another is missing."""
+        """Check the others, and end this process, whatever it is doing, when one is missing."""
         stale = dict.fromkeys((*self.others, self.rank), (0, -1))  # how often the same number was seen, and which
         while not self.leaving.is_set():
             select.select([self.bell[0], *list(self.deaths.values())], [], [], BEAT)
@@ -89,7 +89,7 @@ class Vigil:
                 now = self.rounds if rank == self.rank else sign.number if sign else -1
                 stale[rank] = (times + 1, now) if now == number else (0, now)
             frozen = [rank for rank in self.others if rank in self.signs and stale[rank][0] >= PATIENCE]
-            # Without a word from the store for as long, whoever keeps it is frozen: the leader, as far as is known.
+            # If the store has not answered for as long, its host is frozen: the leader, as far as is known.
             frozen += [0] if stale[self.rank][0] >= PATIENCE and self.rank else []
             missing = self._dead() or next((self._frozen(rank) for rank in frozen), None)
             if self.leaving.is_set():
@@ -100,7 +100,7 @@ class Vigil:
                 self._tell(*missing)
 
     def leave(self) -> None:
-        """Watch no more: the run is over, and all know it. The leader, who may keep the store, goes last."""
+        """Stop: the run is over, and all processes know it. The leader, which may host the store, leaves last."""
         self._stop()
         self.watcher.join()
         self.talker.join(SETTLING)
@@ -110,13 +110,13 @@ class Vigil:
                 self.store.wait([f"left/{rank}" for rank in range(self.world)], timedelta(seconds=SETTLING))
 
     def fall(self, error: BaseException) -> None:
-        """End with an error: the first to fall may say why, all others follow in silence, with its exit code."""
+        """End with an error: the first process to fail reports it, all others exit silently with its exit code."""
         for number in (signal.SIGINT, signal.SIGTERM):  # a launcher sends them now, and the end is near anyway
             with suppress(ValueError):
                 signal.signal(number, signal.SIG_IGN)
         self._stop()
         code = _exit_code(error)
-        # What breaks in a conversation breaks because of the other end, unless nobody is found to be missing.
+        # A broken connection is the fault of the other end, unless no process turns out to be missing.
         until = time.monotonic() + (SETTLING if _of_a_connection(error) else 0)
         while True:
             self._asked(self._talk)
@@ -149,7 +149,7 @@ class Vigil:
                 return
 
     def _talk(self) -> None:
-        """Give a sign of life, and note those of others and whether somebody has ended the run."""
+        """Send a heartbeat, and read those of others and whether one of them has ended the run."""
         self.sign = self.sign._replace(number=self.sign.number + 1, step=self.step)
         self.store.set(f"sign/{self.rank}", str(self.sign))
         if self.store.check([FALLEN]):
@@ -174,20 +174,20 @@ class Vigil:
         return (0, "is gone, with the store that it kept") if self.broken else None
 
     def _frozen(self, rank: int) -> tuple[int, str]:
-        """A process that gives no sign, and the words for it; one that is stopped here is ended."""
+        """A process without heartbeats, and the message about it; one that is stopped on this system is killed."""
         sign = self.signs.get(rank)
         stopped = sign is not None and self._is_here(sign) and is_stopped(sign.pid)
         if sign is not None and stopped:
             with suppress(OSError):
-                os.kill(sign.pid, signal.SIGKILL)  # it hears nothing softer
+                os.kill(sign.pid, signal.SIGKILL)  # a stopped process handles no other signal
         why = "is stopped (SIGSTOP, signal 19) and" if stopped else "is frozen or cut off:"
-        return rank, f"{why} has given no sign of life for {PATIENCE * BEAT:.0f} s"
+        return rank, f"{why} has sent no heartbeat for {PATIENCE * BEAT:.0f} s"
 
     def _is_here(self, sign: Sign) -> bool:
         return sign.system == self.sign.system
 
     def _tell(self, rank: int, what: str) -> None:
-        """End the run with the one line about it, if nobody has said it yet, and if that process did not just leave."""
+        """End the run and report it, unless another process already has, or the missing one has just left."""
         if self._asked(lambda: self.store.check([f"left/{rank}"])):
             self.signs.pop(rank, None)
             self.deaths.pop(rank, None)
@@ -197,15 +197,15 @@ class Vigil:
             sign = self.signs.get(rank)
             step = max(self.step, sign.step if sign else 0)
             os.write(2, (f"error: rank {rank} {what}, at step {step}; the run has ended on all processes, "
-                         "and the same command goes on from the last checkpoint\n").encode())  # fmt: skip
+                         "and the same command resumes from the last checkpoint\n").encode())  # fmt: skip
         self._vanish(EXIT_GONE if other is None else other)
 
     def _claim(self, code: int) -> int | None:
-        """End the run with an exit code, unless somebody has done so already: then that one's code is returned."""
-        self.ending.acquire()  # for good: of two threads that find something, one ends the process
+        """End the run with an exit code; if another process has done so already, return its code."""
+        self.ending.acquire()  # never released: of two threads that find something, one ends the process
         mine = f"{self.rank} {code}"
         fallen = self._asked(lambda: self.store.compare_set(FALLEN, "", mine))
-        if fallen is None:  # without a store the lowest who is left speaks
+        if fallen is None:  # without a store, the lowest rank left reports
             return None if self.rank <= 1 else code
         return _code(fallen, mine)
 
@@ -223,13 +223,13 @@ class Vigil:
         return answers[0] if answers else None
 
     def _vanish(self, code: int) -> None:
-        """Leave at once, as somebody else has ended the run."""
+        """Exit at once, since another process has ended the run."""
         self._asked(lambda: self.store.set(f"heard/{self.rank}", ""))
         self._wait_until_heard()
         os._exit(code)
 
     def _wait_until_heard(self) -> None:
-        """The leader, who may keep the store, stays until the others that live know that the run is over."""
+        """The leader, which may host the store, waits until the living processes know that the run is over."""
         if self.rank == 0:
             signs = list(self.signs.items())
             living = [f"heard/{rank}" for rank, sign in signs if not (self._is_here(sign) and fate(sign.pid))]
@@ -237,14 +237,14 @@ class Vigil:
 
 
 def _end(code: int) -> None:
-    """Leave with an exit code, all that was said being written."""
+    """Exit with a code, after all output is written."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
 def _code(fallen: bytes, mine: str = "") -> int | None:
-    """The exit code of whoever ended the run, unless that was this process."""
+    """The exit code of the process that ended the run, unless that is this one."""
     return None if fallen.decode() == mine else int(fallen.split()[1])
 
 
@@ -257,7 +257,7 @@ def _exit_code(error: BaseException) -> int:
 
 
 def _of_a_connection(error: BaseException) -> bool:
-    """Whether torch broke off a conversation, rather than a computation."""
+    """Whether a connection failed, rather than a computation."""
     words = ("gloo", "NCCL", "onnection", "Broken pipe", "store")
     return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
 
@@ -272,7 +272,7 @@ def system() -> str:
 
 
 def fate(pid: int) -> str | None:
-    """How a process of this system ended, in words; none while it lives."""
+    """How a process of this system ended, in words; None while it runs."""
     if sys.platform != "linux":
         try:
             os.kill(pid, 0)
@@ -282,7 +282,7 @@ def fate(pid: int) -> str | None:
             pass
         return None
     fields = _stat(pid)
-    if fields is None:  # its parent knew first; without a last word, most often this signal takes a process
+    if fields is None:  # its parent has reaped it already; most often this signal was the cause
         return "was killed, by SIGKILL (signal 9) or in a crash"
     if fields[0] not in ("Z", "X"):
         return None
@@ -298,7 +298,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """What Linux tells of a process, from its state on."""
+    """The fields of /proc/PID/stat from the state on (Linux)."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

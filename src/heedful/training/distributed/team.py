@@ -1,7 +1,7 @@
-"""Many processes as one run, on torch's own engine: who takes part, what they tell each other, DDP and FSDP2.
+"""Many processes as one run, by torch.distributed: who takes part, what is broadcast, DDP and FSDP2.
 
 A recipe says what a step is; the processes share it. Which pairs make up a step, and which rate and which dropout it
-has, is the same for one process and for many, so that a run may go on with another number of them.
+has, is the same for one process and for many, so that a run may resume with another number of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from heedful.blocks.losses import Loss
 from heedful.data.pairs.batches import Batch
 from heedful.data.workers import BatchIndex
 from heedful.errors import UserError
-from heedful.training.distributed.heartbeat import Vigil
+from heedful.training.distributed.heartbeat import Heartbeat
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 JOINING = timedelta(minutes=5)  # until the last process has come
 LONGEST_STEP = timedelta(minutes=30)
-LONGEST_WAIT = timedelta(days=1)  # for a process that evaluates; one that is gone or frozen is noticed by the vigil
+LONGEST_WAIT = timedelta(days=1)  # for a process that evaluates; one that is gone or frozen is noticed by its heartbeat
 Carry = Any  # what a model takes along from batch to batch: see `training/carry.py`
 LossOf = Callable[[Batch, Carry], tuple[Loss, Carry]]
 Parallel = Literal["ddp", "fsdp"]
@@ -53,7 +53,7 @@ class Seat:
 
 
 def find_seat(variables: Mapping[str, str]) -> Seat | None:
-    """This process's seat as torchrun tells it, or SLURM's srun; none for a process on its own."""
+    """This process's seat as torchrun or SLURM's srun sets it; None for a single process."""
     if "RANK" in variables and "WORLD_SIZE" in variables:
         address = variables.get("MASTER_ADDR", "127.0.0.1")
         # Whoever does not say which processes share a machine starts one on each, unless all meet on this one.
@@ -108,7 +108,7 @@ def _number(variables: Mapping[str, str], name: str, otherwise: str) -> int:
 
 
 class Team:
-    """The processes of a run, of which the first leads: it alone writes files, evaluates and speaks.
+    """The processes of a run, of which the first leads: it alone writes files, evaluates and prints.
 
     Without a seat, the team is this process alone, and every word between processes is a word to itself.
     """
@@ -119,11 +119,11 @@ class Team:
         self.seat = seat
         self.words = 0  # that were spoken and waited for so far
         self.store: Store | None = None
-        self.vigil: Vigil | None = None
+        self.heartbeat: Heartbeat | None = None
 
     @property
     def leads(self) -> bool:
-        """Whether this is the process that writes, evaluates and speaks."""
+        """Whether this is the process that writes, evaluates and prints."""
         return self.rank == 0
 
     @property
@@ -148,13 +148,13 @@ class Team:
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
         try:
             common: Any = next(rendezvous("env://", timeout=JOINING))[0]
-            # A launcher that starts everything anew may keep the store, with all that the dead have said. On several
-            # machines the launchers need not agree on how often they did.
+            # A launcher that restarts all processes may keep the store and what the former ones wrote. On several
+            # machines the launchers need not agree on how often they restarted.
             here = self.local_world == self.world
             attempt = f"attempt/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0') if here else 0}"
             self.store = PrefixStore(attempt, common)
-            self.vigil = Vigil(PrefixStore(attempt, common.clone()), self.rank, self.world)
-            self.vigil.start()
+            self.heartbeat = Heartbeat(PrefixStore(attempt, common.clone()), self.rank, self.world)
+            self.heartbeat.start()
             dist.init_process_group(
                 backend, store=self.store, rank=self.rank, world_size=self.world, timeout=LONGEST_STEP
             )
@@ -170,32 +170,32 @@ class Team:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.vigil is None:
+        if self.heartbeat is None:
             return
         import torch.distributed as dist
 
         if error is not None:
-            self.vigil.fall(error)
+            self.heartbeat.fall(error)
             return
         try:
-            self.wait()  # whoever is ready first stays until the last is
+            self.wait()  # until the last process is done
         except RuntimeError as broken:
-            self.vigil.fall(broken)
+            self.heartbeat.fall(broken)
             raise
-        self.vigil.leave()
+        self.heartbeat.leave()
         dist.destroy_process_group()
 
     def environment(self, parallel: Parallel) -> dict[str, object]:
-        """What of the team a difference between two runs may hang on."""
+        """What may make two runs differ: the number of processes, and how they share the model."""
         return {"processes": self.world, "parallel": parallel if self.together else None}
 
     def at_step(self, step: int) -> None:
-        """Let the others know how far this process is."""
-        if self.vigil:
-            self.vigil.step = step
+        """Put the step into this process's heartbeat."""
+        if self.heartbeat:
+            self.heartbeat.step = step
 
     def sums(self, values: Sequence[float]) -> list[float]:
-        """Numbers of all processes, added up place by place."""
+        """The elementwise sum of the values of all processes."""
         if self.world == 1:
             return list(values)
         import torch.distributed as dist
@@ -205,7 +205,7 @@ class Team:
         return [float(value) for value in total]
 
     def wait(self) -> None:
-        """Until every process has come here, however long one evaluates."""
+        """A barrier, however long one process evaluates."""
         if self.store is None:
             return
         self.words += 1
@@ -215,7 +215,7 @@ class Team:
         self.store.wait([f"{key}/all"], LONGEST_WAIT)
 
     def word(self, text: str = "") -> str:
-        """What the leader says, heard by all."""
+        """Broadcast a text from the leader to all processes."""
         if self.store is None or self.world == 1:
             return text
         self.words += 1
@@ -227,7 +227,7 @@ class Team:
         return self.store.get(key).decode()
 
     def require_same(self, what: str, value: str, todo: str) -> None:
-        """Refuse to work with processes that see something else than the leader does."""
+        """Refuse to train with processes whose value differs from the leader's."""
         if (leader := self.word(value)) != value:
             raise UserError(f"another {what} than that of rank 0", found=value[:60], expected=leader[:60], todo=todo)
 
@@ -238,8 +238,8 @@ class Team:
         import torch.distributed as dist
 
         shapes = [[name, str(value.dtype)[6:], list(value.shape)] for name, value in (given or {}).items()]
-        told = json.loads(self.word(json.dumps(shapes)))
-        found = {name: torch.empty(shape, dtype=getattr(torch, dtype)) for name, dtype, shape in told}
+        kinds = json.loads(self.word(json.dumps(shapes)))
+        found = {name: torch.empty(shape, dtype=getattr(torch, dtype)) for name, dtype, shape in kinds}
         for name, value in found.items():
             if given is not None:
                 value.copy_(given[name])
@@ -247,7 +247,7 @@ class Team:
         return found
 
     def rows(self, own: Tensor, count: int) -> Tensor:
-        """All of so many rows, of which each process has every so manyth; every process must ask."""
+        """All `count` rows, of which process r of n has rows r, r + n, r + 2n, ...; every process must call this."""
         if self.world == 1:
             return own
         import torch.distributed as dist
@@ -263,8 +263,8 @@ class Team:
         """This process's share of a step: the numbers of its batches, and where they or its parts of them are found.
 
         Whole batches go round as far as they can; where there are fewer than processes, several share each. A batch
-        that is not shared brings its own dropout along, so that it matters to no number which process takes it. Where
-        lanes go on from one batch to the next, each process has its own lanes of every batch.
+        that is not shared has its own dropout seed, so that the result does not depend on which process takes it. Where
+        lanes continue from one batch to the next, each process has its own lanes of every batch.
         """
         circle = 1 if lanes else math.gcd(accumulate, self.world)
         parts = self.world // circle
