@@ -47,7 +47,7 @@ def test_the_last_events_begin_with_a_whole_line(tmp_path: Path) -> None:
     assert read_events(tmp_path, last=4096).records == [{"step": 1}, {"step": 2}, {"step": 3}]
 
 
-def test_what_is_no_plain_file_holds_no_events_and_nobody_waits(tmp_path: Path) -> None:
+def test_what_is_no_plain_file_holds_no_events_and_does_not_block(tmp_path: Path) -> None:
     assert read_events(tmp_path) == ([], 0)
     os.mkfifo(tmp_path / NAME)
     assert read_events(tmp_path) == ([], 0)

@@ -83,7 +83,7 @@ def test_other_test_examples_are_noted(tmp_path: Path) -> None:
     until(2, tmp_path / "run", WORDS)
     events = list(train(recipe(), tmp_path / "run", data=WORDS._replace(test=PAIRS[:4])))
     (start,) = (event for event in events if isinstance(event, Started))
-    assert any("test data are others" in note for note in start.notes)
+    assert any("test data changed" in note for note in start.notes)
 
 
 def test_a_run_on_own_examples_needs_them_again(tmp_path: Path) -> None:

@@ -221,7 +221,7 @@ def test_it_has_no_published_form(tmp_path: Path) -> None:
 
 
 class Wrong(nn.Module):
-    """A module that does what it is told to."""
+    """A module that returns what a function makes."""
 
     def __init__(self, forward: Callable[..., Any]) -> None:
         super().__init__()

@@ -177,7 +177,7 @@ SEQ2SEQ = "model={kind: seq2seq}"
         ("language-model", ["decode.top_p=2"], "override decode.top_p", "less than or equal to 1"),
     ],
 )
-def test_mistakes_of_any_task_are_told_at_their_field(
+def test_mistakes_of_any_task_are_reported_at_their_field(
     name: str, overrides: list[str], where: str | None, told: str
 ) -> None:
     with pytest.raises(UserError) as caught:
@@ -186,7 +186,7 @@ def test_mistakes_of_any_task_are_told_at_their_field(
     assert where is None or caught.value.where == where
 
 
-def test_a_mistake_in_a_file_is_told_by_its_line(tmp_path: Path) -> None:
+def test_a_mistake_in_a_file_is_reported_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     text = render(load_recipe("numbers", [SEQ2SEQ]))
     path.write_text(text.replace("batching: auto", "batching: packed"))
@@ -214,7 +214,7 @@ def test_kinds_that_are_left_out_are_the_usual_ones(tmp_path: Path) -> None:
     assert recipe.size == recipe.model.parameters(recipe.tokenizer.vocab)
 
 
-def test_every_problem_is_told_at_once_whatever_the_task() -> None:
+def test_every_problem_is_reported_at_once_whatever_the_task() -> None:
     with pytest.raises(UserError) as caught:
         load_recipe("language-model", ["train.sede=1", "nonsense", "tokenizer.kind=letters"])
     assert len(caught.value.problems) == 3
@@ -312,7 +312,7 @@ def test_the_parts_of_a_recipe_say_how_to_be_chosen() -> None:
         (["train.batching=packed"], "override train.batching", "write batching: padded"),
     ],
 )
-def test_mistakes_in_an_autoencoder_are_told_at_their_field(overrides: list[str], where: str, told: str) -> None:
+def test_mistakes_in_an_autoencoder_are_reported_at_their_field(overrides: list[str], where: str, told: str) -> None:
     with pytest.raises(UserError) as caught:
         load_recipe("digits", overrides)
     assert told in str(caught.value)
@@ -335,7 +335,7 @@ def test_an_optimizer_without_a_kind_is_adamw() -> None:
 @pytest.mark.parametrize(
     ("name", "size"), [("mnist-dense", 161_804), ("mnist-conv", 1_185), ("mnist-denoising", 28_353)]
 )
-def test_the_lectures_autoencoders_are_told_by_their_parameters(name: str, size: int) -> None:
+def test_the_lectures_autoencoders_have_their_parameters_counted(name: str, size: int) -> None:
     recipe = load_recipe(name)
     assert recipe.size == size
     assert f"{size:,} parameters" in summary(shipped()[name])
@@ -381,7 +381,7 @@ SEVERAL: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", SEVERAL)
-def test_all_problems_are_told_at_once(name: str, tmp_path: Path) -> None:
+def test_all_problems_are_reported_at_once(name: str, tmp_path: Path) -> None:
     settings, said = SEVERAL[name]
     (tmp_path / "mine.yaml").write_text(json.dumps(settings))
     with pytest.raises(UserError) as error:

@@ -161,7 +161,7 @@ def test_a_report_of_texts_has_samples_and_no_pictures_but_the_loss(tmp_path: Pa
     assert all(score.signature in found.words for score in test.scores)
 
 
-def test_without_a_test_set_the_report_tells_of_the_validation(tmp_path: Path) -> None:
+def test_without_a_test_set_the_report_shows_the_validation(tmp_path: Path) -> None:
     np.save(tmp_path / "images.npy", np.random.default_rng(0).random((20, 8, 8)))
     data = f"data={{kind: array, root: {tmp_path}, train: {{file: images.npy}}, valid: {{file: images.npy}}}}"
     changes = [data, "train.budget.epochs=1", "train.evaluate_every=1"]

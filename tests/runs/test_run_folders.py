@@ -51,7 +51,7 @@ def recipe(data: Path, *changes: str) -> Recipe:
 
 
 def until(step: int, run: Path, data: Path, *changes: str) -> list[Event]:
-    """The events of a run that is told to stop after a step."""
+    """The events of a run that is asked to stop after a step."""
     at, events = [0], []
     for event in train(recipe(data, *changes), run, lambda: at[0] >= step):
         events.append(event)
@@ -173,7 +173,7 @@ def test_other_validation_data_are_refused_and_other_test_data_noted(
     assert "the test data are others" in notes(until(4, run, own))
 
 
-def test_a_model_of_another_run_is_refused_and_written_anew(
+def test_a_model_of_another_run_is_refused_and_written_again(
     complete: Path, data: Path, tmp_path: Path, copy: Callable[[Path], Path]
 ) -> None:
     run, other = copy(complete), tmp_path / "other"
@@ -215,7 +215,7 @@ def as_before(run: Path) -> None:
     (run / "recipe.yaml").write_text(text)
 
 
-def test_a_run_of_the_version_before_loads_and_goes_on(
+def test_a_run_of_the_version_before_loads_and_resumes(
     unfinished: Path, complete: Path, data: Path, tmp_path: Path
 ) -> None:
     old = Path(shutil.copytree(unfinished, tmp_path / "old"))
@@ -239,7 +239,7 @@ def test_a_complete_run_is_left_as_it_is(complete: Path, data: Path, copy: Calla
     assert (run / "results.json").read_bytes() == before
 
 
-def test_results_edited_by_hand_are_made_anew(complete: Path, data: Path, copy: Callable[[Path], Path]) -> None:
+def test_results_edited_by_hand_are_computed_again(complete: Path, data: Path, copy: Callable[[Path], Path]) -> None:
     run = copy(complete)
     told = json.loads((run / "results.json").read_text())
     (run / "results.json").write_text(json.dumps({**told, "loss": 0.001}))
@@ -248,7 +248,7 @@ def test_results_edited_by_hand_are_made_anew(complete: Path, data: Path, copy: 
     assert results(run) == results(complete)
 
 
-def test_another_test_file_is_scored_anew(complete: Path, data: Path, copy: Callable[[Path], Path]) -> None:
+def test_another_test_file_is_scored_again(complete: Path, data: Path, copy: Callable[[Path], Path]) -> None:
     run = copy(complete)
     own = Path(shutil.copytree(data, run.parent / "own"))
     (own / "test.tsv").write_text(lines(3).replace("eins", "zwei"))
@@ -323,7 +323,7 @@ SCORES = (5.0, 50.0, 7.0, 30.0, 8.0, 9.0, 1.0)
 
 @pytest.fixture
 def judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the checkpoints of steps 2, 4, ... have these scores, however often they are looked at."""
+    """Let the checkpoints of steps 2, 4, ... have these scores, however often they are evaluated."""
     evaluate = translation.TranslationTask.evaluate
 
     def told(self: Any, predictor: Any, held_out: Any) -> Any:
@@ -383,7 +383,7 @@ def test_any_checkpoint_can_be_chosen(data: Path, tmp_path: Path, judged: None) 
         load(run / "model", checkpoint="best")
 
 
-def test_training_stops_early_and_exactly_so_when_it_was_broken_off(data: Path, tmp_path: Path, judged: None) -> None:
+def test_training_stops_early_and_exactly_so_when_it_was_interrupted(data: Path, tmp_path: Path, judged: None) -> None:
     patient = (*OFTEN, "train.patience=3", "train.save_every=3")
     events = list(train(recipe(data, *patient), tmp_path / "whole"))
     assert events[-1] == Finished(10, False, str(tmp_path / "whole"))  # 4 is best, and 6, 8 and 10 are not

@@ -172,7 +172,7 @@ def test_what_does_not_fit_is_refused(trained: Any, tmp_path: Path) -> None:
         list(train(load_recipe(own, ["start.folder=nowhere"]), tmp_path / "other"))
 
 
-def test_a_run_that_began_from_another_goes_on_without_it(trained: Any, tmp_path: Path) -> None:
+def test_a_run_that_began_from_another_resumes_without_it(trained: Any, tmp_path: Path) -> None:
     run = trained("reconstruction")
     moved = tmp_path / "moved"
     branch = load_recipe(str(run / "recipe.yaml"), [f"start.folder={moved}", "train.budget.steps=4"])

@@ -58,7 +58,7 @@ def finished(events: list[Event]) -> Finished:
 
 
 def until(step: int, run: Path, *changes: str) -> list[Event]:
-    """The events of a run that is told to stop after a step."""
+    """The events of a run that is asked to stop after a step."""
     at = [0]
     events: list[Event] = []
     for event in train(recipe(*changes), run, lambda: at[0] >= step):
@@ -75,7 +75,7 @@ def metrics(run: Path) -> list[dict[str, Any]]:
 
 
 def outcome(run: Path) -> dict[str, Any]:
-    """All that must not depend on how often a run was broken off."""
+    """All that must not depend on how often a run was interrupted."""
     names = ("checkpoints/step-00000040/model", "checkpoints/step-00000040/optimizer", "model/model")
     found: dict[str, Any] = {name: (run / f"{name}.safetensors").read_bytes() for name in names}
     return found | {"results": json.loads((run / "results.json").read_text()), "metrics": metrics(run)}
@@ -95,7 +95,7 @@ def copied(whole: tuple[Path, list[Event]], tmp_path: Path) -> Path:
     return tmp_path / "copy"
 
 
-# ------------------------------------------------------------------ the same run, however often it was broken off
+# ------------------------------------------------------------------ the same run, however often it was interrupted
 KILLER = """
 import os, signal, sys
 from pathlib import Path
@@ -144,7 +144,7 @@ for point in points:
     ],
     ids=["some", "more"],
 )
-def test_a_run_killed_at_any_moment_goes_on_to_the_same_end(
+def test_a_run_killed_at_any_moment_resumes_to_the_same_end(
     whole: tuple[Path, list[Event]], tmp_path: Path, points: list[str]
 ) -> None:
     subprocess.run([sys.executable, "-c", KILLER, str(tmp_path), *points, "--", *TINY], check=True, timeout=300)
@@ -159,7 +159,7 @@ def test_a_run_killed_at_any_moment_goes_on_to_the_same_end(
         assert not [path for path in run.rglob("*") if ".tmp-" in path.name], point
 
 
-def test_a_run_stopped_five_times_goes_on_to_the_same_end(whole: tuple[Path, list[Event]], tmp_path: Path) -> None:
+def test_a_run_stopped_five_times_resumes_to_the_same_end(whole: tuple[Path, list[Event]], tmp_path: Path) -> None:
     run = tmp_path / "run"
     before = 0
     for step in (3, 4, 17, 20, 33):
@@ -312,7 +312,7 @@ def test_strange_lines_in_the_metrics_are_no_matter(copied: Path) -> None:
     assert curve(copied, "nats a token") == copied / "loss.png"
 
 
-def test_an_old_checkpoint_that_a_crash_kept_goes_when_the_run_is_looked_at_again(copied: Path) -> None:
+def test_an_old_checkpoint_that_a_crash_kept_goes_when_the_run_is_opened_again(copied: Path) -> None:
     before = [point.step for point in newest(copied, 99)[0]]
     shutil.copytree(copied / "checkpoints" / "step-00000040", copied / "checkpoints" / "step-00000005")
     list(train(recipe(), copied))
@@ -374,7 +374,7 @@ def test_the_order_of_samples_cannot_change_on_the_way(
     assert [point.step for point in newest(run, 9)[0]] == [3]
 
 
-def test_packed_runs_on_a_cpu_too_and_goes_on(tmp_path: Path) -> None:
+def test_packed_runs_on_a_cpu_too_and_resumes(tmp_path: Path) -> None:
     short = ("train.batching=packed", "train.budget.steps=6", "train.save_every=3", "train.evaluate_every=6")
     list(train(recipe(*short), tmp_path / "whole"))
     until(2, tmp_path / "broken", *short)
@@ -398,7 +398,7 @@ def test_a_compiled_model_learns_the_same(tmp_path: Path) -> None:
     assert load(tmp_path / "true").translate(["one"]) == load(tmp_path / "false").translate(["one"])
 
 
-def test_a_room_too_small_for_a_pair_is_told(tmp_path: Path) -> None:
+def test_a_room_too_small_for_a_pair_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="too small for one pair"):
         list(train(recipe("train.batching=packed", "train.batch_tokens=20"), tmp_path / "run"))
 
@@ -446,7 +446,7 @@ def test_another_number_of_threads_is_noted(tmp_path: Path) -> None:
     assert notes == ("threads was 1 and is 2 now: results may differ in the last bits",)
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_noted(copied: Path) -> None:
+def test_a_damaged_checkpoint_is_skipped_and_noted(copied: Path) -> None:
     shutil.rmtree(copied / "model")
     (copied / "results.json").unlink()
     (copied / "checkpoints" / "step-00000040" / "model.safetensors").write_bytes(b"")
@@ -517,7 +517,7 @@ def test_an_average_has_exactly_its_steps_or_the_run_stops(
     assert (run / "model/model.safetensors").read_bytes() == (averaging / "model/model.safetensors").read_bytes()
 
 
-def test_what_an_average_will_lack_is_said_before_training_goes_on(averaging: Path, tmp_path: Path) -> None:
+def test_what_an_average_will_miss_is_reported_before_training_resumes(averaging: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(averaging, run)
     shutil.rmtree(run / "model")
@@ -666,7 +666,7 @@ def test_a_checkpoint_with_weights_of_another_model_is_refused(copied: Path) -> 
     assert "model.width: 16 in step-00000040, 32 now" in str(error.value.found)
 
 
-def test_results_that_cannot_be_read_are_named_and_made_anew_by_training(copied: Path) -> None:
+def test_results_that_cannot_be_read_are_named_and_computed_again_by_training(copied: Path) -> None:
     wanted = results(copied)
     (copied / "results.json").write_text('{"step": 3}')
     with pytest.raises(UserError, match="test scores cannot be read") as error:

@@ -220,7 +220,7 @@ def assert_same(run: Path, unbroken: Path) -> None:
 
 
 def outcome(run: Path) -> dict[str, Any]:
-    """All that must not depend on how often a run was broken off."""
+    """All that must not depend on how often a run was interrupted."""
     every = read_recipe(run).train.save_every
     # A run that was told to stop may still keep the checkpoint of that moment, which an unbroken one never had.
     regular = [path for path in run.glob("checkpoints/*") if int(path.name.removeprefix("step-")) % every == 0]

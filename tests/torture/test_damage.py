@@ -66,7 +66,7 @@ HARMS: tuple[Callable[[Path, random.Random], None], ...] = (remove, cut, grow, s
 
 
 @pytest.mark.slow
-def test_a_damaged_checkpoint_is_passed_over_aloud_and_the_end_is_the_same(
+def test_a_damaged_checkpoint_is_skipped_with_a_note_and_the_end_is_the_same(
     unbroken: Trial, killed: Path, tmp_path: Path
 ) -> None:
     chance = random.Random(8)

@@ -32,7 +32,7 @@ def contents(folder: Path) -> dict[str, bytes | None]:
     return {str(path.relative_to(folder)): None if path.is_dir() else path.read_bytes() for path in folder.rglob("*")}
 
 
-def test_nothing_changes_the_disk_untold(whole: tuple[Path, list[Change]], tmp_path: Path) -> None:
+def test_nothing_changes_the_disk_unrecorded(whole: tuple[Path, list[Change]], tmp_path: Path) -> None:
     run, told = whole
     disk = Disk()
     for change in told:
@@ -80,7 +80,7 @@ def test_a_power_loss_takes_no_committed_checkpoint(whole: tuple[Path, list[Chan
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_after_a_power_loss(whole: tuple[Path, list[Change]], tmp_path: Path) -> None:
+def test_a_run_resumes_after_a_power_loss(whole: tuple[Path, list[Change]], tmp_path: Path) -> None:
     run, told = whole
     chance = random.Random(3)
     worst = 0

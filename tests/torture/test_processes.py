@@ -1,4 +1,4 @@
-"""Runs that go on with other processes, or with their weights in shards, and saves that fail in one process of two."""
+"""Runs that resume with other processes, or with their weights in shards, and saves that fail in one process of two."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STOPPED = 143
 
 
 def stages(trial: Trial, worlds: tuple[int, ...], parallel: tuple[str, ...] = ()) -> None:
-    """Let a run go on with one number of processes after the other, each stopped at its part of the way."""
+    """Let a run resume with one number of processes after the other, each stopped at its part of the way."""
     words = trial.words
     for number, world in enumerate(worlds, 1):
         last = number == len(worlds)

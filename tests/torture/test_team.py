@@ -59,7 +59,7 @@ def assert_one_line(output: str, rank: int, how: str, step: int) -> None:
 KILLED = r"was killed,? by SIGKILL \(signal 9\)(?: or in a crash)?"
 
 
-def test_a_rank_that_is_killed_ends_all_and_the_run_goes_on_to_the_same_end(
+def test_a_rank_that_is_killed_ends_all_and_the_run_resumes_to_the_same_end(
     unbroken_team: Unbroken, tmp_path: Path
 ) -> None:
     with counted("rank killed") as row:
@@ -126,7 +126,7 @@ def test_a_rank_that_is_frozen_ends_all(unbroken_team: Unbroken, tmp_path: Path)
         row.worst = f"all exited after {max(gone.values()):.0f} s"
 
 
-def test_a_team_that_is_told_to_stop_saves_the_same_step(unbroken_team: Unbroken, tmp_path: Path) -> None:
+def test_a_team_that_is_asked_to_stop_saves_the_same_step(unbroken_team: Unbroken, tmp_path: Path) -> None:
     ways: list[Callable[[Launch], None]] = [
         lambda launch: launch.send(1, signal.SIGTERM),
         lambda launch: launch.send_launcher(signal.SIGTERM),

@@ -150,7 +150,7 @@ def test_a_run_broken_off_is_the_unbroken_run(tmp_path: Path, changes: dict[str,
     assert set(one) == {4, 8, 12, 16}
 
 
-def test_without_its_carry_a_run_goes_on_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_carry_a_run_differs_when_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the test above can tell."""
     whole = Trial(tmp_path / "whole", settings()).run()
     part = Trial(tmp_path / "broken", settings()).run(10)
@@ -169,7 +169,7 @@ def test_micro_batches_of_a_step_follow_each_other(tmp_path: Path) -> None:
         close(one[name], other[name])
 
 
-def test_whoever_looks_at_the_model_leaves_the_carry_alone(tmp_path: Path) -> None:
+def test_evaluation_leaves_the_carry_alone(tmp_path: Path) -> None:
     def looks(model: Any) -> None:
         with torch.no_grad():
             model(torch.zeros(1, 4, dtype=torch.long), model.start(1, CPU))

@@ -213,7 +213,7 @@ def test_a_crash_at_any_file_operation_loses_at_most_the_save_under_way(tmp_path
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_crash_at_any_file_operation_of_beginning_anew_leaves_one_of_both_runs(tmp_path: Path, after: bool) -> None:
+def test_a_crash_at_any_file_operation_of_starting_over_leaves_one_of_both_runs(tmp_path: Path, after: bool) -> None:
     other, at, begun = RECIPE.replace("seed: 1", "seed: 2"), 0, 99
     while at < begun:
         at += 1
@@ -430,7 +430,7 @@ def test_fresh_empties_a_former_run_and_nothing_else(folder: Path) -> None:
     assert (folder / "recipe.yaml").read_text() == other
 
 
-def test_preflight_says_how_much_space_is_lacking(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preflight_says_how_much_space_is_missing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
 
     def free(size: int) -> None:

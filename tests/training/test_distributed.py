@@ -344,7 +344,7 @@ def apart(one: dict[str, NDArray[np.float32]], other: dict[str, NDArray[np.float
 
 
 @pytest.mark.parametrize(("how", "world", "accumulate"), [("ddp", 2, 1), ("ddp", 3, 2), ("fsdp", 2, 1)])
-def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path: Path, how: Parallel, world: int, accumulate: int) -> None:
+def test_a_run_that_was_stopped_resumes_bit_for_bit(tmp_path: Path, how: Parallel, world: int, accumulate: int) -> None:
     config = settings(parallel=how, accumulate=accumulate)
     whole_run = together(world, lambda team: train(team, tmp_path / "whole", config, dropout=0.2), tmp_path)
     parts: list[list[Any]] = [[] for _ in range(world)]
@@ -418,7 +418,7 @@ def carries(folder: Path) -> dict[int, bytes]:
 
 
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])
-def test_lanes_of_two_processes_go_on_bit_for_bit(tmp_path: Path, how: Parallel) -> None:
+def test_lanes_of_two_processes_resume_bit_for_bit(tmp_path: Path, how: Parallel) -> None:
     """Five lanes, of which one process has three and the other two."""
     whole_run = together(2, lambda team: read_on(team, tmp_path / "whole", how), tmp_path)
     parts = []
@@ -432,7 +432,7 @@ def test_lanes_of_two_processes_go_on_bit_for_bit(tmp_path: Path, how: Parallel)
     assert all(one[name].tobytes() == other[name].tobytes() for name in one)
 
 
-def test_lanes_go_on_with_another_number_of_processes(tmp_path: Path) -> None:
+def test_lanes_resume_with_another_number_of_processes(tmp_path: Path) -> None:
     alone = read_on(Team(), tmp_path / "alone", "ddp")
     mixed = read_on(Team(), tmp_path / "mixed", "ddp", 4)
     mixed += together(3, lambda team: read_on(team, tmp_path / "mixed", "ddp", 8), tmp_path)[0]
@@ -456,7 +456,7 @@ def said(folder: Path, world: int = 2) -> list[str]:
     return [line for rank in range(world) for line in (folder / f"said-{rank}").read_text().splitlines()]
 
 
-def test_an_error_of_one_ends_all_and_is_told_once(tmp_path: Path) -> None:
+def test_an_error_of_one_ends_all_and_is_reported_once(tmp_path: Path) -> None:
     def work(team: Team) -> None:
         if team.rank == 1:
             raise UserError("no such file", where="x.txt", exit_code=7)
@@ -483,7 +483,7 @@ def test_different_eyes_are_noticed(tmp_path: Path) -> None:
     assert said(tmp_path)[0] == "error: rank 1: another sky than that of rank 0"
 
 
-def test_whoever_leaves_in_good_order_is_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_leaves_in_good_order_is_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = Heartbeat.leave
 
     def slowly(heartbeat: Heartbeat) -> None:

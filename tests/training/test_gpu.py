@@ -1,4 +1,4 @@
-"""On one GPU: alone with captured steps, under torchrun with DDP and with FSDP2, a killed run goes on bit for bit."""
+"""On one GPU: alone with captured steps, under torchrun with DDP and with FSDP2, a killed run resumes bit for bit."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def finished(how: str, run: Path, *more: str) -> dict[str, bytes]:
 
 
 def killed(how: str, run: Path, after: int, *more: str) -> None:
-    """Start a run and kill all of it, launcher and all, once it has taken so many steps."""
+    """Start a run and kill all of it, launcher and all, once it has taken `steps` steps."""
     with subprocess.Popen(
         command(how, run, *more), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     ) as process:
@@ -64,7 +64,7 @@ def killed(how: str, run: Path, after: int, *more: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["alone", "ddp", "fsdp", *RECURRENT])
-def test_a_killed_run_goes_on_bit_for_bit(tmp_path: Path, how: str) -> None:
+def test_a_killed_run_resumes_bit_for_bit(tmp_path: Path, how: str) -> None:
     (tmp_path / "input.txt").write_text("To be, or not to be, that is the question.\n" * 500)
     more = [f"data.root={tmp_path}"] if how == "text" else []
     whole = finished(how, tmp_path / "whole", *more)

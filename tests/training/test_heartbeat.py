@@ -1,4 +1,4 @@
-"""What became of a process is told truly: alive, stopped, killed by which signal, left with which code."""
+"""What became of a process is reported correctly: alive, stopped, killed by which signal, left with which code."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Frozen:
 
 
 @pytest.mark.parametrize("falls", [False, True], ids=["computing", "falling"])
-def test_a_store_that_is_cut_off_holds_nobody(monkeypatch: pytest.MonkeyPatch, falls: bool) -> None:
+def test_a_store_that_is_cut_off_blocks_no_process(monkeypatch: pytest.MonkeyPatch, falls: bool) -> None:
     monkeypatch.setattr(heartbeat, "BEAT", 0.05)
     monkeypatch.setattr(heartbeat, "SETTLING", 0.2)
     reading, writing = os.pipe()
@@ -144,7 +144,7 @@ class Lively:
         return value.encode()
 
 
-def test_a_process_that_forks_goes_on_watching(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_forks_keeps_watching(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat, "BEAT", 0.05)
     pid = os.fork()
     if not pid:

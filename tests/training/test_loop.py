@@ -90,7 +90,7 @@ class Trial:
             yield from fit(self.model, loss_of, batches, self.config, CPU, saver, {}, self.counters, tensors, stop)
 
     def until(self, step: int) -> list[Event]:
-        """The events of a run that is told to stop after a step."""
+        """The events of a run that is asked to stop after a step."""
         return list(self.events(lambda: self.counters.step >= step))
 
 
@@ -149,7 +149,7 @@ def test_workers_and_saves_behind_change_no_bit(tmp_path: Path, packed: bool, ch
     assert not multiprocessing.active_children()
 
 
-def test_a_save_behind_is_told_when_it_is_on_the_disk(tmp_path: Path) -> None:
+def test_a_save_behind_is_reported_when_it_is_on_the_disk(tmp_path: Path) -> None:
     trial = Trial(tmp_path / "run", settings(save_behind=True))
     for event in trial.events():
         if isinstance(event, Saved):
@@ -213,7 +213,7 @@ def test_the_rate_is_the_schedules_formula(tmp_path: Path, schedule: Noam | Cosi
     assert [step.rate for step in told] == [1e-2 * schedule.factor(step, (step - 1) / 8) for step in range(1, 9)]
 
 
-def test_the_rate_moves_the_weights_and_clipping_spares_the_norm_that_is_told(tmp_path: Path) -> None:
+def test_the_rate_moves_the_weights_and_clipping_spares_the_norm_that_is_reported(tmp_path: Path) -> None:
     config = settings(
         1, schedule=Noam(warmup=3, width=7), clip=0.01, optimizer=AdamW(lr=0.5, weight_decay=0, eps=1e-20)
     )
@@ -258,7 +258,7 @@ def test_loss_and_norm_of_a_step_are_of_all_its_tokens_alike(tmp_path: Path) -> 
 
 
 # ------------------------------------------------------------------ looking, saving, stopping
-def test_it_asks_to_be_looked_at_and_saves_when_it_should(tmp_path: Path) -> None:
+def test_it_evaluates_and_saves_when_it_should(tmp_path: Path) -> None:
     trial = Trial(tmp_path / "run", settings(11, evaluate_every=4, save_every=3, keep=3))
     told: list[tuple[str, int]] = []
     for event in trial.events():
@@ -290,7 +290,7 @@ def test_a_wish_to_stop_is_heeded_after_the_step_and_saved_once(tmp_path: Path) 
     assert list(saved(tmp_path / "run")) == [5, 3]
 
 
-def test_the_time_of_looking_and_saving_is_not_held_against_the_speed(
+def test_the_time_of_evaluating_and_saving_does_not_count_as_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
@@ -444,7 +444,7 @@ def test_a_spoilt_weight_is_named_in_the_next_step(tmp_path: Path, bad: float) -
 
 
 @pytest.mark.parametrize("every", [{"evaluate_every": 1}, {"save_every": 1, "evaluate_every": 50}])
-def test_weights_that_a_step_made_infinite_are_neither_looked_at_nor_saved(
+def test_weights_that_a_step_made_infinite_are_neither_evaluated_nor_saved(
     tmp_path: Path, every: dict[str, int]
 ) -> None:
     trial = Trial(tmp_path / "run", settings(3, **every))

@@ -305,7 +305,7 @@ def test_an_overflow_is_named_where_it_happens(layout: str, names: list[str], si
 
 # ------------------------------------------------------------------ what is lawful
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_healthy_step_accuses_nobody(layout: str) -> None:
+def test_a_healthy_step_blames_no_tensor(layout: str) -> None:
     scene = Scene(layout)
     for index in range(MICRO):
         assert first_bad(scene.model, partial(scene.loss, 2, index), 1) is None
@@ -484,7 +484,7 @@ def test_a_weight_that_another_process_keeps_is_named_where_it_is_used() -> None
     assert first_bad(model, lambda: squares(model, x), 1) == "the weight net.2.bias"
 
 
-def test_what_is_compiled_is_looked_into() -> None:
+def test_compiled_models_are_searched_too() -> None:
     model, x = Reader(), torch.randn(3, 4)
     read = torch.compile(model, backend="eager")
     squares(read, x)
@@ -502,7 +502,7 @@ def alone() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("alone")
-def test_weights_and_gradients_in_shards_are_looked_into() -> None:
+def test_weights_and_gradients_in_shards_are_searched_too() -> None:
     model, x = Reader(), torch.randn(3, 4)
     mesh = torch.distributed.init_device_mesh("cpu", (1,))
     fully_shard(model.net[2], mesh=mesh)  # gradients of what is sharded together come together

@@ -150,7 +150,7 @@ def test_clip_of_zero_gradients_gives_zeros() -> None:
     assert gradient(weight) == [0.0, 0.0]
 
 
-def test_resumed_optimizer_goes_on_bit_for_bit() -> None:
+def test_resumed_optimizer_resumes_bit_for_bit() -> None:
     config = AdamW(lr=0.05)
     unbroken = small_model()
     optimizer = make_optimizer(config, unbroken, CPU)

@@ -82,7 +82,7 @@ def unsaved(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("recipe", [RECIPE, OTHER], ids=["the same recipe", "another"])
-def test_a_run_that_has_saved_nothing_begins_anew(folder: Path, recipe: str) -> None:
+def test_a_run_that_has_saved_nothing_starts_over(folder: Path, recipe: str) -> None:
     unsaved(folder)
     with RunFolder.create_or_open(folder, recipe) as run:
         assert run.restarted and run.latest() is None
@@ -94,7 +94,7 @@ def test_a_run_that_has_saved_nothing_begins_anew(folder: Path, recipe: str) -> 
         assert not run.restarted and run.latest() is not None
 
 
-def test_a_run_that_died_before_it_had_its_checkpoints_folder_begins_anew(folder: Path) -> None:
+def test_a_run_that_died_before_it_had_its_checkpoints_folder_starts_over(folder: Path) -> None:
     RunFolder.create_or_open(folder, RECIPE).close()
     (folder / "checkpoints").rmdir()
     with RunFolder.create_or_open(folder, OTHER) as run:
@@ -132,7 +132,7 @@ def test_a_folder_with_anything_to_lose_is_never_taken_over(folder: Path, keep: 
     assert {path: path.is_file() and path.read_bytes() for path in folder.rglob("*") if path.name != "lock"} == before
 
 
-def test_a_run_at_work_is_not_taken_over_before_its_first_checkpoint(folder: Path) -> None:
+def test_a_running_run_is_not_taken_over_before_its_first_checkpoint(folder: Path) -> None:
     with RunFolder.create_or_open(folder, RECIPE), pytest.raises(UserError, match="another process is training"):
         RunFolder.create_or_open(folder, OTHER)
     assert (folder / "recipe.yaml").read_text() == RECIPE
@@ -190,7 +190,7 @@ def test_nothing_is_written_through_a_link(folder: Path, tmp_path: Path, name: s
     assert list(victim.iterdir()) == [] if name == "checkpoints" else victim.read_text() == "precious"
 
 
-def test_nobody_waits_for_a_pipe_to_write_to(folder: Path) -> None:
+def test_a_pipe_without_a_reader_does_not_block(folder: Path) -> None:
     folder.mkdir()
     os.mkfifo(folder / "lock")
     with pytest.raises(UserError, match="not a plain file"):

@@ -61,7 +61,7 @@ def made(config: TrainConfig) -> tuple[Any, PlainStep]:
 
 
 def taken(model: Any, step: AnyStep, size: int, steps: int, ahead: bool) -> tuple[list[float], list[Tensor]]:
-    """Losses, norms and weights of a few steps; `ahead`: other threads are told of a batch before it is asked for."""
+    """Losses, norms and weights of a few steps; `ahead`: other threads get a batch before it is needed."""
     batches, told = batches_of(size), list[float]()
     for position in range(steps):
         batch, tokens = batches.at(position), batches.tokens(position)
@@ -230,7 +230,7 @@ def test_a_recorded_run_broken_off_three_times_is_the_unbroken_run(
     assert sum(isinstance(event, Epoch) for event in whole) == 2  # of 5 batches each
 
 
-def test_a_run_closed_without_a_word_goes_on_from_its_last_checkpoint(tmp_path: Path, kinds: list[str]) -> None:
+def test_a_run_closed_without_a_word_resumes_from_its_last_checkpoint(tmp_path: Path, kinds: list[str]) -> None:
     config = settings()
     list(Trial(tmp_path / "whole", config).events())
     for stop_at in (3, 7, 12):
@@ -253,7 +253,7 @@ def test_recorded_and_plain_runs_tell_the_same(tmp_path: Path, kinds: list[str])
 
 
 @pytest.mark.parametrize("changes", [{"save_behind": True}, {"workers": 1}], ids=str)
-def test_looking_and_saving_while_threads_have_begun_with_the_next_batch_change_nothing(
+def test_evaluating_and_saving_while_threads_have_begun_with_the_next_batch_change_nothing(
     tmp_path: Path, kinds: list[str], changes: dict[str, Any]
 ) -> None:
     calm = settings(evaluate_every=1000, save_every=12)

@@ -122,7 +122,7 @@ def test_steps_broken_off_in_the_middle_are_the_unbroken_ones(threads: int) -> N
     assert all(torch.equal(one, other) for one, other in zip(copies(again), copies(whole), strict=True))
 
 
-def test_the_state_of_a_recorded_run_goes_on_in_a_plain_one() -> None:
+def test_the_state_of_a_recorded_run_resumes_in_a_plain_one() -> None:
     config, batches = settings(), batches_of()
     model, plain = made(config)
     told = taken(plain, batches, 0, 12)
@@ -134,7 +134,7 @@ def test_the_state_of_a_recorded_run_goes_on_in_a_plain_one() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"dropout": 0.1}, {"attention_dropout": 0.1}], ids=str)
-def test_what_is_left_to_chance_is_not_recorded(changes: dict[str, Any]) -> None:
+def test_random_operations_are_not_recorded(changes: dict[str, Any]) -> None:
     _, plain = made(settings(), **changes)
     with pytest.raises(CannotRecordError):
         RecordedStep(plain, batches_of().at(0))

@@ -93,7 +93,7 @@ def test_a_rate_on_the_device_moves_as_a_plain_number_does(place: EpsPlace) -> N
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_state_that_was_saved_goes_on_bit_for_bit(place: EpsPlace) -> None:
+def test_a_state_that_was_saved_resumes_bit_for_bit(place: EpsPlace) -> None:
     model = net(torch.float32)
     whole = trained(model, optimizer_of(model, place).step)
 

@@ -78,7 +78,7 @@ def test_without_background_a_save_is_on_the_disk_when_the_call_returns(run: Run
     assert saver.finished() == []
 
 
-def test_a_save_in_the_background_is_told_of_once_it_is_committed(run: RunFolder, gate: Event) -> None:
+def test_a_save_in_the_background_is_reported_once_it_is_committed(run: RunFolder, gate: Event) -> None:
     saver = Saver(run, background=True)
     save(saver, 1)
     assert saver.finished() == []
@@ -172,7 +172,7 @@ def full(*_: Any) -> None:
 
 
 @pytest.mark.parametrize("next_call", ["finished", "save"])
-def test_a_disk_that_fails_in_the_background_is_told_at_the_next_call(
+def test_a_disk_that_fails_in_the_background_is_reported_at_the_next_call(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch, next_call: str
 ) -> None:
     saver = Saver(run, background=True)

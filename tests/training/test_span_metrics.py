@@ -1,4 +1,4 @@
-"""The scores against the arithmetic of the shared task's script, of seqeval and of SQuAD's script, written anew."""
+"""The scores against the arithmetic of the shared task's script, of seqeval and of SQuAD's script, recomputed."""
 
 import random
 import re

@@ -171,7 +171,7 @@ def recurrent(dropout: float, accumulate: int = 1) -> tuple[Any, PlainStep]:
 
 
 def stepped(step: PlainStep | GraphedStep, numbers: range, accumulate: int = 1) -> list[float]:
-    """Steps with the chance that goes with each, and what they tell."""
+    """Steps with the random seed of each, and their losses."""
     told = []
     for number in numbers:
         micro = [EVEN.at(number * accumulate + index) for index in range(accumulate)]
@@ -244,7 +244,7 @@ def test_a_shape_that_is_captured_late_draws_what_it_draws_ever_after() -> None:
 @gpu
 @pytest.mark.usefixtures("exactly")
 @pytest.mark.parametrize("broken_at", [1, 3, 5])
-def test_a_run_that_goes_on_captures_its_shapes_later_and_gives_the_same_bits(broken_at: int) -> None:
+def test_a_resumed_run_captures_its_shapes_later_and_gives_the_same_bits(broken_at: int) -> None:
     whole, plain = recurrent(0.3, accumulate=2)
     told = stepped(GraphedStep(plain, EVEN.at(0), alike=False), range(8), 2)
     model, plain = recurrent(0.3, accumulate=2)
@@ -262,7 +262,7 @@ def test_a_run_that_goes_on_captures_its_shapes_later_and_gives_the_same_bits(br
 
 
 @gpu
-def test_captured_steps_of_an_encoder_lose_what_plain_ones_lose_and_anew_each_time() -> None:
+def test_captured_steps_of_an_encoder_lose_what_plain_ones_lose_with_new_dropout_each_time() -> None:
     from heedful.data.text.pretraining import PretrainingBatch
     from heedful.tasks.pretraining.loss import pretraining_loss
 

@@ -32,7 +32,7 @@ def test_fewer_parts_than_threads_are_waited_for() -> None:
     crew.close()
 
 
-def test_an_error_in_a_thread_comes_out_where_the_work_is_waited_for_and_the_crew_goes_on() -> None:
+def test_an_error_in_a_thread_comes_out_where_the_work_is_waited_for_and_the_pool_keeps_working() -> None:
     crew, done = ThreadPool(3), list[int]()
 
     def fails() -> None:
