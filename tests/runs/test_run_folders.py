@@ -170,7 +170,7 @@ def test_other_validation_data_are_refused_and_other_test_data_noted(
     assert error.value.where == "the validation data"
     shutil.copy(data / "valid.tsv", own / "valid.tsv")
     (own / "test.tsv").write_text(lines(3))
-    assert "the test data are others" in notes(until(4, run, own))
+    assert "the test data changed" in notes(until(4, run, own))
 
 
 def test_a_model_of_another_run_is_refused_and_written_again(
