@@ -18,11 +18,13 @@ from heedful import hub
 from heedful.data.images.sources import scale_pixels
 from heedful.errors import UserError
 from heedful.models.gpt.model import Gpt
-from heedful.models.own import PlainCausal
+from heedful.models.own import PlainCausal, in_role, own_class
+from heedful.runs.fit import fit
 from heedful.runs.load import load, read_recipe
 from heedful.runs.recipe import load_recipe
 from heedful.runs.train import Event, Finished, Started, Step, train
 from heedful.tasks.recipe_parts import Recipe
+from heedful.tasks.translation.predictor import Translator
 
 STEPS = ["train.budget.steps=6", "train.evaluate_every=3", "train.save_every=2", "train.log_every=1", "train.samples=2"]
 NUMBERS = [
@@ -170,6 +172,9 @@ def test_a_killed_run_resumes_bit_for_bit(whole: tuple[Path, list[Event]], tmp_p
 class Others(Sentences):
     """The same under another name."""
 
+    def __init__(self, config: Any) -> None:
+        super().__init__(config.vocab)
+
 
 def larger(config: Any) -> Sentences:
     return Sentences(config.vocab, width=20)
@@ -182,7 +187,7 @@ larger.__name__ = "sentences"  # as if its code had changed
     ("model", "message"),
     [
         (None, "run of your own model sentences"),
-        (lambda config: Others(config.vocab), "run of your own model sentences"),
+        (Others, "run of your own model sentences"),
         (larger, "the weights do not fit the model"),
     ],
     ids=["none", "another", "larger"],
@@ -317,3 +322,33 @@ def test_a_subclass_of_ours_is_used_as_ours_are(tmp_path: Path) -> None:
     list(train(recipe, tmp_path / "run", model=Louder))
     writer = load(tmp_path / "run", model=Louder)
     assert isinstance(writer.model, Louder) and writer.generate(["line"])[0].text
+
+
+def test_a_module_trained_in_a_loop_of_ones_own_is_saved_and_loaded(
+    whole: tuple[Path, list[Event]], tmp_path: Path
+) -> None:
+    before = load(whole[0], model=sentences)
+    module = Sentences(before.tokenizer.vocab)
+    config = read_recipe(whole[0]).model.model_copy(update={"vocab": before.tokenizer.vocab})
+    translator = Translator(in_role(module, config), before.tokenizer, 48, torch.device("cpu"))
+    translator.save(tmp_path / "saved")
+    again = Translator.load(tmp_path / "saved", model=Sentences(before.tokenizer.vocab))
+    assert again.translate(["twelve", "one"]) == translator.translate(["twelve", "one"])
+    assert Translator.load(tmp_path / "saved", model=sentences).translate(["one"]) == translator.translate(["one"])
+    with pytest.raises(UserError, match="your own model Sentences"):
+        load(tmp_path / "saved")
+
+
+def test_an_autoencoder_and_a_subclass_of_ours_are_saved_with_their_class(tmp_path: Path) -> None:
+    recipe = load_recipe("digits", ["train.budget={steps: 2}", "train.device=cpu"])
+    images = recipe.data.read("test").pixels[:3]
+    autoencoder: Any = fit(recipe, tmp_path / "run", model=Digits())
+    autoencoder.save(tmp_path / "saved")
+    again: Any = load(tmp_path / "saved", model=Digits())
+    assert (again.reconstruct(images) == autoencoder.reconstruct(images)).all()
+
+    class Louder(Gpt):
+        """A GPT under another name."""
+
+    config = load_recipe("gpt-prose").model.model_copy(update={"vocab": 9, "width": 8, "heads": 2, "layers": 1})
+    assert own_class(Louder(config)) == "Louder" and own_class(Gpt(config)) == ""

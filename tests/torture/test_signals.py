@@ -17,9 +17,7 @@ LONG = (*TINY, "train.accumulate=200", "train.budget.steps=2")  # steps of a sec
 
 
 @pytest.mark.slow
-def test_a_run_asked_to_stop_saves_its_step_and_resumes_to_the_same_end(
-    unbroken: Trial, tmp_path: Path
-) -> None:
+def test_a_run_asked_to_stop_saves_its_step_and_resumes_to_the_same_end(unbroken: Trial, tmp_path: Path) -> None:
     chance = random.Random(6)
     with counted("interrupted") as row:
         slowest, tries = 0.0, 0

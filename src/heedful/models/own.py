@@ -23,7 +23,7 @@ from heedful.models.roles import ModelConfig
 if TYPE_CHECKING:
     from heedful.models.roles import Role
 
-Builder = Callable[[Any], nn.Module]
+OwnModel = nn.Module | Callable[[ModelConfig], nn.Module]  # a module, or what makes one from the model's settings
 
 
 class Logits(NamedTuple):
@@ -42,6 +42,7 @@ class Plain(nn.Module):
     def __init__(self, module: nn.Module, config: Any) -> None:
         super().__init__()
         self.module, self.config = module, config
+        self.settings: Any = config  # as folders keep them
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """The weights of the module."""
@@ -220,6 +221,17 @@ def in_role(module: nn.Module, config: ModelConfig) -> nn.Module:
             expected="gpt, whose context is the length of a window", todo="write model.kind: gpt and model.context",
         )  # fmt: skip
     return plain(module, config)
+
+
+def settings_of(model: Any) -> Any:
+    """The settings of a model, as folders keep them."""
+    return model.settings if isinstance(model, Plain) else model.config
+
+
+def own_class(model: nn.Module) -> str:
+    """The class of a user's own model; of the library's models, nothing."""
+    own = model.module if isinstance(model, Plain) else model
+    return "" if type(own).__module__.startswith("heedful.") else type(own).__name__
 
 
 def wrong_role(module: nn.Module, found: str, expected: str) -> UserError:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from heedful.data.own import Dataset
+from heedful.models.own import OwnModel
 from heedful.runs.load import AnyPredictor, load
-from heedful.runs.own import OwnModel
 from heedful.runs.progress import Event
 from heedful.runs.recipe import load_recipe
 from heedful.runs.train import train

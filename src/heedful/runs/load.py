@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, overload
 
 import torch
@@ -22,8 +23,9 @@ from heedful.hub.model_folder import read_model, write_model
 from heedful.hub.sentence_transformers import SentenceConfig
 from heedful.models import build, config_class
 from heedful.models.heads.config import HeadConfig
+from heedful.models.own import OwnModel
 from heedful.runs.artifacts import artifact_texts, hashes, load_artifacts, open_artifacts, places
-from heedful.runs.own import OwnModel, builder, require_named
+from heedful.runs.own import builder, require_named
 from heedful.runs.recipe import recipe_in
 from heedful.tasks import TASKS, task_class, task_of
 from heedful.tasks.base import TINY, AnyTask
@@ -100,7 +102,9 @@ def load(  # type: ignore[misc]  # `device` comes second, or after a class
 
 def _load(path: Path, device: torch.device, checkpoint: str | int | None, model: OwnModel | None) -> object:
     found = opened(at(path, checkpoint))
-    require_named("" if isinstance(found, Path) else found.own, model, str(path), "heedful.load(path, model=...)")
+    own = "" if isinstance(found, Path) else found.own
+    if not (own and isinstance(model, FunctionType)):  # only what a function makes shows whether it fits
+        require_named(own, model, str(path), "heedful.load(path, model=...)")
     if isinstance(found, Path):
         return _published(found, device)
     built = _built(found.config, found.tensors, found.file, model)

@@ -12,12 +12,11 @@ from heedful.data.formats.sources import Split
 from heedful.data.own import Dataset, OwnData
 from heedful.errors import UserError
 from heedful.models import build
-from heedful.models.own import in_role
+from heedful.models.own import OwnModel, in_role
 from heedful.models.roles import ModelConfig
 from heedful.tasks import task_class
 from heedful.tasks.recipe_parts import Recipe
 
-OwnModel = nn.Module | Callable[[ModelConfig], nn.Module]  # a module, or what makes one from the model's settings
 AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)
 
 

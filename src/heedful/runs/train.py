@@ -12,9 +12,10 @@ from typing import Any
 from heedful.config import render
 from heedful.data.own import Dataset
 from heedful.errors import UserError
+from heedful.models.own import OwnModel
 from heedful.runs.finish import finish, record
 from heedful.runs.load import read_recipe
-from heedful.runs.own import OwnModel, builder, require_named, with_own_data, with_own_model
+from heedful.runs.own import builder, require_named, with_own_data, with_own_model
 from heedful.runs.prepare import Data, Run, prepare, require_memory
 from heedful.runs.progress import Event, Finished, Noted, Stage, Started
 from heedful.runs.recipe import check_recipe, recipe_of

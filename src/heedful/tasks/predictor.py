@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from heedful.config import Config
 from heedful.errors import UserError, shown
 from heedful.hub.model_folder import write_model
+from heedful.models.own import OwnModel, own_class, settings_of
 from heedful.tasks import task_class
 from heedful.tasks.base import Artifact
 from heedful.training.metrics import Score
@@ -128,8 +129,9 @@ class Predictor(Protocol[I_contra, O_co, X_contra]):
 
     def save(self, folder: str | Path) -> None:
         """Write a model folder, from which `heedful.load` makes the same predictor."""
-        task, config = task_class(self.task, self._net.config.kind), self._net.config
-        settings = {"task": self.task, "model": config.model_dump()}
+        config, own = settings_of(self.model), own_class(self.model)
+        task, settings = task_class(self.task, config.kind), {"task": self.task, "model": config.model_dump()}
+        settings |= {"own_model": own} if own else {}
         settings |= {} if self.decode_settings is None else {self._settings_key: self.decode_settings.model_dump()}
         artifacts = {name: artifact.json for name, artifact in task.artifacts_of(self.tokenizer).items()}
         write_model(Path(folder), json.dumps(settings, indent=2) + "\n", self.model.state_dict(), artifacts, {})
@@ -137,11 +139,17 @@ class Predictor(Protocol[I_contra, O_co, X_contra]):
     _settings_key: ClassVar[str] = "decode"  # where config.json keeps these settings
 
     @classmethod
-    def load(cls, path: str | Path, device: str | None = None, checkpoint: str | int | None = None) -> Self:
+    def load(
+        cls,
+        path: str | Path,
+        device: str | None = None,
+        checkpoint: str | int | None = None,
+        model: OwnModel | None = None,
+    ) -> Self:
         """A predictor of this class from a run folder, a model folder or a Hugging Face folder."""
         from heedful.runs.load import load
 
-        return load(path, cls, device, checkpoint)
+        return load(path, cls, device, checkpoint, model)
 
 
 def device_of(device: str | torch.device | None) -> torch.device:
