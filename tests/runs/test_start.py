@@ -162,7 +162,7 @@ def test_what_does_not_fit_is_refused(trained: Any, tmp_path: Path) -> None:
     run = trained("translation")
     own = str(run / "recipe.yaml")
     for change in ("model.heads=4", "tokenizer.vocab=80"):
-        with pytest.raises(UserError, match="another than the recipe describes") as error:
+        with pytest.raises(UserError, match="differs from the recipe") as error:
             list(train(load_recipe(own, [f"start.folder={run}", change]), tmp_path / "other"))
         assert change.partition("=")[0] in str(error.value.found)
     with pytest.raises(UserError, match="cannot start from that folder") as error:

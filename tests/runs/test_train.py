@@ -370,7 +370,7 @@ def test_the_order_of_samples_cannot_change_on_the_way(
     with pytest.raises(UserError, match="same order of samples") as error:
         list(train(recipe(f"train.batching={now}"), run))
     assert error.value.where == "train.batching"
-    assert error.value.found == f"{now} batches on this device, {before} ones when the run began"
+    assert error.value.found == f"{now} batches on this device, {before} ones when the run started"
     assert [point.step for point in newest(run, 9)[0]] == [3]
 
 
