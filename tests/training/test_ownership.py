@@ -50,7 +50,7 @@ def test_a_second_process_is_refused_until_the_first_is_gone(folder: Path) -> No
 
 
 def test_a_second_opening_in_one_process_is_refused_and_closing_lets_go(folder: Path) -> None:
-    with RunFolder.create_or_open(folder, RECIPE), pytest.raises(UserError, match="another run"):
+    with RunFolder.create_or_open(folder, RECIPE), pytest.raises(UserError, match="another process"):
         RunFolder.create_or_open(folder, RECIPE)
     RunFolder.create_or_open(folder, RECIPE).close()
 
