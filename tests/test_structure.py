@@ -86,3 +86,38 @@ def test_a_model_is_a_folder_and_a_line(kind: str) -> None:
     assert any(
         isinstance(node, ast.ClassDef) and node.name == name for node in TREES[f"models/{folder}/{file}.py"].body
     )
+
+
+# ------------------------------------------------------------------ private names
+def defined(tree: ast.Module) -> set[str]:
+    """The private names that a file defines: functions, classes, attributes of its objects, variables."""
+    found = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    found |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    found |= {
+        node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    }
+    return {name for name in found if name.startswith("_") and not name.startswith("__")}
+
+
+PACKAGES: dict[str, set[str]] = {}  # the private names of each package
+for file, module in TREES.items():
+    PACKAGES.setdefault(file.partition("/")[0], set()).update(defined(module))
+
+
+def private(tree: ast.Module, package: str) -> Iterator[str]:
+    """The private names of other packages that a file uses, as `predictor._run`, or imports."""
+    others = set().union(*(names for name, names in PACKAGES.items() if name != package)) - PACKAGES.get(package, set())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in others:
+            yield f"{node.lineno}: {ast.unparse(node)}"
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("heedful"):
+            names = [alias.name for alias in node.names if alias.name in others]
+            yield from (f"{node.lineno}: import {name}" for name in names)
+
+
+def test_no_private_name_of_another_package_is_used() -> None:
+    found = {name: sorted(private(tree, name.partition("/")[0])) for name, tree in TREES.items()}
+    assert {name: where for name, where in found.items() if where} == {}, "make it public, or ask for what is"
+    assert list(private(ast.parse("predictor._net.start(1)"), "explore")) == ["1: predictor._net"]
+    assert list(private(ast.parse("from heedful.tasks.language_model.task import _after_lines"), "cli"))
+    assert not list(private(ast.parse("self._net.start(1)"), "tasks"))
