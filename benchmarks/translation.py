@@ -167,7 +167,8 @@ def train_ours() -> dict[str, Any]:
     import numpy as np
     import torch
 
-    from heedful.data.pairs.batches import EncodedPairs, PairBatches, Ragged
+    from heedful.data.batch import Ragged
+    from heedful.data.pairs.batches import EncodedPairs, PairBatches
     from heedful.tasks.compiled import compiled
     from heedful.tasks.translation.predictor import translation_loss
     from heedful.training.carry import stateless

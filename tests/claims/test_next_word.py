@@ -109,11 +109,11 @@ def test_each_tells_what_it_has_seen(writer: TextGenerator, reader: TextEncoder)
 
 @pytest.mark.claim("G8")
 def test_the_likelihood_of_a_word_is_that_of_its_first_piece(writer: TextGenerator) -> None:
-    ids = torch.tensor([[writer.script.begins, *writer.script.text_ids("The child came home from")]])
+    ids = torch.tensor([[writer.codec.start_id, *writer.codec.encode("The child came home from")]])
     with torch.no_grad():
         p = writer.model(ids, writer.model.start(1, CPU))[0][0, -1].softmax(-1)
     for guess in next_words(writer, GAP, 3).predictions:
-        first = writer.script.text_ids("The child came home from " + guess.word)[ids.shape[1] - 1]
+        first = writer.codec.encode("The child came home from " + guess.word)[ids.shape[1] - 1]
         assert guess.probability == pytest.approx(float(p[first]), rel=1e-4)
     letters = TrainedTokenizer.train(Characters(vocab=60), TEXTS)
     model = build(GptConfig(vocab=letters.vocab, width=16, heads=2, layers=1, context=64)).eval()

@@ -81,7 +81,7 @@ def test_words_are_in_lower_case_and_end_in_a_mark() -> None:
 
 def test_text_that_spells_the_unknown_token_is_ordinary_text() -> None:
     assert MADE.unk not in MADE.ids(["a <unk> b<unk>"])[0]
-    assert MADE.unk not in MADE.allowing("<unk>")
+    assert MADE.unk not in MADE.encode_special("<unk>")
     assert MADE.encode("a \ud800").replaced == 1
 
 

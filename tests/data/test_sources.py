@@ -175,7 +175,7 @@ def test_jsonl(tmp_path: Path) -> None:
         (b'{"source": "a", "target" "b"}', ":2:26", "not JSON"),
         (b'{"source": "a", "tgt": "b"}', ":2", "'target' is missing"),
         (b'{"source": 3, "target": "b"}', ":2", "'source' holds is not a string"),
-        (b'["a", "b"]', ":2", "no JSON object"),
+        (b'["a", "b"]', ":2", "not a JSON object"),
         (b'{"source": ' + b"[" * 40_000, ":2", "cannot be read"),
         (b'{"source": ' + b"1" * 5000 + b"}", ":2", "cannot be read"),
     ],

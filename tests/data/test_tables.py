@@ -121,14 +121,14 @@ def test_a_quote_that_is_never_closed_is_told_of_where_it_begins(tmp_path: Path)
 
 @pytest.mark.parametrize("label", ["null", "[1]", '{"a": 1}'])
 def test_a_label_in_json_that_is_none_is_refused(label: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no text") as error:
+    with pytest.raises(UserError, match="not a string") as error:
         jsonl(tmp_path, f'{{"text": "a", "label": {label}}}\n').read("train")
     assert error.value.where == f"{tmp_path}/f:1"
 
 
 def test_an_unknown_label_is_named_with_its_place_and_the_known_ones(tmp_path: Path) -> None:
     read = tsv(tmp_path, "text\tlabel\na\tyes\nb\tmaybe\n").read("train")
-    with pytest.raises(UserError, match="not known") as error:
+    with pytest.raises(UserError, match="unknown label") as error:
         class_numbers(read.items, ("no", "yes"))
     assert error.value.where == f"{tmp_path}/f:3:3"
     assert (error.value.found, error.value.expected) == ("'maybe'", "one of 'no', 'yes'")

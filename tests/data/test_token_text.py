@@ -184,11 +184,11 @@ def test_a_killed_command_goes_on(tmp_path: Path) -> None:
 
 def test_nothing_is_written_over_and_no_two_write_at_once(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
-    with pytest.raises(UserError, match="there already"):
+    with pytest.raises(UserError, match="already taken"):
         built(tmp_path / "there")
     (tmp_path / "mine.unfinished").mkdir()
     (tmp_path / "mine.unfinished" / "diary.txt").write_text("dear diary")
-    with pytest.raises(UserError, match=r"something else.*"):
+    with pytest.raises(UserError, match=r"something other.*"):
         built(tmp_path / "mine")
     assert (tmp_path / "mine.unfinished" / "diary.txt").read_text() == "dear diary"
 
@@ -202,7 +202,7 @@ def test_nothing_is_written_over_and_no_two_write_at_once(tmp_path: Path) -> Non
         built(tmp_path / "none", valid=lambda: iter([]))
 
 
-@pytest.mark.parametrize("cut", [ByteCodec.cut, LineCodec.cut])
+@pytest.mark.parametrize("cut", [ByteCodec.split_point, LineCodec.split_point])
 def test_a_text_is_never_in_memory_as_a_whole(tmp_path: Path, cut: Callable[[str], int]) -> None:
     path = tmp_path / "text.txt"
     with path.open("w") as file:
@@ -210,7 +210,7 @@ def test_a_text_is_never_in_memory_as_a_whole(tmp_path: Path, cut: Callable[[str
             file.write(f"{number} " + "all work and no play makes jack a dull boy " * 2 + "\n")
     source = TextFiles(root=str(tmp_path), train="text.txt", held_out=0.01)
     tracemalloc.start()
-    found = passages(source.running("train"), cut, 1 << 17)
+    found = passages(source.stream("train"), cut, 1 << 17)
     size = sum(len(passage.text) for some in shards(found, 1 << 19) for passage in some)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

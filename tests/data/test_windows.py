@@ -64,11 +64,11 @@ def test_documents_come_as_they_stand_with_their_headings(tmp_path: Path) -> Non
     (tmp_path / "some.jsonl").write_text('{"text": "a\\n b "}\n\n{"text": " "}\n{"text": "c"}\n')
     parts = [TextDocuments(files=["wiki.txt"], between="headings"), JsonDocuments(files=["some.jsonl"])]
     data = Documents(root=str(tmp_path), train=parts, valid=[TextDocuments(files=["wiki.txt"], between="blank_lines")])
-    assert [list(one) for one in data.running("train")] == [wiki[:5], wiki[5:], ["a", " b "], ["c"]]
-    assert [list(one) for one in data.running("valid")] == [wiki[1:2], wiki[3:]]
+    assert [list(one) for one in data.stream("train")] == [wiki[:5], wiki[5:], ["a", " b "], ["c"]]
+    assert [list(one) for one in data.stream("valid")] == [wiki[1:2], wiki[3:]]
     held = Documents(root=str(tmp_path), train=parts, held_out=0.25)
-    assert [list(one) for one in held.running("valid")] == [["c"]]
-    assert [list(one) for one in held.running("train")] == [wiki[:5], wiki[5:], ["a", " b "]]
+    assert [list(one) for one in held.stream("valid")] == [["c"]]
+    assert [list(one) for one in held.stream("train")] == [wiki[:5], wiki[5:], ["a", " b "]]
 
 
 @pytest.mark.parametrize(
@@ -84,15 +84,15 @@ def test_what_is_no_text_is_told_with_its_place(tmp_path: Path, data: bytes, tol
 # ------------------------------------------------------------------ ids
 @pytest.mark.parametrize("tokenizer", TOKENIZERS, ids=["lines", "bytes"])
 def test_each_document_stands_after_the_token_that_texts_begin_with(tokenizer: LanguageTokenizer) -> None:
-    script, encoded = codec_of(tokenizer), encode_text(TEXT, tokenizer, 8)
+    codec, encoded = codec_of(tokenizer), encode_text(TEXT, tokenizer, 8)
     assert len(encoded.starts) == len(DOCUMENTS)
-    assert encoded.ids[encoded.starts].tolist() == [script.begins] * len(DOCUMENTS)
-    assert encoded.ids[-1] == script.begins
+    assert encoded.ids[encoded.starts].tolist() == [codec.start_id] * len(DOCUMENTS)
+    assert encoded.ids[-1] == codec.start_id
     for document, (start, end) in zip(DOCUMENTS, pairwise([*encoded.starts, len(encoded)]), strict=True):
         ids = encoded.ids[start + 1 : end].tolist()
         text = "\n".join(document).replace("\ud800", "\ufffd")
-        assert ids == script.text_ids(text)
-        assert script.ids_text(ids) == text or (tokenizer is LETTERS and document is DOCUMENTS[-1])
+        assert ids == codec.encode(text)
+        assert codec.decode(ids) == text or (tokenizer is LETTERS and document is DOCUMENTS[-1])
     told = encoded.amounts
     whole = "".join("\n".join(document) + "\n" for document in DOCUMENTS)
     assert (told.tokens, told.documents, told.lines) == (len(encoded), 4, len(TEXT.lines))
@@ -111,21 +111,21 @@ def test_a_script_opens_either_kind_of_tokenizer() -> None:
     assert isinstance(codec_of(word), LineCodec)
     with pytest.raises(UserError, match=r"tokenizer.json"):
         open_tokenizer('{"added_tokens": 3}', "tokenizer.json")
-    assert codec_of(PAIRS).ends == codec_of(PAIRS).begins == PAIRS.end
-    assert PAIRS.end not in codec_of(PAIRS).unwritten
+    assert codec_of(PAIRS).end_id == codec_of(PAIRS).start_id == PAIRS.end
+    assert PAIRS.end not in codec_of(PAIRS).suppressed
 
 
 @pytest.mark.parametrize(
     "tokenizer", [*TOKENIZERS, TrainedTokenizer.train(Bpe(vocab=300), TEXT.lines)], ids=["c", "b", "bpe"]
 )
 def test_passages_and_shards_have_the_ids_of_the_whole(tokenizer: LanguageTokenizer) -> None:
-    script, whole = codec_of(tokenizer), encode_text(TEXT, tokenizer, 8)
+    codec, whole = codec_of(tokenizer), encode_text(TEXT, tokenizer, 8)
     for most in (1, 10, 40, PASSAGE):
-        cut = list(passages(DOCUMENTS, script.cut, most))
+        cut = list(passages(DOCUMENTS, codec.split_point, most))
         assert len(cut) > len(DOCUMENTS) or most > 30
         assert "".join(passage.text for passage in cut) == "".join("\n".join(document) for document in DOCUMENTS)
         for size in (1, 30, 1000):
-            found = [encode_passages(some, script) for some in shards(cut, size)]
+            found = [encode_passages(some, codec) for some in shards(cut, size)]
             assert np.concatenate([shard.ids for shard in found]).tolist() == whole.ids[:-1].tolist()
             assert sum(shard.amounts.words for shard in found) == whole.amounts.words
             assert sum(len(shard.starts) for shard in found) == 4

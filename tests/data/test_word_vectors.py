@@ -88,7 +88,7 @@ def test_of_a_word_that_stands_twice_the_first_vector_counts(tmp_path: Path) -> 
     assert found.words == ["a", "b"]
     assert found["a"].tolist() == [1, 2]
     assert len(found.notes) == 1
-    assert found.notes[0].startswith("2 words stand more than once")
+    assert found.notes[0].startswith("2 words occur more than once")
     assert "v.txt:3" in found.notes[0]
 
 

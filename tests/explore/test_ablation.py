@@ -90,10 +90,10 @@ def test_with_all_heads_on_the_loss_is_that_of_the_text(run: Callable[[str], Pat
     explorer, subject = opened(run("gpt"))
     predictor, text = subject.predictor, TEXTS["gpt"]
     words, losses = says(explorer, model=subject.name, text=text)
-    ids = predictor.script.text_ids(text)
+    ids = predictor.codec.encode(text)
     with torch.inference_mode():
-        assert sum(losses) == pytest.approx(-predictor._log([predictor.script.begins], ids), rel=1e-5)
-        logits = predictor.model(torch.tensor([[predictor.script.begins, *ids]]), predictor.model.start(1, CPU))[0][
+        assert sum(losses) == pytest.approx(-predictor._log([predictor.codec.start_id], ids), rel=1e-5)
+        logits = predictor.model(torch.tensor([[predictor.codec.start_id, *ids]]), predictor.model.start(1, CPU))[0][
             0, -1
         ]
     best = logits[: predictor.tokenizer.vocab].softmax(-1).topk(5)

@@ -100,8 +100,8 @@ def test_a_forced_search_goes_on_from_any_candidate_and_counts_it(run: Callable[
 def sum_of_logs(predictor: Any, ids: list[int]) -> float:
     """log p of ids after the text, in one go through the model."""
     with torch.inference_mode():
-        if hasattr(predictor, "script"):
-            given = [predictor.script.begins, *predictor.script.text_ids(TEXT)]
+        if hasattr(predictor, "codec"):
+            given = [predictor.codec.start_id, *predictor.codec.encode(TEXT)]
             state = predictor.model.start(1, predictor.device)
         else:
             given, state = [predictor.tokenizer.bos], predictor.model.start(torch.tensor(predictor.source_ids([TEXT])))

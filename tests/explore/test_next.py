@@ -40,7 +40,7 @@ def test_the_logits_are_those_of_the_model_over_the_whole_text(run: Callable[[st
     explorer = Explorer([run(name)])
     predictor = explorer.subjects[name].predictor
     words, arrays = logits(explorer, then=[9, 12])
-    ids = [predictor.script.begins, *predictor.script.text_ids(TEXT), 9, 12]
+    ids = [predictor.codec.start_id, *predictor.codec.encode(TEXT), 9, 12]
     with torch.inference_mode():
         whole, _ = predictor.model(torch.tensor([ids]), predictor.model.start(1, predictor.device))
     assert arrays["logits"].tolist() == near(whole[0, -1].tolist())
@@ -48,7 +48,7 @@ def test_the_logits_are_those_of_the_model_over_the_whole_text(run: Callable[[st
     assert arrays["logs"].tolist() == near(logs.tolist())
     assert words["perplexity"] == pytest.approx(math.exp(-float(logs.mean())), rel=1e-5)
     assert words["pieces"] == predictor.tokenizer.pieces(ids) and words["then"] == 2
-    assert arrays["never"].tolist() == list(predictor.script.unwritten)
+    assert arrays["never"].tolist() == list(predictor.codec.suppressed)
 
 
 @pytest.mark.parametrize("name", ["translation", "recurrent"])
@@ -72,7 +72,7 @@ def test_long_texts_are_read_in_parts_and_what_does_not_fit_is_forgotten(run: Ca
     predictor = explorer.subjects["gpt"].predictor
     text = "one two three " * 60
     words, arrays = logits(explorer, text=text)
-    ids = [predictor.script.begins, *predictor.script.text_ids(text)]
+    ids = [predictor.codec.start_id, *predictor.codec.encode(text)]
     assert words["forgotten"] == predictor.forgotten(len(ids)) > 0
     seen = torch.tensor([ids[words["forgotten"] :]])
     with torch.inference_mode():
@@ -80,7 +80,7 @@ def test_long_texts_are_read_in_parts_and_what_does_not_fit_is_forgotten(run: Ca
     assert arrays["logits"].tolist() == near(whole[0, -1].tolist(), 1024)
     words, arrays = logits(explorer, model="rnn", text=text)  # no context: all is seen, in strides
     predictor = explorer.subjects["rnn"].predictor
-    ids = [predictor.script.begins, *predictor.script.text_ids(text)]
+    ids = [predictor.codec.start_id, *predictor.codec.encode(text)]
     assert words["forgotten"] == 0 and len(arrays["logs"]) == len(ids) - 1 > 3 * 128
     with torch.inference_mode():
         whole, _ = predictor.model(torch.tensor([ids]), predictor.model.start(1, predictor.device))

@@ -64,7 +64,7 @@ def test_gates_and_gradients_are_those_of_the_slides_in_float64(run: Callable[[s
     words, _ = asked(explorer, "layers", text=TEXT)
     predictor = load(run("rnn"))
     model = predictor.model.double()
-    ids = [predictor.script.begins, *predictor.script.text_ids(TEXT)]
+    ids = [predictor.codec.start_id, *predictor.codec.encode(TEXT)]
     assert words["sides"]["text"] == predictor.tokenizer.pieces(ids)
     (layer,) = words["layers"]
     assert (layer["title"], layer["side"], layer["units"]) == ("layer 1", "text", model.config.hidden)

@@ -44,7 +44,7 @@ def test_shapes_are_those_of_the_model_and_the_input(run: Callable[[str], Path])
     explorer = Explorer([run("gpt")])
     (subject,) = explorer.subjects.values()
     config, text = subject.model.config, "The child came home"
-    length = 1 + len(subject.predictor.script.text_ids(text))
+    length = 1 + len(subject.predictor.codec.encode(text))
     found, arrays = files(explorer, text=text)
     own = found["models/gpt/model.py"]
     assert own["at"] == 0

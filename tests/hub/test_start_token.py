@@ -210,7 +210,7 @@ def test_a_tokenizer_that_adds_tokens_is_followed_at_the_start_alone(
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({f"add_{name}_token": True}))
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     if name == "eos":
-        with pytest.raises(UserError, match="other tokens around texts"):
+        with pytest.raises(UserError, match="adds unsupported special tokens"):
             find_tokenizer(tmp_path, read_config(tmp_path, "causal").vocab, "byte_pairs")
     else:
         found, begins = find_tokenizer(tmp_path, read_config(tmp_path, "causal").vocab, "byte_pairs")

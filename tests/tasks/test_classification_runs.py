@@ -188,7 +188,7 @@ def test_a_label_that_only_the_held_out_texts_have_is_refused_by_its_place(
 ) -> None:
     with (tmp_path / "valid.tsv").open("a") as file:
         file.write("a strange one\tmaybe\n")
-    with pytest.raises(UserError, match="not known") as error:
+    with pytest.raises(UserError, match="unknown label") as error:
         list(train(recipe(start, texts), tmp_path / "run"))
     assert error.value.where == f"{tmp_path}/valid.tsv:14:15"
     assert error.value.expected == "one of 'n', 'y'"

@@ -357,7 +357,7 @@ def test_half_precision_says_nearly_the_same(name: str) -> None:
     whole, half = WRITERS[name](), WRITERS[name]().bfloat16()
     assert {weight.dtype for weight in half.model.parameters()} == {torch.bfloat16}
     found = half.generate(["a rose"], temperature=0, length=12)[0]
-    given = [whole.script.begins, *whole.script.text_ids("a rose")]
+    given = [whole.codec.start_id, *whole.codec.encode("a rose")]
     with torch.inference_mode():
         assert found.log_probability == pytest.approx(whole._log(given, found.ids), rel=0.1)
 
@@ -375,7 +375,7 @@ def test_the_steps_of_a_search_lead_to_the_texts_that_beams_find(name: str) -> N
 def test_steps_after_a_prompt_beyond_the_context_see_what_is_not_forgotten() -> None:
     writer = WRITERS["learned"]()
     prompt = "is a rose, " * 12
-    ids = [writer.script.begins, *writer.script.text_ids(prompt)]
+    ids = [writer.codec.start_id, *writer.codec.encode(prompt)]
     seen = ids[writer.forgotten(len(ids)) :]
     assert len(seen) < len(ids) and writer.room(prompt) == 20 + 1 - len(seen)
     begins = [5, 40]

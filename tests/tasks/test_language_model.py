@@ -236,10 +236,10 @@ def test_what_follows_an_unknown_word_joins_on_to_it_as_to_any_other(config: Any
     writer = TextGenerator(ahead(vocab=tokenizer.vocab), tokenizer, CPU)
     (word,) = tokenizer.ids(["a"])[0]
     for prompt in ("ΩΩ", "a ΩΩ", "a rose\nΩΩ", "ΩΩ ΩΩ"):
-        before = writer.script.text_ids(prompt)
+        before = writer.codec.encode(prompt)
         assert before[-1] == TrainedTokenizer.unk
         assert writer.text_after(before, [word]) == f"{between}a"
-    assert writer.text_after(writer.script.text_ids("ΩΩ\n"), [word]) == "a"
+    assert writer.text_after(writer.codec.encode("ΩΩ\n"), [word]) == "a"
 
 
 # ------------------------------------------------------------------ the reader

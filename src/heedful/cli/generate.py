@@ -83,7 +83,7 @@ def flow(writer: TextGenerator, prompt: str, special: bool) -> int:
 def tell(writer: TextGenerator, prompts: Sequence[str], special: bool, told: bool) -> bool:
     """Say once that the model forgets, where texts are longer than its context; whether it has been said."""
     if not writer.start_token and not all(prompts) and not told:
-        name = writer.tokenizer.pieces([writer.script.begins])[0]
+        name = writer.tokenizer.pieces([writer.codec.start_id])[0]
         typer.echo(f"note: nothing stands before the text, so the model begins after {name}", err=True)
     context, how = writer.context, writer.settings
     if told or context is None or how.beams > 1:

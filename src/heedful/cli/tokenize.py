@@ -110,8 +110,10 @@ def learned(recipe: LanguageModelRecipe) -> LanguageTokenizer:
     assert not isinstance(data, TokenizedText | OwnData), "there is text to read"
     typer.echo("reading the tokenizer" if isinstance(config, Gpt2BpeFiles) else "training the tokenizer", err=True)
     if isinstance(config, Gpt2Bpe | Gpt2BpeFiles):
-        return gpt2_tokenizer(config, some(passage.text for passage in passages(data.running("train"), ByteCodec.cut)))
-    return TrainedTokenizer.train(config, some(line for document in data.running("train") for line in document))
+        return gpt2_tokenizer(
+            config, some(passage.text for passage in passages(data.stream("train"), ByteCodec.split_point))
+        )
+    return TrainedTokenizer.train(config, some(line for document in data.stream("train") for line in document))
 
 
 def some(texts: Iterable[str]) -> Iterator[str]:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Callable
-from dataclasses import fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 IGNORE_INDEX = -100  # the target where there is none, as in PyTorch's losses
 Ints = NDArray[np.int64]
 Value = TypeVar("Value")
+Number = TypeVar("Number", int, NDArray[np.int64])
+MULTIPLE = 8  # lengths are padded to multiples of this, the tile size of tensor cores
+PAD = 0  # the padding token of our own tokenizers
 
 
 class TensorBatch:
@@ -66,3 +70,56 @@ class Epochs:
         while self._starts[-1] <= position:
             self._starts.append(self._starts[-1] + len(self._planned(len(self._starts) - 1)))
         return bisect_right(self._starts, position) - 1
+
+
+class FixedEpochs:
+    """Base of batches with `count` batches in every epoch."""
+
+    count: int
+
+    def epoch_of(self, position: int) -> int:
+        """The epoch, counted from 0, that the batch at a position belongs to."""
+        return position // self.count
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """Rows of unequal length as one flat array: row i is flat[starts[i]:starts[i + 1]]."""
+
+    flat: NDArray[np.int32]
+    starts: NDArray[np.int64]  # (N + 1,)
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], parts: Sequence[NDArray[np.int32]]) -> Ragged:
+        """Rows that lie one after the other in some arrays."""
+        return cls(np.concatenate(parts), np.cumsum([0, *lengths], dtype=np.int64))
+
+    def __getitem__(self, row: int) -> NDArray[np.int32]:
+        return self.flat[self.starts[row] : self.starts[row + 1]]
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """The length of each row."""
+        return np.diff(self.starts)
+
+    def packed(self, rows: NDArray[np.int64], room: int, first: int, last: int) -> Tensor:
+        """Pack some rows, each without its first `first` and last `last` ids, into one row of a fixed size."""
+        ids = np.full((1, room), PAD, dtype=np.int64)  # (1, S)
+        parts = [self.flat[self.starts[row] + first : self.starts[row + 1] - last] for row in rows]
+        filled = np.concatenate([self.flat[:0], *parts])
+        ids[0, : len(filled)] = filled
+        return torch.from_numpy(ids)
+
+    def padded(self, rows: NDArray[np.int64], widest: int) -> tuple[Tensor, Tensor]:
+        """Some rows side by side, and their lengths; the width is a multiple of 8 unless that passes the widest."""
+        lengths = self.starts[rows + 1] - self.starts[rows]  # (B,)
+        places = np.arange(min(round_up(int(lengths.max())), widest))  # (S,)
+        real = places < lengths[:, None]  # (B, S)
+        ids = np.full(real.shape, PAD, dtype=np.int64)  # (B, S)
+        ids[real] = self.flat[(self.starts[rows][:, None] + places)[real]]
+        return torch.from_numpy(ids), torch.from_numpy(lengths)
+
+
+def round_up(length: Number) -> Number:
+    """A length, or an array of them, rounded up to what it is padded to."""
+    return -(-length // MULTIPLE) * MULTIPLE

@@ -145,9 +145,9 @@ class LibraryProse(Embedded):
 
     def read(self, split: Split) -> Text:
         """The docstrings of a split's modules, line by line, with a blank line after each."""
-        return collect(self.running(split))
+        return collect(self.stream(split))
 
-    def running(self, split: Split) -> DocumentStream:
+    def stream(self, split: Split) -> DocumentStream:
         """Each module as one document, as lines."""
         return ([line for text in module for line in (*text.splitlines(), "")] for module in self.modules(split))
 
@@ -159,12 +159,11 @@ class LibraryProse(Embedded):
         needed = self.valid + self.test + 1
         if len(modules) < needed:
             raise UserError(
-                "the standard library of this Python is too small",
-                where="data",
+                "the standard library of this Python is too small", where="data",
                 found=f"{len(modules):,} modules with docstrings",
                 expected=f"at least {needed:,}, as data.valid and data.test ask for",
                 todo="ask for fewer, or use files of text: data.kind=text",
-            )
+            )  # fmt: skip
         order = permutation(self.seed, 0, len(modules)).tolist()
         cuts = {"valid": (0, self.valid), "test": (self.valid, needed - 1), "train": (needed - 1, len(order))}
         return [modules[number] for number in sorted(order[slice(*cuts[split])])]

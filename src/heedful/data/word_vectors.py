@@ -301,7 +301,10 @@ def _lines(stream: Stream, path: Path, kind: Format, head: bytes) -> Iterator[_E
             )  # fmt: skip
         yield _Entry(word, numbers, where)
     if told is not None and number - begin != told:
-        raise _miscounted(path, told, number - begin)
+        raise UserError(
+            "the header has the wrong number of words", where=f"{path}:1", found=f"{number - begin:,} words",
+            expected=f"{told:,}", todo="download it again, or correct the first line",
+        )  # fmt: skip
 
 
 def _usual_width(head: bytes, path: Path) -> int:
@@ -405,13 +408,6 @@ def _numbers(entry: _Entry) -> NDArray[np.float32]:
             expected="finite numbers of 32 bits",
         )  # fmt: skip
     return row
-
-
-def _miscounted(path: Path, told: int, found: int) -> UserError:
-    return UserError(
-        "the header has the wrong number of words", where=f"{path}:1", found=f"{found:,} words in the file",
-        expected=f"{told:,}", todo="download it again, or correct the first line",
-    )  # fmt: skip
 
 
 def _counted(count: int) -> str:

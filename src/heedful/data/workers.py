@@ -195,9 +195,8 @@ def _require_well(crew: list[Worker]) -> None:
 
 def _missed(worker: Worker, crew: list[Worker], how: str) -> UserError:
     return UserError(
-        "a process that prepares batches has died",
-        where="train.workers",
+        "a process that prepares batches has died", where="train.workers",
         found=f"worker {worker.number + 1} of {len(crew)} {how}",
         todo="run the same command again to resume from the last checkpoint; train.workers=0 needs no workers",
         exit_code=EXIT_GONE,
-    )
+    )  # fmt: skip

@@ -43,7 +43,7 @@ class Translates(Protocol):
 class Writes(Protocol):
     """Goes on with texts."""
 
-    script: Any
+    codec: Any
 
     def read_ids(self, prompt: str) -> list[int]: ...
 

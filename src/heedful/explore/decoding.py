@@ -68,7 +68,7 @@ def read(predictor: Any, begun: Begun) -> tuple[Tensor, Tensor]:
 
 def end_of(predictor: Any) -> int | None:
     """The token with which a model ends what it writes; None, where it goes on for ever."""
-    end: int | None = predictor.tokenizer.eos if translates(predictor) else predictor.script.ends
+    end: int | None = predictor.tokenizer.eos if translates(predictor) else predictor.codec.end_id
     return end
 
 

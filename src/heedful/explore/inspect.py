@@ -252,7 +252,7 @@ def ahead(predictor: Any, ids: list[int]) -> Reading:
         return logits
 
     first, *rest = named(ids, predictor.tokenizer.pieces(ids), 0)
-    tokens = [replace(first, part=None) if ids[0] == predictor.script.begins else first, *rest]
+    tokens = [replace(first, part=None) if ids[0] == predictor.codec.start_id else first, *rest]
     return Reading({"text": tokens}, (Pass("text", "text", read, ahead=True),))
 
 
@@ -290,8 +290,8 @@ def pair_ids(tokenizer: MaskTokenizer, given: Given, room: int) -> tuple[list[in
 
 def read_recurrent(predictor: Any, given: Given) -> Reading:
     """A text by a model that reads it ahead and back, without attention."""
-    script = codec_of(predictor.tokenizer)
-    row = [script.begins, *script.text_ids(given.text), script.begins]
+    codec = codec_of(predictor.tokenizer)
+    row = [codec.start_id, *codec.encode(given.text), codec.start_id]
 
     def read() -> Tensor:
         logits: Tensor = predictor.model(torch.tensor([row], device=predictor.device))[0]

@@ -33,11 +33,9 @@ def path_inside(folder: Path, name: str) -> Path:
         homes.append(os.path.join(os.path.dirname(os.path.dirname(home)), "blobs"))
     if not any(real.startswith(one + os.sep) for one in homes):
         raise UserError(
-            "this link points outside the folder",
-            where=str(path),
-            found=f"a link to {real}",
+            "this link points outside the folder", where=str(path), found=f"a link to {real}",
             todo="copy the file itself",
-        )
+        )  # fmt: skip
     return path
 
 
@@ -61,11 +59,9 @@ def read_text(folder: Path, name: str, most: int) -> str:
         return read_bytes(folder, name, most).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(
-            "this is not UTF-8 text",
-            where=f"{folder / name}",
-            found=f"byte 0x{error.object[error.start]:02x} at offset {error.start}",
-            todo=AGAIN,
-        ) from error
+            "this is not UTF-8 text", where=f"{folder / name}",
+            found=f"byte 0x{error.object[error.start]:02x} at offset {error.start}", todo=AGAIN,
+        ) from error  # fmt: skip
 
 
 def read_json(folder: Path, name: str) -> Any:

@@ -96,11 +96,9 @@ def _mode(path: str | Path, follow: bool = True) -> int | None:
 def unreachable(path: str | Path, error: OSError) -> UserError:
     """The error for a path that cannot be accessed."""
     return UserError(
-        "this path cannot be accessed",
-        where=str(path),
-        found=error.strerror,
+        "this path cannot be accessed", where=str(path), found=error.strerror,
         todo="change the permissions of it and of the folders above it, or name another path",
-    )
+    )  # fmt: skip
 
 
 def require_folder(path: str | Path, expected: str, todo: str | None = None) -> None:
@@ -109,7 +107,5 @@ def require_folder(path: str | Path, expected: str, todo: str | None = None) -> 
         there = exists(path)
         raise UserError(
             "this is a file" if is_file(path) else "this is not a folder" if there else "there is no such folder",
-            where=str(path),
-            expected=expected,
-            todo="name a folder" if there else todo,
-        )
+            where=str(path), expected=expected, todo="name a folder" if there else todo,
+        )  # fmt: skip

@@ -53,12 +53,10 @@ def require_no_link(path: Path) -> None:
     """Refuse a link where something is to be written."""
     if os.path.islink(path):
         raise UserError(
-            "this is a link, and nothing is written through it",
-            where=str(path),
-            found=f"a link to {os.readlink(path)}",
-            expected="a file or folder of the run's own",
+            "this is a link, and nothing is written through it", where=str(path),
+            found=f"a link to {os.readlink(path)}", expected="a file or folder of the run's own",
             todo="remove it; to have a run on another disk, name a folder there with --run",
-        )
+        )  # fmt: skip
 
 
 def ensure_folder(path: Path) -> None:
@@ -180,13 +178,10 @@ def disk_errors(folder: Path, doing: str, needed: int = 0) -> Iterator[None]:
         elif error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE) and not os.path.isdir(folder):
             expected, todo = "the folder, which is gone", "was it moved or deleted? Put it back, or name another one"
         raise UserError(
-            f"cannot {doing}",
-            where=str(folder),
-            found=f"{error.strerror or error}; {bytes_free(folder)}",
-            expected=f"{needed:,} bytes that can be written there" if needed else expected,
-            todo=todo,
+            f"cannot {doing}", where=str(folder), found=f"{error.strerror or error}; {bytes_free(folder)}",
+            expected=f"{needed:,} bytes that can be written there" if needed else expected, todo=todo,
             exit_code=EXIT_DISK,
-        ) from error
+        ) from error  # fmt: skip
 
 
 def bytes_free(folder: Path) -> str:

@@ -60,12 +60,10 @@ def load_yaml(path: str | Path) -> tuple[dict[str, Any], Marks]:
     """Read a YAML file of settings, with the line and column of each value."""
     if not is_file(path):  # unlike pathlib's, it also answers for names that no file could have
         raise UserError(
-            "this is not a file" if exists(path) else "there is no such file",
-            where=str(path),
-            found="a directory" if is_folder(path) else None,
-            expected="a YAML file",
+            "this is not a file" if exists(path) else "there is no such file", where=str(path),
+            found="a directory" if is_folder(path) else None, expected="a YAML file",
             todo="give the path of a recipe file",
-        )
+        )  # fmt: skip
     try:
         with open_file(path) as stream:
             raw = stream.read(LARGEST_FILE + 1)
@@ -82,20 +80,16 @@ def load_yaml(path: str | Path) -> tuple[dict[str, Any], Marks]:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise UserError(
-            "the file is not UTF-8 text",
-            where=f"{path}:{line}",
-            found=f"byte 0x{raw[error.start]:02x} at offset {error.start}",
-            expected="UTF-8",
+            "the file is not UTF-8 text", where=f"{path}:{line}",
+            found=f"byte 0x{raw[error.start]:02x} at offset {error.start}", expected="UTF-8",
             todo="save the file as UTF-8",
-        ) from error
+        ) from error  # fmt: skip
     data, marks = read_yaml(text, str(path))
     if not isinstance(data, dict):
         raise UserError(
-            "the file is empty" if data is None else "the file holds no settings",
-            where=str(path),
-            found=None if data is None else shown(data),
-            expected="lines of the form `key: value`",
-        )
+            "the file is empty" if data is None else "the file holds no settings", where=str(path),
+            found=None if data is None else shown(data), expected="lines of the form `key: value`",
+        )  # fmt: skip
     return data, marks
 
 
@@ -119,12 +113,10 @@ def read_yaml(text: str, where: str) -> tuple[Any, Marks]:
         place = error.problem_mark
         at = f"{where}:{place.line + 1}:{place.column + 1}" if place else where
         raise UserError(
-            "this is not valid YAML",
-            where=at,
-            found=error.problem,
+            "this is not valid YAML", where=at, found=error.problem,
             expected=error.context and f"well-formed text ({error.context})",
             todo="check indentation, and quote text that holds any of : # [ ] { } , & * ! | > ' \" % @",
-        ) from error
+        ) from error  # fmt: skip
     except yaml.YAMLError as error:
         raise UserError("this is not valid YAML", where=where, found=str(error).split("\n")[0]) from error
     return data, marks

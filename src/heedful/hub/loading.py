@@ -172,11 +172,7 @@ def _with_head(
 
 
 def _fitted(
-    given: dict[str, Tensor],
-    called: dict[str, str],
-    table: Table,
-    config: Any,
-    file: Path,
+    given: dict[str, Tensor], called: dict[str, str], table: Table, config: Any, file: Path
 ) -> tuple[dict[str, Tensor], tuple[LedgerLine, ...]]:
     """Our tensors of theirs, each of the shape that it has in our model."""
     needed = {name for rule in table.rules for name in rule.theirs}
@@ -194,12 +190,9 @@ def _named(labels: tuple[str, ...], count: int, head: str, where: Path) -> tuple
     """The labels of a head's outputs; default names (LABEL_0, ...) are generated where their number differs."""
     if (wanted := OUTPUTS.get(head, count)) != count:
         raise UserError(
-            "this head has the wrong number of outputs",
-            where=str(where),
-            found=str(count),
-            expected=str(wanted),
+            "this head has the wrong number of outputs", where=str(where), found=str(count), expected=str(wanted),
             todo=AGAIN,
-        )
+        )  # fmt: skip
     if head in OUTPUTS:
         return ()
     if len(labels) == count:

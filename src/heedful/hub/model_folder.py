@@ -59,12 +59,10 @@ def read_model(
         texts = {name: _text(folder / name, read(name)) for name in artifacts(config) if name in there}
     except DamageError as damage:
         raise UserError(
-            "this model cannot be read",
-            where=str(damage.path),
-            found=damage.reason,
+            "this model cannot be read", where=str(damage.path), found=damage.reason,
             expected="a model folder: config.json, model.safetensors and, for text, tokenizer.json",
             todo="copy the whole folder again, or train the model again",
-        ) from damage
+        ) from damage  # fmt: skip
     require_finite(tensors, str(folder / "model.safetensors"), "copy or train the model again")
     return ModelFiles(config, tensors, texts)
 

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from torch import Tensor
-
 from heedful.data.tokenizers.byte_pairs import Gpt2Tokenizer
 from heedful.errors import UserError
 from heedful.files import writing as files
@@ -56,15 +54,9 @@ def hugging_face_files(found: Pretrained) -> tuple[dict[str, Pieces], tuple[Ledg
         texts |= found.word_ends.files(config.context, found.starts)
     if found.pooling is not None:
         texts |= sentence_files(config.width, found.sentences, config.context)
-    return _files(texts, written), ledger
-
-
-def _files(texts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> dict[str, Pieces]:
-    header, *pieces = pack(tensors)
-    return {
-        **{name: [text.encode()] for name, text in texts.items()},
-        "model.safetensors": [_marked(header), *pieces],
-    }
+    header, *pieces = pack(written)
+    weights: dict[str, Pieces] = {"model.safetensors": [_marked(header), *pieces]}
+    return {name: [text.encode()] for name, text in texts.items()} | weights, ledger
 
 
 def _marked(header: bytes | memoryview) -> bytes:

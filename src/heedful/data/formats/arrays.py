@@ -42,21 +42,18 @@ def read_npz(path: Path, key: str | None, besides: str | None = None) -> NDArray
             if len(chosen) != 1:
                 raise UserError(
                     "there is no such array" if key is not None else "which of these arrays holds the images?",
-                    where=str(path),
-                    found=", ".join(map(shown, names[:MOST_NAMED])) or "no array",
+                    where=str(path), found=", ".join(map(shown, names[:MOST_NAMED])) or "no array",
                     expected="one array" if key is None else shown(key),
                     todo="name it under `key`, as in data.train.key" if key is None else "use one of these names",
-                )
+                )  # fmt: skip
             entry = archive.getinfo(f"{chosen[0]}.npy")
             where = f"{path}:{chosen[0]}"
             if entry.file_size > max(FREE, RATIO * entry.compress_size):
                 raise UserError(
-                    "this archive has a suspiciously high compression ratio",
-                    where=where,
+                    "this archive has a suspiciously high compression ratio", where=where,
                     found=f"{entry.file_size:,} bytes from {entry.compress_size:,}",
-                    expected=f"at most {RATIO} times as many",
-                    todo="save the array as .npy if you trust it",
-                )
+                    expected=f"at most {RATIO} times as many", todo="save the array as .npy if you trust it",
+                )  # fmt: skip
             content = bytearray(archive.read(entry))
     except OSError as error:
         raise UserError(f"this file cannot be read: {error.strerror}", where=str(path)) from None
@@ -76,28 +73,21 @@ def _head(file: BinaryIO, size: int, where: str) -> tuple[tuple[int, ...], Any, 
         shape, fortran, kind = read(file)
     except DAMAGED as error:
         raise UserError(
-            "this is not a numpy array",
-            where=where,
-            found=shown(str(error).split("\n")[0]),
+            "this is not a numpy array", where=where, found=shown(str(error).split("\n")[0]),
             expected="a .npy file, as numpy.save writes it",
-        ) from None
+        ) from None  # fmt: skip
     if kind.hasobject:
         raise UserError(
-            "this array holds Python objects, which are never unpickled",
-            where=where,
-            found=f"an array of {kind}",
+            "this array holds Python objects, which are never unpickled", where=where, found=f"an array of {kind}",
             expected="numbers",
             todo="save it with a type of numbers, for example numpy.save(file, array.astype('uint8'))",
-        )
+        )  # fmt: skip
     wanted, there = math.prod(shape) * kind.itemsize, size - file.tell()
     if min(shape, default=0) < 0 or wanted != there:
         raise UserError(
-            "the size of this array differs from its header",
-            where=where,
-            found=f"{there:,} bytes",
-            expected=f"{wanted:,} bytes: {' x '.join(map(str, shape))} numbers of {kind}",
-            todo="write the file again",
-        )
+            "the size of this array differs from its header", where=where, found=f"{there:,} bytes",
+            expected=f"{wanted:,} bytes: {' x '.join(map(str, shape))} numbers of {kind}", todo="write the file again",
+        )  # fmt: skip
     if not wanted:
         raise UserError("this array is empty", where=where, found=f"sizes {shape}", expected="numbers")
     return shape, "F" if fortran else "C", kind, file.tell()

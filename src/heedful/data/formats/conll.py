@@ -150,11 +150,10 @@ class JsonTags(TaggedFiles):
             words, tags = (_texts_under(row, key, where) for key in (self.words, self.tags))
             if len(words) != len(tags):
                 raise UserError(
-                    "there are not as many tags as words",
-                    where=where,
+                    "there are not as many tags as words", where=where,
                     found=f"{len(words)} under {shown(self.words)}, {len(tags)} under {shown(self.tags)}",
                     expected="a tag for each word",
-                )
+                )  # fmt: skip
             yield Sentence(words, tuple(require_tag(tag, where) for tag in tags), where)
 
 

@@ -42,12 +42,10 @@ def _array(data: Bytes, where: str) -> NDArray[Any]:
     magic = data.read(4)
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in TYPES or not 1 <= magic[3] <= MOST_SIZES:
         raise UserError(
-            "this is not an idx file",
-            where=where,
-            found=f"{shown(bytes(magic))} at its beginning",
+            "this is not an idx file", where=where, found=f"{shown(bytes(magic))} at its beginning",
             expected="two zero bytes, one for the type (8, 9, 11, 12, 13 or 14), one for the number of sizes",
             todo="images of MNIST begin with the bytes 0 0 8 3, its labels with 0 0 8 1",
-        )
+        )  # fmt: skip
     kind, rank = np.dtype(TYPES[magic[2]]), magic[3]
     sizes = data.read(4 * rank)
     if len(sizes) < 4 * rank:
@@ -62,20 +60,14 @@ def _array(data: Bytes, where: str) -> NDArray[Any]:
         raise _truncated(where, data.count, 4 + 4 * rank + wanted, told)
     if data.read(AT_ONCE):
         raise UserError(
-            "this idx file is longer than its header says",
-            where=where,
-            found=f"{data.count:,} bytes or more",
-            expected=f"{4 + 4 * rank + wanted:,} bytes: {told}",
-            todo="fetch it again",
-        )
+            "this idx file is longer than its header says", where=where, found=f"{data.count:,} bytes or more",
+            expected=f"{4 + 4 * rank + wanted:,} bytes: {told}", todo="fetch it again",
+        )  # fmt: skip
     return np.frombuffer(content, kind).reshape(shape)
 
 
 def _truncated(where: str, found: int, wanted: int, told: str) -> UserError:
     return UserError(
-        "this idx file is truncated",
-        where=where,
-        found=f"{found:,} bytes",
-        expected=f"{wanted:,} bytes: {told}",
+        "this idx file is truncated", where=where, found=f"{found:,} bytes", expected=f"{wanted:,} bytes: {told}",
         todo="fetch it again",
-    )
+    )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,18 +40,13 @@ def read_rows(path: Path, separator: str, header: bool | None, longest: int) -> 
         raise UserError("there is no line with numbers", where=str(path), expected="the numbers of an image a line")
     cells = tuple(cell.strip().strip('"') for cell in first.text.split(separator))
     named = _names_columns(cells) if header is None else header
-    rest = found if named else _before(first, found)
+    rest = found if named else chain([first], found)
     parts = []
     while some := list(islice(rest, AT_ONCE)):
         parts.append(_parsed(some, separator, len(cells), path))
     if not parts:
         raise UserError("there is no image to read", where=str(path), found="a header", expected="lines of numbers")
     return Rows(np.concatenate(parts), cells if named else ())
-
-
-def _before(first: Line, rest: Iterator[Line]) -> Iterator[Line]:
-    yield first
-    yield from rest
 
 
 def _names_columns(cells: Iterable[str]) -> bool:
@@ -82,26 +77,20 @@ def _mistakes(some: list[Line], separator: str, width: int, path: Path) -> Itera
         cells = line.text.split(separator)
         if len(cells) != width:
             yield UserError(
-                "this line has a different number of columns",
-                where=f"{path}:{line.number}",
-                found=f"{len(cells):,} columns",
-                expected=f"{width:,}, as in the first line",
-                todo=advice,
-            )
+                "this line has a different number of columns", where=f"{path}:{line.number}",
+                found=f"{len(cells):,} columns", expected=f"{width:,}, as in the first line", todo=advice,
+            )  # fmt: skip
         for place, cell in enumerate(cells, 1):
             if not _is_number(cell):
                 yield UserError(
-                    "this is not a number",
-                    where=f"{path}:{line.number}, column {place}",
-                    found=shown(cell) if cell.strip() else "nothing",
-                    expected="a number such as 128 or 0.5",
+                    "this is not a number", where=f"{path}:{line.number}, column {place}",
+                    found=shown(cell) if cell.strip() else "nothing", expected="a number such as 128 or 0.5",
                     todo="if this line names the columns, say data.header=true; " * (line.number == 1) + advice,
-                )
+                )  # fmt: skip
     yield UserError(
-        "these lines are no rows of numbers",
-        where=f"{path}:{some[0].number}-{some[-1].number}",
+        "these lines are no rows of numbers", where=f"{path}:{some[0].number}-{some[-1].number}",
         expected="numbers such as 128 or 0.5",
-    )
+    )  # fmt: skip
 
 
 def _is_number(cell: str) -> bool:

@@ -79,11 +79,10 @@ class PairSource(Config):
         pairs = [pair for pair in every if pair.source.strip() and pair.target.strip()]
         if not pairs:
             raise UserError(
-                "there is no pair to read",
-                where=" and ".join(map(str, files)),
+                "there is no pair to read", where=" and ".join(map(str, files)),
                 found=f"{len(every)} pairs, each blank on one side or both",
                 expected="at least one pair with text on both sides",
-            )
+            )  # fmt: skip
         return Examples(pairs, len(every) - len(pairs))
 
     def pairs(self, split: Split) -> list[Pair]:
@@ -143,12 +142,11 @@ class ParallelFiles(PairSource):
                 longer = number + 1 + sum(1 for _ in (right if text is None else left))
                 counts = (number, longer) if text is None else (longer, number)
                 raise UserError(
-                    "the two files have unequal numbers of lines",
-                    where=f"{source} and {target}",
+                    "the two files have unequal numbers of lines", where=f"{source} and {target}",
                     found=f"{counts[0]:,} lines in {source}, {counts[1]:,} in {target}",
                     expected="line by line translations",
                     todo="look for a missing or duplicate line where the texts stop matching",
-                )
+                )  # fmt: skip
             yield Pair(text, translation)
 
 
@@ -228,11 +226,9 @@ def parse_object(line: str, where: str) -> dict[str, object]:
         row = json.loads(line)
     except json.JSONDecodeError as error:
         raise UserError(
-            f"this is not JSON: {error.msg}",
-            where=f"{where}:{error.colno}",
-            found=shown(line[max(0, error.pos - 20) : error.pos + 20]),
-            expected="one JSON object a line",
-        ) from None
+            f"this is not JSON: {error.msg}", where=f"{where}:{error.colno}",
+            found=shown(line[max(0, error.pos - 20) : error.pos + 20]), expected="one JSON object a line",
+        ) from None  # fmt: skip
     except (ValueError, RecursionError) as error:  # too many digits, or nested too deep
         raise UserError(f"this JSON cannot be read: {error}", where=where, found=shown(line)) from None
     if not isinstance(row, dict):
@@ -331,11 +327,9 @@ def open_plain_or_gzip(path: Path, where: Callable[[], str] | None = None) -> It
                 yield file
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(
-            f"this gzip file is damaged: {error}",
-            where=there(),
-            expected="a whole gzip file",
+            f"this gzip file is damaged: {error}", where=there(), expected="a whole gzip file",
             todo="download it again; `gzip -t` tests a file",
-        ) from None
+        ) from None  # fmt: skip
     except OSError as error:
         raise UserError(f"this file cannot be read: {error.strerror}", where=there()) from None
 
@@ -354,12 +348,10 @@ class GzipStream(io.RawIOBase):
         self._done += count
         if self._done > max(FREE, RATIO * self._file.tell()):
             raise UserError(
-                "this gzip file has a suspiciously high compression ratio",
-                where=self._where(),
+                "this gzip file has a suspiciously high compression ratio", where=self._where(),
                 found=f"over {self._done:,} bytes from {self._file.tell():,}",
-                expected=f"at most {RATIO} times as many",
-                todo="unpack it yourself if you trust it",
-            )
+                expected=f"at most {RATIO} times as many", todo="unpack it yourself if you trust it",
+            )  # fmt: skip
         return count
 
 
@@ -370,27 +362,19 @@ def decode_line(line: bytes, longest: int, where: str) -> str:
         characters = len(line.decode(errors="replace"))
         if characters > longest:
             raise UserError(
-                "this line is too long",
-                where=where,
-                found=f"at least {characters:,} characters",
-                expected=f"at most {longest:,}",
-                todo="split it, or raise data.longest",
-            )
+                "this line is too long", where=where, found=f"at least {characters:,} characters",
+                expected=f"at most {longest:,}", todo="split it, or raise data.longest",
+            )  # fmt: skip
     if (place := line.find(0)) >= 0:
         raise UserError(
-            "this is not text",
-            where=f"{where}:{place + 1}",
-            found=f"a NUL byte, byte {place + 1} of the line",
-            expected="UTF-8 text",
-            todo="if it is UTF-16, convert it: iconv -f UTF-16 -t UTF-8",
-        )
+            "this is not text", where=f"{where}:{place + 1}", found=f"a NUL byte, byte {place + 1} of the line",
+            expected="UTF-8 text", todo="if it is UTF-16, convert it: iconv -f UTF-16 -t UTF-8",
+        )  # fmt: skip
     try:
         return line.decode()
     except UnicodeDecodeError as error:
         raise UserError(
-            "this is not UTF-8",
-            where=f"{where}:{error.start + 1}",
+            "this is not UTF-8", where=f"{where}:{error.start + 1}",
             found=f"byte 0x{line[error.start]:02x}, byte {error.start + 1} of the line, {error.reason}",
-            expected="UTF-8 text",
-            todo="convert the file, for example: iconv -f LATIN1 -t UTF-8",
-        ) from None
+            expected="UTF-8 text", todo="convert the file, for example: iconv -f LATIN1 -t UTF-8",
+        ) from None  # fmt: skip

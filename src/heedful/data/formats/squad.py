@@ -109,12 +109,10 @@ def _question(row: Mapping[str, Any], passage: str, where: str) -> Question:
     where = f"{where}, question {name}"
     if row.get("is_impossible"):
         raise UserError(
-            "this question has no answer",
-            where=where,
-            found='"is_impossible": true, as in SQuAD 2.0',
+            "this question has no answer", where=where, found='"is_impossible": true, as in SQuAD 2.0',
             expected="an answer that occurs in the passage, as in SQuAD 1.1",
             todo="take the files of SQuAD 1.1, or leave such questions out",
-        )
+        )  # fmt: skip
     answers = tuple(
         _answer(string_field(answer, "text", where), answer.get("answer_start"), passage, where)
         for answer in _list(row, "answers", where)
@@ -128,20 +126,16 @@ def _answer(text: str, start: object, passage: str, where: str) -> Answer:
     """An answer, checked to occur at that position of the passage."""
     if type(start) is not int or start < 0:
         raise UserError(
-            "the start of the answer is not a number",
-            where=where,
-            found=shown(start),
+            "the start of the answer is not a number", where=where, found=shown(start),
             expected="a character, from 0 on",
-        )
+        )  # fmt: skip
     if not text.strip() or passage[start : start + len(text)] != text:
         other = passage.find(text) if text.strip() else -1
         raise UserError(
-            "the answer is not at that position of the passage",
-            where=where,
-            found=f"{shown(passage[start : start + max(len(text), 1)])} at character {start}",
-            expected=shown(text),
+            "the answer is not at that position of the passage", where=where,
+            found=f"{shown(passage[start : start + max(len(text), 1)])} at character {start}", expected=shown(text),
             todo=f"it occurs at character {other}" if other >= 0 else "it does not occur in the passage",
-        )
+        )  # fmt: skip
     return Answer(text, start)
 
 
@@ -152,11 +146,10 @@ def _read_json(path: Path) -> Mapping[str, Any]:
         data = json.loads(text)
     except json.JSONDecodeError as error:
         raise UserError(
-            f"this is not JSON: {error.msg}",
-            where=f"{path}:{error.lineno}:{error.colno}",
+            f"this is not JSON: {error.msg}", where=f"{path}:{error.lineno}:{error.colno}",
             found=shown(text[max(0, error.pos - AROUND // 2) : error.pos + AROUND // 2]),
             expected='SQuAD\'s JSON, {"data": [...]}; of JSON lines write data.kind: jsonl',
-        ) from None
+        ) from None  # fmt: skip
     except (ValueError, RecursionError) as error:
         raise UserError(f"this JSON cannot be read: {error}", where=str(path)) from None
     if not isinstance(data, dict):
@@ -169,9 +162,7 @@ def _list(row: Mapping[str, Any], key: str, where: str) -> list[dict[str, Any]]:
     found = row.get(key)
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
         raise UserError(
-            f"there is no list of objects under {shown(key)}",
-            where=where,
-            found=shown(found) if key in row else list_keys(row),
-            expected=f'"{key}": [{{...}}, ...]',
-        )
+            f"there is no list of objects under {shown(key)}", where=where,
+            found=shown(found) if key in row else list_keys(row), expected=f'"{key}": [{{...}}, ...]',
+        )  # fmt: skip
     return found

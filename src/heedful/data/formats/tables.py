@@ -142,12 +142,10 @@ def _place(column: int | str, first: list[Cell], header: bool, advice: str) -> i
         return column
     listed = ", ".join(map(shown, names[:MOST_NAMED])) if header else f"{len(names)} columns"
     raise UserError(
-        f"there is no column {shown(column)}",
-        where=first[0].where,
-        found=listed,
+        f"there is no column {shown(column)}", where=first[0].where, found=listed,
         expected="a name from the first line, or a number below their count, the first being 0",
         todo=f"{advice}; or set data.header=false if the first line is not a header",
-    )
+    )  # fmt: skip
 
 
 class TsvTable(Columns):
@@ -193,11 +191,10 @@ def csv_cells(path: Path, separator: str, longest: int) -> Iterator[tuple[int, l
             begin = reader.line_num + 1
     except csv.Error as error:
         raise UserError(
-            f"this is not CSV: {error}",
-            where=f"{path}:{begin}",
+            f"this is not CSV: {error}", where=f"{path}:{begin}",
             expected='fields with a comma between; "a text, in quotes", and "a ""quote"" in it"',
             todo="look for a quote that is opened here and never closed; data.kind=tsv reads quotes literally",
-        ) from None
+        ) from None  # fmt: skip
     finally:
         csv.field_size_limit(former)
 
@@ -255,12 +252,10 @@ def class_numbers(items: Sequence[Item], labels: Sequence[str]) -> list[int]:
         if item.label not in known:
             more = f" and {len(labels) - MOST_NAMED:,} more" if len(labels) > MOST_NAMED else ""
             raise UserError(
-                "unknown label",
-                where=item.where,
-                found=shown(item.label) if item.label else "no label",
+                "unknown label", where=item.where, found=shown(item.label) if item.label else "no label",
                 expected="one of " + ", ".join(map(shown, labels[:MOST_NAMED])) + more,
                 todo="correct it, or name all labels under model.labels",
-            )
+            )  # fmt: skip
     return [known[item.label] for item in items]
 
 

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heedful.data.batch import EpochCache, TensorBatch
+from heedful.data.batch import EpochCache, FixedEpochs, TensorBatch
 from heedful.data.images.sources import Images
 from heedful.data.order import permutation
 
@@ -67,7 +67,7 @@ class EncodedImages:
             yield ImageBatch(pixels, torch.full((), -1), torch.arange(start, start + len(pixels)))
 
 
-class ImageBatches:
+class ImageBatches(FixedEpochs):
     """The endless sequence of training batches; the last of an epoch is what is left."""
 
     kind = ImageBatch
@@ -89,10 +89,6 @@ class ImageBatches:
     def tokens(self, position: int) -> int:
         """How many images the whole batch at a position has."""
         return min(self.size, len(self.encoded) - position % self.count * self.size)
-
-    def epoch_of(self, position: int) -> int:
-        """The epoch, counted from 0, that the batch at a position belongs to."""
-        return position // self.count
 
 
 def encode_images(images: Images) -> EncodedImages:

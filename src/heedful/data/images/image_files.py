@@ -29,12 +29,10 @@ def read_image_files(
         picture = read_image_file(path, channels, size)
         if picture.shape != first.shape:
             raise UserError(
-                "this image has a different size from the first",
-                where=str(path),
-                found=_size(picture),
+                "this image has a different size from the first", where=str(path), found=_size(picture),
                 expected=f"{_size(first)}, as {paths[0]} has",
                 todo=f"resize all to one size: data.size={list(first.shape[1:])}",
-            )
+            )  # fmt: skip
         found[number] = picture
     return found
 
@@ -52,20 +50,15 @@ def read_image_file(path: Path, channels: Literal[1, 3], size: tuple[int, int] |
                     picture = picture.resize(size[::-1], Image.Resampling.LANCZOS)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise UserError(
-            "this image is suspiciously large",
-            where=str(path),
-            found=str(error).split(",")[0],
-            expected=f"at most {Image.MAX_IMAGE_PIXELS:,} pixels",
-            todo="make it smaller if you trust it",
-        ) from None
+            "this image is suspiciously large", where=str(path), found=str(error).split(",")[0],
+            expected=f"at most {Image.MAX_IMAGE_PIXELS:,} pixels", todo="make it smaller if you trust it",
+        ) from None  # fmt: skip
     except DAMAGED as error:
         raise UserError(
-            "this image cannot be read",
-            where=str(path),
-            found=f"{getattr(error, 'strerror', None) or error}",
+            "this image cannot be read", where=str(path), found=f"{getattr(error, 'strerror', None) or error}",
             expected="an undamaged image: PNG, JPEG, BMP, GIF, WebP, TIFF or PNM",
             todo="open it in a viewer; replace or remove it",
-        ) from None
+        ) from None  # fmt: skip
     pixels = np.asarray(picture, np.uint8)
     return pixels.reshape(*pixels.shape[:2], channels).transpose(2, 0, 1)
 
@@ -73,12 +66,10 @@ def read_image_file(path: Path, channels: Literal[1, 3], size: tuple[int, int] |
 def _require_bytes(file: Image.Image, path: Path) -> None:
     if file.mode[0] in "IF":
         raise UserError(
-            "this image has more than 8 bits per channel",
-            where=str(path),
-            found=f"Pillow's mode {file.mode}",
+            "this image has more than 8 bits per channel", where=str(path), found=f"Pillow's mode {file.mode}",
             expected="8 bits for each colour",
             todo="convert it to 8 bits, or keep the numbers as an array: data.kind=array",
-        )
+        )  # fmt: skip
 
 
 def _size(picture: NDArray[np.uint8]) -> str:

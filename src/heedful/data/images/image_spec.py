@@ -68,10 +68,8 @@ class ImageSpec:
         """The images, if they have the shape that the model was trained on."""
         if images.shape[1:] != self.image:
             raise UserError(
-                "these images do not have the size that the model was trained on",
-                where=where,
+                "these images do not have the size that the model was trained on", where=where,
                 found=" x ".join(map(str, images.shape[1:])) + " (channels, rows, columns)",
-                expected=" x ".join(map(str, self.image)),
-                todo="resize them first",
-            )
+                expected=" x ".join(map(str, self.image)), todo="resize them first",
+            )  # fmt: skip
         return images

@@ -43,30 +43,25 @@ def _shaped(array: Array, shape: tuple[int, int, int] | None, where: str) -> Arr
         if one == shape or one == (math.prod(shape),):
             return array.reshape(-1, *shape)
         raise UserError(
-            "the images do not have the shape data.shape",
-            where=where,
+            "the images do not have the shape data.shape", where=where,
             found=f"{' x '.join(map(str, one)) or 'no'} numbers an image",
             expected=f"{' x '.join(map(str, shape))} (channels, rows, columns), or {math.prod(shape):,} in a row",
             todo="correct data.shape, or leave it out",
-        )
+        )  # fmt: skip
     if array.ndim == 4 and one[-1] > 4 and one[0] <= 4:
         raise UserError(
-            "which of these dimensions are the channels?",
-            where=where,
-            found=f"an array {array.shape}",
+            "which of these dimensions are the channels?", where=where, found=f"an array {array.shape}",
             expected="(images, rows, columns, channels)",
             todo=f"set the image shape: data.shape={list(one)} where the channels come first",
-        )
+        )  # fmt: skip
     if array.ndim == 4:
         return np.moveaxis(array, -1, 1)
     if array.ndim in {2, 3}:
         return array.reshape(len(array), 1, *((1, *one) if array.ndim == 2 else one))
     raise UserError(
-        "this is not an array of images",
-        where=where,
-        found=f"an array {array.shape}",
+        "this is not an array of images", where=where, found=f"an array {array.shape}",
         expected="(images, rows, columns), (images, rows, columns, channels) or (images, numbers)",
-    )
+    )  # fmt: skip
 
 
 def _numbers(pixels: Array, where: str) -> Array:
@@ -130,27 +125,22 @@ def to_labels(array: Array, count: int, where: str) -> NDArray[np.int64]:
         array = array[:, 0]
     if array.ndim != 1 or array.dtype.kind not in "biuf":
         raise UserError(
-            "these are not labels",
-            where=where,
-            found=f"an array {array.shape} of {array.dtype}",
+            "these are not labels", where=where, found=f"an array {array.shape} of {array.dtype}",
             expected="one whole number for each image",
-        )
+        )  # fmt: skip
     if len(array) != count:
         raise UserError(
-            "the number of labels differs from the number of images",
-            where=where,
-            found=f"{len(array):,} labels",
+            "the number of labels differs from the number of images", where=where, found=f"{len(array):,} labels",
             expected=f"{count:,}, one for each image",
-        )
+        )  # fmt: skip
     good = (array >= 0) & (array < MOST_CLASSES) & (array == np.floor(array))
     if not good.all():
         place = int(np.argmin(good))
         raise UserError(
-            "this is not a label",
-            where=where,
+            "this is not a label", where=where,
             found=f"{shown(array[place].item())} for image {place:,}, counted from 0",
             expected=f"a whole number from 0 to {MOST_CLASSES - 1:,}",
-        )
+        )  # fmt: skip
     return array.astype(np.int64)
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import difflib
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -28,7 +28,6 @@ PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", "
 
 Side = Annotated[int, Field(ge=1, le=100_000)]
 Shape = tuple[Side, Side, Side]  # channels, rows, columns
-Given = TypeVar("Given")
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,9 +62,15 @@ class ImageData(Config):
     kind: str
     root: Name = Field(".", description="folder of the files, relative to the working directory")
 
-    @abstractmethod
+    def given(self, split: Split) -> Any:
+        """The setting of a split, if it is given."""
+        named: Any = self
+        return named.test if split == "valid" and named.valid is None else getattr(named, split)
+
     def files(self, split: Split) -> list[Path]:
         """The files of a split; empty where it is not given."""
+        name = self.given(split)
+        return [] if name is None else [Path(self.root, name)]
 
     @abstractmethod
     def images(self, split: Split) -> Images:
@@ -114,7 +119,7 @@ class IdxImages(ImageData):
 
     def files(self, split: Split) -> list[Path]:
         """The file of images, and that of labels if there is one."""
-        given = _of_split(split, self.train, self.valid, self.test)
+        given = self.given(split)
         names = [] if given is None else [given.images, given.labels]
         return [Path(self.root, name) for name in names if name is not None]
 
@@ -152,11 +157,6 @@ class ImageFolders(ImageData):
         None, description="rows and columns that images are resized to; null: all have one size"
     )
 
-    def files(self, split: Split) -> list[Path]:
-        """The folder of a split."""
-        name = _of_split(split, self.train, self.valid, self.test)
-        return [] if name is None else [Path(self.root, name)]
-
     def images(self, split: Split) -> Images:
         """The images, labelled by their folder."""
         import numpy as np
@@ -174,10 +174,9 @@ class ImageFolders(ImageData):
         for entry in classes:
             if entry.name not in names:
                 raise UserError(
-                    "there are no training images of this class",
-                    where=str(entry),
+                    "there are no training images of this class", where=str(entry),
                     expected="a class of the training images: " + ", ".join(map(shown, names[:20])),
-                )
+                )  # fmt: skip
         _require_one_way(folder, classes)
         listed = [_pictures(entry) for entry in classes]
         paths = [path for found, _ in listed for path in found]
@@ -192,12 +191,10 @@ class ImageFolders(ImageData):
             if not is_folder(path):
                 found = "a file" if exists(path) else "nothing"
                 return UserError(
-                    "there is no such folder",
-                    where=str(path),
-                    found=found,
+                    "there is no such folder", where=str(path), found=found,
                     expected="images, in a subfolder for each class or none",
                     todo="data.train, data.valid and data.test name the folders in data.root",
-                )
+                )  # fmt: skip
             if not any(_is_picture(entry) for entry in path.rglob("*")):
                 return _no_picture(path)
             _folders(path)
@@ -240,7 +237,7 @@ class ArrayImages(ImageData):
 
     def files(self, split: Split) -> list[Path]:
         """The file of images, and that of labels if it is another."""
-        given = _of_split(split, self.train, self.valid, self.test)
+        given = self.given(split)
         names = [] if given is None else [given.file, given.labels if _is_npy(given.labels) else None]
         return [Path(self.root, name) for name in names if name is not None]
 
@@ -249,7 +246,7 @@ class ArrayImages(ImageData):
         from heedful.data.formats.arrays import read_npy, read_npz
         from heedful.data.images.pixels import to_images
 
-        given = _of_split(split, self.train, self.valid, self.test)
+        given = self.given(split)
         assert given is not None  # checked by `read`
         path, *others = self.files(split)
         packed = path.suffix == ".npz"
@@ -281,11 +278,6 @@ class CsvImages(ImageData):
     )
     longest: int = Field(10_000_000, ge=1, le=100_000_000, description="maximum characters per line")
 
-    def files(self, split: Split) -> list[Path]:
-        """The one file of a split."""
-        name = _of_split(split, self.train, self.valid, self.test)
-        return [] if name is None else [Path(self.root, name)]
-
     def images(self, split: Split) -> Images:
         """The images, with their labels."""
         import numpy as np
@@ -310,17 +302,11 @@ class CsvImages(ImageData):
             return header.index(label)
         names = ", ".join(map(shown, header[:5])) + (", ..." if len(header) > 5 else "")
         raise UserError(
-            f"there is no column {shown(label)}",
-            where=f"{path}:1",
+            f"there is no column {shown(label)}", where=f"{path}:1",
             found=f"{width:,} columns" + (f": {names}" if header else " without names"),
             expected="a name from the first line, or a number below their count, the first being 0",
             todo="correct data.label; data.header=true takes the first line for names",
-        )
-
-
-def _of_split(split: Split, train: Given, valid: Given | None, test: Given | None) -> Given | None:
-    """What is named for a split."""
-    return {"train": train, "valid": test if valid is None else valid, "test": test}[split]
+        )  # fmt: skip
 
 
 def _is_npy(name: str | None) -> bool:
@@ -337,12 +323,9 @@ def _labelled(pixels: NDArray[Any], labels: NDArray[Any], where: str) -> Images:
 
 def _mixed_up(path: Path, wanted: str, shape: Sequence[int], expected: str) -> UserError:
     return UserError(
-        f"this file holds no {wanted}",
-        where=str(path),
-        found=f"an array of {' x '.join(map(str, shape))} numbers",
-        expected=expected,
-        todo="check whether the image and label files are swapped",
-    )
+        f"this file holds no {wanted}", where=str(path), found=f"an array of {' x '.join(map(str, shape))} numbers",
+        expected=expected, todo="check whether the image and label files are swapped",
+    )  # fmt: skip
 
 
 def _nearest(path: Path) -> str | None:
@@ -361,19 +344,12 @@ def _folders(folder: Path) -> list[Path]:
 
 def _pictures(folder: Path) -> tuple[list[Path], int]:
     """All images in a folder and its subfolders, sorted by name, and the number of other files."""
-    files = [entry for entry in _visible(folder) if not is_folder(entry)]
+    hidden = (any(part.startswith(".") for part in entry.relative_to(folder).parts) for entry in folder.rglob("*"))
+    files = [entry for entry, skip in zip(folder.rglob("*"), hidden, strict=True) if not skip and not is_folder(entry)]
     found = sorted((entry for entry in files if _is_picture(entry)), key=Path.as_posix)
     if not found:
         raise _no_picture(folder)
     return found, len(files) - len(found)
-
-
-def _visible(folder: Path) -> Iterator[Path]:
-    return (entry for entry in folder.rglob("*") if not _hidden(entry.relative_to(folder).parts))
-
-
-def _hidden(parts: Iterable[str]) -> bool:
-    return any(part.startswith(".") for part in parts)
 
 
 def _is_picture(path: Path) -> bool:
@@ -382,18 +358,15 @@ def _is_picture(path: Path) -> bool:
 
 def _no_picture(folder: Path) -> UserError:
     return UserError(
-        "there is no image in this folder",
-        where=str(folder),
+        "there is no image in this folder", where=str(folder),
         expected="files that end in " + ", ".join(sorted(PICTURES)),
-    )
+    )  # fmt: skip
 
 
 def _require_one_way(folder: Path, classes: Sequence[Path]) -> None:
     loose = [entry.name for entry in entries(folder) if _is_picture(entry)]
     if loose:
         raise UserError(
-            "some images are in a class folder, others are not",
-            where=str(folder),
-            found=f"{loose[0]} beside the folder {classes[0].name}",
-            expected="all images in class folders, or none",
-        )
+            "some images are in a class folder, others are not", where=str(folder),
+            found=f"{loose[0]} beside the folder {classes[0].name}", expected="all images in class folders, or none",
+        )  # fmt: skip

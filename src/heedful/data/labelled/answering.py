@@ -17,10 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heedful.data.batch import IGNORE_INDEX, Ints, fingerprint
+from heedful.data.batch import IGNORE_INDEX, Ints, Ragged, fingerprint
 from heedful.data.formats.squad import Question, WindowsConfig
-from heedful.data.labelled.sequences import SequenceBatch, Sequences, pack_sequences, pad_sequences
-from heedful.data.pairs.batches import Ragged, round_up
+from heedful.data.labelled.sequences import SequenceBatch, Sequences, Windows
 from heedful.data.row_schedule import SequenceBatches, in_order
 from heedful.data.tokenizers.base import MaskTokenizer, count_special_tokens
 
@@ -46,7 +45,7 @@ class AnswerBatch(SequenceBatch):
 
 
 @dataclass(frozen=True, slots=True)
-class EncodedQuestions:
+class EncodedQuestions(Windows):
     """All questions of a split in windows, and the characters of every token of their passages."""
 
     ids: Ragged  # of N windows
@@ -72,15 +71,6 @@ class EncodedQuestions:
         return fingerprint(ids.flat, ids.starts, self.begins, self.firsts, self.starts, self.ends, self.windows)
 
     @property
-    def lengths(self) -> Ints:
-        """The tokens of each window."""
-        return self.ids.lengths
-
-    def widest(self, rows: Ints | slice = slice(None)) -> int:
-        """The tokens of the longest of some windows, and a few more."""
-        return min(round_up(int(self.lengths[rows].max(initial=1))), self.context)
-
-    @property
     def learned(self) -> Ints:
         """The windows that have a whole answer."""
         return np.flatnonzero(self.starts != IGNORE_INDEX)
@@ -88,13 +78,13 @@ class EncodedQuestions:
     def batch(self, rows: Ints) -> AnswerBatch:
         """Some windows, one per row; for none, one token without an answer."""
         width = self.widest(rows)
-        some = pad_sequences(self._sequences(rows) or [([self.pad], [0])], self.pad, width)
+        some = self._padded(rows, width)
         most = int(self.sizes[rows].max(initial=1))
         return self._with_answers(some, rows, np.arange(len(rows)) * width, max(1, most))
 
     def pack(self, rows: Ints, room: int, most: int) -> AnswerBatch:
         """Some windows packed into one row of `room` positions, with space for `most` windows."""
-        some = pack_sequences(self._sequences(rows), self.pad, room, most, self.widest())
+        some = self._packed(rows, room, most)
         lengths = self.lengths[rows]
         return self._with_answers(some, rows, np.cumsum(lengths) - lengths, max(1, int(self.sizes.max())))
 
@@ -103,9 +93,9 @@ class EncodedQuestions:
         for some in in_order(self.lengths[rows], batch_tokens):
             yield self.batch(rows[some]), rows[some]
 
-    def _sequences(self, rows: Ints) -> list[tuple[NDArray[np.int32], NDArray[np.int64]]]:
-        found = ((self.ids.flat[self.ids.starts[row] : self.ids.starts[row + 1]], self.begins[row]) for row in rows)
-        return [(ids, (np.arange(len(ids)) >= begin).astype(np.int64)) for ids, begin in found]
+    def row(self, row: int) -> tuple[NDArray[np.int32], Ints]:
+        ids = self.ids[row]
+        return ids, (np.arange(len(ids)) >= self.begins[row]).astype(np.int64)
 
     def _with_answers(self, some: Sequences, rows: Ints, numbers: Ints, most: int) -> AnswerBatch:
         """A batch with the answers of its windows, which start at the flat positions `numbers`."""

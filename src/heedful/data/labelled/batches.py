@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heedful.data.batch import IGNORE_INDEX, Ints, fingerprint
-from heedful.data.labelled.sequences import SequenceBatch, Sequences, pack_sequences, pad_sequences
-from heedful.data.pairs.batches import CHUNK, Ragged, round_up
+from heedful.data.batch import IGNORE_INDEX, Ints, Ragged, fingerprint
+from heedful.data.labelled.sequences import SequenceBatch, Sequences, Windows, pad_sequences
+from heedful.data.pairs.batches import CHUNK
 from heedful.data.row_schedule import SequenceBatches, in_order
 from heedful.data.tokenizers.base import PairTokenizer, count_special_tokens, truncate_pair
 
@@ -44,7 +44,7 @@ class LabelledBatch(SequenceBatch):
 
 
 @dataclass(frozen=True, slots=True)
-class EncodedTexts:
+class EncodedTexts(Windows):
     """All texts of a split as ids, special tokens included, and their targets."""
 
     ids: Ragged
@@ -64,11 +64,6 @@ class EncodedTexts:
         return 0
 
     @property
-    def lengths(self) -> Ints:
-        """The tokens of each text."""
-        return self.ids.lengths
-
-    @property
     def learned(self) -> Ints:
         """The texts to learn from: all."""
         return np.arange(len(self))
@@ -79,24 +74,18 @@ class EncodedTexts:
         return fingerprint(self.ids.flat, self.ids.starts, self.firsts, self.targets)
 
     def row(self, row: int) -> tuple[NDArray[np.int32], Ints]:
-        """A text's ids and their segments."""
-        ids = self.ids.flat[self.ids.starts[row] : self.ids.starts[row + 1]]
+        ids = self.ids[row]
         return ids, (np.arange(len(ids)) >= self.firsts[row]).astype(np.int64)
 
     def batch(self, rows: Ints) -> LabelledBatch:
-        """Some texts, a row each; of no texts, one row from which there is nothing to learn."""
+        """Some texts, one per row; for no texts, one row without a target."""
         if not len(rows):
             return self._batch(pad_sequences([(self.nothing, [0] * len(self.nothing))], self.pad), rows)
-        return self._batch(pad_sequences(list(map(self.row, rows.tolist())), self.pad, self.widest(rows)), rows)
-
-    def widest(self, rows: Ints) -> int:
-        """The longest of some texts, rounded up as far as the model's context goes."""
-        return min(round_up(int(self.lengths[rows].max())), self.context)
+        return self._batch(self._padded(rows, self.widest(rows)), rows)
 
     def pack(self, rows: Ints, room: int, most: int) -> LabelledBatch:
         """Some texts packed into one row of `room` positions, with space for `most` texts."""
-        longest = self.widest(self.learned)
-        return self._batch(pack_sequences(list(map(self.row, rows.tolist())), self.pad, room, most, longest), rows)
+        return self._batch(self._packed(rows, room, most), rows)
 
     def _batch(self, found: Sequences, rows: Ints) -> LabelledBatch:
         spare = (0, len(found.lengths) - len(rows))

@@ -56,9 +56,8 @@ class ChoicesTable(FilePerSplit):
         begin = "" if self.begin is None else f"{between.pop(0).text} "
         if not (number := label.text.strip()).isdecimal() or int(number[:9]) >= len(between):
             raise UserError(
-                "this is not the number of a choice",
-                where=label.where,
+                "this is not the number of a choice", where=label.where,
                 found=shown(label.text) if label.text else "nothing",
                 expected=f"a whole number from 0 to {len(between) - 1}",
-            )
+            )  # fmt: skip
         return Question(text.text, tuple(begin + cell.text for cell in between), int(number))

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heedful.data.batch import TensorBatch
+from heedful.data.batch import Ints, Ragged, TensorBatch, round_up
 
 Ids = Sequence[int] | NDArray[np.int32] | NDArray[np.int64]
 
@@ -62,6 +62,37 @@ class SequenceBatch(TensorBatch):
     def sequences(self) -> Sequences:
         """The model's input."""
         return Sequences(self.ids, self.segments, self.lengths, self.longest)
+
+
+class Windows:
+    """Base of encoded sequences: ids of N windows, none longer than the context."""
+
+    __slots__ = ()
+
+    ids: Ragged
+    pad: int
+    context: int
+
+    @property
+    def lengths(self) -> Ints:
+        """The tokens of each window."""
+        return self.ids.lengths
+
+    def widest(self, rows: Ints | slice = slice(None)) -> int:
+        """The padded length of the longest of some windows, at most the context."""
+        return min(round_up(int(self.lengths[rows].max(initial=1))), self.context)
+
+    def row(self, row: int) -> tuple[NDArray[np.int32], Ints]:
+        """The ids of a window and their segments."""
+        raise NotImplementedError
+
+    def _padded(self, rows: Ints, width: int) -> Sequences:
+        """Some windows, one per row; for none, one padding token."""
+        return pad_sequences([self.row(row) for row in rows.tolist()] or [([self.pad], [0])], self.pad, width)
+
+    def _packed(self, rows: Ints, room: int, most: int) -> Sequences:
+        """Some windows packed into one row of `room` positions, with space for `most` windows."""
+        return pack_sequences([self.row(row) for row in rows.tolist()], self.pad, room, most, self.widest())
 
 
 def pad_sequences(rows: Sequence[tuple[Ids, Ids]], pad: int, width: int | None = None) -> Sequences:

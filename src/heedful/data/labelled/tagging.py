@@ -18,10 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heedful.data.batch import IGNORE_INDEX, Ints, fingerprint
+from heedful.data.batch import IGNORE_INDEX, Ints, Ragged, fingerprint
 from heedful.data.formats.conll import Sentence
-from heedful.data.labelled.sequences import SequenceBatch, Sequences, pack_sequences, pad_sequences
-from heedful.data.pairs.batches import Ragged, round_up
+from heedful.data.labelled.sequences import SequenceBatch, Sequences, Windows
 from heedful.data.row_schedule import SequenceBatches, in_order
 from heedful.data.tokenizers.base import MaskTokenizer, count_special_tokens
 from heedful.errors import UserError, shown
@@ -47,7 +46,7 @@ class TagBatch(SequenceBatch):
 
 
 @dataclass(frozen=True, slots=True)
-class EncodedTags:
+class EncodedTags(Windows):
     """All sentences of a split in windows; the words that are tagged in one window after the other are all words."""
 
     ids: Ragged  # of N windows
@@ -63,18 +62,9 @@ class EncodedTags:
         return len(self.counts)
 
     @property
-    def lengths(self) -> Ints:
-        """The tokens of each window."""
-        return self.ids.lengths
-
-    @property
     def learned(self) -> Ints:
         """The windows to learn from: all."""
         return np.arange(len(self.lengths))
-
-    def widest(self, rows: Ints | slice = slice(None)) -> int:
-        """The tokens of the longest of some windows, and a few more."""
-        return min(round_up(int(self.lengths[rows].max(initial=1))), self.context)
 
     @property
     def sha256(self) -> str:
@@ -85,12 +75,12 @@ class EncodedTags:
     def batch(self, rows: Ints) -> TagBatch:
         """Some windows, one per row; for none, one token without a tag."""
         width = self.widest(rows)
-        some = pad_sequences(self._sequences(rows) or [([self.pad], [0])], self.pad, width)
+        some = self._padded(rows, width)
         return self._with_words(some, rows, np.arange(len(rows)) * width, int(self.words.lengths[rows].sum()))
 
     def pack(self, rows: Ints, room: int, most: int) -> TagBatch:
         """Some windows packed into one row of `room` positions, with space for `most` windows."""
-        some = pack_sequences(self._sequences(rows), self.pad, room, most, self.widest())
+        some = self._packed(rows, room, most)
         lengths = self.lengths[rows]
         return self._with_words(some, rows, np.cumsum(lengths) - lengths, room)
 
@@ -104,9 +94,9 @@ class EncodedTags:
         for rows in in_order(self.lengths, batch_tokens):
             yield self.batch(rows), self.of_words(rows)
 
-    def _sequences(self, rows: Ints) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
-        found = (self.ids.flat[self.ids.starts[row] : self.ids.starts[row + 1]] for row in rows)
-        return [(ids, np.zeros_like(ids)) for ids in found]
+    def row(self, row: int) -> tuple[NDArray[np.int32], Ints]:
+        ids = self.ids[row]
+        return ids, np.zeros(len(ids), np.int64)
 
     def _with_words(self, some: Sequences, rows: Ints, begins: Ints, most: int) -> TagBatch:
         """A batch with the words of its windows, which start at flat positions `begins`, padded to `most` words."""
@@ -204,10 +194,8 @@ def encode_words(
 def _number(tag: str, numbers: Mapping[str, int], sentence: Sentence) -> int:
     if tag not in numbers:
         raise UserError(
-            "unknown tag",
-            where=f"{sentence.where}, the sentence that begins there",
-            found=shown(tag),
+            "unknown tag", where=f"{sentence.where}, the sentence that begins there", found=shown(tag),
             expected="one of " + ", ".join(numbers),
             todo="tags are those of the training data, unless model.labels lists them",
-        )
+        )  # fmt: skip
     return numbers[tag]

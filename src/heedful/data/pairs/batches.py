@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -15,19 +14,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from heedful.data.batch import Epochs, TensorBatch, fingerprint
+from heedful.data.batch import MULTIPLE, Epochs, Ragged, TensorBatch, fingerprint, round_up
 from heedful.data.formats.sources import Pair
 from heedful.data.order import permutation
 from heedful.data.tokenizers.base import replace_surrogates
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.errors import UserError
 
-MULTIPLE = 8  # tensor cores work on tiles of this size
 TILE = 128  # and matrix products like long sides that are multiples of this
 POOL = 64  # batches' worth of samples that are sorted together: more waste less padding, fewer are more random
 CHUNK = 1024  # pairs that are tokenized at a time
-
-Number = TypeVar("Number", int, NDArray[np.int64])
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,41 +70,6 @@ class PackedBatch(TensorBatch):
 
 
 Batch = PairBatch | PackedBatch
-
-
-@dataclass(frozen=True, slots=True)
-class Ragged:
-    """Rows of unequal length as one flat array: row i is flat[starts[i]:starts[i + 1]]."""
-
-    flat: NDArray[np.int32]
-    starts: NDArray[np.int64]  # (N + 1,)
-
-    @classmethod
-    def of(cls, lengths: Sequence[int], parts: Sequence[NDArray[np.int32]]) -> Ragged:
-        """Rows that lie one after the other in some arrays."""
-        return cls(np.concatenate(parts), np.cumsum([0, *lengths], dtype=np.int64))
-
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """The length of each row."""
-        return np.diff(self.starts)
-
-    def packed(self, rows: NDArray[np.int64], room: int, first: int, last: int) -> Tensor:
-        """Pack some rows, each without its first `first` and last `last` ids, into one row of a fixed size."""
-        ids = np.full((1, room), TrainedTokenizer.pad, dtype=np.int64)  # (1, S)
-        parts = [self.flat[self.starts[row] + first : self.starts[row + 1] - last] for row in rows]
-        filled = np.concatenate([self.flat[:0], *parts])
-        ids[0, : len(filled)] = filled
-        return torch.from_numpy(ids)
-
-    def padded(self, rows: NDArray[np.int64], widest: int) -> tuple[Tensor, Tensor]:
-        """Some rows side by side, and their lengths; the width is a multiple of 8 unless that passes the widest."""
-        lengths = self.starts[rows + 1] - self.starts[rows]  # (B,)
-        places = np.arange(min(round_up(int(lengths.max())), widest))  # (S,)
-        real = places < lengths[:, None]  # (B, S)
-        ids = np.full(real.shape, TrainedTokenizer.pad, dtype=np.int64)  # (B, S)
-        ids[real] = self.flat[(self.starts[rows][:, None] + places)[real]]
-        return torch.from_numpy(ids), torch.from_numpy(lengths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,12 +221,11 @@ def encode_pairs(
             progress(start + len(chunk), len(pairs))
     if not kept:
         raise UserError(
-            "no pair is left",
-            where="data",
+            "no pair is left", where="data",
             found=f"{len(pairs):,} pairs, each longer than {longest:,} tokens on a side" if pairs else "no pairs",
             expected="at least one pair that fits into the model's context",
             todo="raise model.context, or use shorter texts",
-        )
+        )  # fmt: skip
     return EncodedPairs(
         source=Ragged.of([source for source, _ in lengths], sources),
         target=Ragged.of([target for _, target in lengths], targets),
@@ -311,12 +271,10 @@ def plan_packed(lengths: NDArray[np.int64], seed: int, epoch: int, room: int) ->
         stop = min(stop, start + max_packed(max(rooms)))
         if stop == start:
             raise UserError(
-                "a batch is too small for one pair",
-                where="train.batch_tokens",
-                found=f"{room:,} tokens",
+                "a batch is too small for one pair", where="train.batch_tokens", found=f"{room:,} tokens",
                 expected=f"at least {int(lengths.max()):,}, the longest side of any pair",
                 todo="raise train.batch_tokens, or lower model.context so that such pairs are left out",
-            )
+            )  # fmt: skip
         batches.append(order[start:stop])
         start = stop
     return batches
@@ -354,8 +312,3 @@ def split_by_budget(rows: NDArray[np.int64], lengths: NDArray[np.int64], batch_t
         batches.append(rows[start : start + max(1, count)])
         start += max(1, count)
     return batches
-
-
-def round_up(length: Number) -> Number:
-    """A length, or an array of them, rounded up to what it is padded to."""
-    return -(-length // MULTIPLE) * MULTIPLE

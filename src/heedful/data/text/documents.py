@@ -64,7 +64,7 @@ class TextDocuments(Config):
                 if found := [one for line in document for one in self._sentences(line)]:
                     yield found
 
-    def running(self, root: str, longest: int) -> DocumentStream:
+    def stream(self, root: str, longest: int) -> DocumentStream:
         """Each document's lines unchanged, headings included; blank documents are skipped."""
         files = (lines(path, longest) for path in expand_files(root, self.files))
         return skip_blank(document for file in files for document in _parts(file, self.between))
@@ -86,7 +86,7 @@ class JsonDocuments(Config):
             if found := [one for part in re.split(r"\n|<br */?>", text) for one in sentences(part)]:
                 yield found
 
-    def running(self, root: str, longest: int) -> DocumentStream:
+    def stream(self, root: str, longest: int) -> DocumentStream:
         """Each text's lines; blank texts are skipped."""
         return skip_blank(text.split("\n") for text in self._texts(root, longest))
 
@@ -140,9 +140,9 @@ class Documents(Config):
         found = (one for part in self._parts(split) for one in part.documents(self.root, self.longest))
         return self._held(split, found)
 
-    def running(self, split: Split) -> DocumentStream:
+    def stream(self, split: Split) -> DocumentStream:
         """Stream the lines of each document of a split."""
-        found = (one for part in self._parts(split) for one in part.running(self.root, self.longest))
+        found = (one for part in self._parts(split) for one in part.stream(self.root, self.longest))
         return self._held(split, found)
 
     def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
@@ -178,11 +178,9 @@ def read_documents(data: Documents | LibraryProse, split: Split) -> Prose:
     found = list(iter_documents(data, split))
     if not found:
         raise UserError(
-            f"there is no document for {split}",
-            where="data",
-            found="no text, or too few documents to hold some out",
+            f"there is no document for {split}", where="data", found="no text, or too few documents to hold some out",
             todo="name more files, or files of their own under data.valid",
-        )
+        )  # fmt: skip
     return Prose(found)
 
 

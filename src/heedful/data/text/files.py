@@ -73,7 +73,7 @@ class TextFiles(Config):
         """The files of a split; empty where it is not given."""
         return list(expand_files(self.root, self.names(split)))
 
-    def running(self, split: Split) -> DocumentStream:
+    def stream(self, split: Split) -> DocumentStream:
         """Stream each file of a split as its lines."""
         paths = self.paths(split)
         if not paths:
@@ -85,7 +85,7 @@ class TextFiles(Config):
 
     def read(self, split: Split) -> Text:
         """The text of a split."""
-        text = collect(self.running(split))
+        text = collect(self.stream(split))
         if not text.lines:
             where = " and ".join(map(str, self.paths(split)))
             raise UserError("there is no text to read", where=where, found="blank lines alone")

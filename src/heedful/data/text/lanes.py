@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from heedful.data.batch import FixedEpochs
 from heedful.data.order import random_bits
 from heedful.data.text.windows import EncodedText, TextBatch, rows_per_batch
 from heedful.errors import UserError
@@ -32,7 +33,7 @@ class LaneBatch(TextBatch):
     fresh: Tensor = field(default_factory=lambda: torch.empty(0))  # (B,) bool, the lane or a document starts here
 
 
-class Lanes:
+class Lanes(FixedEpochs):
     """The endless sequence of training batches; which one comes at a position depends on the seed and the lanes alone.
 
     All lanes are equally long, up to one token. From the second epoch on, windows are shifted by a random offset, and
@@ -48,11 +49,10 @@ class Lanes:
         self.lanes = rows_per_batch(batch_tokens, encoded.context)
         if self.lanes > len(encoded):
             raise UserError(
-                "the training text is too short for its lanes",
-                where="train.batch_tokens",
+                "the training text is too short for its lanes", where="train.batch_tokens",
                 found=f"{len(encoded):,} tokens in {self.lanes:,} lanes",
                 todo="give more text, or make train.batch_tokens smaller",
-            )
+            )  # fmt: skip
         self.edges = np.arange(self.lanes + 1) * len(encoded) // self.lanes  # lane boundaries
         self.longest = -(-len(encoded) // self.lanes)
         self.count = -(-self.longest // encoded.context)  # batches of an epoch
@@ -70,10 +70,6 @@ class Lanes:
         """How many tokens are to be predicted in the whole batch at a position."""
         begins, ends = self._windows(position)
         return int((ends - begins).sum())
-
-    def epoch_of(self, position: int) -> int:
-        """The epoch, counted from 0, that the batch at a position belongs to."""
-        return position // self.count
 
     def _windows(self, position: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The first and the end token of each lane's window."""

@@ -22,11 +22,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heedful.data.batch import IGNORE_INDEX, EpochCache, Ints, fingerprint
+from heedful.data.batch import IGNORE_INDEX, MULTIPLE, EpochCache, FixedEpochs, Ints, fingerprint, round_up
 from heedful.data.labelled.sequences import SequenceBatch, pad_sequences
 from heedful.data.masking import MaskingVocab, apply_masking, choose_tokens, choose_whole_words, count_masked
 from heedful.data.order import permutation, random_bits_at
-from heedful.data.pairs.batches import MULTIPLE, round_up
 from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.errors import UserError
 
@@ -156,10 +155,7 @@ class EncodedDocuments:
             begin = self.documents[other] + below(PLACE, self.documents[other + 1] - self.documents[other])
             stop = np.maximum(self._filled(begin, target - (a[1] - a[0])), begin + 1)
             stop = np.minimum(stop, self.documents[other + 1])
-            b = (
-                np.where(unrelated, self.sentences[begin], b[0]),
-                np.where(unrelated, self.sentences[stop], b[1]),
-            )
+            b = (np.where(unrelated, self.sentences[begin], b[0]), np.where(unrelated, self.sentences[stop], b[1]))
         if not self.rules.pairs:
             a, b = (a[0], b[1]), (b[1], b[1])
             unrelated = np.zeros_like(unrelated)
@@ -289,7 +285,7 @@ def _batch(
     )
 
 
-class PretrainingBatches:
+class PretrainingBatches(FixedEpochs):
     """The endless sequence of training batches; which one comes at a position depends on the seed alone.
 
     A batch has a row for each pair; `even` ones have one shape; `packed` ones have all pairs in one row. All
@@ -335,10 +331,6 @@ class PretrainingBatches:
         cells = self._cells(position)
         return int(self._lengths(self.epoch_of(position))[cells].sum())
 
-    def epoch_of(self, position: int) -> int:
-        """The epoch, counted from 0, that the batch at a position belongs to."""
-        return position // self.count
-
     def _cells(self, position: int) -> Ints:
         epoch, number = divmod(position, self.count)
         plan = self._planned(epoch)
@@ -367,12 +359,10 @@ class PretrainingBatches:
         """A shape with room for somewhat more sequences and masked tokens than a batch usually has."""
         if room < self.encoded.context:
             raise UserError(
-                "a batch is too small for one pair",
-                where="train.batch_tokens",
-                found=f"{room:,} tokens",
+                "a batch is too small for one pair", where="train.batch_tokens", found=f"{room:,} tokens",
                 expected=f"at least {self.encoded.context:,}, the model's context",
                 todo="raise train.batch_tokens, or lower model.context",
-            )
+            )  # fmt: skip
         lengths = self._lengths(0)
         most = int(1.25 * room / lengths.mean()) + MULTIPLE
         hidden = int(1.01 * room * count_masked(lengths, self.encoded.rules.hidden).mean() / lengths.mean())

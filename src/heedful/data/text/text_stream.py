@@ -24,7 +24,7 @@ PASSAGE = 1 << 19  # characters above which a document is split
 SHARD = 1 << 21  # characters that are turned into ids at a time
 
 
-Cut: TypeAlias = Callable[[str], int]  # see `TextCodec.cut`
+Cut: TypeAlias = Callable[[str], int]  # see `TextCodec.split_point`
 
 
 class Passage(NamedTuple):
@@ -91,16 +91,16 @@ def shards(found: Iterable[Passage], most: int = SHARD) -> Iterator[list[Passage
         yield some
 
 
-def encode_passages(found: Sequence[Passage], script: TextCodec) -> Shard:
+def encode_passages(found: Sequence[Passage], codec: TextCodec) -> Shard:
     """Passages as ids."""
     import numpy as np
 
     parts, starts, told, at = [], [], [], 0
-    unknown = TrainedTokenizer.unk if script.ends is None else -1  # byte pairs know everything
-    for passage, ids in zip(found, script.texts_ids([passage.text for passage in found]), strict=True):
+    unknown = TrainedTokenizer.unk if codec.end_id is None else -1  # byte pairs know everything
+    for passage, ids in zip(found, codec.encode_batch([passage.text for passage in found]), strict=True):
         if passage.begins:
             starts.append(at)
-        parts.append(np.array([script.begins, *ids] if passage.begins else ids, dtype=np.int32))
+        parts.append(np.array([codec.start_id, *ids] if passage.begins else ids, dtype=np.int32))
         at += len(parts[-1])
         (text, replaced), ends = replace_surrogates(passage.text), int(passage.begins)
         size = (len(text) + ends, len(text.encode()) + ends, len(text.split()), text.count("\n") + ends)

@@ -192,7 +192,7 @@ def _build(
     tokens = work / "tokens"
     tokenizer = _tokenizer(tokens / "tokenizer.json", learn)
     numbers: Literal["<u2", "<u4"] = "<u2" if tokenizer.vocab <= SMALL else "<u4"
-    script = codec_of(tokenizer)
+    codec = codec_of(tokenizer)
     entries = _journal(work / "journal.jsonl")
     if entries:
         say(f"goes on after {sum(entry.amounts.tokens for entry in entries):,} tokens that are there")
@@ -203,8 +203,8 @@ def _build(
             total = sum((entry.amounts for entry in done), TextCounts())
             growing = SplitWriter(tokens, split, numbers, total)
             try:
-                todo = _undone(shards(passages(documents(), script.cut)), done)
-                for text, shard in _encoded(todo, tokenizer, script, jobs):
+                todo = _undone(shards(passages(documents(), codec.split_point)), done)
+                for text, shard in _encoded(todo, tokenizer, codec, jobs):
                     growing.add(shard)
                     entry = Entry(split=split, text=text, amounts=shard.amounts)
                     journal.write(json.dumps(entry.model_dump()) + "\n")
@@ -213,7 +213,7 @@ def _build(
                     total += shard.amounts
                     tell(split, total.tokens)
                 require_text(split, total.tokens)
-                files |= growing.end(script.begins)
+                files |= growing.end(codec.start_id)
             finally:
                 growing.close()
             amounts[split] = total
@@ -279,11 +279,11 @@ def text_hash(some: Sequence[Passage]) -> str:
 
 
 def _encoded(
-    todo: Iterable[tuple[str, list[Passage]]], tokenizer: LanguageTokenizer, script: TextCodec, jobs: int
+    todo: Iterable[tuple[str, list[Passage]]], tokenizer: LanguageTokenizer, codec: TextCodec, jobs: int
 ) -> Iterator[tuple[str, Shard]]:
     """Shards as ids, in their order; few of them are in memory at a time."""
     if jobs == 1:
-        yield from ((name, encode_passages(some, script)) for name, some in todo)
+        yield from ((name, encode_passages(some, codec)) for name, some in todo)
         return
     waiting: deque[tuple[str, Future[Shard]]] = deque()
     with ProcessPoolExecutor(jobs, get_context("spawn"), _hired, (tokenizer.json,)) as pool:

@@ -320,9 +320,7 @@ def size_problem(path: Path, size: int) -> UserError | None:
 
 def invalid_files(path: Path, found: str) -> UserError:
     return UserError(
-        "these token files are damaged or were not written by `heedful tokenize`",
-        where=str(path),
-        found=found,
+        "these token files are damaged or were not written by `heedful tokenize`", where=str(path), found=found,
         expected="a folder as `heedful tokenize` wrote it",
         todo="copy the whole folder again, or run `heedful tokenize` again",
-    )
+    )  # fmt: skip

@@ -78,7 +78,7 @@ class TextTokens:
         amounts = manifest.splits[split]
         where = folder / "tokenizer.json"
         tokenizer = open_tokenizer(read_file(where).decode(), str(where))
-        begins = codec_of(tokenizer).begins
+        begins = codec_of(tokenizer).start_id
         ids = np.memmap(folder / f"{split}.ids", dtype=manifest.numbers, mode="r")
         starts = np.memmap(folder / f"{split}.documents", dtype=PLACES, mode="r")
         fits = (

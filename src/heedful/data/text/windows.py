@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heedful.data.batch import TensorBatch
+from heedful.data.batch import EpochCache, FixedEpochs, TensorBatch
 from heedful.data.order import permutation, random_bits
 from heedful.data.text.files import Text
 from heedful.data.text.text_stream import Shard, TextCounts, encode_passages, passages, shards
@@ -126,7 +126,7 @@ class EncodedText:
             yield batch, batch.real[:, 1:] & (torch.arange(batch.ids.shape[1] - 1) >= known[:, None])  # (B, T)
 
 
-class TextBatches:
+class TextBatches(FixedEpochs):
     """The endless sequence of training batches; which one comes at a position depends on the seed alone.
 
     From the second epoch on, windows are shifted by a random offset, so that tokens are predicted from other contexts;
@@ -142,7 +142,7 @@ class TextBatches:
         self.seed = seed
         self.size = rows_per_batch(batch_tokens, encoded.context)
         self.count = -(-encoded.windows // self.size)  # batches of an epoch
-        self._epochs: dict[int, tuple[int, NDArray[np.int64]]] = {}  # cache of the last two
+        self._epochs = EpochCache(self._epoch)
 
     def at(self, position: int, part: int = 0, parts: int = 1) -> TextBatch:
         """The batch at a position, counted from 0 over all epochs, or one shard of it, which may be empty."""
@@ -154,17 +154,10 @@ class TextBatches:
         _, lengths, rows = self._windows(position)
         return int(lengths.sum()) - len(rows)
 
-    def epoch_of(self, position: int) -> int:
-        """The epoch, counted from 0, that the batch at a position belongs to."""
-        return position // self.count
-
     def _windows(self, position: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Start, length and index of each window of a batch."""
         epoch, number = divmod(position, self.count)
-        if epoch not in self._epochs:
-            latest = list(self._epochs.items())[-1:]
-            self._epochs = dict([*latest, (epoch, self._epoch(epoch))])
-        first, order = self._epochs[epoch]
+        first, order = self._epochs(epoch)
         rows, context = order[number * self.size : (number + 1) * self.size], self.encoded.context
         begins = np.maximum(0, first + (rows - 1) * context)
         return begins, np.minimum(first + rows * context, len(self.encoded)) - begins + 1, rows
@@ -186,9 +179,9 @@ def rows_per_batch(batch_tokens: int, context: int) -> int:
 
 def encode_text(text: Text, tokenizer: LanguageTokenizer, context: int) -> EncodedText:
     """The ids of a text, the ends of its lines and documents included."""
-    script = codec_of(tokenizer)
-    found = [encode_passages(some, script) for some in shards(passages(text.documents, script.cut))]
-    return join_shards(found, script.begins, context)
+    codec = codec_of(tokenizer)
+    found = [encode_passages(some, codec) for some in shards(passages(text.documents, codec.split_point))]
+    return join_shards(found, codec.start_id, context)
 
 
 def join_shards(found: Sequence[Shard], begins: int, context: int) -> EncodedText:

@@ -246,11 +246,9 @@ def train_engine(engine: tokenizers.Tokenizer, corpus: Iterable[str], trainer: A
         engine.train_from_iterator(corpus, trainer)
     except Exception as error:  # the package raises nothing more special
         raise UserError(
-            f"the tokenizer cannot be trained: {error}",
-            where="tokenizer.vocab",
-            found=str(vocab),
+            f"the tokenizer cannot be trained: {error}", where="tokenizer.vocab", found=str(vocab),
             todo="raise tokenizer.vocab, or give more text",
-        ) from None
+        ) from None  # fmt: skip
 
 
 def read_tokenizer_file(path: str | Path, damaged: Damaged) -> str:

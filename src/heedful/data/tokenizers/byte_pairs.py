@@ -150,10 +150,10 @@ class BpeTokenizer(ByteTokenizer):
     @classmethod
     def of_texts(cls, vocab: str, merges: str, where: str, merges_where: str) -> Self:
         """A tokenizer of the texts of vocab.json and merges.txt, each with what errors name."""
-        pieces = cls._checked(parse_json(vocab, where, invalid_tokenizer), {cls.mark}, where)
+        pieces = cls._checked(parse_json(vocab, where, invalid), {cls.mark}, where)
         pairs, first = parse_merges(merges, merges_where)
         if wrong := invalid_merge(pieces.keys() - {cls.mark}, pairs):
-            raise invalid_tokenizer(f"{merges_where}:{wrong[0] + first}", wrong[1])
+            raise invalid(f"{merges_where}:{wrong[0] + first}", wrong[1])
         return cls.of(pieces, pairs, where)
 
     @classmethod
@@ -163,10 +163,7 @@ class BpeTokenizer(ByteTokenizer):
         if other is None:
             return cls.load(path)
         return cls.of_texts(
-            read_tokenizer_file(path, invalid_tokenizer),
-            read_tokenizer_file(other, invalid_tokenizer),
-            str(path),
-            str(other),
+            read_tokenizer_file(path, invalid), read_tokenizer_file(other, invalid), str(path), str(other)
         )
 
     @staticmethod
@@ -187,7 +184,7 @@ class BpeTokenizer(ByteTokenizer):
     def _begin(self, vocab: dict[str, int], merges: Sequence[Merge], special: set[str], where: str) -> None:
         vocab = self._checked(vocab, special, where)
         if wrong := invalid_merge(vocab.keys() - special, merges):
-            raise invalid_tokenizer(where, f"as merge {wrong[0] + 1:,} of {len(merges):,}, {wrong[1]}")
+            raise invalid(where, f"as merge {wrong[0] + 1:,} of {len(merges):,}, {wrong[1]}")
         names = sorted(special, key=vocab.__getitem__)
         self._engine = self._built(vocab, merges, names)
         self._vocab, self._merges = vocab, merges
@@ -208,16 +205,21 @@ class BpeTokenizer(ByteTokenizer):
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text alone, which is quicker than `encode_batch`; all cores work, at a long text too."""
-        return ids_by(self._engine, texts)
+        splits = [list(split_text(replace_surrogates(text)[0])) for text in require_list(texts)]
+        found = encode_parts(self._engine, chain.from_iterable(splits))
+        return [list(chain.from_iterable(next(found) for _ in parts)) for parts in splits]
 
     def ids_of(self, text: str) -> np.ndarray[Any, np.dtype[np.int32]]:
         """The ids of one text, however long, in the least memory."""
-        return array_by(self._engine, text)
+        import numpy as np
+
+        parts = encode_parts(self._engine, split_text(replace_surrogates(text)[0]))
+        return np.concatenate([np.array(ids, np.int32) for ids in parts])
 
     @staticmethod
     def damaged(where: str, found: str) -> UserError:
         """The error for files of another kind."""
-        return invalid_tokenizer(where, found)
+        return invalid(where, found)
 
 
 class Gpt2Tokenizer(ByteLevelTokenizer, BpeTokenizer):
@@ -232,7 +234,7 @@ class Gpt2Tokenizer(ByteLevelTokenizer, BpeTokenizer):
 
     @staticmethod
     def _read(text: str, where: str) -> tuple[dict[str, int], Sequence[Merge], set[str]]:
-        return parts_of(text, where)
+        return parse_bpe(text, FRAME, USUAL, {END}, where)
 
     @staticmethod
     def _checked(vocab: Any, special: set[str], where: str) -> dict[str, int]:
@@ -252,15 +254,13 @@ class Gpt2Tokenizer(ByteLevelTokenizer, BpeTokenizer):
         engine = Engine(models.BPE())
         engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         trainer = trainers.BpeTrainer(
-            vocab_size=config.vocab - 1,
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
+            vocab_size=config.vocab - 1, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
         )
         engine.train_from_iterator(corpus, trainer)
         model = json.loads(engine.to_str())["model"]
         return cls.of(model["vocab"] | {END: len(model["vocab"])}, [(a, b) for a, b in model["merges"]], "tokenizer")
 
-    def allowing(self, text: str) -> list[int]:
+    def encode_special(self, text: str) -> list[int]:
         """The ids of a text in which `<|endoftext|>` is parsed as the special token."""
         first, *rest = self.ids(text.split(END))
         return [*first, *chain.from_iterable([self.end, *ids] for ids in rest)]
@@ -316,7 +316,7 @@ def locate_files(file: str | Path, merges: str | Path | None) -> tuple[Path, Pat
     if is_folder(path):
         here = next((path / name for name in ("tokenizer.json", *VOCABS) if is_file(path / name)), None)
         if here is None:
-            raise invalid_tokenizer(str(path), "a folder without tokenizer.json, vocab.json or encoder.json")
+            raise invalid(str(path), "a folder without tokenizer.json, vocab.json or encoder.json")
         path = here
     if merges is not None or path.name not in VOCABS:
         return path, None if merges is None else Path(merges)
@@ -347,22 +347,6 @@ def group_parts(parts: Iterable[str]) -> Iterator[list[str]]:
         yield group
 
 
-def ids_by(engine: tokenizers.Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """The ids that an engine gives to each text."""
-    cuts = [list(split_text(replace_surrogates(text)[0])) for text in require_list(texts)]
-    found = encode_parts(engine, chain.from_iterable(cuts))
-    return [list(chain.from_iterable(next(found) for _ in parts)) for parts in cuts]
-
-
-def array_by(engine: tokenizers.Tokenizer, text: str) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """The ids that an engine gives to one text."""
-    import numpy as np
-
-    return np.concatenate(
-        [np.array(ids, np.int32) for ids in encode_parts(engine, split_text(replace_surrogates(text)[0]))]
-    )
-
-
 def encode_parts(engine: tokenizers.Tokenizer, parts: Iterable[str]) -> Iterator[list[int]]:
     """The ids of each part, in groups that all cores share."""
     for group in group_parts(parts):
@@ -389,18 +373,16 @@ def engine_of(vocab: dict[str, int], merges: Sequence[Merge], special: Sequence[
 def sort_by_id(vocab: Any, where: str) -> dict[str, int]:
     """A vocabulary in the order of its ids, if they have no gaps and no doubles."""
     if not isinstance(vocab, dict) or len(vocab) > MOST:
-        raise invalid_tokenizer(
-            where, f"{len(vocab):,} pieces" if isinstance(vocab, dict) else "pieces that are no object"
-        )
+        raise invalid(where, f"{len(vocab):,} pieces" if isinstance(vocab, dict) else "pieces that are no object")
     if (bad := next((piece for piece, number in vocab.items() if type(number) is not int), None)) is not None:
-        raise invalid_tokenizer(where, f"the piece {shown(bad)} with the id {shown(vocab[bad])}")
+        raise invalid(where, f"the piece {shown(bad)} with the id {shown(vocab[bad])}")
     if lone := next((piece for piece in vocab if replace_surrogates(piece)[1]), None):
-        raise invalid_tokenizer(where, f"the piece {shown(lone)}, which is not valid text")
+        raise invalid(where, f"the piece {shown(lone)}, which is not valid text")
     ordered: dict[str, int] = dict(sorted(vocab.items(), key=lambda item: item[1]))
     for place, (piece, number) in enumerate(ordered.items()):
         if number != place:
             what = "a second time" if number < place else f"but none has {place}"
-            raise invalid_tokenizer(where, f"the piece {shown(piece)} with the id {number}, {what}")
+            raise invalid(where, f"the piece {shown(piece)} with the id {number}, {what}")
     return ordered
 
 
@@ -409,12 +391,12 @@ def check_vocab(vocab: Any, special: set[str], where: str) -> dict[str, int]:
     ordered = sort_by_id(vocab, where)
     letters = set(byte_letters())
     if lacking := sorted(letters - (ordered.keys() - special)):
-        raise invalid_tokenizer(where, f"no piece for {len(lacking)} of the 256 bytes, {shown(lacking[0])} for one")
+        raise invalid(where, f"no piece for {len(lacking)} of the 256 bytes, {shown(lacking[0])} for one")
     if END not in ordered:
-        raise invalid_tokenizer(where, f"{len(ordered):,} pieces, but none is {END}")
+        raise invalid(where, f"{len(ordered):,} pieces, but none is {END}")
     odd = next((piece for piece in ordered if piece not in special and not (piece and letters.issuperset(piece))), None)
     if odd is not None:
-        raise invalid_tokenizer(where, f"the piece {shown(odd)}, which does not stand for bytes")
+        raise invalid(where, f"the piece {shown(odd)}, which does not stand for bytes")
     return ordered
 
 
@@ -441,19 +423,9 @@ def parse_merges(text: str, where: str) -> tuple[list[Merge], int]:
     for number, line in enumerate(lines[first - 1 :], first):
         pair = line.removesuffix("\r").split(" ")
         if len(pair) != 2 or not all(pair):
-            raise invalid_tokenizer(
-                f"{where}:{number}", f"the line {shown(' '.join(pair))}, not two pieces with a space between"
-            )
+            raise invalid(f"{where}:{number}", f"the line {shown(' '.join(pair))}, not two pieces with a space between")
         found.append((pair[0], pair[1]))
     return found, first
-
-
-def parts_of(text: str, where: str) -> tuple[dict[str, int], list[Merge], set[str]]:
-    """The pieces, the merges and the names of the special tokens of a tokenizer file.
-
-    Padding, truncation and post-processing of the file are ignored.
-    """
-    return parse_bpe(text, FRAME, USUAL, {END}, where)
 
 
 def vocab_and_merges(vocab: dict[str, int], merges: Sequence[Merge]) -> dict[str, str]:
@@ -466,31 +438,31 @@ def parse_bpe(
     text: str, frame: dict[str, str | None], usual: dict[str, tuple[Any, ...]], special: set[str], where: str
 ) -> tuple[dict[str, int], list[Merge], set[str]]:
     """Parse the tokenizer.json of a BPE model with these components, settings and special tokens."""
-    data = parse_json(text, where, invalid_tokenizer)
+    data = parse_json(text, where, invalid)
     if not isinstance(data, dict) or not isinstance(data.get("model"), dict):
-        raise invalid_tokenizer(where, "no object with a `model`")
+        raise invalid(where, "no object with a `model`")
     if (found := unsupported_part(data, frame, usual)) is not None:
-        raise invalid_tokenizer(where, found)
+        raise invalid(where, found)
     model = data["model"]
     vocab, merges = model.get("vocab"), model.get("merges")
     if not isinstance(vocab, dict) or not isinstance(merges, list):
-        raise invalid_tokenizer(where, "a model without its vocab or merges")
+        raise invalid(where, "a model without its vocab or merges")
     added = data.get("added_tokens") or []
     if not isinstance(added, list) or not all(isinstance(token, dict) for token in added):
-        raise invalid_tokenizer(where, f"added_tokens of {shown(added)}")
+        raise invalid(where, f"added_tokens of {shown(added)}")
     vocab, special = dict(vocab), set(special)
     for token in added:
         name, number = token.get("content"), token.get("id")
         odd = name not in special and not is_plain_special(token)
         if not isinstance(name, str) or odd or vocab.get(name, number) != number:
-            raise invalid_tokenizer(where, f"an added token {shown(token)}")
+            raise invalid(where, f"an added token {shown(token)}")
         vocab[name] = number
         special.add(name)
     pairs: list[Merge] = []
     for number, merge in enumerate(merges):
         pair = merge.split(" ") if isinstance(merge, str) else merge
         if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(piece, str) and piece for piece in pair):
-            raise invalid_tokenizer(f"{where}: model.merges[{number}]", f"{shown(merge)}, not two pieces")
+            raise invalid(f"{where}: model.merges[{number}]", f"{shown(merge)}, not two pieces")
         pairs.append((pair[0], pair[1]))
     return vocab, pairs, special
 
@@ -517,12 +489,10 @@ def unsupported_part(
     return None
 
 
-def invalid_tokenizer(where: str, found: str) -> UserError:
+def invalid(where: str, found: str) -> UserError:
     """The error for files that are not a BPE tokenizer of the expected kind."""
     return UserError(
-        "this tokenizer is damaged, or of an unsupported kind",
-        where=where,
-        found=found,
+        "this tokenizer is damaged, or of an unsupported kind", where=where, found=found,
         expected="a tokenizer.json, or vocab.json and merges.txt, as GPT or GPT-2 has them",
         todo="copy the files again, from the folder of the model that they belong to",
-    )
+    )  # fmt: skip

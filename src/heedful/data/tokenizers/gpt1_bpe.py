@@ -12,7 +12,7 @@ from heedful.data.tokenizers.byte_pairs import (
     UNSET,
     BpeTokenizer,
     Merge,
-    invalid_tokenizer,
+    invalid,
     parse_bpe,
     sort_by_id,
     vocab_and_merges,
@@ -69,7 +69,7 @@ class Gpt1Tokenizer(BpeTokenizer):
     def _built(vocab: dict[str, int], merges: Sequence[Merge], special: Sequence[str]) -> tokenizers.Tokenizer:
         return engine_of(vocab, merges, special)
 
-    def allowing(self, text: str) -> list[int]:
+    def encode_special(self, text: str) -> list[int]:
         """The ids of a text; there is no special token to parse."""
         return self.ids([text])[0]
 
@@ -121,5 +121,5 @@ def check_vocab(vocab: Any, where: str) -> dict[str, int]:
     """A vocabulary in the order of its ids, if they have no gaps and `<unk>` is there."""
     ordered = sort_by_id(vocab, where)
     if UNKNOWN not in ordered:
-        raise invalid_tokenizer(where, f"{len(ordered):,} pieces, but none is {UNKNOWN}")
+        raise invalid(where, f"{len(ordered):,} pieces, but none is {UNKNOWN}")
     return ordered

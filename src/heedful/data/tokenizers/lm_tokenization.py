@@ -1,6 +1,6 @@
 """How a language model's texts are written as ids, for each kind of tokenizer.
 
-A text is read after the token `begins`, and the model ends a text with `ends`.
+A text is read after the token `start_id`, and the model ends a text with `end_id`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from heedful.data.tokenizers.base import read_tokenizer_file
-from heedful.data.tokenizers.byte_pairs import END, Gpt2Tokenizer, invalid_tokenizer
+from heedful.data.tokenizers.byte_pairs import END, Gpt2Tokenizer, invalid
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 
 LanguageTokenizer: TypeAlias = TrainedTokenizer | Gpt2Tokenizer
@@ -21,53 +21,53 @@ class TextCodec(Protocol):
     """What a language model needs to know about its tokenizer."""
 
     @property
-    def begins(self) -> int:
+    def start_id(self) -> int:
         """The token before every text."""
 
     @property
-    def ends(self) -> int | None:
+    def end_id(self) -> int | None:
         """The token with which the model ends a text; None: it never does."""
 
     @property
-    def unwritten(self) -> tuple[int, ...]:
+    def suppressed(self) -> tuple[int, ...]:
         """Tokens that are never written."""
 
-    def text_ids(self, text: str) -> list[int]: ...
+    def encode(self, text: str) -> list[int]: ...
 
-    def texts_ids(self, texts: Sequence[str]) -> list[list[int]]: ...
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]: ...
 
-    def cut(self, text: str) -> int:
+    def split_point(self, text: str) -> int:
         """The last position at which a text can be split without changing its ids; 0 or less if there is none."""
 
-    def ids_text(self, ids: Sequence[int]) -> str: ...
+    def decode(self, ids: Sequence[int]) -> str: ...
 
 
 class LineCodec:
     """A text as lines: `eos` is the end of a line, and a text starts as if a line had just ended."""
 
-    begins = TrainedTokenizer.eos
-    ends = None
-    unwritten = (TrainedTokenizer.pad, TrainedTokenizer.unk, TrainedTokenizer.bos)
+    start_id = TrainedTokenizer.eos
+    end_id = None
+    suppressed = (TrainedTokenizer.pad, TrainedTokenizer.unk, TrainedTokenizer.bos)
 
     def __init__(self, tokenizer: TrainedTokenizer) -> None:
         self.tokenizer = tokenizer
 
-    def text_ids(self, text: str) -> list[int]:
+    def encode(self, text: str) -> list[int]:
         """The ids of a text whose last line is incomplete."""
-        return self.texts_ids([text])[0]
+        return self.encode_batch([text])[0]
 
-    def texts_ids(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, faster than one by one."""
         cut = [text.split("\n") for text in texts]
         found = iter(self.tokenizer.ids([line for lines in cut for line in lines]))
         return [[number for _ in lines for number in (*next(found), TrainedTokenizer.eos)][:-1] for lines in cut]
 
     @staticmethod
-    def cut(text: str) -> int:
+    def split_point(text: str) -> int:
         """The end of the last line but one."""
         return text.rfind("\n")
 
-    def ids_text(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int]) -> str:
         """Decode ids to text, line ends included."""
         lines: list[list[int]] = [[]]
         for number in ids:
@@ -81,22 +81,22 @@ class LineCodec:
 class ByteCodec:
     """A text as bytes, line ends included: `<|endoftext|>` before and after it."""
 
-    unwritten = ()
+    suppressed = ()
 
     def __init__(self, tokenizer: Gpt2Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self.begins = self.ends = tokenizer.end
+        self.start_id = self.end_id = tokenizer.end
 
-    def text_ids(self, text: str) -> list[int]:
+    def encode(self, text: str) -> list[int]:
         """The ids of a text."""
-        return self.texts_ids([text])[0]
+        return self.encode_batch([text])[0]
 
-    def texts_ids(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, faster than one by one."""
         return self.tokenizer.ids(texts)
 
     @staticmethod
-    def cut(text: str) -> int:
+    def split_point(text: str) -> int:
         """Before the last space or line end that follows a visible character: no token spans that point."""
         place = len(text)
         while place > 0:
@@ -105,14 +105,14 @@ class ByteCodec:
                 return place
         return 0
 
-    def ids_text(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int]) -> str:
         """Decode ids to text."""
         return self.tokenizer.decode(ids)
 
 
 def load_tokenizer(path: Path) -> LanguageTokenizer:
     """The tokenizer of a file."""
-    return open_tokenizer(read_tokenizer_file(path, invalid_tokenizer), str(path))
+    return open_tokenizer(read_tokenizer_file(path, invalid), str(path))
 
 
 def open_tokenizer(text: str, where: str) -> LanguageTokenizer:

@@ -92,7 +92,7 @@ class RobertaTokenizer(ByteLevelTokenizer):
         data = json.loads(text)
         more = {token["content"] for token in data.get("added_tokens") or []} - {*NAMES, MASK}
         if more:
-            raise _damaged(where, f"the added token {shown(min(more))}")
+            raise invalid(where, f"the added token {shown(min(more))}")
         self._begin(vocab, merges, data["pre_tokenizer"]["add_prefix_space"], where)
 
     @classmethod
@@ -105,7 +105,7 @@ class RobertaTokenizer(ByteLevelTokenizer):
     @classmethod
     def of_texts(cls, vocab: str, merges: str, where: str, merges_where: str, prefix: bool = False) -> RobertaTokenizer:
         """A tokenizer of the texts of vocab.json and merges.txt, each with what errors name."""
-        pieces = parse_json(vocab, where, _damaged)
+        pieces = parse_json(vocab, where, invalid)
         return cls.of(pieces, byte_pairs.parse_merges(merges, merges_where)[0], prefix, where)
 
     @classmethod
@@ -122,12 +122,12 @@ class RobertaTokenizer(ByteLevelTokenizer):
 
         vocab = byte_pairs.sort_by_id(vocab, where)
         if tuple(vocab)[: len(NAMES)] != NAMES or MASK not in vocab:
-            raise _damaged(where, f"pieces that begin with {shown(list(vocab)[: len(NAMES)])}")
+            raise invalid(where, f"pieces that begin with {shown(list(vocab)[: len(NAMES)])}")
         ordinary, letters = vocab.keys() - {*NAMES, MASK}, set(byte_letters())
         if not letters <= ordinary or not all(piece and letters.issuperset(piece) for piece in ordinary):
-            raise _damaged(where, "pieces that are not made of all 256 bytes")
+            raise invalid(where, "pieces that are not made of all 256 bytes")
         if wrong := byte_pairs.invalid_merge(ordinary, merges):
-            raise _damaged(where, f"as merge {wrong[0] + 1:,} of {len(merges):,}, {wrong[1]}")
+            raise invalid(where, f"as merge {wrong[0] + 1:,} of {len(merges):,}, {wrong[1]}")
         engine = Engine(models.BPE(vocab, list(merges)))
         engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
         engine.decoder = decoders.ByteLevel()
@@ -221,7 +221,7 @@ class RobertaTokenizer(ByteLevelTokenizer):
     @staticmethod
     def damaged(where: str, found: str) -> UserError:
         """The error for a file that is not a RoBERTa tokenizer."""
-        return _damaged(where, found)
+        return invalid(where, found)
 
 
 def _refuse_added(folder: Path, settings: dict[str, Any], data: dict[str, Any], where: Path) -> None:
@@ -248,12 +248,10 @@ def _require_layout(processor: Any, where: Path) -> None:
         )  # fmt: skip
 
 
-def _damaged(where: str, found: str) -> UserError:
+def invalid(where: str, found: str) -> UserError:
     """The error for files that are not a RoBERTa tokenizer."""
     return UserError(
-        "this is not a RoBERTa tokenizer, or it is damaged",
-        where=where,
-        found=found,
+        "this is not a RoBERTa tokenizer, or it is damaged", where=where, found=found,
         expected="a tokenizer.json, or vocab.json and merges.txt, whose first pieces are " + " ".join(NAMES),
         todo="copy the files again, from the folder of the model that they belong to",
-    )
+    )  # fmt: skip

@@ -117,7 +117,7 @@ class TrainedTokenizer(EngineTokenizer):
     @staticmethod
     def damaged(where: str, found: str) -> UserError:
         """The error for a tokenizer file that is not as `save` wrote it."""
-        return invalid_tokenizer(where, found)
+        return invalid(where, found)
 
     @cached_property
     def _whole(self) -> bool:
@@ -262,23 +262,23 @@ def open_engine(text: str, where: str) -> tokenizers.Tokenizer:
     """Open a tokenizer file, if it is of a kind that Heedful trains."""
     from tokenizers import Tokenizer as Engine
 
-    data = parse_json(text, where, invalid_tokenizer)
+    data = parse_json(text, where, invalid)
     if (found := unsupported_part(data)) is not None:
-        raise invalid_tokenizer(where, found)
+        raise invalid(where, found)
     try:
         engine = Engine.from_str(text)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a panic in the package's compiled part is not an Exception
-        raise invalid_tokenizer(where, f"what the tokenizers package refuses: {error}") from None
+        raise invalid(where, f"what the tokenizers package refuses: {error}") from None
     vocab = engine.get_vocab()
     special = [(number, token.content) for number, token in sorted(engine.get_added_tokens_decoder().items())]
     if special != list(enumerate(SPECIAL)):
-        raise invalid_tokenizer(where, f"special tokens {shown(special)}")
+        raise invalid(where, f"special tokens {shown(special)}")
     if sorted(vocab.values()) != list(range(len(vocab))):
-        raise invalid_tokenizer(where, f"ids with gaps or doubles among {len(vocab):,} pieces")
+        raise invalid(where, f"ids with gaps or doubles among {len(vocab):,} pieces")
     if data["model"]["type"] == "BPE" and data["pre_tokenizer"] and not vocab.keys() >= set(byte_letters()):
-        raise invalid_tokenizer(where, "no piece for some bytes")
+        raise invalid(where, "no piece for some bytes")
     engine.encode_special_tokens = True  # the package means: encode their text as any other
     return engine
 
@@ -328,12 +328,9 @@ def types_in(part: Any) -> Iterator[Any]:
             yield from types_in(inner)
 
 
-def invalid_tokenizer(where: str, found: str) -> UserError:
+def invalid(where: str, found: str) -> UserError:
     """The error for a tokenizer file that is not as `save` wrote it."""
     return UserError(
-        "this tokenizer file is damaged or was not written by Heedful",
-        where=where,
-        found=found,
-        expected="a tokenizer.json written by Heedful",
-        todo="take it from the run that trained it, or train again",
-    )
+        "this tokenizer file is damaged or was not written by Heedful", where=where, found=found,
+        expected="a tokenizer.json written by Heedful", todo="take it from the run that trained it, or train again",
+    )  # fmt: skip

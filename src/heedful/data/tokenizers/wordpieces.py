@@ -167,7 +167,7 @@ class BertTokenizer(ClsSepLayout, EngineTokenizer):
     @staticmethod
     def damaged(where: str, found: str) -> UserError:
         """The error for a file that is not a BERT tokenizer."""
-        return invalid_tokenizer(where, found)
+        return invalid(where, found)
 
     @cached_property
     def _pieces(self) -> list[str]:
@@ -205,7 +205,7 @@ def number_pieces(pieces: Sequence[str], where: str) -> dict[str, int]:
     vocab = {piece: number for number, piece in enumerate(pieces)}
     if len(vocab) < len(pieces):
         twice = next(piece for number, piece in enumerate(pieces) if vocab[piece] != number)
-        raise invalid_tokenizer(f"{where}:{vocab[twice] + 1}", f"the piece {shown(twice)} for the second time")
+        raise invalid(f"{where}:{vocab[twice] + 1}", f"the piece {shown(twice)} for the second time")
     return vocab
 
 
@@ -215,9 +215,7 @@ def order_added(parts: Parts, where: str) -> list[AddedTokenSpec]:
     for number, token in sorted(parts.added.items()):
         here = parts.vocab.get(token.content, end)
         if number != here or not token.content or token.content in seen or replace_surrogates(token.content)[1]:
-            raise invalid_tokenizer(
-                where, f"the added token {shown(token.content)} with the id {number:,}, not {here:,}"
-            )
+            raise invalid(where, f"the added token {shown(token.content)} with the id {number:,}, not {here:,}")
         end += here == end
         seen.add(token.content)
     return [parts.added[number] for number in sorted(parts.added)]
@@ -226,14 +224,14 @@ def order_added(parts: Parts, where: str) -> list[AddedTokenSpec]:
 def order_pieces(vocab: dict[str, int], where: str) -> list[str]:
     """The pieces of a vocabulary in id order, if ids have no gaps and the special tokens are there."""
     if len(vocab) > MOST:
-        raise invalid_tokenizer(where, f"{len(vocab):,} pieces")
+        raise invalid(where, f"{len(vocab):,} pieces")
     bad = next((piece for piece, number in vocab.items() if type(number) is not int), None)
     if bad is not None or sorted(vocab.values()) != list(range(len(vocab))):
-        raise invalid_tokenizer(where, f"ids with gaps or doubles among {len(vocab):,} pieces")
+        raise invalid(where, f"ids with gaps or doubles among {len(vocab):,} pieces")
     if lacking := [name for name in NAMES if name not in vocab]:
-        raise invalid_tokenizer(where, f"{len(vocab):,} pieces, but none is {' or '.join(lacking)}")
+        raise invalid(where, f"{len(vocab):,} pieces, but none is {' or '.join(lacking)}")
     if lone := next((piece for piece in vocab if replace_surrogates(piece)[1]), None):
-        raise invalid_tokenizer(where, f"the piece {shown(lone)}, which is not valid text")
+        raise invalid(where, f"the piece {shown(lone)}, which is not valid text")
     return sorted(vocab, key=vocab.__getitem__)
 
 
@@ -250,39 +248,39 @@ def read_parts(data: dict[str, Any], where: str) -> Parts:
     ):
         found = data[part].get("type") if isinstance(data.get(part), dict) else None
         if found != wanted and not (part == "model" and found is None and "continuing_subword_prefix" in model):
-            raise invalid_tokenizer(where, f"{part} of type {shown(found)}")
+            raise invalid(where, f"{part} of type {shown(found)}")
     for setting, usual in (("unk_token", "[UNK]"), ("continuing_subword_prefix", PREFIX)):
         if model.get(setting, usual) != usual:
-            raise invalid_tokenizer(where, f"a model with {setting} {shown(model[setting])}")
+            raise invalid(where, f"a model with {setting} {shown(model[setting])}")
     longest = model.get("max_input_chars_per_word", LONGEST_WORD)
     if type(longest) is not int or not 1 <= longest <= 100_000:
-        raise invalid_tokenizer(where, f"a model with max_input_chars_per_word {shown(longest)}")
+        raise invalid(where, f"a model with max_input_chars_per_word {shown(longest)}")
     settings = {name: normalizer.get(name, True) for name in SETTINGS}
     accents = normalizer.get("strip_accents")
     if not all(isinstance(value, bool) for value in settings.values()) or not isinstance(accents, bool | None):
-        raise invalid_tokenizer(where, f"a normalizer of {shown(normalizer)}")
+        raise invalid(where, f"a normalizer of {shown(normalizer)}")
     tokens = data.get("added_tokens") or []
     if not isinstance(tokens, list):
-        raise invalid_tokenizer(where, f"added_tokens of {shown(tokens)}")
+        raise invalid(where, f"added_tokens of {shown(tokens)}")
     added = dict(added_token(token, where) for token in tokens)
     return separate_special(model.get("vocab"), {**settings, "strip_accents": accents}, longest, added, where)
 
 
 def parse_wordpiece_json(text: str, where: str) -> dict[str, Any]:
     """The object in a tokenizer file, if it has a model and a normalizer."""
-    data = base.parse_json(text, where, invalid_tokenizer)
+    data = base.parse_json(text, where, invalid)
     if not isinstance(data, dict) or not all(isinstance(data.get(part), dict) for part in ("model", "normalizer")):
-        raise invalid_tokenizer(where, "no object with a `model` and a `normalizer`")
+        raise invalid(where, "no object with a `model` and a `normalizer`")
     return data
 
 
 def added_token(token: Any, where: str, number: Any = None) -> tuple[int, AddedTokenSpec]:
     """The id and settings of an added token; the id may be given separately."""
     if not isinstance(token, dict) or not isinstance(token.get("content"), str):
-        raise invalid_tokenizer(where, f"an added token {shown(token)}")
+        raise invalid(where, f"an added token {shown(token)}")
     number, flags = token.get("id", number), {name: token[name] for name in FLAGS if name in token}
     if type(number) is not int or not 0 <= number < MOST or not all(type(flag) is bool for flag in flags.values()):
-        raise invalid_tokenizer(where, f"an added token {shown(token)}")
+        raise invalid(where, f"an added token {shown(token)}")
     special = flags.get("special", False)
     return number, AddedTokenSpec(token["content"], **{"normalized": not special, "special": special, **flags})
 
@@ -292,28 +290,23 @@ def separate_special(
 ) -> Parts:
     """The parts of a tokenizer: special tokens of every BERT that were added count as pieces."""
     if not isinstance(vocab, dict):
-        raise invalid_tokenizer(where, "a model without its vocab")
+        raise invalid(where, "a model without its vocab")
     own = {token.content: number for number, token in added.items() if token.content in NAMES}
     if wrong := next((name for name, number in own.items() if vocab.get(name, number) != number), None):
-        raise invalid_tokenizer(where, f"the added token {shown(wrong)} with another id than the piece")
+        raise invalid(where, f"the added token {shown(wrong)} with another id than the piece")
     others = {number: token for number, token in added.items() if token.content not in NAMES}
     return Parts(vocab | own, normalizer, longest, others)
 
 
 def read_vocab(path: str | Path) -> list[str]:
     """The lines of a vocab.txt, a piece each."""
-    return [
-        line.removesuffix("\r")
-        for line in base.read_tokenizer_file(path, invalid_tokenizer).removesuffix("\n").split("\n")
-    ]
+    return [line.removesuffix("\r") for line in base.read_tokenizer_file(path, invalid).removesuffix("\n").split("\n")]
 
 
-def invalid_tokenizer(where: str, found: str) -> UserError:
+def invalid(where: str, found: str) -> UserError:
     """The error for a file that is not a BERT tokenizer."""
     return UserError(
-        "this is not a BERT tokenizer, or it is damaged",
-        where=where,
-        found=found,
+        "this is not a BERT tokenizer, or it is damaged", where=where, found=found,
         expected="a tokenizer.json or vocab.txt of word pieces with " + " ".join(NAMES),
         todo="copy the file again, from the folder of the model that it belongs to",
-    )
+    )  # fmt: skip

@@ -47,20 +47,20 @@ def next_words(generator: TextGenerator, text: str, top: int = 5) -> WordPredict
 
     Their probability is that of a word's first piece; the piece is then completed greedily, so that it can be read.
     """
-    before, script = sides(text)[0].rstrip(" "), generator.script
-    joint = script.text_ids(before + " ")
-    if before and script.text_ids(before + " a")[: len(joint)] == joint:  # a space that no word takes along
+    before, codec = sides(text)[0].rstrip(" "), generator.codec
+    joint = codec.encode(before + " ")
+    if before and codec.encode(before + " a")[: len(joint)] == joint:  # a space that no word takes along
         before = before + " "
     ids = generator.read_ids(before)
     ids = ids[generator.forgotten(len(ids)) :]
     net: Any = generator.model
     logits, _ = net(torch.tensor([ids], device=generator.device), net.start(1, generator.device))
     logs = logits[0, -1, : generator.tokenizer.vocab].float().log_softmax(-1)  # (V,)
-    logs[list(script.unwritten)] = -math.inf
-    values, tokens = (part.tolist() for part in logs.topk(min(top, len(logs) - len(script.unwritten))))
+    logs[list(codec.suppressed)] = -math.inf
+    values, tokens = (part.tolist() for part in logs.topk(min(top, len(logs) - len(codec.suppressed))))
     words = generator.complete(ids, tokens, LONGEST)
     predictions = [
-        TokenPrediction("<end>" if token == script.ends else word_of(word) or word, math.exp(value))
+        TokenPrediction("<end>" if token == codec.end_id else word_of(word) or word, math.exp(value))
         for word, token, value in zip(words, tokens, values, strict=True)
     ]
     return WordPredictions("causal", f"{before.rstrip(' ')} {GAP}".lstrip(" "), predictions)

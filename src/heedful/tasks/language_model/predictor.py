@@ -110,13 +110,13 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
     settings: TextSettings = field(default_factory=TextSettings)
     notes: tuple[str, ...] = ()
     graphs: Graphs | None = field(init=False)
-    script: TextCodec = field(init=False)
+    codec: TextCodec = field(init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         captures = self.device.type == "cuda" and not isinstance(self.model, Plain)
         self.graphs = Graphs(self.model) if captures else None
-        self.script = codec_of(self.tokenizer)
+        self.codec = codec_of(self.tokenizer)
 
     @property
     def decode_settings(self) -> WritingConfig:
@@ -138,7 +138,7 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
         for example in data:
             prompt, expected = ("", example) if isinstance(example, str) else example
             given, whole = self.read_ids(prompt), self.read_ids(prompt + expected)
-            ids = whole[len(given) :] if whole[: len(given)] == given else self.script.text_ids(expected)
+            ids = whole[len(given) :] if whole[: len(given)] == given else self.codec.encode(expected)
             given = given[self.forgotten(len(given) + len(ids)) :] or given[-1:]
             total, count = total - self._log(given, ids), count + len(ids)
         return Evaluation({"perplexity": exp(total / count)}, total / count, count)
@@ -218,7 +218,7 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
         spelling = Spelling(self, text.given)
         for step in self._sample([text], how):
             token = int(step.tokens[0, 0])
-            if not bool(step.done[0]) and token != self.script.ends:
+            if not bool(step.done[0]) and token != self.codec.end_id:
                 yield spelling.add(token)
         if piece := spelling.rest():
             yield piece
@@ -281,7 +281,7 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
     def read_ids(self, prompt: str, special: bool = False) -> list[int]:
         """The tokens that the model reads of a prompt: its own, after the start token where it is read so."""
         ids = self._ids(prompt, special)
-        return [self.script.begins, *ids] if self.starts(ids) else ids
+        return [self.codec.start_id, *ids] if self.starts(ids) else ids
 
     def starts(self, ids: Sequence[int]) -> bool:
         """Whether a text of these tokens is read after the start token; one without any always is."""
@@ -297,13 +297,13 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
     # -------------------------------------------------------------- from texts to searches
     def _ids(self, prompt: str, special: bool) -> list[int]:
         if not special:
-            return self.script.text_ids(prompt)
+            return self.codec.encode(prompt)
         if not isinstance(self.tokenizer, Gpt2Tokenizer):
             raise UserError(
                 "no text spells a special token of this model", where="special", todo="leave it out",
                 expected="a model with byte pairs, as GPT-2",
             )  # fmt: skip
-        return self.tokenizer.allowing(prompt)
+        return self.tokenizer.encode_special(prompt)
 
     def _text(self, prompt: str, special: bool, seed: int) -> Running:
         """A prompt to continue."""
@@ -315,7 +315,7 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
         whole = _encoded(text, self.tokenizer, self.context or STRIDE)
         if self.start_token:
             return whole
-        ids = self.script.text_ids(text)
+        ids = self.codec.encode(text)
         if len(ids) < 2:
             raise ValueError("a text of one token has no perplexity without the start token")
         return replace(whole, ids=np.array(ids, np.int32), starts=np.zeros(1, np.int64))
@@ -328,7 +328,7 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
     def rules(self, settings: TextSettings | None = None) -> list[Rule]:
         """The rules about tokens that are never generated, and those of settings, in the usual order."""
         how = settings or TextSettings()
-        banned, ends, rows = self.script.unwritten, self.script.ends, self._net.config.vocab
+        banned, ends, rows = self.codec.suppressed, self.codec.end_id, self._net.config.vocab
         always: list[Rule] = [Never(banned)] if banned else []
         always += [Below(self.tokenizer.vocab)] if rows > self.tokenizer.vocab else []
         always += [] if how.repetition_penalty == 1 else [Penalty(how.repetition_penalty)]
@@ -342,7 +342,7 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
 
     @property
     def _end(self) -> int:
-        return ENDLESS if self.script.ends is None else self.script.ends
+        return ENDLESS if self.codec.end_id is None else self.codec.end_id
 
     @torch.inference_mode()
     def _sample(self, texts: Sequence[Running], how: TextSettings) -> Iterator[Step]:
@@ -427,7 +427,7 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
             return Given(torch.zeros(len(texts), 0, dtype=torch.long), torch.zeros_like(chosen), chosen)
         rows = [text.ids[text.begun :] for text in texts]
         longest = -(-max(map(len, rows)) // MULTIPLE) * MULTIPLE
-        tokens = torch.tensor([[self.script.begins] * (longest - len(row)) + row for row in rows])  # (B, P)
+        tokens = torch.tensor([[self.codec.start_id] * (longest - len(row)) + row for row in rows])  # (B, P)
         return Given(tokens.long(), torch.tensor([len(row) for row in rows]), chosen)
 
     def _log(self, given: list[int], ids: list[int]) -> float:
@@ -445,10 +445,10 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
     def text_after(self, before: list[int], ids: list[int]) -> str:
         """The text of some ids after others: pieces are spelled differently inside a word than at its beginning."""
         if isinstance(self.tokenizer, Gpt2Tokenizer):
-            return self.script.ids_text(ids)
+            return self.codec.decode(ids)
         before = [number if number != TrainedTokenizer.unk else len(SPECIAL) for number in before]
-        head, whole = self.script.ids_text(before), self.script.ids_text([*before, *ids])
-        return whole[len(head) :] if whole.startswith(head) else self.script.ids_text(ids)
+        head, whole = self.codec.decode(before), self.codec.decode([*before, *ids])
+        return whole[len(head) :] if whole.startswith(head) else self.codec.decode(ids)
 
 
 def seed_of(seed: int, number: int, sample: int = 0) -> int:
@@ -524,8 +524,8 @@ class BidirectionalLanguageModel(Predictor[str, TokenEmbeddings, str]):
     @torch.inference_mode()
     def layers(self, texts: Sequence[str]) -> list[Tensor]:
         """The embedding and every layer (L + 1, T, 2 D) of each text's T tokens; `tokenizer.encode` names them."""
-        script = codec_of(self.tokenizer)
-        rows = [[script.begins, *script.text_ids(text), script.begins] for text in require_list(texts)]
+        codec = codec_of(self.tokenizer)
+        rows = [[codec.start_id, *codec.encode(text), codec.start_id] for text in require_list(texts)]
         if not rows:
             return []
         lengths = torch.tensor([len(row) for row in rows])  # (B,)

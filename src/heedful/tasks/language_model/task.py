@@ -95,7 +95,7 @@ class LanguageModelTask(
         data = self.recipe.data
         if isinstance(data, TokenizedText | OwnData):
             return data.read(split)
-        text = collect(data.running(split))
+        text = collect(data.stream(split))
         if not text.lines:
             raise UserError(
                 f"there is no text for {split}", where="data", found="blank lines, or too few documents",
@@ -112,7 +112,7 @@ class LanguageModelTask(
         config = self.recipe.tokenizer
         assert config is not None, "text needs one"
         if isinstance(config, Gpt2Bpe | Gpt2BpeFiles):
-            return gpt2_tokenizer(config, (passage.text for passage in passages(read.documents, ByteCodec.cut)))
+            return gpt2_tokenizer(config, (passage.text for passage in passages(read.documents, ByteCodec.split_point)))
         return TrainedTokenizer.train(config, read.lines)
 
     def elsewhere(self, folder: Path) -> Source:
@@ -277,9 +277,9 @@ def _after_lines(text: Text, chance: random.Random, count: int) -> Iterator[tupl
 
 def _after_tokens(read: TextTokens, chance: random.Random, count: int) -> Iterator[tuple[str, str]]:
     """The beginnings of some documents, and what follows."""
-    script, starts = codec_of(read.tokenizer), read.starts
+    codec, starts = codec_of(read.tokenizer), read.starts
     for row in chance.sample(range(len(starts)), min(count, len(starts))):
         begin, end = int(starts[row]) + 1, int(starts[row + 1]) if row + 1 < len(starts) else len(read.ids) - 1
         middle = min(begin + GIVEN, end)
         given, right = read.ids[begin:middle], read.ids[middle : min(middle + MOST_SHOWN, end)]
-        yield script.ids_text(given.tolist()), script.ids_text(right.tolist())
+        yield codec.decode(given.tolist()), codec.decode(right.tolist())
