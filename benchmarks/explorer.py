@@ -3,7 +3,7 @@
     python benchmarks/explorer.py    # prints the figures, and writes benchmarks/results/explorer.json
 
 The model has random weights, with queries and keys made larger, so that its heads look somewhere and there are lines to
-draw. Nothing is told to the page by a script: the pointer really moves and the slider is really dragged, while the page
+draw. The page is not scripted: the pointer really moves and the slider is really dragged, while the page
 notes when each of its frames begins. Without a GPU the browser draws with the CPU that also runs the model. The machine
 should have nothing else to do.
 """
@@ -46,7 +46,7 @@ WORDS, VOCAB = 2000, 30_522
 FRAME = 1000 / 60 + 0.2  # milliseconds; the clock of the page has steps of a tenth
 PACE = 1 / 125  # seconds between two words of a mouse
 READY = '[data-figure][data-ready="true"]'
-# Notes the frame after the first line, every frame's beginning while it is told to, and tasks that take long.
+# Notes the frame after the first line, the start of every frame while recording, and long tasks.
 NOTES = """
   window.notes = {first: null, frames: [], on: false, tasks: []};
   const stroke = CanvasRenderingContext2D.prototype.stroke;
@@ -103,7 +103,7 @@ def base(folder: Path) -> Path:
 
 
 def text(tokens: int, seed: int) -> str:
-    """A text of so many tokens, with the two that are put around it."""
+    """A text of this many tokens, with the two special tokens around it."""
     return " ".join(f"word{(seed * 7919 + place * 31) % WORDS}" for place in range(tokens - 2))
 
 

@@ -5,9 +5,9 @@
 
 FOLDER is a folder of Hugging Face's make, and one with `glue/SST-2`, `glue/CoLA` and so on below it. Every run is a
 process of its own, several at a time; what each came to is kept in a JSON file at once, and runs that are in it are not
-done again, so that a call that ran out of time is gone on with by the next. The scores are those of the last step, on
+done again, so that a call that ran out of time is resumed by the next. The scores are those of the last step, on
 the development set. Heedful's runs are `heedful train RECIPE`; the others a plain loop over `transformers`' own model,
-tokenizer and dropout, in bf16 where Heedful trains in it, judged by scikit-learn and scipy.
+tokenizer and dropout, in bf16 where Heedful trains in it, scored by scikit-learn and scipy.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Args:
-    """What one run is told."""
+    """The settings of one run."""
 
     task: str
     seed: int

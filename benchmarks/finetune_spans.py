@@ -1,6 +1,6 @@
 """Names (CoNLL-2003) and answers (SQuAD v1.1) with models of `transformers`: the other side in `finetune.py`.
 
-The usual ways: words told by their first piece; windows over long passages, an answer that is elsewhere at [CLS], and
+The usual ways: words tagged by their first piece; windows over long passages, an answer that is elsewhere at [CLS], and
 the best span by the sum of its logits. The scores are by functions of ours, which the tests hold equal to seqeval and
 to SQuAD's script.
 """

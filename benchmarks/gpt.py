@@ -41,7 +41,7 @@ GOALS = {  # ratios that are aimed at
 
 
 def ours() -> Any:
-    """GPT-2 without dropout, its weights drawn."""
+    """GPT-2 without dropout, randomly initialized."""
     import torch
 
     from heedful.models import build
@@ -73,7 +73,7 @@ def theirs(mine: Any, dtype: Any) -> Any:
 
 
 def plain(mine: Any, vocab: int, rows: int = 0) -> Any:
-    """The same model as people write it who know torch; with so many `rows`, keys go to a fixed place."""
+    """The same model in idiomatic torch; with `rows`, keys go to a fixed-size cache."""
     import torch
     import torch.nn.functional as F
     from torch import nn

@@ -5,9 +5,9 @@
 
 FOLDER holds tiny Shakespeare as input.txt.gz; without it the text is made up. All contenders begin with the same
 weights, go through the same batches with AdamW in float32 and clip the gradients at 1. Heedful goes through the loop
-that `heedful train` runs, and looks at its loss and gradients in every step; the others do not. The peers are eager
+that `heedful train` runs, and checks its loss and gradients in every step; the others do not. The peers are eager
 `transformers` with torch's fused attention, a plain model in torch, and with --compiled that one compiled; each has
-AdamW fused. Every contender has a process of its own, with glibc told to keep its memory; each peer is run as it is and
+AdamW fused. Every contender has a process of its own, with glibc set to keep its memory; each peer is run as it is and
 with the variables that `heedful train` sets, and the better counts. All get ready, then they are timed in turn, one at
 a time, round after round; rates are medians, with the lowest and the highest beside. The loss is that of the last step:
 where it is not that of the others, the run fails.
@@ -47,7 +47,7 @@ PATIENT = ", patient"  # what those are called that have them too
 DECIDED_HERE = ("OMP_", "GOMP_", "KMP_", "MKL_", "MALLOC_")  # variables that are not handed on
 SAME = 1e-3  # how far losses may be apart after the same steps
 
-Train = Callable[[int], float]  # so many steps -> the loss of the last
+Train = Callable[[int], float]  # steps -> the loss of the last
 
 
 # ------------------------------------------------------------------ contenders: a size and a text -> Train
@@ -225,7 +225,7 @@ CONTENDERS: dict[str, Callable[[str, Path, int], Train]] = {
 
 
 def work(name: str, size: str, text: Path, threads: int) -> None:
-    """Get ready, then train so many steps whenever a line comes."""
+    """Prepare, then train N steps whenever a line N comes."""
     train = CONTENDERS[name](size, text, threads)
     print("RESULT 0", flush=True)
     clock = time.process_time if threads == 1 else time.perf_counter

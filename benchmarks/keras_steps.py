@@ -4,7 +4,7 @@
 
 FOLDER holds the files of MNIST. PYTHON has keras and jax: `pip install keras "jax[cpu]"`. Keras draws the weights of
 each of the lecture's nets and trains on batches of 128 in the order of the file; Heedful is given the same weights, and
-its own loop goes through the same images. Told are the greatest differences of losses and of weights, beside how
+its own loop goes through the same images. Reported are the greatest differences of losses and of weights, beside how
 far the weights have moved.
 """
 

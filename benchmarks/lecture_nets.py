@@ -21,7 +21,7 @@ def mnist(folder: Path, split: str) -> Any:
 
 
 def given_to_keras(name: str, images: Any) -> Any:
-    """Pixels from 0 to 1 as one of the nets reads them: vectors, or pictures with the channel last."""
+    """Pixels from 0 to 1 as one of the nets reads them: vectors, or images with the channel last."""
     return (images.astype("float32") / 255).reshape(len(images), *((784,) if name == "dense" else (28, 28, 1)))
 
 

@@ -29,7 +29,7 @@ TOLD = (1_000_000, 2_000_000, 5_000_000, 10_000_000)
 
 
 def piece(number: int, directions: Any) -> Any:
-    """So many rows; each piece depends on its number alone."""
+    """This many rows; each piece depends on its number alone."""
     import numpy as np
 
     r = np.random.default_rng(number)

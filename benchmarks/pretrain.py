@@ -4,7 +4,7 @@
 
 FOLDER has wikitext-2/ and novels/ in it. Heedful trains the shipped recipe `bert-wiki`, with KEY=VALUE changed in it.
 The peer is BertForPreTraining in the usual loop, with the same first weights, tokenizer, pairs, rate, schedule, weight
-decay, clip and precision. Both are judged by the same function on the same held-out text, where the same words are
+decay, clip and precision. Both are evaluated by the same function on the same held-out text, where the same words are
 hidden. They run at once, each in a process of its own: only what they learn is compared.
 """
 

@@ -8,12 +8,12 @@ FOLDER holds the four files of MNIST. Keras is not needed by Heedful: `pip insta
 Python that has it with --keras; on a GPU it runs on torch. Both sides train with RMSprop, the mean squared error and
 batches of 128 in float32, and the dense net once more with batches of 32. Each is run with epsilon under the root, as
 Keras has had it since 2.11, and after the root, as it had it when the lecture was written. Losses are means over an
-epoch, as Keras prints them. The denoising net of Keras is trained on noise drawn once, as printed in the lecture, and
-on noise drawn anew for each epoch, which is what Heedful does. Nets that end in a ReLU can die at the first steps, with
+epoch, as Keras prints them. The denoising net of Keras is trained on noise sampled once, as printed in the lecture, and
+on noise sampled again for each epoch, which is what Heedful does. Nets that end in a ReLU can die at the first steps,
 Keras as with us, and then put out black images; such seeds are named, and left out of the ranges.
 
 Every run is a process of its own; what it came to is kept in a JSON file at once, and runs that are in it are not done
-again, so that the sides can be run apart, and a call that ran out of time is gone on with by the next.
+again, so that the sides can be run apart, and a call that ran out of time is resumed by the next.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python benchmarks/recorded.py [--rounds 15] [--cores 2] [--out FILE]
 
 Shipped recipes whose steps are recorded, with nothing to download. Each way has a process of its own; all get ready,
-then they are timed in turn, round after round. Each takes as many threads as `heedful train` gives it, of so many
+then they are timed in turn, round after round. Each takes as many threads as `heedful train` gives it, of the given
 cores. Rates are medians of steps a second, and of steps a second of the process's own time on the CPU.
 """
 

@@ -1,4 +1,4 @@
-"""Pictures of every view of the explorer for docs/, taken in a real browser.
+"""Screenshots of every view of the explorer for docs/, taken in a real browser.
 
     python benchmarks/screenshots.py                 # trains small models first: about half an hour on two cores
     python benchmarks/screenshots.py --runs FOLDER   # with those that are there already, each under its name below
@@ -54,7 +54,7 @@ REACTION = "C C ( = O ) Cl . N C c 1 c c c c c 1 . C C N ( C C ) C C"
 
 
 class Shot(NamedTuple):
-    """A picture: of which view, on which models, the first of which is looked at, and what its address says."""
+    """A screenshot: its view, its models (the first is selected), and its address."""
 
     view: str
     models: Sequence[str]
@@ -89,7 +89,7 @@ SHOTS = [
 
 
 def main() -> None:
-    """Train what is missing, then take the pictures."""
+    """Train what is missing, then take the screenshots."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "explorer", help="where the models are")
     parser.add_argument("--only", type=lambda text: text.split(","), default=VIEWS, help="views, with commas between")
@@ -113,10 +113,10 @@ def folder_of(name: str, runs: Path) -> Path:
         published = Path(spec.origin).parent / below
         if (published / "model.safetensors").exists():
             return published
-        if not (runs / name).exists():  # of an old make, which is written anew first
+        if not (runs / name).exists():  # in an old format, which is converted first
             copy = runs / f"{name}-published"
             shutil.copytree(published, copy, dirs_exist_ok=True)
-            settings = copy / "tokenizer_config.json"  # which lacks that its letters are capitals and small ones
+            settings = copy / "tokenizer_config.json"  # which does not say that it is cased
             known = json.loads(settings.read_text()) if settings.exists() else {}
             settings.write_text(json.dumps({**known, "do_lower_case": False}))
             convert_verb(copy, runs / name, None, False, False)

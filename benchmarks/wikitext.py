@@ -5,7 +5,7 @@
 FOLDER has wiki.train.tokens.gz and wiki.valid.tokens.gz in it. Heedful trains the shipped recipe `gpt2-wikitext`, with
 KEY=VALUE changed in it, twice: on articles that do not see each other, as the recipe has it, and on the text in one
 piece. The peer is GPT2LMHeadModel in the usual loop, on that text in one piece, with the same first weights, tokenizer,
-windows, rate, schedule, weight decay, clip and precision. All are judged by the same function on the same held-out
+windows, rate, schedule, weight decay, clip and precision. All are evaluated by the same function on the same held-out
 text: the perplexity a word, over words and the ends of lines. They run at once: only what they learn is compared.
 """
 

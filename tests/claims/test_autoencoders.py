@@ -286,7 +286,7 @@ def test_noise_is_fresh_each_epoch_and_the_same_for_any_batch_any_processes_and_
     for others in (given(7, 0), given(1, 0), given(8, 0, parts=3), given(2, 0, parts=3)):
         assert others.keys() == first.keys()
         assert all(torch.equal(others[index], first[index]) for index in first)
-    rest = given(7, 0, start=4)  # as of a run that goes on in the middle of an epoch
+    rest = given(7, 0, start=4)  # as of a run that is resumed in the middle of an epoch
     assert len(rest) == 60 - 28 and all(torch.equal(rest[index], first[index]) for index in rest)
     assert not any(torch.equal(later, first[index]) for index, later in given(60, 1).items())
     assert not torch.equal(Noise(0.5, None, 6)(encoded.pixels, torch.tensor(0), torch.arange(60)), first[0])

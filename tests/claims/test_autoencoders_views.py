@@ -1,4 +1,4 @@
-"""The pictures of the lecture on autoencoders: images made again and restored, pooling and upsampling."""
+"""The figures of the lecture on autoencoders: images reconstructed and restored, pooling and upsampling."""
 
 from __future__ import annotations
 

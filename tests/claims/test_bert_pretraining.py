@@ -80,7 +80,7 @@ def test_of_the_hidden_tokens_most_are_masked_some_exchanged_and_some_kept() -> 
         tokens += int(found.lengths.sum())
         assert not ENCODED.marks.special[ids].any()
         assert not ENCODED.marks.special[shown[~masked]].any()
-    # Of the exchanged ones, one in so many tokens is by chance what it was.
+    # Of the replaced ones, one in V tokens is by coincidence the original.
     assert counts / tokens == pytest.approx([0.12, 0.015, 0.015], abs=0.0015)
 
 
@@ -152,7 +152,7 @@ def test_the_targets_of_the_lectures_example() -> None:
 
 
 def losses(model: Any, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """By hand: the loss of each pair, and of each hidden word."""
+    """By hand: the loss of each pair, and of each masked token."""
     x = model(batch.ids, batch.segments, Padded(batch.sequences.real))
     one = F.cross_entropy(model.follows(x[:, 0]), batch.follows, reduction="none")
     return one, F.cross_entropy(model.words(x.flatten(0, 1)[batch.places]), batch.targets, reduction="none")
@@ -160,7 +160,7 @@ def losses(model: Any, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.claim("F9")
 def test_the_objective_is_the_sum_of_both_losses_and_one_step_is_taken_on_it() -> None:
-    """As published, the losses of the hidden words come in as their mean."""
+    """As published, the losses of the masked tokens come in as their mean."""
     model = bert()
     for pairs in ([TRUE], [FALSE], [TRUE, FALSE]):
         batch = example_batch(pairs, TOKENIZER)

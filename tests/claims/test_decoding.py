@@ -98,7 +98,7 @@ POSITIONS = ("learned", "none", "sinusoid", "rotary", "alibi")
 
 
 def language_model(kind: str) -> Any:
-    """A language model with positions of some kind, or a recurrent one, its numbers drawn by chance."""
+    """A language model with positions of some kind, or a recurrent one, randomly initialized."""
     if kind == "recurrent":
         model = build(RnnLMConfig(vocab=VOCAB, width=16, hidden=20, context=20))
     else:

@@ -64,7 +64,7 @@ SWAG = "n,video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,
 
 
 def pairs(columns: str, labels: tuple[str, str], before: int, after: int = 0) -> str:
-    """A table of two pairs, with so many columns before them, and between them and their labels."""
+    """A table of two pairs, with this many columns before them, and between them and their labels."""
     rows = [["x"] * before + [*pair] + ["x"] * after + [label] for pair, label in zip(PAIRS, labels, strict=True)]
     return "\n".join([columns.replace(" ", "\t"), *("\t".join(row) for row in rows)]) + "\n"
 

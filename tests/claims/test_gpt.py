@@ -23,7 +23,7 @@ def counted(size: str) -> int:
 
 
 def gap(model: Any, folder: Path) -> float:
-    """How far our logits are from those of a model of `transformers` with numbers of chance, after its folder."""
+    """How far our logits are from those of a randomly initialized model of `transformers`, after its folder."""
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(0.1 * torch.randn_like(weight))

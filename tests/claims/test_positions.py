@@ -1,4 +1,4 @@
-"""Rows D of the claim sheet: sinusoids, their pictures, and the choice of positions."""
+"""Rows D of the claim sheet: sinusoids, their plots, and the choice of positions."""
 
 import math
 

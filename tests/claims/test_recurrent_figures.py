@@ -1,4 +1,4 @@
-"""Rows about recurrent networks that a figure shows: each is checked on the study behind the picture."""
+"""Rows about recurrent networks that a figure shows: each is checked on the study behind the figure."""
 
 from __future__ import annotations
 

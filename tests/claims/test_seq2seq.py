@@ -1,4 +1,4 @@
-"""Rows A13, B2, B3, B4, B6, E8 and M22 of the claim sheet: a recurrent decoder that looks at the source."""
+"""Rows A13, B2, B3, B4, B6, E8 and M22 of the claim sheet: a recurrent decoder that attends to the source."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_the_mean_of_drawn_gradients_comes_near_the_enumerated_one(feed: str) ->
     truth = enumerated(m, feed, TWO)[some]
     each = torch.stack([-gradient(m, reinforced_translation_loss(m, TWO).total)[some] for _ in range(draws)])
     error = float((each.mean(0) - truth).square().sum())
-    assert error < 2 * float(each.var(0).sum()) / draws  # as far away as chance explains
+    assert error < 2 * float(each.var(0).sum()) / draws  # as far away as randomness explains
     assert error < 0.1 * float(truth.square().sum())  # which is near
 
 

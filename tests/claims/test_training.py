@@ -112,7 +112,7 @@ def test_the_optimizer_follows_the_decay_and_clips(
 ) -> None:
     told = steps(run(tmp_path / "run", Counters(), schedule=schedule, clip=0.05, optimizer=AdamW(lr=3e-3)))
     assert [step.rate for step in told] == pytest.approx([3e-3 * curve(n) for n in range(1, 11)])
-    assert min(step.norm for step in told) > 0.05  # the norm that is told is the one before clipping
+    assert min(step.norm for step in told) > 0.05  # the reported norm is the one before clipping
     moments = newest(tmp_path / "run", 1)[0][0].load("optimizer")
     first = torch.cat([value.flatten() for name, value in moments.items() if name.startswith("exp_avg.")])
     assert float(first.norm()) <= 0.05  # a mean of gradients none of which was longer

@@ -213,7 +213,7 @@ def test_rows_that_fill_up_a_batch_teach_nothing(choice: Literal["soft", "hard"]
         vocab=TOKENIZER.vocab, width=8, encoder=RecurrentEncoder(hidden=8, layers=1), hidden=8, layers=1,
         attention=attention, dropout=0.0,
     )  # fmt: skip
-    model: Any = build(config).double().eval()  # so that choices are not drawn
+    model: Any = build(config).double().eval()  # so that nothing is sampled
 
     def learned(batch: PairBatch) -> tuple[Loss, torch.Tensor]:
         loss = (reinforced_translation_loss if choice == "hard" else translation_loss)(model, batch, smoothing)

@@ -156,7 +156,7 @@ def test_no_file_is_missing() -> None:
 
 @pytest.fixture
 def small_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A standard library of a dozen modules, and things beside them that are none."""
+    """A standard library of a dozen modules, and files beside them that are not modules."""
     for number in range(12):
         words = f'"""Module {number}."""\ndef f():\n    """Of {number}.\n\n    More."""\n'
         (tmp_path / f"module{number}.py").write_text(words)

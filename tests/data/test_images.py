@@ -1,4 +1,4 @@
-"""Images of every kind of file are read exactly, and every mistake in a file is told by its place."""
+"""Images of every kind of file are read exactly, and every mistake in a file is reported with its location."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labelled texts as batches: nothing lost or doubled, cut where the context ends, the same whoever asks."""
+"""Labelled texts as batches: nothing lost or duplicated, truncated to the context, the same in every process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lanes: every token once an epoch, each window the continuation of the one before, whoever makes them."""
+"""Lanes: every token once an epoch, each window the continuation of the one before, in every process."""
 
 from __future__ import annotations
 

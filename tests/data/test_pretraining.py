@@ -1,4 +1,4 @@
-"""Pairs with hidden words: rates on real counts, what never happens, and the same batch wherever it is made."""
+"""Pairs with masked tokens: rates on real counts, what never happens, and the same batch wherever it is made."""
 
 from __future__ import annotations
 
@@ -188,12 +188,12 @@ def test_whole_words_are_hidden_whole_and_as_many_tokens_as_without() -> None:
     broken = 0
     for ids, hidden in zip(found.ids, found.hidden, strict=True):
         inner = marks.inner[ids] & ~marks.special[ids]
-        joins = inner[1:] & ~marks.special[ids[:-1]]  # where a piece goes on with the one before it
+        joins = inner[1:] & ~marks.special[ids[:-1]]  # where a piece continues the one before it
         assert (hidden[1:][joins] == hidden[:-1][joins]).all()
     for ids, hidden in zip(plain.ids, plain.hidden, strict=True):
         joins = marks.inner[ids][1:] & ~marks.special[ids[:-1]]
         broken += int((hidden[1:][joins] != hidden[:-1][joins]).sum())
-    assert broken > 100  # which the plain way does not look at
+    assert broken > 100  # which plain masking ignores
     assert 0.97 * plain.hidden.sum() < found.hidden.sum() <= plain.hidden.sum()
 
 
@@ -226,7 +226,7 @@ def test_numbers_belong_to_their_index_whatever_else_is_asked_for_and_are_even()
 
 # ------------------------------------------------------------------ batches
 def unpacked(batch: PretrainingBatch) -> list[tuple[object, ...]]:
-    """Each pair of a batch with its hidden words, whatever way it lies."""
+    """Each pair of a batch with its masked tokens, in either layout."""
     flat, segments, width = batch.ids.flatten(), batch.segments.flatten(), batch.ids.shape[1]
     begins = batch.sequences.begins.tolist()
     told = dict(zip(batch.places.tolist(), batch.targets.tolist(), strict=True)) | {}
@@ -258,7 +258,7 @@ def test_an_epoch_has_every_cell_once_and_its_batches_fit(how: str) -> None:
         assert int(batch.whole[2]) == int((batch.indices >= 0).sum())
         assert batches.epoch_of(position) == 0
         for row in unpacked(batch):
-            assert row == plain[row[0]]  # the same pair, the same hidden words, wherever it lies
+            assert row == plain[row[0]]  # the same pair, the same masked tokens, in either layout
             assert row[3] in (FOLLOWS, UNRELATED)
             seen[row[0]] += 1
     assert seen == Counter(range(ENCODED.cells))

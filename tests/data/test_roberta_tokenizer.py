@@ -46,7 +46,7 @@ def test_ids_and_places_are_the_same(prefix: bool, listed: bool, tmp_path: Path)
         assert found.ids == told["input_ids"] == ours.ids([text])[0], text
         assert found.offsets == [tuple(place) for place in told["offset_mapping"]], text
         assert ours.pair(found.ids)[0] == theirs(text)["input_ids"]
-        for other in filter(None, ODD):  # an empty one is none to `transformers`
+        for other in filter(None, ODD):  # an empty one is None to `transformers`
             assert ours.pair(found.ids, ours.ids([other])[0])[0] == theirs(text, other)["input_ids"], (text, other)
     ids = (theirs.cls_token_id, theirs.pad_token_id, theirs.sep_token_id, theirs.unk_token_id, theirs.mask_token_id)
     assert ids == (ours.cls, ours.pad, ours.sep, ours.unk, ours.mask) == (0, 1, 2, 3, OURS.vocab - 1)

@@ -102,7 +102,7 @@ class StopError(Exception):
 
 
 def stopped(folder: Path, after: int, split: Split = "train", **more: Any) -> None:
-    """Begin to make token files, and be stopped after so many documents of a split."""
+    """Start writing token files, and stop after this many documents of a split."""
 
     def documents() -> DocumentStream:
         yield from DOCUMENTS[:after]

@@ -134,7 +134,7 @@ def test_workers_end_when_their_parent_is_killed() -> None:
     os.close(writing)
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
-    assert select.select([reading], [], [], 5)[0]  # at its end once nobody holds the other side
+    assert select.select([reading], [], [], 5)[0]  # at its end once no process holds the other side
     assert os.read(reading, 1) == b""
     os.close(reading)
 

@@ -1,4 +1,4 @@
-"""Plain files alone are read, nobody waits for a pipe, and what may not be looked at is a clear error."""
+"""Only regular files are read, nothing blocks on a pipe, and denied access is a clear error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SOURCE = Path(heedful.__file__).parent
 
 @pytest.fixture
 def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder that nobody may look into: by its permissions, and where these do not bind, by what the system says."""
+    """A folder without read permission: by its mode, and where that does not apply, by a patched system call."""
     folder = tmp_path / "private"
     (folder / "below").mkdir(parents=True)
     folder.chmod(0)

@@ -435,20 +435,20 @@ SMALL_GPT = {"n_embd": 8, "n_head": 2, "n_layer": 1, "n_positions": 16}
 
 def record_published(name: str) -> None:
     """A folder as others write it, its numbers the same on every machine."""
-    from made import folder_of, made
-    from made_gpt import gpt_folder, made_gpt, release
+    from bert_folders import random_bert, save_folder
+    from gpt_folders import gpt_folder, random_gpt, release
 
     if name in BERTS:
         more = {"num_labels": 1, "problem_type": "regression"} if name == "bert-number" else {}
-        model = made(BERTS[name], **SMALL, max_position_embeddings=16, **more)
+        model = random_bert(BERTS[name], **SMALL, max_position_embeddings=16, **more)
     else:
-        model = made_gpt(GPTS[name], **SMALL_GPT)
+        model = random_gpt(GPTS[name], **SMALL_GPT)
     chance = np.random.RandomState(len(name))
     with torch.no_grad():
         for weight in model.parameters():
             weight.copy_(torch.from_numpy(chance.randint(-256, 256, tuple(weight.shape)) / 512))
     with tempfile.TemporaryDirectory() as folder:
-        make: Callable[..., Path] = folder_of if name in BERTS else release if name == "gpt2-release" else gpt_folder
+        make: Callable[..., Path] = save_folder if name in BERTS else release if name == "gpt2-release" else gpt_folder
         make(model, Path(folder) / name)
         if name == "bert-pickled":
             (Path(folder) / name / "model.safetensors").unlink()

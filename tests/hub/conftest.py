@@ -1,4 +1,4 @@
-"""Tests here share the models in `made.py`."""
+"""Tests here share the models in `bert_folders.py` and `gpt_folders.py`."""
 
 import sys
 from pathlib import Path

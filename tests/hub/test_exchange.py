@@ -10,7 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 import transformers
-from made import HEADS, PIECES, batch, change, folder_of, made
+from bert_folders import HEADS, PIECES, batch, change, random_bert, save_folder
 from torch import Tensor
 
 import heedful
@@ -30,7 +30,7 @@ def same(ours: Tensor, theirs: Tensor) -> bool:
 
 
 def outputs(found: Pretrained, given: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What our model tells of a batch, by the names that `transformers` has for it."""
+    """The outputs of our model for a batch, by the names in `transformers`."""
     _, config, tensors, _ = task_model(found)
     model = build(config).eval()
     model.load_state_dict(tensors)
@@ -61,8 +61,8 @@ OTHERS = {"BertForMaskedLM": "prediction_logits", "BertForNextSentencePrediction
 
 @pytest.mark.parametrize("kind", HEADS)
 def test_each_head_tells_the_same_and_comes_back_bit_for_bit(kind: str, tmp_path: Path) -> None:
-    model, given = made(kind), batch()
-    found = pretrained(folder_of(model, tmp_path / "theirs"))
+    model, given = random_bert(kind), batch()
+    found = pretrained(save_folder(model, tmp_path / "theirs"))
     with torch.no_grad():
         theirs = dict(model(**given))
     if "logits" in theirs and kind in OTHERS:
@@ -93,7 +93,7 @@ def test_each_head_tells_the_same_and_comes_back_bit_for_bit(kind: str, tmp_path
 
 @pytest.mark.parametrize("kind", HEADS)
 def test_what_is_written_is_read_as_it_was(kind: str, tmp_path: Path) -> None:
-    found = pretrained(folder_of(made(kind, id2label={0: "no", 1: "perhaps", 2: "ja?"}), tmp_path / "theirs"))
+    found = pretrained(save_folder(random_bert(kind, id2label={0: "no", 1: "perhaps", 2: "ja?"}), tmp_path / "theirs"))
     write(tmp_path / "back", found)
     with safetensors.safe_open(tmp_path / "back" / "model.safetensors", "pt") as file:
         assert file.metadata() == {"format": "pt"}
@@ -109,8 +109,8 @@ def test_what_is_written_is_read_as_it_was(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_head_with_one_output_is_a_number(tmp_path: Path) -> None:
-    model, given = made("BertForSequenceClassification", num_labels=1), batch()
-    found = pretrained(folder_of(model, tmp_path / "theirs"))
+    model, given = random_bert("BertForSequenceClassification", num_labels=1), batch()
+    found = pretrained(save_folder(model, tmp_path / "theirs"))
     assert found.head is not None
     assert (found.head.kind, found.head.labels) == ("regressor", ())
     with torch.no_grad():
@@ -122,8 +122,8 @@ def test_a_head_with_one_output_is_a_number(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("act", ["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu"])
 def test_each_activation_is_the_same_function(act: str, tmp_path: Path) -> None:
-    model, given = made(hidden_act=act, layer_norm_eps=1e-3), batch()
-    found = pretrained(folder_of(model, tmp_path / "theirs"))
+    model, given = random_bert(hidden_act=act, layer_norm_eps=1e-3), batch()
+    found = pretrained(save_folder(model, tmp_path / "theirs"))
     with torch.no_grad():
         theirs = model(**given).last_hidden_state
     real = given["attention_mask"].bool()
@@ -135,17 +135,17 @@ def test_each_activation_is_the_same_function(act: str, tmp_path: Path) -> None:
 
 
 def test_an_encoder_without_a_pooler_is_read_and_written_so(tmp_path: Path) -> None:
-    model = transformers.BertModel(made().config, add_pooling_layer=False)
-    found = pretrained(folder_of(model, tmp_path / "theirs"))
+    model = transformers.BertModel(random_bert().config, add_pooling_layer=False)
+    found = pretrained(save_folder(model, tmp_path / "theirs"))
     assert not found.config.pooler
     write(tmp_path / "back", found)
     assert not any("pooler" in name for name in safetensors.torch.load_file(tmp_path / "back" / "model.safetensors"))
 
 
 def test_an_encoder_is_the_same_under_any_head(tmp_path: Path) -> None:
-    model = made("BertForPreTraining")
-    folder_of(model, tmp_path / "whole")
-    folder_of(model.bert, tmp_path / "encoder")
+    model = random_bert("BertForPreTraining")
+    save_folder(model, tmp_path / "whole")
+    save_folder(model.bert, tmp_path / "encoder")
     one, other = pretrained(tmp_path / "whole"), pretrained(tmp_path / "encoder")
     assert other.tensors.keys() < one.tensors.keys()
     assert all(torch.equal(one.tensors[name], value) for name, value in other.tensors.items())
@@ -159,7 +159,7 @@ def rewritten(folder: Path, change: Any) -> None:
 
 
 def test_old_names_of_norms_and_spare_tensors_are_known(tmp_path: Path) -> None:
-    folder = folder_of(made("BertForPreTraining"), tmp_path / "old")
+    folder = save_folder(random_bert("BertForPreTraining"), tmp_path / "old")
     before = pretrained(folder).tensors
     old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
 
@@ -180,7 +180,7 @@ def test_old_names_of_norms_and_spare_tensors_are_known(tmp_path: Path) -> None:
 
 
 def test_the_ledger_has_a_line_for_each_tensor_with_the_hash_of_its_bytes(tmp_path: Path) -> None:
-    folder = folder_of(made(), tmp_path / "theirs")
+    folder = save_folder(random_bert(), tmp_path / "theirs")
     tensors, found = safetensors.torch.load_file(folder / "model.safetensors"), pretrained(folder)
     assert {line.source: line.sha256 for line in found.ledger} == {
         name: tensor_sha256(value) for name, value in tensors.items()
@@ -193,9 +193,9 @@ def test_the_ledger_has_a_line_for_each_tensor_with_the_hash_of_its_bytes(tmp_pa
 
 
 def test_tensors_in_several_files_are_read_as_one(tmp_path: Path) -> None:
-    model = made("BertForMaskedLM")
-    whole_one = pretrained(folder_of(model, tmp_path / "one"))
-    found = pretrained(folder_of(model, tmp_path / "many", max_shard_size="10KB"))
+    model = random_bert("BertForMaskedLM")
+    whole_one = pretrained(save_folder(model, tmp_path / "one"))
+    found = pretrained(save_folder(model, tmp_path / "many", max_shard_size="10KB"))
     assert len(list((tmp_path / "many").glob("*.safetensors"))) > 2
     assert found.tensors.keys() == whole_one.tensors.keys()
     assert all(torch.equal(found.tensors[name], value) for name, value in whole_one.tensors.items())
@@ -203,7 +203,7 @@ def test_tensors_in_several_files_are_read_as_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_numbers_become_whole_ones(dtype: torch.dtype, tmp_path: Path) -> None:
-    found = pretrained(folder_of(made().to(dtype), tmp_path / "half"))
+    found = pretrained(save_folder(random_bert().to(dtype), tmp_path / "half"))
     assert {value.dtype for value in found.tensors.values()} == {torch.float32}
     assert all("made float32" in line.operation for line in found.ledger)
 
@@ -230,7 +230,7 @@ def left(tensors: dict[str, Tensor], *names: str) -> dict[str, Tensor]:
     ],
 )
 def test_what_does_not_fit_is_named(change: Any, words: str, tmp_path: Path) -> None:
-    folder = folder_of(made(), tmp_path / "theirs")
+    folder = save_folder(random_bert(), tmp_path / "theirs")
     rewritten(folder, change)
     with pytest.raises(UserError, match=words) as raised:
         pretrained(folder)
@@ -238,14 +238,14 @@ def test_what_does_not_fit_is_named(change: Any, words: str, tmp_path: Path) -> 
 
 
 def test_an_output_that_is_not_the_embedding_is_refused(tmp_path: Path) -> None:
-    folder = folder_of(made("BertForMaskedLM"), tmp_path / "theirs")
+    folder = save_folder(random_bert("BertForMaskedLM"), tmp_path / "theirs")
     rewritten(folder, lambda t: t | {"cls.predictions.decoder.weight": torch.randn(len(PIECES), 24)})
     with pytest.raises(UserError, match=r"decoder.weight: not the same as bert.embeddings.word_embeddings.weight"):
         pretrained(folder)
 
 
 def test_labels_must_be_as_many_as_outputs_unless_they_only_count(tmp_path: Path) -> None:
-    folder = folder_of(made("BertForSequenceClassification"), tmp_path / "theirs")
+    folder = save_folder(random_bert("BertForSequenceClassification"), tmp_path / "theirs")
     change(folder, id2label={"0": "LABEL_0", "1": "LABEL_1"})
     head = pretrained(folder).head
     assert head is not None and head.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
@@ -261,13 +261,13 @@ def test_without_a_named_architecture_the_tensors_tell_the_head(tmp_path: Path) 
         ("BertForQuestionAnswering", "answerer"),
         ("BertForPreTraining", None),
     ):
-        found = pretrained(change(folder_of(made(kind), tmp_path / kind), architectures=None))
+        found = pretrained(change(save_folder(random_bert(kind), tmp_path / kind), architectures=None))
         assert (found.head.kind if found.head else None) == expected
         assert found.config.next_sentence == (kind == "BertForPreTraining")
 
 
 def test_the_settings_alone_tell_the_encoder(tmp_path: Path) -> None:
-    folder = folder_of(made("BertForPreTraining"), tmp_path / "theirs")
+    folder = save_folder(random_bert("BertForPreTraining"), tmp_path / "theirs")
     (folder / "model.safetensors").unlink()
     config = read_config(folder)
     assert (config.width, config.heads, config.layers, config.hidden, config.context) == (24, 3, 2, 40, 32)
@@ -277,7 +277,7 @@ def test_the_settings_alone_tell_the_encoder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("accents", [None, True, False])
 @pytest.mark.parametrize("lower", [True, False])
 def test_tokens_are_those_of_transformers_before_and_after(lower: bool, accents: bool | None, tmp_path: Path) -> None:
-    folder = folder_of(made(), tmp_path / "theirs")
+    folder = save_folder(random_bert(), tmp_path / "theirs")
     settings = {"do_lower_case": lower, "strip_accents": accents, "tokenizer_class": "BertTokenizer"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     found = pretrained(folder)
@@ -293,7 +293,7 @@ def test_tokens_are_those_of_transformers_before_and_after(lower: bool, accents:
 def test_a_vocabulary_without_settings_is_lower_case_as_in_transformers_and_capitals_are_named(
     tmp_path: Path,
 ) -> None:
-    folder = folder_of(made(), tmp_path / "theirs")
+    folder = save_folder(random_bert(), tmp_path / "theirs")
     found = pretrained(folder)
     assert found.tokenizer is not None and found.tokenizer.lowercase and not found.notes
     (folder / "vocab.txt").write_text("\n".join([*PIECES[:-1], "A"]))
@@ -305,7 +305,7 @@ def test_a_vocabulary_without_settings_is_lower_case_as_in_transformers_and_capi
 def test_a_folder_says_how_many_tokens_are_read_there_and_back(tmp_path: Path) -> None:
     text = "a b c d e f g h i j a b c d"
     for kind in ("BertForSequenceClassification", "BertModel"):
-        folder = folder_of(made(kind), tmp_path / kind)
+        folder = save_folder(random_bert(kind), tmp_path / kind)
         (folder / "tokenizer_config.json").write_text('{"model_max_length": 9}')
         found = pretrained(folder)
         write(tmp_path / f"{kind}-back", found)
@@ -318,7 +318,7 @@ def test_a_folder_says_how_many_tokens_are_read_there_and_back(tmp_path: Path) -
 
 
 def test_a_tokenizer_with_more_pieces_than_the_model_is_refused(tmp_path: Path) -> None:
-    folder = folder_of(made(), tmp_path / "theirs")
+    folder = save_folder(random_bert(), tmp_path / "theirs")
     (folder / "vocab.txt").write_text("\n".join([*PIECES, "z"]))
     with pytest.raises(UserError, match="does not match the model"):
         pretrained(folder)

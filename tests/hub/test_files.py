@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from made import change, folder_of, made
+from bert_folders import change, random_bert, save_folder
 
 from heedful.cli import app as cli
 from heedful.errors import UserError
@@ -23,7 +23,7 @@ from heedful.hub.folder import is_external, read_config
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
-    return folder_of(made(), tmp_path_factory.mktemp("sound") / "model")
+    return save_folder(random_bert(), tmp_path_factory.mktemp("sound") / "model")
 
 
 @pytest.fixture

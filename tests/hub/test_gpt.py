@@ -11,8 +11,8 @@ import pytest
 import safetensors.torch
 import torch
 import transformers
-from made import change
-from made_gpt import KINDS, TEXT, gpt_folder, made_gpt, pairs, release
+from bert_folders import change
+from gpt_folders import KINDS, TEXT, gpt_folder, pairs, random_gpt, release
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -53,7 +53,7 @@ def rewritten(folder: Path, change: Any) -> Path:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_layer_and_the_logits_are_the_same(kind: str, tmp_path: Path) -> None:
-    model, tokens = made_gpt(kind), ids()
+    model, tokens = random_gpt(kind), ids()
     ours = built(pretrained(gpt_folder(model, tmp_path / "theirs"), role="causal"))
     with torch.no_grad(), watch(ours, "blocks.*.output") as seen:
         x, told = ours.read(tokens), model(tokens, output_hidden_states=True)
@@ -73,7 +73,7 @@ def test_each_layer_and_the_logits_are_the_same(kind: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_tensors_go_there_and_back_bit_for_bit_and_each_is_accounted_for(kind: str, tmp_path: Path) -> None:
-    model, tokens = made_gpt(kind), ids(2, 9)
+    model, tokens = random_gpt(kind), ids(2, 9)
     found = pretrained(gpt_folder(model, tmp_path / "theirs"), role="causal")
     before = safetensors.torch.load_file(tmp_path / "theirs" / "model.safetensors")
     assert {line.source: line.sha256 for line in found.ledger} == {
@@ -121,7 +121,7 @@ def test_what_is_written_generates_the_same_tokens(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("act", ["gelu_new", "gelu_pytorch_tanh", "gelu", "relu", "silu"])
 def test_each_setting_of_gpt2_is_the_same_function(act: str, tmp_path: Path) -> None:
-    model = made_gpt(activation_function=act, n_inner=40, layer_norm_epsilon=1e-3, reorder_and_upcast_attn=True)
+    model = random_gpt(activation_function=act, n_inner=40, layer_norm_epsilon=1e-3, reorder_and_upcast_attn=True)
     found, tokens = pretrained(gpt_folder(model, tmp_path / "theirs"), role="causal"), ids()
     write(tmp_path / "back", found)
     again = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "back").eval()
@@ -133,7 +133,7 @@ def test_each_setting_of_gpt2_is_the_same_function(act: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("act", ["gelu", "relu", "silu"])
 def test_each_activation_of_gpt_is_the_same_function(act: str, tmp_path: Path) -> None:
-    model, tokens = made_gpt("OpenAIGPTModel", afn=act), ids()
+    model, tokens = random_gpt("OpenAIGPTModel", afn=act), ids()
     found = pretrained(gpt_folder(model, tmp_path / "theirs"), role="causal")
     with torch.no_grad():
         assert same(built(found).read(tokens), model(tokens).last_hidden_state)
@@ -142,7 +142,7 @@ def test_each_activation_of_gpt_is_the_same_function(act: str, tmp_path: Path) -
 
 
 def test_names_of_the_first_upload_and_its_buffers_are_known(tmp_path: Path) -> None:
-    folder = gpt_folder(made_gpt(), tmp_path / "old")
+    folder = gpt_folder(random_gpt(), tmp_path / "old")
     before = pretrained(folder, role="causal").tensors
 
     def aged(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -159,7 +159,7 @@ def test_names_of_the_first_upload_and_its_buffers_are_known(tmp_path: Path) -> 
 
 
 def test_an_output_of_its_own_is_refused_unless_it_is_the_same(tmp_path: Path) -> None:
-    folder = gpt_folder(made_gpt(), tmp_path / "theirs")
+    folder = gpt_folder(random_gpt(), tmp_path / "theirs")
     change(folder, tie_word_embeddings=False)
     with pytest.raises(UserError, match="which are not there"):
         pretrained(folder, role="causal")
@@ -173,7 +173,7 @@ def test_an_output_of_its_own_is_refused_unless_it_is_the_same(tmp_path: Path) -
 
 
 def test_tensors_in_several_files_are_read_as_one(tmp_path: Path) -> None:
-    model = made_gpt()
+    model = random_gpt()
     one = pretrained(gpt_folder(model, tmp_path / "one"), role="causal")
     many = pretrained(gpt_folder(model, tmp_path / "many", max_shard_size="10KB"), role="causal")
     assert len(list((tmp_path / "many").glob("*.safetensors"))) > 2
@@ -181,7 +181,7 @@ def test_tensors_in_several_files_are_read_as_one(tmp_path: Path) -> None:
 
 
 def test_the_first_release_for_tensorflow_is_the_same_model(tmp_path: Path) -> None:
-    model = made_gpt()
+    model = random_gpt()
     found = pretrained(release(model, tmp_path / "117M"), role="causal")
     expected = pretrained(gpt_folder(model, tmp_path / "hf"), role="causal")
     assert (
@@ -225,7 +225,7 @@ def test_the_first_release_for_tensorflow_is_the_same_model(tmp_path: Path) -> N
 def test_what_would_compute_something_else_is_refused_by_name(
     settings: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
-    folder = change(gpt_folder(made_gpt(), tmp_path / "theirs"), **settings)
+    folder = change(gpt_folder(random_gpt(), tmp_path / "theirs"), **settings)
     with pytest.raises(UserError) as raised:
         pretrained(folder, role="causal")
     assert re.search(words, str(raised.value))
@@ -233,14 +233,14 @@ def test_what_would_compute_something_else_is_refused_by_name(
 
 
 def test_other_kinds_of_models_are_told_what_is_read(tmp_path: Path) -> None:
-    folder = change(gpt_folder(made_gpt(), tmp_path / "theirs"), model_type="gpt_neo")
+    folder = change(gpt_folder(random_gpt(), tmp_path / "theirs"), model_type="gpt_neo")
     with pytest.raises(UserError, match="gpt_neo") as raised:
         pretrained(folder)
     assert all(kind in str(raised.value) for kind in ("'bert'", "'gpt2'", "'openai-gpt'"))
 
 
 def test_two_dropouts_become_one_with_a_note(tmp_path: Path) -> None:
-    folder = gpt_folder(made_gpt(embd_pdrop=0.3), tmp_path / "theirs")
+    folder = gpt_folder(random_gpt(embd_pdrop=0.3), tmp_path / "theirs")
     found = pretrained(folder, role="causal")
     assert found.config.dropout == 0.2 and ["embd_pdrop 0.3" in note for note in found.notes] == [True]
 
@@ -262,17 +262,17 @@ def left(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
     ],
 )
 def test_what_does_not_fit_is_named(change: Any, words: str, tmp_path: Path) -> None:
-    folder = rewritten(gpt_folder(made_gpt(), tmp_path / "theirs"), change)
+    folder = rewritten(gpt_folder(random_gpt(), tmp_path / "theirs"), change)
     with pytest.raises(UserError, match=words):
         pretrained(folder, role="causal")
 
 
 def test_the_tokenizer_may_be_smaller_than_the_vocabulary_but_not_larger(tmp_path: Path) -> None:
-    folder = gpt_folder(made_gpt(), tmp_path / "theirs")
+    folder = gpt_folder(random_gpt(), tmp_path / "theirs")
     tokenizer = pretrained(folder, role="causal").tokenizer
     assert tokenizer is not None and tokenizer.vocab == 290  # of 293 rows
     assert tokenizer.json == pairs().json
-    small = gpt_folder(made_gpt(vocab_size=289), tmp_path / "small")
+    small = gpt_folder(random_gpt(vocab_size=289), tmp_path / "small")
     with pytest.raises(UserError, match="does not match the model"):
         pretrained(small, role="causal")
     (folder / "merges.txt").unlink()
@@ -287,7 +287,7 @@ def test_the_tokenizer_may_be_smaller_than_the_vocabulary_but_not_larger(tmp_pat
 
 
 def test_the_pieces_of_the_first_gpt_go_from_folder_to_folder(tmp_path: Path) -> None:
-    folder = gpt_folder(made_gpt("OpenAIGPTLMHeadModel"), tmp_path / "theirs")
+    folder = gpt_folder(random_gpt("OpenAIGPTLMHeadModel"), tmp_path / "theirs")
     pieces = ["<unk>", *"abcdefghij", *(f"{letter}</w>" for letter in "abcdefghij"), "ab", "abc</w>"]
     (folder / "vocab.json").write_text(json.dumps({piece: number for number, piece in enumerate(pieces)}))
     (folder / "merges.txt").write_text("#version: 0.2\na b\nab c</w>\n")
@@ -302,7 +302,7 @@ def test_the_pieces_of_the_first_gpt_go_from_folder_to_folder(tmp_path: Path) ->
 
 
 def test_a_space_before_each_text_is_refused(tmp_path: Path) -> None:
-    folder = gpt_folder(made_gpt(), tmp_path / "theirs")
+    folder = gpt_folder(random_gpt(), tmp_path / "theirs")
     (folder / "tokenizer_config.json").write_text(json.dumps({"add_prefix_space": True}))
     with pytest.raises(UserError, match="add_prefix_space"):
         pretrained(folder, role="causal")
@@ -325,7 +325,7 @@ def test_what_others_have_no_place_for_is_not_written(settings: dict[str, Any], 
 
 
 def test_the_settings_alone_tell_the_model(tmp_path: Path) -> None:
-    folder = gpt_folder(made_gpt(n_inner=40), tmp_path / "theirs")
+    folder = gpt_folder(random_gpt(n_inner=40), tmp_path / "theirs")
     (folder / "model.safetensors").unlink()
     config = read_config(folder, "causal")
     assert (config.width, config.heads, config.layers, config.inner, config.context) == (24, 3, 2, 40, 32)
@@ -334,9 +334,9 @@ def test_the_settings_alone_tell_the_model(tmp_path: Path) -> None:
 
 
 def test_an_encoder_is_still_read_as_one(tmp_path: Path) -> None:
-    from made import folder_of, made
+    from bert_folders import random_bert, save_folder
 
-    folder = folder_of(made(), tmp_path / "bert")
+    folder = save_folder(random_bert(), tmp_path / "bert")
     assert not pretrained(folder).writes
     with pytest.raises(UserError, match="'gpt2' or 'openai-gpt'"):
         read_config(folder, "causal")

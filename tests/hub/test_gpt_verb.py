@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from made import change
-from made_gpt import gpt_folder, made_gpt, pairs, release
+from bert_folders import change
+from gpt_folders import gpt_folder, pairs, random_gpt, release
 from test_verb import broken, convert
 
 import heedful
@@ -28,7 +28,7 @@ from heedful.tasks.language_model.predictor import TextGenerator
 def test_a_gpt2_goes_to_ours_and_back_and_writes_at_each_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    theirs = gpt_folder(made_gpt(), tmp_path / "theirs")
+    theirs = gpt_folder(random_gpt(), tmp_path / "theirs")
     assert convert(monkeypatch, theirs, tmp_path / "ours", "--ledger") == 0
     told = capsys.readouterr()
     before = safetensors.torch.load_file(theirs / "model.safetensors")
@@ -46,7 +46,7 @@ def test_a_gpt2_goes_to_ours_and_back_and_writes_at_each_stop(
 
 
 def test_a_pickle_and_the_first_release_are_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = made_gpt()
+    model = random_gpt()
     pickled = gpt_folder(model, tmp_path / "pickled")
     (pickled / "model.safetensors").unlink()
     torch.save(model.state_dict(), pickled / "pytorch_model.bin")
@@ -61,7 +61,7 @@ def test_a_pickle_and_the_first_release_are_converted(tmp_path: Path, monkeypatc
 def test_without_a_tokenizer_a_folder_can_only_go_to_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bare = gpt_folder(made_gpt(), tmp_path / "bare")
+    bare = gpt_folder(random_gpt(), tmp_path / "bare")
     (bare / "vocab.json").unlink()
     assert convert(monkeypatch, bare, tmp_path / "ours") == 2
     assert "vocab.json and merges.txt" in capsys.readouterr().err
@@ -74,7 +74,7 @@ def test_without_a_tokenizer_a_folder_can_only_go_to_others(
 def test_a_model_of_ours_with_a_tokenizer_of_ours_is_written_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = pretrained(gpt_folder(made_gpt(), tmp_path / "theirs"), role="causal")
+    found = pretrained(gpt_folder(random_gpt(), tmp_path / "theirs"), role="causal")
     settings = json.dumps({"task": "language_model", "model": found.config.model_dump(), "decode": {}})
     tokenizer = TrainedTokenizer.train(Characters(), ["the child came home"])
     write_model(tmp_path / "ours", settings, found.tensors, {"tokenizer.json": tokenizer.json}, {})
@@ -85,10 +85,10 @@ def test_a_model_of_ours_with_a_tokenizer_of_ours_is_written_without_it(
 
 def test_150_broken_folders_give_a_model_or_a_clear_error(tmp_path: Path) -> None:
     rng = random.Random(0)
-    model = made_gpt()
+    model = random_gpt()
     sources = [
         gpt_folder(model, tmp_path / "whole"),
-        gpt_folder(made_gpt("OpenAIGPTLMHeadModel"), tmp_path / "shards", max_shard_size="10KB"),
+        gpt_folder(random_gpt("OpenAIGPTLMHeadModel"), tmp_path / "shards", max_shard_size="10KB"),
         release(model, tmp_path / "117M"),
     ]
     pickled = gpt_folder(model, tmp_path / "pickled")

@@ -1,4 +1,4 @@
-"""Odd values in the config files of others: read as `transformers` reads them, or one error that names the key."""
+"""Odd values in published config files: read as `transformers` reads them, or one error that names the key."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from made import PIECES, change, folder_of, made
-from made_gpt import gpt_folder, made_gpt
+from bert_folders import PIECES, change, random_bert, save_folder
+from gpt_folders import gpt_folder, random_gpt
 from test_verb import convert
 
 import heedful
@@ -30,11 +30,11 @@ ODD: list[Any] = [
 
 
 def with_labels(kind: str, labels: list[str], folder: Path) -> Path:
-    model = made(kind, num_labels=len(labels))
+    model = random_bert(kind, num_labels=len(labels))
     with torch.no_grad():  # so that what it says depends on the words
         model.bert.embeddings.word_embeddings.weight.mul_(20)
         model.classifier.bias.zero_()
-    return change(folder_of(model, folder), id2label={str(number): label for number, label in enumerate(labels)})
+    return change(save_folder(model, folder), id2label={str(number): label for number, label in enumerate(labels)})
 
 
 def test_a_tagger_with_one_label_is_read_and_comes_back(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_one_output_of_a_classifier_is_a_number_as_in_transformers(named: bool, 
 )
 def test_names_that_cannot_be_are_refused_with_the_file_and_the_key(kind: str, names: Any, tmp_path: Path) -> None:
     given = {str(number): name for number, name in enumerate(names)} if isinstance(names, list) else names
-    folder = change(folder_of(made(kind, num_labels=2), tmp_path / "theirs"), id2label=given)
+    folder = change(save_folder(random_bert(kind, num_labels=2), tmp_path / "theirs"), id2label=given)
     with pytest.raises(UserError) as refused:
         heedful.load(folder, "cpu")
     assert refused.value.where == f"{folder / 'config.json'}: id2label"
@@ -128,9 +128,9 @@ def tried(kind: str, values: int, tmp_path: Path) -> None:
     """Put some odd values under each key, and load the folder."""
     rng, folder = random.Random(kind), tmp_path / "folder"
     if kind == "GPT2LMHeadModel":
-        gpt_folder(made_gpt(), folder)
+        gpt_folder(random_gpt(), folder)
     else:
-        folder_of(made(kind), folder)
+        save_folder(random_bert(kind), folder)
     text, errors = (folder / "config.json").read_text(), list[str]()
     for key in keys_of(folder):
         for value in rng.sample(ODD, values):
@@ -158,7 +158,7 @@ def test_any_value_under_any_key_is_read_or_refused_by_name(kind: str, tmp_path:
 
 @pytest.mark.parametrize("labels", [3, [], ["a", ""], ["a", "a"], [1, 2], None, "ab"])
 def test_labels_in_a_folder_of_ours_are_checked_too(labels: Any, tmp_path: Path) -> None:
-    found = pretrained(folder_of(made("BertForTokenClassification"), tmp_path / "theirs"))
+    found = pretrained(save_folder(random_bert("BertForTokenClassification"), tmp_path / "theirs"))
     assert task_model(found).task == "tagging"
     from heedful.cli.convert import write_own
 

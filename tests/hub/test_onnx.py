@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from made import batch, folder_of, made
+from bert_folders import batch, random_bert, save_folder
 from torch import Tensor
 
 from heedful.errors import UserError
@@ -30,8 +30,8 @@ def exported(found: Pretrained, file: Path) -> Any:
 
 
 def test_all_that_a_model_tells_is_the_same_at_any_size(tmp_path: Path) -> None:
-    model = made("BertForPreTraining")
-    found = pretrained(folder_of(model, tmp_path / "theirs"))._replace(pooling="mean", normalize=True)
+    model = random_bert("BertForPreTraining")
+    found = pretrained(save_folder(model, tmp_path / "theirs"))._replace(pooling="mean", normalize=True)
     session = exported(found, tmp_path / "model.onnx")
     for rows, length in ((1, 1), (2, 7), (3, 32), (5, 10)):
         given = batch(rows, length) | ({"attention_mask": torch.ones(1, 1, dtype=torch.long)} if length == 1 else {})
@@ -54,8 +54,8 @@ def test_all_that_a_model_tells_is_the_same_at_any_size(tmp_path: Path) -> None:
     "kind", ["BertModel", "BertForSequenceClassification", "BertForTokenClassification", "BertForQuestionAnswering"]
 )
 def test_what_is_exported_of_the_other_heads_is_what_transformers_tells(kind: str, tmp_path: Path) -> None:
-    model, given = made(kind), batch()
-    module = Exported(pretrained(folder_of(model, tmp_path / "theirs"))._replace(pooling="first")).eval()
+    model, given = random_bert(kind), batch()
+    module = Exported(pretrained(save_folder(model, tmp_path / "theirs"))._replace(pooling="first")).eval()
     with torch.no_grad():
         told = dict(zip(module.outputs, module(*given.values()), strict=True))
         theirs = dict(model(**given))
@@ -69,14 +69,14 @@ def test_what_is_exported_of_the_other_heads_is_what_transformers_tells(kind: st
 def test_packages_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(onnx, "NEEDED", ("onnx", "no_such_package"))
     with pytest.raises(UserError, match=r"no_such_package[^$]*heedful\[onnx\]"):
-        write_onnx(tmp_path / "x.onnx", pretrained(folder_of(made(), tmp_path / "theirs")))
+        write_onnx(tmp_path / "x.onnx", pretrained(save_folder(random_bert(), tmp_path / "theirs")))
 
 
 SIDES = {"left": [[0] * 4 + [1] * 4], "between": [[0, 1, 0, 0, 1, 1, 0, 1]], "wide": [[0] * 30 + [1] * 4 + [0] * 7]}
 
 
 def of_the_tokens_alone(run: Callable[[dict[str, Tensor]], dict[str, Tensor]], side: str) -> None:
-    """What is told of four tokens is what is told of them without padding."""
+    """The outputs for four tokens are those without padding."""
     ids, segments = torch.tensor([[3, 9, 4, 7]]), torch.tensor([[0, 1, 1, 0]])
     real = torch.tensor(SIDES[side])
     alone = run({"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": segments})
@@ -93,7 +93,7 @@ HEADED = ["BertForPreTraining", "BertForSequenceClassification", "BertForTokenCl
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("kind", [*HEADED, "BertForQuestionAnswering"])
 def test_padding_anywhere_changes_nothing(kind: str, side: str, tmp_path: Path) -> None:
-    found = pretrained(folder_of(made(kind), tmp_path / "theirs"))._replace(pooling="first", normalize=True)
+    found = pretrained(save_folder(random_bert(kind), tmp_path / "theirs"))._replace(pooling="first", normalize=True)
     module = Exported(found).eval()
 
     @torch.no_grad()
@@ -106,7 +106,7 @@ def test_padding_anywhere_changes_nothing(kind: str, side: str, tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", HEADED)
 def test_padding_anywhere_changes_nothing_in_the_file(kind: str, tmp_path: Path) -> None:
-    found = pretrained(folder_of(made(kind), tmp_path / "theirs"))._replace(pooling="first", normalize=True)
+    found = pretrained(save_folder(random_bert(kind), tmp_path / "theirs"))._replace(pooling="first", normalize=True)
     session = exported(found, tmp_path / "model.onnx")
 
     def run(given: dict[str, Tensor]) -> dict[str, Tensor]:

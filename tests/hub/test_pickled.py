@@ -1,4 +1,4 @@
-"""Pickles of others: weights come out of them exactly, and nothing else does. 200 attacks, none of which runs."""
+"""External pickles: weights are read exactly, and nothing else is. 200 attacks, none of which runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from made import folder_of, made
+from bert_folders import random_bert, save_folder
 
 from heedful.errors import UserError
 from heedful.hub import pickle_reader, pretrained
@@ -64,8 +64,8 @@ def test_tensors_of_each_kind_come_out_bit_for_bit(zipped: bool) -> None:
 
 @pytest.mark.parametrize("zipped", [True, False])
 def test_a_folder_with_a_pickle_is_read_by_the_limited_program(zipped: bool, tmp_path: Path) -> None:
-    model = made("BertForPreTraining")
-    folder = folder_of(model, tmp_path / "old")
+    model = random_bert("BertForPreTraining")
+    folder = save_folder(model, tmp_path / "old")
     expected = pretrained(folder).tensors
     (folder / "model.safetensors").unlink()
     torch.save(model.state_dict(), folder / "pytorch_model.bin", _use_new_zipfile_serialization=zipped)

@@ -1,4 +1,4 @@
-"""Trained weights of others that install as packages: a sentence encoder, and three models pre-trained on reactions."""
+"""Published weights that install as packages: a sentence encoder, and three models pre-trained on reactions."""
 
 from __future__ import annotations
 

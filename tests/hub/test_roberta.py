@@ -37,7 +37,7 @@ HEADS = (
 )
 
 
-def made(kind: str = "RobertaModel", **changes: Any) -> Any:
+def random_roberta(kind: str = "RobertaModel", **changes: Any) -> Any:
     """A model of `transformers`, every number of it random, biases and norms too."""
     settings: dict[str, Any] = {
         "vocab_size": TOKENIZER.vocab, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3,
@@ -51,7 +51,7 @@ def made(kind: str = "RobertaModel", **changes: Any) -> Any:
     return model.eval()
 
 
-def folder_of(model: Any, folder: Path) -> Path:
+def save_folder(model: Any, folder: Path) -> Path:
     """The folder that `transformers` writes of a model, with our tokenizer's files beside it."""
     model.save_pretrained(folder)
     for name, text in TOKENIZER.files(32).items():
@@ -115,8 +115,8 @@ def compared(model: Any, found: Pretrained, side: str) -> None:
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("kind", HEADS)
 def test_each_head_says_the_same_and_comes_back_bit_for_bit(kind: str, side: str, tmp_path: Path) -> None:
-    model = made(kind)
-    found = pretrained(folder_of(model, tmp_path / "theirs"))
+    model = random_roberta(kind)
+    found = pretrained(save_folder(model, tmp_path / "theirs"))
     compared(model, found, side)
     write(tmp_path / "back", found)
     before = safetensors.torch.load_file(tmp_path / "theirs" / "model.safetensors")
@@ -132,7 +132,7 @@ def test_each_head_says_the_same_and_comes_back_bit_for_bit(kind: str, side: str
 def test_logits_of_random_configurations_are_the_same(seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
     heads = chance.choice((1, 2, 4))
-    model = made(
+    model = random_roberta(
         "RobertaForMaskedLM",
         vocab_size=TOKENIZER.vocab + chance.randrange(9),
         hidden_size=heads * chance.choice((4, 8, 12)),
@@ -143,7 +143,7 @@ def test_logits_of_random_configurations_are_the_same(seed: int, tmp_path: Path)
         hidden_act=chance.choice(("gelu", "gelu_new", "relu", "silu")),
         layer_norm_eps=chance.choice((1e-5, 1e-12, 1e-3)),
     )
-    compared(model, pretrained(folder_of(model, tmp_path / "theirs")), chance.choice(("left", "right")))
+    compared(model, pretrained(save_folder(model, tmp_path / "theirs")), chance.choice(("left", "right")))
 
 
 def test_published_sizes() -> None:
@@ -181,7 +181,7 @@ def test_positions_begin_at_two_and_segments_mean_nothing() -> None:
     ],
 )
 def test_what_is_computed_otherwise_is_refused(change: dict[str, Any], words: str, tmp_path: Path) -> None:
-    folder = folder_of(made(), tmp_path / "theirs")
+    folder = save_folder(random_roberta(), tmp_path / "theirs")
     file = folder / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
     with pytest.raises(UserError, match=words):
@@ -189,11 +189,11 @@ def test_what_is_computed_otherwise_is_refused(change: dict[str, Any], words: st
 
 
 def test_verbs_read_such_folders(tmp_path: Path) -> None:
-    words = folder_of(made("RobertaForMaskedLM"), tmp_path / "words")
+    words = save_folder(random_roberta("RobertaForMaskedLM"), tmp_path / "words")
     assert heedful.load(words, "cpu").fill("the <mask> sat").predictions
     assert "the" in command("fill-mask", words, "the <mask> sat")
     labels = {0: "no", 1: "yes", 2: "so"}
-    classes = folder_of(made("RobertaForSequenceClassification", id2label=labels), tmp_path / "classes")
+    classes = save_folder(random_roberta("RobertaForSequenceClassification", id2label=labels), tmp_path / "classes")
     assert any(label in command("classify", classes, "the cat") for label in labels.values())
     command("embed", words, "the cat", "--out", tmp_path / "vectors.npy")
     command("convert", classes, tmp_path / "ours", "--to", "heedful")

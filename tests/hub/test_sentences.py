@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from made import folder_of, made
+from bert_folders import random_bert, save_folder
 
 import heedful
 from heedful.errors import UserError
@@ -29,7 +29,7 @@ def told(folder: Path, files: dict[str, str]) -> Path:
 @pytest.mark.parametrize("normalize", [True, False])
 def test_what_is_said_of_sentences_is_read_and_written_back(pooling: Any, normalize: bool, tmp_path: Path) -> None:
     folder = told(
-        folder_of(made(), tmp_path / "theirs"),
+        save_folder(random_bert(), tmp_path / "theirs"),
         sentence_files(24, SentenceConfig(pooling=pooling, normalize=normalize), 16),
     )
     found = pretrained(folder)
@@ -41,7 +41,7 @@ def test_what_is_said_of_sentences_is_read_and_written_back(pooling: Any, normal
 
 def test_lower_case_and_the_usual_prompt_are_followed_and_written_back(tmp_path: Path) -> None:
     settings = SentenceConfig(pooling="mean", lowercase=True, prompt="Cab: ")
-    folder = told(folder_of(made(), tmp_path / "theirs"), sentence_files(24, settings, 16))
+    folder = told(save_folder(random_bert(), tmp_path / "theirs"), sentence_files(24, settings, 16))
     (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     found = pretrained(folder)
     assert (found.lowercase, found.prompt) == (True, "Cab: ") and found.sentences.prompt == settings.prompt
@@ -60,7 +60,7 @@ def test_lower_case_and_the_usual_prompt_are_followed_and_written_back(tmp_path:
 
 
 def test_an_encoder_that_says_nothing_of_sentences_has_no_pooling(tmp_path: Path) -> None:
-    found = pretrained(folder_of(made(), tmp_path / "theirs"))
+    found = pretrained(save_folder(random_bert(), tmp_path / "theirs"))
     assert (found.pooling, found.normalize, found.longest) == (None, False, None)
 
 
@@ -70,7 +70,7 @@ def test_an_encoder_in_a_folder_below_is_found(tmp_path: Path) -> None:
     modules = json.loads(files["modules.json"])
     modules[0]["path"] = "0_Transformer"
     told(tmp_path / "whole", {**files, "modules.json": json.dumps(modules)})
-    folder_of(made(), tmp_path / "whole" / "0_Transformer")
+    save_folder(random_bert(), tmp_path / "whole" / "0_Transformer")
     (tmp_path / "whole" / "sentence_bert_config.json").rename(
         tmp_path / "whole" / "0_Transformer" / "sentence_bert_config.json"
     )
@@ -96,7 +96,7 @@ def test_an_encoder_in_a_folder_below_is_found(tmp_path: Path) -> None:
 )
 def test_what_is_not_known_is_refused_by_name(name: str, text: str, words: str, tmp_path: Path) -> None:
     folder = told(
-        folder_of(made(), tmp_path / "theirs"),
+        save_folder(random_bert(), tmp_path / "theirs"),
         {**sentence_files(24, SentenceConfig(pooling="mean", normalize=True), 16), name: text},
     )
     with pytest.raises(UserError, match=words):
@@ -106,7 +106,8 @@ def test_what_is_not_known_is_refused_by_name(name: str, text: str, words: str, 
 @pytest.mark.parametrize("path", ["../other", "/etc"])
 def test_a_module_cannot_be_elsewhere(path: str, tmp_path: Path) -> None:
     folder = told(
-        folder_of(made(), tmp_path / "theirs"), sentence_files(24, SentenceConfig(pooling="mean", normalize=True), 16)
+        save_folder(random_bert(), tmp_path / "theirs"),
+        sentence_files(24, SentenceConfig(pooling="mean", normalize=True), 16),
     )
     modules = json.loads((folder / "modules.json").read_text())
     for which in (0, 1):

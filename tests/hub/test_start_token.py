@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from made_gpt import TEXT, gpt_folder, made_gpt, pairs
+from gpt_folders import TEXT, gpt_folder, pairs, random_gpt
 from test_verb import convert
 
 import heedful
@@ -32,7 +32,7 @@ PROMPTS = ["the child", " home", "a", "school and the child went\n", "x", "The [
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(5)
-    return gpt_folder(made_gpt(vocab_size=290), tmp_path_factory.mktemp("published") / "gpt2")
+    return gpt_folder(random_gpt(vocab_size=290), tmp_path_factory.mktemp("published") / "gpt2")
 
 
 @pytest.fixture(scope="module")

@@ -62,7 +62,7 @@ def test_the_checksum_is_the_published_one_at_any_length() -> None:
 
 @pytest.mark.parametrize("name", [INDEX, DATA])
 def test_every_bit_that_is_flipped_is_found(folder: Path, name: str) -> None:
-    """Bits between tensors and blocks could be flipped without harm; there are none in these files."""
+    """Bits between tensors and blocks could be flipped without harm; these files have no such bits."""
     whole = (folder / name).read_bytes()
     places = range(0, len(whole), 13 if name == INDEX else 97)
     for place in places:

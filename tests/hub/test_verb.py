@@ -1,4 +1,4 @@
-"""`heedful convert` and `heedful.load` on folders of others, sound and broken: a result or one clear error."""
+"""`heedful convert` and `heedful.load` on external folders, valid and broken: a result or one clear error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import safetensors.torch
 import torch
 import transformers
-from made import HEADS, batch, folder_of, made
+from bert_folders import HEADS, batch, random_bert, save_folder
 
 import heedful
 from heedful.cli.app import main
@@ -38,7 +38,7 @@ def convert(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
 def test_a_folder_goes_to_ours_and_back_and_is_loaded_at_each_stop(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    theirs = folder_of(made(kind), tmp_path / "theirs")
+    theirs = save_folder(random_bert(kind), tmp_path / "theirs")
     assert convert(monkeypatch, theirs, tmp_path / "ours", "--ledger") == 0
     told = capsys.readouterr()
     names = safetensors.torch.load_file(theirs / "model.safetensors").keys()
@@ -57,7 +57,7 @@ def test_a_folder_goes_to_ours_and_back_and_is_loaded_at_each_stop(
 def test_nothing_is_written_over_unless_it_is_a_model_and_one_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    theirs, target = folder_of(made(), tmp_path / "theirs"), tmp_path / "ours"
+    theirs, target = save_folder(random_bert(), tmp_path / "theirs"), tmp_path / "ours"
     target.mkdir()
     (target / "diary.txt").write_text("mine")
     for words in ((), ("--force",)):
@@ -77,7 +77,7 @@ def test_nothing_is_written_over_unless_it_is_a_model_and_one_says_so(
 def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from heedful.files import writing as files
 
-    theirs = folder_of(made(), tmp_path / "theirs")
+    theirs = save_folder(random_bert(), tmp_path / "theirs")
     assert convert(monkeypatch, theirs, tmp_path / "model", "--to", "hf") == 0
     before = (tmp_path / "model" / "model.safetensors").read_bytes()
 
@@ -92,7 +92,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: p
 
 
 def test_what_is_said_of_sentences_goes_through_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs = folder_of(made(), tmp_path / "theirs")
+    theirs = save_folder(random_bert(), tmp_path / "theirs")
     for name, text in sentence_files(24, SentenceConfig(pooling="mean", normalize=True), 16).items():
         (theirs / name).parent.mkdir(exist_ok=True)
         (theirs / name).write_text(text)
@@ -106,8 +106,8 @@ def test_what_is_said_of_sentences_goes_through_ours(tmp_path: Path, monkeypatch
 def test_a_pickle_and_a_tensorflow_checkpoint_are_converted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = made("BertForMaskedLM")
-    theirs = folder_of(model, tmp_path / "theirs")
+    model = random_bert("BertForMaskedLM")
+    theirs = save_folder(model, tmp_path / "theirs")
     (theirs / "model.safetensors").unlink()
     torch.save(model.state_dict(), theirs / "pytorch_model.bin")
     with pytest.raises(UserError, match="heedful convert"):
@@ -125,7 +125,7 @@ def test_a_pickle_and_a_tensorflow_checkpoint_are_converted(
 def test_without_a_tokenizer_a_folder_can_only_go_to_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    theirs = folder_of(made(), tmp_path / "theirs")
+    theirs = save_folder(random_bert(), tmp_path / "theirs")
     (theirs / "vocab.txt").unlink()
     assert convert(monkeypatch, theirs, tmp_path / "ours") == 2
     assert "vocab.txt" in capsys.readouterr().err
@@ -165,16 +165,16 @@ def broken(rng: random.Random, folder: Path) -> str:
 def test_300_broken_folders_give_a_model_or_a_clear_error(tmp_path: Path) -> None:
     rng = random.Random(0)
     sources = [
-        folder_of(made(kind), tmp_path / f"sound-{kind}")
+        save_folder(random_bert(kind), tmp_path / f"sound-{kind}")
         for kind in ("BertForPreTraining", "BertForTokenClassification")
     ]
-    sources.append(folder_of(made(), tmp_path / "shards", max_shard_size="10KB"))
-    sentences = folder_of(made(), tmp_path / "sentences")
+    sources.append(save_folder(random_bert(), tmp_path / "shards", max_shard_size="10KB"))
+    sentences = save_folder(random_bert(), tmp_path / "sentences")
     for name, text in sentence_files(24, SentenceConfig(pooling="mean", normalize=True), 16).items():
         (sentences / name).parent.mkdir(exist_ok=True)
         (sentences / name).write_text(text)
-    pickled = folder_of(made("BertForMaskedLM"), tmp_path / "pickled")
-    torch.save(made("BertForMaskedLM").state_dict(), pickled / "pytorch_model.bin")
+    pickled = save_folder(random_bert("BertForMaskedLM"), tmp_path / "pickled")
+    torch.save(random_bert("BertForMaskedLM").state_dict(), pickled / "pytorch_model.bin")
     (pickled / "model.safetensors").unlink()
     sources += [sentences, CHECKPOINT, pickled]
     errors = 0

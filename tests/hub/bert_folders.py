@@ -30,8 +30,8 @@ HEADS = (
 )
 
 
-def made(kind: str = "BertModel", **changes: Any) -> Any:
-    """A model of one of the kinds, every number of it drawn by chance, biases and norms too."""
+def random_bert(kind: str = "BertModel", **changes: Any) -> Any:
+    """A randomly initialized model of one of the kinds, biases and norms too."""
     settings: dict[str, Any] = {
         "vocab_size": len(PIECES), "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3,
         "intermediate_size": 40, "max_position_embeddings": 32, "type_vocab_size": 2, "num_labels": 3,
@@ -46,7 +46,7 @@ def made(kind: str = "BertModel", **changes: Any) -> Any:
     return model.eval()
 
 
-def folder_of(model: Any, folder: Path, **saving: Any) -> Path:
+def save_folder(model: Any, folder: Path, **saving: Any) -> Path:
     """The folder that `transformers` writes of a model, with a vocabulary beside it."""
     model.save_pretrained(folder, **saving)
     (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES))

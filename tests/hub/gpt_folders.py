@@ -24,8 +24,8 @@ def pairs() -> Gpt2Tokenizer:
     return Gpt2Tokenizer.train(Gpt2Bpe(vocab=290), [TEXT])
 
 
-def made_gpt(kind: str = "GPT2LMHeadModel", **changes: Any) -> Any:
-    """A model of one of the kinds, every number of it drawn by chance, biases and norms too."""
+def random_gpt(kind: str = "GPT2LMHeadModel", **changes: Any) -> Any:
+    """A randomly initialized model of one of the kinds, biases and norms too."""
     settings = {
         "vocab_size": 293, "n_embd": 24, "n_head": 3, "n_layer": 2, "n_positions": 32, "bos_token_id": pairs().end,
         "eos_token_id": pairs().end, "resid_pdrop": 0.2, "embd_pdrop": 0.2,
