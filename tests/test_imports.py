@@ -37,7 +37,7 @@ LAYERS: dict[str, set[str]] = {
     "lectures.claims": set(),
 }
 # A task brings all that it takes together: data, models by their roles, decoding, training and folders of others.
-LAYERS["tasks"] = {"blocks", "config", "data", "decode", "hub", "models", "training", *FILES_OF_OURS}
+LAYERS["tasks"] = {"blocks", "config", "data", "decode", "hub", "models", "plots", "training", *FILES_OF_OURS}
 # `TextGenerator.load` is the public `load`.
 LAYERS["tasks.predictor"] = {*LAYERS["tasks"], "tasks", "runs.load"}
 # What an autoencoder makes of images, and what PCA does.

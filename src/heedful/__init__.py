@@ -40,6 +40,7 @@ __all__ = [
     "QuestionAnswerer",
     "Reconstruction",
     "Regression",
+    "Run",
     "TaggedText",
     "TextClassifier",
     "TextEncoder",
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from heedful.data.word_vectors import WordVectors, load_glove, load_vectors, load_word2vec
     from heedful.errors import UserError
     from heedful.explore.export import show
+    from heedful.explore.run import Run
     from heedful.extras.estimators.autoencoder import Autoencoder, ConvAutoencoder, DenoisingAutoencoder
     from heedful.extras.estimators.pca import PCA
     from heedful.models import build
@@ -108,6 +110,7 @@ _MODULES = {
     "data.word_vectors": ("WordVectors", "load_glove", "load_vectors", "load_word2vec"),
     "errors": ("UserError",),
     "explore.export": ("show",),
+    "explore.run": ("Run",),
     "extras.estimators.autoencoder": ("Autoencoder", "ConvAutoencoder", "DenoisingAutoencoder"),
     "extras.estimators.pca": ("PCA",),
     "models": ("build",),

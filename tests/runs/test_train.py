@@ -22,12 +22,12 @@ from heedful.errors import UserError
 from heedful.files import writing as files
 from heedful.models import build
 from heedful.models.transformer.config import SIZES
-from heedful.plots.figures import curves
 from heedful.runs import train as experiment
 from heedful.runs.evaluate import Evaluated, results, scored
 from heedful.runs.finish import curve
 from heedful.runs.load import few_threads, load
 from heedful.runs.recipe import Recipe, load_recipe
+from heedful.runs.report import plot_loss
 from heedful.runs.train import Event, Finished, Stage, Started, train
 from heedful.training.checkpoint.folder import newest
 from heedful.training.checkpoint.weights import average
@@ -319,14 +319,14 @@ def test_an_old_checkpoint_that_a_crash_kept_goes_when_the_run_is_opened_again(c
     assert [point.step for point in newest(copied, 99)[0]] == before
 
 
-def test_the_curve_shows_training_and_validation_alone(
-    copied: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    drawn: list[dict[str, tuple[list[int], list[float]]]] = []
-    monkeypatch.setattr("heedful.plots.figures.curves", lambda series, *rest: drawn.append(series) or curves(series))
+def test_the_curve_shows_training_and_validation_alone(copied: Path) -> None:
+    figure = plot_loss(copied, "nats a token")
+    assert figure is not None
+    train_line, valid_line = figure.axes[0].lines
+    assert list(train_line.get_xdata()) == list(range(1, 41))
+    assert list(valid_line.get_xdata()) == [10, 20, 30, 40]  # the loss on the test set is not one of them
+    assert figure.axes[0].get_ylabel() == "nats a token"
     assert curve(copied, "nats a token") == copied / "loss.png"
-    assert drawn[0]["train"][0] == list(range(1, 41))
-    assert drawn[0]["valid"][0] == [10, 20, 30, 40]  # the loss on the test set is not one of them
     (copied / "metrics.jsonl").write_text("")
     assert curve(copied, "nats a token") is None
     (copied / "metrics.jsonl").unlink()

@@ -13,9 +13,10 @@ import typer
 from heedful.cli.display import duration, say
 from heedful.cli.loading import load_as
 from heedful.cli.train import run_to_end
-from heedful.cli.translate import draw, drawn
+from heedful.cli.translate import drawn
 from heedful.data.embedded import NumberWords, spell
 from heedful.explore.server.page import is_built
+from heedful.plots.style import save
 from heedful.runs.evaluate import results
 from heedful.runs.recipe import load_recipe
 from heedful.tasks.base import Evaluated
@@ -68,7 +69,7 @@ def report(translator: Translator, data: NumberWords, test: Evaluated, run: Path
     yield ""
     yield drawn(looked)
     picture = run / "alignment.png"
-    draw(looked, picture, f"{sources[-1]} -> {found[-1].text}")
+    save(looked.plot(f"{sources[-1]} -> {found[-1].text}"), picture)
     yield ""
     yield f"pictures  {picture} and {run / 'loss.png'}"
     yield "next      " + f'heedful translate {shlex.quote(str(run))} "nine hundred eighty-seven" --align'

@@ -21,7 +21,6 @@ from heedful.decode.settings import TranslationSettings
 from heedful.errors import UserError, printable
 from heedful.files import writing as files
 from heedful.files.reading import exists
-from heedful.plots.figures import heatmap
 from heedful.plots.style import Style, require_figure, save
 from heedful.plots.text_heatmap import text_heatmap
 from heedful.tasks.translation.predictor import Alignment, Translation, Translator
@@ -181,7 +180,7 @@ def translate_verb(
             else:
                 write_plain(found, top, looked if align else None)
             if looked is not None and align_to is not None:
-                draw(looked, align_to, f"{line.text} -> {found[0].text}", style)
+                save(looked.plot(f"{line.text} -> {found[0].text}", style), align_to)
 
 
 def write(text: str) -> None:
@@ -217,19 +216,9 @@ def record(source: str, found: Sequence[Translation], looked: Alignment | None) 
     return told
 
 
-def labels(pieces: Sequence[str]) -> list[str]:
-    """Pieces as a picture names them: a low line where a word begins inside a text, no sign where one goes on."""
-    return [piece.replace(" ", "▁").removeprefix("##") for piece in pieces]
-
-
 def drawn(looked: Alignment, width: int = 100) -> str:
     """An alignment as text: a row for each piece written, a column for each piece read."""
-    return text_heatmap(looked.weights.numpy(), labels(looked.target), labels(looked.source), width)
-
-
-def draw(looked: Alignment, path: Path, title: str, style: Style = "light") -> None:
-    """An alignment as a figure."""
-    save(heatmap(looked.weights.numpy(), labels(looked.target), labels(looked.source), title, style=style), path)
+    return text_heatmap(looked.weights.numpy(), *looked.labels(), width)
 
 
 def predict_verb(run: Path, source: Path, to: Path, field: str, beams: int | None, force: bool, batch: int) -> None:

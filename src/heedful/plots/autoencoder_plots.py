@@ -22,6 +22,7 @@ from heedful.tasks.reconstruction.predictor import Floats, ImageAutoencoder
 if TYPE_CHECKING:
     from heedful.extras.estimators.pca import PCA
 
+FIGURES = ("images", "walk", "codes")
 ROWS, STEPS, POINTS = 10, 12, 10_000  # images of a grid, steps of a walk, codes of a map
 NOTHING = 1e-6  # of the variance
 WORTH = 1e11  # multiplications that a PCA may take where nobody asked for one
@@ -85,9 +86,8 @@ def left_by(pca: PCA, given: Floats, right: Floats) -> Column:
 
 
 class RunFigure(NamedTuple):
-    """A figure of a run: its name, title and caption, and the figure itself."""
+    """A figure of a run, with its title and caption."""
 
-    name: str
     title: str
     about: str
     figure: Figure
@@ -95,19 +95,28 @@ class RunFigure(NamedTuple):
 
 def save_figures(model: ImageAutoencoder, data: Any, folder: Path) -> Iterator[tuple[RunFigure, Path]]:
     """Draw the figures of a run into a folder: reconstructions, an interpolation, and a map of the codes."""
-    test: Images = data.read("valid" if data.test is None else "test")
+    test = shown_images(data)
     ensure_folder(folder)
-    for one in run_figures(model, data, test):
-        save(one.figure, folder / f"{one.name}.png")
-        yield one, folder / f"{one.name}.png"
+    for name in FIGURES if len(test) > 2 else FIGURES[:2]:
+        one = plot_run(name, model, data, test=test)
+        save(one.figure, folder / f"{name}.png")
+        yield one, folder / f"{name}.png"
 
 
-def run_figures(model: ImageAutoencoder, data: Any, test: Images, style: Style = "light") -> Iterator[RunFigure]:
-    """Every figure of a run, one after the other."""
-    yield plot_images(model, data, test, style)
-    yield plot_walk(model, test, style)
-    if len(test) > 2:
-        yield plot_codes(model, test, style)
+def shown_images(data: Any) -> Images:
+    """The images that a run's figures show."""
+    found: Images = data.read("valid" if data.test is None else "test")
+    return found
+
+
+def plot_run(
+    name: str, model: ImageAutoencoder, data: Any, style: Style = "light", test: Images | None = None
+) -> RunFigure:
+    """One of the figures of a run."""
+    test = shown_images(data) if test is None else test
+    if name == "images":
+        return plot_images(model, data, test, style)
+    return plot_walk(model, test, style) if name == "walk" else plot_codes(model, test, style)
 
 
 def plot_images(model: ImageAutoencoder, data: Any, test: Images, style: Style = "light") -> RunFigure:
@@ -127,7 +136,7 @@ def plot_images(model: ImageAutoencoder, data: Any, test: Images, style: Style =
     about += ", with noise, and restored." if noise else ", and the model's reconstruction."
     title = f"Images with noise of deviation {noise:g}, and restored" if noise else "Images and their reconstructions"
     figure = image_grid(columns, class_names(images), title, style)
-    return RunFigure("images", title, about + " Beneath: mean squared error.", figure)
+    return RunFigure(title, about + " Beneath: mean squared error.", figure)
 
 
 def plot_walk(model: ImageAutoencoder, test: Images, style: Style = "light") -> RunFigure:
@@ -136,7 +145,7 @@ def plot_walk(model: ImageAutoencoder, test: Images, style: Style = "light") -> 
     ends = scale_pixels(test.pixels[[0, other or min(1, len(test) - 1)]])  # (2, C, Y, X)
     title = "Interpolation between two codes"
     figure = image_strips([("", model.walk(ends[:1], ends[1:], STEPS))], title, Window.of(ends), style)
-    return RunFigure("walk", title, "Codes on the straight line between those of two images, decoded.", figure)
+    return RunFigure(title, "Codes on the straight line between those of two images, decoded.", figure)
 
 
 def plot_codes(model: ImageAutoencoder, test: Images, style: Style = "light") -> RunFigure:
@@ -148,9 +157,7 @@ def plot_codes(model: ImageAutoencoder, test: Images, style: Style = "light") ->
     labels = None if test.labels is None else test.labels[some]
     title = f"The codes of {len(codes):,} images"
     figure = scatter({where: flat(codes)}, labels, test.names, title, style)
-    return RunFigure(
-        "codes", title, f"A point for each{', coloured by class' * (labels is not None)}, at {where}.", figure
-    )
+    return RunFigure(title, f"A point for each{', coloured by class' * (labels is not None)}, at {where}.", figure)
 
 
 def flat(codes: Floats) -> NDArray[Any]:

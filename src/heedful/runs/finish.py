@@ -73,25 +73,15 @@ def _used(task: AnyTask, counters: Counters) -> Used:
 
 
 def curve(run: Path, unit: str) -> Path | None:
-    """Draw the losses recorded so far into loss.png, in the unit that they are measured in."""
-    from heedful.plots.figures import curves
+    """Draw the losses recorded so far into loss.png, in their unit."""
     from heedful.plots.style import save
+    from heedful.runs.report import plot_loss
 
-    events = read_events(run)
-    losses = {
-        name: [event for event in some if isinstance(event.get("loss"), int | float)]
-        for name, some in (("train", events.steps()), ("valid", events.evaluated("valid")))
-    }
-    series = {
-        name: ([event["step"] for event in some], [event["loss"] for event in some])
-        for name, some in losses.items()
-        if some
-    }
-    if not series:
+    figure = plot_loss(run, unit)
+    if figure is None:
         return None
-    path = run / "loss.png"
-    save(curves(series, "Loss", "step", unit), path)
-    return path
+    save(figure, run / "loss.png")
+    return run / "loss.png"
 
 
 def _record_test(run: Path, result: Evaluated) -> None:

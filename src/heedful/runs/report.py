@@ -15,6 +15,8 @@ from heedful.errors import printable
 from heedful.files.json import read_json
 from heedful.files.reading import is_file, read_file
 from heedful.files.writing import disk_errors, write_text_atomic
+from heedful.plots.figures import curves
+from heedful.plots.style import Figure, Style
 from heedful.runs.evaluate import read_back
 from heedful.runs.events import read_events
 from heedful.tasks.base import AnyTask, Evaluated
@@ -49,6 +51,21 @@ pre { background: #f6f8fa; border-radius: 6px; padding: .8rem 1rem; margin: .6re
 summary { cursor: pointer; font-weight: 600; }
 @media print { body { background: #fff; } section { border: 0; padding: 0; break-inside: avoid; } }
 """
+
+
+def plot_loss(run: Path, unit: str, style: Style = "light") -> Figure | None:
+    """The losses of training and validation by step, in their unit; None where nothing is recorded."""
+    events = read_events(run)
+    recorded = {
+        name: [event for event in some if isinstance(event.get("loss"), int | float)]
+        for name, some in (("train", events.steps()), ("valid", events.evaluated("valid")))
+    }
+    lines = {
+        name: ([event["step"] for event in some], [event["loss"] for event in some])
+        for name, some in recorded.items()
+        if some
+    }
+    return curves(lines, "Loss", "step", unit, style=style) if lines else None
 
 
 def last_valid(folder: Path) -> Evaluated | None:

@@ -28,6 +28,8 @@ from heedful.decode.settings import DecodeConfig, TranslationSettings
 from heedful.errors import UserError
 from heedful.models.own import Plain
 from heedful.models.roles import Seq2Seq
+from heedful.plots.figures import heatmap
+from heedful.plots.style import Figure, Style
 from heedful.tasks.predictor import Evaluation, Predictor, Result
 from heedful.training.metrics import translation_scores
 
@@ -109,6 +111,17 @@ class Alignment(Result):
     target: list[str]
     weights: Tensor  # (T, S)
     layer: int  # the decoder's layer they are from, the first being 1
+
+    def labels(self) -> tuple[list[str], list[str]]:
+        """The pieces of target and source as figures show them: a low line for a space, no sign for a continuation."""
+        target, source = (
+            [piece.replace(" ", "▁").removeprefix("##") for piece in pieces] for pieces in (self.target, self.source)
+        )
+        return target, source
+
+    def plot(self, title: str = "", style: Style = "light") -> Figure:
+        """The weights as a heat map: a row for each target piece, a column for each source piece."""
+        return heatmap(self.weights.numpy(), *self.labels(), title, style=style)
 
 
 @dataclass(frozen=True, repr=False)
