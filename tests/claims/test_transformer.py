@@ -246,9 +246,9 @@ def test_transformer_and_recurrent_seq2seq_differ_in_three_places() -> None:
         (
             "layers",
             "3 + 2 recurrent layers of 12, step after step",
-            "3 + 2 blocks of self-attention (2 heads) and a dense layer (20), all places at once",
+            "3 + 2 blocks of self-attention (2 heads) and a dense layer (20), all positions at once",
         ),
-        ("memory", *["outputs of the last encoder layer, 12 numbers each"] * 2),
+        ("memory", *["outputs of the last encoder layer, 12 values each"] * 2),
         ("reading it", "once a step, before the first decoder layer", "in each of 2 decoder blocks"),
         ("output", *["logits over the vocabulary of 19"] * 2),
     ]

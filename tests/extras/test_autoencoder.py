@@ -24,7 +24,7 @@ import heedful
 from heedful import Autoencoder, ConvAutoencoder, DenoisingAutoencoder, UserError
 from heedful.data.embedded import Digits
 from heedful.extras.estimators import autoencoder
-from heedful.extras.estimators.autoencoder import Autoencoding, cut
+from heedful.extras.estimators.autoencoder import Autoencoding, crop
 from heedful.models.autoencoder.config import SIZES
 from heedful.tasks.reconstruction.recipe import ReconstructionRecipe
 from heedful.training.configs import Budget, TrainConfig
@@ -83,12 +83,12 @@ def test_every_square_comes_out_again(times: int) -> None:
 
 
 def test_a_cut_has_a_middle_where_it_can() -> None:
-    assert cut([28, 28], 3) == (2, 2)  # the lecture's: 16 becomes 14
-    assert cut([8, 8], 3)[1] == cut([16, 24], 3)[1] == 0
-    assert cut([7, 7], 1) == (1, 1)
-    assert cut([28, 20], 3) == (2, 2)
-    with pytest.raises(ValueError, match="pictures of 28 x 32 do not come out again when they are halved 3 times"):
-        cut([28, 32], 3)
+    assert crop([28, 28], 3) == (2, 2)  # the lecture's: 16 becomes 14
+    assert crop([8, 8], 3)[1] == crop([16, 24], 3)[1] == 0
+    assert crop([7, 7], 1) == (1, 1)
+    assert crop([28, 20], 3) == (2, 2)
+    with pytest.raises(ValueError, match="images of 28 x 32 do not have the same size after 3 halvings"):
+        crop([28, 32], 3)
 
 
 @pytest.mark.parametrize(
@@ -319,24 +319,24 @@ def broken(value: float) -> np.ndarray:
         (lambda: Autoencoder().fit(X[:, :0]), r"Found array with 0 feature\(s\)"),
         (lambda: Autoencoder().fit(X * 1j), "Complex data not supported"),
         (lambda: Autoencoder().fit([["a", "b"]]), "could not convert string to float"),
-        (lambda: Autoencoder(0).fit(X), "n_components must be a whole number from 1 on, got 0"),
-        (lambda: Autoencoder(0.5).fit(X), "n_components must be a whole number"),  # type: ignore[arg-type]
-        (lambda: Autoencoder(10**9).fit(X), "no such network can be made or trained: width: .* 1048576"),
-        (lambda: Autoencoder(max_iter=10**6).fit(X), "no such network can be made or trained: epochs: .* 100000"),
-        (lambda: Autoencoder(hidden_layer_sizes=(3, 0)).fit(X), "each number of hidden_layer_sizes must be"),
+        (lambda: Autoencoder(0).fit(X), "n_components must be a positive integer, got 0"),
+        (lambda: Autoencoder(0.5).fit(X), "n_components must be a positive integer"),  # type: ignore[arg-type]
+        (lambda: Autoencoder(10**9).fit(X), "invalid network or training settings: width: .* 1048576"),
+        (lambda: Autoencoder(max_iter=10**6).fit(X), "invalid network or training settings: epochs: .* 100000"),
+        (lambda: Autoencoder(hidden_layer_sizes=(3, 0)).fit(X), "each of hidden_layer_sizes must be"),
         (lambda: Autoencoder(hidden_layer_sizes=7).fit(X), "hidden_layer_sizes must be a tuple"),  # type: ignore[arg-type]
         (lambda: Autoencoder(activation="gelu").fit(X), "activation must be one of relu, .*, got 'gelu'"),  # type: ignore[arg-type]
         (lambda: Autoencoder(solver="sgd").fit(X), "solver must be one of rmsprop, adam, got 'sgd'"),
         (lambda: Autoencoder(device="tpu").fit(X), "device must be one of auto, cpu, cuda, got 'tpu'"),
-        (lambda: Autoencoder(batch_size=True).fit(X), "batch_size must be a whole number from 1 on, got True"),
-        (lambda: Autoencoder(max_iter=0).fit(X), "max_iter must be a whole number"),
+        (lambda: Autoencoder(batch_size=True).fit(X), "batch_size must be a positive integer, got True"),
+        (lambda: Autoencoder(max_iter=0).fit(X), "max_iter must be a positive integer"),
         (lambda: Autoencoder(learning_rate_init=0).fit(X), "learning_rate_init must be a number above 0"),
         (lambda: Autoencoder(random_state=-1).fit(X), "Seed must be between 0"),
-        (lambda: ConvAutoencoder((28, 28)).fit(X), r"image_shape=\(28, 28\) is of 784 numbers, but X has 64 features"),
+        (lambda: ConvAutoencoder((28, 28)).fit(X), r"image_shape=\(28, 28\) has 784 pixels, but X has 64 features"),
         (lambda: ConvAutoencoder((64,)).fit(X), r"image_shape must be \(rows, columns\)"),
         (lambda: ConvAutoencoder(8).fit(X), "image_shape must be a tuple"),  # type: ignore[arg-type]
-        (lambda: ConvAutoencoder((2, 32)).fit(X), "pictures of 2 x 32 do not come out again"),
-        (lambda: ConvAutoencoder(filters=()).fit(X), "filters must hold at least one number"),
+        (lambda: ConvAutoencoder((2, 32)).fit(X), "images of 2 x 32 do not have the same size"),
+        (lambda: ConvAutoencoder(filters=()).fit(X), "filters must not be empty"),
         (lambda: DenoisingAutoencoder(noise=-1).fit(X), "noise must be a number from 0 to 100, got -1"),
         (lambda: DenoisingAutoencoder(clip=(1, 0)).fit(X), "clip must be two numbers, the lower one first"),
         (lambda: DenoisingAutoencoder(clip=1).fit(X), "clip must be two numbers"),  # type: ignore[arg-type]

@@ -250,7 +250,7 @@ def test_sparse_data_and_other_widths_are_refused() -> None:
         ({"n_components": "mle"}, "n_components must be"),
         ({"n_components": True}, "n_components must be"),
         ({"solver": "full"}, "solver must be one of auto, exact, randomized, incremental, got 'full'"),
-        ({"solver": "randomized", "n_components": 0.5}, "needs a whole number of components"),
+        ({"solver": "randomized", "n_components": 0.5}, "needs an integer number of components"),
         ({"batch_size": 0}, "batch_size must be"),
         ({"iterated_power": -1}, "iterated_power must be"),
         ({"n_oversamples": 1.5}, "n_oversamples must be"),

@@ -15,10 +15,10 @@ import pytest
 from heedful.cli.scaling import scaling_verb
 from heedful.errors import UserError
 from heedful.extras.scaling.sweep import (
-    Begun,
     Cell,
     Ended,
     Size,
+    Started,
     Sweep,
     heads_for,
     measured,
@@ -76,16 +76,16 @@ def test_lists_are_read() -> None:
 @pytest.mark.parametrize(
     ("read", "text", "told"),
     [
-        (read_sizes, "64", "this is no size"),
-        (read_sizes, "2x0", "this is no size"),
-        (read_sizes, " , ", "nothing in this list"),
+        (read_sizes, "64", "invalid size"),
+        (read_sizes, "2x0", "invalid size"),
+        (read_sizes, " , ", "this list is empty"),
         (read_sizes, "2x64,2x64", "twice"),
-        (read_tokens, "many", "no number of tokens"),
-        (read_tokens, "0.5", "no number of tokens"),
-        (read_tokens, "nan", "no number of tokens"),
+        (read_tokens, "many", "invalid number of tokens"),
+        (read_tokens, "0.5", "invalid number of tokens"),
+        (read_tokens, "nan", "invalid number of tokens"),
         (read_tokens, "1e6,1000000", "twice"),
-        (read_places, "6x192", "no run to predict"),
-        (read_places, "6x192:-1", "no number of tokens"),
+        (read_places, "6x192", "invalid run to predict"),
+        (read_places, "6x192:-1", "invalid number of tokens"),
     ],
 )
 def test_what_is_wrong_in_a_list_is_said(read: Any, text: str, told: str) -> None:
@@ -138,7 +138,7 @@ def test_a_run_keeps_the_recipe_but_for_its_size_and_budget(recipe: str) -> None
 
 @pytest.mark.parametrize("schedule", ["{kind: constant}", "{kind: noam, warmup: 10}"])
 def test_a_rate_that_does_not_end_with_the_budget_is_refused(recipe: str, schedule: str) -> None:
-    with pytest.raises(UserError, match="must end with its own budget"):
+    with pytest.raises(UserError, match="must decay to the end of its own budget"):
         cells_of(recipe, "1x8", "5120", f"train.schedule={schedule}")
 
 
@@ -208,7 +208,7 @@ def test_a_sweep_that_is_told_to_stop_ends_its_runs_and_begins_no_more(recipe: s
     sweep = Idle(recipe, cells, jobs=2, threads=1, gpus=0)
     begun, ended = [], []
     for event in sweep.events():
-        begun += [event.cell.name] * isinstance(event, Begun)
+        begun += [event.cell.name] * isinstance(event, Started)
         ended += [event] * isinstance(event, Ended)
         if len(begun) == 2 and not sweep.stopping:
             until(lambda: all(cell.log.read_text() for cell in cells[1:]))
@@ -221,9 +221,9 @@ def test_a_sweep_that_is_told_to_stop_ends_its_runs_and_begins_no_more(recipe: s
 def test_runs_of_several_gpus_have_one_each(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = Sweep(recipe, cells_of(recipe), jobs=4, threads=1, gpus=2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert [sweep._surroundings(place)["CUDA_VISIBLE_DEVICES"] for place in range(4)] == ["0", "1", "0", "1"]
+    assert [sweep._environment(place)["CUDA_VISIBLE_DEVICES"] for place in range(4)] == ["0", "1", "0", "1"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
-    assert [sweep._surroundings(place)["CUDA_VISIBLE_DEVICES"] for place in range(3)] == ["5", "7", "5"]
+    assert [sweep._environment(place)["CUDA_VISIBLE_DEVICES"] for place in range(3)] == ["5", "7", "5"]
 
 
 def verb(recipe: str, sizes: str, tokens: str, *overrides: str) -> None:

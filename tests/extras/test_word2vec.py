@@ -112,7 +112,7 @@ def test_neighbours_are_those_of_the_same_line_within_reach() -> None:
 def test_frequent_words_are_thinned_out_and_chance_words_follow_their_counts() -> None:
     corpus = corpus_of([0] * 30_000 + [1] * 5_000 + [2] * 5_000, list(range(40_000)), 3)
     steps = list(Plan(corpus, SkipGramConfig(sample=0.01), 0))
-    shares = skipgram.kept_shares(corpus.counts, 0.01)
+    shares = skipgram.keep_probabilities(corpus.counts, 0.01)
     assert shares[0] == pytest.approx(math.sqrt(0.01 / 0.75) + 0.01 / 0.75)
     kept = sum(len(step.centres) * BLOCK for step in steps)
     assert kept == pytest.approx((shares * corpus.counts).sum(), rel=0.05)

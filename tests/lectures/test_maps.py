@@ -89,7 +89,7 @@ def test_a_run_has_its_maps(runs: dict[str, str], tmp_path: Path) -> None:
     found = returned(study(Settings(model=runs["4"], beside=runs["2"], points=50, neighbours=5)))
     assert [(one.name, one.numbers) for one in found.maps] == [
         ("t-SNE of the codes", 4),
-        ("codes of two numbers", 2),
+        ("codes of two dimensions", 2),
         ("t-SNE of the pixels", 64),
     ]
     images = Digits(test=60).read("test")
@@ -122,7 +122,7 @@ def test_the_verb_takes_a_run_alone(runs: dict[str, str], tmp_path: Path, capsys
         ({}, "needs a trained autoencoder"),
         ({"model": "numbers"}, "is no autoencoder"),
         ({"model": "4", "beside": "numbers"}, "is no autoencoder"),
-        ({"model": "4", "beside": "4"}, "the codes of this run are not of two numbers"),
+        ({"model": "4", "beside": "4"}, "the codes of this run do not have two dimensions"),
         ({"model": "/nowhere"}, "there is no such folder"),
     ],
 )

@@ -14,8 +14,8 @@ from heedful.data.tokenizers.tokenizer import WordPiece
 from heedful.data.tokenizers.wordpieces import BertTokenizer
 from heedful.lectures import nopos
 from heedful.lectures.contexts import word_vectors
-from heedful.lectures.learning import made
-from heedful.lectures.nopos import Settings, Windows, config_of, layers_of, told_by, wrong_by
+from heedful.lectures.learning import seeded
+from heedful.lectures.nopos import Settings, Windows, config_of, layers_of, probe, probe_error
 from heedful.lectures.occurrences import flat
 from heedful.models import build
 from heedful.models.bert.config import BertConfig
@@ -35,15 +35,15 @@ def test_a_probe_is_ridge_regression_that_is_tried_on_other_vectors() -> None:
     # Ridge regression is least squares with a row for each weight that asks for it to be zero.
     stacked = np.concatenate([known, nopos.RIDGE**0.5 * np.eye(D + 1)])
     probe = np.linalg.lstsq(stacked, np.concatenate([places, np.zeros(D + 1)]), rcond=None)[0]
-    assert wrong_by(one, other) == pytest.approx(np.abs(tried @ probe - places).mean(), rel=1e-9)
-    assert wrong_by(one, other) > wrong_by(one, one)  # what it has learned from it knows better
+    assert probe_error(one, other) == pytest.approx(np.abs(tried @ probe - places).mean(), rel=1e-9)
+    assert probe_error(one, other) > probe_error(one, one)  # what it has learned from it knows better
 
 
 def test_a_probe_reads_places_that_are_there_and_guesses_the_middle_where_they_are_not() -> None:
     B, T, D = 40, 8, 6
     ramp = torch.arange(T)[None, :, None] * torch.randn(D) + 3.0
-    assert wrong_by(ramp.expand(B, -1, -1), ramp.expand(B, -1, -1)) < 0.01
-    blind = wrong_by(torch.randn(B, T, D), torch.randn(B, T, D))
+    assert probe_error(ramp.expand(B, -1, -1), ramp.expand(B, -1, -1)) < 0.01
+    blind = probe_error(torch.randn(B, T, D), torch.randn(B, T, D))
     assert blind == pytest.approx(T / 4, rel=0.1)  # that of the middle
 
 
@@ -69,7 +69,7 @@ def test_layers_are_the_embedding_and_what_each_block_gives() -> None:
 
 
 def test_probes_learn_from_the_training_text_and_are_tried_on_text_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = made(partial(Gpt, config_of("none", 11, SMALL)), 0).eval()
+    model = seeded(partial(Gpt, config_of("none", 11, SMALL)), 0).eval()
     ids = {"train": torch.randint(0, 5, (4000,)), "valid": torch.randint(6, 11, (4000,))}
     asked: list[tuple[Tensor, Tensor]] = []
 
@@ -77,8 +77,8 @@ def test_probes_learn_from_the_training_text_and_are_tried_on_text_held_out(monk
         asked.append((learned, tried))
         return 1.0
 
-    monkeypatch.setattr(nopos, "wrong_by", heard)
-    told = told_by(model, ids, SMALL)
+    monkeypatch.setattr(nopos, "probe_error", heard)
+    told = probe(model, ids, SMALL)
     train, valid = (layers_of(model, Windows(ids[split], SMALL.context, 2).next(nopos.PROBED)[:, :-1]) for split in ids)
     assert len(asked) == len(told.wrong) == SMALL.layers + 1
     for (learned, tried), one, other in zip(asked, train, valid, strict=True):

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.lectures.learning import learn, made
+from heedful.lectures.learning import learn, seeded
 from heedful.lectures.recall import FILLERS, KEYS, NETS, QUESTION, Settings, trial
 from heedful.lectures.strings import ATTENTION, BEGIN, END, LETTERS, writer
 
@@ -96,6 +96,6 @@ def test_making_a_model_leaves_the_chance_of_others_alone() -> None:
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)
-    one, two = made(lambda: nn.Linear(2, 2), 5), made(lambda: nn.Linear(2, 2), 5)
+    one, two = seeded(lambda: nn.Linear(2, 2), 5), seeded(lambda: nn.Linear(2, 2), 5)
     assert torch.rand(1).equal(expected)
     assert one.weight.equal(two.weight)

@@ -139,7 +139,7 @@ def test_logarithmic_axes_have_short_plain_numbers() -> None:
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
     axes.figure.draw_without_rendering()  # type: ignore[union-attr]
     assert {"50", "100", "200"} <= set(x_labels(axes))
-    assert {"1,000", "100,000", "10 M"} <= set(y_labels(axes))
+    assert {"1,000", "100 k", "10 M"} <= set(y_labels(axes))
     assert curves({"only": (x, -x)}, log="y").axes[0].get_yscale() == "linear"  # nothing has a logarithm
 
 
@@ -150,6 +150,7 @@ def test_logarithmic_axes_have_short_plain_numbers() -> None:
         (0.5, "0.5"),
         (-20, "-20"),
         (12000, "12,000"),
+        (5e5, "500 k"),
         (1.2e6, "1.2 M"),
         (3e12, "3e12"),
         (1e-14, "1e-14"),
@@ -243,3 +244,26 @@ def test_parts_that_differ_are_marked() -> None:
     assert same == cells[1, 2].get_facecolor() != other == cells[2, 2].get_facecolor()
     assert cells[0, 2].get_text().get_text() == "Transformer"
     assert "\n" in cells[2, 2].get_text().get_text()
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (1, 200, ["1", "2", "5", "10", "20", "50", "100", "200"]),
+        (5.1, 6.9, ["6"]),
+        (1e-14, 2, ["1e-14", "1e-8", "0.01"]),
+    ],
+)
+def test_logarithmic_ticks_are_round_and_not_too_many(low: float, high: float, ticks: list[str]) -> None:
+    (axes,) = curves({"only": ([low, high], [1, 2])}, log="x").axes
+    axes.figure.draw_without_rendering()  # type: ignore[union-attr]
+    shown = [
+        text for text, at in zip(x_labels(axes), axes.get_xticks(), strict=True) if low * 0.99 <= at <= high * 1.01
+    ]
+    assert set(ticks) <= set(shown) and len(shown) <= 10
+
+
+def test_whole_numbers_have_whole_ticks() -> None:
+    (axes,) = curves({"only": ([0, 1, 2, 3], [0.1, 0.2, 0.3, 0.4])}).axes
+    assert all(float(at).is_integer() for at in axes.get_xticks())
+    assert not all(float(at).is_integer() for at in axes.get_yticks())

@@ -95,7 +95,7 @@ def test_the_report_of_an_autoencoder_shows_its_pictures_scores_and_layers(
         f"mean squared difference {test.loss:.4f}",
         *(score.signature for score in test.scores),
         "dense_1 (Dense) 48 3,120",
-        "The code of an image has 10 numbers.",
+        "The code of an image has 10 values.",
         "heedful reconstruct",
         f"heedful figure maps model={run}",
         "kind: rmsprop",

@@ -26,11 +26,11 @@ from heedful.extras.scaling.fits import LEVEL, Estimate, Law, Laws, Line, Run, S
 from heedful.extras.scaling.plot import Predicted, plot
 from heedful.extras.scaling.sweep import (
     FEWEST_STEPS,
-    Begun,
     Cell,
     Ended,
     Event,
-    Going,
+    Running,
+    Started,
     Sweep,
     measured,
     plan,
@@ -167,7 +167,7 @@ class _Lines:
 
     def __init__(self, total: int, complete: int) -> None:
         self.total, self.done, self.last = total, complete, time.monotonic()
-        self.at: dict[str, Going | None] = {}
+        self.at: dict[str, Running | None] = {}
 
     def say(self, text: str) -> None:
         sys.stderr.write(printable(text) + "\n")
@@ -179,7 +179,7 @@ class _Lines:
             self.done += 1
             self.say(f"{self.done} of {self.total}  {_end(event)}")
         else:
-            self.at[event.cell.name] = event if isinstance(event, Going) else None
+            self.at[event.cell.name] = event if isinstance(event, Running) else None
         if time.monotonic() - self.last >= PAUSE:
             self.last = time.monotonic()
             self.say("  ".join(f"{name} {_share(going)}" for name, going in self.at.items()))
@@ -197,9 +197,9 @@ class _Bars:
 
     def show(self, event: Event) -> None:
         name = event.cell.name
-        if isinstance(event, Begun):
+        if isinstance(event, Started):
             self.tasks[name] = self.bars.add_task(name, total=1.0, facts="starting")
-        elif isinstance(event, Going):
+        elif isinstance(event, Running):
             facts = f"{event.share:4.0%}  loss {event.loss:.4f}"
             self.bars.update(self.tasks[name], completed=event.share, facts=facts)
         else:
@@ -208,7 +208,7 @@ class _Bars:
             self.say(f"{self.done} of {self.total}  {_end(event)}")
 
 
-def _share(going: Going | None) -> str:
+def _share(going: Running | None) -> str:
     return f"{going.share:.0%}" if going else "starting"
 
 

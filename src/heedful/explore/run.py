@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from heedful.errors import UserError
 from heedful.files.reading import require_folder
 from heedful.plots.style import Figure, Style
 
 if TYPE_CHECKING:
+    from heedful.runs.load import AnyPredictor
     from heedful.tasks.recipe_parts import Recipe
 
 Plot = Literal["loss", "attention", "images", "walk", "codes"]
@@ -40,7 +41,7 @@ class Run:
         return read_recipe(self.folder)
 
     @cached_property
-    def predictor(self) -> Any:
+    def predictor(self) -> AnyPredictor:
         """The trained model, as `heedful.load` returns it."""
         from heedful.runs.load import load
 

@@ -126,7 +126,8 @@ class Plan:
     def __init__(self, corpus: Corpus, config: SkipGramConfig, epoch: int) -> None:
         self.config, self.epoch = config, epoch
         kept = (
-            uniform(config.seed, epoch, KEPT, len(corpus.ids)) < kept_shares(corpus.counts, config.sample)[corpus.ids]
+            uniform(config.seed, epoch, KEPT, len(corpus.ids))
+            < keep_probabilities(corpus.counts, config.sample)[corpus.ids]
         )
         count, window = int(kept.sum()), config.window
         self.blocks = -(-count // (BLOCK * TOGETHER)) * TOGETHER
@@ -165,7 +166,7 @@ class Plan:
             yield Step(*parts)
 
 
-def kept_shares(counts: Ints, sample: float) -> NDArray[np.float64]:
+def keep_probabilities(counts: Ints, sample: float) -> NDArray[np.float64]:
     """How likely a place is kept, by its word: the more frequent, the less, as word2vec computes it."""
     shares = counts / counts.sum() / sample  # (V,)
     return np.minimum(1.0, np.sqrt(1 / shares) + 1 / shares)
@@ -179,7 +180,7 @@ def chances(counts: Ints) -> NDArray[np.float64]:
 
 def rate_shares(corpus: Corpus, config: SkipGramConfig) -> tuple[Tensor, Tensor]:
     """The share of the learning rate that each word has, as one that sees and as one that is seen."""
-    kept = corpus.counts * kept_shares(corpus.counts, config.sample)  # (V,)
+    kept = corpus.counts * keep_probabilities(corpus.counts, config.sample)  # (V,)
     places, pairs = BLOCK * TOGETHER, config.window + 1  # of a step, and the mean number of a place's neighbours
     seeing = places * pairs * kept / kept.sum()
     drawn = places * pairs * config.negatives * chances(corpus.counts)

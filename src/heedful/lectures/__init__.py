@@ -20,13 +20,13 @@ FIGURES = {
     "cell-gradient": "the gradient along an LSTM's cell, a product of forget gates",
     "recall": "a word recalled over a growing distance: RNN, LSTM, and LSTM with attention",
     "length": "how quality falls with a sentence's length, without attention and with it",
-    "alignment": "where attention learns to look when it copies a string, and when it reverses it",
-    "nopos": "language models told positions in each way, or in none: their losses, and a probe that reads places",
+    "alignment": "what attention learns to align when a string is copied, and when it is reversed",
+    "nopos": "language models with each kind of positions, or none: their losses, and a probe of positions",
     "contexts": "the same word in several sentences, layer by layer; needs model=FOLDER",
     "occurrences": "a map of a word's occurrences for each layer; needs model=FOLDER",
     "cost": "what it costs to pre-train BERT, beside what was published",
-    "maps": "images on a map: t-SNE of their codes, codes of two numbers, t-SNE of the pixels; needs model=RUN",
-    "pooling": "what pooling keeps of a picture, and what upsampling makes of that",
+    "maps": "images on a map: t-SNE of their codes, codes of two dimensions, t-SNE of the pixels; needs model=RUN",
+    "pooling": "what pooling keeps of an image, and what upsampling makes of that",
 }
 
 
@@ -69,6 +69,6 @@ def find(name: str) -> Study:
             "there is no such figure",
             found=shown(name),
             expected="one of " + ", ".join(FIGURES),
-            todo=f"did you mean {near[0]}?" if near else "`heedful figure` says what each shows",
+            todo=f"did you mean {near[0]}?" if near else "`heedful figure` lists what each shows",
         )
     return cast(Study, import_module(f"heedful.lectures.{name.replace('-', '_')}"))

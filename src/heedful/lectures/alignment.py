@@ -1,6 +1,6 @@
-"""Where attention learns to look when a net copies a string, and when it reverses it.
+"""The alignment that attention learns when a network copies a string, and when it reverses it.
 
-Nobody tells it the order: the alignment is what makes the task easy.
+The order is not given: it is learned, because it makes the task easy.
 
 S letters read, T letters written.
 """
@@ -29,11 +29,11 @@ class Settings(Config):
     """What is trained."""
 
     longest: int = Field(12, ge=2, le=100, description="letters of the longest string in training")
-    shown: int = Field(len(LETTERS), ge=2, le=len(LETTERS), description="letters of the string in the picture")
+    shown: int = Field(len(LETTERS), ge=2, le=len(LETTERS), description="letters of the string in the figure")
     width: int = Field(48, ge=2, le=1024, multiple_of=2, description="width of the nets")
     steps: int = Field(1500, ge=1, le=1_000_000, description="steps of training, of 32 strings each")
     lr: float = Field(5e-3, gt=0, le=1, description="learning rate")
-    seed: int = Field(0, ge=0, lt=2**63, description="chance for the weights and strings")
+    seed: int = Field(0, ge=0, lt=2**63, description="random seed of the weights and strings")
 
 
 @dataclass(frozen=True)
@@ -52,24 +52,25 @@ class Maps:
     maps: dict[str, Map]
 
     def table(self) -> Table:
-        """For each letter that is written, the letter that was looked at most, and how much."""
-        columns = [name for task in self.maps for name in (task, "looks at", "weight")]
+        """For each letter written, the source letter with the largest attention weight, and that weight."""
+        columns = [name for task in self.maps for name in (task, "attends to", "weight")]
         rows = [
-            [cell for one in self.maps.values() for cell in (one.target[t], *looked(one, t))]
+            [cell for one in self.maps.values() for cell in (one.target[t], *strongest(one, t))]
             for t in range(len(next(iter(self.maps.values())).target))
         ]
-        return Table(("place", *columns), tuple((t, *row) for t, row in enumerate(rows, 1)))
+        return Table(("position", *columns), tuple((t, *row) for t, row in enumerate(rows, 1)))
 
 
-def looked(one: Map, t: int) -> tuple[str, float]:
+def strongest(one: Map, t: int) -> tuple[str, float]:
+    """The source letter that the letter written at t attends to most, and its weight."""
     s = int(one.weights[t].argmax())
     return f"{one.source[s]} at {s + 1}", float(one.weights[t, s])
 
 
 @torch.no_grad()
 def alignment(one: Writer, length: int) -> Map:
-    """Where the net looks while it writes a string in which no letter comes twice."""
-    source = torch.randperm(len(LETTERS), generator=one.chance)[None, :length]
+    """The attention weights of a string in which no letter occurs twice."""
+    source = torch.randperm(len(LETTERS), generator=one.generator)[None, :length]
     target = one.target(source)
     with watch(one.net, one.net.alignment) as seen:
         logits = one.net.tokens.logits(one.net.read(source, target[:, :-1]))
@@ -79,7 +80,7 @@ def alignment(one: Writer, length: int) -> Map:
 
 
 def study(settings: Settings) -> Generator[Progress, None, Maps]:
-    """Train a net for each task, and look."""
+    """Train a network for each task, and record its alignment."""
     maps = {}
     for number, (task, backwards) in enumerate(TASKS.items()):
         one = writer(ATTENTION, settings.width, backwards, settings.longest, settings.seed)

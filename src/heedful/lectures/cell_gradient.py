@@ -17,7 +17,7 @@ from heedful.blocks.taps import watch
 from heedful.config import Config
 from heedful.lectures import Progress, Table
 from heedful.lectures.gradient_distance import norms
-from heedful.lectures.learning import made
+from heedful.lectures.learning import seeded
 from heedful.plots.figures import curves
 from heedful.plots.style import Figure, Style
 
@@ -30,7 +30,7 @@ class Settings(Config):
     )
     distance: int = Field(50, ge=1, le=500, description="steps that the gradient goes back")
     hidden: int = Field(32, ge=1, le=512, description="width of the nets")
-    seed: int = Field(0, ge=0, lt=2**63, description="chance for the weights and inputs")
+    seed: int = Field(0, ge=0, lt=2**63, description="random seed of the weights and inputs")
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ def along_the_cell(cell: LSTM, x: Tensor) -> tuple[Tensor, Tensor]:
 
 def study(settings: Settings) -> Generator[Progress, None, Gradients]:
     """Measure, one bias after another, then a plain RNN on the same inputs."""
-    chance = torch.Generator().manual_seed(settings.seed)
-    x = torch.randn(settings.distance, settings.hidden, dtype=torch.float64, generator=chance)
+    generator = torch.Generator().manual_seed(settings.seed)
+    x = torch.randn(settings.distance, settings.hidden, dtype=torch.float64, generator=generator)
     cell = dict[float, list[float]]()
 
     def fresh() -> LSTM:
@@ -79,10 +79,10 @@ def study(settings: Settings) -> Generator[Progress, None, Gradients]:
 
     for number, bias in enumerate(settings.biases):
         yield Progress(number / (len(settings.biases) + 1), f"forget bias {bias:g}")
-        diagonals, _ = along_the_cell(forget_with(made(fresh, settings.seed).double(), bias), x)
+        diagonals, _ = along_the_cell(forget_with(seeded(fresh, settings.seed).double(), bias), x)
         cell[bias] = diagonals.amax(1).tolist()  # the norm of a diagonal matrix
     yield Progress(len(settings.biases) / (len(settings.biases) + 1), "plain RNN")
-    return Gradients(cell, norms(made(lambda: Elman(settings.hidden, settings.hidden), settings.seed).double(), x))
+    return Gradients(cell, norms(seeded(lambda: Elman(settings.hidden, settings.hidden), settings.seed).double(), x))
 
 
 def plot(found: Gradients, style: Style = "light") -> Figure:

@@ -18,7 +18,7 @@ DAY = 86_400.0  # seconds
 VOCAB = 30_522
 STEPS, SEQUENCES = 1_000_000, 256  # as published: 90 % of the steps at 128 tokens, the rest at 512
 TEXT = ((128, 0.9), (512, 0.1))
-# Billions of multiplications and additions in a second and a chip at best, as their makers say, in half precision.
+# Peak multiplications and additions per second and chip, as published by their makers, in half precision.
 CHIPS = {"TPU v2": 45e12, "V100": 125e12, "RTX 2080 Ti": 107.6e12, "H200": 989.5e12}
 
 
@@ -51,7 +51,7 @@ class Settings(Config):
     """What is counted."""
 
     share: float = Field(0.35, gt=0, le=1, description="of a chip's best rate that training reaches")
-    chips: int = Field(256, ge=1, le=100_000, description="the most chips in the picture")
+    chips: int = Field(256, ge=1, le=100_000, description="the most chips in the figure")
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Costs:
 
 
 def training_work(config: BertConfig, vocab: int, tokens: float, length: int, hidden: float = 0.15) -> float:
-    """The multiplications and additions of training on so many tokens in sequences of a length.
+    """The multiplications and additions of training on a number of tokens in sequences of a length.
 
     Three times those of reading: 2 a weight and token, 4 a pair of places and unit of width in each block, and for each
     hidden word the product with the whole vocabulary.

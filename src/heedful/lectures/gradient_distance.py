@@ -20,7 +20,7 @@ from torch import Tensor
 from heedful.blocks.recurrent import Elman
 from heedful.config import Config
 from heedful.lectures import Progress, Table
-from heedful.lectures.learning import made
+from heedful.lectures.learning import seeded
 from heedful.plots.figures import curves
 from heedful.plots.style import Figure, Style
 
@@ -35,7 +35,7 @@ class Settings(Config):
     )
     distance: int = Field(50, ge=1, le=500, description="steps that the gradient goes back")
     hidden: int = Field(32, ge=1, le=512, description="width of the net")
-    seed: int = Field(0, ge=0, lt=2**63, description="chance for the weights and inputs")
+    seed: int = Field(0, ge=0, lt=2**63, description="random seed of the weights and inputs")
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Norms:
 
 def net(hidden: int, singular: float, seed: int) -> Elman:
     """A plain RNN whose matrix between two steps has this singular value only."""
-    cell = made(lambda: Elman(hidden, hidden), seed).double()
+    cell = seeded(lambda: Elman(hidden, hidden), seed).double()
     with torch.no_grad():
         rotation, _ = torch.linalg.qr(cell.h.weight)
         cell.h.weight.copy_(singular * rotation)

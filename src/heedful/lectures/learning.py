@@ -13,15 +13,15 @@ from heedful.training.optim import AdamW, Linear, clip, make_optimizer
 Net = TypeVar("Net", bound=nn.Module)
 
 
-def made(make: Callable[[], Net], seed: int) -> Net:
-    """A model whose first weights depend on the seed alone."""
+def seeded(make: Callable[[], Net], seed: int) -> Net:
+    """A model whose initial weights depend on the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return make()
 
 
 def learn(model: nn.Module, loss: Callable[[], Tensor], steps: int, lr: float) -> Iterator[float]:
-    """Train on a loss that draws its own batches, at a rate that falls to zero; yields the share of steps done."""
+    """Train on a loss that samples its own batches, with linear decay to zero; yields the share of steps done."""
     optimizer = make_optimizer(AdamW(lr=lr, weight_decay=0.0), model, torch.device("cpu"))
     schedule = Linear()
     for step in range(1, steps + 1):

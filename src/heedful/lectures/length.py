@@ -30,7 +30,7 @@ class Settings(Config):
     width: int = Field(64, ge=2, le=1024, multiple_of=2, description="width of the nets")
     steps: int = Field(3000, ge=1, le=1_000_000, description="steps of training, of 32 strings each")
     lr: float = Field(3e-3, gt=0, le=1, description="learning rate")
-    seed: int = Field(0, ge=0, lt=2**63, description="chance for the weights and strings")
+    seed: int = Field(0, ge=0, lt=2**63, description="random seed of the weights and strings")
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
-"""Three maps of the same images: t-SNE of their codes, codes of two numbers as they are, and t-SNE of the pixels.
+"""Three maps of the same images: t-SNE of their codes, codes of two dimensions as they are, and t-SNE of the pixels.
 
-Van der Maaten and Hinton (2008). Each map comes with how often the neighbours of a point say its class rightly, and
-with the time that it took. N images, D numbers of a code or of an image.
+Van der Maaten and Hinton (2008). Each map comes with its k-nearest-neighbour accuracy and with the time that it took.
+
+N images, D dimensions of a code or pixels of an image.
 """
 
 from __future__ import annotations
@@ -35,21 +36,25 @@ class Settings(Config):
     """What is drawn."""
 
     model: str | None = Field(None, description="a run of an autoencoder")
-    beside: str | None = Field(None, description="a run of one whose codes are of two numbers; null: no such map")
-    points: int = Field(10_000, ge=3, le=100_000, description="images of the test that are drawn, from the first on")
-    neighbours: int = Field(10, ge=1, le=1000, description="neighbours that are asked for the class of a point")
-    perplexity: float = Field(30.0, gt=0, le=1000, description="neighbours that t-SNE keeps near, about")
-    seed: int = Field(0, ge=0, lt=2**32, description="where t-SNE begins")
+    beside: str | None = Field(
+        None, description="a run of an autoencoder whose codes have two dimensions; null: no such map"
+    )
+    points: int = Field(10_000, ge=3, le=100_000, description="test images that are drawn, from the first on")
+    neighbours: int = Field(10, ge=1, le=1000, description="neighbours that vote for the class of a point")
+    perplexity: float = Field(
+        30.0, gt=0, le=1000, description="perplexity of t-SNE: about how many neighbours stay near"
+    )
+    seed: int = Field(0, ge=0, lt=2**32, description="random seed of t-SNE")
 
 
 @dataclass(frozen=True, eq=False)
 class Map:
-    """The points (N, 2) of one map, made of vectors of so many numbers."""
+    """The points (N, 2) of one map, and the dimensions of the vectors it was computed from."""
 
     name: str
     numbers: int
     points: Floats
-    right: float  # the share of points whose neighbours say their class
+    right: float  # k-nearest-neighbour accuracy
     seconds: float
 
 
@@ -68,17 +73,17 @@ class Maps:
 
 
 def tsne(vectors: Floats, perplexity: float, seed: int) -> Floats:
-    """Vectors (N, D) as points (N, 2) such that near ones stay near; of few vectors, fewer are taken for near."""
+    """t-SNE of vectors (N, D) as points (N, 2); the perplexity is lower for few vectors."""
     near = min(perplexity, (len(vectors) - 1) / 3)
-    made: Floats = TSNE(perplexity=near, init=beginning(vectors, seed), random_state=seed).fit_transform(vectors)
-    return made
+    points: Floats = TSNE(perplexity=near, init=initial_points(vectors, seed), random_state=seed).fit_transform(vectors)
+    return points
 
 
-def beginning(vectors: Floats, seed: int) -> Floats:
-    """Where t-SNE begins, (N, 2): in the directions of most spread, or by chance where vectors have no two of them.
+def initial_points(vectors: Floats, seed: int) -> Floats:
+    """The initial points of t-SNE, (N, 2): two principal components, or random where there are no two.
 
-    This is what scikit-learn does by itself, but for vectors that are all the same: of these it makes points that are
-    no numbers, and its tree of them ends the process.
+    This is what scikit-learn does by itself, except for vectors that are all the same: of these it makes NaN, and its
+    tree of points ends the process.
     """
     if vectors.shape[1] > 1:
         first: Floats = PCA(2, random_state=seed).fit_transform(vectors).astype(np.float32)
@@ -89,7 +94,7 @@ def beginning(vectors: Floats, seed: int) -> Floats:
 
 
 def neighbour_accuracy(points: Floats, labels: NDArray[np.int64], neighbours: int) -> float:
-    """The share of points (N, 2) whose nearest others, by the most votes, have its label; of a tie, the least label."""
+    """The share of points (N, 2) whose label has most votes among the nearest others; the least label wins a tie."""
     nearest = NearestNeighbors(n_neighbors=min(neighbours, len(points) - 1)).fit(points).kneighbors()[1]  # (N, k)
     votes = np.zeros((len(points), int(labels.max()) + 1), dtype=np.int64)
     np.add.at(votes, (np.arange(len(points))[:, None], labels[nearest]), 1)
@@ -104,7 +109,7 @@ def maps(
     names: Sequence[str],
     settings: Settings,
 ) -> Generator[Progress, None, Maps]:
-    """The lecture's comparison; codes (N, D), and codes of two numbers (N, 2), are made on the way, and timed."""
+    """The lecture's comparison; codes (N, D) and codes of two dimensions (N, 2) are computed here, and timed."""
 
     def mapped(name: str, made: Callable[[], tuple[int, Floats]]) -> Map:
         begin = time.perf_counter()
@@ -118,8 +123,8 @@ def maps(
     yield Progress(0.0, "t-SNE of the codes")
     found = [mapped("t-SNE of the codes", lambda: embedded(codes()))]
     if flat is not None:
-        yield Progress(0.4, "codes of two numbers")
-        found.append(mapped("codes of two numbers", lambda: (2, flat())))
+        yield Progress(0.4, "codes of two dimensions")
+        found.append(mapped("codes of two dimensions", lambda: (2, flat())))
     yield Progress(0.5, "t-SNE of the pixels")
     found.append(mapped("t-SNE of the pixels", lambda: embedded(pixels)))
     return Maps(tuple(found), labels, tuple(names), settings.neighbours)
@@ -149,7 +154,7 @@ def images_of(folder: str, points: int) -> Images:
     found: Images = data.read("valid" if data.test is None else "test")
     if found.labels is None:
         raise UserError(
-            "these images have no labels, by which a map is judged", where=f"{Path(folder, 'recipe.yaml')}: data",
+            "these images have no labels, which the accuracy needs", where=f"{Path(folder, 'recipe.yaml')}: data",
             todo="train on data with labels; `heedful encode` writes codes without them",
         )  # fmt: skip
     if len(found) < 3:
@@ -165,7 +170,7 @@ def study(settings: Settings) -> Generator[Progress, None, Maps]:
     beside = None if settings.beside is None else painter_in(settings.beside)
     if beside is not None and (found := beside.code_size) != 2:
         raise UserError(
-            "the codes of this run are not of two numbers", where="beside", found=str(found), expected="2",
+            "the codes of this run do not have two dimensions", where="beside", found=str(found), expected="2",
             todo="train one with a bottleneck of two: the last layer of model.encoder of width 2",
         )  # fmt: skip
     assert settings.model is not None  # as `painter_in` has seen

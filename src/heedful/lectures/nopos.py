@@ -1,8 +1,8 @@
-"""Language models that are told positions in some way, or in none (Haviv et al., 2022), at the same size and budget.
+"""Language models with each kind of positions, or none (Haviv et al., 2022), of the same size and budget.
 
-They learn numbers in words, letter by letter: "seven hundred twelve". A causal model that is told nothing comes near
-the others, for how many tokens one sees tells where it stands: a linear probe reads the place from its layers. In one
-layer alone, all that is seen of the past is a bag of letters, which does not tell how words are spelled.
+They learn numbers in words, letter by letter: "seven hundred twelve". A causal model without positions comes near
+the others, since the number of tokens it attends to reveals the position: a linear probe reads it from the layers. One
+layer alone sees a bag of past letters, which does not show how words are spelled.
 
 B windows, T letters, D width.
 """
@@ -24,7 +24,7 @@ from heedful.blocks.taps import watch
 from heedful.config import Config
 from heedful.data.embedded import NumberWords, spell
 from heedful.lectures import Progress, Table
-from heedful.lectures.learning import learn, made
+from heedful.lectures.learning import learn, seeded
 from heedful.models.gpt.config import GptConfig, Positions
 from heedful.models.gpt.model import Gpt
 from heedful.models.sizes import block_parameters
@@ -35,9 +35,9 @@ SCHEMES: tuple[Positions, ...] = ("learned", "sinusoid", "rotary", "alibi", "non
 BAG = "bag"  # none in one layer, which is as large as all layers of the others
 HEADS = 4
 WINDOWS = 16  # a step
-TESTED = 400  # windows that the loss is told of
+TESTED = 400  # windows on which the loss is measured
 PROBED = 200  # windows that a probe learns from, and as many that it is tried on
-RIDGE = 1e-3  # keeps a probe's numbers small
+RIDGE = 1e-3  # regularization of a probe
 
 
 class Settings(Config):
@@ -48,11 +48,11 @@ class Settings(Config):
     context: int = Field(48, ge=4, le=1024, description="letters that are seen at once")
     steps: int = Field(500, ge=1, le=1_000_000, description="steps of training, of 16 windows each")
     lr: float = Field(4e-3, gt=0, le=1, description="learning rate")
-    seed: int = Field(0, ge=0, lt=2**63, description="chance for the weights and windows")
+    seed: int = Field(0, ge=0, lt=2**63, description="random seed of the weights and windows")
 
 
-class Told(NamedTuple):
-    """The loss of one model, and by how many places a probe on each layer is wrong; layer 0 is the embedding."""
+class Probed(NamedTuple):
+    """The loss of one model, and the mean error in positions of a probe on each layer; layer 0 is the embedding."""
 
     loss: float
     wrong: list[float]
@@ -60,30 +60,30 @@ class Told(NamedTuple):
 
 @dataclass(frozen=True)
 class Schemes:
-    """What each model tells, by how it is told positions; and how wrong it is to say the middle every time."""
+    """Each model by its positions; and the mean error of always predicting the middle."""
 
-    nets: dict[str, Told]
-    chance: float
+    nets: dict[str, Probed]
+    baseline: float
 
     def table(self) -> Table:
         deep = max(len(told.wrong) for told in self.nets.values())
         rows: list[tuple[float | str, ...]] = [
             (name, told.loss, *told.wrong, *["-"] * (deep - len(told.wrong))) for name, told in self.nets.items()
         ]
-        rows.append(("the middle", "-", *[self.chance] * deep))
+        rows.append(("the middle", "-", *[self.baseline] * deep))
         return Table(("positions", "loss", *(f"wrong at layer {n}" for n in range(deep))), tuple(rows))
 
 
 class Windows:
-    """Windows from all over the text of a split, by chance."""
+    """Random windows of the text of a split."""
 
     def __init__(self, ids: Tensor, context: int, seed: int) -> None:
         self.ids, self.context = ids, context
-        self.chance = torch.Generator().manual_seed(seed)
+        self.generator = torch.Generator().manual_seed(seed)
 
     def next(self, count: int) -> Tensor:
         """Each with one letter more than the context."""
-        begin = torch.randint(0, len(self.ids) - self.context, (count, 1), generator=self.chance)  # (B, 1)
+        begin = torch.randint(0, len(self.ids) - self.context, (count, 1), generator=self.generator)  # (B, 1)
         return self.ids[begin + torch.arange(self.context + 1)]  # (B, T + 1)
 
 
@@ -97,13 +97,13 @@ def study(settings: Settings) -> Generator[Progress, None, Schemes]:
     texts = {"train": letters_of("train"), "valid": letters_of("valid")}
     letters = sorted(set(chain(*texts.values())))
     ids = {split: torch.tensor([letters.index(letter) for letter in text]) for split, text in texts.items()}
-    nets: dict[str, Told] = {}
+    nets: dict[str, Probed] = {}
     for name in (*SCHEMES, BAG):
-        model = made(partial(Gpt, config_of(name, len(letters), settings)), settings.seed)
+        model = seeded(partial(Gpt, config_of(name, len(letters), settings)), settings.seed)
         windows = Windows(ids["train"], settings.context, settings.seed)
         for share in learn(model, partial(next_loss, model, windows), settings.steps, settings.lr):
             yield Progress((len(nets) + 0.95 * share) / (len(SCHEMES) + 1), f"a model with positions {name} learns")
-        nets[name] = told_by(model.eval(), ids, settings)
+        nets[name] = probe(model.eval(), ids, settings)
     return Schemes(nets, settings.context / 4)
 
 
@@ -138,25 +138,25 @@ def next_loss(model: Gpt, windows: Windows) -> Tensor:
 
 
 @torch.inference_mode()
-def told_by(model: Gpt, ids: dict[str, Tensor], settings: Settings) -> Told:
-    """The loss on windows that were held out, and how wrong a probe on each layer is about places."""
+def probe(model: Gpt, ids: dict[str, Tensor], settings: Settings) -> Probed:
+    """The loss on held-out windows, and the error of a probe of positions on each layer."""
     loss = float(loss_of(model, Windows(ids["valid"], settings.context, 1).next(TESTED)))
     learned, tried = (
         layers_of(model, Windows(ids[split], settings.context, 2).next(PROBED)[:, :-1]) for split in ("train", "valid")
     )
-    return Told(loss, [wrong_by(one, other) for one, other in zip(learned, tried, strict=True)])
+    return Probed(loss, [probe_error(one, other) for one, other in zip(learned, tried, strict=True)])
 
 
 def layers_of(model: Gpt, tokens: Tensor) -> list[Tensor]:
-    """What stands for each token in each layer, first of all in the embedding."""
+    """The vectors of each layer, that of the embedding first."""
     with watch(model, "blocks.*.output") as seen:
         model.read(tokens)
     embedded = model.embed(tokens, torch.arange(tokens.shape[1]))  # (B, T, D)
     return [embedded, *(seen[f"blocks.{layer}.output"] for layer in range(model.config.layers))]
 
 
-def wrong_by(learned: Tensor, tried: Tensor) -> float:
-    """By how many places a linear probe is wrong on vectors (B, T, D) that it has not learned from."""
+def probe_error(learned: Tensor, tried: Tensor) -> float:
+    """The mean error in positions of a linear probe on vectors (B, T, D) that it was not fitted to."""
     one, other = (torch.nn.functional.pad(x.double(), (0, 1), value=1.0).flatten(0, 1) for x in (learned, tried))
     places = torch.arange(learned.shape[1], dtype=torch.float64).repeat(len(learned))  # (B * T,)
     squares = one.mT @ one + RIDGE * torch.eye(one.shape[1], dtype=torch.float64)
@@ -165,15 +165,15 @@ def wrong_by(learned: Tensor, tried: Tensor) -> float:
 
 
 def plot(found: Schemes, style: Style = "light") -> Figure:
-    """A line over the layers for each model, with its loss beside its name, and one for chance."""
+    """A line over the layers for each model, with its loss beside its name, and one for the baseline."""
     names = {name: f"{name}: loss {told.loss:.3f}" for name, told in found.nets.items()}
     lines = {names[name]: (range(len(told.wrong)), told.wrong) for name, told in found.nets.items()}
     deep = max(len(told.wrong) for told in found.nets.values())
     return curves(
-        {**lines, "always the middle": ((0, deep - 1), (found.chance, found.chance))},
-        "How well a layer tells the place, by how positions are told to it",
+        {**lines, "always the middle": ((0, deep - 1), (found.baseline, found.baseline))},
+        "How well a probe reads positions from a layer, by the kind of positions",
         "layer; 0 is the embedding",
-        "places that a linear probe is wrong by",
+        "mean error of a linear probe, in positions",
         formats={"always the middle": "C7--"},
         style=style,
     )

@@ -24,7 +24,7 @@ class Stage(NamedTuple):
         return self.recurrent != self.transformer
 
 
-LOOKS = {  # how a recurrent decoder uses the memory
+READS = {  # how a recurrent decoder uses the memory
     InputFeeding: "once a step, before the first decoder layer",
     OutputJoining: "once a step, after the last decoder layer",
     Plain: "not at all: the decoder starts from a summary",
@@ -61,7 +61,7 @@ def recurrent_parts(model: Seq2Seq) -> dict[str, str]:
         "order of tokens": "the order of the steps",
         "layers": f"{layers} recurrent layers of {decoder.layers[0].cell.h.weight.shape[1]}, step after step",
         "memory": _memory(model.begin.weight.shape[1]),
-        "reading it": LOOKS[type(model.decoder)],
+        "reading it": READS[type(model.decoder)],
         "output": _output(model),
     }
 
@@ -74,7 +74,7 @@ def transformer_parts(model: Transformer) -> dict[str, str]:
         "embedding": _embedding(model),
         "order of tokens": f"positions: {model.config.positions}",
         "layers": f"{len(encoder)} + {len(decoder)} blocks of self-attention ({block.attention.heads} heads) "
-        f"and a dense layer ({block.mlp.up.weight.shape[0]}), all places at once",
+        f"and a dense layer ({block.mlp.up.weight.shape[0]}), all positions at once",
         "memory": _memory(block.mlp.down.weight.shape[0]),
         "reading it": f"in each of {len(decoder)} decoder blocks",
         "output": _output(model),
@@ -86,7 +86,7 @@ def _embedding(model: Transformer | Seq2Seq) -> str:
 
 
 def _memory(width: int) -> str:
-    return f"outputs of the last encoder layer, {width} numbers each"
+    return f"outputs of the last encoder layer, {width} values each"
 
 
 def _output(model: Transformer | Seq2Seq) -> str:

@@ -51,7 +51,7 @@ class Pooled:
 
     @property
     def lost(self) -> NDArray[np.bool_]:
-        """Which of the numbers that were given are not what comes back in their place."""
+        """Which of the given numbers differ after pooling and upsampling."""
         rows, columns = self.given.shape
         found: NDArray[np.bool_] = self.again[:rows, :columns] != self.given
         return found

@@ -23,7 +23,7 @@ from heedful.blocks.recurrent import LSTM, Layer
 from heedful.config import Config
 from heedful.lectures import Progress, Table
 from heedful.lectures.cell_gradient import forget_with
-from heedful.lectures.learning import learn, made
+from heedful.lectures.learning import learn, seeded
 from heedful.plots.figures import curves
 from heedful.plots.style import Figure, Style
 
@@ -42,7 +42,7 @@ class Settings(Config):
     bias: float = Field(1.0, ge=-20, le=20, description="bias of the LSTMs' forget gates before training")
     steps: int = Field(400, ge=1, le=100_000, description="steps of training, of 32 sentences each")
     lr: float = Field(5e-3, gt=0, le=1, description="learning rate")
-    seed: int = Field(0, ge=0, lt=2**63, description="chance for the weights and sentences")
+    seed: int = Field(0, ge=0, lt=2**63, description="random seed of the weights and sentences")
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ class LastState(nn.Module):
         return self.out(y[:, -1])
 
 
-class LookingBack(nn.Module):
-    """The same from the state after the question and what it finds when it looks at all states."""
+class Attending(nn.Module):
+    """The same from the state after the question, which also attends to all states."""
 
     def __init__(self, kind: str, width: int) -> None:
         super().__init__()
@@ -83,10 +83,10 @@ class LookingBack(nn.Module):
         return self.out(torch.cat([y[:, -1], context[:, 0, 0]], -1))
 
 
-NETS: dict[str, tuple[Callable[[str, int], LastState | LookingBack], str]] = {
+NETS: dict[str, tuple[Callable[[str, int], LastState | Attending], str]] = {
     "plain RNN": (LastState, "rnn"),
     "LSTM": (LastState, "lstm"),
-    "LSTM with attention": (LookingBack, "lstm"),
+    "LSTM with attention": (Attending, "lstm"),
 }
 
 
@@ -94,14 +94,14 @@ NETS: dict[str, tuple[Callable[[str, int], LastState | LookingBack], str]] = {
 class Trial:
     """A net at a distance."""
 
-    net: LastState | LookingBack
+    net: LastState | Attending
     distance: int
-    chance: torch.Generator
+    generator: torch.Generator
 
     def sentences(self, count: int) -> tuple[Tensor, Tensor]:
         """Sentences (B, T), and the keys in them (B,)."""
-        key = torch.randint(KEYS, (count, 1), generator=self.chance)
-        fillers = torch.randint(KEYS, QUESTION, (count, self.distance), generator=self.chance)
+        key = torch.randint(KEYS, (count, 1), generator=self.generator)
+        fillers = torch.randint(KEYS, QUESTION, (count, self.distance), generator=self.generator)
         return torch.cat([key, fillers, torch.full_like(key, QUESTION)], 1), key[:, 0]
 
     def loss(self) -> Tensor:
@@ -118,14 +118,14 @@ class Trial:
 def trial(name: str, distance: int, settings: Settings) -> Trial:
     """An untrained one."""
     make, kind = NETS[name]
-    net = made(lambda: make(kind, settings.width), settings.seed)
+    net = seeded(lambda: make(kind, settings.width), settings.seed)
     if isinstance(cell := net.layer.cell, LSTM):
         forget_with(cell, settings.bias)
     return Trial(net, distance, torch.Generator().manual_seed(settings.seed))
 
 
 def cost(distance: int) -> int:
-    """How long a step takes, about: each word counts, and a step in itself."""
+    """The approximate cost of a step, which grows with the distance."""
     return distance + 10
 
 

@@ -1,1 +1,1 @@
-"""Pictures of numbers and images."""
+"""Figures of values and images, drawn by Matplotlib."""

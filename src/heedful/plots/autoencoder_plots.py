@@ -1,6 +1,6 @@
-"""What an autoencoder makes of images, as columns of an image grid, and the figures of its run.
+"""An autoencoder's reconstructions as columns of an image grid, and the figures of its run.
 
-N images, C channels, Y rows, X columns, D numbers of a code.
+N images, C channels, Y rows, X columns, D dimensions of a code.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ if TYPE_CHECKING:
 FIGURES = ("images", "walk", "codes")
 ROWS, STEPS, POINTS = 10, 12, 10_000  # images of a grid, steps of a walk, codes of a map
 NOTHING = 1e-6  # of the variance
-WORTH = 1e11  # multiplications that a PCA may take where nobody asked for one
+WORTH = 1e11  # multiplications that an automatic PCA may take
 
 
 def first_of_each(labels: NDArray[np.int64] | None, count: int, there: int) -> NDArray[np.int64]:
-    """Which images to show: the first of each class, where classes are known, and then the first of the others."""
+    """The indices of images to show: the first of each class, where classes are known, then the others in order."""
     first = np.arange(0) if labels is None else np.unique(labels, return_index=True)[1]
     return np.concatenate([first, np.setdiff1d(np.arange(there), first)])[:count].astype(np.int64)
 
 
 def chosen(images: Images, count: int) -> Images:
-    """So many of the images, as the model reads them, one of each class first."""
+    """The first images of each class, up to a count, as the model reads them."""
     rows = first_of_each(images.labels, count, len(images))
     labels = None if images.labels is None else images.labels[rows]
     return Images(scale_pixels(images.pixels[rows]), labels, images.names)
 
 
 def class_names(images: Images) -> list[str] | None:
-    """The class of each image by its name."""
+    """The name of each image's class."""
     return None if images.labels is None else [images.names[label] for label in images.labels]
 
 
 def compared(title: str, found: Floats, right: Floats) -> Column:
-    """Images beneath which stands how far each is from what is right: the mean squared difference of its pixels."""
+    """A column of images with their mean squared errors from the right ones."""
     return Column(title, found, np.square(found.astype(np.float64) - right).mean((1, 2, 3)))
 
 
 def made(painter: ImageAutoencoder, images: Floats, name: str, seed: int = 0) -> list[Column]:
-    """What a model makes of images; of one that undoes noise, the noisy images too."""
+    """The reconstructions of a model; of a denoising one, the noisy images too."""
     if not painter.noise.deviation:
         return [compared(name, painter.reconstruct(images), images)]
     noisy = painter.noisy(images, seed)
@@ -63,24 +63,24 @@ def made(painter: ImageAutoencoder, images: Floats, name: str, seed: int = 0) ->
 
 
 def by_pca(known: NDArray[Any], images: Floats, width: int) -> Column:
-    """What is left of images on as many principal components of known ones (N, C * Y * X) as a code has numbers."""
+    """The reconstructions of images by `width` principal components of known ones (N, C * Y * X)."""
     return left_by(components(known, width), images, images)
 
 
 def components(known: NDArray[Any], width: int) -> PCA:
-    """So many principal components of known images (N, C * Y * X), or as many as there are."""
+    """At most `width` principal components of known images (N, C * Y * X)."""
     from heedful.extras.estimators.pca import PCA
 
     return PCA(min(width, *known.shape)).fit(scale_pixels(known))
 
 
 def loses(pca: PCA) -> bool:
-    """Whether principal components leave out anything: if not, what they leave of an image is the image itself."""
+    """Whether principal components lose any variance; if not, their reconstruction is the image itself."""
     return float(pca.explained_variance_ratio_.sum()) < 1 - NOTHING
 
 
 def left_by(pca: PCA, given: Floats, right: Floats) -> Column:
-    """What principal components leave of images, beside what would be right."""
+    """The reconstructions of images by principal components, with their errors."""
     left = pca.reconstruct(given.reshape(len(given), -1))
     return compared(f"PCA-{len(pca.components_)}", left.reshape(given.shape).astype(np.float32), right)
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Labels = Sequence[str] | None
 CELL, LARGEST = 0.36, 9.0  # inches of a cell, and of a whole heat map, at most
+TICKS = ((1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0), (1.0, 2.0, 5.0), (1.0, 3.0))  # parts of a decade
 NAMED = 40  # classes with a name; more names would cover the points
 
 
@@ -169,27 +170,30 @@ def _numbers(values: npt.ArrayLike, log: bool) -> Grid:
     return np.where(np.isfinite(numbers) & ((numbers > 0) | (not log)), numbers, np.nan)
 
 
-def scale_axis(axes: Axes, name: str, log: bool, values: Sequence[Grid]) -> None:
-    """Ticks with short plain numbers; a logarithmic axis has powers of ten, and 2 and 5 between few of them."""
+def scale_axis(axes: Axes, name: str, log: bool, values: Sequence[Grid], most: int = 9) -> None:
+    """Ticks with short plain numbers, about as many as `most`; those of whole numbers are whole."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     axis = axes.xaxis if name == "x" else axes.yaxis
     finite = np.concatenate([*map(np.ravel, values), []])
     finite = finite[np.isfinite(finite)]
     if log and finite.size:
-        narrow = finite.max() < 1000 * finite.min()
+        decades = math.log10(finite.max()) - math.log10(finite.min())
+        parts = next((some for some in TICKS if len(some) * decades <= most), (1.0,))
         axes.set(**{f"{name}scale": "log"})
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if narrow else (1,), numticks=10))
+        axis.set_major_locator(LogLocator(subs=parts, numticks=most + 1))
         axis.set_minor_locator(NullLocator())
     else:
-        axis.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]))
+        whole = bool((finite == finite.round()).all())
+        axis.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10], integer=whole))
     axis.set_major_formatter(FuncFormatter(lambda value, _: brief(value)))
 
 
 def brief(value: float) -> str:
-    """A number in few characters: 0.5, 20, 12,000, 1.2 M, 3e12."""
-    if 1e6 <= abs(value) < 1e9:
-        return f"{value / 1e6:.4g} M"
+    """A number in few characters: 0.5, 20, 12,000, 500 k, 1.2 M, 3e12."""
+    for unit, size, least in (("M", 1e6, 1e6), ("k", 1e3, 1e5)):
+        if least <= abs(value) < 1e9:
+            return f"{value / size:.4g} {unit}"
     if abs(value) >= 1e9 or 0 < abs(value) < 1e-4:
         return f"{value:.3g}".replace("e+", "e").replace("e-0", "e-")
     return f"{value:,.6f}".rstrip("0").rstrip(".")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure as Figure
 else:
-    Figure = Any  # what draws nothing does not import Matplotlib
+    Figure = Any  # Matplotlib is imported only when something is drawn
 
 Style = Literal["light", "dark"]
 SUFFIXES = (".png", ".svg", ".pdf")
@@ -73,7 +73,7 @@ CLASSES = (
 
 
 def settings(palette: Palette) -> dict[Any, Any]:
-    """What Matplotlib is told of a style."""
+    """Matplotlib's settings for a style."""
     from matplotlib.rcsetup import cycler
 
     return {

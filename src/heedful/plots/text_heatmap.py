@@ -69,7 +69,7 @@ def _block(value: float) -> str:
 
 
 def _cells(text: str) -> int:
-    """How many places of a terminal a text takes."""
+    """The width of a text in columns of a terminal."""
     wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
     return len(text) + wide - sum(bool(unicodedata.combining(c)) for c in text)
 

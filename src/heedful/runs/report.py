@@ -1,4 +1,4 @@
-"""The report of a run: one page of HTML that needs nothing but itself, with all that the run's folder tells."""
+"""The report of a run: one self-contained HTML page about everything in the run's folder."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def plot_loss(run: Path, unit: str, style: Style = "light") -> Figure | None:
 
 
 def last_valid(folder: Path) -> Evaluated | None:
-    """How good the model was on the validation set when it was last looked at."""
+    """The last recorded evaluation on the validation set."""
     seen = read_events(folder).evaluated("valid")
     return read_back(seen[-1]) if seen else None
 
@@ -77,12 +77,12 @@ def last_valid(folder: Path) -> Evaluated | None:
 def write_report(
     folder: Path, task: AnyTask, config: Any, predictor: Any, result: Evaluated | None, examples: int, used: str = ""
 ) -> Path:
-    """Draw the run's pictures, if its task has any, and write the page; the same run gives the same page again."""
+    """Draw the run's figures, if its task has any, and write the page; the same run gives the same bytes."""
     with disk_errors(folder, "write the report"):
-        pictures = "".join(_painted(folder, task, predictor))
+        figures = "".join(_figures(folder, task, predictor))
         path = folder / NAME
         shown = result or last_valid(folder)
-        write_text_atomic(path, page(folder, task, config, predictor, shown, examples, pictures, used))
+        write_text_atomic(path, page(folder, task, config, predictor, shown, examples, figures, used))
     return path
 
 
@@ -93,7 +93,7 @@ def page(
     predictor: Any,
     result: Evaluated | None,
     examples: int,
-    pictures: str = "",
+    figures: str = "",
     used: str = "",
 ) -> str:
     """The whole page as text."""
@@ -107,12 +107,12 @@ def page(
     )
     parts = [
         _scores(task, result),
-        _section("Pictures", pictures),
+        _section("Figures", figures),
         _section("Loss", _figure(folder, folder / "loss.png", "", f"The loss by step: {task.words.loss}.")),
         _samples(task, result),
         _section("Model", _table((), [("class", own), ("parameters", f"{size:,}")]) if own else _model(config, size)),
         _section("Data", _data(task, examples, predictor.tokenizer.vocab)),
-        _section("Go on", _commands(task, folder, result)),
+        _section("Next steps", _commands(task, folder, result)),
         _section("Made with", _folded("Versions and machine", _table((), _rows(setting))) + _recipe(task)),
     ]
     lead += f" The final model is {used}." if used else ""
@@ -121,8 +121,8 @@ def page(
     return f'<!doctype html>\n<html lang="en">\n{head}\n<style>{STYLE}</style>\n<main>\n{body}</main>\n</html>\n'
 
 
-def _painted(folder: Path, task: AnyTask, predictor: Any) -> Iterator[str]:
-    """The pictures of an autoencoder."""
+def _figures(folder: Path, task: AnyTask, predictor: Any) -> Iterator[str]:
+    """The figures of an autoencoder."""
     if not isinstance(predictor, ImageAutoencoder):
         return
     from heedful.plots.autoencoder_plots import save_figures
@@ -136,7 +136,7 @@ def _painted(folder: Path, task: AnyTask, predictor: Any) -> Iterator[str]:
 
 # ------------------------------------------------------------------ parts of the page
 def _scores(task: AnyTask, result: Evaluated | None) -> str:
-    """What the model reached, with the signatures that make scores comparable."""
+    """The model's scores, with the signatures that make them comparable."""
     if result is None:
         return ""
     split = {"test": "test set", "valid": "validation set"}.get(result.split, result.split)
@@ -149,7 +149,7 @@ def _scores(task: AnyTask, result: Evaluated | None) -> str:
 
 
 def _samples(task: AnyTask, result: Evaluated | None) -> str:
-    """What was given, what was right, and what the model made of it."""
+    """Sample inputs, references and predictions."""
     samples = result.samples[:MOST] if result is not None else ()
     return _section("Samples", _table(task.words.sample, samples)) if samples else ""
 
@@ -161,9 +161,9 @@ def _model(config: Any, size: int) -> str:
     rows = [
         (f"{row.name} ({row.kind})", " x ".join(map(str, row.shape)), f"{row.parameters:,}") for row in config.summary()
     ]
-    heads = ("layer", "channels x rows x columns" if len(config.input) == 3 else "numbers", "parameters")
+    heads = ("layer", "channels x rows x columns" if len(config.input) == 3 else "values", "parameters")
     code = " x ".join(map(str, config.code))
-    told = f"<p>The code of an image has {code} numbers.</p>\n"
+    told = f"<p>The code of an image has {code} values.</p>\n"
     return _table(heads, [*rows, ("all", "", f"{size:,}")], frozenset({2})) + told
 
 
@@ -184,7 +184,7 @@ def _recipe(task: AnyTask) -> str:
 
 # ------------------------------------------------------------------ pieces of HTML
 def _text(text: str) -> str:
-    """Text that shows as it is, whatever is in it."""
+    """Text, escaped."""
     return escape(printable(text))
 
 
@@ -197,7 +197,7 @@ def _folded(title: str, body: str) -> str:
 
 
 def _figure(folder: Path, file: Path, title: str, about: str) -> str:
-    """A picture, within the page and linked to its file."""
+    """A figure, embedded in the page and linked to its file."""
     if not is_file(file):
         return ""
     data = b64encode(read_file(file)).decode()
@@ -208,7 +208,7 @@ def _figure(folder: Path, file: Path, title: str, about: str) -> str:
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], numbers: frozenset[int] = frozenset()) -> str:
-    """Rows of text, some columns of which are numbers."""
+    """A table, some columns of which are numeric."""
     kinds = [' class="number"' if column in numbers else "" for column in range(len(rows[0]) if rows else 0)]
     head = "".join(f"<th{kind}>{_text(text)}</th>" for kind, text in zip(kinds, heads, strict=False))
     body = "".join(
@@ -219,7 +219,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], numbers: frozens
 
 
 def _rows(settings: Mapping[str, Any], above: str = "") -> list[tuple[str, str]]:
-    """Settings by their dotted names; what is not set is left out."""
+    """Settings by their dotted names, without those that are not set."""
     rows: list[tuple[str, str]] = []
     for name, value in settings.items():
         if isinstance(value, Mapping):
@@ -230,7 +230,7 @@ def _rows(settings: Mapping[str, Any], above: str = "") -> list[tuple[str, str]]
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The settings in a JSON file; none where they cannot be read."""
+    """The settings in a JSON file; empty where it cannot be read."""
     try:
         found = read_json(read_file(path).decode())
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""Autoencoders by the conventions of scikit-learn: rows of numbers to codes and back, dense or convolutional.
+"""Autoencoders by the conventions of scikit-learn: rows of features to codes and back, dense or convolutional.
 
 They are trained by the same blocks as a recipe is. With the same settings, and an integer as `random_state` that is the
-recipe's seed, the weights are those of `heedful train`. n samples, d features, k numbers of a code.
+recipe's seed, the weights are those of `heedful train`. n samples, d features, k dimensions of a code.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Image = tuple[int, int, int]  # channels, rows, columns
 
 SOLVERS = ("rmsprop", "adam")
 DEVICES = ("auto", "cpu", "cuda")
-WORTH_RECORDING = 200  # steps from which on a recording saves more time than it takes
+WORTH_RECORDING = 200  # steps from which on recording them pays
 
 
 class Autoencoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]
@@ -71,19 +71,19 @@ class Autoencoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     @abstractmethod
     def _image(self, d: int) -> Image:
-        """The picture that d features are."""
+        """The image that d features are."""
 
     @abstractmethod
     def _config(self, image: Image) -> AutoencoderConfig:
-        """The network for such pictures."""
+        """The network for images of this shape."""
 
     def _task(self) -> ReconstructionTaskConfig:
-        """What is learned: the data from themselves, or from what noise has left of them."""
+        """The task: to reconstruct the data, from themselves or from a noisy copy."""
         return ReconstructionTaskConfig()
 
     # ------------------------------------------------------------------ fitting
     def fit(self, X: npt.ArrayLike, y: object = None) -> Self:
-        """Learn to make X (n, d) again from its codes."""
+        """Learn to reconstruct X (n, d) from its codes."""
         self._require_settings()
         data = self._read(X, reset=True)
         with np.errstate(over="ignore"):
@@ -109,11 +109,11 @@ class Autoencoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def _trained(
         self, config: AutoencoderConfig, noise: Noise, batches: Any, settings: TrainConfig
     ) -> tuple[Any, list[float]]:
-        """A model, and its mean loss in each pass over the data."""
+        """Train a model; returns it with its mean loss in each epoch."""
         place = self._place()
         records = batches.count * self.max_iter >= WORTH_RECORDING
         losses: list[float] = []
-        with apart(place, config.products * batches.size // WORTH_A_THREAD):
+        with isolated(place, config.products * batches.size // WORTH_A_THREAD):
             torch.default_generator.manual_seed(settings.seed)
             model: Any = build(config).to(place)
             for event in fit(
@@ -127,7 +127,7 @@ class Autoencoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return model.cpu().eval(), losses
 
     def _require_settings(self) -> None:
-        """Refuse what is no setting."""
+        """Check the settings."""
         for name in ("activation", "output_activation"):
             require_one_of(name, getattr(self, name), tuple(ACTIVATIONS))
         require_one_of("solver", self.solver, SOLVERS)
@@ -146,13 +146,13 @@ class Autoencoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return RMSprop(lr=rate)
 
     def _seed(self) -> int:
-        """An integer as it is; else one that is drawn."""
+        """`random_state` where it is an integer, else a random one."""
         drawn = check_random_state(self.random_state)
         given = self.random_state
         return int(given) if isinstance(given, Integral) else int(drawn.randint(2**31 - 1))
 
     def _place(self) -> torch.device:
-        """Where the arithmetic is done."""
+        """The device to compute on."""
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ValueError("device='cuda', but torch finds no GPU here: use device='auto'")
         return torch.device("cuda" if self.device != "cpu" and torch.cuda.is_available() else "cpu")
@@ -174,7 +174,7 @@ class Autoencoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return self._through(self.model_.decoder, codes)
 
     def reconstruct(self, X: npt.ArrayLike) -> Array:
-        """Samples X (n, d) as they are made again from their codes, (n, d)."""
+        """The reconstructions (n, d) of samples X (n, d)."""
         return self._again(X)[1]
 
     def error(self, X: npt.ArrayLike) -> float:
@@ -187,14 +187,14 @@ class Autoencoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return -self.error(X)
 
     def _again(self, X: npt.ArrayLike) -> tuple[Array, Array]:
-        """Samples, and what is made of their codes."""
+        """Samples and their reconstructions."""
         check_is_fitted(self)
         data = self._read(X, reset=False)
         codes = self._through(self.model_.encoder, data)
         return data, self._through(self.model_.decoder, codes)
 
     def _through(self, network: Network, rows: Array) -> Array:
-        """What a network makes of rows, in their own type."""
+        """The output of a network for rows, in their own dtype."""
         place, x = self._place(), _tensor(rows).view(-1, *network.shape)
         used = deepcopy(network).to(place, x.dtype)
         with torch.inference_mode():
@@ -209,7 +209,7 @@ class Autoencoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the model as a new folder that `heedful.load` and the command line read.
 
-        These take bytes for shares of 255: fit on numbers from 0 to 1 what is to be used on pictures.
+        These scale bytes by 1/255: fit on values from 0 to 1 what is to be used on images.
         """
         check_is_fitted(self)
         target = Path(folder)
@@ -228,7 +228,7 @@ class Autoencoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         write_model(target, config, self.model_.state_dict(), {"images.json": canvas}, about)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy is made from: of the model, its settings and weights."""
+        """The state to pickle: of the model, its settings and weights."""
         state = dict(super().__getstate__())
         if "model_" in state:
             weights = {name: tensor.numpy() for name, tensor in state["model_"].state_dict().items()}
@@ -259,8 +259,8 @@ class Autoencoder(Autoencoding):
     `activation` is what all layers but the last one end with, that of the code included, and `output_activation` what
     the last one does: relu, sigmoid, tanh or linear. With linear layers alone it finds the plane that PCA finds.
 
-    `solver` is rmsprop or adam, `max_iter` how often all data are gone through, `batch_size` how many samples make a
-    step. With an integer as `random_state` the same bits come again, on a CPU. `device` is auto, cpu or cuda.
+    `solver` is rmsprop or adam, `max_iter` the number of epochs, `batch_size` the number of samples in a
+    step. An integer as `random_state` makes results repeat bit for bit, on a CPU. `device` is auto, cpu or cuda.
     """
 
     n_components: int
@@ -281,7 +281,7 @@ class Autoencoder(Autoencoding):
         device: str = "auto",
         verbose: bool = False,
     ) -> None:
-        keep(self, locals())
+        store_arguments(self, locals())
 
     def _image(self, d: int) -> Image:
         return square(d) or (1, 1, d)
@@ -297,7 +297,7 @@ class Autoencoder(Autoencoding):
 
 
 class Convolutional(Autoencoding):
-    """What convolutional autoencoders share: rows of numbers as pictures, halved after each convolution, and back."""
+    """What convolutional autoencoders share: rows as images, halved after each convolution, and back."""
 
     image_shape: tuple[int, ...] | None
     filters: tuple[int, ...]
@@ -309,14 +309,14 @@ class Convolutional(Autoencoding):
         image = (*(channels or [1]), rows, columns)
         if math.prod(image) != d:
             raise ValueError(
-                f"image_shape={tuple(self.image_shape)} is of {math.prod(image)} numbers, but X has {d} features"
+                f"image_shape={tuple(self.image_shape)} has {math.prod(image)} pixels, but X has {d} features"
             )
         return image  # type: ignore[return-value]
 
     def _config(self, image: Image) -> AutoencoderConfig:
         channels, *sides = image
         widths = [int(width) for width in self.filters]
-        turn, lost = cut(sides, len(widths))
+        turn, lost = crop(sides, len(widths))
         encoder: list[AnyLayer] = []
         for width in widths:
             encoder += [Conv(filters=width, activation=self.activation), MaxPool()]
@@ -335,7 +335,7 @@ class Convolutional(Autoencoding):
         super()._require_settings()
         require_all_whole("filters", self.filters)
         if not len(self.filters):
-            raise ValueError("filters must hold at least one number")
+            raise ValueError("filters must not be empty")
         if self.image_shape is not None:
             require_all_whole("image_shape", self.image_shape)
             if len(self.image_shape) not in (2, 3):
@@ -347,9 +347,9 @@ class Convolutional(Autoencoding):
 class ConvAutoencoder(Convolutional):
     """An autoencoder of convolutions: 3 x 3 filters and a halving for each of `filters`, and the same way back.
 
-    A row of X is a picture of `image_shape`, (rows, columns) or (channels, rows, columns), channel by channel and row
-    by row. None takes a square for a picture of one channel, and any other number of features for the channels of a
-    single pixel. `image_shape_` is the shape that was taken. A code is what the last halving leaves, as one row.
+    A row of X is an image of `image_shape`, (rows, columns) or (channels, rows, columns), channel by channel and row
+    by row. None takes a square number of features for an image of one channel, and any other number for the channels of
+    a single pixel. `image_shape_` is the shape that was used. A code is what the last halving leaves, as one row.
 
     The sides must come out again when they are doubled, as all squares do; one convolution of the way back may cut
     what is too much at both alike. The other settings are those of `Autoencoder`.
@@ -370,13 +370,13 @@ class ConvAutoencoder(Convolutional):
         device: str = "auto",
         verbose: bool = False,
     ) -> None:
-        keep(self, locals())
+        store_arguments(self, locals())
 
 
 class DenoisingAutoencoder(Convolutional):
     """A convolutional autoencoder that learns to undo noise: `reconstruct` restores what is noisy.
 
-    In training, N(0, `noise`^2) is added to every number, fresh each time, and what comes out is cut to the bounds of
+    In training, N(0, `noise`^2) is added to every value, new each time, and the result is clipped to the bounds of
     `clip`, or left as it is with None. Nothing is added to what is transformed, reconstructed or scored. The other
     settings are those of `ConvAutoencoder`.
     """
@@ -401,7 +401,7 @@ class DenoisingAutoencoder(Convolutional):
         device: str = "auto",
         verbose: bool = False,
     ) -> None:
-        keep(self, locals())
+        store_arguments(self, locals())
 
     def _task(self) -> ReconstructionTaskConfig:
         bounds = None if self.clip is None else (float(self.clip[0]), float(self.clip[1]))
@@ -417,23 +417,23 @@ class DenoisingAutoencoder(Convolutional):
             raise ValueError(f"clip must be two numbers, the lower one first, or None, got {clip!r}")
 
 
-def keep(estimator: BaseEstimator, given: dict[str, Any]) -> None:
-    """Keep what an estimator was made with under the same names, as scikit-learn asks for."""
+def store_arguments(estimator: BaseEstimator, given: dict[str, Any]) -> None:
+    """Store the arguments of an estimator under their own names, as scikit-learn requires."""
     for name in type(estimator)._get_param_names():
         setattr(estimator, name, given[name])
 
 
 def square(d: int) -> Image | None:
-    """The square picture of one channel that d numbers are, if they are one."""
+    """The square image of one channel with d pixels, if there is one."""
     side = math.isqrt(d)
     return (1, side, side) if side * side == d else None
 
 
-def cut(sides: list[int], times: int) -> tuple[int, int]:
-    """Which convolution of a way back cuts its picture, and by how much, where sides are halved so many times.
+def crop(sides: list[int], times: int) -> tuple[int, int]:
+    """Which convolution of the decoder crops its image, and by how much, after `times` halvings.
 
-    Halves are rounded up: 28 becomes 14, 7 and 4, and 4 becomes 8, 16 and 32. Cut by 2 after the second doubling, it is
-    14 and 28 again. Where it can be chosen, the cut is even, by a square with a middle, and as early as can be.
+    Halves are rounded up: 28 becomes 14, 7 and 4, and 4 becomes 8, 16 and 32. Cropped by 2 after the second
+    doubling, it is 14 and 28 again. Where there is a choice, the crop is even and as early as possible.
     """
     cuts: dict[int, int] = {}
     for turn in range(times + 1):
@@ -443,17 +443,17 @@ def cut(sides: list[int], times: int) -> tuple[int, int]:
             cuts[turn] = lost.pop()
     if not cuts:
         raise ValueError(
-            f"pictures of {sides[0]} x {sides[1]} do not come out again when they are halved {times} times and doubled "
-            f"as often: cut or fill them to multiples of {2**times}, or use fewer filters"
+            f"images of {sides[0]} x {sides[1]} do not have the same size after {times} halvings and doublings: "
+            f"crop or pad them to multiples of {2**times}, or use fewer filters"
         )
     return min(cuts.items(), key=lambda found: (found[1] % 2, found[0]))
 
 
 @contextmanager
-def apart(place: torch.device, threads: int) -> Iterator[None]:
-    """Where torch may be seeded, and uses so many of its threads, at least one; afterwards all is as it was."""
+def isolated(device: torch.device, threads: int) -> Iterator[None]:
+    """Torch with at most this many threads; its seed and threads are restored afterwards."""
     before = torch.get_num_threads()
-    with torch.random.fork_rng([torch.cuda.current_device()] if place.type == "cuda" else []):
+    with torch.random.fork_rng([torch.cuda.current_device()] if device.type == "cuda" else []):
         torch.set_num_threads(max(1, min(before, threads)))
         try:
             yield
@@ -463,12 +463,12 @@ def apart(place: torch.device, threads: int) -> Iterator[None]:
 
 @contextmanager
 def within_limits() -> Iterator[None]:
-    """Where settings are made whose own limits are told as scikit-learn tells them."""
+    """Report settings outside of their limits as a ValueError, as scikit-learn does."""
     try:
         yield
     except ValidationError as error:
         told = ", ".join(f"{problem['loc'][-1]}: {problem['msg']}" for problem in error.errors() if problem["loc"])
-        raise ValueError(f"no such network can be made or trained: {told or error.errors()[0]['msg']}") from None
+        raise ValueError(f"invalid network or training settings: {told or error.errors()[0]['msg']}") from None
 
 
 def require_one_of(name: str, found: object, known: tuple[str, ...]) -> None:
@@ -478,16 +478,16 @@ def require_one_of(name: str, found: object, known: tuple[str, ...]) -> None:
 
 def require_whole(name: str, found: object) -> None:
     if not isinstance(found, Integral) or isinstance(found, bool) or int(found) < 1:
-        raise ValueError(f"{name} must be a whole number from 1 on, got {found!r}")
+        raise ValueError(f"{name} must be a positive integer, got {found!r}")
 
 
 def require_all_whole(name: str, found: object) -> None:
     if not isinstance(found, tuple | list | np.ndarray):
-        raise ValueError(f"{name} must be a tuple of whole numbers, got {found!r}")
+        raise ValueError(f"{name} must be a tuple of integers, got {found!r}")
     for one in found:
-        require_whole(f"each number of {name}", one)
+        require_whole(f"each of {name}", one)
 
 
 def _tensor(rows: Array) -> torch.Tensor:
-    """The same numbers as a tensor, in the same memory where it may be written to."""
+    """The rows as a tensor, without a copy where the memory is writable."""
     return torch.from_numpy(np.require(rows, requirements=["C", "W"]))

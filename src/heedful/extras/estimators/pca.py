@@ -23,16 +23,16 @@ Array = npt.NDArray[Any]
 Sums = npt.NDArray[np.float64]
 
 SOLVERS = ("auto", "exact", "randomized", "incremental")
-NARROW = 2048  # features up to which the products of all pairs of them are summed
-TALL = 10  # samples a feature from which on that is the fastest way
-LARGE = 2**24  # numbers, 128 MiB, above which a decomposition at once takes too long
-PIECE = 2**21  # numbers that are read at once: 16 MiB
+NARROW = 2048  # features up to which their covariance is accumulated
+TALL = 10  # samples per feature from which on that is fastest
+LARGE = 2**24  # values, 128 MiB, above which one decomposition takes too long
+PIECE = 2**21  # values that are read at once: 16 MiB
 
 
 class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Principal component analysis by the conventions of scikit-learn, signs of the components included.
 
-    `n_components` is a whole number, a share of the variance below 1, or None for all. How `fit` solves it:
+    `n_components` is an integer, a share of the variance below 1, or None for all. How `fit` solves it:
 
     - exact: a triangular matrix is gathered from the centred data by QR, piece by piece, and decomposed;
     - randomized: `iterated_power` passes over the data from a random start (Halko et al., 2011);
@@ -82,7 +82,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         return self
 
     def partial_fit(self, X: npt.ArrayLike, y: object = None) -> Self:
-        """Go on with more samples X (n, d); the components are found when they are first asked for."""
+        """Add more samples X (n, d); the components are computed when they are first used."""
         self._require_settings()
         begun = hasattr(self, "_going")
         data = validate_data(self, X, dtype=[np.float64, np.float32], reset=not begun)
@@ -94,33 +94,33 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         return self
 
     def _keep(self, going: Products | Merged, dtype: np.dtype[Any], solved: Solution | None) -> None:
-        """Make this what was seen so far, and what came out of it, if that is known yet."""
+        """Store what was accumulated, and its solution if that is known yet."""
         self._going, self._dtype, self._solved = going, dtype, solved
         self.mean_, self.n_samples_seen_ = going.mean.astype(dtype), going.n
 
     def _require_settings(self) -> None:
-        """Refuse what is no setting."""
+        """Check the settings."""
         n = self.n_components
         if n is not None and not (_whole(n) and n >= 1) and not (_share(n) and 0 < n < 1):
-            raise ValueError(f"n_components must be a whole number from 1 on, a share in (0, 1) or None, got {n!r}")
+            raise ValueError(f"n_components must be a positive integer, a share in (0, 1) or None, got {n!r}")
         if self.solver not in SOLVERS:
             raise ValueError(f"solver must be one of {', '.join(SOLVERS)}, got {self.solver!r}")
         if self.solver == "randomized" and _share(n):
-            raise ValueError(f"the randomized solver needs a whole number of components, got n_components={n!r}")
+            raise ValueError(f"the randomized solver needs an integer number of components, got n_components={n!r}")
         if self.batch_size is not None and not (_whole(self.batch_size) and self.batch_size >= 1):
-            raise ValueError(f"batch_size must be a whole number from 1 on or None, got {self.batch_size!r}")
+            raise ValueError(f"batch_size must be a positive integer or None, got {self.batch_size!r}")
         for name in ("iterated_power", "n_oversamples"):
             value = getattr(self, name)
             if not (_whole(value) and value >= 0):
-                raise ValueError(f"{name} must be a whole number from 0 on, got {value!r}")
+                raise ValueError(f"{name} must be a non-negative integer, got {value!r}")
 
     def _require_room(self, most: int, named: str) -> None:
-        """Refuse more components than there can be."""
+        """Refuse more components than the data have."""
         if _whole(self.n_components) and self.n_components > most:
             raise ValueError(f"n_components={self.n_components} must be between 1 and {named}={most}")
 
     def _chosen(self, n: int, d: int) -> str:
-        """The solver for a table of this size."""
+        """The solver for data of this shape."""
         if self.solver != "auto":
             return self.solver
         tall = d <= NARROW and n >= TALL * d
@@ -128,7 +128,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         return "incremental" if tall or large else "exact"
 
     def _begun(self, d: int) -> Products | Merged:
-        """Nothing yet, of d features."""
+        """An empty accumulator for d features."""
         if d <= NARROW:
             return Products(np.zeros(d), np.zeros((d, d)))
         if not _whole(self.n_components):
@@ -151,7 +151,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         return Merged(mean, triangle, self._rows(data.shape[1]), len(data), total)
 
     def _randomized(self, data: Array) -> Merged:
-        """Multiply random directions (d, l) by the scatter of the data again and again; then look only along these."""
+        """Multiply random directions (d, l) by the scatter of the data repeatedly; then decompose within their span."""
         (n, d), k = data.shape, self.n_components or min(data.shape)
         mean, total = centre(self._pieces(data))
         start = check_random_state(self.random_state).standard_normal((d, min(k + self.n_oversamples, n, d)))
@@ -410,7 +410,7 @@ def centre(pieces: Iterable[Array]) -> tuple[Sums, float]:
 
 def _finite(total: float) -> float:
     if not math.isfinite(total):
-        raise ValueError("the numbers of X are too large for their squares to be summed: scale them down")
+        raise ValueError("the values of X are too large for their squares to be summed: scale them down")
     return total
 
 

@@ -3,11 +3,11 @@
 A line is L = (c / x)^a, straight in log-log, or the same above a floor: L = floor + (c / x)^a. The losses of all sizes
 and budgets together follow L = E + A / N^a + B / D^b (Hoffmann et al., 2022). Errors are relative ones.
 
-Intervals come from a bootstrap over the runs: each run's distance from the law is drawn anew, many times, from a normal
-distribution as wide as those that were found, the law is fitted again, and what is looked at is how far it moves in
-units of the distances that are found then. For a straight line this is Student's t, exact for as few as three runs.
+Intervals come from a bootstrap over the runs: each run's residual is resampled many times from a normal
+distribution with the standard deviation of all residuals, the law is fitted again, and its change is measured in units
+of the new standard deviation. For a straight line this is Student's t, exact for as few as three runs.
 
-R draws, G places of a grid of exponents, n runs, k terms of a law, m kept terms, p exponents.
+R resamples, G points of a grid of exponents, n runs, k terms of a law, m kept terms, p exponents.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ Numbers = NDArray[np.float64]
 Variable = Literal["N", "D", "C"]
 
 LEVEL = 0.9  # of all intervals
-DRAWS, STRAIGHT = 500, 10  # so many, and so many times more where a law is straight, which costs nothing
-FEWEST = 3  # runs through which a line is drawn
+DRAWS, STRAIGHT = 500, 10  # resamples; ten times as many for a straight line, which is cheap
+FEWEST = 3  # runs that a line needs
 FEWEST_ABOVE_FLOOR = 4
 FEWEST_SIDES, FEWEST_OF_BOTH = 3, 6  # sizes, and budgets, that a law of both needs; and runs
-CHANCE = 0.05  # a floor is kept if runs without one would seem to have it less often than this
-LOWEST, HIGHEST = 0.02, 3.0  # exponents that are looked for where there is a floor
-HALVINGS = 7  # of the distance between two exponents, once the best place of the grid is found
-EXACT = 1e-9  # distances from a law that are none
+SIGNIFICANCE = 0.05  # a floor is kept if runs without one would show it less often than this
+LOWEST, HIGHEST = 0.02, 3.0  # range of the exponents of a law with a floor
+HALVINGS = 7  # of the grid's step around its best exponents
+EXACT = 1e-9  # residuals below this count as zero
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run that is complete: what it took, and how good it became."""
+    """A complete run: its size, its tokens and its loss."""
 
     name: str
-    size: str  # what its model is called
+    size: str  # the name of its model
     parameters: int  # N
     tokens: int  # D
     loss: float  # L
@@ -51,13 +51,13 @@ class Run:
         return 6.0 * self.parameters * self.tokens
 
     def at(self, variable: Variable) -> float:
-        """Where it stands on an axis."""
+        """Its value on an axis."""
         return {"N": float(self.parameters), "D": float(self.tokens), "C": self.compute}[variable]
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number, and the interval that holds the true one nine times in ten."""
+    """A value and its 90 % interval."""
 
     value: float
     low: float
@@ -76,7 +76,7 @@ class Law:
 
 @dataclass(frozen=True)
 class Band:
-    """A law drawn: its middle, and the interval of the law itself, over an axis."""
+    """The curve of a law and its interval over an axis."""
 
     x: tuple[float, ...]
     middle: tuple[float, ...]
@@ -86,25 +86,25 @@ class Band:
 
 @dataclass(frozen=True)
 class Line:
-    """What the runs of one axis say; where they are too few, only why."""
+    """The law along one axis; where the runs are too few, only the reason."""
 
     variable: Variable
     runs: tuple[str, ...]
     missing: str | None = None
     plain: Law | None = None
     above_floor: Law | None = None
-    has_floor: bool = False  # which of the two is believed and drawn
+    has_floor: bool = False  # which of the two is used
     band: Band | None = None
 
     @property
     def law(self) -> Law | None:
-        """The law that is believed."""
+        """The law that is used."""
         return self.above_floor if self.has_floor else self.plain
 
 
 @dataclass(frozen=True)
 class Surface:
-    """L = E + A / N^a + B / D^b over all runs; where they are too few, only why."""
+    """L = E + A / N^a + B / D^b over all runs; where they are too few, only the reason."""
 
     missing: str | None = None
     floor: Estimate | None = None
@@ -116,15 +116,15 @@ class Surface:
 
 @dataclass(frozen=True)
 class Laws:
-    """All that is fitted to a sweep, and what it says of runs that were not fitted."""
+    """All laws of a sweep, and their predictions for runs that were not fitted."""
 
     lines: tuple[Line, ...]
     surface: Surface
-    predicted: tuple[Estimate | None, ...]  # of the places asked for, a single run's loss
+    predicted: tuple[Estimate | None, ...]  # the loss of a single run at each point
 
 
 def fit(runs: Sequence[Run], places: Sequence[tuple[int, int]] = (), seed: int = 0, draws: int = DRAWS) -> Laws:
-    """The three lines and the law of both sizes and tokens; `places` are (N, D) whose losses are to be predicted."""
+    """The three lines and the law of both sizes and tokens; `places` are the (N, D) to predict."""
     largest_data = max((run.tokens for run in runs), default=0)
     largest_size = max((run.parameters for run in runs), default=0)
     chosen: dict[Variable, Sequence[Run]] = {
@@ -138,7 +138,7 @@ def fit(runs: Sequence[Run], places: Sequence[tuple[int, int]] = (), seed: int =
 
 
 def frontier(runs: Sequence[Run]) -> list[Run]:
-    """The runs that no other one beats with as little compute, from the cheapest on."""
+    """The compute-efficient frontier: runs that no cheaper one beats, the cheapest first."""
     best: list[Run] = []
     for run in sorted(runs, key=lambda run: (run.compute, run.loss)):
         if not best or run.loss < best[-1].loss:
@@ -148,7 +148,7 @@ def frontier(runs: Sequence[Run]) -> list[Run]:
 
 # ------------------------------------------------------------------ one axis
 def fit_line(variable: Variable, runs: Sequence[Run], seed: int = 0, draws: int = DRAWS) -> Line:
-    """The power law along one axis, plain and above a floor, and the one of the two that the runs speak for."""
+    """The power law along one axis, plain and above a floor, and which of the two the runs support."""
     runs = sorted(runs, key=lambda run: run.at(variable))
     names = tuple(run.name for run in runs)
     if len({run.at(variable) for run in runs}) < FEWEST:
@@ -167,7 +167,7 @@ def fit_line(variable: Variable, runs: Sequence[Run], seed: int = 0, draws: int 
     if len(x) >= FEWEST_ABOVE_FLOOR:
         curved = _Terms((x / middle,), y)
         above = _above_floor(curved, curved.fitted(noise), middle)
-        has_floor = _gains(straight, curved) > _quantile(_gains_by_chance(straight, noise), 1 - CHANCE)
+        has_floor = _gains(straight, curved) > _quantile(_null_gains(straight, noise), 1 - SIGNIFICANCE)
         if has_floor:
             band = curved.band(curved.fitted(noise), places / middle)
     return Line(variable, names, None, plain, above, has_floor, Band(tuple(places.tolist()), *band))
@@ -185,7 +185,7 @@ class _Straight:
         self.scatter = float(_scatter(self.logs - self.fit, 2))
 
     def fitted(self, noise: Numbers) -> tuple[Numbers, Numbers]:
-        """The law of each draw (R, 2), and its scatter (R,)."""
+        """The law of each resample (R, 2), and its scatter (R,)."""
         logs = self.fit + self.scatter * noise  # (R, n)
         terms = logs @ self.inverse.T  # (R, 2)
         return terms, _scatter(logs - terms @ self.design.T, 2)
@@ -229,7 +229,7 @@ class _Terms:
         return (self.design(axes, exponents) @ terms[..., None])[..., 0]
 
     def fitted(self, noise: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-        """Exponents (R, p), terms (R, k) and scatter (R,) of each draw."""
+        """Exponents (R, p), terms (R, k) and scatter (R,) of each resample."""
         losses = self.fit * np.exp(self.scatter * noise)  # (R, n)
         exponents, terms = self._least(losses, self.fit)
         return exponents, terms, _scatter(np.log(losses / self.at(self.axes, exponents, terms)), self.spared)
@@ -256,7 +256,7 @@ class _Terms:
 
 
 def _best(designs: Numbers, ys: Numbers) -> tuple[NDArray[np.int64], Numbers]:
-    """For each of ys (R, n) the best place (R,) of designs (R or 1, G, n, k), and its terms (R, k), none negative."""
+    """For each of ys (R, n) the best index (R,) of designs (R or 1, G, n, k), and its terms (R, k), none negative."""
     k, rows = designs.shape[-1], np.arange(len(ys))
     least, best = np.full(len(ys), np.inf), np.zeros(len(ys), dtype=np.int64)
     found = np.zeros((len(ys), k))
@@ -287,8 +287,8 @@ def _gains(straight: _Straight, curved: _Terms) -> float:
     return float(_ratio(straight.logs - straight.fit, straight.logs - np.log(curved.fit)))
 
 
-def _gains_by_chance(straight: _Straight, noise: Numbers) -> Numbers:
-    """The same of runs that lie on a straight line but for their scatter: (R,)."""
+def _null_gains(straight: _Straight, noise: Numbers) -> Numbers:
+    """The same for runs that follow a straight line with random residuals: (R,)."""
     logs = straight.fit + straight.scatter * noise  # (R, n)
     curved = _Terms((np.exp(-straight.design[:, 1]),), np.exp(straight.fit))
     exponents, terms = curved._least(np.exp(logs), np.exp(straight.fit))
@@ -304,7 +304,7 @@ def _ratio(plain: Numbers, above: Numbers) -> Numbers:
 def fit_surface(
     runs: Sequence[Run], places: Sequence[tuple[int, int]], seed: int = 0, draws: int = DRAWS
 ) -> tuple[Surface, tuple[Estimate | None, ...]]:
-    """The law of sizes and tokens, and the loss of a single run at each place (N, D), with its interval."""
+    """The law of sizes and tokens, and the loss of a single run at each point (N, D), with its interval."""
     sizes, budgets = {run.parameters for run in runs}, {run.tokens for run in runs}
     if min(len(sizes), len(budgets)) < FEWEST_SIDES or len(runs) < FEWEST_OF_BOTH:
         told = f"{len(runs)} runs of {len(sizes)} sizes and {len(budgets)} budgets"
@@ -314,8 +314,8 @@ def fit_surface(
     axes = [np.array([run.at(variable) for run in runs]) for variable in ("N", "D")]
     middles = [float(np.exp(np.log(axis).mean())) for axis in axes]
     law = _Terms([axis / middle for axis, middle in zip(axes, middles, strict=True)], y)
-    chance = np.random.default_rng([seed, 3])
-    exponents, terms, scatters = law.fitted(chance.standard_normal((draws, len(runs))))
+    random = np.random.default_rng([seed, 3])
+    exponents, terms, scatters = law.fitted(random.standard_normal((draws, len(runs))))
 
     def estimate(value: float, drawn: Numbers, most: float) -> Estimate:
         return _clipped(_pivot(value, drawn, law.scatter, scatters), most)
@@ -330,7 +330,7 @@ def fit_surface(
         at = [np.array([value / middle]) for value, middle in zip(place, middles, strict=True)]
         middle = float(law.at(at, law.exponents[None], law.terms[None])[0, 0])
         again = law.at(at, exponents, terms)[:, 0]  # (R,)
-        single = math.log(middle) + law.scatter * chance.standard_normal(draws)
+        single = math.log(middle) + law.scatter * random.standard_normal(draws)
         moved = _standard(single - np.log(again), scatters)
         low, high = (middle * math.exp(law.scatter * _quantile(moved, share)) for share in _tails())
         predicted.append(Estimate(middle, low, high))
@@ -339,19 +339,19 @@ def fit_surface(
 
 # ------------------------------------------------------------------ numbers
 def _scatter(distances: Numbers, spared: int) -> Any:
-    """The standard deviation of distances (..., n) from a law that took some freedom away."""
+    """The standard deviation of residuals (..., n), with the degrees of freedom that the fit left."""
     free = max(1, distances.shape[-1] - spared)
     found = np.sqrt((distances**2).sum(-1) / free)
     return np.where(found < EXACT, 0.0, found)
 
 
 def _standard(moved: Numbers, scatters: Numbers) -> Numbers:
-    """Distances in units of the scatter that was found with each."""
+    """Changes in units of the scatter of each resample."""
     return np.divide(moved, scatters, out=np.zeros_like(moved), where=scatters > 0)
 
 
 def _pivot(value: float, drawn: Numbers, scatter: float, scatters: Numbers) -> Estimate:
-    """An interval from how far the same number moves when the scatter is drawn anew."""
+    """An interval from how far a value moves between resamples."""
     moved = _standard(drawn - value, scatters)
     low, high = (float(value + scatter * _quantile(moved, share)) for share in _tails())
     return Estimate(float(value), low, high)
@@ -360,14 +360,14 @@ def _pivot(value: float, drawn: Numbers, scatter: float, scatters: Numbers) -> E
 def _bands(
     middle: Numbers, drawn: Numbers, scatter: float, scatters: Numbers
 ) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
-    """The law, and its interval, at each place of an axis; all given as logarithms, (P,) and (R, P)."""
+    """The law, and its interval, at each point of an axis; all given as logarithms, (P,) and (R, P)."""
     found = [_pivot(value, drawn[:, place], scatter, scatters) for place, value in enumerate(middle)]
     middles, lows, highs = zip(*((one.value, one.low, one.high) for one in found), strict=True)
     return tuple(np.exp(middles).tolist()), tuple(np.exp(lows).tolist()), tuple(np.exp(highs).tolist())
 
 
 def _clipped(found: Estimate, most: float) -> Estimate:
-    """An interval without what the form of the law rules out."""
+    """An interval without values that the form of the law rules out."""
     return Estimate(found.value, max(0.0, found.low), min(most, found.high))
 
 
@@ -380,7 +380,7 @@ def _quantile(values: Numbers, share: float) -> float:
 
 
 def _scale(term: float, exponent: float, middle: float) -> float | None:
-    """The c of (c / x)^a, of a term that was found with x in units of its middle, where there is such a number."""
+    """The c of (c / x)^a, of a term fitted with x in units of its middle; None where there is none."""
     if exponent <= 0 or term <= 0:
         return None
     power = math.log10(middle) + math.log10(term) / exponent

@@ -53,7 +53,9 @@ def plot(runs: Sequence[Run], laws: Laws, predicted: Sequence[Predicted], title:
         handles = [panels[0].plot([], [], "o", color=colour, label=name)[0] for name, colour in names.items()]
         if predicted:
             handles += panels[0].plot([], [], "o", color=VERMILION, mfc="none", mew=1.5, label="held out, not fitted")
-        figure.legend(handles=handles, loc="outside lower left", ncols=6, handlelength=1.0, handletextpad=0.4)
+        figure.legend(
+            handles=handles, loc="outside lower left", ncols=min(8, len(handles)), handlelength=1.0, handletextpad=0.4
+        )
     return figure
 
 
@@ -82,7 +84,7 @@ def _panel(
         if one.run:
             axes.plot(at, one.run.loss, "o", markersize=7, color=VERMILION, mfc=colours[one.run.size], mew=1.6)
     xs = [run.at(variable) for run in runs] + [one.at(variable) for one in predicted if one.said or one.run]
-    scale_axis(axes, "x", True, [np.array(xs)])
+    scale_axis(axes, "x", True, [np.array(xs)], most=5)
     axes.set_xlabel(AXES[variable])
     axes.set_title(_law(line), fontsize=8.5, color=VERMILION if line.law else palette.quiet)
     axes.grid(axis="y")

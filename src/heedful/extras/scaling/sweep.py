@@ -1,7 +1,7 @@
 """A sweep: one ordinary run for each size and budget, each in a process and a folder of its own.
 
-Every run is what `heedful train` makes of the recipe with a few settings changed, so a sweep that was stopped goes on
-where each of its runs stands, and a run that is complete is never trained again. Needs no torch itself.
+Every run is what `heedful train` makes of the recipe with a few settings changed, so a sweep that was stopped resumes
+each of its runs, and a complete run is never trained again. Needs no torch itself.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from heedful.training.checkpoint.ownership import let_go, make_parents, require_
 
 HEAD_WIDTHS = (64, 32, 16)  # the largest that leaves FEWEST_HEADS is taken
 FEWEST_HEADS = 4
-FEWEST_STEPS = 30  # of a run that says something
-PAUSE = 0.2  # seconds between two looks at the runs
-OF_A_PROCESS = 600_000_000  # bytes that a process takes with nothing to train
-PR_SET_PDEATHSIG = 1  # as prctl.h numbers it
+FEWEST_STEPS = 30  # of a run that is worth fitting
+PAUSE = 0.2  # seconds between two checks of the runs
+OF_A_PROCESS = 600_000_000  # bytes of a process before it trains anything
+PR_SET_PDEATHSIG = 1  # its number in prctl.h
 
 
 class Size(NamedTuple):
-    """How large a model is: blocks on top of each other, and numbers for a token."""
+    """The size of a model: layers and width."""
 
     layers: int
     width: int
@@ -50,17 +50,17 @@ class Size(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What the records of a complete run say."""
+    """The recorded results of a complete run."""
 
     tokens: int
     loss: float  # on the validation set, at the end
     before: float  # of the first step, in training
-    epochs: int  # times that the training text was begun
+    epochs: int  # passes over the training text that were started
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a sweep: what is changed in the recipe, and where it is trained."""
+    """One run of a sweep: its overrides of the recipe, and its folder."""
 
     size: Size
     budget: int  # tokens
@@ -71,12 +71,12 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """What it is called, and its folder too."""
+        """Its name, which is that of its folder."""
         return self.folder.name
 
     @property
     def log(self) -> Path:
-        """What its process wrote."""
+        """The file with the output of its process."""
         return self.folder.with_name(f"{self.name}.log")
 
     @property
@@ -88,19 +88,19 @@ class Cell:
 
     @property
     def steps(self) -> int:
-        """About how many steps it takes."""
+        """The approximate number of steps."""
         return _steps(self.recipe, self.budget)
 
     @property
     def memory(self) -> int:
-        """About how many bytes its process takes: weights, gradients and moments, and what a batch leaves behind."""
+        """The approximate memory of its process in bytes: weights, gradients, moments and activations."""
         model, train = self.recipe.model, self.recipe.train
         vocab = (self.recipe.size - model.parameters(0)) // model.width
         numbers = train.batch_tokens * (2 * vocab + 24 * model.layers * model.width)
         return OF_A_PROCESS + 16 * self.recipe.size + 4 * numbers
 
     def outcome(self) -> Outcome | None:
-        """How it ended, if it did."""
+        """Its results; None unless it is complete."""
         tested = self.recipe.data.test is None or is_file(self.folder / "results.json")
         if not (tested and is_file(self.folder / "model" / "model.safetensors")):
             return None
@@ -122,7 +122,7 @@ def read_sizes(text: str, option: str = "--sizes") -> list[Size]:
         match = re.fullmatch(r"([1-9]\d{0,3})[xX]([1-9]\d{0,4})", part)
         if match is None:
             raise UserError(
-                "this is no size", where=option, found=shown(part), expected="layers x width, as in 4x128",
+                "invalid size", where=option, found=shown(part), expected="layers x width, as in 4x128",
                 todo=f"{option} 2x64,3x96,4x128",
             )  # fmt: skip
         found.append(Size(int(match[1]), int(match[2])))
@@ -142,7 +142,7 @@ def read_places(text: str) -> list[tuple[Size, int]]:
         size, colon, tokens = part.partition(":")
         if not colon:
             raise UserError(
-                "this is no run to predict", where=option, found=shown(part),
+                "invalid run to predict", where=option, found=shown(part),
                 expected="a size and a number of tokens, as in 6x192:8e6",
             )  # fmt: skip
         found.append((read_sizes(size, option)[0], _count(tokens, option)))
@@ -152,7 +152,7 @@ def read_places(text: str) -> list[tuple[Size, int]]:
 def _parts(text: str, option: str, example: str) -> list[str]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts:
-        raise UserError("there is nothing in this list", where=option, found=shown(text), todo=f"{option} {example}")
+        raise UserError("this list is empty", where=option, found=shown(text), todo=f"{option} {example}")
     return parts
 
 
@@ -163,7 +163,7 @@ def _count(text: str, option: str) -> int:
         number = math.nan
     if not (1 <= number <= 1e15 and number.is_integer()):
         raise UserError(
-            "this is no number of tokens", where=option, found=shown(text),
+            "invalid number of tokens", where=option, found=shown(text),
             expected="a whole number, as in 1e6 or 2500000",
         )  # fmt: skip
     return int(number)
@@ -172,7 +172,7 @@ def _count(text: str, option: str) -> int:
 def _different(found: list[Any], option: str) -> list[Any]:
     twice = next((str(one) for place, one in enumerate(found) if one in found[:place]), None)
     if twice is not None:
-        raise UserError("the same is asked for twice", where=option, found=twice, todo="leave one of them out")
+        raise UserError("this is given twice", where=option, found=twice, todo="leave one of them out")
     return found
 
 
@@ -188,20 +188,20 @@ def plan(
     base = load_recipe(name, overrides)
     if not isinstance(base, LanguageModelRecipe):
         raise UserError(
-            "a scaling law is one of language models", where=name, found=f"a recipe of {base.task.kind}",
-            expected="task.kind: language_model", todo="heedful recipes lists those that there are",
+            "scaling laws need a language model", where=name, found=f"a recipe of {base.task.kind}",
+            expected="task.kind: language_model", todo="`heedful recipes` lists them",
         )  # fmt: skip
     if base.start is not None:
         raise UserError(
-            "a model that is trained already has its size", where="start", found=base.start.folder,
-            todo="leave start out: the runs of a sweep begin from nothing",
+            "a pretrained model has a fixed size", where="start", found=base.start.folder,
+            todo="leave start out: the runs of a sweep start from random weights",
         )  # fmt: skip
     _require_decay(base)
     asked = [(size, tokens, False) for size in sizes for tokens in budgets]
     for size, tokens in held_out:
         if (size, tokens, False) in asked:
             raise UserError(
-                "a run that is predicted cannot be one of those that are fitted", where="--predict",
+                "a run to predict cannot be one of those that are fitted", where="--predict",
                 found=f"{size}:{short(tokens)}", todo="predict a larger one",
             )  # fmt: skip
         asked.append((size, tokens, True))
@@ -214,11 +214,11 @@ def plan(
 
 
 def _require_decay(recipe: LanguageModelRecipe) -> None:
-    """Refuse a schedule that does not end with a run's own budget: losses of unfinished runs follow no law."""
+    """Refuse a schedule that does not decay to the end of each run's own budget: unfinished runs follow no law."""
     schedule = recipe.train.schedule
     if schedule.kind not in ("cosine", "linear"):
         raise UserError(
-            "the learning rate of every run must end with its own budget",
+            "the learning rate of every run must decay to the end of its own budget",
             where="train.schedule",
             found=schedule.kind,
             expected="cosine or linear",
@@ -227,7 +227,7 @@ def _require_decay(recipe: LanguageModelRecipe) -> None:
 
 
 def _changes(base: LanguageModelRecipe, size: Size, tokens: int) -> Iterator[str]:
-    """What makes the recipe one of this size and budget: the hidden width keeps its proportion to the width."""
+    """The overrides for a size and a budget; the hidden width stays in proportion to the width."""
     yield f"model.layers={size.layers}"
     yield f"model.width={size.width}"
     if "heads" in type(base.model).model_fields:
@@ -241,7 +241,7 @@ def _changes(base: LanguageModelRecipe, size: Size, tokens: int) -> Iterator[str
 
 
 def heads_for(width: int) -> int:
-    """How many heads share a width: they are 64, 32 or 16 wide, and four at least, where that can be."""
+    """The number of heads for a width: heads of 64, 32 or 16, and at least four of them where possible."""
     fitting = [head for head in HEAD_WIDTHS if width % head == 0]
     enough = [head for head in fitting if width // head >= FEWEST_HEADS]
     other = [head for head in range(16, 65) if width % head == 0 and head % 2 == 0]
@@ -249,7 +249,7 @@ def heads_for(width: int) -> int:
         return 1
     if not (fitting or other):
         raise UserError(
-            "this width cannot be shared by heads", where="--sizes", found=f"width {width}",
+            "this width cannot be split into heads", where="--sizes", found=f"width {width}",
             expected="a multiple of 16, or of another even number up to 64", todo=f"take {-(-width // 16) * 16}",
         )  # fmt: skip
     return width // (enough or fitting[-1:] or other)[0]
@@ -260,7 +260,7 @@ def _steps(recipe: LanguageModelRecipe, tokens: int) -> int:
 
 
 def short(count: int) -> str:
-    """A number of tokens as short as it can be said exactly: 1e6, 2.5e6, 1234567."""
+    """A number of tokens in its shortest exact form: 1e6, 2.5e6, 1234567."""
     digits = str(count).rstrip("0")
     power = len(str(count)) - 1
     brief = f"{digits[0]}{'.' * (len(digits) > 1)}{digits[1:]}e{power}"
@@ -269,14 +269,14 @@ def short(count: int) -> str:
 
 # ------------------------------------------------------------------ running it
 @dataclass(frozen=True)
-class Begun:
-    """A run's process was started."""
+class Started:
+    """The process of a run was started."""
 
     cell: Cell
 
 
 @dataclass(frozen=True)
-class Going:
+class Running:
     """How far a run is."""
 
     cell: Cell
@@ -286,19 +286,19 @@ class Going:
 
 @dataclass(frozen=True)
 class Ended:
-    """A run's process ended; `wrong` is what it said if it failed."""
+    """The process of a run ended; `wrong` is its error if it failed."""
 
     cell: Cell
     seconds: float
     wrong: str | None
 
 
-Event = Begun | Going | Ended
+Event = Started | Running | Ended
 
 
 @contextmanager
 def sweep_folder(folder: Path) -> Iterator[int]:
-    """Hold a folder for this sweep and for its runs, each of which keeps it held should this process be killed."""
+    """Lock a folder for this sweep and its runs, each of which keeps the lock if this process is killed."""
     if exists(folder) and not is_folder(folder):
         raise UserError("a file is in the way", where=str(folder), todo="name another folder with -o")
     if exists(folder / "recipe.yaml"):
@@ -332,7 +332,7 @@ def require_same_recipes(cells: Sequence[Cell], may_differ: Set[str]) -> None:
 
 
 class Sweep:
-    """Runs at work side by side, the longest first; `events` goes on until all have ended or were told to stop."""
+    """Runs in parallel, the longest first; `events` ends when all have ended or were stopped."""
 
     def __init__(
         self, recipe: str, cells: Sequence[Cell], jobs: int, threads: int, gpus: int, lock: int | None = None
@@ -340,28 +340,28 @@ class Sweep:
         self.recipe = str(find_recipe(recipe))
         self.waiting = sorted(cells, key=lambda cell: -cell.parameters * cell.budget)
         self.jobs, self.threads, self.gpus, self.lock = jobs, threads, gpus, lock
-        self.running: dict[int, _Child] = {}  # by the place that each has among those at work
+        self.running: dict[int, _Child] = {}  # by slot
         self.stopping = False
 
     def stop(self) -> None:
-        """Let every run finish its step and save it; told again, they stop at once."""
+        """Let every run finish and save its step; a second call stops them at once."""
         self.stopping = True
         for child in list(self.running.values()):
             child.process.terminate()
 
     def events(self) -> Iterator[Event]:
-        """Start runs as places become free, and tell what happens to them."""
+        """Start runs as slots become free, and yield their events."""
         try:
             while self.running or (self.waiting and not self.stopping):
                 while self.waiting and len(self.running) < self.jobs and not self.stopping:
                     place = next(number for number in range(self.jobs) if number not in self.running)
                     cell = self.waiting.pop(0)
-                    self.running[place] = _Child(cell, self._command(cell), self._surroundings(place), self.lock)
-                    yield Begun(cell)
+                    self.running[place] = _Child(cell, self._command(cell), self._environment(place), self.lock)
+                    yield Started(cell)
                 time.sleep(PAUSE)
                 for place, child in list(self.running.items()):
                     if (code := child.process.poll()) is None:
-                        yield from child.going()
+                        yield from child.progress()
                     else:
                         del self.running[place]
                         stopped = self.stopping and code == 128 + signal.SIGTERM
@@ -377,8 +377,8 @@ class Sweep:
         settings = (*cell.overrides, *threads)
         return [sys.executable, "-m", "heedful", "train", self.recipe, *settings, "--run", str(cell.folder)]
 
-    def _surroundings(self, place: int) -> dict[str, str]:
-        """The environment of a process: of several GPUs, each place has one."""
+    def _environment(self, place: int) -> dict[str, str]:
+        """The environment of a process: each slot has one of several GPUs."""
         if self.gpus < 2:
             return dict(os.environ)
         seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
@@ -387,9 +387,9 @@ class Sweep:
 
 
 class _Child:
-    """A run's process. It hears no Ctrl-C of its own, and stops when the process that started it is gone."""
+    """The process of a run: Ctrl-C does not reach it, and it stops when its parent process ends."""
 
-    def __init__(self, cell: Cell, command: list[str], surroundings: dict[str, str], lock: int | None) -> None:
+    def __init__(self, cell: Cell, command: list[str], environment: dict[str, str], lock: int | None) -> None:
         self.cell, self.began = cell, time.monotonic()
         self.seen: tuple[float, float] | None = None
         with disk_errors(cell.folder.parent, f"write {cell.log.name}"):
@@ -397,27 +397,27 @@ class _Child:
         with log:
             self.start = log.tell()
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=surroundings, start_new_session=True,
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True,
                 pass_fds=() if lock is None else (lock,), preexec_fn=_end_with_parent(),
             )  # fmt: skip
 
-    def going(self) -> Iterator[Going]:
-        """How far it is, where that has changed."""
+    def progress(self) -> Iterator[Running]:
+        """How far it is, if that has changed."""
         steps = read_events(self.cell.folder, last=4096).steps()
         now = (steps[-1]["progress"], steps[-1]["loss"]) if steps else None
         if now and now != self.seen:
             self.seen = now
-            yield Going(self.cell, *now)
+            yield Running(self.cell, *now)
 
     def ended(self, told: str | None) -> Ended:
-        """What became of it, where that is not told already."""
+        """How it ended: `told`, or else its error."""
         wrong = told
         if wrong is None and self.process.returncode:
             wrong = self._wrong()
         return Ended(self.cell, time.monotonic() - self.began, wrong)
 
     def _wrong(self) -> str:
-        """What it said last: its error, or its last lines."""
+        """The last error in its log, or the last line."""
         with open_file(self.cell.log) as log:
             log.seek(self.start)
             text = log.read().decode(errors="replace").strip()
@@ -427,7 +427,7 @@ class _Child:
 
 
 def _end_with_parent() -> Callable[[], None] | None:
-    """What a new process does first: ask the system for SIGTERM when its parent is gone, where it can be asked."""
+    """What a new process does first: ask the system, where it can, for SIGTERM when its parent ends."""
     if sys.platform != "linux":
         return None
     library = ctypes.CDLL(None)
@@ -435,7 +435,7 @@ def _end_with_parent() -> Callable[[], None] | None:
 
 
 def room(cells: Sequence[Cell], cores: int, memory: int | None) -> int:
-    """How many runs fit side by side on so many cores, with four fifths of so many bytes."""
+    """How many runs fit side by side on these cores, in four fifths of this memory in bytes."""
     largest = max((cell.memory for cell in cells), default=1)
     fitting = len(cells) if memory is None else int(0.8 * memory / largest)
     return max(1, min(len(cells), cores, fitting))
