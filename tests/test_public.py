@@ -17,11 +17,12 @@ import heedful
 NAMES = [
     "PCA", "Alignment", "Answer", "AnyPredictor", "Autoencoder", "BidirectionalLanguageModel", "Choice",
     "Classification", "ConvAutoencoder", "Dataset", "DenoisingAutoencoder", "Embedding", "Entity", "Evaluation",
-    "GeneratedText", "ImageAutoencoder", "JointPrediction", "MaskPredictions", "MultiHead", "MultipleChoiceAnswerer",
-    "Predictor", "QuestionAnswerer", "Reconstruction", "Regression", "Run", "TaggedText", "TextClassifier", "TextEncoder",
-    "TextGenerator", "TextRegressor", "TokenEmbeddings", "TokenPrediction", "TokenTagger", "Translation", "Translator",
-    "TreeClassification", "TreeClassifier", "UserError", "WordVectors", "__version__", "attend", "build", "fit", "load",
-    "load_glove",    "load_recipe", "load_vectors", "load_word2vec", "show", "train", "watch",
+    "GeneratedText", "ImageAutoencoder", "JointPrediction", "MaskPredictions", "MultiHead",
+    "MultipleChoiceAnswerer", "Predictor", "QuestionAnswerer", "Reconstruction", "Regression", "Run", "TaggedText",
+    "TextClassifier", "TextEncoder", "TextGenerator", "TextRegressor", "TokenEmbeddings", "TokenPrediction",
+    "TokenTagger", "Translation", "Translator", "TreeClassification", "TreeClassifier", "UserError", "WordVectors",
+    "__version__", "attend", "build", "fit", "load", "load_glove", "load_recipe", "load_vectors", "load_word2vec",
+    "show", "train", "watch",
 ]  # fmt: skip
 RENAMED = {"Reader": "TextEncoder", "Writer": "TextGenerator", "Labeller": "TextClassifier", "Judge": "TreeClassifier"}
 TINY = [
