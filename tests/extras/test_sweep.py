@@ -107,7 +107,7 @@ def test_heads_share_every_width_evenly_and_are_16_to_64_wide(width: int) -> Non
 
 
 def test_a_width_that_no_heads_can_share_is_refused() -> None:
-    with pytest.raises(UserError, match="cannot be shared") as error:
+    with pytest.raises(UserError, match="cannot be split") as error:
         heads_for(67)
     assert error.value.todo == "take 80"
 
@@ -143,7 +143,7 @@ def test_a_rate_that_does_not_end_with_the_budget_is_refused(recipe: str, schedu
 
 
 def test_only_language_models_are_swept() -> None:
-    with pytest.raises(UserError, match="one of language models"):
+    with pytest.raises(UserError, match="need a language model"):
         plan("numbers", [], [Size(1, 8)], [1000], [], Path("sweep"))
 
 
