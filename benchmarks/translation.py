@@ -236,7 +236,7 @@ def decode_ours(device: str, batch: int, repeats: int) -> dict[str, Any]:
     import torch
 
     from heedful.decode.graphs import Graphs
-    from heedful.decode.rules import AtLeast, Never
+    from heedful.decode.rules import Banned, MinLength
     from heedful.decode.search import beam, drain
 
     peer, source = peer_model("cpu"), sources(batch, device)
@@ -247,7 +247,7 @@ def decode_ours(device: str, batch: int, repeats: int) -> dict[str, Any]:
 
     def run() -> Any:
         with torch.inference_mode():
-            rules = (AtLeast(NEW, EOS), Never((PAD, BOS)))
+            rules = (MinLength(NEW, EOS), Banned((PAD, BOS)))
             return drain(beam(model, model.start(source), prefix, limit, EOS, 4, 1, rules=rules, graphs=graphs))
 
     first = run().tokens[:, 0].tolist()

@@ -91,7 +91,7 @@ def reference(
 def loud() -> Tap:
     """A tap that somebody listens at, so that the readable path runs."""
     tap = Tap()
-    tap.listener = lambda x: None
+    tap.hook = lambda x: None
     return tap
 
 
@@ -346,7 +346,7 @@ def test_heads_and_batch_may_be_missing() -> None:
     close(attend(q[:, 0], k[:, 0], v[:, 0], mask[:, 0], bias), whole[:, 0])
     close(attend(q[1, 0], k[1, 0], v[1, 0], mask[1, 0], bias), whole[1, 0])
     tap = Tap()
-    tap.listener = lambda weights: None
+    tap.hook = lambda weights: None
     close(attend(q[1, 0], k[1, 0], v[1, 0], mask[1, 0], bias, weights=tap), whole[1, 0])
     close(attend(q[:, 0], q[:, 0], q[:, 0], causal()), attend(q, q, q, causal())[:, 0])
 

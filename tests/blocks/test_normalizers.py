@@ -117,7 +117,7 @@ def test_half_floats_are_normalized_in_full_precision(normalize: Normalize, dtyp
 # ------------------------------------------------------------------ in attention
 def hooked(edit: Callable[[Tensor], Tensor | None] = lambda x: None) -> Tap:
     tap = Tap()
-    tap.listener = edit
+    tap.hook = edit
     return tap
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from heedful.blocks import scores
-from heedful.blocks.scores import Additive, General, Given, Location, cosine, dot, scaled_dot
+from heedful.blocks.scores import Additive, General, Location, Weightless, cosine, dot, scaled_dot
 from tolerance import close
 
 B, H, T, S, K = 2, 3, 6, 7, 4
@@ -101,9 +101,9 @@ def test_pieces_cover_every_pair_once(room: int, monkeypatch: pytest.MonkeyPatch
 
 
 MADE: dict[str, Callable[[], Any]] = {
-    "dot": lambda: Given(dot),
-    "scaled_dot": lambda: Given(scaled_dot),
-    "cosine": lambda: Given(cosine),
+    "dot": lambda: Weightless(dot),
+    "scaled_dot": lambda: Weightless(scaled_dot),
+    "cosine": lambda: Weightless(cosine),
     "general": lambda: General(K, 5).double(),
     "additive": lambda: Additive(K, 5, 11).double(),
     "location": lambda: Location(K, 9).double(),
@@ -120,7 +120,7 @@ def test_what_is_remembered_of_the_keys_serves_every_query(name: str) -> None:
     assert at_once.shape == (B, 1, T, S)
     for t in range(T):
         close(score.compare(q[:, :, t : t + 1], kept), at_once[:, :, t : t + 1], slack=8192)
-    whole = score.compare if isinstance(score, Given) else score
+    whole = score.compare if isinstance(score, Weightless) else score
     close(whole(q, memory[:, None]), at_once, slack=8192)
 
 

@@ -13,13 +13,14 @@ from heedful.blocks.positions import Rotary
 from heedful.blocks.state import (
     Cache,
     Past,
+    PreallocatedCache,
     Ragged,
-    RoomyCache,
     Shared,
     StaticCache,
     ahead,
     changed,
     held,
+    make_room,
     regroup,
     reserve,
     select,
@@ -124,8 +125,8 @@ def test_room_ahead_grows_when_it_is_used_up() -> None:
     past: Any = Cache((None,))
     rooms = set()
     for place in range(80):
-        past = regroup(ahead(past, 1), rows) if place else past
-        rooms.add(past.layers[0].k.shape[1] if isinstance(past, RoomyCache) else 0)
+        past = regroup(make_room(past, 1), rows) if place else past
+        rooms.add(past.layers[0].k.shape[1] if isinstance(past, PreallocatedCache) else 0)
         o, past = run(wide, x[:, place : place + 1], past)
     assert len(rooms) > 2
     order = [torch.arange(3) if (79 - place) % 2 == 0 else rows for place in range(80)]

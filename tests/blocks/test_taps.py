@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from heedful.blocks.attention import MultiHead
 from heedful.blocks.masks import causal
-from heedful.blocks.taps import Tap, heard, taps, watch
+from heedful.blocks.taps import Tap, tapped, taps, watch
 
 
 class Two(nn.Module):
@@ -58,14 +58,14 @@ def test_watching_records_by_module_path_and_keeps_every_value() -> None:
     assert set(seen) == {"inner.one", "inner.two"}
     assert seen["inner.one"].equal(x + 1)
     assert [v.tolist() for v in seen.all["inner.two"]] == [(2 * x).tolist(), (2 * (x + 1)).tolist()]
-    assert not heard(*taps(model).values())
+    assert not tapped(*taps(model).values())
 
 
 def test_a_pattern_chooses_and_an_unknown_one_is_refused() -> None:
     model = Two()
     with watch(model, "tw*") as seen:
-        assert heard(model.two)
-        assert not heard(model.one, None)
+        assert tapped(model.two)
+        assert not tapped(model.one, None)
         model(torch.ones(1))
     assert set(seen) == {"two"}
     with pytest.raises(ValueError, match="no tap matches 'three'; taps here: one, two"), watch(model, "three"):
@@ -97,7 +97,7 @@ def test_listeners_go_away_after_an_exception_and_nested_watches_restore_the_out
     model = Two()
     with pytest.raises(RuntimeError, match="on purpose"), watch(model):
         raise RuntimeError("on purpose")
-    assert not heard(model.one, model.two)
+    assert not tapped(model.one, model.two)
     with watch(model, "one") as outer:
         with watch(model, "one"):
             model(torch.ones(1))

@@ -13,7 +13,7 @@ from heedful.blocks.attention import MultiHead, attend
 from heedful.blocks.feedforward import FeedForward
 from heedful.blocks.masks import causal, dense
 from heedful.blocks.norms import PostNorm, PreNorm
-from heedful.blocks.state import Grown
+from heedful.blocks.state import GrowingSlot
 from heedful.blocks.taps import watch
 from heedful.lectures.outline import outline, recurrent_of
 from heedful.models.seq2seq.model import Seq2Seq
@@ -150,7 +150,7 @@ def test_there_is_an_add_and_norm_of_its_own_around_each_layer_of_a_block(norm: 
     memory = decoder.cross.remember(source)
     y = around(decoder.add1, x, lambda x: decoder.attention(x, decoder.attention.remember(x), causal()))
     y = around(decoder.add2, y, lambda x: decoder.cross(x, memory))
-    found = decoder(x, Grown(none), memory, causal(), none, none, at)
+    found = decoder(x, GrowingSlot(none), memory, causal(), none, none, at)
     close(found, around(decoder.add3, y, decoder.mlp))
 
 
@@ -171,7 +171,7 @@ def test_decoder_block_looks_back_then_across_then_through_the_dense_layer() -> 
         block.get_submodule(name).register_forward_hook(lambda *_, name=name: calls.append(name))
     memory = block.cross.remember(torch.randn(1, m, 512))
     with watch(block, "*weights") as seen:
-        y = block(torch.randn(1, t, 512), Grown(None), memory, causal(), None, None, torch.arange(t))
+        y = block(torch.randn(1, t, 512), GrowingSlot(None), memory, causal(), None, None, torch.arange(t))
     assert y.shape == (1, t, 512)
     assert calls == ["attention", "cross", "mlp"]
     assert seen["attention.weights"].shape == (1, 8, t, t)

@@ -21,11 +21,11 @@ from heedful.blocks.masks import causal
 from heedful.blocks.noise import gaussian
 from heedful.blocks.recurrent import Both, unrolled
 from heedful.blocks.scores import Additive, General, Location, cosine, dot, scaled_dot
-from heedful.blocks.state import Cache, Ragged, ahead, regroup, reserve
+from heedful.blocks.state import Cache, Ragged, make_room, regroup, reserve
 from heedful.blocks.taps import watch
 from heedful.data.trees.batches import encode_trees
 from heedful.data.trees.treebank import Tree, parse_tree
-from heedful.decode.rules import AtLeast, Begins, Below, Never, NoRepeat, Penalty, Temperature, TopK, TopP
+from heedful.decode.rules import Banned, Below, ForcedPrefix, MinLength, NoRepeat, Penalty, Temperature, TopK, TopP
 from heedful.decode.search import beam, drain, greedy, largest, sample
 from heedful.explore.capabilities import Foretells
 from heedful.models import MODELS, build, config_class
@@ -55,7 +55,7 @@ SOURCE = Path(heedful.__file__).parent
 FILES = [path for pattern in ("blocks/*.py", "models/**/*.py", "decode/*.py") for path in sorted(SOURCE.glob(pattern))]
 FILES.remove(SOURCE / "models" / "gpt" / "rows.py")  # all of it runs on a device
 GPU = (
-    "look_back",
+    "attend_cached",
     "in_ranges",
     "within",
     "fed",
@@ -90,7 +90,7 @@ def models() -> None:
         with torch.inference_mode():
             _, state = model(target, model.start(source, Padded(real)))
             model(target[:, :1], reserve(reserve(state, 9), 12))
-            model(target[:, :1], ahead(state, 1))
+            model(target[:, :1], make_room(state, 1))
         layout = Packed.of(torch.tensor([4, 2]), torch.tensor([1, 3]), S, T, longest=4)
         model(target[:1], model.start(source[:1], layout))
 
@@ -236,8 +236,8 @@ def searches() -> None:
     rows, width, room, vocab = 3, 2, 7, 11
     prefix, limit = torch.zeros(rows, 1, dtype=torch.long), torch.tensor([room, 5, room])
     rules = (
-        AtLeast(2, 0), Never((3,)), Below(10), NoRepeat(3), Penalty(1.2), Temperature(0.9), TopK(9), TopP(0.9),
-        Begins((4,)),
+        MinLength(2, 0), Banned((3,)), Below(10), NoRepeat(3), Penalty(1.2), Temperature(0.9), TopK(9), TopP(0.9),
+        ForcedPrefix((4,)),
     )  # fmt: skip
 
     def decoder(tokens: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,26 +7,26 @@ import torch
 from torch import Tensor
 
 from heedful.decode.rules import (
-    AtLeast,
-    Begins,
+    Banned,
     Below,
-    Never,
+    ForcedPrefix,
+    Generated,
+    MinLength,
     NoRepeat,
     Penalty,
     Rule,
     Temperature,
     TopK,
     TopP,
-    Written,
 )
 
 R, V, L = 40, 5, 9
 
 
-def so_far(tokens: Tensor, chosen: int) -> Written:
+def so_far(tokens: Tensor, chosen: int) -> Generated:
     """Rows to which nothing was given."""
     none = torch.zeros(len(tokens), 1, dtype=torch.long)
-    return Written(tokens, none, torch.tensor(chosen), none + chosen)
+    return Generated(tokens, none, torch.tensor(chosen), none + chosen)
 
 
 def allowed(rule: Rule, logits: Tensor, tokens: Tensor, chosen: int) -> list[list[bool]]:
@@ -56,18 +56,18 @@ def test_no_repeat_looks_only_at_what_was_chosen() -> None:
 
 @pytest.mark.parametrize("chosen", range(5))
 def test_at_least(chosen: int) -> None:
-    got = allowed(AtLeast(3, eos=2), torch.randn(R, V), torch.zeros(R, L, dtype=torch.long), chosen)
+    got = allowed(MinLength(3, eos=2), torch.randn(R, V), torch.zeros(R, L, dtype=torch.long), chosen)
     assert got == [[token != 2 or chosen >= 3 for token in range(V)]] * R
 
 
 def test_never() -> None:
-    got = allowed(Never((0, 3)), torch.randn(R, V), torch.zeros(R, L, dtype=torch.long), 1)
+    got = allowed(Banned((0, 3)), torch.randn(R, V), torch.zeros(R, L, dtype=torch.long), 1)
     assert got == [[token not in (0, 3) for token in range(V)]] * R
 
 
 @pytest.mark.parametrize("chosen", range(4))
 def test_the_first_tokens_are_those_that_are_given(chosen: int) -> None:
-    got = allowed(Begins((3, 0)), torch.randn(R, V), torch.zeros(R, L, dtype=torch.long), chosen)
+    got = allowed(ForcedPrefix((3, 0)), torch.randn(R, V), torch.zeros(R, L, dtype=torch.long), chosen)
     assert got == [[chosen >= 2 or token == (3, 0)[chosen] for token in range(V)]] * R
 
 
@@ -105,7 +105,7 @@ def test_temperature() -> None:
 
 def test_equal_rules_are_equal_so_that_captured_steps_can_be_shared() -> None:
     assert NoRepeat(2) == NoRepeat(2)
-    assert hash(AtLeast(1, 2)) == hash(AtLeast(1, 2))
+    assert hash(MinLength(1, 2)) == hash(MinLength(1, 2))
     assert TopK(2) != TopK(3)
 
 
@@ -118,7 +118,7 @@ def test_tokens_beyond_the_vocabulary_are_never_chosen() -> None:
 @pytest.mark.parametrize("end", [0, 3, L])
 def test_tokens_that_occurred_are_penalised_as_often_as_once(penalty: float, end: int) -> None:
     logits, tokens, begin = 3 * torch.randn(R, V), torch.randint(0, V, (R, L)), torch.randint(0, 5, (R, 1))
-    got = Penalty(penalty)(logits, Written(tokens, begin, torch.tensor(end), begin))
+    got = Penalty(penalty)(logits, Generated(tokens, begin, torch.tensor(end), begin))
     for row in range(R):
         past = tokens[row, int(begin[row, 0]) : end].tolist()
         for token in range(V):
@@ -133,7 +133,7 @@ def test_tokens_that_occurred_are_penalised_as_often_as_once(penalty: float, end
 @pytest.mark.parametrize("end", [0, 2, 6, L])
 def test_runs_that_were_given_do_not_repeat_and_what_stands_before_them_does_not_count(size: int, end: int) -> None:
     logits, tokens, begin = torch.randn(R, V), torch.randint(0, 3, (R, L)), torch.randint(0, 5, (R, 1))
-    got = NoRepeat(size)(logits, Written(tokens, begin.clamp(max=end), torch.tensor(end), begin))
+    got = NoRepeat(size)(logits, Generated(tokens, begin.clamp(max=end), torch.tensor(end), begin))
     for row in range(R):
         past = tokens[row, int(begin[row, 0]) : end].tolist()
         runs = {tuple(past[i : i + size]) for i in range(len(past) - size + 1)}
@@ -144,5 +144,5 @@ def test_runs_that_were_given_do_not_repeat_and_what_stands_before_them_does_not
 
 def test_an_end_is_due_by_what_each_row_has_chosen() -> None:
     chosen = torch.tensor([[1], [3], [5]])
-    so_far = Written(torch.zeros(3, L, dtype=torch.long), 0 * chosen, torch.tensor(2), chosen)
-    assert AtLeast(3, eos=1)(torch.zeros(3, V), so_far)[:, 1].isfinite().tolist() == [False, True, True]
+    so_far = Generated(torch.zeros(3, L, dtype=torch.long), 0 * chosen, torch.tensor(2), chosen)
+    assert MinLength(3, eos=1)(torch.zeros(3, V), so_far)[:, 1].isfinite().tolist() == [False, True, True]

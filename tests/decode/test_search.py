@@ -13,8 +13,8 @@ from torch import Tensor
 
 from generators import drained
 from heedful.blocks.state import Shared
-from heedful.decode.rules import AtLeast, Never, NoRepeat, Rule, Temperature, TopK, TopP, Written
-from heedful.decode.search import Given, Paths, beam, drain, greedy, largest, sample
+from heedful.decode.rules import Banned, Generated, MinLength, NoRepeat, Rule, Temperature, TopK, TopP
+from heedful.decode.search import Paths, Prompt, beam, drain, greedy, largest, sample
 from tolerance import close, near
 
 EOS, BOS, V = 0, 1, 4
@@ -70,10 +70,10 @@ def words(paths: Paths, row: int = 0, rank: int = 0) -> list[int]:
     return paths.tokens[row, rank, : int(paths.lengths[row, rank])].tolist()
 
 
-def so_far(tokens: Tensor, chosen: int) -> Written:
+def so_far(tokens: Tensor, chosen: int) -> Generated:
     """Rows to which nothing was given."""
     none = torch.zeros(len(tokens), 1, dtype=torch.long)
-    return Written(tokens, none, torch.tensor(chosen), none + chosen)
+    return Generated(tokens, none, torch.tensor(chosen), none + chosen)
 
 
 def every_path(limit: int, vocab: int = V) -> list[tuple[int, ...]]:
@@ -99,7 +99,7 @@ def test_one_beam_is_greedy_and_greedy_takes_the_likeliest(sentence: int) -> Non
     assert words(one) == expected
 
 
-@pytest.mark.parametrize("rules", [(), (Never((2, 3)),), (AtLeast(3, EOS),), (NoRepeat(1),)], ids=str)
+@pytest.mark.parametrize("rules", [(), (Banned((2, 3)),), (MinLength(3, EOS),), (NoRepeat(1),)], ids=str)
 @pytest.mark.parametrize("vocab", [4, 9])
 def test_a_single_hypothesis_takes_the_steps_of_one_beam(rules: tuple[Rule, ...], vocab: int) -> None:
     toy, limits, rows = Toy(vocab=vocab), (7, 1, 4, 6, 2, 7), range(6)
@@ -123,25 +123,25 @@ def test_a_single_hypothesis_takes_the_steps_of_one_beam(rules: tuple[Rule, ...]
 
 
 def test_rules_know_what_was_given_and_chance_goes_on() -> None:
-    toy, rules = Toy(vocab=9), [NoRepeat(1), Never((EOS,))]
+    toy, rules = Toy(vocab=9), [NoRepeat(1), Banned((EOS,))]
     whole = drain(sample(toy, toy.start(0), **begin(8), seeds=[4], rules=rules))
     first = drain(sample(toy, toy.start(0), **begin(3), seeds=[4], rules=rules))
     assert words(first) == words(whole)[:3]
-    given = Given(torch.tensor([[7, 7, *words(first)]]), torch.tensor([3]), torch.tensor([3]))
+    given = Prompt(torch.tensor([[7, 7, *words(first)]]), torch.tensor([3]), torch.tensor([3]))
     start = torch.tensor([[BOS, *words(first)]]), torch.tensor([5]), EOS
     rest = drain(sample(toy, toy.start(0), *start, seeds=[4], rules=rules, given=given))
     assert words(first) + words(rest) == words(whole)
     for search in (greedy, beam):
         found = words(drain(search(toy, toy.start(0), *start, rules=[NoRepeat(1)], given=given)))  # type: ignore[operator]
         assert not set(found) & set(words(first))
-        late = words(drain(search(toy, toy.start(0), *start, rules=[AtLeast(5, EOS)], given=given)))  # type: ignore[operator]
+        late = words(drain(search(toy, toy.start(0), *start, rules=[MinLength(5, EOS)], given=given)))  # type: ignore[operator]
         assert EOS not in late[:2]
 
 
 def test_where_the_rules_leave_nothing_nothing_is_found() -> None:
     toy = Toy(vocab=3)
     for search in (greedy, beam):
-        paths = drain(search(toy, toy.start(0, 1), **begin(4, 4), rules=[Never((0, 1, 2))]))  # type: ignore[operator]
+        paths = drain(search(toy, toy.start(0, 1), **begin(4, 4), rules=[Banned((0, 1, 2))]))  # type: ignore[operator]
         assert paths.scores.tolist() == [[-math.inf]] * 2
 
 
@@ -225,7 +225,7 @@ def test_scores_add_up_to_the_log_probability_of_the_path() -> None:
         greedy(toy, toy.start(0, 1, 2), **begin(6, 6, 6)),
         sample(toy, toy.start(0, 1, 2), **begin(6, 6, 6), seeds=[1, 2, 3]),
         beam(toy, toy.start(0, 1, 2), **begin(6, 6, 6), beams=4, top=4, penalty=0.5),
-        beam(toy, toy.start(0, 1, 2), **begin(6, 6, 6), beams=4, top=4, rules=[NoRepeat(1), AtLeast(3, EOS)]),
+        beam(toy, toy.start(0, 1, 2), **begin(6, 6, 6), beams=4, top=4, rules=[NoRepeat(1), MinLength(3, EOS)]),
     ):
         paths = drain(search)
         for row in range(3):
@@ -261,7 +261,7 @@ def test_a_longer_prefix_is_read_and_not_repeated() -> None:
 
 
 @pytest.mark.parametrize(
-    "rules", [[Never((2, 3))], [AtLeast(4, EOS)], [NoRepeat(1)], [NoRepeat(2), AtLeast(2, EOS)]], ids=str
+    "rules", [[Banned((2, 3))], [MinLength(4, EOS)], [NoRepeat(1)], [NoRepeat(2), MinLength(2, EOS)]], ids=str
 )
 def test_rules_hold_in_every_search(rules: list[Rule]) -> None:
     toy = Toy(vocab=7)
@@ -294,7 +294,7 @@ def frequencies(rules: Sequence[Rule], rows: int = 4000) -> tuple[list[int], Ten
 
 
 @pytest.mark.parametrize(
-    "rules", [(), (Temperature(0.5),), (Temperature(3.0),), (TopK(3),), (TopP(0.8),), (Never((1,)),)], ids=str
+    "rules", [(), (Temperature(0.5),), (Temperature(3.0),), (TopK(3),), (TopP(0.8),), (Banned((1,)),)], ids=str
 )
 def test_tokens_come_as_often_as_they_should(rules: tuple[Rule, ...]) -> None:
     counts, logits = frequencies(rules)
@@ -322,7 +322,7 @@ def test_a_seed_repeats_itself_and_the_batch_does_not_matter() -> None:
 def test_luck_of_zero_never_picks_what_is_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "rand", lambda room, generator: torch.zeros(room))
     toy = Toy(vocab=5)
-    paths = drain(sample(toy, toy.start(0), **begin(3), seeds=[1], rules=[Never((0, 1))]))
+    paths = drain(sample(toy, toy.start(0), **begin(3), seeds=[1], rules=[Banned((0, 1))]))
     assert words(paths) == [2, 2, 2]
 
 

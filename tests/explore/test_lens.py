@@ -37,7 +37,7 @@ def ask(explorer: Explorer, call: str, **asked: Any) -> tuple[dict[str, Any], di
 
 def reference(subject: Subject, given: Given) -> list[torch.Tensor]:
     """The logits (T, V) of each layer in double precision, from the model's parts."""
-    values = subject.trace(given, subject.model.told_from).values
+    values = subject.trace(given, subject.model.lens_taps).values
     model = subject.model
     norm = model.norm if hasattr(model, "norm") else model.norms[1]
     table = model.tokens.weight.double()
@@ -62,7 +62,7 @@ def test_the_last_layer_s_words_are_the_model_s_own_exactly(norm: Any) -> None:
     )
     for config in configs:
         model: Any = build(config).eval()
-        with torch.inference_mode(), watch(model, model.told_from) as seen:
+        with torch.inference_mode(), watch(model, model.lens_taps) as seen:
             if config.kind == "bert":
                 logits = model.words(model(tokens))
             elif config.kind == "transformer":
@@ -75,7 +75,7 @@ def test_the_last_layer_s_words_are_the_model_s_own_exactly(norm: Any) -> None:
 
 
 def test_a_model_without_a_head_for_words_has_no_lens() -> None:
-    assert build(BertConfig(vocab=9, width=8, heads=2, layers=2, hidden=8, masked_words=False)).told_from is None
+    assert build(BertConfig(vocab=9, width=8, heads=2, layers=2, hidden=8, masked_words=False)).lens_taps is None
 
 
 def test_every_cell_tells_the_likeliest_words_of_its_layer(explorer: Explorer) -> None:
@@ -94,7 +94,7 @@ def test_ranks_and_shares_are_those_of_the_whole_vocabulary(explorer: Explorer) 
     given = Given(text="two hundred five", other=None)
     subject = explorer.subject("translation")
     right = reference(subject, given)
-    written = subject.trace(given, subject.model.told_from).reading.sides["written"]
+    written = subject.trace(given, subject.model.lens_taps).reading.sides["written"]
     for place in range(len(written)):
         words, arrays = ask(explorer, "ranks", model="translation", text=given.text, place=place)
         ids = arrays["ids"].tolist()

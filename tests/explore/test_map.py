@@ -162,18 +162,18 @@ def test_layers_of_a_translator_are_its_encoder_s(explorer: Explorer) -> None:
 
 
 def test_a_reader_of_both_directions_shows_both_side_by_side(explorer: Explorer) -> None:
-    class Listener:
+    class Hook:
         model: Any = build(
             ElmoConfig(vocab=explorer.subject("translation").model.config.vocab, width=8, hidden=8)
         ).eval()
         tokenizer = explorer.subject("translation").predictor.tokenizer
         device = torch.device("cpu")
 
-    subject = Subject("listener", Path())
-    subject.__dict__["predictor"] = Listener()
+    subject = Subject("hook", Path())
+    subject.__dict__["predictor"] = Hook()
     (line,) = view.read_lines(subject, ["two hundred"])
-    own = torch.tensor([[3, *Listener.tokenizer.ids(["two hundred"])[0], 3]])
-    right = Listener.model.layers(own)[0]  # (L + 1, T, 2 * D)
+    own = torch.tensor([[3, *Hook.tokenizer.ids(["two hundred"])[0], 3]])
+    right = Hook.model.layers(own)[0]  # (L + 1, T, 2 * D)
     assert torch.allclose(line.layers["1"], right[1]) and line.layers["1"].shape[1] == 16
     assert [span is None for span in line.spans] == [True, *[False] * (own.shape[1] - 2), True]
 

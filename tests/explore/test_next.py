@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from heedful.decode.rules import Never, Rule, Temperature, TopK, TopP, Written
+from heedful.decode.rules import Banned, Generated, Rule, Temperature, TopK, TopP
 from heedful.errors import UserError
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer
@@ -31,7 +31,7 @@ def ruled(values: Any, rules: list[Rule]) -> torch.Tensor:
     none = torch.zeros(1, 1, dtype=torch.long)
     x = torch.from_numpy(values.copy())[None]
     for rule in rules:
-        x = rule(x, Written(none, none, none[0, 0], none))
+        x = rule(x, Generated(none, none, none[0, 0], none))
     return x[0].double().softmax(-1)
 
 
@@ -145,7 +145,7 @@ def test_the_page_shows_what_the_rules_of_the_library_make_of_the_logits(
 ) -> None:
     opened = browse(run(name))
     _, arrays = logits(opened.explorer)
-    never: list[Rule] = [Never(tuple(arrays["never"].tolist()))]
+    never: list[Rule] = [Banned(tuple(arrays["never"].tolist()))]
     pieces = opened.explorer.subjects[name].predictor.tokenizer.pieces
     for asked, rules in SETTINGS:
         page = opened.go("next", text=TEXT, **asked)

@@ -95,8 +95,8 @@ def test_a_bias_is_told_and_rounding_is_not() -> None:
     for bias in (None, alibi(2)):
         seen: dict[str, torch.Tensor] = {}
         scores, weights = Tap(), Tap()
-        scores.listener = lambda x, seen=seen: seen.update(scores=x)
-        weights.listener = lambda x, seen=seen: seen.update(weights=x)
+        scores.hook = lambda x, seen=seen: seen.update(scores=x)
+        weights.hook = lambda x, seen=seen: seen.update(weights=x)
         attend(q, k, v, causal(), bias, scores=scores, weights=weights)
         for head in range(2):
             found = steps.compared(

@@ -10,7 +10,7 @@ import torch
 
 from heedful.data.tokenizers.byte_pairs import Gpt2Bpe, Gpt2Tokenizer
 from heedful.data.tokenizers.tokenizer import Bpe, Characters, TrainedTokenizer, WholeWords, WordPiece
-from heedful.decode.rules import Written, sampling_rules
+from heedful.decode.rules import Generated, sampling_rules
 from heedful.decode.search import drain
 from heedful.decode.settings import TextSettings
 from heedful.errors import UserError
@@ -337,7 +337,7 @@ def test_tokens_are_drawn_from_the_probabilities_that_transformers_draws_from(ma
     for name, value in manner.items():
         theirs = kinds[name](value)(none, theirs)
     for rule in sampling_rules(TextSettings(**manner)):  # type: ignore[arg-type]
-        ours = rule(ours.clone(), Written(none, none, torch.tensor(0), none))
+        ours = rule(ours.clone(), Generated(none, none, torch.tensor(0), none))
     close(ours.softmax(-1), theirs.softmax(-1), slack=16)
 
 

@@ -20,7 +20,7 @@ from heedful.blocks.masks import Bias, Mask, Ranges, Together, Visible, dense
 from heedful.blocks.normalizers import Normalize, normalized, softmax
 from heedful.blocks.positions import Rotary
 from heedful.blocks.scores import Score, scaled_dot
-from heedful.blocks.taps import Tap, heard
+from heedful.blocks.taps import Tap, tapped
 
 
 def fused(
@@ -92,7 +92,7 @@ def attend(
     if isinstance(mask, Mask) and mask.diagonal is not None and mask.diagonal >= k.shape[2] - 1:
         mask = None  # even the first query sees every key
     triangle = isinstance(mask, Mask) and mask.diagonal == 0 and q.shape[2] == k.shape[2]
-    fast = score is scaled_dot and normalize is softmax and choose is None and not heard(scores, weights, products)
+    fast = score is scaled_dot and normalize is softmax and choose is None and not tapped(scores, weights, products)
     if isinstance(mask, Ranges):
         if fast and bias is None and q.is_cuda and not dropout:
             return in_ranges(q, k, v, mask)
@@ -110,13 +110,13 @@ def attend(
         a = a if bias is None else a + bias
         a = a if scores is None else scores(a)
         allowed = mask if isinstance(mask, Tensor) else None
-        if bias is not None or heard(scores):
+        if bias is not None or tapped(scores):
             allowed = a > -math.inf if allowed is None else allowed & (a > -math.inf)
         b = normalized(a, allowed, normalize)
         b = b if weights is None else edited(b, allowed, weights)
         b = F.dropout((b if choose is None else choose(b)).to(v.dtype), dropout)
         o = b @ v  # (B, H, T, E)
-        if products is not None and heard(products):
+        if products is not None and tapped(products):
             o = products(b[..., None] * v[:, :, None]).sum(-2)  # (B, H, T, E)
     if rows != k.shape[0]:
         o = o.unflatten(2, (-1, queries)).transpose(1, 2).flatten(0, 1)  # (B * W, H, T, E)
@@ -125,18 +125,18 @@ def attend(
 
 def edited(weights: Tensor, mask: Tensor | None, tap: Tap) -> Tensor:
     """The weights as a hook returns them; where they were zero, no gradient passes, not even that of log(0)."""
-    if not heard(tap):
+    if not tapped(tap):
         return weights
     replaced = tap(weights.masked_fill(weights == 0, 0.0))
     return replaced if mask is None else replaced.masked_fill(~mask.any(-1, keepdim=True), 0.0)
 
 
-def look_back(q: Tensor, memory: "KV") -> Tensor:
+def attend_cached(q: Tensor, memory: "KV") -> Tensor:
     """One query a row and keys that stand in other rows, in a kernel of our own."""
     from heedful.blocks.kernels import attention
 
     assert memory.rows is not None and memory.length is not None
-    return attention.look_back(q, memory.k, memory.v, memory.rows, memory.length, memory.skip)  # (B, H, T, K)
+    return attention.attend_cached(q, memory.k, memory.v, memory.rows, memory.length, memory.skip)  # (B, H, T, K)
 
 
 class KV(NamedTuple):
@@ -234,9 +234,9 @@ class MultiHead(nn.Module):
         q = self.split(self.q(x))  # (B, H, T, K)
         q = self.queries(q if self.rotary is None or at is None else self.rotary(q, at))
         fast = self.score is scaled_dot and self.normalize is softmax
-        fast = fast and not heard(self.keys, self.values, self.scores, self.weights)
+        fast = fast and not tapped(self.keys, self.values, self.scores, self.weights)
         if memory.rows is not None and q.is_cuda and q.shape[2] == 1 and bias is None and fast:
-            o = look_back(q, memory)  # (B, H, T, K)
+            o = attend_cached(q, memory)  # (B, H, T, K)
         else:
             k, v, *_ = memory.gathered()
             k, v = self.keys(k), self.values(v)
@@ -288,7 +288,7 @@ class SelfAttention(nn.Module):
     def in_kernels(self) -> bool:
         """Whether kernels compute it: softmax of scaled dot products, and no tap has a hook."""
         plain = self.score is scaled_dot and self.normalize is softmax
-        return plain and not heard(self.queries, self.keys, self.values, self.scores, self.weights)
+        return plain and not tapped(self.queries, self.keys, self.values, self.scores, self.weights)
 
     def parted(self, qkv: Tensor, at: Tensor | None) -> tuple[Tensor, KV]:
         q, k, v = qkv.transpose(1, 3).unbind(2)  # (B, H, T, K)
@@ -297,7 +297,7 @@ class SelfAttention(nn.Module):
     def looked(self, q: Tensor, memory: KV, mask: Visible, bias: Bias | None) -> Tensor:
         dropout = self.dropout if self.training else 0.0
         if memory.rows is not None and q.is_cuda and q.shape[2] == 1 and bias is None and self.in_kernels:
-            o = look_back(q, memory)  # (B, H, T, K)
+            o = attend_cached(q, memory)  # (B, H, T, K)
         else:
             k, v, *_ = memory.gathered()
             q, k, v = self.queries(q), self.keys(k), self.values(v)

@@ -10,29 +10,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heedful.blocks.memory import Everywhere, Look, Source
+from heedful.blocks.memory import GlobalSpan, MemoryAttention, Source
 from heedful.blocks.normalizers import softmax
 from heedful.blocks.recurrent import GRU, LSTM, Stack, State
-from heedful.blocks.scores import Additive, General, Given, dot, scaled_dot
+from heedful.blocks.scores import Additive, General, Weightless, dot, scaled_dot
 from heedful.blocks.taps import watched
 
 WIDEST = 1024  # a kernel holds a row of the keys and of the memory
 LONGEST = 4096  # and a weight for each key
 
 
-def in_kernels(look: Look, stack: Stack, x: Tensor, source: Source) -> bool:
+def in_kernels(look: MemoryAttention, stack: Stack, x: Tensor, source: Source) -> bool:
     """Whether there are kernels for this, and nobody needs to see or change what happens inside."""
     if not x.is_cuda or x.shape[1] == 1 or x.dtype == torch.float64 or len(x) != len(source.real):
         return False
     known = isinstance(look.score, Additive | General) or look.score.compare in (dot, scaled_dot)
-    plain = isinstance(look.span, Everywhere) and look.normalize is softmax and not look.hard
+    plain = isinstance(look.span, GlobalSpan) and look.normalize is softmax and not look.hard
     fits = max(source.kv.k.shape[-1], source.kv.v.shape[-1]) <= WIDEST and source.real.shape[1] <= LONGEST
     gated = all(isinstance(layer.cell, LSTM | GRU) for layer in stack.layers)
     return known and plain and fits and gated and not watched(look) and not watched(stack)
 
 
 def fed(
-    look: Look, stack: Stack, x: Tensor, layers: tuple[State, ...], source: Source
+    look: MemoryAttention, stack: Stack, x: Tensor, layers: tuple[State, ...], source: Source
 ) -> tuple[Tensor, tuple[State, ...]]:
     """The outputs (B, T, H) of a stack that reads [context; x], and the states after the last step."""
     from heedful.blocks.kernels.feeding import Feeding  # needs Triton, which comes with torch's GPU builds only
@@ -51,7 +51,7 @@ def fed(
         masks = stack.dropout(x.new_ones(len(cells) - 1, x.shape[1], len(x), cells[0].h.weight.shape[1])).to(half)
     hidden = torch.stack([state[0] for state in layers]).to(half)  # (L, B, H)
     past = None if gru else torch.stack([state[1] for state in layers]).float()  # (L, B, H)
-    scaled = isinstance(score, Given) and score.compare is scaled_dot
+    scaled = isinstance(score, Weightless) and score.compare is scaled_dot
     scale = hidden.shape[-1] ** -0.5 if scaled else 1.0
     with torch.autocast("cuda", enabled=False):
         y, after, cell_states = Feeding.apply(

@@ -233,7 +233,7 @@ class Packed:
     target_at: Tensor  # (T,)
     mask: Visible
     cross: Visible
-    look_back: Visible
+    attend_cached: Visible
     longest: int
 
     @property
@@ -249,7 +249,7 @@ class Packed:
             write.at,
             mask=ranges(read, read, causal=False),
             cross=ranges(write, read, causal=False),
-            look_back=ranges(write, write, causal=True),
+            attend_cached=ranges(write, write, causal=True),
             longest=longest,
         )
 
@@ -257,4 +257,4 @@ class Packed:
         return self.longest
 
     def past(self, layers: int) -> Past:
-        return AllAtOnce(layers, self.longest, self.target_at, self.look_back)
+        return AllAtOnce(layers, self.longest, self.target_at, self.attend_cached)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from heedful.blocks.attention import KV, attend
 from heedful.blocks.linear import Linear
 from heedful.blocks.normalizers import Normalize, softmax
-from heedful.blocks.scores import Additive, General, Given, Location
+from heedful.blocks.scores import Additive, General, Location, Weightless
 from heedful.blocks.taps import Tap
 
 
@@ -35,14 +35,14 @@ class Span(NamedTuple):
     bias: Tensor | None = None
 
 
-class Everywhere(nn.Module):
+class GlobalSpan(nn.Module):
     """Global attention: the whole source."""
 
     def forward(self, q: Tensor, source: Source, step: Tensor) -> Span:
         return Span(source.real[:, None, :])
 
 
-class Following(nn.Module):
+class MonotonicSpan(nn.Module):
     """Local attention whose window moves on with the target: |s - t| <= window (Luong et al., 2015, local-m)."""
 
     def __init__(self, window: int) -> None:
@@ -56,7 +56,7 @@ class Following(nn.Module):
         return Span(near & source.real[:, None, :])
 
 
-class Predicting(nn.Module):
+class PredictiveSpan(nn.Module):
     """Local attention around p = S sigmoid(v . tanh(W q)), where |s - p| <= window (Luong et al., 2015, local-p).
 
     Differs: the bell exp(-(s - p)^2 / 2 (window / 2)^2) stands inside the softmax, so that the weights sum to one; in
@@ -79,17 +79,17 @@ class Predicting(nn.Module):
         return Span(near, -2 * (away / self.window).square())
 
 
-class Look(nn.Module):
+class MemoryAttention(nn.Module):
     """context = sum_s weight_s v_s, where weight = normalize(score(q, k)) over the span.
 
-    A soft look takes that sum. A hard one takes a single v_s: in training drawn with these weights as probabilities,
+    A soft look takes that sum. A hard one takes a single v_s: in training sampled with these weights as probabilities,
     later the likeliest (Xu et al., 2015).
     """
 
     def __init__(
         self,
-        score: Given | General | Additive | Location,
-        span: Everywhere | Following | Predicting,
+        score: Weightless | General | Additive | Location,
+        span: GlobalSpan | MonotonicSpan | PredictiveSpan,
         normalize: Normalize = softmax,
         hard: bool = False,
     ) -> None:
@@ -111,7 +111,7 @@ class Look(nn.Module):
         logs: list[Tensor] = []
 
         def choose(weights: Tensor) -> Tensor:
-            one = self.choice(drawn(weights) if self.training else likeliest(weights))
+            one = self.choice(sampled(weights) if self.training else likeliest(weights))
             logs.append(torch.where(one > 0, weights, 1.0).log().sum((1, 3)))
             return one
 
@@ -131,7 +131,7 @@ def likeliest(weights: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def drawn(weights: Tensor) -> Tensor:
-    """One at a place drawn with these probabilities: the first to come of exponential waiting times."""
+def sampled(weights: Tensor) -> Tensor:
+    """One at a place sampled with these probabilities: the first to come of exponential waiting times."""
     waited = torch.empty_like(weights, dtype=torch.float32).exponential_()  # half floats would tie
     return likeliest(weights / waited).to(weights.dtype)

@@ -35,7 +35,7 @@ def cosine(q: Tensor, k: Tensor) -> Tensor:
     return F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT  # (B, H, T, S)
 
 
-class Given(nn.Module):
+class Weightless(nn.Module):
     """One of the scores above, which has no weights, in the shape of those that have."""
 
     def __init__(self, score: Score) -> None:
@@ -145,9 +145,9 @@ class Location(nn.Module):
         return self.matrix(q)[..., : k.shape[-2]]  # (B, H, T, S)
 
 
-def remembering(score: Score) -> Given | General | Additive | Location:
+def remembering(score: Score) -> Weightless | General | Additive | Location:
     """A score that does its part on the keys beforehand, in `remember`; one without weights has none to do."""
-    return score if isinstance(score, General | Additive | Location) else Given(score)
+    return score if isinstance(score, General | Additive | Location) else Weightless(score)
 
 
 # By name, for queries and keys of these widths, and at most `longest` keys.

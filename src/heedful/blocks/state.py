@@ -89,7 +89,7 @@ def _reached(length: int, ragged: Ragged | None) -> int:
 
 
 @dataclass
-class Grown:
+class GrowingSlot:
     """A slot that grows by copying."""
 
     held: KV | None
@@ -121,13 +121,13 @@ class Cache:
         return causal(self.length) if self.ragged is None else causal(self.length) & self.ragged.begun
 
     def slots(self, queries: int) -> Sequence[Slot]:
-        return [Grown(layer) for layer in self.layers]
+        return [GrowingSlot(layer) for layer in self.layers]
 
-    def after(self, slots: Sequence[Grown]) -> "Cache":
+    def after(self, slots: Sequence[GrowingSlot]) -> "Cache":
         return Cache(tuple(slot.held for slot in slots), self.ragged)
 
 
-class Unheld:
+class EmptySlot:
     """A slot of texts that nothing follows."""
 
     def append(self, kv: KV) -> KV:
@@ -154,15 +154,15 @@ class AllAtOnce:
         return self.mask
 
     def slots(self, queries: int) -> Sequence[Slot]:
-        return [Unheld()] * self.layers
+        return [EmptySlot()] * self.layers
 
     def after(self, slots: Sequence[Slot]) -> Past:
         return Cache(())  # which no token can follow
 
 
 @dataclass
-class Ahead:
-    """A slot of a `RoomyCache`."""
+class PreallocatedSlot:
+    """A slot of a `PreallocatedCache`."""
 
     room: KV
     length: int
@@ -176,7 +176,7 @@ class Ahead:
 
 
 @dataclass(frozen=True)
-class RoomyCache:
+class PreallocatedCache:
     """The same for a CPU, with room set aside, (R, room, H, K) a layer, and written in place, so it has one owner only.
 
     Reordering hypotheses copies what is used into the spare room, and the two change places: nothing is allocated.
@@ -197,19 +197,19 @@ class RoomyCache:
         return causal(self.length) if self.ragged is None else causal(self.length) & self.ragged.begun
 
     def slots(self, queries: int) -> Sequence[Slot]:
-        return [Ahead(layer, self.length) for layer in self.layers]
+        return [PreallocatedSlot(layer, self.length) for layer in self.layers]
 
-    def after(self, slots: Sequence[Ahead]) -> "RoomyCache":
+    def after(self, slots: Sequence[PreallocatedSlot]) -> "PreallocatedCache":
         return replace(self, length=slots[0].length)
 
-    def regrouped(self, rows: Tensor) -> "RoomyCache":
+    def regroup(self, rows: Tensor) -> "PreallocatedCache":
         for before, after in zip(self.layers, self.spare, strict=True):
             torch.index_select(before.k[:, : self.length], 0, rows, out=after.k[:, : self.length])
             torch.index_select(before.v[:, : self.length], 0, rows, out=after.v[:, : self.length])
-        return RoomyCache(self.spare, self.layers, self.length, regroup(self.ragged, rows))
+        return PreallocatedCache(self.spare, self.layers, self.length, regroup(self.ragged, rows))
 
     @classmethod
-    def of(cls, layers: Sequence[KV], room: int, ragged: Ragged | None = None) -> "RoomyCache":
+    def of(cls, layers: Sequence[KV], room: int, ragged: Ragged | None = None) -> "PreallocatedCache":
         """Keys and values (R, H, S, K) a layer, with room for so many."""
         length = layers[0].k.shape[2]
 
@@ -222,22 +222,22 @@ class RoomyCache:
         return cls(first, second, length, ragged)
 
 
-def ahead(state: Any, count: int) -> Any:
+def make_room(state: Any, count: int) -> Any:
     """The same state with room in every cache for `count` more keys, and plenty where it had to be made."""
     if isinstance(state, Cache) and all(state.layers):
-        return RoomyCache.of([kv for kv in state.layers if kv], 2 * max(state.length + count, 16), state.ragged)
-    if isinstance(state, RoomyCache):
+        return PreallocatedCache.of([kv for kv in state.layers if kv], 2 * max(state.length + count, 16), state.ragged)
+    if isinstance(state, PreallocatedCache):
         if state.length + count <= state.layers[0].k.shape[1]:
             return state
         used = [
             KV(kv.k[:, : state.length].transpose(1, 2), kv.v[:, : state.length].transpose(1, 2)) for kv in state.layers
         ]
-        return RoomyCache.of(used, 2 * (state.length + count), state.ragged)
-    return _map(state, lambda part: ahead(part, count))
+        return PreallocatedCache.of(used, 2 * (state.length + count), state.ragged)
+    return _map(state, lambda part: make_room(part, count))
 
 
 @dataclass(frozen=True)
-class Fixed:
+class StaticSlot:
     """A slot that writes in place."""
 
     room: KV
@@ -280,9 +280,9 @@ class StaticCache:
         )
         rows = self.rows.index_copy(1, at, own[:, None].expand(-1, queries))  # (R, S)
         length, skip = self.length + queries, None if self.ragged is None else self.ragged.skip
-        return [Fixed(KV(layer.k, layer.v, rows, length, skip), at) for layer in self.layers.value]
+        return [StaticSlot(KV(layer.k, layer.v, rows, length, skip), at) for layer in self.layers.value]
 
-    def after(self, slots: Sequence[Fixed]) -> "StaticCache":
+    def after(self, slots: Sequence[StaticSlot]) -> "StaticCache":
         rows, length = slots[0].room.rows, slots[0].room.length
         assert rows is not None and length is not None
         return StaticCache(self.layers, rows, length, self.ragged)
@@ -303,13 +303,13 @@ def reserve(state: Any, room: int) -> Any:
     return _map(state, lambda part: reserve(part, room))
 
 
-def held(state: Any) -> int:
+def cached_length(state: Any) -> int:
     """How many keys each row of the longest cache of a state has."""
-    if isinstance(state, Cache | RoomyCache | StaticCache):
+    if isinstance(state, Cache | PreallocatedCache | StaticCache):
         return int(state.length)
     if is_dataclass(state) and not isinstance(state, type):
-        return max((held(getattr(state, field.name)) for field in fields(state)), default=0)
-    return max(map(held, state), default=0) if isinstance(state, tuple) else 0
+        return max((cached_length(getattr(state, field.name)) for field in fields(state)), default=0)
+    return max(map(cached_length, state), default=0) if isinstance(state, tuple) else 0
 
 
 def _roomy(kv: KV, room: int) -> KV:
@@ -320,28 +320,28 @@ def _roomy(kv: KV, room: int) -> KV:
 
 def select(state: Any, rows: Tensor) -> Any:
     """Keep, repeat or reorder batch rows in every part of the state."""
-    return changed(state, lambda x: x.index_select(0, rows) if x.dim() else x)
+    return map_tensors(state, lambda x: x.index_select(0, rows) if x.dim() else x)
 
 
 def regroup(state: Any, rows: Tensor) -> Any:
     """`select` among the hypotheses of each sentence: what they share stays as it is."""
     if isinstance(state, Shared):
         return state
-    if isinstance(state, RoomyCache):
-        return state.regrouped(rows)
+    if isinstance(state, PreallocatedCache):
+        return state.regroup(rows)
     if isinstance(state, Tensor):
         return state.index_select(0, rows) if state.dim() else state
     return _map(state, lambda part: regroup(part, rows))
 
 
-def changed(state: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def map_tensors(state: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """The same state with every tensor changed."""
-    return change(state) if isinstance(state, Tensor) else _map(state, lambda part: changed(part, change))
+    return change(state) if isinstance(state, Tensor) else _map(state, lambda part: map_tensors(part, change))
 
 
-def renewed(state: Any, fresh: Tensor) -> Any:
+def reset_rows(state: Any, fresh: Tensor) -> Any:
     """The same state with zeros in the batch rows (B,) that begin anew."""
-    return changed(state, lambda x: x.masked_fill(fresh.view(-1, *(1,) * (x.dim() - 1)), 0))
+    return map_tensors(state, lambda x: x.masked_fill(fresh.view(-1, *(1,) * (x.dim() - 1)), 0))
 
 
 def tensors(state: Any) -> list[Tensor]:
@@ -352,7 +352,7 @@ def tensors(state: Any) -> list[Tensor]:
         found.append(x)
         return x
 
-    changed(state, note)
+    map_tensors(state, note)
     return found
 
 

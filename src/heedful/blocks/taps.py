@@ -11,33 +11,33 @@ from fnmatch import fnmatchcase
 
 from torch import Tensor, nn
 
-Listener = Callable[[Tensor], Tensor | None]
+Hook = Callable[[Tensor], Tensor | None]
 
 
 class Tap(nn.Module):
-    """x -> x, unless somebody listens: then the listener sees x and may return a replacement."""
+    """x -> x, unless somebody listens: then the hook sees x and may return a replacement."""
 
-    listener: Listener | None
+    hook: Hook | None
 
     def __init__(self) -> None:
         super().__init__()
-        self.listener = None
+        self.hook = None
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.listener is None:
+        if self.hook is None:
             return x
-        replaced = self.listener(x)
+        replaced = self.hook(x)
         return x if replaced is None else replaced
 
 
 def watched(model: nn.Module) -> bool:
     """Whether anybody listens anywhere in the model."""
-    return heard(*taps(model).values())
+    return tapped(*taps(model).values())
 
 
-def heard(*taps: Tap | None) -> bool:
+def tapped(*taps: Tap | None) -> bool:
     """Whether anybody listens at one of these."""
-    return any(tap is not None and tap.listener is not None for tap in taps)
+    return any(tap is not None and tap.hook is not None for tap in taps)
 
 
 class Seen(dict[str, Tensor]):
@@ -65,20 +65,20 @@ def watch(
     found = {name: tap for name, tap in taps(model).items() if fnmatchcase(name, pattern)}
     if not found:
         raise ValueError(f"no tap matches {pattern!r}; taps here: {', '.join(taps(model)) or 'none'}")
-    seen, before = Seen(), {name: tap.listener for name, tap in found.items()}
+    seen, before = Seen(), {name: tap.hook for name, tap in found.items()}
 
-    def listen(name: str) -> Listener:
-        def listener(x: Tensor) -> Tensor | None:
+    def listen(name: str) -> Hook:
+        def hook(x: Tensor) -> Tensor | None:
             replaced = None if edit is None else edit(name, x)
             seen.record(name, (x if replaced is None else replaced).detach())
             return replaced
 
-        return listener
+        return hook
 
     try:
         for name, tap in found.items():
-            tap.listener = listen(name)
+            tap.hook = listen(name)
         yield seen
     finally:
         for name, tap in found.items():
-            tap.listener = before[name]
+            tap.hook = before[name]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from heedful.blocks.state import changed, tensors
+from heedful.blocks.state import map_tensors, tensors
 
 Advance = Callable[..., tuple[Any, ...]]
 
@@ -67,7 +67,7 @@ class Graphs:
         return self.current.seen
 
     def _capture(self, advance: Advance, inputs: tuple[Any, ...]) -> Captured:
-        buffers = changed(inputs, Tensor.clone)
+        buffers = map_tensors(inputs, Tensor.clone)
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):

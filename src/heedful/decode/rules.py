@@ -19,7 +19,7 @@ from heedful.decode.settings import Generation
 
 
 @dataclass(frozen=True)
-class Written:
+class Generated:
     """What each row has so far: of its tokens (R, L), those in the columns begin ... end - 1, and how many are chosen.
 
     The others were given: a text to go on with.
@@ -40,28 +40,28 @@ class Written:
 class Rule(Protocol):
     """logits (R, V) and what was written -> logits (R, V); equal rules compare equal."""
 
-    def __call__(self, logits: Tensor, so_far: Written, /) -> Tensor: ...
+    def __call__(self, logits: Tensor, so_far: Generated, /) -> Tensor: ...
 
 
 @dataclass(frozen=True)
-class AtLeast:
+class MinLength:
     """No end before `length` tokens are chosen."""
 
     length: int
     eos: int
 
-    def __call__(self, logits: Tensor, so_far: Written) -> Tensor:
+    def __call__(self, logits: Tensor, so_far: Generated) -> Tensor:
         logits[:, self.eos].masked_fill_((so_far.chosen < self.length)[:, 0], -math.inf)
         return logits
 
 
 @dataclass(frozen=True)
-class Never:
+class Banned:
     """These tokens are not chosen."""
 
     banned: tuple[int, ...]
 
-    def __call__(self, logits: Tensor, so_far: Written) -> Tensor:
+    def __call__(self, logits: Tensor, so_far: Generated) -> Tensor:
         for token in self.banned:
             logits[:, token] = -math.inf
         return logits
@@ -73,18 +73,18 @@ class Below:
 
     count: int
 
-    def __call__(self, logits: Tensor, so_far: Written) -> Tensor:
+    def __call__(self, logits: Tensor, so_far: Generated) -> Tensor:
         logits[:, self.count :] = -math.inf
         return logits
 
 
 @dataclass(frozen=True)
-class Begins:
+class ForcedPrefix:
     """The first tokens that are chosen are these; how likely each of them is, stays."""
 
     tokens: tuple[int, ...]
 
-    def __call__(self, logits: Tensor, so_far: Written) -> Tensor:
+    def __call__(self, logits: Tensor, so_far: Generated) -> Tensor:
         wanted = torch.full_like(so_far.chosen, -1)  # (R, 1)
         for place, token in enumerate(self.tokens):
             wanted = wanted.masked_fill(so_far.chosen == place, token)
@@ -102,7 +102,7 @@ class NoRepeat:
         if self.size < 1:
             raise ValueError(f"a run that does not repeat has at least one token, got {self.size}")
 
-    def __call__(self, logits: Tensor, so_far: Written) -> Tensor:
+    def __call__(self, logits: Tensor, so_far: Generated) -> Tensor:
         tokens, size, room = so_far.tokens, self.size, so_far.tokens.shape[1]
         if room < size:
             return logits
@@ -129,7 +129,7 @@ class Penalty:
         if self.value <= 0:
             raise ValueError(f"the repetition penalty must be above 0, got {self.value}; 1 changes nothing")
 
-    def __call__(self, logits: Tensor, so_far: Written) -> Tensor:
+    def __call__(self, logits: Tensor, so_far: Generated) -> Tensor:
         there = so_far.there.int()  # (R, L)
         seen = torch.zeros_like(logits, dtype=torch.int32).scatter_add_(1, so_far.tokens, there)  # (R, V)
         less = torch.where(logits < 0, logits * self.value, logits / self.value)  # (R, V)
@@ -146,7 +146,7 @@ class Temperature:
         if self.value <= 0:
             raise ValueError(f"the temperature must be above 0, got {self.value}; decode greedily for no chance at all")
 
-    def __call__(self, logits: Tensor, so_far: Written) -> Tensor:
+    def __call__(self, logits: Tensor, so_far: Generated) -> Tensor:
         return logits / self.value
 
 
@@ -160,7 +160,7 @@ class TopK:
         if self.count < 1:
             raise ValueError(f"top-k keeps at least one token, got {self.count}")
 
-    def __call__(self, logits: Tensor, so_far: Written) -> Tensor:
+    def __call__(self, logits: Tensor, so_far: Generated) -> Tensor:
         least = logits.topk(min(self.count, logits.shape[1]), -1).values[:, -1:]  # (R, 1)
         return logits.masked_fill(logits < least, -math.inf)
 
@@ -175,7 +175,7 @@ class TopP:
         if not 0 < self.mass <= 1:
             raise ValueError(f"top-p takes a mass above 0 and up to 1, got {self.mass}")
 
-    def __call__(self, logits: Tensor, so_far: Written) -> Tensor:
+    def __call__(self, logits: Tensor, so_far: Generated) -> Tensor:
         ordered, places = logits.sort(-1, descending=True)
         p = ordered.float().softmax(-1)
         late = p.cumsum(-1) - p >= self.mass  # the mass before such a token is enough already

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from heedful.blocks.state import ahead, changed, held, regroup, reserve
+from heedful.blocks.state import cached_length, make_room, map_tensors, regroup, reserve
 from heedful.decode.graphs import Graphs
-from heedful.decode.rules import Rule, Written
+from heedful.decode.rules import Generated, Rule
 
 
 class Decoder(Protocol):
@@ -52,7 +52,7 @@ class Paths:
 
 
 @dataclass(frozen=True)
-class Given:
+class Prompt:
     """What stood before the first choice, for the rules: of tokens (B, P), the last `known` (B,) of each row.
 
     The last `chosen` (B,) of these were chosen by searches before this one.
@@ -63,7 +63,7 @@ class Given:
     chosen: Tensor
 
     @classmethod
-    def nothing(cls, rows: int) -> "Given":
+    def nothing(cls, rows: int) -> "Prompt":
         none = torch.zeros(rows, dtype=torch.long)
         return cls(torch.zeros(rows, 0, dtype=torch.long), none, none)
 
@@ -79,10 +79,10 @@ class Settings:
 Search = Generator[Step, None, Paths]
 
 
-class Way(Hashable, Protocol):
-    """One way to search: where it begins, how it goes on by one token, and what it has found."""
+class Strategy(Hashable, Protocol):
+    """SingleHypothesis strategy to search: where it begins, how it goes on by one token, and what it has found."""
 
-    def begin(self, limit: Tensor, luck: Tensor, given: Given) -> Any: ...
+    def begin(self, limit: Tensor, uniform: Tensor, given: Prompt) -> Any: ...
 
     def settle(self, logits: Tensor, frontier: Any) -> tuple[Any, Tensor | None, Tensor, Step]:
         """Where the search stands then, whose rows of the state it goes on with if not each with its own, the tokens
@@ -102,10 +102,12 @@ def greedy(
     eos: int,
     rules: Sequence[Rule] = (),
     graphs: Graphs | None = None,
-    given: Given | None = None,
+    given: Prompt | None = None,
 ) -> Search:
     """The most likely token, each time."""
-    return _search(decoder, state, prefix, limit, None, One(Settings(eos, tuple(rules)), likeliest), graphs, given)
+    return _search(
+        decoder, state, prefix, limit, None, SingleHypothesis(Settings(eos, tuple(rules)), likeliest), graphs, given
+    )
 
 
 def sample(
@@ -117,20 +119,20 @@ def sample(
     seeds: Sequence[int],
     rules: Sequence[Rule] = (),
     graphs: Graphs | None = None,
-    given: Given | None = None,
+    given: Prompt | None = None,
 ) -> Search:
     """A token drawn from the model's distribution after the rules; a seed a row, so that the batch does not matter.
 
     The chance of a row goes on where the searches before this one left it.
     """
-    given = given or Given.nothing(len(seeds))
+    given = given or Prompt.nothing(len(seeds))
     room = int(limit.max())
     rows = [
         torch.rand(used + room, generator=torch.Generator().manual_seed(seed))[used:]
         for seed, used in zip(seeds, given.chosen.tolist(), strict=True)
     ]
-    way = One(Settings(eos, tuple(rules)), by_luck)
-    return _search(decoder, state, prefix, limit, torch.stack(rows), way, graphs, given)
+    strategy = SingleHypothesis(Settings(eos, tuple(rules)), sampled)
+    return _search(decoder, state, prefix, limit, torch.stack(rows), strategy, graphs, given)
 
 
 def beam(
@@ -145,7 +147,7 @@ def beam(
     exact: bool = False,
     rules: Sequence[Rule] = (),
     graphs: Graphs | None = None,
-    given: Given | None = None,
+    given: Prompt | None = None,
 ) -> Search:
     """Beam search: `beams` hypotheses at a time, the `top` best paths returned.
 
@@ -155,8 +157,8 @@ def beam(
     """
     if not 1 <= top <= beams:
         raise ValueError(f"top must lie between 1 and the number of beams, {beams}; got {top}")
-    way = Many(Settings(eos, tuple(rules)), beams, top, penalty, exact)
-    return _search(decoder, state, prefix, limit, None, way, graphs, given)
+    strategy = BeamSearch(Settings(eos, tuple(rules)), beams, top, penalty, exact)
+    return _search(decoder, state, prefix, limit, None, strategy, graphs, given)
 
 
 def drain(search: Search) -> Paths:
@@ -176,47 +178,47 @@ def _search(
     state: Any,
     prefix: Tensor,
     limit: Tensor,
-    luck: Tensor | None,
-    way: Way,
+    uniform: Tensor | None,
+    strategy: Strategy,
     graphs: Graphs | None,
-    given: Given | None,
+    given: Prompt | None,
 ) -> Search:
     device, room = prefix.device, int(limit.max())
-    luck = torch.zeros(len(limit), 1) if luck is None else luck
-    given = changed(given or Given.nothing(len(limit)), lambda x: x.to(device))
-    frontier = way.begin(limit.to(device), luck.to(device), given)
+    uniform = torch.zeros(len(limit), 1) if uniform is None else uniform
+    given = map_tensors(given or Prompt.nothing(len(limit)), lambda x: x.to(device))
+    frontier = strategy.begin(limit.to(device), uniform.to(device), given)
 
     def advance(tokens: Tensor, state: Any, frontier: Any) -> tuple[Tensor, Any, Any, Step]:
         logits, state = decoder(tokens, state)
-        frontier, rows, tokens, step = way.settle(logits[:, -1], frontier)
+        frontier, rows, tokens, step = strategy.settle(logits[:, -1], frontier)
         return tokens, state if rows is None else regroup(state, rows), frontier, step
 
-    first, past = (prefix, state, frontier), held(state)
+    first, past = (prefix, state, frontier), cached_length(state)
     if graphs is None or past:  # what goes on after a past comes in too many shapes to capture its first step
         tokens, state, frontier, step = advance(*first)
     else:
-        tokens, state, frontier, step = graphs.run(way, advance, first)
+        tokens, state, frontier, step = graphs.run(strategy, advance, first)
     yield step
     done, have, begun = 1, 0, past + prefix.shape[1]
     while done < room:
         if graphs is not None and (used := begun + done) > have:
             have = max(2 * have, min(-(-(begun + room) // 32) * 32, 128), -(-used // 32) * 32)
             state = reserve(state, have)
-            tokens, state, frontier = graphs.load(way, advance, (tokens, state, frontier))
+            tokens, state, frontier = graphs.load(strategy, advance, (tokens, state, frontier))
         if graphs is None:
-            if bool(way.done(frontier).all()):
+            if bool(strategy.done(frontier).all()):
                 break
-            tokens, state, frontier, step = advance(tokens, ahead(state, 1), frontier)
+            tokens, state, frontier, step = advance(tokens, make_room(state, 1), frontier)
         else:
-            if done % 8 == 0 and bool(way.done(frontier).all()):  # asking stops the device, so ask seldom
+            if done % 8 == 0 and bool(strategy.done(frontier).all()):  # asking stops the device, so ask seldom
                 break
             step = graphs.replay()
         done += 1
         yield step
-    return way.paths(frontier)
+    return strategy.paths(frontier)
 
 
-def _so_far(tokens: Tensor, chosen: Tensor, given: Given) -> Written:
+def _so_far(tokens: Tensor, chosen: Tensor, given: Prompt) -> Generated:
     """What the rules see of rows with chosen tokens (R, L), a row of what was given for each or for some together."""
     rows, count = len(tokens), given.tokens.shape[1]
     each = rows // len(given.tokens)
@@ -224,7 +226,7 @@ def _so_far(tokens: Tensor, chosen: Tensor, given: Given) -> Written:
         x if each == 1 else x.repeat_interleave(each, 0) for x in (given.tokens, given.known, given.chosen)
     )
     whole = torch.cat([before, tokens], 1) if count else tokens  # (R, P + L)
-    return Written(whole, (count - known)[:, None], count + chosen, (earlier + chosen)[:, None])
+    return Generated(whole, (count - known)[:, None], count + chosen, (earlier + chosen)[:, None])
 
 
 # ------------------------------------------------------------------ one hypothesis
@@ -237,9 +239,9 @@ class Line:
     lengths: Tensor  # (B, 1)
     open: Tensor  # (B, 1)
     limit: Tensor  # (B, 1) tokens allowed
-    luck: Tensor  # (B, L) one number in [0, 1) for every choice by chance
+    uniform: Tensor  # (B, L) one number in [0, 1) for every choice by chance
     chosen: Tensor  # () tokens chosen so far
-    given: Given
+    given: Prompt
     parents: Tensor  # (B, 1) zeros
 
     def ruled(self, logits: Tensor, rules: Sequence[Rule]) -> Tensor:
@@ -267,26 +269,26 @@ def likeliest(ruled: Tensor, line: Line) -> Tensor:
     return ruled.argmax(-1, keepdim=True)
 
 
-def by_luck(ruled: Tensor, line: Line) -> Tensor:
+def sampled(ruled: Tensor, line: Line) -> Tensor:
     """The token (B, 1) that the row's number for this choice falls on."""
     mass = ruled.double().softmax(-1).cumsum(-1)  # (B, V)
-    point = line.luck.index_select(1, line.chosen[None]).double() * mass[:, -1:]  # (B, 1)
+    point = line.uniform.index_select(1, line.chosen[None]).double() * mass[:, -1:]  # (B, 1)
     return torch.searchsorted(mass, point, right=True).clamp(max=ruled.shape[1] - 1)
 
 
 @dataclass(frozen=True)
-class One:
-    """A single hypothesis, in few operations: what `Many` with one beam does."""
+class SingleHypothesis:
+    """A single hypothesis, in few operations: what `BeamSearch` with one beam does."""
 
     settings: Settings
     choose: Choice
 
-    def begin(self, limit: Tensor, luck: Tensor, given: Given) -> Line:
+    def begin(self, limit: Tensor, uniform: Tensor, given: Prompt) -> Line:
         batch, room = len(limit), int(limit.max())
         tokens = torch.zeros(batch, room, dtype=torch.long, device=limit.device)  # (B, L)
         none, logs = tokens.new_zeros(batch, 1), torch.zeros(batch, 1, device=limit.device)
         start = torch.zeros((), dtype=torch.long, device=limit.device)
-        return Line(tokens, logs, none, none == 0, limit[:, None], luck, start, given, none.clone())
+        return Line(tokens, logs, none, none == 0, limit[:, None], uniform, start, given, none.clone())
 
     def settle(self, logits: Tensor, line: Line) -> tuple[Line, None, Tensor, Step]:
         token, gain = self.chosen(logits, line)  # (B, 1)
@@ -298,7 +300,7 @@ class One:
         step = Step(token, line.parents, log, kept, ended, ~line.open[:, 0])
         logs, lengths = torch.where(line.open, log, line.logs), line.lengths + alive  # (B, 1)
         after = Line(
-            line.tokens, logs, lengths, kept, line.limit, line.luck, length, line.given, line.parents
+            line.tokens, logs, lengths, kept, line.limit, line.uniform, length, line.given, line.parents
         )  # fmt: skip
         return after, None, token, step
 
@@ -333,11 +335,11 @@ class Frontier:
     over: Tensor  # (B,)
     limit: Tensor  # (B,) tokens allowed
     chosen: Tensor  # () tokens chosen so far
-    given: Given
+    given: Prompt
 
 
 @dataclass(frozen=True)
-class Many:
+class BeamSearch:
     """Beam search."""
 
     settings: Settings
@@ -346,7 +348,7 @@ class Many:
     penalty: float
     exact: bool
 
-    def begin(self, limit: Tensor, luck: Tensor, given: Given) -> Frontier:
+    def begin(self, limit: Tensor, uniform: Tensor, given: Prompt) -> Frontier:
         batch, device = len(limit), limit.device
         tokens = torch.zeros(batch, self.width, int(limit.max()), dtype=torch.long, device=device)  # (B, W, L)
         logs = torch.full((batch, self.width), -math.inf, device=device)  # (B, W)

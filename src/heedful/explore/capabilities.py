@@ -152,7 +152,7 @@ class Aligns(Protocol):
 class Foretells(Protocol):
     """Can tell words from the output of any layer."""
 
-    told_from: str | None  # the taps of these outputs
+    lens_taps: str | None  # the taps of these outputs
 
 
 @runtime_checkable

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from heedful.blocks.losses import Loss
-from heedful.blocks.state import changed, tensors
+from heedful.blocks.state import map_tensors, tensors
 from heedful.errors import UserError
 from heedful.training.distributed.team import Carry, LossOf, Team
 
@@ -28,7 +28,7 @@ def stateless(loss_of: Callable[[Any], Loss]) -> LossOf:
 
 def detached(carry: Carry) -> Carry:
     """The same values, into which no gradient goes."""
-    return changed(carry, Tensor.detach)
+    return map_tensors(carry, Tensor.detach)
 
 
 def checked(loss: Loss, carry: Carry) -> Loss:
@@ -54,7 +54,7 @@ def own_lanes(carry: Carry, team: Team) -> Carry:
             found=f"{count} lanes, {team.world} processes",
             todo="start fewer processes, or make train.batch_tokens larger",
         )
-    return changed(carry, lambda x: x[team.rank :: team.world])
+    return map_tensors(carry, lambda x: x[team.rank :: team.world])
 
 
 def saved_form(carry: Carry, team: Team, count: int) -> dict[str, Tensor]:
@@ -75,4 +75,4 @@ def restored(first: Carry, saved: Mapping[str, Tensor]) -> Carry:
         )
     devices = [x.device for x in tensors(first)]
     in_order: Iterator[Tensor] = iter([saved[name].to(device) for name, device in zip(expected, devices, strict=True)])
-    return changed(first, lambda _: next(in_order))
+    return map_tensors(first, lambda _: next(in_order))

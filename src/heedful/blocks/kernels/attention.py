@@ -207,7 +207,7 @@ def packed(q: Tensor, k: Tensor, v: Tensor, lo: Tensor, hi: Tensor, first: Tenso
 
 # ------------------------------------------------------------------ beam search: keys that stand in other rows
 @triton.jit
-def _look_back(q, k, v, rows, length, skip, o, heads, room, scale,
+def _attend_cached(q, k, v, rows, length, skip, o, heads, room, scale,
                K: tl.constexpr, C: tl.constexpr, N: tl.constexpr):  # fmt: skip
     """One row and head: softmax(q . k / sqrt(K)) v over keys skip ... length - 1, key s taken from row rows[r, s]."""
     row, head, column = tl.program_id(0), tl.program_id(1), tl.arange(0, C)
@@ -236,7 +236,7 @@ def _look_back(q, k, v, rows, length, skip, o, heads, room, scale,
     tl.store(o + (row * heads + head) * K + column, (mixed / total).to(o.dtype.element_ty), mask=wide)
 
 
-def look_back(q: Tensor, k: Tensor, v: Tensor, rows: Tensor, length: Tensor, skip: Tensor | None = None) -> Tensor:
+def attend_cached(q: Tensor, k: Tensor, v: Tensor, rows: Tensor, length: Tensor, skip: Tensor | None = None) -> Tensor:
     """q (R, H, 1, K) sees the first `length` keys of k (R, H, S, K), key s of row r standing in row rows[r, s].
 
     With skip (R,), the first of these hold nothing and are not seen.
@@ -244,7 +244,7 @@ def look_back(q: Tensor, k: Tensor, v: Tensor, rows: Tensor, length: Tensor, ski
     count, heads, _, width = q.shape
     q, wide = q.contiguous(), triton.next_power_of_2(width)
     o = torch.empty_like(q)
-    _look_back[(count, heads)](
+    _attend_cached[(count, heads)](
         q, k, v, rows, length, skip, o, heads, k.shape[2], width**-0.5 * LOG2E, K=width, C=wide, N=32, num_warps=2
     )
     return o  # (R, H, 1, K)

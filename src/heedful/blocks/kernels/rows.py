@@ -95,7 +95,7 @@ def _product(h, weight, bias, out, keys, values, owner, place, R, N, M, room, de
 
 
 @triton.jit
-def _look_back(q, keys, values, table, owner, place, o, room, width, scale,
+def _attend_cached(q, keys, values, table, owner, place, o, room, width, scale,
                K: tl.constexpr, C: tl.constexpr, S: tl.constexpr):  # fmt: skip
     """One row and head: softmax(q . k / sqrt(K)) v over the keys up to the row's own place."""
     row, head, column = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, C)
@@ -206,14 +206,14 @@ def queries(h: Tensor, weight: Tensor, bias: Tensor, cache: Tensor, owner: Tenso
     return out
 
 
-def look_back(q: Tensor, cache: Tensor, owner: Tensor, place: Tensor, table: Tensor | None = None) -> Tensor:
+def attend_cached(q: Tensor, cache: Tensor, owner: Tensor, place: Tensor, table: Tensor | None = None) -> Tensor:
     """What queries (R, D) see of the keys up to their own places.
 
     With table (R, S), key s stands in row table[r, s] of the cache.
     """
     o = torch.empty_like(q)
     _, _, heads, room, width = cache.shape
-    _look_back[(len(q), heads)](
+    _attend_cached[(len(q), heads)](
         q, *cache, table, owner, place, o, room, heads * width, width**-0.5 * 1.4426950408889634,
         K=width, C=triton.next_power_of_2(width), S=KEYS, num_warps=4,
     )  # fmt: skip

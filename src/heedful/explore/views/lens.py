@@ -42,7 +42,7 @@ def fits(subject: Subject) -> bool:
 
 def layers_of(model: Any) -> list[str]:
     """The taps from which a model's words can be told, from the first layer to the last."""
-    pattern = model.told_from if isinstance(model, Foretells) else None
+    pattern = model.lens_taps if isinstance(model, Foretells) else None
     return [name for name in taps(model) if pattern is not None and fnmatchcase(name, pattern)]
 
 
@@ -104,7 +104,7 @@ def seen(subject: Subject, asked: Asked) -> tuple[Trace, list[Token], list[int |
     That is the next token for whoever reads ahead, the next word of the translation, and the token itself for whoever
     reads both ways.
     """
-    trace = subject.trace(asked, subject.model.told_from)
+    trace = subject.trace(asked, subject.model.lens_taps)
     sides = trace.reading.sides
     if "written" in sides:
         return trace, sides["target"], [token.id for token in sides["written"]]

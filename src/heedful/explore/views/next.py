@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from heedful.config import Config
-from heedful.decode.rules import Written
+from heedful.decode.rules import Generated
 from heedful.explore.decoding import begun, end_of, goes_on, read, stated
 from heedful.explore.packets import pack, unpack
 from heedful.explore.views import Asked, Named, Request
@@ -81,7 +81,7 @@ def never(predictor: Any, logits: Tensor) -> Tensor:
     none = torch.zeros(1, 1, dtype=torch.long, device=logits.device)
     ruled = torch.zeros_like(logits)[None]  # (1, V)
     for rule in predictor.rules():
-        ruled = rule(ruled, Written(none, none, none[0, 0], none))
+        ruled = rule(ruled, Generated(none, none, none[0, 0], none))
     return ruled[0].isneginf().nonzero()[:, 0].int()
 
 

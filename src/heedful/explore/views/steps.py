@@ -158,8 +158,8 @@ def example(explorer: Explorer, asked: Nothing) -> bytes:
     q, k, v = thinking_machines()
     scores, weights = Tap(), Tap()
     seen: dict[str, Tensor] = {}
-    scores.listener = lambda x: seen.update(scores=x[0, 0])
-    weights.listener = lambda x: seen.update(weights=x[0, 0])
+    scores.hook = lambda x: seen.update(scores=x[0, 0])
+    weights.hook = lambda x: seen.update(weights=x[0, 0])
     attend(q[None, None], k[None, None], v[None, None], scores=scores, weights=weights)
     arrays = {**seen, **compared(q, k, v, seen["scores"], seen["weights"])}
     words = {"width": q.shape[1], "pieces": ["Thinking", "Machines"], "stages": [one for one in TABLE if one != "mask"]}

@@ -51,7 +51,7 @@ class Block(nn.Module):
 class Gpt(nn.Module):
     """tokens (B, T) -> logits (B, T, V) of the token after each."""
 
-    told_from = "blocks.*.output"  # the taps from which `lens` tells words
+    lens_taps = "blocks.*.output"  # the taps from which `lens` tells words
 
     def __init__(self, config: GptConfig) -> None:
         super().__init__()

@@ -26,7 +26,7 @@ Run = Callable[[str, Callable[..., Any], tuple[Any, ...]], Any]
 
 
 @dataclass(frozen=True)
-class Told:
+class RowsState:
     """What has been read: keys and values (L, 2, rows, H, S, K), and how long each row's text is.
 
     With `table` (R, S), key s of row r stands in row table[r, s], as hypotheses of a search need it.
@@ -51,7 +51,7 @@ class RowByRow:
         plain = plain and in_kernels(c.score, c.normalize)
         return plain and weight.is_cuda and weight.dtype in (torch.float32, torch.bfloat16, torch.float16)
 
-    def begin(self, texts: Sequence[Sequence[int]], room: int, hypotheses: int, run: Run) -> tuple[Told, Tensor]:
+    def begin(self, texts: Sequence[Sequence[int]], room: int, hypotheses: int, run: Run) -> tuple[RowsState, Tensor]:
         """The state before the last token of each text, and these tokens (R, 1); with room for so many tokens in all.
 
         A search may go on with so many hypotheses of each. `run` is what runs a function, as a captured graph perhaps.
@@ -63,7 +63,7 @@ class RowByRow:
         length = torch.tensor(lengths, dtype=torch.int32, device=weight.device)  # (R,)
         own = torch.arange(count, dtype=torch.int32, device=weight.device)[:, None] * hypotheses  # (R, 1)
         table = None if hypotheses == 1 else own.expand(-1, room).contiguous()  # (R, S)
-        told = Told(Shared(weight.new_zeros(shape)), length, table)
+        told = RowsState(Shared(weight.new_zeros(shape)), length, table)
         rows = [(token, row * hypotheses, at) for row, text in enumerate(texts) for at, token in enumerate(text[:-1])]
         for start in range(0, len(rows), TOGETHER):
             some = rows[start : start + TOGETHER]
@@ -72,13 +72,13 @@ class RowByRow:
             told = run("read", self.read, (torch.tensor(some, dtype=torch.int32).to(weight.device), told))
         return told, torch.tensor([text[-1:] for text in texts], device=weight.device)
 
-    def read(self, rows: Tensor, told: Told) -> Told:
+    def read(self, rows: Tensor, told: RowsState) -> RowsState:
         """The state with the keys of more rows (R, 3): token, owner and place."""
         tokens, owner, place = (part.contiguous() for part in rows.unbind(1))
         self.last(tokens, owner, place, replace(told, table=None))
         return told
 
-    def __call__(self, tokens: Tensor, state: Told) -> tuple[Tensor, Told]:
+    def __call__(self, tokens: Tensor, state: RowsState) -> tuple[Tensor, RowsState]:
         from heedful.blocks.kernels import rows  # needs Triton, which comes with torch's GPU builds only
 
         own = torch.arange(len(tokens), dtype=torch.int32, device=tokens.device)  # (R,)
@@ -92,7 +92,7 @@ class RowByRow:
             table = table.scatter(1, place.long()[:, None], own[:, None])  # (R, S)
         return logits, replace(state, length=state.length + 1, table=table)
 
-    def last(self, tokens: Tensor, owner: Tensor, place: Tensor, told: Told) -> Tensor:
+    def last(self, tokens: Tensor, owner: Tensor, place: Tensor, told: RowsState) -> Tensor:
         """The last layer (R, D) of tokens, each at its place in the text of its owner; their keys are kept."""
         from heedful.blocks.kernels import rows
 
@@ -104,7 +104,7 @@ class RowByRow:
         for layer, (attention, mlp, _, middle) in enumerate(blocks):
             cache, after = told.cache.value[layer], norms[2 * layer + 2]
             q = rows.queries(h, attention.qkv.weight, attention.qkv.bias, cache, owner, place)  # (R, D)
-            o = rows.parts(rows.look_back(q, cache, owner, place, told.table), attention.out.weight)  # (P, R, D)
+            o = rows.parts(rows.attend_cached(q, cache, owner, place, told.table), attention.out.weight)  # (P, R, D)
             h = rows.add_norm_(x, o, attention.out.bias, middle.weight, middle.bias, eps)  # (R, D)
             o = rows.parts(rows.gelu(h, mlp.up.weight, mlp.up.bias), mlp.down.weight)  # (P, R, D)
             h = rows.add_norm_(x, o, mlp.down.bias, after.weight, after.bias, eps)  # (R, D)

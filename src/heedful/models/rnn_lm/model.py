@@ -17,7 +17,7 @@ from heedful.models.rnn_lm.config import RnnLMConfig
 
 
 @dataclass(frozen=True)
-class Carried:
+class RecurrentState:
     """What the model knows of the text so far: the state of each layer."""
 
     layers: tuple[State, ...]
@@ -26,7 +26,7 @@ class Carried:
 class RnnLM(nn.Module):
     """tokens (B, T) -> logits (B, T, V) of the token after each."""
 
-    told_from = "stack.outputs.*"  # the taps from which `lens` tells words
+    lens_taps = "stack.outputs.*"  # the taps from which `lens` tells words
 
     def __init__(self, config: RnnLMConfig) -> None:
         super().__init__()
@@ -38,24 +38,26 @@ class RnnLM(nn.Module):
         self.out = nn.Identity() if c.hidden == c.width else Linear(c.hidden, c.width)
         self.dropout = nn.Dropout(c.dropout)
 
-    def start(self, rows: int, device: torch.device) -> Carried:
+    def start(self, rows: int, device: torch.device) -> RecurrentState:
         """What is known before the first token of so many texts: nothing."""
         zero = torch.zeros(rows, self.config.hidden, device=device, dtype=self.tokens.weight.dtype)  # (B, H)
-        return Carried(((zero,) * (2 if self.config.cell == "lstm" else 1),) * self.config.layers)
+        return RecurrentState(((zero,) * (2 if self.config.cell == "lstm" else 1),) * self.config.layers)
 
     def features(
-        self, tokens: Tensor, state: Carried | None = None, real: Tensor | None = None
-    ) -> tuple[Tensor, Carried]:
+        self, tokens: Tensor, state: RecurrentState | None = None, real: Tensor | None = None
+    ) -> tuple[Tensor, RecurrentState]:
         """The last layer (B, T, D) for the next T tokens, and the state after them; what is not `real` is padding."""
         x = self.dropout(self.tokens(tokens))  # (B, T, D)
         h, layers = self.stack(x, state and state.layers, real)  # (B, T, H)
-        return self.out(self.dropout(h)), Carried(layers)  # (B, T, D)
+        return self.out(self.dropout(h)), RecurrentState(layers)  # (B, T, D)
 
     def read(self, tokens: Tensor, real: Tensor | None = None) -> Tensor:
         """The last layer (B, T, D) for texts from their beginning."""
         return self.features(tokens, None, real)[0]
 
-    def forward(self, tokens: Tensor, state: Carried, real: Tensor | None = None) -> tuple[Tensor, Carried]:
+    def forward(
+        self, tokens: Tensor, state: RecurrentState, real: Tensor | None = None
+    ) -> tuple[Tensor, RecurrentState]:
         x, state = self.features(tokens, state, real)  # (B, T, D)
         return self.tokens.logits(x), state  # (B, T, V)
 

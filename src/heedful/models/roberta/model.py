@@ -89,7 +89,7 @@ class Roberta(nn.Module):
         return F.linear(self.masked_words(x), self.tokens.weight, self.masked_words.bias)  # (M, V)
 
     @property
-    def told_from(self) -> str | None:
+    def lens_taps(self) -> str | None:
         """The taps from which `lens` predicts words, where there is a head that can."""
         return None if self.masked_words is None else "blocks.*.output"
 

@@ -18,7 +18,7 @@ from heedful.blocks.embedding import Tied
 from heedful.blocks.feeding import fed, in_kernels
 from heedful.blocks.layouts import Layout, Whole
 from heedful.blocks.linear import Linear
-from heedful.blocks.memory import Everywhere, Following, Look, Predicting
+from heedful.blocks.memory import GlobalSpan, MemoryAttention, MonotonicSpan, PredictiveSpan
 from heedful.blocks.normalizers import NORMALIZERS
 from heedful.blocks.positions import Fixed, sinusoids
 from heedful.blocks.recurrent import CELLS, Both, Layer, Stack, State
@@ -31,7 +31,7 @@ from heedful.models.transformer.model import encoder_block
 
 
 @dataclass(frozen=True)
-class Said:
+class DecoderState:
     """What the decoder knows: the states of its layers, its step, and the source."""
 
     layers: tuple[State, ...]
@@ -83,15 +83,15 @@ class TransformerReader(nn.Module):
         return self.output(x), summary
 
 
-def look(c: Seq2SeqConfig, a: AttentionConfig) -> Look:
+def look(c: Seq2SeqConfig, a: AttentionConfig) -> MemoryAttention:
     """The decoder's look at the memory, as the config describes it."""
-    span: Everywhere | Following | Predicting = Everywhere()
+    span: GlobalSpan | MonotonicSpan | PredictiveSpan = GlobalSpan()
     if a.span.kind == "monotonic":
-        span = Following(a.span.window)
+        span = MonotonicSpan(a.span.window)
     elif a.span.kind == "predictive":
-        span = Predicting(c.hidden, a.span.window)
+        span = PredictiveSpan(c.hidden, a.span.window)
     score = SCORES[a.score](c.hidden, c.encoder.memory(c.width), c.context)
-    return Look(remembering(score), span, NORMALIZERS[a.normalize], hard=a.choice == "hard")
+    return MemoryAttention(remembering(score), span, NORMALIZERS[a.normalize], hard=a.choice == "hard")
 
 
 def decoder_layers(c: Seq2SeqConfig, width: int) -> Stack:
@@ -107,7 +107,7 @@ class Plain(nn.Module):
         super().__init__()
         self.stack, self.out = decoder_layers(c, c.width), Linear(c.hidden, c.width)
 
-    def forward(self, x: Tensor, state: Said) -> tuple[Tensor, Said]:
+    def forward(self, x: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         h, layers = self.stack(x, state.layers)  # (B, T, H)
         return self.out(h), replace(state, layers=layers)  # (B, T, E)
 
@@ -121,7 +121,7 @@ class InputFeeding(nn.Module):
         self.stack = decoder_layers(c, c.encoder.memory(c.width) + c.width)
         self.out = Linear(c.hidden, c.width)
 
-    def forward(self, x: Tensor, state: Said) -> tuple[Tensor, Said]:
+    def forward(self, x: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         if in_kernels(self.attention, self.stack, x, state.source.value):
             h, layers = fed(self.attention, self.stack, x, state.layers, state.source.value)  # (B, T, H)
             return self.out(h), replace(state, layers=layers)
@@ -145,7 +145,7 @@ class OutputJoining(nn.Module):
         self.stack = decoder_layers(c, c.width)
         self.out = Linear(c.hidden + c.encoder.memory(c.width), c.width)
 
-    def forward(self, x: Tensor, state: Said) -> tuple[Tensor, Said]:
+    def forward(self, x: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         h, layers = self.stack(x, state.layers)  # (B, T, H)
         at = state.step + torch.arange(x.shape[1], device=x.device)  # (T,)
         context, chosen = self.attention(h, state.source.value, at)  # context (B, T, M)
@@ -176,7 +176,7 @@ class Seq2Seq(nn.Module):
         else:
             self.decoder = (InputFeeding if c.attention.feed == "input" else OutputJoining)(c, c.attention)
 
-    def start(self, source: Tensor, layout: Layout | None = None) -> Said:
+    def start(self, source: Tensor, layout: Layout | None = None) -> DecoderState:
         """Read the source: what the decoder knows before its first token."""
         layout = layout or Whole(source)
         longest = layout.longest_within(self.config.context)
@@ -189,9 +189,9 @@ class Seq2Seq(nn.Module):
         layers = tuple(tuple(layer.unbind(1)) for layer in states.unbind(1))
         real = torch.ones_like(source, dtype=torch.bool) if layout.real is None else layout.real
         shown = self.decoder.attention.remember(memory, real, layout.at) if self.config.attention is not None else None
-        return Said(layers, torch.zeros((), dtype=torch.long, device=source.device), Shared(shown))
+        return DecoderState(layers, torch.zeros((), dtype=torch.long, device=source.device), Shared(shown))
 
-    def features(self, target: Tensor, state: Said) -> tuple[Tensor, Said]:
+    def features(self, target: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """What the next T target tokens are predicted from (B, T, E), and the state after them."""
         if target.shape[1] == 0:
             raise ValueError("there is nothing to go on with: the target has no tokens")
@@ -208,6 +208,6 @@ class Seq2Seq(nn.Module):
         assert state.chosen is not None, "only a hard look chooses"
         return x, state.chosen
 
-    def forward(self, target: Tensor, state: Said) -> tuple[Tensor, Said]:
+    def forward(self, target: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         x, state = self.features(target, state)  # (B, T, E)
         return self.tokens.logits(x), replace(state, chosen=None)  # (B, T, V)

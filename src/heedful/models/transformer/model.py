@@ -27,7 +27,7 @@ from heedful.models.transformer.config import TransformerConfig
 
 
 @dataclass(frozen=True)
-class Seen:
+class DecoderState:
     """What the decoder knows: its own past, and the source, projected once for each block."""
 
     past: Past
@@ -79,7 +79,7 @@ class Transformer(nn.Module):
     """source (B, S), target (B, T) -> logits (B, T, V)."""
 
     alignment = "decoder.*.cross.weights"  # the taps that show where it looks
-    told_from = "decoder.*.output"  # the taps from which `lens` tells words
+    lens_taps = "decoder.*.output"  # the taps from which `lens` tells words
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -107,19 +107,19 @@ class Transformer(nn.Module):
             x = block(x, layout.mask, bias, layout.at)  # (B, S, D)
         return self.norms[0](x)
 
-    def start(self, source: Tensor, layout: Layout | None = None) -> Seen:
+    def start(self, source: Tensor, layout: Layout | None = None) -> DecoderState:
         """Read the source: what the decoder knows before its first token."""
         layout = layout or Whole(source)
         self.fits(layout.longest_within(self.config.context))
         memory = self.encode(source, layout)  # (B, S, D)
         blocks: Any = self.decoder  # a ModuleList does not know the type of its blocks
-        return Seen(
+        return DecoderState(
             layout.past(len(blocks)),
             Shared(tuple(block.cross.remember(memory) for block in blocks)),
             Shared(layout.cross),
         )
 
-    def features(self, target: Tensor, state: Seen) -> tuple[Tensor, Seen]:
+    def features(self, target: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """The decoder's last layer (B, T, D) for the next T target tokens, and the state after them."""
         past, count = state.past, target.shape[1]
         self.fits(past.reach(count))
@@ -128,13 +128,13 @@ class Transformer(nn.Module):
         x = self.embed(target, at)  # (B, T, D)
         for block, slot, memory in zip(self.decoder, slots, state.memory.value, strict=True):
             x = block(x, slot, memory, mask, state.source.value, bias, at)  # (B, T, D)
-        return self.norms[1](x), Seen(past.after(slots), state.memory, state.source)
+        return self.norms[1](x), DecoderState(past.after(slots), state.memory, state.source)
 
     def read(self, source: Tensor, target: Tensor, layout: Layout | None = None) -> Tensor:
         """The decoder's last layer (B, T, D) for whole targets at once: teacher forcing."""
         return self.features(target, self.start(source, layout))[0]
 
-    def forward(self, target: Tensor, state: Seen) -> tuple[Tensor, Seen]:
+    def forward(self, target: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         x, state = self.features(target, state)  # (B, T, D)
         return self.tokens.logits(x), state  # (B, T, V)
 

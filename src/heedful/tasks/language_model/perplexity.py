@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from heedful.blocks.losses import Loss, projected_cross_entropy
-from heedful.blocks.state import renewed
+from heedful.blocks.state import reset_rows
 from heedful.data.text.lanes import LaneBatch, Lanes
 from heedful.data.text.windows import EncodedText, TextBatch
 
@@ -56,7 +56,7 @@ def ahead_loss(model: Ahead, batch: TextBatch) -> Loss:
 
 def onward_loss(model: Any, batch: LaneBatch, carry: Any) -> tuple[Loss, Any]:
     """Cross-entropy of every token given all before it in its lane, and the state of the lanes then."""
-    x, carry = model.features(batch.ids[:, :-1], renewed(carry, batch.fresh))  # (B, T, D)
+    x, carry = model.features(batch.ids[:, :-1], reset_rows(carry, batch.fresh))  # (B, T, D)
     return _loss(model, x, batch.ids[:, 1:], batch.real[:, 1:]), carry
 
 

@@ -24,8 +24,8 @@ from heedful.data.tokenizers.byte_pairs import Gpt2Tokenizer
 from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer, TextCodec, codec_of
 from heedful.data.tokenizers.tokenizer import SPECIAL, TrainedTokenizer
 from heedful.decode.graphs import Graphs
-from heedful.decode.rules import AtLeast, Begins, Below, Never, NoRepeat, Penalty, Rule, sampling_rules
-from heedful.decode.search import Decoder, Given, Paths, Search, Step, beam, drain, greedy, sample
+from heedful.decode.rules import Banned, Below, ForcedPrefix, MinLength, NoRepeat, Penalty, Rule, sampling_rules
+from heedful.decode.search import Decoder, Paths, Prompt, Search, Step, beam, drain, greedy, sample
 from heedful.decode.settings import TextSettings, WritingConfig
 from heedful.errors import UserError
 from heedful.models.own import Plain
@@ -239,7 +239,7 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
         """
         ids = self._seen(prompt)
         most = self.room(prompt) if limit is None else min(limit, self.room(prompt))
-        rules = [*self.rules(TextSettings(beams=beams)), *([Begins(tuple(begins))] if begins else [])]
+        rules = [*self.rules(TextSettings(beams=beams)), *([ForcedPrefix(tuple(begins))] if begins else [])]
         return beam(
             *self._begun([ids], most, beams), torch.tensor([most]), self._end, beams, top, length_penalty,
             rules=rules, graphs=self._graphs(),
@@ -329,11 +329,11 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
         """The rules about tokens that are never generated, and those of settings, in the usual order."""
         how = settings or TextSettings()
         banned, ends, rows = self.codec.suppressed, self.codec.end_id, self._net.config.vocab
-        always: list[Rule] = [Never(banned)] if banned else []
+        always: list[Rule] = [Banned(banned)] if banned else []
         always += [Below(self.tokenizer.vocab)] if rows > self.tokenizer.vocab else []
         always += [] if how.repetition_penalty == 1 else [Penalty(how.repetition_penalty)]
         always += [] if how.no_repeat_ngram is None else [NoRepeat(how.no_repeat_ngram)]
-        always += [] if ends is None or not how.min_length else [AtLeast(how.min_length, ends)]
+        always += [] if ends is None or not how.min_length else [MinLength(how.min_length, ends)]
         return [*always, *(sampling_rules(how) if how.drawn else [])]
 
     def _graphs(self) -> Graphs | None:
@@ -420,15 +420,15 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
         real = torch.arange(longest, device=self.device) >= skip[:, None]  # (B, T)
         return self._net, self._net.features(before, state, real)[1], prefix
 
-    def _given(self, texts: Sequence[Running], how: TextSettings) -> Given:
+    def _given(self, texts: Sequence[Running], how: TextSettings) -> Prompt:
         """What the rules know of texts so far: their tokens, but for the one that they begin with."""
         chosen = torch.tensor([len(text.written) for text in texts])  # (B,)
         if not how.looks_back:
-            return Given(torch.zeros(len(texts), 0, dtype=torch.long), torch.zeros_like(chosen), chosen)
+            return Prompt(torch.zeros(len(texts), 0, dtype=torch.long), torch.zeros_like(chosen), chosen)
         rows = [text.ids[text.begun :] for text in texts]
         longest = -(-max(map(len, rows)) // MULTIPLE) * MULTIPLE
         tokens = torch.tensor([[self.codec.start_id] * (longest - len(row)) + row for row in rows])  # (B, P)
-        return Given(tokens.long(), torch.tensor([len(row) for row in rows]), chosen)
+        return Prompt(tokens.long(), torch.tensor([len(row) for row in rows]), chosen)
 
     def _log(self, given: list[int], ids: list[int]) -> float:
         """The log-probability of ids after those that are given."""

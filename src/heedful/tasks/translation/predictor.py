@@ -22,7 +22,7 @@ from heedful.data.pairs.batches import Batch, EncodedPairs, PackedBatch, PairBat
 from heedful.data.tokenizers.base import require_list
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.decode.graphs import Graphs
-from heedful.decode.rules import Begins, Never, Rule, sampling_rules
+from heedful.decode.rules import Banned, ForcedPrefix, Rule, sampling_rules
 from heedful.decode.search import Paths, Search, beam, drain, greedy, sample
 from heedful.decode.settings import DecodeConfig, TranslationSettings
 from heedful.errors import UserError
@@ -250,7 +250,7 @@ class Translator(Predictor[str, Translation, tuple[str, str]]):
         """
         source, real, most = self.batch(self.source_ids([text]))
         limits = most if limit is None else most.clamp(max=limit)  # (1,)
-        rules = [*self.rules(), *([Begins(tuple(begins))] if begins else [])]
+        rules = [*self.rules(), *([ForcedPrefix(tuple(begins))] if begins else [])]
         return beam(
             self._net, *self.start(source, real), limits, TrainedTokenizer.eos, beams, top, length_penalty,
             rules=rules, graphs=self._graphs(),
@@ -307,7 +307,7 @@ class Translator(Predictor[str, Translation, tuple[str, str]]):
 
     def rules(self) -> tuple[Rule, ...]:
         """The rules about tokens that are never generated."""
-        return (Never((TrainedTokenizer.pad, TrainedTokenizer.unk, TrainedTokenizer.bos)),)
+        return (Banned((TrainedTokenizer.pad, TrainedTokenizer.unk, TrainedTokenizer.bos)),)
 
     @torch.inference_mode()
     def _run(
