@@ -17,10 +17,9 @@ from heedful.blocks.state import (
     Ragged,
     Shared,
     StaticCache,
-    ahead,
-    changed,
-    held,
+    cached_length,
     make_room,
+    map_tensors,
     regroup,
     reserve,
     select,
@@ -32,7 +31,7 @@ R, T, D = 3, 6, 8
 KINDS: dict[str, Callable[[Any, int], Any]] = {
     "grown": lambda past, count: past,
     "static": lambda past, count: reserve(past, 8) if isinstance(past, Cache) and past.length else past,
-    "roomy": ahead,
+    "preallocated": make_room,
 }
 
 
@@ -75,7 +74,7 @@ def test_rows_that_begin_later_stand_and_see_as_if_they_were_alone(block: MultiH
     for row, begin in enumerate(skip.tolist()):
         alone, _ = run(block, x[row : row + 1, begin:5], Cache((None,)))
         close(o[row], alone[0, -1:], slack=16)
-    assert held((past, None, "x", Shared(past))) == 5
+    assert cached_length((past, None, "x", Shared(past))) == 5
     o, past = run(block, x[:, 5:], KINDS[kind](regroup(past, rows), 1))
     for row, other in enumerate(rows.tolist()):
         whole = torch.cat([x[other : other + 1, skip[other] : 5], x[row : row + 1, 5:]], 1)
@@ -174,4 +173,10 @@ def test_select_takes_rows_everywhere_and_regroup_leaves_what_is_shared() -> Non
 
 def test_every_tensor_is_listed_in_order_and_changed() -> None:
     assert [t.tolist() for t in tensors(known())] == [[0, 1, 2], [0, 10, 20], [0, 1, 2], 7]
-    assert [t.tolist() for t in tensors(changed(known(), lambda t: t + 1))] == [[1, 2, 3], [1, 11, 21], [1, 2, 3], 8]
+    more = map_tensors(known(), lambda t: t + 1)
+    assert [t.tolist() for t in tensors(more)] == [
+        [1, 2, 3],
+        [1, 11, 21],
+        [1, 2, 3],
+        8,
+    ]
