@@ -18,7 +18,7 @@ from torch.func import functional_call
 
 import heedful
 from heedful.blocks.layouts import Padded
-from heedful.blocks.memory import drawn
+from heedful.blocks.memory import sampled
 from heedful.blocks.taps import watch
 from heedful.data.embedded import NumberWords
 from heedful.data.pairs.batches import PairBatch, PairBatches, encode_pairs
@@ -176,7 +176,7 @@ def test_the_mean_of_drawn_gradients_comes_near_the_enumerated_one(feed: str) ->
 @pytest.mark.claim("A13")
 def test_places_are_drawn_as_often_as_their_weights_say() -> None:
     weights = torch.tensor([0.5, 0.0, 0.3, 0.2]).expand(40_000, 4)
-    often = drawn(weights).mean(0)
+    often = sampled(weights).mean(0)
     assert often[1] == 0
     torch.testing.assert_close(often, weights[0], rtol=0, atol=0.01)
 

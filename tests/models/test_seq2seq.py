@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from heedful.blocks.layouts import Padded
-from heedful.blocks.memory import drawn
+from heedful.blocks.memory import sampled
 from heedful.blocks.taps import watch
 from heedful.errors import UserError
 from heedful.models import build
@@ -303,7 +303,7 @@ def test_a_decoder_that_looks_before_each_step_is_not_compiled() -> None:
 
 def test_half_precision_draws_evenly() -> None:
     weights = torch.full((100_000, 100), 0.01, dtype=torch.bfloat16)
-    share = drawn(weights).float().mean(0)
+    share = sampled(weights).float().mean(0)
     assert float((share - 0.01).abs().max()) < 6 * (0.01 * 0.99 / 100_000) ** 0.5
     first, last = share[:10].mean(), share[-10:].mean()
     assert abs(float(first - last)) < 5 * (2 * 0.01 / 1_000_000) ** 0.5
