@@ -1,7 +1,7 @@
-"""What a model says of the files of others, in the `weights.py` of its folder; readable without torch.
+"""How published model folders are read and written: what the `weights.py` of a model declares; readable without torch.
 
-There is one table of tensors for both ways, and one reader and one writer of settings. `hub` finds a model by the
-`model_type` of its config.json, and does all that is the same for every model.
+One table of tensors serves both directions, and each model has one reader and one writer of settings. `hub` finds a
+model by the `model_type` of its config.json, and does all that is the same for every model.
 """
 
 from __future__ import annotations
@@ -21,6 +21,25 @@ if TYPE_CHECKING:
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 MOST_LABELS = 100_000
 # What encoders of BERT's kind share in Hugging Face's files.
+ENCODER_SIZES = {  # their key, ours, the least and the most
+    "vocab_size": ("vocab", 5, 10_000_000),
+    "hidden_size": ("width", 1, 65_536),
+    "num_hidden_layers": ("layers", 1, 1000),
+    "num_attention_heads": ("heads", 1, 1024),
+    "intermediate_size": ("hidden", 1, 1_048_576),
+    "max_position_embeddings": ("context", 4, 1_048_576),
+    "type_vocab_size": ("segments", 1, 1000),
+}
+# Settings that change what is computed, with the values under which they do not.
+ENCODER_HARMLESS: dict[str, tuple[Any, ...]] = {
+    "is_decoder": (False, None),
+    "add_cross_attention": (False, None),
+    "is_encoder_decoder": (False, None),
+    "position_embedding_type": ("absolute", None),
+    "pruned_heads": ({}, None),
+    "quantization_config": (None,),
+    "auto_map": (None,),
+}
 SHARES = {"hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "attention_dropout"}
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -42,7 +61,7 @@ QKV = ("query", "key", "value")
 
 
 class Rule(NamedTuple):
-    """One tensor of ours: one of theirs, or several on top of each other; `turned` where theirs lies on its side."""
+    """One tensor of ours: one of theirs, or several stacked; `turned` where theirs is transposed."""
 
     ours: str
     theirs: tuple[str, ...]
@@ -50,7 +69,7 @@ class Rule(NamedTuple):
 
     @property
     def operation(self) -> str:
-        """What is done, in words."""
+        """What is done, as the ledger says it."""
         stacked = f"one of {len(self.theirs)} stacked" if len(self.theirs) > 1 else "as it is"
         return f"turned, {stacked}" if self.turned and len(self.theirs) > 1 else "turned" if self.turned else stacked
 
@@ -61,12 +80,12 @@ class Rule(NamedTuple):
 
 
 def both(ours: str, theirs: str) -> list[Rule]:
-    """A layer of which weight and bias are called so in both."""
+    """The rules of a layer's weight and bias."""
     return [Rule(f"{ours}.{part}", (f"{theirs}.{part}",)) for part in ("weight", "bias")]
 
 
 def encoder_rules(prefix: str, layers: int) -> list[Rule]:
-    """The embeddings and blocks of an encoder of BERT's kind, whose names all begin alike there."""
+    """The embeddings and blocks of an encoder of BERT's kind, whose names begin with the prefix in the files."""
     rules = [
         Rule("tokens.weight", (f"{prefix}embeddings.word_embeddings.weight",)),
         Rule("positions.table", (f"{prefix}embeddings.position_embeddings.weight",)),
@@ -91,7 +110,7 @@ class Twin(NamedTuple):
 
 
 class Table(NamedTuple):
-    """All that is known of the tensors of one model."""
+    """The names of all tensors of one model."""
 
     rules: tuple[Rule, ...]
     twins: tuple[Twin, ...] = ()
@@ -99,31 +118,31 @@ class Table(NamedTuple):
 
 
 class Described(NamedTuple):
-    """What a config file of others says: the model with its heads, what is on top, and the names of its outputs."""
+    """What a published config.json says: the model with its heads, the head of a task, and the names of its outputs."""
 
     config: Any
-    head: str | None = None  # the kind of head that a task has put on it
+    head: str | None = None  # the kind of head that a task has added
     labels: tuple[str, ...] = ()
     named: bool = True  # whether the file says which of the heads there are
     ties: bool = True  # whether the output is the embedding; otherwise it must be shown to be the same
-    notes: tuple[str, ...] = ()  # what whoever loads it should know
+    notes: tuple[str, ...] = ()  # shown to the user when it is loaded
 
 
 class Exchange(Protocol):
     """What a `weights.py` has."""
 
-    TITLE: str  # what such a model is called in a sentence
+    TITLE: str  # the model's name in a sentence
     MODEL_TYPES: tuple[str, ...]  # as config.json names it
     RELEASE: tuple[str, str] | None  # settings and weights of its first release, where it is read; else no more below
     PREFIX: str  # what names of tensors begin with, and is left out where all of them do; else empty
 
     def described(self, settings: Mapping[str, Any], where: Path) -> Described:
-        """The settings of a config.json, each checked and named if it is not right."""
+        """The settings of a config.json; an invalid one is an error that names it."""
 
     def config_json(
         self, config: Any, head: str | None = None, labels: Sequence[str] = (), pad: int = 0, end: int | None = None
     ) -> dict[str, Any]:
-        """The settings of a config.json that says the same; `pad` and `end` are ids of the tokenizer."""
+        """The config.json of such a model; `pad` and `end` are ids of the tokenizer."""
 
     def table(self, config: Any, head: str | None = None) -> Table:
         """The names of all tensors, as a model with a head has them."""
@@ -132,7 +151,7 @@ class Exchange(Protocol):
         """The table's name of each name in a file."""
 
     def as_found(self, told: Described, names: set[str], where: Path) -> Described:
-        """What the settings say, with those parts that the tensors tell of."""
+        """The same, with the parts for which there are tensors."""
 
     def released(self, settings: Mapping[str, Any], where: Path) -> Described:
         """The settings beside the checkpoint of the first release."""
@@ -147,14 +166,14 @@ class Exchange(Protocol):
 def checked(
     make: Callable[..., AnyConfig], settings: Mapping[str, Any], keys: Mapping[str, str], where: str | Path
 ) -> AnyConfig:
-    """A config of ours made of a file of others; what it does not allow is told by the key there, where it has one."""
+    """A config made of published settings; an error names the key of the file, where there is one."""
     try:
         return make(**settings)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         key = next((keys[str(name)] for name in problem["loc"] if name in keys), None)
         raise UserError(
-            "these settings make no model" if key is None else f"{key} is not right",
+            "these settings describe no valid model" if key is None else f"invalid value for {key}",
             where=str(where) if key is None else f"{where}: {key}",
             found=None if isinstance(problem["input"], dict) else shown(problem["input"]),
             expected=problem["msg"].removeprefix("Value error, ").removeprefix("Input should be "),
@@ -163,21 +182,21 @@ def checked(
 
 
 def refuse(settings: Mapping[str, Any], harmless: Mapping[str, tuple[Any, ...]], where: Path, todo: str) -> None:
-    """Refuse a setting that would make a model compute something else than here."""
+    """Refuse settings under which the published model computes something that this one does not."""
     for key, values in harmless.items():
         if settings.get(key) not in values:
             code = key == "auto_map"
             raise UserError(
-                "this model is computed by code of its own, which is never run" if code else f"{key} is not supported",
+                "this model needs code of its own, which is never run" if code else f"{key} is not supported",
                 where=f"{where}: {key}", found=shown(settings[key]), expected=shown(values[0]), todo=todo,
             )  # fmt: skip
 
 
 def unsupported(where: Path, key: str, found: object, known: Iterable[str]) -> UserError:
-    """The error of a setting that others have and that is not computed here."""
+    """The error of a published setting that is not supported."""
     return UserError(
         f"not supported: {key} {shown(found)}", where=f"{where}: {key}", expected="one of " + ", ".join(known),
-        todo="name the folder of a model that has one of these",
+        todo="choose the folder of a model that has one of these",
     )  # fmt: skip
 
 
@@ -213,7 +232,7 @@ def real(settings: Mapping[str, Any], key: str, usual: float, where: Path) -> fl
 
 
 def architecture_in(settings: Mapping[str, Any], known: Collection[str], where: Path) -> str | None:
-    """Which of the known models the file says it is, if it says."""
+    """The architecture that the file names, if it names one."""
     found = settings.get("architectures")
     if found is None or found == []:
         return None
@@ -223,14 +242,14 @@ def architecture_in(settings: Mapping[str, Any], known: Collection[str], where: 
 
 
 def _count(settings: Mapping[str, Any], where: Path) -> int:
-    """How many outputs the file says there are."""
+    """The number of outputs according to the file."""
     if "num_labels" in settings:
         return whole(settings, "num_labels", 1, MOST_LABELS, where)
     return len(labels_in(settings, where)) or 2
 
 
 def labels_in(settings: Mapping[str, Any], where: Path) -> tuple[str, ...]:
-    """What the outputs are called, in their order; none where the file does not say."""
+    """The names of the outputs, in their order; none where the file has none."""
     found = settings.get("id2label")
     if found is None:
         return ()
@@ -240,8 +259,46 @@ def labels_in(settings: Mapping[str, Any], where: Path) -> tuple[str, ...]:
     return tuple(map(str, names))
 
 
+def encoder_settings(
+    settings: Mapping[str, Any], sizes: Mapping[str, tuple[str, int, int]], where: Path
+) -> dict[str, Any]:
+    """The settings of an encoder of BERT's kind, by our names."""
+    found: dict[str, Any] = {
+        ours: whole(settings, key, least, most, where) for key, (ours, least, most) in sizes.items()
+    }
+    found |= {ours: real(settings, key, 0.1, where) for key, ours in SHARES.items()}
+    act = settings.get("hidden_act", "gelu")
+    if not isinstance(act, str) or act not in ACTIVATIONS:
+        raise unsupported(where, "hidden_act", act, ACTIVATIONS)
+    found["activation"] = ACTIVATIONS[act]
+    found["norm_eps"] = real(settings, "layer_norm_eps", 1e-12, where)
+    if found["width"] % found["heads"]:
+        raise wrong(where, "num_attention_heads", found["heads"], f"a divisor of hidden_size, {found['width']:,}")
+    return found
+
+
+def encoder_keys(sizes: Mapping[str, tuple[str, int, int]]) -> dict[str, str]:
+    """Their key of each setting of ours."""
+    return {ours: key for key, (ours, _, _) in sizes.items()} | {ours: key for key, ours in SHARES.items()}
+
+
+def encoder_json(
+    config: Any, title: str, model_type: str, architecture: str, sizes: Mapping[str, tuple[str, int, int]]
+) -> dict[str, Any]:
+    """The config.json of an encoder of BERT's kind."""
+    refuse_attention(config, title)
+    settings: dict[str, Any] = {"architectures": [architecture], "model_type": model_type}
+    settings |= {theirs: getattr(config, ours) for ours, theirs in encoder_keys(sizes).items()}
+    return settings | {
+        "hidden_act": THEIRS[config.activation],
+        "layer_norm_eps": config.norm_eps,
+        "initializer_range": 0.02,
+        "dtype": "float32",
+    }
+
+
 def head_in(settings: Mapping[str, Any], head: str | None, where: Path) -> str | None:
-    """Which head it is where one name stands for two: of one number, or of a class."""
+    """The kind of head, where one name stands for two: a regressor has a single output."""
     if head != "classifier":
         return head
     if settings.get("problem_type") == "regression" or _count(settings, where) == 1:
@@ -249,13 +306,13 @@ def head_in(settings: Mapping[str, Any], head: str | None, where: Path) -> str |
     if settings.get("problem_type") == "multi_label_classification":
         raise UserError(
             "several classes at once are not supported", where=f"{where}: problem_type",
-            found=shown(settings["problem_type"]), expected="a head that tells one class, or a number",
+            found=shown(settings["problem_type"]), expected="a head that predicts one class, or a number",
         )  # fmt: skip
     return head
 
 
 def label_settings(head: str | None, labels: Sequence[str]) -> dict[str, Any]:
-    """What config.json says of the outputs of a head."""
+    """The settings of a config.json about the outputs of a head."""
     told = {"problem_type": "regression"} if head == "regressor" else {}
     labels = ("LABEL_0",) if head == "regressor" else labels
     if not labels:

@@ -1,4 +1,4 @@
-"""The settings of BERT, readable without torch."""
+"""The settings of BERT, and those that encoders of its kind share, readable without torch."""
 
 from __future__ import annotations
 
@@ -12,14 +12,11 @@ from heedful.models.roles import EncoderConfig
 from heedful.models.sizes import HeadScore, Normalizer, block_parameters, in_kernels, share_width
 
 
-class BertConfig(EncoderConfig):
-    """The encoder of Devlin et al. (2019), in its published base size, with the heads it is pre-trained with."""
+class MaskedEncoderConfig(EncoderConfig):
+    """The encoder of a Transformer that is pre-trained by predicting masked tokens, with the heads for that."""
 
-    implementation: ClassVar = "model.Bert"
-
-    kind: Literal["bert"] = "bert"
     vocab: int | None = Field(None, ge=5, le=10_000_000, description="token types; null: as many as the tokenizer has")
-    width: int = Field(768, ge=1, le=65_536, description="numbers that stand for one token between blocks")
+    width: int = Field(768, ge=1, le=65_536, description="width of the vectors between blocks")
     heads: int = Field(12, ge=1, le=1024, description="attention heads in each block; they share the width evenly")
     score: HeadScore = "scaled_dot"
     normalize: Normalizer = "softmax"
@@ -27,16 +24,16 @@ class BertConfig(EncoderConfig):
     hidden: int = Field(3072, ge=1, le=1_048_576, description="inner width of the feed-forward layers")
     context: int = Field(512, ge=4, le=1_048_576, description="longest sequence, in tokens, special ones included")
     segments: int = Field(2, ge=1, le=1000, description="kinds of segments: a pair of texts has two")
-    dropout: float = Field(0.1, ge=0, lt=1, description="share of numbers set to zero while training")
-    attention_dropout: float = Field(0.1, ge=0, lt=1, description="share of attention weights set to zero")
+    dropout: float = Field(0.1, ge=0, lt=1, description="dropout probability")
+    attention_dropout: float = Field(0.1, ge=0, lt=1, description="dropout probability of attention weights")
     activation: Literal["gelu", "gelu_tanh", "relu", "swish"] = Field(
         "gelu", description="between the two feed-forward matrices"
     )
     norm_eps: float = Field(1e-12, gt=0, le=0.1, description="added to the variance in each layer norm")
     pooler: bool = Field(True, description="whether there is a layer on the first token's vector")
-    masked_words: bool = Field(True, description="whether there is the head that tells hidden words")
+    masked_words: bool = Field(True, description="whether there is the head that predicts masked tokens")
     next_sentence: bool = Field(
-        True, description="whether there is the head that tells whether sentences belong together"
+        True, description="whether there is the head that predicts whether one sentence follows another"
     )
 
     _heads_share_width = field_validator("heads")(share_width)
@@ -53,10 +50,20 @@ class BertConfig(EncoderConfig):
         """Whether it can read sequences packed end to end in one row."""
         return in_kernels(self.score, self.normalize)
 
+    @property
+    def position_rows(self) -> int:
+        """The number of rows of the position table."""
+        return self.context
+
+    @property
+    def head_activation(self) -> str:
+        """The activation in the head that predicts masked tokens."""
+        return self.activation
+
     def parameters(self, vocab: int) -> int:
-        """How many numbers are trained, the embedding counted once, since input and output share it."""
+        """The number of parameters, the embedding counted once, since input and output share it."""
         dense = self.width * self.width + self.width
-        embeddings = (vocab + self.context + self.segments + 2) * self.width
+        embeddings = (vocab + self.position_rows + self.segments + 2) * self.width
         words = dense + 2 * self.width + vocab if self.masked_words else 0
         heads = dense * self.pooler + words + (2 * self.width + 2) * self.next_sentence
         blocks = self.layers * block_parameters(self.width, self.hidden, self.heads, self.score)
@@ -66,14 +73,22 @@ class BertConfig(EncoderConfig):
         """The encoder below the head of a task: without heads of its own, and with a pooler only if that is read."""
         return self.model_copy(update={"pooler": pools, "masked_words": False, "next_sentence": False})
 
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(vocab=23, width=16, heads=2, layers=2, hidden=20, context=16)
+
+
+class BertConfig(MaskedEncoderConfig):
+    """The encoder of Devlin et al. (2019), in its published base size, with the heads it is pre-trained with."""
+
+    implementation: ClassVar = "model.Bert"
+
+    kind: Literal["bert"] = "bert"
+
     @property
     def usual_tokenizer(self) -> str:
         """What it was published with."""
         return "wordpiece"
-
-    @classmethod
-    def tiny(cls) -> Self:
-        return cls(vocab=23, width=16, heads=2, layers=2, hidden=20, context=16)
 
 
 def _bert(layers: int, width: int) -> BertConfig:
@@ -82,7 +97,7 @@ def _bert(layers: int, width: int) -> BertConfig:
 
 
 SIZES = {
-    "bert-tiny": _bert(2, 128),  # Turc et al., 2019, published all of 2 to 12 layers by 128 to 768 numbers
+    "bert-tiny": _bert(2, 128),  # Turc et al., 2019, published all of 2 to 12 layers with widths of 128 to 768
     "bert-mini": _bert(4, 256),
     "bert-small": _bert(4, 512),
     "bert-medium": _bert(8, 512),

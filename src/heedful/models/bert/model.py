@@ -1,10 +1,12 @@
 """BERT ("Pre-training of deep bidirectional Transformers for language understanding", Devlin et al., 2019).
 
-The encoder of a Transformer alone, so that every token sees both sides. It learns from text without labels: to tell
-which words were hidden, and whether one sentence follows another. What it then gives of each token is a feature.
+The encoder of a Transformer alone, so that every token attends to both sides. It learns from text without labels, by
+predicting masked tokens and whether one sentence follows another. Its vectors are then features of each token.
 
-B batch, T positions, D width, V vocabulary, M hidden words, N pairs of sentences.
+B batch, T positions, D width, V vocabulary, M masked tokens, N sequences.
 """
+
+from abc import abstractmethod
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,54 +21,41 @@ from heedful.blocks.norms import PostNorm
 from heedful.blocks.positions import Learned
 from heedful.blocks.scores import head_score
 from heedful.blocks.taps import Tap
-from heedful.models.bert.config import BertConfig
+from heedful.models.bert.config import BertConfig, MaskedEncoderConfig
 
 
-class Bert(nn.Module):
+def block(c: MaskedEncoderConfig) -> EncoderBlock:
+    score, normalize = head_score(c.score, c.width // c.heads), NORMALIZERS[c.normalize]
+    attention = SelfAttention(c.width, c.heads, c.attention_dropout, score=score, normalize=normalize)
+    add1, add2 = (PostNorm(c.width, c.dropout, c.norm_eps) for _ in range(2))
+    return EncoderBlock(attention, FeedForward(c.width, c.hidden, ACTIVATIONS[c.activation]), add1, add2)
+
+
+class MaskedEncoder(nn.Module):
     """tokens (B, T), segments (B, T) -> a vector for each token (B, T, D)."""
 
-    def __init__(self, config: BertConfig) -> None:
+    def __init__(self, config: MaskedEncoderConfig) -> None:
         super().__init__()
         self.config = c = config
         assert c.vocab is not None, "the vocabulary size comes from the tokenizer"
         self.tokens = nn.Embedding(c.vocab, c.width)
-        self.positions = Learned(c.context, c.width)
+        self.positions = Learned(c.position_rows, c.width)
         self.segments = nn.Parameter(self.tokens.weight.new_empty(c.segments, c.width))
         self.norm = nn.LayerNorm(c.width, c.norm_eps)
         self.dropout = nn.Dropout(c.dropout)
         self.embedded = Tap()
-        self.blocks = nn.ModuleList(
-            EncoderBlock(
-                SelfAttention(
-                    c.width,
-                    c.heads,
-                    c.attention_dropout,
-                    score=head_score(c.score, c.width // c.heads),
-                    normalize=NORMALIZERS[c.normalize],
-                ),
-                FeedForward(c.width, c.hidden, ACTIVATIONS[c.activation]),
-                PostNorm(c.width, c.dropout, c.norm_eps),
-                PostNorm(c.width, c.dropout, c.norm_eps),
-            )
-            for _ in range(c.layers)
-        )
+        self.blocks = nn.ModuleList(block(c) for _ in range(c.layers))
         self.pooler = Pooler(c.width) if c.pooler else None
-        self.masked_words = (
-            MaskedWords(c.width, ACTIVATIONS[c.activation], c.norm_eps, c.vocab) if c.masked_words else None
-        )
+        predicts = ACTIVATIONS[c.head_activation]
+        self.masked_words = MaskedWords(c.width, predicts, c.norm_eps, c.vocab) if c.masked_words else None
         self.next_sentence = Linear(c.width, 2) if c.next_sentence else None
         for weight in self.parameters():
             if weight.dim() == 2:
                 nn.init.trunc_normal_(weight, std=0.02, a=-0.04, b=0.04)
 
+    @abstractmethod
     def embed(self, tokens: Tensor, segments: Tensor | None, at: Tensor) -> Tensor:
-        """Token + position + segment, normed: what the first block reads."""
-        x = self.positions(self.tokens(tokens), at)  # (B, T, D)
-        if segments is None or len(self.segments) == 1:  # which tells no segments apart
-            x = x + self.segments[0]  # (B, T, D)
-        else:
-            x = x + F.one_hot(segments, len(self.segments)).to(x.dtype) @ self.segments  # (B, T, D)
-        return self.embedded(self.dropout(self.norm(x)))  # (B, T, D)
+        """What the first block reads (B, T, D), of tokens at the positions `at`."""
 
     def layers(
         self, tokens: Tensor, segments: Tensor | None = None, layout: Layout | EndToEnd | None = None
@@ -74,10 +63,10 @@ class Bert(nn.Module):
         """The vectors (B, T, D) of each token before the first block, and after every one."""
         layout = layout or Whole(tokens)
         self.fits(layout.longest_within(self.config.context))
-        found, mask = [self.embed(tokens, segments, layout.at)], layout.mask
+        outputs, mask = [self.embed(tokens, segments, layout.at)], layout.mask
         for block in self.blocks:
-            found.append(block(found[-1], mask))
-        return found
+            outputs.append(block(outputs[-1], mask))
+        return outputs
 
     def forward(
         self, tokens: Tensor, segments: Tensor | None = None, layout: Layout | EndToEnd | None = None
@@ -90,24 +79,40 @@ class Bert(nn.Module):
         return self.pooler(first)  # (N, D)
 
     def words(self, x: Tensor) -> Tensor:
-        """The logits (M, V) of hidden words, from the vectors (M, D) in their places."""
-        assert self.masked_words is not None, "this model has no head for masked words"
+        """The logits (M, V) of masked tokens, from the vectors (M, D) at their positions."""
+        assert self.masked_words is not None, "this model has no head for masked tokens"
         return F.linear(self.masked_words(x), self.tokens.weight, self.masked_words.bias)  # (M, V)
 
     @property
     def lens_taps(self) -> str | None:
-        """The taps from which `lens` tells words, where there is a head that can."""
+        """The taps whose values `lens` takes, where there is a head that predicts tokens."""
         return None if self.masked_words is None else "blocks.*.output"
 
     def lens(self, x: Tensor) -> Tensor:
         """The logits (B, T, V) that a block's output (B, T, D) would give if no other followed."""
         return self.words(x.flatten(0, 1)).unflatten(0, x.shape[:2])  # (B, T, V)
 
+    def fits(self, length: int) -> None:
+        if length > self.config.context:
+            raise ValueError(f"{length} tokens, but the model's context is {self.config.context}")
+
+
+class Bert(MaskedEncoder):
+    """tokens (B, T), segments (B, T) -> a vector for each token (B, T, D)."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+
+    def embed(self, tokens: Tensor, segments: Tensor | None, at: Tensor) -> Tensor:
+        """Token + position + segment, normalized."""
+        x = self.positions(self.tokens(tokens), at)  # (B, T, D)
+        if segments is None or len(self.segments) == 1:
+            x = x + self.segments[0]  # (B, T, D)
+        else:
+            x = x + F.one_hot(segments, len(self.segments)).to(x.dtype) @ self.segments  # (B, T, D)
+        return self.embedded(self.dropout(self.norm(x)))  # (B, T, D)
+
     def follows(self, first: Tensor) -> Tensor:
         """The logits (N, 2) of "the second sentence follows the first" and of "it does not"."""
         assert self.next_sentence is not None, "this model has no head for next sentences"
         return self.next_sentence(self.pool(first))  # (N, 2)
-
-    def fits(self, length: int) -> None:
-        if length > self.config.context:
-            raise ValueError(f"{length} tokens, but the model's context is {self.config.context}")

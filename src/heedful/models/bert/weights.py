@@ -1,7 +1,7 @@
-"""BERT in the files of others: Hugging Face's, and those of the original release for TensorFlow; needs no torch.
+"""BERT in published files: Hugging Face's, and those of the original release for TensorFlow; needs no torch.
 
-Only the settings below are read. Those that would change what is computed are refused by name where they do; the rest,
-such as how a text is to be generated, say nothing about an encoder.
+Only the settings below are read. Those that would change what is computed are refused by name; the rest, such as how a
+text is to be generated, do not concern an encoder.
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heedful.errors import wrong
 from heedful.models.bert.config import BertConfig
 from heedful.models.exchange import (
-    ACTIVATIONS,
+    ENCODER_HARMLESS,
+    ENCODER_SIZES,
     LAYER,
     QKV,
-    SHARES,
-    THEIRS,
     Described,
     Rule,
     Table,
@@ -26,15 +24,14 @@ from heedful.models.exchange import (
     architecture_in,
     both,
     checked,
+    encoder_json,
+    encoder_keys,
     encoder_rules,
+    encoder_settings,
     head_in,
     label_settings,
     labels_in,
-    real,
     refuse,
-    refuse_attention,
-    unsupported,
-    whole,
 )
 
 if TYPE_CHECKING:
@@ -44,15 +41,6 @@ TITLE = "BERT"
 MODEL_TYPES = ("bert",)
 RELEASE = ("bert_config.json", "bert_model.ckpt.*")
 PREFIX = "bert."  # of an encoder without a head of its own
-SIZES = {  # their key, ours, the least and the most
-    "vocab_size": ("vocab", 5, 10_000_000),
-    "hidden_size": ("width", 1, 65_536),
-    "num_hidden_layers": ("layers", 1, 1000),
-    "num_attention_heads": ("heads", 1, 1024),
-    "intermediate_size": ("hidden", 1, 1_048_576),
-    "max_position_embeddings": ("context", 4, 1_048_576),
-    "type_vocab_size": ("segments", 1, 1000),
-}
 # What a model of each name has on top of its encoder: pooler, masked words, next sentence, and a head of its own.
 ARCHITECTURES: dict[str, tuple[bool, bool, bool, str | None]] = {
     "BertModel": (True, False, False, None),
@@ -64,17 +52,7 @@ ARCHITECTURES: dict[str, tuple[bool, bool, bool, str | None]] = {
     "BertForTokenClassification": (False, False, False, "tagger"),
     "BertForQuestionAnswering": (False, False, False, "answerer"),
 }
-# Settings that change what is computed, with the values under which they do not.
-HARMLESS: dict[str, tuple[Any, ...]] = {
-    "is_decoder": (False, None),
-    "add_cross_attention": (False, None),
-    "is_encoder_decoder": (False, None),
-    "position_embedding_type": ("absolute", None),
-    "pruned_heads": ({}, None),
-    "quantization_config": (None,),
-    "auto_map": (None,),
-    "embedding_size": (None,),
-}
+HARMLESS: dict[str, tuple[Any, ...]] = {**ENCODER_HARMLESS, "embedding_size": (None,)}
 HEADS: dict[str, str] = {
     "classifier": "classifier",
     "regressor": "classifier",
@@ -90,47 +68,26 @@ MEMORY = re.compile(r".+/(adam_[mv]|AdamWeightDecayOptimizer(_1)?|LAMBOptimizer(
 
 
 def described(settings: Mapping[str, Any], where: Path) -> Described:
-    """The settings of a config file of others, each checked and named if it is not right."""
-    refuse(settings, HARMLESS, where, "name the folder of a BERT as it was published")
-    found: dict[str, Any] = {
-        ours: whole(settings, key, least, most, where) for key, (ours, least, most) in SIZES.items()
-    }
-    found |= {ours: real(settings, key, 0.1, where) for key, ours in SHARES.items()}
-    act = settings.get("hidden_act", "gelu")
-    if not isinstance(act, str) or act not in ACTIVATIONS:
-        raise unsupported(where, "hidden_act", act, ACTIVATIONS)
-    found["activation"] = ACTIVATIONS[act]
-    found["norm_eps"] = real(settings, "layer_norm_eps", 1e-12, where)
-    if found["width"] % found["heads"]:
-        raise wrong(where, "num_attention_heads", found["heads"], f"a divisor of hidden_size, {found['width']:,}")
+    """The settings of a config.json; an invalid one is an error that names it."""
+    refuse(settings, HARMLESS, where, "choose the folder of a BERT as it was published")
     named = architecture_in(settings, ARCHITECTURES, where)
     pooler, words, next_sentence, head = ARCHITECTURES[named or "BertModel"]
+    found = encoder_settings(settings, ENCODER_SIZES, where)
     found |= {"pooler": pooler, "masked_words": words, "next_sentence": next_sentence}
-    keys = {ours: key for key, (ours, _, _) in SIZES.items()}
-    config = checked(BertConfig, found, keys | {ours: key for key, ours in SHARES.items()}, where)
+    config = checked(BertConfig, found, encoder_keys(ENCODER_SIZES), where)
     return Described(config, head_in(settings, head, where), labels_in(settings, where), named is not None)
 
 
 def config_json(
     config: BertConfig, head: str | None = None, labels: Sequence[str] = (), pad: int = 0, end: int | None = None
 ) -> dict[str, Any]:
-    """The settings of a config.json that says the same."""
-    refuse_attention(config, TITLE)
-    settings: dict[str, Any] = {"architectures": [architecture(config, head)], "model_type": MODEL_TYPES[0]}
-    settings |= {theirs: getattr(config, ours) for theirs, (ours, _, _) in SIZES.items()}
-    settings |= {theirs: getattr(config, ours) for theirs, ours in SHARES.items()}
-    settings |= {
-        "hidden_act": THEIRS[config.activation],
-        "layer_norm_eps": config.norm_eps,
-        "initializer_range": 0.02,
-        "pad_token_id": pad,
-        "dtype": "float32",
-    }
-    return settings | label_settings(head, labels)
+    """The config.json of such a model."""
+    settings = encoder_json(config, TITLE, MODEL_TYPES[0], architecture(config, head), ENCODER_SIZES)
+    return settings | {"pad_token_id": pad} | label_settings(head, labels)
 
 
 def architecture(config: BertConfig, head: str | None) -> str:
-    """The name of the model that has these parts: the least of them that leaves none out."""
+    """The name of the smallest published model that has these parts."""
     if head is not None:
         kind = "classifier" if head == "regressor" else head
         return next(name for name, parts in ARCHITECTURES.items() if parts[3] == kind)
@@ -173,7 +130,7 @@ def canonical(names: Iterable[str]) -> dict[str, str]:
 
 
 def as_found(told: Described, names: set[str], where: Path) -> Described:
-    """The parts that the tensors tell of; which of two heads of one name it is, the file says, else the pooler."""
+    """The same, with the parts for which there are tensors; where the file names no head, it is inferred."""
     config, head, named = told.config, told.head, told.named
     pooler = "bert.pooler.dense.weight" in names
     follows = any(name.startswith("cls.seq_relationship.") for name in names)
@@ -201,10 +158,9 @@ def release_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def release_table(told: Described, names: Iterable[str]) -> tuple[Described, Table]:
-    """The names in a checkpoint of the original TensorFlow program, whose matrices lie on their side.
+    """The names in a checkpoint of the original TensorFlow program, whose matrices are transposed.
 
-    It may be fine-tuned, with or without its heads. What its optimizer remembers is no part of the model, and is passed
-    over.
+    It may be fine-tuned, with or without its heads. The state of its optimizer is skipped.
     """
     given = set(names)
     follows = any(name.startswith("cls/seq_relationship/") for name in given)
