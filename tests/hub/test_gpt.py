@@ -215,7 +215,7 @@ def test_the_first_release_for_tensorflow_is_the_same_model(tmp_path: Path) -> N
         ({"n_positions": 31}, r"\(32, 24\) in the file, \(31, 24\) in the model"),
         ({"n_inner": -1}, "n_inner is not right"),
         ({"vocab_size": "many"}, "vocab_size is not right"),
-        ({"layer_norm_epsilon": 0}, "these settings make no model"),
+        ({"layer_norm_epsilon": 0}, "these settings describe no valid model"),
         ({"n_embd": 60000, "n_head": 1, "n_layer": 900}, "billion parameters"),
         ({"model_type": "gptj"}, "model_type 'gpt2' or 'openai-gpt'"),
         ({"model_type": "gpt_neo"}, "model_type 'gpt2' or 'openai-gpt'"),

@@ -26,7 +26,7 @@ from heedful.blocks.taps import Tap, tapped
 def fused(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None, triangle: bool, dropout: float
 ) -> Tensor:
-    """Scaled dot-product attention in one kernel; the same numbers as the sentence in `attend`."""
+    """Scaled dot-product attention in one kernel; the same values as the definition in `attend`."""
     if bias is None and (triangle or mask is None):
         return F.scaled_dot_product_attention(q, k, v, is_causal=triangle, dropout_p=dropout)
     if bias is None:
@@ -38,14 +38,14 @@ def fused(
 
 
 def in_ranges(q: Tensor, k: Tensor, v: Tensor, mask: Ranges) -> Tensor:
-    """The same for packed sequences, in a kernel of our own that touches only what is seen."""
+    """The same for packed sequences, in a kernel of our own that computes only what a query attends to."""
     from heedful.blocks.kernels import attention  # needs Triton, which comes with torch's GPU builds only
 
     return attention.packed(q, k, v, mask.lo, mask.hi, mask.first, mask.last)  # (B, H, T, E)
 
 
 def within(qkv: Tensor, mask: Together, dropout: float) -> Tensor:
-    """The same for sequences that each see themselves, of queries, keys and values (1, T, 3, H, K) from one product."""
+    """The same for packed sequences that attend to themselves, from queries, keys and values (1, T, 3, H, K)."""
     from heedful.blocks.kernels import sequences  # needs Triton, which comes with torch's GPU builds only
 
     return sequences.attend(qkv.flatten(0, 1), mask.begin, mask.end, mask.longest, dropout)[None]  # (1, T, H, K)
@@ -132,7 +132,7 @@ def edited(weights: Tensor, mask: Tensor | None, tap: Tap) -> Tensor:
 
 
 def attend_cached(q: Tensor, memory: "KV") -> Tensor:
-    """One query a row and keys that stand in other rows, in a kernel of our own."""
+    """One query a row, and keys that may stand in other rows of the cache, in a kernel of our own."""
     from heedful.blocks.kernels import attention
 
     assert memory.rows is not None and memory.length is not None

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 
 class Convolution(nn.Module):
-    """W * x + b: each of the filters looks at a small square around every place, in all channels."""
+    """W * x + b: each filter covers a small square around every pixel, in all channels."""
 
     def __init__(self, channels: int, filters: int, size: int, padding: int) -> None:
         super().__init__()

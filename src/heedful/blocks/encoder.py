@@ -41,7 +41,7 @@ class Pooler(nn.Module):
 
 
 class MaskedWords(nn.Module):
-    """What the hidden words are: a layer of its own, then the product with every token's embedding, and a bias."""
+    """The head that predicts masked tokens: a dense layer, then the product with all token embeddings, and a bias."""
 
     def __init__(self, width: int, activation: Activation, norm_eps: float, vocab: int) -> None:
         super().__init__()

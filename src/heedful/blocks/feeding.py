@@ -1,4 +1,4 @@
-"""A recurrent decoder whose steps each begin with a look at a memory, over whole sequences on a GPU.
+"""A recurrent decoder that attends to a memory before each step, over whole sequences on a GPU.
 
 The definition is the loop in `models/seq2seq/model.py`; here the same runs in kernels of our own.
 
@@ -21,7 +21,7 @@ LONGEST = 4096  # and a weight for each key
 
 
 def in_kernels(look: MemoryAttention, stack: Stack, x: Tensor, source: Source) -> bool:
-    """Whether there are kernels for this, and nobody needs to see or change what happens inside."""
+    """Whether there are kernels for this, and no tap inside has a hook."""
     if not x.is_cuda or x.shape[1] == 1 or x.dtype == torch.float64 or len(x) != len(source.real):
         return False
     known = isinstance(look.score, Additive | General) or look.score.compare in (dot, scaled_dot)

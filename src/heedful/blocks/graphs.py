@@ -19,12 +19,12 @@ from heedful.blocks.taps import Tap
 
 
 def summed(x: Tensor, to: Tensor, count: int) -> Tensor:
-    """The sum of what goes to each of so many nodes."""
+    """The sum over the edges to each of `count` nodes."""
     return x.new_zeros(count, x.shape[-1]).index_add(0, to, x)
 
 
 def averaged(x: Tensor, to: Tensor, count: int) -> Tensor:
-    """The mean of what goes to each of so many nodes."""
+    """The mean over the edges to each of `count` nodes."""
     degree = x.new_zeros(count).index_add(0, to, x.new_ones(len(to)))
     return summed(x, to, count) / degree.clamp(min=1)[:, None]
 
@@ -74,7 +74,7 @@ class Order:
 
     @classmethod
     def of(cls, count: int, edges: Sequence[tuple[int, int]]) -> "Order":
-        """The order in which so many nodes are computed, an edge (a, b) meaning that b reads a."""
+        """The order in which `count` nodes are computed, where an edge (a, b) means that b reads a."""
         if not count:
             raise ValueError("the graph has no nodes")
         reads: list[list[int]] = [[] for _ in range(count)]

@@ -21,7 +21,7 @@ TINY = 1e-12  # a step is never smaller
 
 
 class Laid:
-    """Whole numbers (E, D) as a kernel of oneDNN reads them; copied and pickled as the numbers themselves."""
+    """Integers (E, D) as a kernel of oneDNN reads them; copied and pickled as a plain tensor."""
 
     def __init__(self, whole: Tensor) -> None:
         self.laid: Tensor = torch.ops.onednn.qlinear_prepack(whole, None)
@@ -39,18 +39,18 @@ class Laid:
 
 
 class Plain:
-    """Whole numbers (E, D) as they are."""
+    """Integers (E, D) in a plain tensor."""
 
     def __init__(self, whole: Tensor) -> None:
         self.whole = whole
 
     def product(self, x: Tensor, step: Tensor) -> Tensor:
-        """The product with whole numbers x (M, D), times the step of each row (E,)."""
+        """The product with integers x (M, D), times the scale of each row (E,)."""
         return F.linear(x.double(), self.whole.double()).float() * step  # (M, E)
 
 
 class Int8Linear(nn.Module):
-    """x W^T + b, W as whole numbers times a step a row, x as whole numbers times a step a token, from its lowest up."""
+    """x W^T + b, with W as integers times a scale for each row, and x as integers times a scale for each token."""
 
     step: Tensor
     total: Tensor
@@ -81,7 +81,7 @@ class Int8Linear(nn.Module):
 
 
 def suits(whole: Tensor, step: Tensor) -> bool:
-    """Whether there is a kernel for these numbers (E, D), and its sums do not overflow."""
+    """Whether there is a kernel for these integers (E, D), and its sums do not overflow."""
     if whole.device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return False
     largest = torch.full((1, whole.shape[1]), 255, dtype=torch.uint8)

@@ -1,7 +1,7 @@
 """Layouts: how sequences of different lengths lie in one tensor.
 
 `Padded` gives each its own row, filled up to the longest. `Packed` lays them end to end in a single row, so that no
-place is wasted and every batch has the same shape. Models ask a layout where each token stands and what it may see.
+column is wasted and every batch has the same shape. Models ask a layout for positions and masks.
 
 B batch, S source positions, T target positions, N sequences.
 """
@@ -21,23 +21,23 @@ class Layout(Protocol):
 
     @property
     def real(self) -> Tensor | None:
-        """Which source places hold a token, (B, S), where some do not."""
+        """Which source positions hold a token, (B, S), where some do not."""
 
     @property
     def gaps(self) -> bool:
-        """Whether places that hold no token may stand between tokens."""
+        """Whether padding may stand between tokens."""
 
     @property
     def at(self) -> Tensor:
-        """The place of each source token in its own sequence, (S,) or (B, S)."""
+        """The position of each source token in its own sequence, (S,) or (B, S)."""
 
     @property
     def mask(self) -> Visible:
-        """What a source position may see of the source."""
+        """The source positions that a source position may attend to."""
 
     @property
     def cross(self) -> Visible:
-        """What a target position may see of the source."""
+        """The source positions that a target position may attend to."""
 
     def longest_within(self, context: int) -> int:
         """No sequence is longer than this; counted exactly where a row is wider than a model's context."""
@@ -114,7 +114,7 @@ class Padded:
 
 
 def real_first(real: Tensor) -> Tensor:
-    """Where each place (B, S) goes so that the real ones of a row come first, in their order, and then the padding."""
+    """The column (B, S) of each token once the padding of its row has moved to the end."""
     ahead = real.cumsum(1)  # (B, S)
     behind = ahead[:, -1:] + (~real).cumsum(1)  # (B, S)
     return torch.where(real, ahead, behind) - 1
@@ -122,16 +122,16 @@ def real_first(real: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Rows:
-    """Sequences end to end in one row: which one a place belongs to and where in it; what is left over sees nothing."""
+    """Sequences packed in one row: the sequence and position of each column; columns left over attend to nothing."""
 
     number: Tensor  # (S,) sequence 0 ... N - 1, and N for what is left over
-    at: Tensor  # (S,) place within the sequence
+    at: Tensor  # (S,) position within the sequence
     begin: Tensor  # (N + 1,) where each sequence begins
-    end: Tensor  # (N + 1,) one past its last place; what is left over ends where it begins
+    end: Tensor  # (N + 1,) one past its last column; what is left over ends where it begins
 
     @classmethod
     def of(cls, lengths: Tensor, room: int) -> "Rows":
-        """Sequences of these lengths (N,) in a row of `room` places."""
+        """Sequences of these lengths (N,) in a row of `room` columns."""
         end = torch.cat([lengths, room - lengths.sum(0, keepdim=True)]).cumsum(0)  # (N + 1,)
         begin = torch.cat([end.new_zeros(1), end[:-1]])  # (N + 1,)
         place = torch.arange(room, device=lengths.device)  # (S,)
@@ -160,7 +160,7 @@ class EndToEnd:
 
     @classmethod
     def of(cls, lengths: Tensor, room: int, longest: int) -> "EndToEnd":
-        """Sequences of these lengths (N,) in a row of `room` places."""
+        """Sequences of these lengths (N,) in a row of `room` columns."""
         rows = Rows.of(lengths, room)
         return cls(rows.at, Together(rows.begin.int(), rows.end.int(), longest, rows.number), longest)
 
@@ -242,7 +242,7 @@ class Packed:
 
     @classmethod
     def of(cls, source: Tensor, target: Tensor, source_room: int, target_room: int, longest: int) -> "Packed":
-        """Sequences of these lengths, source and target (N,) each, in rows of so many places."""
+        """Sequences of these lengths, source and target (N,) each, in rows of this many columns."""
         read, write = Rows.of(source, source_room), Rows.of(target, target_room)
         return cls(
             read.at,

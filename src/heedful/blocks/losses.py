@@ -37,7 +37,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0, ignor
 
 
 def squared_error(made: Tensor, wanted: Tensor) -> Tensor:
-    """sum (made - wanted)^2 over all places; the difference is kept for the gradient, and nothing else is made."""
+    """sum (made - wanted)^2 over all elements; only the difference is stored for the gradient."""
     total: Tensor = _SquaredError.apply(made, wanted)  # type: ignore[no-untyped-call]
     return total
 
@@ -113,7 +113,7 @@ def _even(weight: Tensor) -> Tensor:
 
 
 def _slice(rows: int, vocab: int, even: int) -> int:
-    """How many rows to take at a time: slices of one size, of about half a billion logits at the most."""
+    """How many rows to take at a time: slices of one size, of at most about half a billion logits."""
     slices = max(1, -(-rows * vocab // MOST_LOGITS))
     return max(1, -(-rows // (slices * even)) * even)
 

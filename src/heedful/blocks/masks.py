@@ -1,4 +1,4 @@
-"""Where attention may look, and by how much position shifts a score: rules over indices (b, h, q, k).
+"""Masks and biases: which keys a query may attend to, and how position shifts a score, as rules over (b, h, q, k).
 
 The rules have FlexAttention's signature, are combined with `&`, `|` and `+`, and become tensors where they are needed.
 
@@ -16,7 +16,7 @@ Rule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Mask:
-    """Where one may look: a rule over indices (b, h, q, k) -> bool, with FlexAttention's signature.
+    """Which keys a query may attend to: a rule over indices (b, h, q, k) -> bool, with FlexAttention's signature.
 
     `diagonal` is set when the rule is k <= q + diagonal and nothing else: kernels that know triangles may use it.
     """
@@ -53,7 +53,7 @@ class Ranges:
 
 @dataclass(frozen=True, eq=False)
 class Together:
-    """Sequences end to end in one row, each of which sees itself: places begin[n] ... end[n] - 1, int32 (N + 1,).
+    """Sequences packed in one row, each of which attends to itself: columns begin[n] ... end[n] - 1, int32 (N + 1,).
 
     None is longer than `longest`. The last one is empty: there begins what is left over.
     """
@@ -61,7 +61,7 @@ class Together:
     begin: Tensor
     end: Tensor
     longest: int
-    number: Tensor  # (T,) which sequence each place belongs to, N where it is left over
+    number: Tensor  # (T,) the sequence of each column, N where it is left over
 
     def dense(self) -> Tensor:
         same = self.number == self.number[:, None]  # (T, T)
@@ -85,12 +85,12 @@ Visible = Mask | Ranges | Together | Tensor | None  # None: everything
 
 
 def causal(offset: int | Tensor = 0) -> Mask:
-    """A query sees keys up to its own place; `offset` is the place of query 0, when a cache holds earlier keys."""
+    """A query attends to keys up to its own position; `offset` is that of query 0, when a cache holds earlier keys."""
     return Mask(lambda b, h, q, k: k <= q + offset, offset if isinstance(offset, int) else None)
 
 
 def window(size: int, offset: int | Tensor = 0) -> Mask:
-    """Local attention: keys at most `size` places away."""
+    """Local attention: keys at most `size` positions away."""
     return Mask(lambda b, h, q, k: (k - q - offset).abs() <= size)
 
 
@@ -110,19 +110,19 @@ def same(segments: Tensor) -> Mask:
 
 
 def prefix(lengths: Tensor) -> Mask:
-    """Everybody sees the first lengths[b] keys."""
+    """Every query attends to the first lengths[b] keys."""
     return Mask(lambda b, h, q, k: k < lengths[b])
 
 
 def order(ranks: Tensor) -> Mask:
-    """A query sees the keys that come before it in a given order; ranks (B, S) is each position's rank."""
+    """A query attends to the keys that come before it in a given order; ranks (B, S) is each position's rank."""
     return Mask(lambda b, h, q, k: ranks[b, k] < ranks[b, q])
 
 
 def alibi(heads: int, offset: int | Tensor = 0, at: Tensor | None = None) -> Bias:
     """Attention with linear biases (Press et al., 2022): a slope a head times the distance.
 
-    Where padding may stand between tokens, `at`, (S,) or (B, S), gives their places.
+    Where padding may stand between tokens, `at`, (S,) or (B, S), gives their positions.
     """
 
     def place(b: Tensor, i: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A recurrent decoder's look at a memory: the lectures' five stages, each visible by name.
+"""A recurrent decoder's attention to a memory: the lectures' five stages, each visible by name.
 
 The inputs are the decoder's states and what the encoder left of each source token. `scores` compares them, `weights` is
 the scores normalized, by softmax for one, `products` each vector times its weight, and `context` their sum.
@@ -21,7 +21,7 @@ from heedful.blocks.taps import Tap
 
 @dataclass(frozen=True)
 class Source:
-    """What is to be looked at: keys and values (B, 1, S, M), where they are real, and at which place each stands."""
+    """A memory to attend to: keys and values (B, 1, S, M), which of them are real, and their positions."""
 
     kv: KV
     real: Tensor  # (B, S)
@@ -29,7 +29,7 @@ class Source:
 
 
 class Span(NamedTuple):
-    """Where one may look, (B, T, S), and how much nearness to the middle counts."""
+    """Which keys a query may attend to, (B, T, S), and a bias for nearness to the middle."""
 
     mask: Tensor
     bias: Tensor | None = None
@@ -82,8 +82,8 @@ class PredictiveSpan(nn.Module):
 class MemoryAttention(nn.Module):
     """context = sum_s weight_s v_s, where weight = normalize(score(q, k)) over the span.
 
-    A soft look takes that sum. A hard one takes a single v_s: in training sampled with these weights as probabilities,
-    later the likeliest (Xu et al., 2015).
+    Soft attention takes that sum. Hard attention takes a single v_s: in training sampled with these weights as
+    probabilities, later the most likely (Xu et al., 2015).
     """
 
     def __init__(
@@ -100,11 +100,11 @@ class MemoryAttention(nn.Module):
             self.choice = Tap()
 
     def remember(self, memory: Tensor, real: Tensor, at: Tensor) -> Source:
-        """What the queries will look at, the score's part on the keys done once."""
+        """The memory that queries attend to, the score's part on the keys done once."""
         return Source(KV(self.score.remember(memory, at)[:, None], memory[:, None]), real, at)
 
     def forward(self, q: Tensor, source: Source, at: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Contexts (R, T, M) of queries (R, T, H) at the steps `at` (T,); of a hard look also log p(choice) (R, T)."""
+        """Contexts (R, T, M) of queries (R, T, H) at the steps `at` (T,); and log p(choice) (R, T) if hard."""
         rows, steps, count = len(q), q.shape[1], len(source.real)
         q = q.unflatten(0, (count, -1)).flatten(1, 2)  # (B, W * T, H)
         mask, bias = self.span(q, source, at.repeat(rows // count))
@@ -125,13 +125,13 @@ class MemoryAttention(nn.Module):
 
 
 def likeliest(weights: Tensor) -> Tensor:
-    """One where the weight is largest, zero elsewhere; zeros where there is nowhere to look."""
+    """One where the weight is largest, zero elsewhere; zeros where no key is allowed."""
     best = torch.zeros_like(weights).scatter(-1, weights.argmax(-1, keepdim=True), 1.0)
     return best.masked_fill(weights == 0, 0.0)
 
 
 @torch.no_grad()
 def sampled(weights: Tensor) -> Tensor:
-    """One at a place sampled with these probabilities: the first to come of exponential waiting times."""
+    """One at a key sampled with these probabilities: the first to come of exponential waiting times."""
     waited = torch.empty_like(weights, dtype=torch.float32).exponential_()  # half floats would tie
     return likeliest(weights / waited).to(weights.dtype)

@@ -14,7 +14,7 @@ GOLDEN = -0x61C8864680B583EB  # 2^64 over the golden ratio, as a number with a s
 
 
 def gaussian(seed: int, epoch: Tensor, indices: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Numbers drawn from N(0, 1) for each sample: a hash of their places, made normal by Box and Muller (1958)."""
+    """Values from N(0, 1) for each sample: a hash of their indices, made normal by Box and Muller (1958)."""
     size = math.prod(shape)
     key = mixed(mixed(epoch.new_full((), seed % 2**63)) + epoch)  # ()
     places = indices[:, None] * size + torch.arange(size, device=indices.device)  # (B, N)
@@ -25,7 +25,7 @@ def gaussian(seed: int, epoch: Tensor, indices: Tensor, shape: tuple[int, ...]) 
 
 
 def mixed(x: Tensor) -> Tensor:
-    """A number of 64 bits for each, none of whose bits tells another: SplitMix64 (Steele et al., 2014)."""
+    """A hash of 64 independent bits for each: SplitMix64 (Steele et al., 2014)."""
     x = (x + 1) * GOLDEN
     x = (x ^ _right(x, 30)) * -0x40A7B892E31B1A47
     x = (x ^ _right(x, 27)) * -0x6B2FB644ECCEEE15

@@ -146,7 +146,7 @@ def unrolled(cell: Cell, x: Tensor, state: State, real: Tensor | None = None) ->
 def fused(cell: Cell, x: Tensor, state: State, real: Tensor | None = None, gaps: bool = True) -> tuple[Tensor, State]:
     """The same in one call of the library's kernels, from a zero state where there is padding.
 
-    Padding is told to the kernel in columns of their own, which shut the gates that would change the state. What is
+    Padding reaches the kernel as further input columns, which shut the gates that would change the state. What is
     revealed still changes there: where there may be gaps, real steps are moved together.
     """
     if real is not None and gaps and gapped(real):
@@ -158,7 +158,7 @@ def fused(cell: Cell, x: Tensor, state: State, real: Tensor | None = None, gaps:
 
 
 def gapped(real: Tensor) -> bool:
-    """Whether padding may stand between real steps; on a GPU, where a look would have to wait, it may."""
+    """Whether padding may stand between real steps; on a GPU, where checking would synchronize, it is assumed."""
     if real.is_cuda or torch.compiler.is_compiling():
         return True
     begins = real[:, 1:] > real[:, :-1]  # (B, T - 1)
@@ -269,7 +269,7 @@ class Stack(nn.Module):
         return x, tuple(after)
 
     def step(self, x: Tensor, states: tuple[State, ...]) -> tuple[Tensor, tuple[State, ...]]:
-        """One step (B, X) -> (B, H), for whoever must look at something between two steps."""
+        """One step (B, X) -> (B, H), for callers that compute something between two steps."""
         after: list[State] = []
         layers: Any = self.layers  # a ModuleList does not know the type of its layers
         for number, (layer, output) in enumerate(zip(layers, self.outputs, strict=True)):

@@ -1,7 +1,6 @@
 """How a query and a key are compared: the six scores of the lectures.
 
-A score with weights does its part on the keys, and their places, once, in `remember`, for many queries, which `compare`
-takes.
+A score with weights does its part on the keys, and their positions, once, in `remember`; `compare` takes the queries.
 
 B batch, H heads, T queries, S keys, K width of one head, M width of a key.
 """
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from heedful.blocks.linear import Linear
 
 Score = Callable[[Tensor, Tensor], Tensor]
-ROOM = 1 << 25  # numbers that the hidden layer of the additive score may hold at once
+ROOM = 1 << 25  # values that the hidden layer of the additive score may hold at once
 
 
 def dot(q: Tensor, k: Tensor) -> Tensor:
@@ -36,7 +35,7 @@ def cosine(q: Tensor, k: Tensor) -> Tensor:
 
 
 class Weightless(nn.Module):
-    """One of the scores above, which has no weights, in the shape of those that have."""
+    """One of the scores above, which has no weights, with the interface of those that have."""
 
     def __init__(self, score: Score) -> None:
         super().__init__()
@@ -133,7 +132,7 @@ class Location(nn.Module):
         self.matrix = Linear(query_width, longest, bias=False)
 
     def remember(self, k: Tensor, at: Tensor) -> Tensor:
-        """The rows of W that belong to the places of the keys (B, S, M), which padding on the left moves."""
+        """The rows of W at the positions of the keys (B, S, M), which padding on the left moves."""
         return self.matrix.weight[at].expand(*k.shape[:2], -1)
 
     def compare(self, q: Tensor, k: Tensor) -> Tensor:

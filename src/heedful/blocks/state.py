@@ -18,7 +18,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Shared(Generic[Value]):
-    """What all hypotheses of a sentence read: kept once a sentence, however many hypotheses there are."""
+    """What all hypotheses of a sentence read: stored once for each sentence."""
 
     value: Value
 
@@ -40,10 +40,10 @@ class Past(Protocol):
         """How long a sequence may be after the next queries."""
 
     def places(self, queries: int, device: torch.device, /) -> Tensor:
-        """Where the next queries stand."""
+        """The positions of the next queries."""
 
     def visible(self, queries: int, /) -> Visible:
-        """What they may see of the keys so far and of their own."""
+        """Which of the keys so far, and of their own, they may attend to."""
 
     def slots(self, queries: int, /) -> Sequence[Slot]:
         """A slot a layer, for the next queries."""
@@ -56,35 +56,35 @@ class Past(Protocol):
 class Ragged:
     """Texts of different lengths that end together: the first `skip` (R,) keys of each row hold nothing.
 
-    A row ends before it has more than `most` places of its own; what is read there while others go on does not matter.
+    A row ends before it has more than `most` positions; what is computed there while others continue does not matter.
     """
 
     skip: Tensor
     most: int
 
     def places(self, columns: Tensor) -> Tensor:
-        """Where queries in some columns stand in their own texts."""
+        """The positions of queries in some columns in their own texts."""
         return (columns - self.skip[:, None]).clamp(0, self.most - 1)  # (R, T)
 
     @property
     def begun(self) -> Mask:
-        """Keys that hold something."""
+        """Keys that are not padding."""
         return Mask(lambda b, h, q, k: k >= self.skip[b])
 
 
 def _columns(length: int | Tensor, queries: int, device: torch.device) -> Tensor:
-    """Where keys and values of the next queries are put."""
+    """The columns of the cache for keys and values of the next queries."""
     return length + torch.arange(queries, device=device)  # (T,)
 
 
 def _placed(length: int | Tensor, queries: int, device: torch.device, ragged: Ragged | None) -> Tensor:
-    """Where the next queries stand, (T,) or (R, T)."""
+    """The positions of the next queries, (T,) or (R, T)."""
     columns = _columns(length, queries, device)  # (T,)
     return columns if ragged is None else ragged.places(columns)
 
 
 def _reached(length: int, ragged: Ragged | None) -> int:
-    """How many places may be needed: those of the longest row that goes on."""
+    """The number of positions that may be needed: those of the longest open row."""
     return length if ragged is None else min(length, ragged.most)
 
 
@@ -136,7 +136,7 @@ class EmptySlot:
 
 @dataclass(frozen=True)
 class AllAtOnce:
-    """The past of texts that come as a whole, none longer than `longest`: nothing follows, so nothing is kept."""
+    """The past of texts that come as a whole, none longer than `longest`: no token follows, so nothing is cached."""
 
     layers: int
     longest: int
@@ -177,9 +177,9 @@ class PreallocatedSlot:
 
 @dataclass(frozen=True)
 class PreallocatedCache:
-    """The same for a CPU, with room set aside, (R, room, H, K) a layer, and written in place, so it has one owner only.
+    """A cache for a CPU, preallocated, (R, room, H, K) a layer, and written in place, so that it has one owner only.
 
-    Reordering hypotheses copies what is used into the spare room, and the two change places: nothing is allocated.
+    Reordering hypotheses copies what is used into the spare buffers, and the two are swapped: nothing is allocated.
     """
 
     layers: tuple[KV, ...]
@@ -210,7 +210,7 @@ class PreallocatedCache:
 
     @classmethod
     def of(cls, layers: Sequence[KV], room: int, ragged: Ragged | None = None) -> "PreallocatedCache":
-        """Keys and values (R, H, S, K) a layer, with room for so many."""
+        """A cache of keys and values (R, H, S, K) a layer, with room for this many."""
         length = layers[0].k.shape[2]
 
         def roomy(x: Tensor) -> Tensor:
@@ -223,7 +223,7 @@ class PreallocatedCache:
 
 
 def make_room(state: Any, count: int) -> Any:
-    """The same state with room in every cache for `count` more keys, and plenty where it had to be made."""
+    """The same state with room in every cache for `count` more keys; caches that grow at least double."""
     if isinstance(state, Cache) and all(state.layers):
         return PreallocatedCache.of([kv for kv in state.layers if kv], 2 * max(state.length + count, 16), state.ragged)
     if isinstance(state, PreallocatedCache):
@@ -251,7 +251,7 @@ class StaticSlot:
 
 @dataclass(frozen=True)
 class StaticCache:
-    """The same in room set aside beforehand, for captured graphs: written in place, so it has one owner only.
+    """A preallocated cache for captured graphs: written in place, so that it has one owner only.
 
     `length` is a tensor, since a captured step must not know it. Keys never move: `rows` (R, S) says in which row each
     key of a hypothesis stands, and reordering hypotheses reorders that table alone.
@@ -263,7 +263,7 @@ class StaticCache:
     ragged: Ragged | None = None
 
     def reach(self, queries: int) -> int:
-        return queries  # unknown here: whoever reserves the room sees to it
+        return queries  # unknown here: the caller that reserves the room checks it
 
     def places(self, queries: int, device: torch.device) -> Tensor:
         return _placed(self.length, queries, device, self.ragged)
@@ -304,7 +304,7 @@ def reserve(state: Any, room: int) -> Any:
 
 
 def cached_length(state: Any) -> int:
-    """How many keys each row of the longest cache of a state has."""
+    """The number of keys in each row of the longest cache of a state."""
     if isinstance(state, Cache | PreallocatedCache | StaticCache):
         return int(state.length)
     if is_dataclass(state) and not isinstance(state, type):
@@ -335,12 +335,12 @@ def regroup(state: Any, rows: Tensor) -> Any:
 
 
 def map_tensors(state: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same state with every tensor changed."""
+    """The same state with a function applied to every tensor."""
     return change(state) if isinstance(state, Tensor) else _map(state, lambda part: map_tensors(part, change))
 
 
 def reset_rows(state: Any, fresh: Tensor) -> Any:
-    """The same state with zeros in the batch rows (B,) that begin anew."""
+    """The same state with zeros in the batch rows (B,) that start over."""
     return map_tensors(state, lambda x: x.masked_fill(fresh.view(-1, *(1,) * (x.dim() - 1)), 0))
 
 

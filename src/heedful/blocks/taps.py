@@ -1,4 +1,4 @@
-"""Taps: named places in a model where a value can be seen or replaced while it runs.
+"""Taps: named points in a model where a value can be recorded or replaced while it runs.
 
 with watch(model, "decoder.*.cross.weights") as seen:
     model.translate(...)
@@ -15,7 +15,7 @@ Hook = Callable[[Tensor], Tensor | None]
 
 
 class Tap(nn.Module):
-    """x -> x, unless somebody listens: then the hook sees x and may return a replacement."""
+    """x -> x; with a hook, the hook sees x and may return a replacement."""
 
     hook: Hook | None
 
@@ -31,12 +31,12 @@ class Tap(nn.Module):
 
 
 def watched(model: nn.Module) -> bool:
-    """Whether anybody listens anywhere in the model."""
+    """Whether any tap of the model has a hook."""
     return tapped(*taps(model).values())
 
 
 def tapped(*taps: Tap | None) -> bool:
-    """Whether anybody listens at one of these."""
+    """Whether one of these taps has a hook."""
     return any(tap is not None and tap.hook is not None for tap in taps)
 
 

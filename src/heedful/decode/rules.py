@@ -20,9 +20,9 @@ from heedful.decode.settings import Generation
 
 @dataclass(frozen=True)
 class Generated:
-    """What each row has so far: of its tokens (R, L), those in the columns begin ... end - 1, and how many are chosen.
+    """What each row has so far: of its tokens (R, L), columns begin ... end - 1, and how many of them are generated.
 
-    The others were given: a text to go on with.
+    The others are the prompt.
     """
 
     tokens: Tensor
@@ -32,20 +32,20 @@ class Generated:
 
     @property
     def there(self) -> Tensor:
-        """Which columns hold something."""
+        """Which columns hold a token."""
         column = torch.arange(self.tokens.shape[1], device=self.tokens.device)  # (L,)
         return (column >= self.begin) & (column < self.end)  # (R, L)
 
 
 class Rule(Protocol):
-    """logits (R, V) and what was written -> logits (R, V); equal rules compare equal."""
+    """logits (R, V) and the tokens so far -> logits (R, V); equal rules compare equal."""
 
     def __call__(self, logits: Tensor, so_far: Generated, /) -> Tensor: ...
 
 
 @dataclass(frozen=True)
 class MinLength:
-    """No end before `length` tokens are chosen."""
+    """No end of sequence before `length` tokens are generated."""
 
     length: int
     eos: int
@@ -57,7 +57,7 @@ class MinLength:
 
 @dataclass(frozen=True)
 class Banned:
-    """These tokens are not chosen."""
+    """These tokens are never generated."""
 
     banned: tuple[int, ...]
 
@@ -69,7 +69,7 @@ class Banned:
 
 @dataclass(frozen=True)
 class Below:
-    """Only the first `count` numbers are tokens: some models have more rows than their tokenizer has pieces."""
+    """Only the first `count` ids are tokens: some models have more rows than their tokenizer has tokens."""
 
     count: int
 
@@ -80,7 +80,7 @@ class Below:
 
 @dataclass(frozen=True)
 class ForcedPrefix:
-    """The first tokens that are chosen are these; how likely each of them is, stays."""
+    """The first tokens that are generated are these; their probabilities stay."""
 
     tokens: tuple[int, ...]
 
@@ -138,13 +138,13 @@ class Penalty:
 
 @dataclass(frozen=True)
 class Temperature:
-    """Divide the logits: above 1 is bolder, below 1 is safer."""
+    """Divide the logits by the temperature; higher is more random."""
 
     value: float
 
     def __post_init__(self) -> None:
         if self.value <= 0:
-            raise ValueError(f"the temperature must be above 0, got {self.value}; decode greedily for no chance at all")
+            raise ValueError(f"the temperature must be above 0, got {self.value}; decode greedily instead")
 
     def __call__(self, logits: Tensor, so_far: Generated) -> Tensor:
         return logits / self.value
@@ -183,7 +183,7 @@ class TopP:
 
 
 def sampling_rules(settings: Generation) -> list[Rule]:
-    """The rules by which a token is drawn, in the order that is usual elsewhere too."""
+    """The rules by which a token is sampled, in the usual order."""
     rules: list[Rule] = [] if settings.temperature == 1 else [Temperature(settings.temperature)]
     rules += [] if settings.top_k is None else [TopK(settings.top_k)]
     rules += [] if settings.top_p is None else [TopP(settings.top_p)]

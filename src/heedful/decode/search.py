@@ -1,7 +1,7 @@
 """Greedy, sampling and beam search: one loop over one contract, as generators of steps.
 
 A decoder is anything with `logits, state = decoder(tokens, state)`, tokens (R, T) -> logits (R, T, V), for any T >= 1.
-Each search yields a `Step` for every token, for whoever wants to draw the tree, and returns `Paths`; `drain` runs it to
+Each search yields a `Step` for every token, from which its tree can be drawn, and returns `Paths`; `drain` runs it to
 its end.
 
 B sentences, W hypotheses of one, R = B * W rows, C candidates of one, L longest path, V vocabulary, P paths returned.
@@ -36,7 +36,7 @@ class Step:
     tokens: Tensor
     parents: Tensor
     logs: Tensor
-    kept: Tensor  # goes on as a hypothesis; the kept ones, in this order, are the parents of the next step
+    kept: Tensor  # continues as a hypothesis; these, in this order, are the parents of the next step
     ended: Tensor  # became a finished path
     done: Tensor  # (B,): this sentence's search was over before the step
 
@@ -53,7 +53,7 @@ class Paths:
 
 @dataclass(frozen=True)
 class Prompt:
-    """What stood before the first choice, for the rules: of tokens (B, P), the last `known` (B,) of each row.
+    """The tokens before the first choice, for the rules: of tokens (B, P), the last `known` (B,) of each row.
 
     The last `chosen` (B,) of these were chosen by searches before this one.
     """
@@ -80,13 +80,13 @@ Search = Generator[Step, None, Paths]
 
 
 class Strategy(Hashable, Protocol):
-    """SingleHypothesis strategy to search: where it begins, how it goes on by one token, and what it has found."""
+    """A search strategy: its first state, how it continues by one token, and the paths it has found."""
 
     def begin(self, limit: Tensor, uniform: Tensor, given: Prompt) -> Any: ...
 
     def settle(self, logits: Tensor, frontier: Any) -> tuple[Any, Tensor | None, Tensor, Step]:
-        """Where the search stands then, whose rows of the state it goes on with if not each with its own, the tokens
-        (R, 1) to go on with, and the step.
+        """The new frontier, the rows of the state that hypotheses continue if not each its own, the next tokens (R, 1),
+        and the step.
         """
 
     def done(self, frontier: Any) -> Tensor: ...
@@ -121,9 +121,9 @@ def sample(
     graphs: Graphs | None = None,
     given: Prompt | None = None,
 ) -> Search:
-    """A token drawn from the model's distribution after the rules; a seed a row, so that the batch does not matter.
+    """A token sampled from the model's distribution after the rules; a seed a row, so that the batch does not matter.
 
-    The chance of a row goes on where the searches before this one left it.
+    The random numbers of a row continue where the searches before this one left off.
     """
     given = given or Prompt.nothing(len(seeds))
     room = int(limit.max())
@@ -194,7 +194,7 @@ def _search(
         return tokens, state if rows is None else regroup(state, rows), frontier, step
 
     first, past = (prefix, state, frontier), cached_length(state)
-    if graphs is None or past:  # what goes on after a past comes in too many shapes to capture its first step
+    if graphs is None or past:  # continuations come in too many shapes to capture their first step
         tokens, state, frontier, step = advance(*first)
     else:
         tokens, state, frontier, step = graphs.run(strategy, advance, first)
@@ -232,14 +232,14 @@ def _so_far(tokens: Tensor, chosen: Tensor, given: Prompt) -> Generated:
 # ------------------------------------------------------------------ one hypothesis
 @dataclass(frozen=True)
 class Line:
-    """Where a search of one hypothesis stands."""
+    """The state of a search of one hypothesis."""
 
     tokens: Tensor  # (B, L) written in place
     logs: Tensor  # (B, 1)
     lengths: Tensor  # (B, 1)
     open: Tensor  # (B, 1)
     limit: Tensor  # (B, 1) tokens allowed
-    uniform: Tensor  # (B, L) one number in [0, 1) for every choice by chance
+    uniform: Tensor  # (B, L) a number in [0, 1) for every token that is sampled
     chosen: Tensor  # () tokens chosen so far
     given: Prompt
     parents: Tensor  # (B, 1) zeros
@@ -270,7 +270,7 @@ def likeliest(ruled: Tensor, line: Line) -> Tensor:
 
 
 def sampled(ruled: Tensor, line: Line) -> Tensor:
-    """The token (B, 1) that the row's number for this choice falls on."""
+    """The token (B, 1) sampled by inverting the cumulative distribution at the row's next uniform number."""
     mass = ruled.double().softmax(-1).cumsum(-1)  # (B, V)
     point = line.uniform.index_select(1, line.chosen[None]).double() * mass[:, -1:]  # (B, 1)
     return torch.searchsorted(mass, point, right=True).clamp(max=ruled.shape[1] - 1)
@@ -327,7 +327,7 @@ class SingleHypothesis:
 # ------------------------------------------------------------------ many hypotheses
 @dataclass(frozen=True)
 class Frontier:
-    """Where a search of many hypotheses stands."""
+    """The state of a beam search."""
 
     tokens: Tensor  # (B, W, L) of the open hypotheses
     logs: Tensor  # (B, W)
@@ -359,7 +359,7 @@ class BeamSearch:
         return Frontier(tokens, logs, pool, over, limit, start, given)
 
     def settle(self, logits: Tensor, f: Frontier) -> tuple[Frontier, Tensor, Tensor, Step]:
-        """Choose candidates, move finished ones to the pool and go on with the best others."""
+        """Choose candidates, move finished ones to the pool and continue the best others."""
         batch, width, room = f.tokens.shape
         tokens, parents, logs = self.candidates(logits, f)  # (B, C)
         length = f.chosen + 1
@@ -389,7 +389,7 @@ class BeamSearch:
         hope = next_logs[:, 0] / reach.float() ** self.penalty  # (B,)
         done = f.over | over | (scores[:, -1] >= hope)
 
-        # A captured step writes where the search stands over where it stood.
+        # A captured step overwrites the state of the search.
         step = Step(tokens, parents, logs, kept & ~over[:, None], ended & ~f.over[:, None], f.over.clone())
         next_tokens = tokens.gather(1, place)  # (B, W)
         before = f.logs.shape[1] if logits.shape[0] == batch * width else 1

@@ -20,7 +20,7 @@ class Model(NamedTuple):
 
     role: Role
     config: str
-    folder: str = ""  # that of its kind, where nothing is said
+    folder: str = ""  # that of its kind, unless given
 
 
 MODELS = {
@@ -64,7 +64,7 @@ def any_of(*roles: Role, usual: str) -> Any:
 
 
 def build(config: ModelConfig) -> nn.Module:
-    """Make the model that a config describes, its weights freshly drawn."""
+    """Build the model that a config describes, with randomly initialized weights."""
     file, _, name = config.implementation.partition(".")
     folder = type(config).__module__.rpartition(".")[0]
     model: nn.Module = getattr(importlib.import_module(f"{folder}.{file}"), name)(config)

@@ -4,7 +4,7 @@ MOST_PARAMETERS = 200_000_000_000  # beyond it, a typing error is likelier than 
 
 
 def refuse_too_large(count: int) -> None:
-    """Refuse a size that nobody can mean."""
+    """Refuse a size that must be a mistake."""
     if count > MOST_PARAMETERS:
         raise ValueError(
             f"this model would have about {count / 1e9:,.0f} billion parameters, more than "

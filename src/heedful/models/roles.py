@@ -1,6 +1,6 @@
-"""What models are to tasks: a task names a role, and takes any model that has it; readable without torch.
+"""The roles of models: a task names a role, and takes any model that has it; readable without torch.
 
-B batch, S source tokens, T tokens, D width, V vocabulary, N texts, M words, C classes, P places of a passage.
+B batch, S source tokens, T tokens, D width, V vocabulary, N texts, M words, C classes, P positions of a passage.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ModelConfig(Config):
 
     @property
     def role(self) -> Role:
-        """What it is to a task."""
+        """Its role in a task."""
         return MODELS[self.kind].role
 
     @property
@@ -56,17 +56,17 @@ class ModelConfig(Config):
 
     @property
     def hard(self) -> bool:
-        """Whether it learns by chance where to look."""
+        """Whether it has hard attention, which is trained by sampling."""
         return False
 
     @property
     def uncompiled(self) -> str | None:
-        """Why its steps are not compiled, and what to write; None: they can be."""
+        """Why its steps cannot be compiled, and what to write instead; None: they can be."""
         return None
 
     @abstractmethod
     def parameters(self, vocab: int) -> int:
-        """How many numbers are trained."""
+        """The number of parameters."""
 
     @classmethod
     @abstractmethod
@@ -94,7 +94,7 @@ class EncoderConfig(ModelConfig):
 
 
 class Encoder(Protocol):
-    """tokens (B, T) -> a vector for each of them (B, T, D), which has seen all others."""
+    """tokens (B, T) -> a vector for each of them (B, T, D), from all tokens."""
 
     config: EncoderConfig
 
@@ -107,7 +107,7 @@ class Encoder(Protocol):
         """A vector for each text (N, D), from those of their first tokens (N, D)."""
 
     def words(self, x: Tensor) -> Tensor:
-        """The logits (M, V) of hidden words, from the vectors (M, D) in their places."""
+        """The logits (M, V) of masked tokens, from the vectors (M, D) at their positions."""
 
 
 class Causal(Protocol):
@@ -118,7 +118,7 @@ class Causal(Protocol):
     def __call__(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]: ...
 
     def start(self, rows: int, device: torch.device) -> Any:
-        """What is known before the first token of so many texts."""
+        """The state before the first token of this many texts."""
 
     def features(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         """The last layer (B, T, D), from which the logits are made, and the state."""
@@ -145,7 +145,7 @@ class Seq2Seq(Protocol):
     def __call__(self, target: Tensor, state: Any) -> tuple[Tensor, Any]: ...
 
     def start(self, source: Tensor, layout: Any = None) -> Any:
-        """What is known once the source is read."""
+        """The state once the source is read."""
 
     def read(self, source: Tensor, target: Tensor, layout: Any = None) -> Tensor:
         """The last layer (B, T, D) for whole targets at once: teacher forcing."""

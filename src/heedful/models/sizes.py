@@ -55,7 +55,7 @@ def share_width(heads: int, info: ValidationInfo) -> int:
 
 
 def check_positions(positions: str, info: ValidationInfo) -> str:
-    """The way that places are told, if the width allows it."""
+    """The kind of positions, if the width allows it."""
     width, heads = info.data.get("width"), info.data.get("heads")
     if positions in ("sinusoid", "sinusoid_halves") and width is not None and width % 2:
         raise ValueError(f"sinusoids need an even width; write width: {width + 1} or positions: learned")
@@ -74,7 +74,7 @@ GATES: dict[CellKind, tuple[int, int]] = {"lstm": (4, 1), "gru": (3, 2), "rnn": 
 
 
 def layer_parameters(cell: CellKind, width: int, hidden: int) -> int:
-    """How many numbers one recurrent layer has."""
+    """The number of parameters of one recurrent layer."""
     gates, biases = GATES[cell]
     return gates * hidden * (width + hidden + biases)
 

@@ -66,12 +66,12 @@ class AutoencoderConfig(ModelConfig):
 
     @property
     def last_activation(self) -> Activation | None:
-        """What the last layer that computes puts its numbers through."""
+        """The activation of the last layer that computes."""
         ends = [layer.activation for layer in self.decoder if isinstance(layer, Dense | Conv)]
         return ends[-1] if ends else None
 
     def summary(self) -> Summary:
-        """Each layer with what comes out of it and how many numbers it trains."""
+        """Each layer with its output shape and its number of parameters."""
         return summarised(self.input, (*self.encoder, *self.decoder))
 
     @property
@@ -81,7 +81,7 @@ class AutoencoderConfig(ModelConfig):
         return sum(row.parameters * prod(row.shape[1:]) for row in rows)
 
     def parameters(self, vocab: int = 0) -> int:
-        """How many numbers are trained; there is no vocabulary."""
+        """The number of parameters; there is no vocabulary."""
         return self.summary().parameters
 
     @classmethod

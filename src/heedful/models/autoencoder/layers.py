@@ -26,20 +26,20 @@ Activation = Literal["relu", "sigmoid", "tanh", "linear"]
 
 
 class Layer(Config):
-    """What every layer tells of itself."""
+    """What every layer declares."""
 
     kind: str
 
     @abstractmethod
     def after(self, shape: Shape) -> Shape:
-        """The shape that it makes of another; a ValueError says why it cannot."""
+        """The output shape for an input shape; a ValueError says why there is none."""
 
     def parameters(self, shape: Shape) -> int:
-        """How many numbers it trains where it is given this shape."""
+        """The number of parameters for inputs of this shape."""
         return 0
 
     def __call__(self, place: Place) -> Place:
-        """The place behind this layer, where it follows on another place."""
+        """The point after this layer, where it follows another point."""
         from heedful.models.autoencoder.network import Place
 
         return Place.behind(place, self)
@@ -49,7 +49,7 @@ class Dense(Layer):
     """f(W x + b): every number that goes in, to every one that comes out."""
 
     kind: Literal["dense"] = "dense"
-    width: int = Field(ge=1, le=1_048_576, description="numbers that come out")
+    width: int = Field(ge=1, le=1_048_576, description="width of the output")
     activation: Activation = Field("relu", description="what each number goes through at the end")
 
     def after(self, shape: Shape) -> Shape:
@@ -62,7 +62,7 @@ class Dense(Layer):
 
 
 class Conv(Layer):
-    """f(W * x + b): each filter looks at a small square around every place, in all channels."""
+    """f(W * x + b): each filter covers a small square around every pixel, in all channels."""
 
     kind: Literal["conv"] = "conv"
     filters: int = Field(ge=1, le=65_536, description="channels that come out")
@@ -138,7 +138,7 @@ AnyLayer = Annotated[Dense | Conv | MaxPool | Upsample | Flatten | Reshape, Fiel
 def picture(shape: Shape, what: str) -> tuple[int, int, int]:
     """The three sides of a picture."""
     if len(shape) != 3:
-        raise ValueError(f"{what} takes a picture, not {told(shape)}; put `kind: reshape` before it")
+        raise ValueError(f"{what} takes an image, not {told(shape)}; put `kind: reshape` before it")
     channels, rows, columns = shape
     return channels, rows, columns
 
@@ -162,7 +162,7 @@ class Row(NamedTuple):
 
 
 class Summary(tuple[Row, ...]):
-    """The layers of a network as a table; printed, pictures are told as rows x columns x channels."""
+    """The layers of a network as a table; shapes of images are printed as rows x columns x channels."""
 
     @property
     def parameters(self) -> int:

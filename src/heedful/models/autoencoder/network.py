@@ -1,4 +1,4 @@
-"""Layers wired into a network, in either of two ways that give the same: one after the other, or place by place.
+"""Layers wired into a network, in either of two ways that give the same: one after the other, or point by point.
 
     network = Network.of((784,), [Dense(width=100), Dense(width=20)])
 
@@ -48,18 +48,18 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 
 class Place:
-    """A point in a network: the layer that leads to it, with its weights, and the place before that."""
+    """A point in a network: the layer that leads to it, with its weights, and the point before that."""
 
     def __init__(self, shape: Shape, layer: Layer | None, module: nn.Module | None, before: Place | None) -> None:
         self.shape, self.layer, self.module, self.before = shape, layer, module, before
 
     @classmethod
     def behind(cls, before: Place, layer: Layer) -> Place:
-        """The place that a layer leads to, its weights freshly drawn."""
+        """The point that a layer leads to, its weights randomly initialized."""
         return cls(layer.after(before.shape), layer, made(layer, before.shape), before)
 
     def back(self) -> Iterator[Place]:
-        """This place, the one before it, and so on to an input."""
+        """This point, the one before it, and so on to an input."""
         place: Place | None = self
         while place is not None:
             yield place
@@ -67,12 +67,12 @@ class Place:
 
 
 def Input(*shape: int) -> Place:  # noqa: N802, since it stands among layers
-    """Where a network begins: a vector of so many numbers, or a picture of channels, rows and columns."""
+    """The input of a network: a vector of this width, or an image of channels, rows and columns."""
     return Place(shape, None, None, None)
 
 
 class Network(nn.Module):
-    """The layers that lead from one place to another: x -> layer(... layer(x))."""
+    """The layers that lead from one point to another: x -> layer(... layer(x))."""
 
     def __init__(self, start: Place, end: Place) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class Network(nn.Module):
 
 
 def made(layer: Layer, shape: Shape) -> nn.Module:
-    """The module that does what a layer says up to its activation, for inputs of a shape."""
+    """The module of a layer up to its activation, for inputs of a shape."""
     match layer:
         case Dense():
             return _drawn(nn.Linear(shape[0], layer.width))

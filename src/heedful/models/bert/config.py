@@ -75,7 +75,7 @@ class MaskedEncoderConfig(EncoderConfig):
 
     @classmethod
     def tiny(cls) -> Self:
-        return cls(vocab=23, width=16, heads=2, layers=2, hidden=20, context=16)
+        return cls.model_validate({"vocab": 23, "width": 16, "heads": 2, "layers": 2, "hidden": 20, "context": 16})
 
 
 class BertConfig(MaskedEncoderConfig):

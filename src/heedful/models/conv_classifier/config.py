@@ -14,7 +14,7 @@ Size = Annotated[int, Field(ge=1, le=1000)]
 
 
 class ConvClassifierConfig(ModelConfig):
-    """Filters that look for runs of words, and a class from what each finds at its best place (Kim, 2014)."""
+    """Convolutions over words with max pooling over time (Kim, 2014)."""
 
     implementation: ClassVar = "model.ConvClassifier"
 
@@ -23,7 +23,7 @@ class ConvClassifierConfig(ModelConfig):
     labels: tuple[Label, ...] | None = Field(
         None, min_length=2, max_length=100_000, description="names of the classes; null: those of the training data"
     )
-    width: int = Field(100, ge=1, le=65_536, description="numbers that stand for one word")
+    width: int = Field(100, ge=1, le=65_536, description="width of the word embeddings")
     sizes: tuple[Size, ...] = Field((3, 4, 5), min_length=1, max_length=100, description="words that a filter spans")
     filters: int = Field(100, ge=1, le=65_536, description="filters of each size")
     dropout: float = Field(0.5, ge=0, lt=1, description="share of what the last layer reads that is set to zero")
@@ -38,7 +38,7 @@ class ConvClassifierConfig(ModelConfig):
         return self
 
     def parameters(self, vocab: int) -> int:
-        """How many numbers there are, of two classes where they are not known yet."""
+        """The number of parameters, for two classes where they are not known yet."""
         convolutions = self.filters * sum(size * self.width + 1 for size in self.sizes)
         return vocab * self.width + convolutions + (len(self.sizes) * self.filters + 1) * len(self.labels or "ab")
 

@@ -17,7 +17,7 @@ from heedful.models.conv_classifier.config import ConvClassifierConfig
 
 
 class Filters(nn.Module):
-    """max over places of relu(W * x + b), of filters of one size, at the places where they see a word."""
+    """max over positions of relu(W * x + b), of filters of one size, where they cover a word."""
 
     def __init__(self, width: int, filters: int, size: int) -> None:
         super().__init__()

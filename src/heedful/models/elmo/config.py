@@ -18,11 +18,11 @@ class ElmoConfig(ModelConfig):
 
     kind: Literal["elmo"] = "elmo"
     vocab: int | None = Field(None, ge=4, le=10_000_000, description="token types; null: as many as the tokenizer has")
-    width: int = Field(512, ge=1, le=65_536, description="numbers that stand for one token, in each direction")
+    width: int = Field(512, ge=1, le=65_536, description="width of a token's vector, in each direction")
     layers: int = Field(2, ge=1, le=100, description="LSTM layers in each direction")
     hidden: int = Field(4096, ge=1, le=65_536, description="width of the LSTM states, before they are projected down")
     context: int = Field(20, ge=2, le=1_048_576, description="tokens in a window of training; texts may be any length")
-    dropout: float = Field(0.1, ge=0, lt=1, description="share of numbers set to zero while training")
+    dropout: float = Field(0.1, ge=0, lt=1, description="dropout probability")
 
     @model_validator(mode="after")
     def _size_is_plausible(self) -> Self:
@@ -30,7 +30,7 @@ class ElmoConfig(ModelConfig):
         return self
 
     def parameters(self, vocab: int) -> int:
-        """How many numbers are trained, the embedding counted once, since both directions and the output share it."""
+        """The number of parameters, the embedding counted once, since both directions and the output share it."""
         layer = layer_parameters("lstm", self.width, self.hidden) + self.hidden * self.width
         return vocab * self.width + 2 * self.layers * layer
 

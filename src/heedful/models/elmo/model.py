@@ -53,7 +53,7 @@ class Elmo(nn.Module):
         self.dropout = nn.Dropout(c.dropout)
 
     def embed(self, tokens: Tensor, real: Tensor | None = None) -> Tensor:
-        """A vector for each token that knows nothing of the others, and zeros for padding."""
+        """The embedding of each token, which does not depend on the others, and zeros for padding."""
         x = self.tokens(tokens)  # (B, T, D)
         return x if real is None else x.masked_fill(~real[:, :, None], 0.0)  # (B, T, D)
 
@@ -63,7 +63,7 @@ class Elmo(nn.Module):
         return self.ahead(x, real), [y.flip(1) for y in mirrored]
 
     def read(self, tokens: Tensor, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """What tells of the token after each place, from it and all before; and of the one before, from all after."""
+        """What predicts the token after each position, from all up to it; and the one before it, from all after."""
         ahead, back = self.both(self.embed(tokens, real), real)
         return self.dropout(ahead[-1]), self.dropout(back[-1])  # (B, T, D)
 

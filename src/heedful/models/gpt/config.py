@@ -21,7 +21,7 @@ class GptConfig(ModelConfig):
 
     kind: Literal["gpt"] = "gpt"
     vocab: int | None = Field(None, ge=2, le=10_000_000, description="token types; null: as many as the tokenizer has")
-    width: int = Field(768, ge=1, le=65_536, description="numbers that stand for one token between blocks")
+    width: int = Field(768, ge=1, le=65_536, description="width of the vectors between blocks")
     heads: int = Field(12, ge=1, le=1024, description="attention heads in each block; they share the width evenly")
     score: HeadScore = "scaled_dot"
     normalize: Normalizer = "softmax"
@@ -30,10 +30,10 @@ class GptConfig(ModelConfig):
         None, ge=1, le=1_048_576, description="inner width of the feed-forward layers; null: four times the width"
     )
     context: int = Field(1024, ge=1, le=1_048_576, description="longest text that is seen at once, in tokens")
-    dropout: float = Field(0.1, ge=0, lt=1, description="share of numbers set to zero while training")
-    attention_dropout: float = Field(0.1, ge=0, lt=1, description="share of attention weights set to zero")
+    dropout: float = Field(0.1, ge=0, lt=1, description="dropout probability")
+    attention_dropout: float = Field(0.1, ge=0, lt=1, description="dropout probability of attention weights")
     norm: Literal["pre", "post"] = Field("pre", description="layer norm before each block part (GPT-2) or after (GPT)")
-    positions: Positions = Field("learned", description="how a token's place is told")
+    positions: Positions = Field("learned", description="how positions are encoded")
     activation: Literal["gelu_tanh", "gelu", "relu", "swish"] = Field(
         "gelu_tanh", description="between the two feed-forward matrices"
     )
@@ -58,12 +58,12 @@ class GptConfig(ModelConfig):
 
     @property
     def body(self) -> int:
-        """How many numbers the blocks have: the model without its embeddings."""
+        """The number of parameters of the blocks: the model without its embeddings."""
         last = 2 * self.width if self.norm == "pre" else 0
         return self.layers * block_parameters(self.width, self.inner, self.heads, self.score) + last
 
     def parameters(self, vocab: int) -> int:
-        """How many numbers are trained, the embedding counted once, since input and output share it."""
+        """The number of parameters, the embedding counted once, since input and output share it."""
         places = self.context if self.positions == "learned" else 0
         return (vocab + places) * self.width + self.body
 

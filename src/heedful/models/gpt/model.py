@@ -51,7 +51,7 @@ class Block(nn.Module):
 class Gpt(nn.Module):
     """tokens (B, T) -> logits (B, T, V) of the token after each."""
 
-    lens_taps = "blocks.*.output"  # the taps from which `lens` tells words
+    lens_taps = "blocks.*.output"  # the taps whose values `lens` takes
 
     def __init__(self, config: GptConfig) -> None:
         super().__init__()
@@ -70,11 +70,11 @@ class Gpt(nn.Module):
         self.norm = nn.LayerNorm(c.width, c.norm_eps) if c.norm == "pre" else nn.Identity()
         for name, weight in self.named_parameters():
             if weight.dim() == 2 and (weight is not self.tokens.weight or self.tokens.scale == 1):
-                added = name.endswith(("out.weight", "down.weight"))  # to a sum of 2 L parts: drawn smaller
+                added = name.endswith(("out.weight", "down.weight"))  # to a sum of 2 L parts: initialized smaller
                 nn.init.normal_(weight, std=0.02 / (2 * c.layers) ** 0.5 if added else 0.02)
 
     def bias(self, before: int | Tensor = 0) -> Bias | None:
-        """How distance shifts a score, for tokens that so many stand before."""
+        """How distance shifts a score, for tokens after `before` others."""
         return alibi(self.config.heads, before) if self.config.positions == "alibi" else None
 
     def embed(self, tokens: Tensor, at: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ class Gpt(nn.Module):
         return self.features(layout.laid(tokens), layout.past(self.config.layers))[0]
 
     def start(self, rows: int, device: torch.device) -> Past:
-        """What is known before the first token of so many texts: nothing."""
+        """The state before the first token of this many texts."""
         return Cache((None,) * self.config.layers)
 
     def features(self, tokens: Tensor, state: Past) -> tuple[Tensor, Past]:

@@ -1,7 +1,7 @@
 """GPT-2's next token on a GPU, in few kernels: each row of a batch is computed alone.
 
-What a text is gone on with is then the same to the last bit, whatever other texts are in the batch; and a step takes a
-fraction of the time, since what a model of this size waits for is the launching of kernels.
+A completion is then the same to the last bit, whatever other texts are in the batch; and a step takes a fraction of the
+time, since a model of this size waits for the launching of kernels.
 
 R rows, L layers, H heads, S room for keys, K width of one head, V vocabulary.
 """
@@ -52,9 +52,9 @@ class RowByRow:
         return plain and weight.is_cuda and weight.dtype in (torch.float32, torch.bfloat16, torch.float16)
 
     def begin(self, texts: Sequence[Sequence[int]], room: int, hypotheses: int, run: Run) -> tuple[RowsState, Tensor]:
-        """The state before the last token of each text, and these tokens (R, 1); with room for so many tokens in all.
+        """The state before the last token of each text, and these tokens (R, 1); with room for this many tokens in all.
 
-        A search may go on with so many hypotheses of each. `run` is what runs a function, as a captured graph perhaps.
+        A search may continue this many hypotheses of each. `run` runs a function, as a captured graph perhaps.
         """
         c, weight = self.model.config, self.model.tokens.weight
         count, room = len(texts), min(c.context, -(-room // EVEN) * EVEN)
@@ -67,13 +67,13 @@ class RowByRow:
         rows = [(token, row * hypotheses, at) for row, text in enumerate(texts) for at, token in enumerate(text[:-1])]
         for start in range(0, len(rows), TOGETHER):
             some = rows[start : start + TOGETHER]
-            # What makes them a round number goes where no key is yet, and one will be before anybody looks.
+            # What pads them to a power of two is written where a key will be before any query attends to it.
             some += [(0, 0, room - 1)] * (max(LEAST, 1 << (len(some) - 1).bit_length()) - len(some))
             told = run("read", self.read, (torch.tensor(some, dtype=torch.int32).to(weight.device), told))
         return told, torch.tensor([text[-1:] for text in texts], device=weight.device)
 
     def read(self, rows: Tensor, told: RowsState) -> RowsState:
-        """The state with the keys of more rows (R, 3): token, owner and place."""
+        """The state with the keys of more rows (R, 3): token, owner and position."""
         tokens, owner, place = (part.contiguous() for part in rows.unbind(1))
         self.last(tokens, owner, place, replace(told, table=None))
         return told
@@ -83,7 +83,7 @@ class RowByRow:
 
         own = torch.arange(len(tokens), dtype=torch.int32, device=tokens.device)  # (R,)
         own = own * (state.cache.value.shape[2] // len(tokens))  # before the first step a text has one row alone
-        # A text that is done while others go on may pass the edge: its tokens are nobody's, and go where the last went.
+        # A text that is done while others continue may pass the end: its tokens are not used, and overwrite the last.
         place = state.length.clamp(max=state.cache.value.shape[4] - 1)  # (R,)
         h = self.last(tokens.flatten(), own, place, state)  # (R, D)
         logits = rows.product(h, self.model.tokens.weight, wide=True)[:, None]  # (R, 1, V)
@@ -93,7 +93,7 @@ class RowByRow:
         return logits, replace(state, length=state.length + 1, table=table)
 
     def last(self, tokens: Tensor, owner: Tensor, place: Tensor, told: RowsState) -> Tensor:
-        """The last layer (R, D) of tokens, each at its place in the text of its owner; their keys are kept."""
+        """The last layer (R, D) of tokens, each at its position in the text of its owner; their keys are cached."""
         from heedful.blocks.kernels import rows
 
         model: Any = self.model  # a ModuleList does not know the type of its blocks

@@ -1,7 +1,7 @@
-"""GPT and GPT-2 in the files of others: Hugging Face's, and those of GPT-2's first release; needs no torch.
+"""GPT and GPT-2 in published files: Hugging Face's, and those of GPT-2's first release; needs no torch.
 
-Only the settings below are read. Those that would change what is computed are refused by name where they do; the rest,
-such as how a text is to be generated, say nothing about the model.
+Only the settings below are read. Those that would change what is computed are refused by name; the rest, such as how a
+text is to be generated, do not concern the model.
 """
 
 from __future__ import annotations
@@ -78,14 +78,14 @@ ORIGINAL = {
     "n_layer": "n_layer",
 }
 EMBEDDINGS = {"pre": ("wte", "wpe"), "post": ("tokens_embed", "positions_embed")}  # GPT-2 and GPT
-DENSE = {  # of a block; matrices lie on their side in both
+DENSE = {  # of a block; matrices are transposed in both
     "attention.qkv": "attn.c_attn",
     "attention.out": "attn.c_proj",
     "mlp.up": "mlp.c_fc",
     "mlp.down": "mlp.c_proj",
 }
 NORMS = {"add1.norm": "ln_1", "add2.norm": "ln_2"}
-BUFFERS = ("attn.bias", "attn.masked_bias")  # the triangle of who sees whom, which is computed here
+BUFFERS = ("attn.bias", "attn.masked_bias")  # the causal mask, which is computed here
 MEMORY = re.compile(r".+/Adam(_1)?|global_step|beta[12]_power")
 
 
@@ -98,7 +98,7 @@ def released(settings: Mapping[str, Any], where: Path) -> Described:
 
 
 def described(settings: Mapping[str, Any], where: Path) -> Described:
-    """The settings of a config file of others, each checked and named if it is not right."""
+    """The settings of a config.json; an invalid one is an error that names it."""
     family = FAMILIES[str(settings.get("model_type"))]
     _refuse(settings, family, where)
     found: dict[str, Any] = {}
@@ -127,7 +127,7 @@ def described(settings: Mapping[str, Any], where: Path) -> Described:
 
 def _refuse(settings: Mapping[str, Any], family: Family, where: Path) -> None:
     """Refuse settings that would make it compute something else, and models with more on top."""
-    refuse(settings, HARMLESS, where, "name the folder of a GPT or a GPT-2 as it was published")
+    refuse(settings, HARMLESS, where, "choose the folder of a GPT or a GPT-2 as it was published")
     named = settings.get("architectures") or [ARCHITECTURES[family][0]]
     if not isinstance(named, list) or len(named) != 1 or named[0] not in ARCHITECTURES[family]:
         raise wrong(where, "architectures", named, "one of " + ", ".join(ARCHITECTURES[family]))
@@ -136,7 +136,7 @@ def _refuse(settings: Mapping[str, Any], family: Family, where: Path) -> None:
 def config_json(
     config: GptConfig, head: str | None = None, labels: Sequence[str] = (), pad: int = 0, end: int | None = None
 ) -> dict[str, Any]:
-    """The settings of a config.json that says the same; `end` is the id of `<|endoftext|>`."""
+    """The config.json of such a model; `end` is the id of `<|endoftext|>`."""
     family: Family = "gpt2" if config.norm == "pre" else "openai-gpt"
     refuse_attention(config, NAMES)
     if config.positions != "learned":
@@ -205,7 +205,7 @@ def as_found(told: Described, names: set[str], where: Path) -> Described:
 
 
 def release_table(told: Described, names: Iterable[str]) -> tuple[Described, Table]:
-    """The names in a checkpoint of GPT-2's first release; what its optimizer remembers is passed over."""
+    """The names in a checkpoint of GPT-2's first release; the state of its optimizer is skipped."""
     config: GptConfig = told.config
     rules = [Rule("tokens.weight", ("model/wte",)), Rule("positions.table", ("model/wpe",))]
     for index in range(config.layers):
@@ -224,7 +224,7 @@ def _gain(ours: str, theirs: str) -> list[Rule]:
 
 
 def release_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of that release, whose matrices are stored as convolutions over one place, (1, D, E)."""
+    """The tensors of that release, whose matrices are stored as convolutions of width 1, (1, D, E)."""
     return {
         name: tensor[0] if name.endswith("/w") and tensor.dim() == 3 and len(tensor) == 1 else tensor
         for name, tensor in tensors.items()

@@ -17,7 +17,7 @@ from heedful.models.heads.head import Head, added
 class Answerer(Head):
     """tokens (B, T), where each passage begins (N,) and how long it is (N,) -> scores of start and end (N, P, 2).
 
-    Scores are logits, and -inf beyond a passage's end, so that a softmax over the places is one over the passage.
+    Scores are logits, and -inf beyond a passage's end, so that a softmax over them is one over the passage.
     """
 
     def __init__(self, config: AnswererConfig) -> None:

@@ -23,7 +23,7 @@ def tiny_encoder() -> Any:
 
 
 class HeadConfig(ModelConfig):
-    """What a model shares that is an encoder with one layer on top of it, whatever that layer tells."""
+    """What all models share that are an encoder with a head on top."""
 
     pools: ClassVar[bool]  # whether it reads the pooled vector of a text, or those of its tokens
 
@@ -71,7 +71,7 @@ class HeadConfig(ModelConfig):
 
 
 def with_vocab(config: Any, vocab: int) -> Any:
-    """The same model for so many tokens."""
+    """The same model with this vocabulary size."""
     if isinstance(config, HeadConfig):
         return config.model_copy(update={"encoder": with_vocab(config.encoder, vocab)})
     return config.model_copy(update={"vocab": vocab})
@@ -87,12 +87,12 @@ class ClassifierConfig(HeadConfig):
     labels: tuple[Label, ...] | None = Field(
         None, min_length=2, max_length=100_000, description="names of the classes; null: those of the training data"
     )
-    dropout: float = Field(0.1, ge=0, lt=1, description="share of what the head reads that is set to zero")
+    dropout: float = Field(0.1, ge=0, lt=1, description="dropout probability before the head")
 
     _labels_differ = field_validator("labels")(different)
 
     def parameters(self, vocab: int) -> int:
-        """How many numbers there are, of two classes where they are not known yet."""
+        """The number of parameters, for two classes where they are not known yet."""
         assert self.encoder is not None
         return self.encoder.parameters(vocab) + (self.encoder.width + 1) * len(self.labels or "ab")
 
@@ -108,10 +108,10 @@ class RegressorConfig(HeadConfig):
     pools: ClassVar = True
 
     kind: Literal["regressor"] = "regressor"
-    dropout: float = Field(0.1, ge=0, lt=1, description="share of what the head reads that is set to zero")
+    dropout: float = Field(0.1, ge=0, lt=1, description="dropout probability before the head")
 
     def parameters(self, vocab: int) -> int:
-        """How many numbers there are."""
+        """The number of parameters."""
         assert self.encoder is not None
         return self.encoder.parameters(vocab) + self.encoder.width + 1
 
@@ -121,13 +121,13 @@ class RegressorConfig(HeadConfig):
 
 
 class MultipleChoiceConfig(HeadConfig):
-    """A score for each of several texts that may go on from another (Devlin et al., 2019): a layer with one output."""
+    """A score for each of several continuations of a text (Devlin et al., 2019): a layer with one output."""
 
     implementation: ClassVar = "classifier.Regressor"
     pools: ClassVar = True
 
     kind: Literal["multiple_choice"] = "multiple_choice"
-    dropout: float = Field(0.1, ge=0, lt=1, description="share of what the head reads that is set to zero")
+    dropout: float = Field(0.1, ge=0, lt=1, description="dropout probability before the head")
 
     @property
     def packs(self) -> bool:
@@ -135,7 +135,7 @@ class MultipleChoiceConfig(HeadConfig):
         return False
 
     def parameters(self, vocab: int) -> int:
-        """How many numbers there are."""
+        """The number of parameters."""
         assert self.encoder is not None
         return self.encoder.parameters(vocab) + self.encoder.width + 1
 
@@ -148,7 +148,7 @@ Feature = Literal["first", "last", "second_to_last", "sum_last_four", "concat_la
 
 
 class DenseReader(Config):
-    """The one layer that is added when the encoder is tuned: each word's vector is looked at alone."""
+    """The one layer that is added when the encoder is fine-tuned, on each word's vector alone."""
 
     kind: Literal["linear"] = "linear"
 
@@ -157,7 +157,7 @@ class DenseReader(Config):
         return features
 
     def parameters(self, features: int) -> int:
-        """How many numbers there are, the last layer not counted."""
+        """The number of parameters, without the last layer."""
         return 0
 
 
@@ -175,7 +175,7 @@ class BiLSTMReader(Config):
         return self.hidden
 
     def parameters(self, features: int) -> int:
-        """How many numbers there are, the last layer not counted."""
+        """The number of parameters, without the last layer."""
         widths = [features] + [self.hidden] * (self.layers - 1)
         return sum(2 * layer_parameters("lstm", width, self.hidden // 2) for width in widths)
 
@@ -196,7 +196,7 @@ class TaggerConfig(HeadConfig):
     reader: Annotated[DenseReader | BiLSTMReader, Field(discriminator="kind")] = Field(
         DenseReader(), description="what reads them: one layer alone, or an LSTM before it"
     )
-    dropout: float = Field(0.1, ge=0, lt=1, description="share of what each layer on top reads that is set to zero")
+    dropout: float = Field(0.1, ge=0, lt=1, description="dropout probability before each layer on top")
 
     _labels_differ = field_validator("labels")(different)
 
@@ -221,12 +221,12 @@ class TaggerConfig(HeadConfig):
 
     @property
     def feature_width(self) -> int:
-        """How many numbers are read of each token."""
+        """The width of what is read of each token."""
         assert self.encoder is not None
         return self.encoder.width * (4 if self.features == "concat_last_four" else 1)
 
     def parameters(self, vocab: int) -> int:
-        """How many numbers there are, of three tags where they are not known yet."""
+        """The number of parameters, for three tags where they are not known yet."""
         assert self.encoder is not None
         width = self.feature_width
         out = (self.reader.width(width) + 1) * len(self.labels or "BIO")
@@ -246,7 +246,7 @@ class AnswererConfig(HeadConfig):
     kind: Literal["answerer"] = "answerer"
 
     def parameters(self, vocab: int) -> int:
-        """How many numbers there are."""
+        """The number of parameters."""
         assert self.encoder is not None
         return self.encoder.parameters(vocab) + 2 * (self.encoder.width + 1)
 

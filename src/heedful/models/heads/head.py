@@ -1,6 +1,6 @@
 """What stands on an encoder: one added layer (Devlin et al., 2019), over whatever gives a vector for each token.
 
-Everything below that layer is the encoder, which is trained on, or kept as it is: a feature extractor of any task.
+Everything below that layer is the encoder, which is fine-tuned, or frozen: a feature extractor for any task.
 
 B batch, T positions, D width, N texts.
 """
@@ -17,7 +17,7 @@ from heedful.models.roles import Encoder
 
 
 class Head(nn.Module):
-    """An encoder, to be trained on or to be kept as it is, below what a task adds to it."""
+    """An encoder, fine-tuned or frozen, below what a task adds to it."""
 
     def __init__(self, config: HeadConfig) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Head(nn.Module):
         self.frozen = config.freeze
 
     def train(self, mode: bool = True) -> Self:
-        """Training mode; an encoder that is kept as it is gives the same features each time."""
+        """Training mode; a frozen encoder stays in evaluation mode."""
         super().train(mode)
         if self.frozen:
             self.get_submodule("encoder").eval()
@@ -41,7 +41,7 @@ class Head(nn.Module):
 
 
 def added(width: int, out: int) -> Linear:
-    """The one layer that is not pre-trained, drawn as the others once were."""
+    """The one layer that is not pre-trained, initialized as in BERT."""
     layer = Linear(width, out)
     nn.init.trunc_normal_(layer.weight, std=0.02, a=-0.04, b=0.04)
     return layer

@@ -18,12 +18,12 @@ class RnnLMConfig(ModelConfig):
 
     kind: Literal["rnn_lm"] = "rnn_lm"
     vocab: int | None = Field(None, ge=4, le=10_000_000, description="token types; null: as many as the tokenizer has")
-    width: int = Field(650, ge=1, le=65_536, description="numbers that stand for one token")
+    width: int = Field(650, ge=1, le=65_536, description="width of the token embeddings")
     cell: CellKind = Field("lstm", description="LSTM, GRU, or the plain RNN")
     layers: int = Field(2, ge=1, le=100, description="layers on top of each other")
     hidden: int = Field(650, ge=1, le=65_536, description="width of the states")
     context: int = Field(35, ge=2, le=1_048_576, description="tokens in a window of training; texts may be any length")
-    dropout: float = Field(0.5, ge=0, lt=1, description="share of numbers set to zero while training")
+    dropout: float = Field(0.5, ge=0, lt=1, description="dropout probability")
 
     @model_validator(mode="after")
     def _size_is_plausible(self) -> Self:
@@ -31,7 +31,7 @@ class RnnLMConfig(ModelConfig):
         return self
 
     def parameters(self, vocab: int) -> int:
-        """How many numbers are trained, the embedding counted once, since input and output share it."""
+        """The number of parameters, the embedding counted once, since input and output share it."""
         widths = [self.width] + [self.hidden] * (self.layers - 1)
         layers = sum(layer_parameters(self.cell, width, self.hidden) for width in widths)
         out = 0 if self.hidden == self.width else (self.hidden + 1) * self.width

@@ -26,7 +26,7 @@ class RecurrentState:
 class RnnLM(nn.Module):
     """tokens (B, T) -> logits (B, T, V) of the token after each."""
 
-    lens_taps = "stack.outputs.*"  # the taps from which `lens` tells words
+    lens_taps = "stack.outputs.*"  # the taps whose values `lens` takes
 
     def __init__(self, config: RnnLMConfig) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class RnnLM(nn.Module):
         self.dropout = nn.Dropout(c.dropout)
 
     def start(self, rows: int, device: torch.device) -> RecurrentState:
-        """What is known before the first token of so many texts: nothing."""
+        """The state before the first token of this many texts."""
         zero = torch.zeros(rows, self.config.hidden, device=device, dtype=self.tokens.weight.dtype)  # (B, H)
         return RecurrentState(((zero,) * (2 if self.config.cell == "lstm" else 1),) * self.config.layers)
 

@@ -42,7 +42,7 @@ class RecurrentEncoder(Config):
         return self.hidden
 
     def parameters(self, width: int) -> int:
-        """How many numbers are trained."""
+        """The number of parameters."""
         count, each = (2, self.hidden // 2) if self.directions == "both" else (1, self.hidden)
         widths = [width] + [self.hidden] * (self.layers - 1)
         return sum(count * layer_parameters(self.cell, into, each) for into in widths)
@@ -64,7 +64,7 @@ class TransformerEncoder(Config):
         return width
 
     def parameters(self, width: int) -> int:
-        """How many numbers are trained."""
+        """The number of parameters."""
         block = block_parameters(width, self.hidden, self.heads, self.score)
         return self.layers * block + (2 * width if self.norm == "pre" else 0)
 
@@ -90,7 +90,7 @@ class Predictive(Config):
 
 
 class AttentionConfig(Config):
-    """How the decoder looks at the source while it writes."""
+    """How the decoder attends to the source."""
 
     score: Score = Field("additive", description="how the decoder's state and a source token are compared")
     normalize: Normalizer = "softmax"
@@ -98,10 +98,10 @@ class AttentionConfig(Config):
         "input", description="where the context goes: into the first layer (Bahdanau), or beside the last one (Luong)"
     )
     span: Annotated[Global | Monotonic | Predictive, Field(discriminator="kind")] = Field(
-        Global(), description="how much of the source is seen"
+        Global(), description="how much of the source it attends to"
     )
     choice: Literal["soft", "hard"] = Field(
-        "soft", description="a weighted sum of the source, or one token of it, drawn by chance in training"
+        "soft", description="a weighted sum of the source, or one token of it, sampled in training"
     )
 
 
@@ -112,7 +112,7 @@ class Seq2SeqConfig(ModelConfig):
 
     kind: Literal["seq2seq"] = "seq2seq"
     vocab: int | None = Field(None, ge=4, le=10_000_000, description="token types; null: as many as the tokenizer has")
-    width: int = Field(512, ge=1, le=65_536, description="numbers that stand for one token")
+    width: int = Field(512, ge=1, le=65_536, description="width of the token embeddings")
     encoder: Annotated[RecurrentEncoder | TransformerEncoder, Field(discriminator="kind")] = Field(
         RecurrentEncoder(), description="what reads the source"
     )
@@ -120,24 +120,24 @@ class Seq2SeqConfig(ModelConfig):
     layers: int = Field(2, ge=1, le=100, description="layers of the decoder")
     hidden: int = Field(512, ge=1, le=65_536, description="width of the decoder's states")
     attention: AttentionConfig | None = Field(
-        AttentionConfig(), description="how the decoder looks at the source; null: not at all"
+        AttentionConfig(), description="how the decoder attends to the source; null: not at all"
     )
     context: int = Field(1024, ge=2, le=1_048_576, description="longest sequence, in tokens")
-    dropout: float = Field(0.2, ge=0, lt=1, description="share of numbers set to zero while training")
+    dropout: float = Field(0.2, ge=0, lt=1, description="dropout probability")
 
     @property
     def hard(self) -> bool:
-        """Whether it learns by chance where to look."""
+        """Whether it has hard attention, which is trained by sampling."""
         return self.attention is not None and self.attention.choice == "hard"
 
     @property
     def uncompiled(self) -> str | None:
-        """Why its steps are not compiled, and what to write; None: they can be."""
+        """Why its steps cannot be compiled, and what to write instead; None: they can be."""
         if self.hard:
-            return "a model that draws where to look is not compiled; write compile: false"
+            return "a model with hard attention cannot be compiled; write compile: false"
         if self.attention and self.attention.feed == "input":
             return (
-                "a decoder that looks before each step is a loop, compiled anew for each length of a target; "
+                "a decoder that attends before each step is a loop, compiled again for each target length; "
                 "write compile: false, or model.attention.feed: output"
             )
         return None
@@ -168,7 +168,7 @@ class Seq2SeqConfig(ModelConfig):
         return self
 
     def parameters(self, vocab: int) -> int:
-        """How many numbers are trained, the embedding counted once, since encoder, decoder and output share it."""
+        """The number of parameters, the embedding counted once, since encoder, decoder and output share it."""
         width, hidden, memory = self.width, self.hidden, self.encoder.memory(self.width)
         seen = self.attention
         into = width + (memory if seen and seen.feed == "input" else 0)

@@ -37,7 +37,7 @@ class DecoderState:
     layers: tuple[State, ...]
     step: Tensor  # ()
     source: Shared[Any]  # a `Source`, where there is attention
-    chosen: Tensor | None = None  # (B, T) log p of where it chose to look, in training
+    chosen: Tensor | None = None  # (B, T) log p of the chosen keys of hard attention, in training
 
 
 class RecurrentReader(nn.Module):
@@ -84,7 +84,7 @@ class TransformerReader(nn.Module):
 
 
 def look(c: Seq2SeqConfig, a: AttentionConfig) -> MemoryAttention:
-    """The decoder's look at the memory, as the config describes it."""
+    """The decoder's attention to the memory, as the config describes it."""
     span: GlobalSpan | MonotonicSpan | PredictiveSpan = GlobalSpan()
     if a.span.kind == "monotonic":
         span = MonotonicSpan(a.span.window)
@@ -137,7 +137,7 @@ class InputFeeding(nn.Module):
 
 
 class OutputJoining(nn.Module):
-    """y_t = tanh(W [h_t; context_t]), where the query is h_t: all steps look at once (Luong et al., 2015)."""
+    """y_t = tanh(W [h_t; context_t]), where the query is h_t: all steps attend at once (Luong et al., 2015)."""
 
     def __init__(self, c: Seq2SeqConfig, a: AttentionConfig) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ class OutputJoining(nn.Module):
 class Seq2Seq(nn.Module):
     """source (B, S), target (B, T) -> logits (B, T, V)."""
 
-    alignment = "decoder.attention.weights"  # the tap that shows where it looks
+    alignment = "decoder.attention.weights"  # the tap of the attention weights over the source
 
     def __init__(self, config: Seq2SeqConfig) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ class Seq2Seq(nn.Module):
             self.decoder = (InputFeeding if c.attention.feed == "input" else OutputJoining)(c, c.attention)
 
     def start(self, source: Tensor, layout: Layout | None = None) -> DecoderState:
-        """Read the source: what the decoder knows before its first token."""
+        """Read the source: the decoder's state before its first token."""
         layout = layout or Whole(source)
         longest = layout.longest_within(self.config.context)
         if longest == 0:
@@ -194,7 +194,7 @@ class Seq2Seq(nn.Module):
     def features(self, target: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """What the next T target tokens are predicted from (B, T, E), and the state after them."""
         if target.shape[1] == 0:
-            raise ValueError("there is nothing to go on with: the target has no tokens")
+            raise ValueError("there is nothing to decode: the target has no tokens")
         y, after = self.decoder(self.dropout(self.tokens(target)), state)  # (B, T, E)
         return self.dropout(y), replace(after, step=state.step + target.shape[1])
 
@@ -203,9 +203,9 @@ class Seq2Seq(nn.Module):
         return self.features(target, self.start(source, layout))[0]
 
     def explore(self, source: Tensor, target: Tensor, layout: Layout | None = None) -> tuple[Tensor, Tensor]:
-        """The same for a decoder that chooses where to look, and log p (B, T) of its choices."""
+        """The same for hard attention, and log p (B, T) of its choices."""
         x, state = self.features(target, self.start(source, layout))  # (B, T, E)
-        assert state.chosen is not None, "only a hard look chooses"
+        assert state.chosen is not None, "only hard attention chooses"
         return x, state.chosen
 
     def forward(self, target: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:

@@ -27,7 +27,7 @@ class TransformerConfig(ModelConfig):
 
     kind: Literal["transformer"] = "transformer"
     vocab: int | None = Field(None, ge=4, le=10_000_000, description="token types; null: as many as the tokenizer has")
-    width: int = Field(512, ge=1, le=65_536, description="numbers that stand for one token between blocks")
+    width: int = Field(512, ge=1, le=65_536, description="width of the vectors between blocks")
     heads: int = Field(8, ge=1, le=1024, description="attention heads in each attention; they share the width evenly")
     score: HeadScore = "scaled_dot"
     normalize: Normalizer = "softmax"
@@ -35,10 +35,10 @@ class TransformerConfig(ModelConfig):
     decoder_layers: int = Field(6, ge=1, le=1000, description="blocks in the decoder")
     hidden: int = Field(2048, ge=1, le=1_048_576, description="inner width of the feed-forward layers")
     context: int = Field(1024, ge=2, le=1_048_576, description="longest sequence, in tokens")
-    dropout: float = Field(0.1, ge=0, lt=1, description="share of numbers set to zero while training")
+    dropout: float = Field(0.1, ge=0, lt=1, description="dropout probability")
     norm: Literal["post", "pre"] = Field("post", description="layer norm after each sum (as published) or before it")
     positions: Literal["sinusoid", "sinusoid_halves", "learned", "none", "rotary", "alibi"] = Field(
-        "sinusoid", description="how a token's place is told"
+        "sinusoid", description="how positions are encoded"
     )
     activation: Literal["relu", "gelu", "swish"] = Field("relu", description="between the two feed-forward matrices")
 
@@ -60,11 +60,11 @@ class TransformerConfig(ModelConfig):
         return in_kernels(self.score, self.normalize)
 
     def parameters(self, vocab: int) -> int:
-        """How many numbers are trained, the embedding counted once, since encoder, decoder and output share it."""
+        """The number of parameters, the embedding counted once, since encoder, decoder and output share it."""
         block = block_parameters(self.width, self.hidden, self.heads, self.score)
         attention, norm = attention_parameters(self.width, self.heads, self.score), 2 * self.width
         encoder = self.encoder_layers * block
-        decoder = self.decoder_layers * (block + attention + norm)  # which also look at the source
+        decoder = self.decoder_layers * (block + attention + norm)  # which also attend to the source
         last = 2 * norm if self.norm == "pre" else 0
         places = self.context * self.width if self.positions == "learned" else 0
         return vocab * self.width + encoder + decoder + last + places

@@ -1,6 +1,6 @@
 """The Transformer ("Attention is all you need", Vaswani et al., 2017).
 
-An encoder reads the source; a decoder predicts the target token by token, looking back at itself and at the source.
+An encoder reads the source; a decoder predicts the target token by token, attending to itself and to the source.
 
 B batch, S source positions, T target positions, D width, V vocabulary.
 """
@@ -78,8 +78,8 @@ class DecoderBlock(nn.Module):
 class Transformer(nn.Module):
     """source (B, S), target (B, T) -> logits (B, T, V)."""
 
-    alignment = "decoder.*.cross.weights"  # the taps that show where it looks
-    lens_taps = "decoder.*.output"  # the taps from which `lens` tells words
+    alignment = "decoder.*.cross.weights"  # the taps of the attention weights over the source
+    lens_taps = "decoder.*.output"  # the taps whose values `lens` takes
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class Transformer(nn.Module):
         return self.norms[0](x)
 
     def start(self, source: Tensor, layout: Layout | None = None) -> DecoderState:
-        """Read the source: what the decoder knows before its first token."""
+        """Read the source: the decoder's state before its first token."""
         layout = layout or Whole(source)
         self.fits(layout.longest_within(self.config.context))
         memory = self.encode(source, layout)  # (B, S, D)

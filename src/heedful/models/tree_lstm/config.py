@@ -17,15 +17,15 @@ class TreeLSTMConfig(ModelConfig):
 
     kind: Literal["tree_lstm"] = "tree_lstm"
     form: Literal["nary", "child_sum"] = Field(
-        "nary", description="children in order, each place with its own weights; or any number of them, in no order"
+        "nary", description="children in order, each with weights of its own; or any number of them, in no order"
     )
     arity: int = Field(2, ge=1, le=64, description="the most children of a node in the nary form")
     vocab: int | None = Field(None, ge=2, le=10_000_000, description="words; null: as many as the list of words has")
-    width: int = Field(300, ge=1, le=65_536, description="numbers that stand for one word")
+    width: int = Field(300, ge=1, le=65_536, description="width of the word embeddings")
     hidden: int = Field(150, ge=1, le=65_536, description="width of the states")
     classes: int = Field(5, ge=2, le=10_000, description="classes that a node may have")
-    dropout: float = Field(0.5, ge=0, lt=1, description="share of a state's numbers set to zero before the classes")
-    input_dropout: float = Field(0.0, ge=0, lt=1, description="share of a word's numbers set to zero while training")
+    dropout: float = Field(0.5, ge=0, lt=1, description="dropout probability before the classes")
+    input_dropout: float = Field(0.0, ge=0, lt=1, description="dropout probability of the word embeddings")
 
     @model_validator(mode="after")
     def _size_is_plausible(self) -> Self:
@@ -33,7 +33,7 @@ class TreeLSTMConfig(ModelConfig):
         return self
 
     def parameters(self, vocab: int) -> int:
-        """How many numbers are trained."""
+        """The number of parameters."""
         below = self.arity * (3 + self.arity) if self.form == "nary" else 4
         cell = 4 * self.hidden * (self.width + 1) + below * self.hidden * self.hidden
         return vocab * self.width + cell + self.classes * (self.hidden + 1)

@@ -24,7 +24,7 @@ class Forest(Protocol):
 
     words: Tensor  # (W,) of all leaves, then of the inner nodes that have a word
     inner: Tensor  # (W - L,) which of the inner nodes these are
-    parents: Tensor  # level by level, of inner nodes and then leaves: the parent's place among those one level up
+    parents: Tensor  # level by level, of inner nodes and then leaves: the parent's index among those one level up
     places: Tensor  # and which of its children each is
     leaf_counts: Sequence[int]  # of each level
     inner_counts: Sequence[int]
@@ -34,7 +34,7 @@ class Forest(Protocol):
 class Nary(nn.Module):
     """i, g, o and each f_k from x and all h_k; c = i * g + sum f_k * c_k and h = o * tanh(c).
 
-    The cell for children in order: each place k has weights of its own, and a missing child is a state of zeros.
+    The cell for children in order: each child k has weights of its own, and a missing child is a state of zeros.
     """
 
     def __init__(self, width: int, hidden: int, arity: int) -> None:
