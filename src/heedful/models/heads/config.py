@@ -22,6 +22,9 @@ def tiny_encoder() -> Any:
     return config_class(kinds_of("encoder")[0]).tiny()
 
 
+HeadDropout = Annotated[float, Field(ge=0, lt=1, description="dropout probability before the head")]
+
+
 class HeadConfig(ModelConfig):
     """What all models share that are an encoder with a head on top."""
 
@@ -64,6 +67,10 @@ class HeadConfig(ModelConfig):
         assert self.encoder is not None, "the encoder comes from the folder that the run starts from"
         return min(self.encoder.context, self.longest or self.encoder.context)
 
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls.model_validate({"encoder": tiny_encoder()})
+
     @property
     def lacking(self) -> list[str]:
         """The settings that are not known until a run begins, and a model cannot be without."""
@@ -87,7 +94,7 @@ class ClassifierConfig(HeadConfig):
     labels: tuple[Label, ...] | None = Field(
         None, min_length=2, max_length=100_000, description="names of the classes; null: those of the training data"
     )
-    dropout: float = Field(0.1, ge=0, lt=1, description="dropout probability before the head")
+    dropout: HeadDropout = 0.1
 
     _labels_differ = field_validator("labels")(different)
 
@@ -108,16 +115,12 @@ class RegressorConfig(HeadConfig):
     pools: ClassVar = True
 
     kind: Literal["regressor"] = "regressor"
-    dropout: float = Field(0.1, ge=0, lt=1, description="dropout probability before the head")
+    dropout: HeadDropout = 0.1
 
     def parameters(self, vocab: int) -> int:
         """The number of parameters."""
         assert self.encoder is not None
         return self.encoder.parameters(vocab) + self.encoder.width + 1
-
-    @classmethod
-    def tiny(cls) -> Self:
-        return cls(encoder=tiny_encoder())
 
 
 class MultipleChoiceConfig(HeadConfig):
@@ -127,7 +130,7 @@ class MultipleChoiceConfig(HeadConfig):
     pools: ClassVar = True
 
     kind: Literal["multiple_choice"] = "multiple_choice"
-    dropout: float = Field(0.1, ge=0, lt=1, description="dropout probability before the head")
+    dropout: HeadDropout = 0.1
 
     @property
     def packs(self) -> bool:
@@ -138,10 +141,6 @@ class MultipleChoiceConfig(HeadConfig):
         """The number of parameters."""
         assert self.encoder is not None
         return self.encoder.parameters(vocab) + self.encoder.width + 1
-
-    @classmethod
-    def tiny(cls) -> Self:
-        return cls(encoder=tiny_encoder())
 
 
 Feature = Literal["first", "last", "second_to_last", "sum_last_four", "concat_last_four", "sum_all"]
@@ -249,7 +248,3 @@ class AnswererConfig(HeadConfig):
         """The number of parameters."""
         assert self.encoder is not None
         return self.encoder.parameters(vocab) + 2 * (self.encoder.width + 1)
-
-    @classmethod
-    def tiny(cls) -> Self:
-        return cls(encoder=tiny_encoder())
