@@ -184,7 +184,7 @@ def test_a_sample_over_the_budget_is_alone() -> None:
 # ------------------------------------------------------------------ even batches
 def test_even_batches_have_few_shapes_and_the_pairs_of_plain_ones_in_their_order() -> None:
     plain, even = PairBatches(ENCODED, 3, 1024), PairBatches(ENCODED, 3, 1024, even=True)
-    assert even.steady and not plain.steady
+    assert even.few_shapes and not plain.few_shapes
     count = 2 * len(plan_by_budget(ENCODED.lengths, 3, 0, 1024))
     shapes, plain_shapes = set(), set()
     for position in range(count):

@@ -59,9 +59,9 @@ def test_the_order_is_a_function_of_seed_and_position() -> None:
 def test_whether_all_batches_are_of_one_shape(size: int, alike: bool) -> None:
     batches = ImageBatches(encoded(), seed=0, size=size)
     shapes = {batches.at(position).pixels.shape for position in range(2 * batches.count)}
-    assert batches.alike is alike
+    assert batches.one_shape is alike
     assert (len(shapes) == 1) is alike
-    assert batches.steady and batches.kind is ImageBatch
+    assert batches.few_shapes and batches.kind is ImageBatch
 
 
 @pytest.mark.parametrize("kind", SETS)

@@ -104,7 +104,7 @@ def test_packed_batches_of_a_number_of_texts_have_few_shapes(encoded: EncodedTex
     batches = LabelledBatches(encoded, 0, 1, 16, packed=True)
     shapes = {(tuple(batches.at(position).ids.shape), len(batches.at(position).lengths)) for position in range(100)}
     assert len(shapes) <= 6 and all(count == 16 for _, count in shapes)
-    assert batches.steady and len({batches.at(position).longest for position in range(100)}) == 1
+    assert batches.few_shapes and len({batches.at(position).longest for position in range(100)}) == 1
 
 
 def test_workers_hand_over_the_same_batches(encoded: EncodedTexts) -> None:

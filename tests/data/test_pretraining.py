@@ -262,7 +262,7 @@ def test_an_epoch_has_every_cell_once_and_its_batches_fit(how: str) -> None:
             assert row[3] in (FOLLOWS, UNRELATED)
             seen[row[0]] += 1
     assert seen == Counter(range(ENCODED.cells))
-    assert batches.steady == batches.alike == (how != "padded")
+    assert batches.few_shapes == batches.one_shape == (how != "padded")
     assert len(shapes) == 1 or how == "padded"
     assert batches.epoch_of(batches.count) == 1
     if how == "packed":

@@ -124,7 +124,7 @@ def test_an_epoch_has_every_word_once_however_sentences_lie(packed: bool, exampl
     words = encoded.ids.flat[_word_places(encoded)].tolist()
     expected = sorted(zip(words, encoded.labels.tolist(), strict=True))
     assert sorted(pair for batch in every for pair in read_back(batch)) == expected
-    assert batches.steady is packed
+    assert batches.few_shapes is packed
     for position, start in enumerate(range(0, len(every), parts)):
         assert sum(batch.tokens for batch in every[start : start + parts]) == batches.tokens(position)
     for batch in every:

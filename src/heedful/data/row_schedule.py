@@ -92,7 +92,7 @@ class SequenceBatches(Generic[BatchT]):
     A batch has a fixed number of examples, if given, else as many as fit the token budget.
     """
 
-    alike: ClassVar = False  # there are rows of several lengths
+    one_shape: ClassVar = False  # there are rows of several lengths
 
     def __init__(
         self,
@@ -102,14 +102,14 @@ class SequenceBatches(Generic[BatchT]):
         examples: int | None = None,
         packed: bool = False,
     ) -> None:
-        self.encoded, self.steady = encoded, packed
+        self.encoded, self.few_shapes = encoded, packed
         self._lengths, self._learned = encoded.lengths, encoded.learned
         self._rows = RowSchedule(self._lengths[self._learned], seed, batch_tokens, packed, examples)
 
     def at(self, position: int, part: int = 0, parts: int = 1) -> BatchT:
         """The batch at a position, counted from 0 over all epochs, or one shard of it, which may be empty."""
         rows = self._at(position)[part::parts]
-        if not self.steady:
+        if not self.few_shapes:
             return self.encoded.batch(rows)
         return self.encoded.pack(rows, self._rows.room(int(self._lengths[rows].sum())), self._rows.most)
 

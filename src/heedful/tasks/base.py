@@ -125,7 +125,7 @@ class Batches(BatchSource, Protocol):
     """The endless sequence of training batches; which one comes at a position depends on the seed alone."""
 
     @property
-    def steady(self) -> bool:
+    def few_shapes(self) -> bool:
         """Whether all have one shape."""
 
     def tokens(self, position: int) -> int:

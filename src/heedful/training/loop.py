@@ -176,8 +176,8 @@ def fit(
     plain, first = PlainStep(model, spread, optimizer, config, device, half, mine), micro[0]
     alone = not (team.together or lanes)
     run: AnyStep = plain
-    if device.type == "cuda" and batches.steady and alone and captures:
-        run = GraphedStep(plain, first, batches.alike)
+    if device.type == "cuda" and batches.few_shapes and alone and captures:
+        run = GraphedStep(plain, first, batches.one_shape)
     elif device.type == "cpu" and records and alone and not (half or config.compile or config.accumulate > 1):
         with suppress(CannotRecordError):
             run = RecordedStep(plain, first)

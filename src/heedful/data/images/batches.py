@@ -71,13 +71,13 @@ class ImageBatches(FixedEpochs):
     """The endless sequence of training batches; the last of an epoch is what is left."""
 
     kind = ImageBatch
-    steady: ClassVar = True  # all batches have one shape, but for the last of an epoch
+    few_shapes: ClassVar = True  # all batches have one shape, but for the last of an epoch
 
     def __init__(self, encoded: EncodedImages, seed: int, size: int) -> None:
         self.encoded = encoded
         self.size = min(size, len(encoded))
         self.count = -(-len(encoded) // self.size)  # batches of an epoch
-        self.alike = len(encoded) % self.size == 0
+        self.one_shape = len(encoded) % self.size == 0
         self._order = EpochCache(lambda epoch: torch.from_numpy(permutation(seed, epoch, len(encoded))))  # (N,)
 
     def at(self, position: int, part: int = 0, parts: int = 1) -> ImageBatch:

@@ -174,12 +174,12 @@ class PairBatches:
         return self.encoded.even(rows, self.batch_tokens) if self.even else self.encoded.batch(rows)
 
     @property
-    def steady(self) -> bool:
+    def few_shapes(self) -> bool:
         """Whether batches have so few shapes that a device can keep what to do with each."""
         return self.packed or self.even
 
     @property
-    def alike(self) -> bool:
+    def one_shape(self) -> bool:
         """Whether all of them have one shape."""
         return self.packed
 

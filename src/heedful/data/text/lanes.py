@@ -41,8 +41,8 @@ class Lanes(FixedEpochs):
     """
 
     kind = LaneBatch
-    steady: ClassVar = True
-    alike: ClassVar = False
+    few_shapes: ClassVar = True
+    one_shape: ClassVar = False
 
     def __init__(self, encoded: EncodedText, seed: int, batch_tokens: int) -> None:
         self.encoded, self.seed = encoded, seed

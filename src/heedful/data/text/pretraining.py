@@ -309,14 +309,14 @@ class PretrainingBatches(FixedEpochs):
         self.count = len(self._planned(0))
 
     @property
-    def steady(self) -> bool:
+    def few_shapes(self) -> bool:
         """Whether batches have so few shapes that a device can keep what to do with each."""
         return self.packed or self.even
 
     @property
-    def alike(self) -> bool:
+    def one_shape(self) -> bool:
         """Whether all batches have one shape."""
-        return self.steady
+        return self.few_shapes
 
     def at(self, position: int, part: int = 0, parts: int = 1) -> PretrainingBatch:
         """The batch at a position, counted from 0 over all epochs, or one shard of it, which may be empty."""

@@ -134,8 +134,8 @@ class TextBatches(FixedEpochs):
     """
 
     kind = TextBatch
-    steady: ClassVar = True  # all batches have one shape, but for those at the end of an epoch
-    alike: ClassVar = False
+    few_shapes: ClassVar = True  # all batches have one shape, but for those at the end of an epoch
+    one_shape: ClassVar = False
 
     def __init__(self, encoded: EncodedText, seed: int, batch_tokens: int) -> None:
         self.encoded = encoded

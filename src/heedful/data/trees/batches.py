@@ -133,8 +133,8 @@ class TreeBatches:
     """The endless sequence of training batches; which one comes at a position depends on the seed alone."""
 
     kind: ClassVar = TreeBatch
-    steady: ClassVar = False  # batches rarely have the same shape
-    alike: ClassVar = False
+    few_shapes: ClassVar = False  # batches rarely have the same shape
+    one_shape: ClassVar = False
 
     def __init__(self, encoded: EncodedTrees, seed: int, batch_nodes: int) -> None:
         self.encoded = encoded
