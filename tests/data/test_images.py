@@ -334,7 +334,7 @@ def test_labels_of_arrays(tmp_path: Path) -> None:
     for labels in (LABELS, LABELS[:, None], LABELS.astype(np.float64)):
         assert arrays(tmp_path, GREY, labels).read("train").labels.tolist() == [2, 0, 1]  # type: ignore[union-attr]
     assert "differs from" in refused(arrays(tmp_path, GREY, LABELS[:1])).message
-    assert "no labels" in refused(arrays(tmp_path, GREY, np.array(["a", "b", "c"]))).message
+    assert "not labels" in refused(arrays(tmp_path, GREY, np.array(["a", "b", "c"]))).message
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
