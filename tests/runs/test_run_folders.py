@@ -71,7 +71,7 @@ def weights(run: Path, step: int) -> bytes:
     return (run / f"checkpoints/step-{step:08d}/model.safetensors").read_bytes()
 
 
-def scored_anew(events: list[Event]) -> bool:
+def scored_again(events: list[Event]) -> bool:
     return any(isinstance(event, Stage) and event.name == "translating the test set" for event in events)
 
 
@@ -227,7 +227,7 @@ def test_a_run_of_the_version_before_loads_and_resumes(
     done = Path(shutil.copytree(complete, tmp_path / "done"))
     as_before(done)
     assert results(done) == results(complete) and used(done) is None
-    assert scored_anew(list(train(recipe(data), done)))  # nothing says what they were made from
+    assert scored_again(list(train(recipe(data), done)))  # nothing says what they were made from
     assert results(done) == results(complete)
 
 
@@ -235,7 +235,7 @@ def test_a_run_of_the_version_before_loads_and_resumes(
 def test_a_complete_run_is_left_as_it_is(complete: Path, data: Path, copy: Callable[[Path], Path]) -> None:
     run = copy(complete)
     before = (run / "results.json").read_bytes()
-    assert not scored_anew(list(train(recipe(data), run)))
+    assert not scored_again(list(train(recipe(data), run)))
     assert (run / "results.json").read_bytes() == before
 
 
@@ -244,7 +244,7 @@ def test_results_edited_by_hand_are_computed_again(complete: Path, data: Path, c
     told = json.loads((run / "results.json").read_text())
     (run / "results.json").write_text(json.dumps({**told, "loss": 0.001}))
     assert results(run) is None
-    assert scored_anew(list(train(recipe(data), run)))
+    assert scored_again(list(train(recipe(data), run)))
     assert results(run) == results(complete)
 
 
@@ -252,7 +252,7 @@ def test_another_test_file_is_scored_again(complete: Path, data: Path, copy: Cal
     run = copy(complete)
     own = Path(shutil.copytree(data, run.parent / "own"))
     (own / "test.tsv").write_text(lines(3).replace("eins", "zwei"))
-    assert scored_anew(list(train(recipe(own), run)))
+    assert scored_again(list(train(recipe(own), run)))
     found = results(run)
     assert found is not None and found.loss != results(complete).loss  # type: ignore[union-attr]
     told = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -395,7 +395,7 @@ def test_training_stops_early_and_exactly_so_when_it_was_interrupted(data: Path,
     for name in ("checkpoints/step-00000010/model.safetensors", "model/model.safetensors", "results.json"):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "broken" / name).read_bytes()
     again = list(train(recipe(data, *patient), tmp_path / "whole"))
-    assert not any(isinstance(event, Step) for event in again) and not scored_anew(again)
+    assert not any(isinstance(event, Step) for event in again) and not scored_again(again)
     longer = list(train(recipe(data, *patient, "train.patience=4"), tmp_path / "whole"))
     assert longer[-1] == Finished(12, False, str(tmp_path / "whole"))
 

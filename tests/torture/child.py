@@ -114,7 +114,7 @@ class Watch:
         return Change(name, path, at=rest[0] if name == "ftruncate" else 0)
 
     def _untold(self, name: str, real: Callable[..., Any], target: Any, *rest: Any, **named: Any) -> Any:
-        assert self._below(target) is None, f"os.{name} changes the disk, and nobody counts it"
+        assert self._below(target) is None, f"os.{name} changes the disk, and is not counted"
         return real(target, *rest, **named)
 
     def _tell(self, change: Change) -> None:

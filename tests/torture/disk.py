@@ -73,19 +73,19 @@ class Loss:
 
     names: float
     writes: float
-    chance: random.Random
+    rng: random.Random
 
     def keeps_name(self) -> bool:
         """Whether a change of a name is on the disk."""
-        return self.chance.random() < self.names
+        return self.rng.random() < self.names
 
     def of_write(self, at: int, data: bytes | None) -> list[tuple[int, bytes | None]]:
         """What of a write is on the disk: all, nothing, a part of it, or zeros."""
-        if self.chance.random() < self.writes:
+        if self.rng.random() < self.writes:
             return [(at, data)]
         if data is None or not 0 < self.writes < 1:
             return []
-        kept = self.chance.choice((b"", data[: self.chance.randrange(len(data))], bytes(len(data))))
+        kept = self.rng.choice((b"", data[: self.rng.randrange(len(data))], bytes(len(data))))
         return [(at, kept)] if kept else []
 
 

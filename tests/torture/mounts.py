@@ -15,7 +15,7 @@ from torture.report import FULL
 
 @contextlib.contextmanager
 def mounted(place: Path, size: int) -> Iterator[Path]:
-    """A disk of so many bytes at a place for a while; without the right to have one, the test is skipped."""
+    """A disk of `size` bytes mounted at a path for a while; without the right to mount one, the test is skipped."""
     place.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)], capture_output=True, text=True
@@ -35,7 +35,7 @@ def make_read_only(place: Path) -> None:
 
 
 def fill(disk: Path, leaving: int) -> Path:
-    """Fill a disk but for so many bytes, and return the file that does it."""
+    """Fill a disk but for the last bytes, and return the file that fills it."""
     filler = disk / "filler"
     room = os.statvfs(disk)
     with filler.open("wb") as file:

@@ -49,7 +49,7 @@ MODEL = TransformerConfig(
     vocab=TOKENIZER.vocab, width=16, heads=2, encoder_layers=1, decoder_layers=2, hidden=32, context=60, dropout=0.1
 )
 MICRO = 2  # batches of a step
-chance = random.Random(10)
+rng = random.Random(10)
 
 
 # ------------------------------------------------------------------ gradients
@@ -213,8 +213,8 @@ class Scene:
 def test_what_is_not_finite_is_caught_in_its_step_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cases = list(itertools.product(spoils(), (False, True)))
     with counted("not finite") as row:
-        for number, (spoil, packed) in enumerate(cases if FULL else chance.sample(cases, row.wanted)):
-            scene = Scene(tmp_path / f"{number}", packed, chance.randint(2, 5), chance.randrange(MICRO), spoil)
+        for number, (spoil, packed) in enumerate(cases if FULL else rng.sample(cases, row.wanted)):
+            scene = Scene(tmp_path / f"{number}", packed, rng.randint(2, 5), rng.randrange(MICRO), spoil)
             remember = partial(remembered, scene.optimizers)
             monkeypatch.setattr(loop, "make_optimizer", remember)
             with row.trial(f"{spoil}, {'packed' if packed else 'padded'}, step {scene.step}"):
@@ -258,11 +258,11 @@ def test_steps_that_are_too_large_for_fp16_are_skipped_and_counted(tmp_path: Pat
         for number in range(row.wanted):
             folder = tmp_path / f"{number}"
             if number % 4 == 3 or (not FULL and number == 2):
-                first = chance.randint(1, 20)
+                first = rng.randint(1, 20)
                 with row.trial(f"fifty from step {first} on"):
                     assert_fifty(folder, first)
             else:
-                bad = {step for step in range(1, 21) if chance.random() < 0.3}
+                bad = {step for step in range(1, 21) if rng.random() < 0.3}
                 with row.trial(f"skips at {sorted(bad)}"):
                     assert_skipped(folder, bad)
         row.worst = "none changed a weight"

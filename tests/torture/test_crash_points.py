@@ -32,9 +32,9 @@ def points(changes: list[Change]) -> list[tuple[int, bool]]:
     every = [(number, after) for number in range(1, len(changes) + 1) for after in (False, True)]
     if FULL:
         return every
-    chance = random.Random(1)
+    rng = random.Random(1)
     kinds = [[point for point in every if changes[point[0] - 1].name == name] for name in CHANGES]
-    return [chance.choice(kind) for kind in kinds] + chance.sample(every, 2)
+    return [rng.choice(kind) for kind in kinds] + rng.sample(every, 2)
 
 
 @pytest.mark.slow

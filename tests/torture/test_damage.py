@@ -33,22 +33,22 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trial.run
 
 
-def flip(path: Path, chance: random.Random) -> None:
+def flip(path: Path, rng: random.Random) -> None:
     """Flip one bit of a file."""
     data = bytearray(path.read_bytes())
-    data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
     path.write_bytes(data)
 
 
-def cut(path: Path, chance: random.Random) -> None:
+def cut(path: Path, rng: random.Random) -> None:
     """Keep the beginning of a file."""
     data = path.read_bytes()
-    path.write_bytes(data[: chance.randrange(len(data))])
+    path.write_bytes(data[: rng.randrange(len(data))])
 
 
-def grow(path: Path, chance: random.Random) -> None:
+def grow(path: Path, rng: random.Random) -> None:
     """Add bytes to the end of a file."""
-    path.write_bytes(path.read_bytes() + chance.randbytes(chance.randint(1, 100)))
+    path.write_bytes(path.read_bytes() + rng.randbytes(rng.randint(1, 100)))
 
 
 def swap(path: Path, _: random.Random) -> None:
@@ -69,20 +69,20 @@ HARMS: tuple[Callable[[Path, random.Random], None], ...] = (remove, cut, grow, s
 def test_a_damaged_checkpoint_is_skipped_with_a_note_and_the_end_is_the_same(
     unbroken: Trial, killed: Path, tmp_path: Path
 ) -> None:
-    chance = random.Random(8)
+    rng = random.Random(8)
     names = sorted(path.name for path in (killed / "checkpoints" / f"step-{NEWEST:08d}").iterdir())
     cases = [(name, harm) for harm in HARMS for name in names]
-    chance.shuffle(cases)  # so that few of them are not all of one kind
+    rng.shuffle(cases)  # so that few of them are not all of one kind
     with counted("damaged file") as row:
         stopped = 0
         while row.open:
             name, harm = cases[row.done % len(cases)]
-            every = chance.random() < 0.1  # not only the newest checkpoint but all of them
+            every = rng.random() < 0.1  # not only the newest checkpoint but all of them
             trial = Trial(tmp_path / f"{row.done}")
             shutil.copytree(killed, trial.run)
             for folder in sorted((trial.run / "checkpoints").iterdir()):
                 if folder.name == f"step-{NEWEST:08d}" or (every and harm is not swap):
-                    harm(folder / name, chance)
+                    harm(folder / name, rng)
             whole = newest_whole(trial.run)
             with row.trial(f"{harm.__name__} {name}, {'every checkpoint' if every else 'the newest'}"):
                 ended = trial.start().wait()
@@ -114,7 +114,7 @@ def newest_whole(run: Path) -> bool:
 
 @pytest.mark.slow
 def test_every_flipped_bit_is_found(unbroken: Trial, tmp_path: Path) -> None:
-    chance = random.Random(9)
+    rng = random.Random(9)
     run = tmp_path / "run"
     shutil.copytree(unbroken.run, run)
     checkpoint = newest(run, 1)[0][0].path
@@ -124,7 +124,7 @@ def test_every_flipped_bit_is_found(unbroken: Trial, tmp_path: Path) -> None:
         while row.open:
             path = paths[row.done % len(paths)]
             whole = path.read_bytes()
-            flip(path, chance)
+            flip(path, rng)
             with row.trial(f"{path}: {[at for at, byte in enumerate(path.read_bytes()) if byte != whole[at]]}"):
                 if path.parent == checkpoint:
                     found, damaged = newest(run, 1)

@@ -22,13 +22,13 @@ PAGE = 4096  # bytes, the least that such a disk gives to a file
 
 
 def test_a_disk_that_gets_full_costs_one_save_and_no_more(unbroken: Trial, tmp_path: Path) -> None:
-    chance = random.Random(5)
+    rng = random.Random(5)
     checkpoint = unbroken.run / "checkpoints" / f"step-{LAST:08d}"
     most = sum(-(-path.stat().st_size // PAGE) for path in checkpoint.iterdir()) - 1
     with counted("disk full") as row:
         for number in range(row.wanted):
             leaving = most * number // (row.wanted - 1) * PAGE
-            save = chance.randint(1, 5)
+            save = rng.randint(1, 5)
             trial = Trial(tmp_path / f"{number}")
             with mounted(trial.disk, 4_000_000) as disk, row.trial(f"{leaving} bytes left before save {save}"):
                 command = trial.start(Orders(pause_at=save))

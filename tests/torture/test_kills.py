@@ -15,7 +15,7 @@ from torture.child import Orders
 from torture.command import SAVE_EVERY, TINY, Trial, assert_same, committed, reached, resumed, wait_for_step
 from torture.report import Row, counted
 
-chance = random.Random(0)
+rng = random.Random(0)
 
 
 def killed_again_and_again(
@@ -26,7 +26,7 @@ def killed_again_and_again(
     `kill` says whether it counts, or None when the run had ended before.
     """
     kills = worst = 0
-    for _ in range(chance.randint(1, min(5, row.wanted - row.done))):
+    for _ in range(rng.randint(1, min(5, row.wanted - row.done))):
         counts = kill(trial)
         if counts is None:
             break
@@ -46,7 +46,7 @@ def test_a_run_killed_anywhere_resumes_to_the_same_end(unbroken: Trial, tmp_path
 
     def kill(trial: Trial) -> bool | None:
         command = trial.start()
-        time.sleep(chance.uniform(0, life))
+        time.sleep(rng.uniform(0, life))
         command.send(signal.SIGKILL)
         return True if command.wait().code == -signal.SIGKILL else None
 
@@ -82,16 +82,16 @@ def save_seconds(trial: Trial) -> float:
 
 
 def killed_inside_saves(row: Row, unbroken: Trial, place: Path, most: int) -> None:
-    """Kill runs at random moments of their saves, none of which may lose more than so many steps."""
+    """Kill runs at random moments of their saves, none of which may lose more than a number of steps."""
     length = save_seconds(Trial(place / "timed", unbroken.words))
     hit: set[tuple[str, int]] = set()
 
     def kill(trial: Trial) -> bool | None:
         command = trial.start(Orders(tell=True))
-        if not command.until_save(chance.randint(1, 3)):
+        if not command.until_save(rng.randint(1, 3)):
             command.wait()
             return None
-        until = time.monotonic() + chance.uniform(0, length)
+        until = time.monotonic() + rng.uniform(0, length)
         while time.monotonic() < until:
             pass
         command.send(signal.SIGKILL)

@@ -41,15 +41,15 @@ def test_nothing_changes_the_disk_unrecorded(whole: tuple[Path, list[Change]], t
     assert contents(tmp_path / "disk" / "run") == contents(run)
 
 
-def losses(told: list[Change], chance: random.Random, place: Path) -> Iterator[tuple[Path, int]]:
+def losses(told: list[Change], rng: random.Random, place: Path) -> Iterator[tuple[Path, int]]:
     """Disks after a power loss at each change in turn, and the step that was committed by then, without end."""
     while True:
         disk, done = Disk(), 0
         for change in told:
             disk.do(change)
             done += 3 * (change.name == "save ends")
-            if change.name in CHANGES and chance.random() < 0.5:
-                disk.after(Loss(*chance.choice(LIKELY), chance), place)
+            if change.name in CHANGES and rng.random() < 0.5:
+                disk.after(Loss(*rng.choice(LIKELY), rng), place)
                 yield place, done
                 shutil.rmtree(place)
 
@@ -82,11 +82,11 @@ def test_a_power_loss_takes_no_committed_checkpoint(whole: tuple[Path, list[Chan
 @pytest.mark.slow
 def test_a_run_resumes_after_a_power_loss(whole: tuple[Path, list[Change]], tmp_path: Path) -> None:
     run, told = whole
-    chance = random.Random(3)
+    rng = random.Random(3)
     worst = 0
     with counted("power loss, resumed") as row:
-        for disk, done in losses(told, chance, tmp_path / "built"):
-            if chance.random() < 0.9:
+        for disk, done in losses(told, rng, tmp_path / "built"):
+            if rng.random() < 0.9:
                 continue
             trial = Trial(tmp_path / f"{row.done}", SHORT)
             trial.place.mkdir()

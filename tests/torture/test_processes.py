@@ -49,7 +49,7 @@ def apart(one: Path, other: Path) -> float:
 
 # ------------------------------------------------------------------ another number of processes
 def pairs(place: Path, count: int) -> tuple[str, ...]:
-    """Settings for so many pairs to learn from, none of which is too long."""
+    """Settings for a number of training pairs, none of which is too long."""
     place.mkdir()
     source = NumberWords(train=60, valid=6, test=8)
     for split, some in (("train", count), ("valid", 6), ("test", 8)):
@@ -164,7 +164,7 @@ def assert_one_error(output: str, message: str) -> None:
 
 
 def assert_goes_on(trial: Trial, save: int, whole: Trial) -> None:
-    """The save before is the newest, or this one, if it was whole without the other; and the run goes on."""
+    """The save before is the newest, or this one, if it was whole without the other; and the run resumes."""
     assert committed(trial.run) in (SAVE_EVERY * (save - 1), SAVE_EVERY * save)
     stages(trial, (2,))
     assert_same(trial.run, whole.run)

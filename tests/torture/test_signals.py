@@ -18,7 +18,7 @@ LONG = (*TINY, "train.accumulate=200", "train.budget.steps=2")  # steps of a sec
 
 @pytest.mark.slow
 def test_a_run_asked_to_stop_saves_its_step_and_resumes_to_the_same_end(unbroken: Trial, tmp_path: Path) -> None:
-    chance = random.Random(6)
+    rng = random.Random(6)
     with counted("interrupted") as row:
         slowest, tries = 0.0, 0
         while row.open:
@@ -26,9 +26,9 @@ def test_a_run_asked_to_stop_saves_its_step_and_resumes_to_the_same_end(unbroken
             trial = Trial(tmp_path / f"{tries}")
             number = list(CODES)[row.done % 2]
             command = trial.start()
-            if not wait_for_step(trial, command, chance.randint(1, LAST - 4)):
+            if not wait_for_step(trial, command, rng.randint(1, LAST - 4)):
                 continue  # too late: it has ended
-            time.sleep(chance.uniform(0, 0.02))
+            time.sleep(rng.uniform(0, 0.02))
             command.send(number)
             told = time.monotonic()
             ended = command.wait()
@@ -48,7 +48,7 @@ def test_a_run_asked_to_stop_saves_its_step_and_resumes_to_the_same_end(unbroken
 
 @pytest.fixture(scope="module")
 def long(tmp_path_factory: pytest.TempPathFactory) -> Trial:
-    """A run of long steps that nobody stopped."""
+    """A run of long steps that was not stopped."""
     trial = Trial(tmp_path_factory.mktemp("long"), LONG)
     trial.finish()
     return trial
@@ -64,14 +64,14 @@ def wait_for_text(command: Command, text: str) -> None:
 
 @pytest.mark.slow
 def test_a_run_that_is_asked_twice_stops_at_once(long: Trial, tmp_path: Path) -> None:
-    chance = random.Random(7)
+    rng = random.Random(7)
     with counted("interrupted twice") as row:
         slowest = 0.0
         while row.open:
             trial = Trial(tmp_path / f"{row.done}", LONG)
             command = trial.start()
             wait_for_text(command, " parameters")
-            time.sleep(chance.uniform(0.02, 0.1))
+            time.sleep(rng.uniform(0.02, 0.1))
             command.send(signal.SIGINT)
             wait_for_text(command, "stopping: the step is finished and saved first")
             command.send(signal.SIGINT)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 PARALLEL = ("ddp", "fsdp")
 MOMENTS = ("step", "save", "evaluation")
 LONGEST = {"step": 0.005, "save": 0.02, "evaluation": 0.02}  # seconds after the beginning of each at which to kill
-chance = random.Random(9)
+rng = random.Random(9)
 Unbroken = Callable[[str], Trial]
 
 
@@ -74,9 +74,9 @@ def test_a_rank_that_is_killed_ends_all_and_the_run_resumes_to_the_same_end(
             while kills < min(5, row.wanted - row.done):
                 victim, moment = min(hits, key=lambda kind: hits[kind])
                 launch = Launch(trial)
-                if not launch.until(victim, moment, chance.randint(1, 6 if moment == "step" else 1)):
+                if not launch.until(victim, moment, rng.randint(1, 6 if moment == "step" else 1)):
                     break
-                time.sleep(chance.uniform(0, LONGEST[moment]))
+                time.sleep(rng.uniform(0, LONGEST[moment]))
                 launch.send(victim, signal.SIGKILL)
                 last = launch.entries(victim, *MOMENTS)[-1]
                 try:
@@ -105,7 +105,7 @@ def test_a_rank_that_is_frozen_ends_all(unbroken_team: Unbroken, tmp_path: Path)
             victim, parallel = number % 2, PARALLEL[number // 2 % 2]
             trial = team_of(tmp_path / f"{number}", parallel)
             launch = Launch(trial)
-            assert launch.until(victim, "step", chance.randint(1, LAST // 2))
+            assert launch.until(victim, "step", rng.randint(1, LAST // 2))
             launch.send(victim, signal.SIGSTOP)
             frozen.append((trial, parallel, launch, victim, time.monotonic()))
         gone: dict[int, float] = {}
@@ -139,7 +139,7 @@ def test_a_team_that_is_asked_to_stop_saves_the_same_step(unbroken_team: Unbroke
             parallel, way = PARALLEL[row.done // 3 % 2], row.done % 3
             trial = team_of(tmp_path / f"{tries}", parallel)
             launch = Launch(trial)
-            assert launch.until(0, "step", chance.randint(2, LAST // 2))
+            assert launch.until(0, "step", rng.randint(2, LAST // 2))
             ways[way](launch)
             gone = launch.wait(limit(60))
             if reached(trial.run) == LAST:
@@ -180,7 +180,7 @@ def test_torchrun_starts_a_team_again_by_itself(unbroken_team: Unbroken, tmp_pat
 
 
 def test_processes_that_slurm_starts_are_those_of_torchrun(unbroken_team: Unbroken, tmp_path: Path) -> None:
-    common = {"SLURM_JOB_ID": str(10_000 + chance.randrange(9_000)), "SLURM_STEP_NUM_TASKS": "2", "SLURM_NODEID": "0",
+    common = {"SLURM_JOB_ID": str(10_000 + rng.randrange(9_000)), "SLURM_STEP_NUM_TASKS": "2", "SLURM_NODEID": "0",
               "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_STEP_NODELIST": "localhost"}  # fmt: skip
     seats = tuple({**common, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)} for rank in (0, 1))
     with counted("started by SLURM") as row:

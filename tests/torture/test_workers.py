@@ -21,7 +21,7 @@ from torture.team import diaries
 pytestmark = pytest.mark.slow
 
 BATCHES = 96
-chance = random.Random(8)
+rng = random.Random(8)
 FAR = f"train.budget.steps={BATCHES}"  # far enough for a worker's last batches not to be the run's
 
 
@@ -71,7 +71,7 @@ def in_one_epoch(trial: Trial, accumulate: int) -> int:
     for kill in range(1, 6):
         command = trial.start(diaried(trial))
         assert wait_for_step(trial, command, kill * 9 // accumulate)
-        time.sleep(chance.uniform(0, 0.01))
+        time.sleep(rng.uniform(0, 0.01))
         command.send(signal.SIGKILL)
         assert command.wait().code == -signal.SIGKILL
     samples = [sample for step in learned(diaries(trial)).values() for sample in step]
@@ -121,7 +121,7 @@ def test_a_worker_that_is_killed_ends_the_run_within_two_seconds(far: Trial, tmp
             tries += 1
             trial = with_workers(tmp_path / f"{tries}")
             command = trial.start()
-            assert wait_for_step(trial, command, chance.randint(1, BATCHES // 2))
+            assert wait_for_step(trial, command, rng.randint(1, BATCHES // 2))
             crew = workers_of(command)
             victim = row.done % 2
             os.kill(crew[victim], signal.SIGKILL)
@@ -182,10 +182,10 @@ def test_workers_do_not_outlive_a_trainer_that_is_killed_and_do_not_keep_its_loc
         while row.open:
             trial = with_workers(tmp_path / f"{row.done}")
             command = trial.start()
-            assert wait_for_step(trial, command, chance.randint(1, BATCHES // 2))
+            assert wait_for_step(trial, command, rng.randint(1, BATCHES // 2))
             crew, held = workers_of(command), row.done % 2 == 1
             for worker in crew if held else ():
-                os.kill(worker, signal.SIGSTOP)  # so that they are still there when the run goes on
+                os.kill(worker, signal.SIGSTOP)  # so that they are still there when the run resumes
             command.send(signal.SIGKILL)
             assert command.wait().code == -signal.SIGKILL
             at = committed(trial.run)

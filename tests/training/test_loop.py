@@ -106,7 +106,7 @@ def steps_of(events: list[Event]) -> list[Step]:
     return [event for event in events if isinstance(event, Step)]
 
 
-# ------------------------------------------------------------------ order and chance
+# ------------------------------------------------------------------ order and random seeds
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_a_run_broken_off_five_times_is_the_unbroken_run(tmp_path: Path, packed: bool, accumulate: int) -> None:

@@ -118,7 +118,7 @@ def linked(folder: Path) -> None:
         lambda folder: (folder / "model").mkdir(),
         lambda folder: (folder / "results.json").touch(),
         lambda folder: (folder / "notes.txt").touch(),
-        lambda folder: (folder / "metrics.jsonl").unlink(),  # so the recipe may be one that somebody wrote by hand
+        lambda folder: (folder / "metrics.jsonl").unlink(),  # so the recipe may be written by hand
     ],
     ids=["checkpoint", "something beside", "moved", "link", "model", "results", "notes", "no metrics"],
 )

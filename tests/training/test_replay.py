@@ -21,8 +21,8 @@ Function = Callable[..., tuple[Tensor, ...]]
 
 
 def drawn(seed: int, *shapes: tuple[int, ...]) -> list[Tensor]:
-    chance = torch.Generator().manual_seed(seed)
-    return [torch.randn(shape, generator=chance) for shape in shapes]
+    rng = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=rng) for shape in shapes]
 
 
 def turned(x: Tensor) -> tuple[Tensor, ...]:

@@ -33,8 +33,8 @@ def optimizer_of(model: nn.Module, place: EpsPlace) -> RootMeanSquare:
 def gradients(model: nn.Module, start: int = 0, steps: int = STEPS) -> Iterator[list[Tensor]]:
     """Gradients of a few steps: small ones, as of a mean over many pixels, so that epsilon is felt."""
     for step in range(start, start + steps):
-        chance = torch.Generator().manual_seed(step)
-        yield [1e-4 * torch.randn(weight.shape, generator=chance, dtype=weight.dtype) for weight in model.parameters()]
+        rng = torch.Generator().manual_seed(step)
+        yield [1e-4 * torch.randn(weight.shape, generator=rng, dtype=weight.dtype) for weight in model.parameters()]
 
 
 def trained(model: nn.Module, step: Callable[[], object], start: int = 0, steps: int = STEPS) -> list[Tensor]:

@@ -288,7 +288,7 @@ def saves_until_told(path: Path, at: int, after: bool, tell: int) -> None:
 
 
 def killed_at(path: Path, at: int, after: bool) -> bool:
-    """Whether the background save of a forked run had so many operations; if so, the run was killed at that one."""
+    """Whether the background save of a forked run reached an operation by number; if so, the run was killed there."""
     told, tell = os.pipe()
     child = os.fork()
     if child == 0:

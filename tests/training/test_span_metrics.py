@@ -54,28 +54,28 @@ def conlleval(found: Sentences, right: Sentences) -> tuple[float, float, float]:
     return precision, recall, 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
-def tagged(luck: random.Random, marks: str, odd: bool) -> list[str]:
+def tagged(rng: random.Random, marks: str, odd: bool) -> list[str]:
     """A sentence's tags: chunks in a row, or whatever comes."""
     kinds = ["PER", "LOC", "ORG"]
     if odd:
         every = ["O", *(f"{mark}-{kind}" for mark in marks for kind in kinds)]
-        return [luck.choice(every) for _ in range(luck.randint(1, 9))]
+        return [rng.choice(every) for _ in range(rng.randint(1, 9))]
     tags: list[str] = []
-    for _ in range(luck.randint(1, 4)):
-        kind, size = luck.choice(kinds), luck.randint(1, 3)
-        tags += [f"B-{kind}"] + [f"I-{kind}"] * (size - 1) + ["O"] * luck.randint(0, 2)
+    for _ in range(rng.randint(1, 4)):
+        kind, size = rng.choice(kinds), rng.randint(1, 3)
+        tags += [f"B-{kind}"] + [f"I-{kind}"] * (size - 1) + ["O"] * rng.randint(0, 2)
     return tags
 
 
-def disturbed(luck: random.Random, tags: list[str], marks: str) -> list[str]:
+def disturbed(rng: random.Random, tags: list[str], marks: str) -> list[str]:
     every = ["O", *(f"{mark}-{kind}" for mark in marks for kind in ("PER", "LOC", "ORG"))]
-    return [luck.choice(every) if luck.random() < 0.3 else tag for tag in tags]
+    return [rng.choice(every) if rng.random() < 0.3 else tag for tag in tags]
 
 
 def cases(marks: str, odd: bool) -> tuple[Sentences, Sentences]:
-    luck = random.Random(f"{marks}{odd}")
-    right = [tagged(luck, marks, odd) for _ in range(300)]
-    return [disturbed(luck, tags, marks) for tags in right], right
+    rng = random.Random(f"{marks}{odd}")
+    right = [tagged(rng, marks, odd) for _ in range(300)]
+    return [disturbed(rng, tags, marks) for tags in right], right
 
 
 @pytest.mark.parametrize("marks", ["BI", "I", "BIES"])  # with I alone, the tags are IOB1 that never needs a B
@@ -98,7 +98,7 @@ def test_chunks_are_scored_as_by_seqeval(marks: str, odd: bool) -> None:
     assert [score.value for score in chunk_scores(found, right)] == pytest.approx(theirs)
 
 
-# Reference values of seqeval 1.2.2 and of conlleval.pl, for whoever has neither.
+# Reference values of seqeval 1.2.2 and of conlleval.pl, for machines that have neither.
 ODD = [
     (["O", "I-PER", "I-PER"], ["O", "B-PER", "I-PER"]),  # an I- after O begins a chunk
     (["B-PER", "I-LOC"], ["B-PER", "B-LOC"]),  # and so does another type
@@ -141,7 +141,7 @@ def official_f1(prediction: str, truth: str) -> float:
 
 
 def test_answers_are_scored_as_by_squads_script() -> None:
-    luck = random.Random(0)
+    rng = random.Random(0)
     words = [
         "the",
         "The",
@@ -161,9 +161,9 @@ def test_answers_are_scored_as_by_squads_script() -> None:
     ]
 
     def text() -> str:
-        return luck.choice(["  ", " "]).join(luck.choice(words) for _ in range(luck.randint(0, 5)))
+        return rng.choice(["  ", " "]).join(rng.choice(words) for _ in range(rng.randint(0, 5)))
 
-    found, right = [text() for _ in range(500)], [[text() for _ in range(luck.randint(1, 3))] for _ in range(500)]
+    found, right = [text() for _ in range(500)], [[text() for _ in range(rng.randint(1, 3))] for _ in range(500)]
     pairs = list(zip(found, right, strict=True))
     f1, exact = (score.value for score in answer_scores(found, right))
     theirs = [max(official_f1(said, true) for true in truths) for said, truths in pairs]

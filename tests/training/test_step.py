@@ -266,8 +266,8 @@ def test_captured_steps_of_an_encoder_lose_what_plain_ones_lose_with_new_dropout
     from heedful.data.text.pretraining import PretrainingBatch
     from heedful.tasks.pretraining.loss import pretraining_loss
 
-    luck, rows, length = torch.Generator().manual_seed(0), 6, 24
-    ids = torch.randint(5, 40, (1, rows * length), generator=luck)
+    rng, rows, length = torch.Generator().manual_seed(0), 6, 24
+    ids = torch.randint(5, 40, (1, rows * length), generator=rng)
     places = torch.arange(0, rows * length, 5)
     batch = PretrainingBatch(
         ids, torch.zeros_like(ids), torch.full((rows,), length), places, ids[0, places], torch.arange(rows) % 2,
