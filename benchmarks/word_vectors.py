@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from heedful import WordVectors, load_vectors
 from heedful.data.formats.sources import lines
-from heedful.extras.word2vec import LONGEST, WORD, SkipGramConfig, read_corpus, train_vectors
+from heedful.extras.word2vec import LONGEST, WORD, read_corpus, train_vectors
+from heedful.extras.word2vec_config import SkipGramConfig
 
 
 def ours(path: Path, config: SkipGramConfig) -> tuple[WordVectors, float]:
@@ -69,7 +70,7 @@ def main() -> None:
     print(f"{given.text}, {given.text.stat().st_size:,} bytes; settings {SkipGramConfig()}")
     for rate in map(float, given.rates.split(",")):
         for name, make in makers.items():
-            vectors, seconds = make(given.text, SkipGramConfig(rate=rate))
+            vectors, seconds = make(given.text, SkipGramConfig(lr=rate))
             score = f"  shared neighbours {likeness(vectors, published):.3f}" if published else ""
             print(f"rate {rate:<6} {name:<8} {len(vectors):,} words  {seconds:6.1f} s{score}", flush=True)
 

@@ -71,7 +71,7 @@ def test_json_has_every_label_with_its_probability(run: Path, heedful: Run) -> N
     assert set(short["probabilities"]) == {"de", "en"}
     assert short["probability"] == short["probabilities"]["en"] > 0.5
     assert short["cut"] == 0 < long["cut"]
-    assert err == "note: 1 of the texts have more than 16 tokens; their ends were not read\n"
+    assert err == "note: 1 texts have more than 16 tokens; their ends were not read\n"
 
 
 def test_pairs_come_two_and_two_or_with_a_tab_between(run: Path, heedful: Run) -> None:
@@ -83,14 +83,14 @@ def test_pairs_come_two_and_two_or_with_a_tab_between(run: Path, heedful: Run) -
     code, _, err = heedful("classify", run, "--pair", "four")
     assert code == 2 and "a pair has two texts" in err
     code, _, err = heedful("classify", run, "-", "--pair", stdin=b"four\tfive\nsix\n")
-    assert code == 2 and "stdin:2: this is no pair of texts" in err
+    assert code == 2 and "stdin:2: this is not a pair of texts" in err
 
 
 def test_mistakes_are_told_with_what_to_do(run: Path, heedful: Run, tmp_path: Path) -> None:
     code, _, err = heedful("classify", run)
     assert code == 2 and "there is no text to read" in err
     code, _, err = heedful("translate", run, "one")
-    assert code == 2 and "this model says the class of texts" in err and "`heedful classify`" in err
+    assert code == 2 and "this model classifies texts" in err and "`heedful classify`" in err
     code, _, err = heedful("classify", tmp_path / "none", "one")
     assert code == 2 and "there is no such folder" in err
 
@@ -100,3 +100,34 @@ def test_a_run_is_scored_on_its_data(run: Path, heedful: Run) -> None:
     assert code == 0 and out.startswith("test: loss ") and "matthews" in out
     stored = json.loads((run / "results.json").read_text())["scores"]
     assert json.loads(heedful("eval", run, "--json")[1])["scores"] == stored
+
+
+def test_predict_reads_rows_of_any_file(run: Path, heedful: Run, tmp_path: Path) -> None:
+    files = {
+        "in.csv": "id,text\n1,four\n2,\n3,neun\n", "in.tsv": "text\tid\nfour\t1\n\t2\nneun\t3\n",
+        "in.txt": "four\n\nneun\n", "in.jsonl": '{"text": "four"}\n\n{"text": " "}\n{"text": "neun"}\n',
+    }  # fmt: skip
+    labels = [json.loads(line)["label"] for line in heedful("classify", run, "four", "neun", "--json")[1].splitlines()]
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+        code, out, err = heedful("predict", run, tmp_path / name, "-o", tmp_path / f"{name}.out", "--batch", 2)
+        assert (code, out) == (0, "") and "wrote 3 predictions" in err
+        rows = [json.loads(line) for line in (tmp_path / f"{name}.out").read_text().splitlines()]
+        found = [row["prediction"] for row in rows]
+        assert found[1] is None and [one["label"] for one in (found[0], found[2])] == labels, name
+        assert [row["text"].strip() for row in rows] == ["four", "", "neun"]
+    assert rows[0].keys() == {"text", "prediction"}
+
+
+def test_predict_takes_pairs_and_names_what_is_missing(run: Path, heedful: Run, tmp_path: Path) -> None:
+    source = tmp_path / "in.csv"
+    source.write_text("a,b\nfour,five\n")
+    words = ("predict", run, source, "-o", tmp_path / "out.jsonl")
+    assert heedful(*words, "--field", "a", "--field", "b")[0] == 0
+    found = json.loads((tmp_path / "out.jsonl").read_text())["prediction"]
+    right = json.loads(heedful("classify", run, "--pair", "four", "five", "--json")[1])
+    assert found["probabilities"] == right["probabilities"]
+    code, _, err = heedful(*words, "--force")
+    assert code == 2 and "in.csv:2: the key 'text' is missing" in err
+    code, _, err = heedful(*words, "--force", "--field", "a", "--beams", 2)
+    assert code == 2 and "only translations are searched for with beams" in err

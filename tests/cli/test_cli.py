@@ -372,7 +372,7 @@ def test_translate_takes_any_text(run: Path, heedful: Run) -> None:
     [
         (["one", "--seed", 3], "add --sample"),
         (["one", "--beams", 2, "--top", 3], "2 beams cannot give 3 translations"),
-        (["one", "--sample", "--beams", 2], "either drawn by chance or searched for"),
+        (["one", "--sample", "--beams", 2], "either sampled or searched for"),
         (["one", "two", "--align-to", "a.png"], "one picture shows one text"),
         (["one", "--align-to", "a.gif"], "a name that ends in .png"),
         (["one", "--align-to", "nowhere/a.png"], "nowhere: there is no such folder"),
@@ -576,18 +576,22 @@ def test_eval_of_a_language_model_gives_its_scores_again(written: Path, heedful:
     assert "without a search" in err
 
 
-def test_a_model_of_another_task_is_refused_with_advice(run: Path, written: Path, heedful: Run, tmp_path: Path) -> None:
+def test_a_model_of_another_task_is_refused_with_advice(run: Path, written: Path, heedful: Run) -> None:
     code, _, err = heedful("generate", run, "one")
     assert code == 2
     assert "this model translates" in err
     assert "use `heedful translate`" in err
-    (tmp_path / "in.jsonl").write_text('{"source": "x"}\n')
-    for words in (["translate", written, "one"], ["predict", written, tmp_path / "in.jsonl", "-o", tmp_path / "out"]):
-        code, _, err = heedful(*words)
-        assert code == 2
-        assert "this model goes on with texts" in err
-        assert "use `heedful generate`" in err
-    assert not (tmp_path / "out").exists()
+    code, _, err = heedful("translate", written, "one")
+    assert code == 2
+    assert "this model generates text" in err
+    assert "use `heedful generate`" in err
+
+
+def test_predict_continues_prompts(written: Path, heedful: Run, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"prompt": "the "}\n{"text": "a "}\n')
+    assert heedful("predict", written, tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl")[0] == 0
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert all(isinstance(row["prediction"], str) and row["prediction"] for row in rows)
 
 
 # ------------------------------------------------------------------ what stands in the files of a run

@@ -145,11 +145,11 @@ def test_several_gaps_show_how_they_depend_on_each_other(heedful: Run, run: Path
     text = "the [MASK] sat on a [MASK]"
     out = heedful("fill-mask", run, text, "--top", 2)[1]
     right = load(run).fill(text, 2)
-    assert "gap 1" in out and "gap 2" in out
+    assert "mask 1" in out and "mask 2" in out
     best = right.joint[0]
     (line,) = (line for line in out.splitlines() if line.strip().startswith(" ... ".join(best.words)))
-    shares = [f"{math.exp(log):.2%}" for log in (best.alone, best.forward, best.back)]
-    assert line.split()[-4:] == [*shares, f"{best.forward - best.alone:+.2f}"]
+    shares = [f"{math.exp(log):.2%}" for log in (best.independent, best.forward, best.backward)]
+    assert line.split()[-4:] == [*shares, f"{best.forward - best.independent:+.2f}"]
     assert f"lose {right.dependence:.3f} nats" in out
 
 
@@ -157,5 +157,5 @@ def test_lines_are_filled_as_json_and_blank_ones_stay(heedful: Run, run: Path) -
     code, out, _ = heedful("fill-mask", run, "-", "--json", "--top", 2, stdin=b"a [MASK]\n\n[MASK] [MASK]\n")
     one, none, two = map(json.loads, out.splitlines())
     assert code == 0 and none is None
-    assert one["joint_gap"] is None and len(one["gaps"]) == 1 and len(one["gaps"][0]) == 2
-    assert two["joint_gap"] is not None and {len(filling["words"]) for filling in two["fillings"]} == {2}
+    assert one["dependence"] is None and len(one["predictions"]) == 1 and len(one["predictions"][0]) == 2
+    assert two["dependence"] is not None and {len(filling["words"]) for filling in two["joint"]} == {2}

@@ -119,9 +119,9 @@ def test_special_text_needs_the_word(gpt: Path, heedful: Run) -> None:
 
 def test_models_of_another_kind_are_refused(gpt: Path, bert: Path, heedful: Run) -> None:
     code, _, err = heedful("generate", bert, "a")
-    assert (code, "this model gives vectors of texts" in err) == (2, True)
+    assert (code, "this model embeds texts" in err) == (2, True)
     code, _, err = heedful("predict-word", "a ___", "--masked", gpt)
-    assert (code, "this model goes on with texts" in err) == (2, True)
+    assert (code, "this model generates text" in err) == (2, True)
 
 
 def started(*words: object) -> subprocess.Popen[bytes]:
@@ -168,7 +168,7 @@ def test_next_tells_both_sides_and_draws_them(gpt: Path, bert: Path, heedful: Ru
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["a ___"], "there is no model to ask"),
+        (["a ___"], "there is no model"),
         (["no gap", "--causal", "x"], "one gap"),
         (["a ___", "--causal", "nosuch"], "no such folder"),
         (["a ___", "--causal", "x", "-o", "x.jpg"], "PNG"),

@@ -284,7 +284,7 @@ def test_images_without_labels_give_codes_without(heedful: Run, runs: dict[str, 
             "a walk goes from one image",
         ),
         (("encode", "{plain}", "-o", "codes.txt"), ".npy or .npz or .csv"),
-        (("generate", "{plain}"), "this model makes images from their codes"),
+        (("generate", "{plain}"), "this model reconstructs images"),
     ],
 )
 def test_mistakes_are_told_without_a_trace(

@@ -118,7 +118,7 @@ def test_init_writes_a_recipe_that_checks_and_its_schema(tmp_path: Path) -> None
 @pytest.mark.parametrize("name", ["mine.yaml", "mine.schema.json"])
 def test_init_never_overwrites_unasked(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("precious")
-    with pytest.raises(UserError, match="in the way"):
+    with pytest.raises(UserError, match="this file exists"):
         init_recipe("translate", tmp_path / "mine.yaml")
     assert [file.name for file in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_text() == "precious"

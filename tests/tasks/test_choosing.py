@@ -14,8 +14,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 
-from heedful.cli.choose import choose_verb
-from heedful.cli.classify import classify_verb
+from heedful.cli.texts import choose_verb, classify_verb
 from heedful.data.labelled.choice_batches import encode_choices
 from heedful.data.labelled.choices import Question
 from heedful.data.tokenizers.wordpieces import NAMES, BertTokenizer
@@ -124,10 +123,10 @@ def test_the_verb_says_the_likeliest_first(run: Path, capsys: pytest.CaptureFixt
     assert len(lines) == 3 and lines[0].endswith("%  It sings")
     choose_verb(run, "There is a cow, near us.", given, as_json=True)
     found = json.loads(capsys.readouterr().out)
-    assert (found["number"], found["choice"], len(found["probabilities"])) == (1, "It sings", 3)
+    assert (found["index"], found["choice"], len(found["probabilities"])) == (1, "It sings", 3)
     with pytest.raises(UserError, match="nothing to choose from"):
         choose_verb(run, "There is a cow.", ["It moos"], as_json=False)
-    with pytest.raises(UserError, match="chooses how texts go on"):
+    with pytest.raises(UserError, match="chooses continuations"):
         classify_verb(run, ["a text"], pair=False, as_json=False)
 
 

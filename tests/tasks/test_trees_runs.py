@@ -263,7 +263,7 @@ def test_the_wrong_verb_says_which_is_right(trained: Path) -> None:
     for verb in ("translate", "generate"):
         error = heard(verb, str(trained), "some text").exception
         assert isinstance(error, UserError)
-        assert error.message == "this model judges trees" and error.todo == "use `heedful classify-tree`"
+        assert error.message == "this model classifies trees" and error.todo == "use `heedful classify-tree`"
 
 
 def test_what_is_no_tree_is_named(trained: Path) -> None:
@@ -290,13 +290,13 @@ def test_lines_out_are_lines_in(trained: Path) -> None:
 @pytest.mark.parametrize("given", [[], ["-"]])
 def test_where_there_is_no_tree_to_judge_it_is_said(trained: Path, given: list[str]) -> None:
     error = heard("classify-tree", str(trained), *given).exception
-    assert isinstance(error, UserError) and error.message == "there is no tree to judge"
+    assert isinstance(error, UserError) and error.message == "there is no tree to read"
     assert heard("classify-tree", str(trained), *given, stdin="\n").exit_code == 0  # a blank line is a line
 
 
 @pytest.mark.parametrize("wrong", ["no tree", "(1 (1 a) (1 b) (1 c))"])
 def test_a_line_that_is_wrong_loses_none_before_it(trained: Path, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heedful.cli.judge.TOGETHER", 2)
+    monkeypatch.setattr("heedful.cli.reading.TOGETHER", 2)
     said = heard("classify-tree", str(trained), "-", stdin=f"(2 good)\n\n(2 bad)\n{wrong}\n(2 fine)\n")
     assert [line.split()[-1:] for line in said.output.splitlines()] == [["good"], [], ["bad"]]
     assert isinstance(said.exception, UserError) and str(said.exception.where).startswith("stdin:4")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import typer
 
+from heedful.cli.output import print_table
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.errors import UserError, printable, shown
 from heedful.files.reading import is_folder, require_folder
@@ -15,7 +16,7 @@ from heedful.hub.folder import exchanges, is_external, locate_model, model_names
 from heedful.hub.loading import HEADS, Pretrained, no_tokenizer_error, pretrained, task_model
 from heedful.hub.model_folder import write_model
 from heedful.hub.onnx import require_packages, write_onnx
-from heedful.hub.rules import format_ledger
+from heedful.hub.rules import LedgerLine, format_ledger
 from heedful.hub.sentence_transformers import SentenceConfig
 from heedful.hub.unpickling import read_any_weights
 from heedful.hub.writing import require_new, write
@@ -25,7 +26,9 @@ Format = Literal["heedful", "hf", "onnx"]
 NAMES: dict[Format, str] = {"heedful": "a model of Heedful's", "hf": "a Hugging Face folder", "onnx": "an ONNX file"}
 
 
-def convert_verb(source: Path, target: Path, to: Format | None, ledger: bool, force: bool) -> None:
+def convert_verb(
+    source: Path, target: Path, to: Format | None, ledger: bool, force: bool, as_json: bool = False
+) -> None:
     """Read one folder, account for every tensor, and write the other kind; nothing is written if anything is amiss."""
     kind = to or guessed(source, target)
     if target.resolve() == source.resolve() or source.resolve().is_relative_to(target.resolve()):
@@ -47,10 +50,19 @@ def convert_verb(source: Path, target: Path, to: Format | None, ledger: bool, fo
             typer.echo("note: its tokenizer is one of Heedful's own, which others cannot read: left out", err=True)
     else:
         typer.echo(f"outputs: {', '.join(write_onnx(target, encoder(found, source)))}", err=True)
-    if ledger:
-        for line in format_ledger(found.ledger):
-            typer.echo(printable(line.replace("\t", "  ")))
+    if ledger or as_json:
+        print_table(
+            (line.replace("\t", "  ") for line in format_ledger(found.ledger)), map(record, found.ledger), as_json
+        )
     typer.echo(f"wrote {printable(str(target))}, {NAMES[kind]}", err=True)
+
+
+def record(line: LedgerLine) -> dict[str, Any]:
+    """What --json prints of one tensor."""
+    return {
+        "source": line.source, "name": line.name, "operation": line.operation, "shape": line.shape,
+        "sha256": line.sha256,
+    }  # fmt: skip
 
 
 def require_convertible(source: Path) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import typer
 
-from heedful.cli.display import duration, say
+from heedful.cli.display import duration
 from heedful.cli.loading import load_as
+from heedful.cli.output import say
 from heedful.cli.train import run_to_end
 from heedful.cli.translate import drawn
 from heedful.data.embedded import NumberWords, spell

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +11,8 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
-from heedful.errors import drop_output, printable, short
+from heedful.cli.output import say_on
+from heedful.errors import printable, short
 from heedful.runs.train import Event, Finished, Noted, Stage, Started
 from heedful.tasks.base import AnyTask, Evaluated, Names
 from heedful.training.loop import Epoch, Step
@@ -119,33 +119,6 @@ class Pace:
         if not done < event.progress < 1:
             return ""
         return f"  {duration((1 - event.progress) * (now - began) / (event.progress - done))} left"
-
-
-def say(text: str) -> None:
-    """Write a line, seen at once by whoever reads along, and with nothing in it that could move the cursor."""
-    sys.stdout.write(printable(text) + "\n")
-    sys.stdout.flush()
-
-
-LOST: list[OSError] = []  # why nothing of a run could be shown any more
-
-
-def say_on(text: str) -> None:
-    """The same for work of hours: it goes on where its output cannot be written, and loses nothing but that.
-
-    A pager that was left, or a full disk behind a log, is no reason to throw away what is being trained.
-    """
-    try:
-        say(text)
-    except OSError as error:
-        LOST.append(error)
-        drop_output()
-
-
-def json_line(record: object) -> str:
-    """JSON in readable letters, with escapes for all that could move the cursor."""
-    text = json.dumps(record, ensure_ascii=False, allow_nan=False)
-    return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 def facts(step: Step, words: Names) -> str:

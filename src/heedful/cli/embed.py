@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, ClassVar, Protocol
@@ -14,9 +13,10 @@ import typer
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from heedful.cli.display import counting, cut, json_line, say
+from heedful.cli.display import counting, cut
 from heedful.cli.loading import load_as
-from heedful.cli.translate import batched, piped, stdin_lines, write
+from heedful.cli.output import json_line, say, write
+from heedful.cli.reading import Source, batched
 from heedful.errors import UserError
 from heedful.files import writing as files
 from heedful.tasks.pretraining.predictor import Pooling, TextEncoder, cut_note
@@ -109,15 +109,13 @@ def embed_verb(
     eight_bits: bool,
 ) -> None:
     """Write a vector for each text, given as arguments or as lines of stdin; or compare a few."""
-    reads = piped(texts)
-    if not texts and not reads:
-        raise UserError("there is no text to read", todo=f'heedful embed {run} "some text", or pipe lines into it')
+    source = Source(texts, f'heedful embed {run} "some text"')
     if out is not None and similarity:
         raise UserError("vectors are either written or compared", where="--similarity", todo="leave out --out")
     kind = kind_of(out) if out is not None else None
     reader = load_as(TextEncoder, run)
     reader = reader.int8() if eight_bits else reader
-    given = (line.text for line in stdin_lines(sys.stdin.buffer)) if reads else iter(texts)
+    given = (line.text for line in source)
     if out is not None and kind is not None:
         count = written(reader, given, layers, pooling, out, kind)
         typer.echo(f"wrote {count:,} vectors of {reader.width(layers):,} numbers to {out}", err=True)
@@ -125,8 +123,7 @@ def embed_verb(
         for line in compared(reader, list(given), layers, pooling):
             say(line)
     else:
-        size = 1 if reads and sys.stdin.isatty() else TOGETHER  # a person who types lines waits for each
-        for some, vectors in embedded(reader, given, layers, pooling, size):
+        for some, vectors in embedded(reader, given, layers, pooling, source.size(TOGETHER)):
             for line in records(some, vectors):
                 write(line)
 

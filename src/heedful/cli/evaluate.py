@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from heedful.cli.display import counting, json_line, say, scoreboard
+from heedful.cli.display import counting, scoreboard
 from heedful.cli.loading import load_run
+from heedful.cli.output import json_line, say
 from heedful.data.formats.sources import Split
 from heedful.errors import UserError
 from heedful.runs.evaluate import plain, scored

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import typer
 
-from heedful.cli.display import say
+from heedful.cli.output import say
 from heedful.errors import UserError, printable
 from heedful.explore.export import Wish, first_view, page_of, require_html, require_places
 from heedful.explore.server.app import application

@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from heedful.cli.display import PAUSE, json_line, say
+from heedful.cli.display import PAUSE
+from heedful.cli.output import json_line, say
 from heedful.config import Config, parse
 from heedful.lectures import Progress, Table, find
 from heedful.plots.style import Style, require_figure, save

@@ -11,9 +11,9 @@ from typing import Any
 
 import typer
 
-from heedful.cli.display import json_line
 from heedful.cli.loading import load_as
-from heedful.cli.translate import batched, piped, stdin_lines, write
+from heedful.cli.output import json_line, write
+from heedful.cli.reading import batched, piped, stdin_lines
 from heedful.errors import UserError, printable
 from heedful.tasks.language_model.predictor import TOGETHER, GeneratedText, TextGenerator
 

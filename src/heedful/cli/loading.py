@@ -1,4 +1,4 @@
-"""A run's model, ready for a verb."""
+"""Trained models, loaded for a command."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from heedful.tasks.translation.predictor import Translator
 from heedful.tasks.tree_classification.predictor import TreeClassifier
 
 Predictor = TypeVar("Predictor")
-# What each kind of model does, and with what it is asked to.
+# What each kind of model does, and the command for it.
 USES: dict[type, tuple[str, str]] = {
     Translator: ("translates", "`heedful translate`"),
-    TextGenerator: ("goes on with texts", "`heedful generate`"),
-    TreeClassifier: ("judges trees", "`heedful classify-tree`"),
-    TextClassifier: ("says the class of texts", "`heedful classify`"),
-    TextRegressor: ("says a number of texts", "`heedful classify`"),
-    MultipleChoiceAnswerer: ("chooses how texts go on", "`heedful choose`"),
-    TokenTagger: ("marks words of texts", "`heedful tag`"),
+    TextGenerator: ("generates text", "`heedful generate`"),
+    TreeClassifier: ("classifies trees", "`heedful classify-tree`"),
+    TextClassifier: ("classifies texts", "`heedful classify`"),
+    TextRegressor: ("predicts a number for texts", "`heedful classify`"),
+    MultipleChoiceAnswerer: ("chooses continuations", "`heedful choose`"),
+    TokenTagger: ("tags words", "`heedful tag`"),
     QuestionAnswerer: ("answers questions about a passage", "`heedful answer`"),
-    ImageAutoencoder: ("makes images from their codes", "`heedful reconstruct`, `heedful denoise` or `heedful encode`"),
+    ImageAutoencoder: ("reconstructs images", "`heedful reconstruct`, `heedful denoise` or `heedful encode`"),
     TextEncoder: (
-        "gives vectors of texts",
-        "`heedful embed`, and where it has a head for hidden words, `heedful fill-mask`",
+        "embeds texts",
+        "`heedful embed`, or `heedful fill-mask` if it has a head for masked tokens",
     ),
-    BidirectionalLanguageModel: ("gives vectors of texts", "it from Python: heedful.load(RUN).layers([TEXT])"),
+    BidirectionalLanguageModel: ("embeds texts", "Python: heedful.load(RUN).layers([TEXT])"),
 }
 
 
 def load_run(run: Path) -> Any:
-    """The model of a run folder, with as many CPU threads as its size is worth."""
+    """The model of a run folder, with as many CPU threads as suit its size."""
     predictor = load(run)
     torch.set_num_threads(few_threads(predictor.model, predictor.device))
     for note in predictor.notes:
@@ -50,7 +50,7 @@ def load_run(run: Path) -> Any:
 
 
 def load_as(kind: type[Predictor], run: Path) -> Predictor:
-    """The same, if it is of a kind that the verb can use."""
+    """The same, if the command can use this kind of model."""
     predictor = load_run(run)
     if not isinstance(predictor, kind):
         raise other_use(predictor, run)
@@ -58,6 +58,6 @@ def load_as(kind: type[Predictor], run: Path) -> Predictor:
 
 
 def other_use(predictor: Any, run: Path) -> UserError:
-    """The error of a verb that a model is not for."""
+    """The error of a command that does not fit a model."""
     does, use = USES[type(predictor)]
     return UserError(f"this model {does}", where=str(run), todo=f"use {use}")

@@ -47,9 +47,9 @@ RunOption = Annotated[
         help="The run's folder, else runs/NAME; torchrun lets only --folder through.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Write JSON, one object a line.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 Dark = Annotated[bool, typer.Option("--dark", help="Draw the figure on a dark background.")]
-Batch = Annotated[int, typer.Option(min=1, max=100_000, help="Lines translated together.")]
+Batch = Annotated[int, typer.Option(min=1, max=100_000, help="Texts in a batch.")]
 Which = Annotated[
     str | None,
     typer.Option(

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from heedful.cli.display import json_line, say
 from heedful.cli.figure import written
 from heedful.cli.images import given, images_for
 from heedful.cli.loading import load_as
+from heedful.cli.output import json_line, say
 from heedful.data.images.image_spec import ImageSpec
 from heedful.data.images.sources import Images, scale_pixels
 from heedful.errors import UserError, printable

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from heedful.cli.output import print_table
 from heedful.errors import UserError, printable
 from heedful.files.reading import entries, exists, is_file, is_folder, require_folder
 from heedful.files.yaml import load_yaml
@@ -22,11 +23,14 @@ DEEPEST = 4  # folders below the given one
 STEP = re.compile(r"step-(\d{8,18})")
 
 
-def runs_verb(folder: Path) -> None:
+def runs_verb(folder: Path, as_json: bool) -> None:
     """Print a table of the runs, the newest first, or say how to make one."""
     if folder != Path("runs"):
         require_folder(folder, "a folder that holds runs", "name a folder that holds runs")
     found = newest(folder)
+    if as_json:
+        print_table([], (record(run) for run in found), as_json)
+        return
     console = Console(markup=False, highlight=False, soft_wrap=False)
     if not found:
         console.print(f"there are no runs below {folder} yet; make one with `heedful demo` or `heedful train RECIPE`")
@@ -50,13 +54,27 @@ def find(folder: Path, depth: int = DEEPEST) -> Iterator[Path]:
         is_run = is_file(folder / "recipe.yaml")
         below = [path for path in entries(folder) if is_folder(path) and not path.is_symlink()] if depth else []
     except UserError as error:
-        typer.echo(f"note: passed over {printable(str(folder))}: {error.found}", err=True)
+        typer.echo(f"note: skipped {printable(str(folder))}: {error.found}", err=True)
         return
     if is_run:
         yield folder
         return
     for path in below:
         yield from find(path, depth - 1)
+
+
+def record(run: Path) -> dict[str, Any]:
+    """What --json prints of one run."""
+    events = read_events(run)
+    steps, scores = events.steps(), {split: events.evaluated(split)[-1:] for split in ("valid", "test")}
+    return {
+        "run": str(run),
+        "kind": kind(run),
+        "step": saved(run),
+        "progress": steps[-1].get("progress") if steps else 0.0,
+        **{split: values(last[0]) if last else None for split, last in scores.items()},
+        "changed": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(touched(run))),
+    }
 
 
 class Row(NamedTuple):
@@ -109,13 +127,17 @@ def saved(run: Path) -> int:
     return max((int(match[1]) for match in map(STEP.fullmatch, names) if match), default=0)
 
 
-def told(event: dict[str, Any]) -> str:
-    """Scores in few words."""
+def values(event: dict[str, Any]) -> dict[str, float]:
+    """The scores of an evaluation by name."""
     scores = event.get("scores")
-    if not isinstance(scores, dict):
-        return ""
-    values = {name: score.get("value") for name, score in scores.items() if isinstance(score, dict)}
-    return " ".join(f"{name} {value:.1f}" for name, value in values.items() if isinstance(value, int | float))
+    named = scores.items() if isinstance(scores, dict) else ()
+    found = {name: score.get("value") for name, score in named if isinstance(score, dict)}
+    return {name: value for name, value in found.items() if isinstance(value, int | float)}
+
+
+def told(event: dict[str, Any]) -> str:
+    """The scores of an evaluation in a line."""
+    return " ".join(f"{name} {value:.1f}" for name, value in values(event).items())
 
 
 def touched(run: Path) -> float:

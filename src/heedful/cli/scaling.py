@@ -20,7 +20,8 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from heedful.cli.display import PAUSE, duration, json_line, say
+from heedful.cli.display import PAUSE, duration
+from heedful.cli.output import json_line, say
 from heedful.errors import UserError, printable
 from heedful.extras.scaling.fits import LEVEL, Estimate, Law, Laws, Line, Run, Surface, fit
 from heedful.extras.scaling.plot import Predicted, plot

@@ -11,6 +11,7 @@ from typing import Any
 
 import typer
 
+from heedful.cli.output import print_table
 from heedful.data.formats.sources import SPLITS, Split
 from heedful.data.own import OwnData
 from heedful.data.text.documents import Documents, iter_documents
@@ -32,10 +33,13 @@ from heedful.tasks.language_model.recipe import LanguageModelRecipe
 from heedful.tasks.pretraining.recipe import PretrainingRecipe
 
 LEARNED = 200_000_000  # characters that a tokenizer is trained on at the most
+Counts = dict[str, dict[str, int]]  # of each split, by what is counted
 TELLS = 5.0  # seconds between two lines of progress
 
 
-def tokenize_verb(name: str, overrides: Sequence[str], folder: Path, jobs: int | None = None) -> None:
+def tokenize_verb(
+    name: str, overrides: Sequence[str], folder: Path, jobs: int | None = None, as_json: bool = False
+) -> None:
     """Tokenize the text of a recipe, and say how to train on it."""
     recipe = load_recipe(name, overrides)
     data: Any = recipe.data
@@ -46,19 +50,23 @@ def tokenize_verb(name: str, overrides: Sequence[str], folder: Path, jobs: int |
         )  # fmt: skip
     check_recipe(recipe)
     splits: tuple[Split, ...] = SPLITS if data.test is not None else ("train", "valid")
-    told = (
+    counts = (
         write_text(recipe, folder, splits, jobs)
         if isinstance(recipe, LanguageModelRecipe)
         else write_sentences(recipe, folder, splits)
     )
-    for line in told:
-        typer.echo(line)
+    rows = (", ".join(f"{count:,} {name}" for name, count in amounts.items()) for amounts in counts.values())
     given = shlex.quote(f"data={{kind: tokens, folder: {folder}}}")
-    typer.echo(f"wrote {folder}; train on it with {given} tokenizer=null")
+    lines = [f"{split:<6} {row}" for split, row in zip(counts, rows, strict=True)]
+    print_table(
+        [*lines, f"wrote {folder}; train on it with {given} tokenizer=null"],
+        [{"folder": str(folder), "splits": counts}],
+        as_json,
+    )
 
 
-def write_sentences(recipe: PretrainingRecipe, folder: Path, splits: Sequence[Split]) -> Iterator[str]:
-    """Documents as sentences, for pre-training; what there is of each split."""
+def write_sentences(recipe: PretrainingRecipe, folder: Path, splits: Sequence[Split]) -> Counts:
+    """Write documents as sentences, for pre-training; returns what each split has."""
     data: Any = recipe.data
     assert recipe.tokenizer is not None, "text needs one"
     typer.echo(
@@ -67,19 +75,23 @@ def write_sentences(recipe: PretrainingRecipe, folder: Path, splits: Sequence[Sp
     tokenizer = encoder_tokenizer(recipe.tokenizer, some(sentences(iter_documents(data, "train"))))
     parts = {split: tokenize_documents(iter_documents(data, split), tokenizer) for split in splits}
     manifest = write_tokens(folder, tokenizer, dict(parts), Telling())
-    for split, counts in manifest.splits.items():
-        yield f"{split:<6} {counts.tokens:>14,} tokens, {counts.sentences:,} sentences, {counts.documents:,} documents"
+    return {
+        split: {"tokens": one.tokens, "sentences": one.sentences, "documents": one.documents}
+        for split, one in manifest.splits.items()
+    }
 
 
-def write_text(recipe: LanguageModelRecipe, folder: Path, splits: Sequence[Split], jobs: int | None) -> Iterator[str]:
-    """Documents as running text, for language models; what there is of each split."""
+def write_text(recipe: LanguageModelRecipe, folder: Path, splits: Sequence[Split], jobs: int | None) -> Counts:
+    """Write documents as running text, for language models; returns what each split has."""
     data: Any = recipe.data
     manifest = build_tokens(
         folder, plan_of(recipe), partial(learned, recipe), {split: partial(data.running, split) for split in splits},
         jobs or cpu_cores(), Telling(), partial(typer.echo, err=True),
     )  # fmt: skip
-    for split, amounts in manifest.splits.items():
-        yield f"{split:<6} {amounts.tokens:>14,} tokens, {amounts.bytes:,} bytes, {amounts.documents:,} documents"
+    return {
+        split: {"tokens": one.tokens, "bytes": one.bytes, "documents": one.documents}
+        for split, one in manifest.splits.items()
+    }
 
 
 def plan_of(recipe: LanguageModelRecipe) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from heedful.cli.display import LOST, display, say_on, scoreboard
+from heedful.cli.display import display, scoreboard
+from heedful.cli.output import LOST, say_on
 from heedful.errors import EXIT_MEMORY, UserError, lacks_memory
 from heedful.files.reading import is_file
 from heedful.files.writing import EXIT_DISK

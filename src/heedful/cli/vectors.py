@@ -8,7 +8,8 @@ from pathlib import Path
 
 import typer
 
-from heedful.cli.display import counting, duration, json_line, say
+from heedful.cli.display import counting, duration
+from heedful.cli.output import json_line, say
 from heedful.data.word_vectors import Neighbour, WordVectors, load_vectors
 from heedful.errors import UserError, printable
 from heedful.files.writing import require_writable

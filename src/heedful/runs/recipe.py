@@ -176,7 +176,7 @@ def init_recipe(template: str, path: Path, *, force: bool = False) -> tuple[Path
     for file in (recipe, editor):
         if exists(file) and not force:
             raise UserError(
-                "a file is in the way", where=str(file), todo="name another path, or write over it with --force"
+                "this file exists", where=str(file), todo="name another path, or write over it with --force"
             )
     text = known[template].read_text(encoding="utf-8")
     write_text_atomic(editor, schema_text())

@@ -9,6 +9,7 @@ import typer
 
 from heedful.cli.complete import figures, run_folders
 from heedful.cli.options import Dark, Json, Which
+from heedful.cli.output import print_table
 from heedful.training.checkpoint.choice import at
 
 
@@ -19,13 +20,14 @@ def convert(
         Literal["heedful", "hf", "onnx"] | None, typer.Option(help="What to write; else by the names.")
     ] = None,
     ledger: Annotated[bool, typer.Option("--ledger", help="Print what became of each tensor.")] = False,
+    as_json: Json = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a model that is in the way.")] = False,
     checkpoint: Which = None,
 ) -> None:
     """Turn a BERT or GPT into another kind of folder. Every tensor is accounted for, and no code of others is run."""
     from heedful.cli.convert import convert_verb
 
-    convert_verb(at(source, checkpoint), target, to, ledger, force)
+    convert_verb(at(source, checkpoint), target, to, ledger, force, as_json)
 
 
 def explore(
@@ -72,16 +74,16 @@ def figure(
     if name is None:
         from heedful.lectures import FIGURES
 
-        for one, about in FIGURES.items():
-            typer.echo(f"{one:<20} {about}")
+        records = ({"figure": one, "about": about} for one, about in FIGURES.items())
+        print_table((f"{one:<20} {about}" for one, about in FIGURES.items()), records, as_json)
         return
     from heedful.cli.figure import figure_verb
 
     figure_verb(name, overrides or [], out, as_json, "dark" if dark else "light")
 
 
-def claims() -> None:
-    """Print the claim sheet, in Markdown. It says what the lectures claim, and which test proves it here."""
+def claims(as_json: Json = False) -> None:
+    """Print the claim sheet in Markdown: statements of the lectures, and the test that proves each here."""
     from heedful.lectures.claims import render, sheet
 
-    typer.echo(render(sheet()), nl=False)
+    print_table(render(sheet()).splitlines(), (claim._asdict() for claim in sheet()), as_json)

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from heedful.cli.complete import templates
-from heedful.cli.options import Overrides, RecipeName
+from heedful.cli.options import Json, Overrides, RecipeName
+from heedful.cli.output import print_table
 
 
 def init(
@@ -41,14 +42,16 @@ def show(recipe: RecipeName, overrides: Overrides = None) -> None:
     typer.echo("".join(f"# {line}\n" for line in shown.comments), nl=False)
 
 
-def check(recipe: RecipeName, overrides: Overrides = None) -> None:
-    """Look for mistakes in a recipe. The files that it names are looked for too; nothing is trained."""
+def check(recipe: RecipeName, overrides: Overrides = None, as_json: Json = False) -> None:
+    """Check a recipe for mistakes, and that the files it names are there; nothing is trained."""
     from heedful.runs.recipe import check_recipe, find_recipe, load_recipe, told_size
     from heedful.tasks.recipe_parts import with_article
 
     checked = load_recipe(recipe, overrides or [])
     check_recipe(checked)
-    typer.echo(f"{find_recipe(recipe)}: no mistakes; {with_article(checked.model.kind)} of {told_size(checked)}")
+    model, path = checked.model.kind, str(find_recipe(recipe))
+    record = {"recipe": path, "task": checked.task.kind, "model": model, "parameters": checked.size}
+    print_table([f"{path}: no mistakes; {with_article(model)} of {told_size(checked)}"], [record], as_json)
 
 
 def schema() -> None:
@@ -58,9 +61,10 @@ def schema() -> None:
     typer.echo(schema_text(), nl=False)
 
 
-def recipes() -> None:
+def recipes(as_json: Json = False) -> None:
     """List the recipes that come with Heedful."""
     from heedful.runs.recipe import shipped, summary
 
-    for name, path in shipped().items():
-        typer.echo(f"{name:<20} {summary(path)}")
+    found = {name: summary(path) for name, path in shipped().items()}
+    records = ({"recipe": name, "about": about} for name, about in found.items())
+    print_table((f"{name:<20} {about}" for name, about in found.items()), records, as_json)

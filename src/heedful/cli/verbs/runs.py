@@ -25,13 +25,14 @@ def tokenize(
     ],
     overrides: Overrides = None,
     jobs: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="Processes that tokenize running text; as many as cores.")
+        int | None, typer.Option(min=1, max=1024, help="Processes that tokenize; one for each core by default.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
-    """Turn a recipe's text into token files, for pre-training or a language model. They are read as needed."""
+    """Write a recipe's text as token files, once, for texts larger than memory."""
     from heedful.cli.tokenize import tokenize_verb
 
-    tokenize_verb(recipe, overrides or [], out, jobs)
+    tokenize_verb(recipe, overrides or [], out, jobs, as_json)
 
 
 def evaluate(
@@ -50,11 +51,14 @@ def evaluate(
     eval_verb(at(run, checkpoint), split, settings["beams"], as_json, stride)
 
 
-def runs(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to look.")] = Path("runs")) -> None:
-    """List the runs below a folder. Says how far each is, and how good."""
+def runs(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to look.")] = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """List the runs below a folder, with their progress and scores."""
     from heedful.cli.runs import runs_verb
 
-    runs_verb(folder)
+    runs_verb(folder, as_json)
 
 
 def scaling(

@@ -26,9 +26,9 @@ def classify_tree(
     checkpoint: Which = None,
 ) -> None:
     """Say the class of trees, as (2 (2 not) (2 bad)). Their labels are not read, and may be any word."""
-    from heedful.cli.judge import judge_verb
+    from heedful.cli.texts import classify_tree_verb
 
-    judge_verb(at(run, checkpoint), trees or [], nodes, as_json)
+    classify_tree_verb(at(run, checkpoint), trees or [], nodes, as_json)
 
 
 def classify(
@@ -41,7 +41,7 @@ def classify(
     checkpoint: Which = None,
 ) -> None:
     """Say the class of texts, or their number. Lines stay in order, and empty ones stay empty."""
-    from heedful.cli.classify import classify_verb
+    from heedful.cli.texts import classify_verb
 
     classify_verb(at(run, checkpoint), texts or [], pair, as_json)
 
@@ -54,7 +54,7 @@ def choose(
     checkpoint: Which = None,
 ) -> None:
     """Say which of several texts goes on best from another, the likeliest first."""
-    from heedful.cli.choose import choose_verb
+    from heedful.cli.texts import choose_verb
 
     choose_verb(at(run, checkpoint), text, choices, as_json)
 
@@ -66,7 +66,7 @@ def tag(
     checkpoint: Which = None,
 ) -> None:
     """Mark names and the like in texts. Says what each is, how sure that is, and at which characters it stands."""
-    from heedful.cli.tag import tag_verb
+    from heedful.cli.texts import tag_verb
 
     tag_verb(at(run, checkpoint), texts or [], as_json)
 
@@ -82,7 +82,7 @@ def answer(
     checkpoint: Which = None,
 ) -> None:
     """Answer questions about a passage. An answer is a part of it: how sure, and at which characters it stands."""
-    from heedful.cli.answer import answer_verb
+    from heedful.cli.texts import answer_verb
 
     answer_verb(at(run, checkpoint), passage, questions or [], top, as_json)
 
@@ -125,6 +125,6 @@ def fill_mask(
 ) -> None:
     """Tell the words that [MASK] hides. Where there are several, says how much they depend on each other."""
     _only_reads()
-    from heedful.cli.fill import fill_verb
+    from heedful.cli.texts import fill_mask_verb
 
-    fill_verb(at(run, checkpoint), texts or [], top, as_json)
+    fill_mask_verb(at(run, checkpoint), texts or [], top, as_json)

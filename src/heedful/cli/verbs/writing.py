@@ -41,19 +41,22 @@ def translate(
 
 
 def predict(
-    run: RunFolder,
-    source: Annotated[Path, typer.Argument(metavar="IN.JSONL", help="A file with one JSON object a line.")],
-    to: Annotated[Path, typer.Option("--out", "-o", metavar="OUT.JSONL", help="The file to write.")],
-    field: Annotated[str, typer.Option(help="The key that holds the text.")] = "source",
-    force: Annotated[bool, typer.Option("--force", help="Write even where a file is in the way.")] = False,
+    run: EncoderFolder,
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="A .jsonl, .csv, .tsv or text file, plain or gzip.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="OUT.JSONL", help="The file to write.")],
+    field: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="The field that holds the text; repeated for pairs of texts."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     batch: Batch = 64,
     checkpoint: Which = None,
     **settings: Any,
 ) -> None:
-    """Translate a file of JSON lines. Every object gets a "prediction"."""
-    from heedful.cli.translate import predict_verb
+    """Predict for every row of a file. Writes the rows as JSON lines, each with a "prediction"."""
+    from heedful.cli.predict import predict_verb
 
-    predict_verb(at(run, checkpoint), source, to, field, settings["beams"], force, batch)
+    predict_verb(at(run, checkpoint), source, out, field or [], settings["beams"], force, batch)
 
 
 def generate(
@@ -94,7 +97,9 @@ def predict_word(
     **settings: Any,
 ) -> None:
     """Tell the word for a gap, in both directions. Words behind the gap change nothing for a causal model."""
-    from heedful.cli.next import next_verb
+    from heedful.cli.texts import predict_word_verb
 
     chosen = [run and at(run, checkpoint) for run in (causal, masked)]
-    next_verb(text, chosen[0], chosen[1], top, out, as_json, settings["start_token"], "dark" if dark else "light")
+    predict_word_verb(
+        text, chosen[0], chosen[1], top, out, as_json, settings["start_token"], "dark" if dark else "light"
+    )

@@ -1,0 +1,139 @@
+"""The command `predict`: a model's predictions for every row of a file, as JSON lines."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from heedful.cli.display import counting
+from heedful.cli.loading import load_run, other_use
+from heedful.cli.reading import LONGEST, Line, batched
+from heedful.cli.translate import too_long
+from heedful.data.formats.sources import lines, list_keys, parse_object, string_field
+from heedful.errors import UserError, shown
+from heedful.files import writing as files
+from heedful.files.reading import exists
+from heedful.tasks.answering.predictor import QuestionAnswerer
+from heedful.tasks.classification.predictor import TextClassifier, TextRegressor
+from heedful.tasks.language_model.predictor import TextGenerator
+from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer
+from heedful.tasks.pretraining.predictor import TextEncoder
+from heedful.tasks.tagging.predictor import TokenTagger
+from heedful.tasks.translation.predictor import Translator
+from heedful.tasks.tree_classification.predictor import TreeClassifier
+
+
+class Use(NamedTuple):
+    """How a predictor is used on rows: the fields that make an input, and the predictions for some inputs."""
+
+    fields: tuple[str, ...]
+    predict: Callable[[Any, list[Any]], Sequence[Any]]
+
+
+USES: dict[type, Use] = {
+    Translator: Use(("source",), lambda one, texts: [best[0].text for best in one.search(texts)]),
+    TextGenerator: Use(("prompt",), lambda one, texts: [found.completion for found in one.generate(texts)]),
+    TextClassifier: Use(("text",), lambda one, texts: one.classify(texts)),
+    TextRegressor: Use(("text",), lambda one, texts: one.predict(texts)),
+    TokenTagger: Use(("text",), lambda one, texts: one.tag(texts)),
+    TextEncoder: Use(("text",), lambda one, texts: one.embed(texts).tolist()),
+    TreeClassifier: Use(("tree",), lambda one, trees: one.classify(trees)),
+    QuestionAnswerer: Use(("question", "passage"), lambda one, pairs: [best[0] for best in one.answer(pairs)]),
+    MultipleChoiceAnswerer: Use(("text", "choices"), lambda one, given: [one.choose(*each) for each in given]),
+}
+
+
+def predict_verb(
+    run: Path, source: Path, out: Path, fields: Sequence[str], beams: int | None, force: bool, batch: int
+) -> None:
+    """Write each row with its prediction, all of them or no file."""
+    if exists(out) and not force:
+        raise UserError("this file exists", where=str(out), todo="name another one, or overwrite it with --force")
+    files.require_writable(out, "--out")
+    if "prediction" in fields:
+        raise UserError("the prediction would overwrite its source", where="--field", todo="rename the field first")
+    if not exists(source):
+        raise UserError("there is no such file", where=str(source), expected="a .jsonl, .csv, .tsv or text file")
+    predictor = load_run(run)
+    use = USES.get(type(predictor))
+    if use is None:
+        raise other_use(predictor, run)
+    if beams is not None and not isinstance(predictor, Translator):
+        raise UserError("only translations are searched for with beams", where="--beams", todo="leave it out")
+    if isinstance(predictor, Translator):
+        predictor.settings = predictor.settings.but(beams=beams)
+    names, count = tuple(fields) or use.fields, 0
+    with (
+        files.disk_errors(out.parent, f"write {out.name}"),
+        files.atomic_path(out) as fresh,
+        fresh.open("w", encoding="utf-8", errors="backslashreplace") as file,
+        counting("rows done") as tell,
+    ):
+        for some in batched(rows_of(source), batch):
+            given = [input_of(row, names, where) for row, where in some]
+            if isinstance(predictor, Translator):
+                require_room(predictor, [Line(one or "", where) for one, (_, where) in zip(given, some, strict=True)])
+            found = iter(use.predict(predictor, [one for one in given if one is not None]))
+            for one, (row, _) in zip(given, some, strict=True):
+                prediction = (
+                    plain(next(found)) if one is not None else "" if isinstance(predictor, Translator) else None
+                )
+                file.write(json.dumps({**row, "prediction": prediction}, ensure_ascii=False) + "\n")
+            count += len(some)
+            tell(len(some))
+    sys.stderr.write(f"wrote {count:,} predictions to {out}\n")
+
+
+def require_room(translator: Translator, texts: Sequence[Line]) -> None:
+    """Refuse a text that is too long for the model, by its line."""
+    for line, length in zip(texts, translator.lengths([line.text for line in texts]), strict=True):
+        if length > translator.context:
+            raise too_long(line, length, translator.context)
+
+
+def rows_of(path: Path) -> Iterator[tuple[dict[str, object], str]]:
+    """The rows of a file, and where each stands: JSON lines, CSV or TSV with a header, else a text on every line."""
+    kind = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
+    if kind in (".csv", ".tsv"):
+        table = csv.DictReader(
+            (f"{line}\n" for line in lines(path, LONGEST)), delimiter="\t" if kind == ".tsv" else ","
+        )
+        yield from (({str(key): value for key, value in row.items()}, f"{path}:{table.line_num}") for row in table)
+        return
+    for number, line in enumerate(lines(path, LONGEST), 1):
+        where = f"{path}:{number}"
+        if kind not in (".jsonl", ".json"):
+            yield {"text": line}, where
+        elif line.strip():
+            yield parse_object(line, where), where
+
+
+def input_of(row: dict[str, object], names: tuple[str, ...], where: str) -> Any:
+    """The input that a row holds: a text, or several as a tuple; None where all are blank."""
+    if len(names) == 1 and names[0] not in row and "text" in row:
+        names = ("text",)
+    values = [choices_under(row, where) if name == "choices" else string_field(row, name, where) for name in names]
+    if all(isinstance(value, str) and not value.strip() for value in values):
+        return None
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def choices_under(row: dict[str, object], where: str) -> list[str]:
+    """The list of texts that a row holds under `choices`."""
+    choices = row.get("choices")
+    if not isinstance(choices, list) or len(choices) < 2 or not all(isinstance(one, str) for one in choices):
+        raise UserError(
+            "a row needs a list of choices", where=where, found=shown(choices) if choices else list_keys(row),
+            expected="'choices' with two texts or more, in a .jsonl file",
+        )  # fmt: skip
+    return choices
+
+
+def plain(result: Any) -> Any:
+    """A result as JSON has it."""
+    return asdict(result) if is_dataclass(result) and not isinstance(result, type) else result

@@ -1,0 +1,274 @@
+"""Commands that read texts with a trained model: its classes, tags, answers and masked words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from heedful.cli.loading import load_as, load_run, other_use
+from heedful.cli.output import json_line, say
+from heedful.cli.reading import LONGEST, Line, Source, text_or_none
+from heedful.data.formats.sources import lines
+from heedful.data.trees.treebank import Tree, parse_tree
+from heedful.errors import UserError, shown
+from heedful.files.reading import is_file
+from heedful.plots.figures import bars
+from heedful.plots.style import Style, require_figure, save
+from heedful.tasks.answering.predictor import Answer, QuestionAnswerer
+from heedful.tasks.classification.predictor import Classification, Given, Regression, TextClassifier, TextRegressor
+from heedful.tasks.language_model.next_word import WordPredictions, hidden_words, next_words, sides
+from heedful.tasks.language_model.predictor import TextGenerator
+from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer
+from heedful.tasks.pretraining.predictor import MaskPredictions, TextEncoder, TokenPrediction
+from heedful.tasks.tagging.predictor import Entity, TaggedText, TokenTagger
+from heedful.tasks.tree_classification.predictor import TreeClassification, TreeClassifier, class_name, require_narrow
+
+QUESTIONS = 64  # that are answered together
+
+
+# ------------------------------------------------------------------ classes
+def classify_verb(run: Path, texts: Sequence[str], pair: bool, as_json: bool) -> None:
+    """Print the class of each text or pair of texts, or the number that a regressor predicts."""
+    given = pairs(texts) if pair else texts
+    source = Source(given, f'heedful classify {run} "some text"', "pair" if pair else "text")
+    predictor = load_run(run)
+    if not isinstance(predictor, TextClassifier | TextRegressor):
+        raise other_use(predictor, run)
+    width = max(map(len, predictor.labels)) if isinstance(predictor, TextClassifier) else 0
+    cut = 0
+
+    def predict(batch: list[Given]) -> Sequence[Classification | Regression]:
+        nonlocal cut
+        found = predictor.classify(batch) if isinstance(predictor, TextClassifier) else predictor.predict(batch)
+        cut += sum(one.cut > 0 for one in found)
+        return found
+
+    def line(given: Given, found: Classification | Regression) -> Iterator[str]:
+        text = given if isinstance(given, str) else " || ".join(given)
+        if isinstance(found, Regression):
+            yield f"{found.value:8.3f}  {text}"
+        else:
+            yield f"{found.label:<{width}} {found.probability:4.0%}  {text}"
+
+    def record(given: Given, found: Classification | Regression) -> dict[str, Any]:
+        return ({"text": given} if isinstance(given, str) else {"text": given[0], "pair": given[1]}) | asdict(found)
+
+    source.show(predict, line, as_json, parse=pair_of if pair else text_or_none, record=record)
+    if cut:
+        typer.echo(f"note: {cut:,} texts have more than {predictor.context} tokens; their ends were not read", err=True)
+
+
+def pairs(texts: Sequence[str]) -> Sequence[str]:
+    """Arguments two by two, each pair as a line of stdin has it."""
+    if list(texts) in ([], ["-"]):
+        return texts
+    if len(texts) % 2:
+        raise UserError("a pair has two texts", where="--pair", found=f"{len(texts)} texts", todo="give one more")
+    clean = [text.replace("\t", " ") for text in texts]
+    return [f"{first}\t{second}" for first, second in zip(clean[::2], clean[1::2], strict=True)]
+
+
+def pair_of(line: Line) -> tuple[str, str] | None:
+    """The two texts of a line, which has a tab between them."""
+    first, tab, second = line.text.partition("\t")
+    if line.blank:
+        return None
+    if not tab or "\t" in second:
+        raise UserError(
+            "this is not a pair of texts", where=line.where, found=shown(line.text),
+            expected="two texts with one tab between them",
+        )  # fmt: skip
+    return first, second
+
+
+def classify_tree_verb(run: Path, trees: Sequence[str], nodes: bool, as_json: bool) -> None:
+    """Print the class of each tree, and of every node."""
+    source = Source(trees, f"heedful classify-tree {run} '(2 (2 not) (2 bad))'", "tree")
+    classifier = load_as(TreeClassifier, run)
+    classes = classifier.model.config.classes
+
+    def parse(line: Line) -> Tree | None:
+        if source.piped and line.blank:
+            return None
+        tree = parse_tree(line.text, line.where, None)
+        require_narrow(tree, classifier.model.config, line.where)
+        return tree
+
+    def told(tree: Tree, found: TreeClassification) -> Iterator[str]:
+        yield f"{class_name(found.label, classes):<14} {found.probabilities[found.label]:4.0%}  {tree.text}"
+        yield from node_lines(tree, found, classes) if nodes else ()
+
+    def record(tree: Tree, found: TreeClassification) -> dict[str, Any]:
+        return {"text": tree.text, "name": class_name(found.label, classes)} | asdict(found)
+
+    source.show(classifier.classify, told, as_json, parse=parse, record=record)
+
+
+def node_lines(tree: Tree, found: TreeClassification, classes: int) -> Iterator[str]:
+    """A line for each node, indented by its depth: the class, and the words below it."""
+    spans: list[str] = []  # of each node, children before parents
+    for word, children in zip(tree.words, tree.children, strict=True):
+        spans.append(" ".join([*([word] if word else []), *(spans[child] for child in children)]))
+    waiting = [(len(tree) - 1, 1)]
+    while waiting:
+        node, depth = waiting.pop()
+        yield f"{'  ' * depth}{class_name(found.nodes[node], classes):<14} {spans[node]}"
+        waiting += [(child, depth + 1) for child in reversed(tree.children[node])]
+
+
+def choose_verb(run: Path, text: str, choices: Sequence[str], as_json: bool) -> None:
+    """Print the probability of each choice, the most probable first."""
+    if len(choices) < 2:
+        raise UserError(
+            "there is nothing to choose from", where="CHOICE", found=f"{len(choices)} choices",
+            expected="two or more", todo=f'heedful choose {run} "a text" "one continuation" "another"',
+        )  # fmt: skip
+    found = load_as(MultipleChoiceAnswerer, run).choose(text, choices)
+    if as_json:
+        say(json_line({"text": text, "choices": list(choices)} | asdict(found)))
+        return
+    for probability, choice in sorted(zip(found.probabilities, choices, strict=True), key=lambda pair: -pair[0]):
+        say(f"{probability:4.0%}  {choice}")
+
+
+# ------------------------------------------------------------------ spans
+def tag_verb(run: Path, texts: Sequence[str], as_json: bool) -> None:
+    """Print the entities of each text, or every word with its tag."""
+    source = Source(texts, f'heedful tag {run} "some text"')
+    tagger = load_as(TokenTagger, run)
+
+    def rows(text: str, found: TaggedText) -> Iterator[str]:
+        yield text
+        entities: Sequence[Entity] = found.entities
+        if not tagger.has_chunks:
+            parts = zip(found.tags, found.words, found.spans, found.probabilities, strict=True)
+            entities = [Entity(tag, word, *span, share) for tag, word, span, share in parts]
+        width = max((len(one.kind) for one in entities), default=0)
+        for one in entities:
+            yield f"  {one.kind:<{width}}  {one.probability:4.0%}  {f'{one.start}-{one.end}':>9}  {one.text}"
+
+    source.show(tagger.tag, rows, as_json, parse=text_or_none)
+
+
+def answer_verb(run: Path, passage: str, questions: Sequence[str], top: int, as_json: bool) -> None:
+    """Print the answers to each question about one passage, with their characters in it."""
+    text = passage_of(passage)
+    source = Source(questions, f'heedful answer {run} --passage FILE "some question"', "question")
+    answerer = load_as(QuestionAnswerer, run)
+
+    def rows(question: str, found: Sequence[Answer]) -> Iterator[str]:
+        yield question
+        for one in found:
+            yield f"  {one.probability:4.0%}  {f'{one.start}-{one.end}':>11}  {' '.join(one.text.split())}"
+
+    def record(question: str, found: Sequence[Answer]) -> dict[str, Any]:
+        return {"question": question, "answers": [asdict(one) for one in found]}
+
+    source.show(
+        lambda batch: answerer.answer([(question, text) for question in batch], top),
+        rows, as_json, parse=text_or_none, record=record, size=QUESTIONS,
+    )  # fmt: skip
+
+
+def passage_of(given: str) -> str:
+    """The text of a file with this name, else the text itself; a single word is taken for a mistyped name."""
+    path = Path(given)
+    named = is_file(path)
+    text = "\n".join(lines(path, LONGEST)) if named else given
+    if not text.strip():
+        raise UserError("there is no passage", where="--passage", found=shown(text), expected="a file, or a text")
+    if not named and len(text.split()) == 1:
+        raise UserError("there is no such file", where="--passage", found=shown(text), expected="a file, or a text")
+    return text
+
+
+# ------------------------------------------------------------------ masked and next words
+def fill_mask_verb(run: Path, texts: Sequence[str], top: int, as_json: bool) -> None:
+    """Print the most probable words for every mask of each text."""
+    source = Source(texts, f'heedful fill-mask {run} "the [MASK] sat"')
+    encoder = load_as(TextEncoder, run)
+    source.show(
+        lambda batch: (encoder.fill(text, top) for text in batch),
+        mask_lines, as_json,
+        parse=lambda line: None if source.piped and line.blank else line.text,
+        record=lambda text, found: asdict(found) | {"dependence": found.dependence},
+    )  # fmt: skip
+
+
+def mask_lines(text: str, found: MaskPredictions) -> Iterator[str]:
+    """The words for each mask; of several masks, joint predictions in three ways, with how much they differ."""
+    yield text
+    for number, words in enumerate(found.predictions, 1):
+        yield from [f"  mask {number}"] if len(found.predictions) > 1 else []
+        yield from probability_lines(words, max(len(one.word) for each in found.predictions for one in each))
+    if not found.joint:
+        return
+    spelled = [" ... ".join(one.words) for one in found.joint]
+    width = max(map(len, [*spelled, "all masks"]))
+    yield f"  {'all masks':<{width}}  independent   forward  backward   difference in nats"
+    for words_, one in zip(spelled, found.joint, strict=True):
+        shares = "  ".join(f"{math.exp(log):8.2%}" for log in (one.independent, one.forward, one.backward))
+        yield f"  {words_:<{width}}     {shares}   {one.forward - one.independent:+10.2f}"
+    yield f"  predicted independently, these lose {found.dependence:.3f} nats on average"
+
+
+def probability_lines(words: Sequence[TokenPrediction], width: int) -> Iterator[str]:
+    """A line for each word with its probability."""
+    return (f"    {one.word:<{width}}  {one.probability:6.1%}" for one in words)
+
+
+ABOUT = {
+    "causal": "sees only the text before the gap; probabilities are of first tokens",
+    "masked": "sees the text on both sides of the gap",
+}
+
+
+def predict_word_verb(
+    text: str,
+    causal: Path | None,
+    masked: Path | None,
+    top: int,
+    out: Path | None,
+    as_json: bool,
+    start_token: bool | None = None,
+    style: Style = "light",
+) -> None:
+    """Print the most probable words for the gap of a text by a causal model, a masked one, or both."""
+    sides(text)
+    if causal is None and masked is None:
+        raise UserError(
+            "there is no model", todo="add --causal RUN, a language model, or --masked RUN, a BERT, or both"
+        )
+    if out is not None:
+        require_figure(out, "--out")
+    found: list[WordPredictions] = []
+    if causal is not None:
+        generator = load_as(TextGenerator, causal)
+        generator.start_token = generator.start_token if start_token is None else start_token
+        found.append(next_words(generator, text, top))
+    found += [] if masked is None else [hidden_words(load_as(TextEncoder, masked), text, top)]
+    if as_json:
+        say(json_line({"text": text} | {one.kind: _words(one) for one in found}))
+    else:
+        say(text)
+        width = max(len(word.word) for one in found for word in one.predictions)
+        for one in found:
+            for line in (f"  {one.kind}: {one.seen}", f"    ({ABOUT[one.kind]})"):
+                say(line)
+            for line in probability_lines(one.predictions, width):
+                say(line)
+    if out is not None:
+        charts = {
+            f"{one.kind}: {one.seen}": (ABOUT[one.kind], [(word.word, word.probability) for word in one.predictions])
+            for one in found
+        }
+        save(bars(charts, text, style), out)
+
+
+def _words(found: WordPredictions) -> dict[str, Any]:
+    return {"seen": found.seen, "words": [asdict(word) for word in found.predictions]}

@@ -1,0 +1,70 @@
+"""`--json` where a command prints a table: one object a line, with the same facts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from heedful.cli.app import VERBS, app
+from heedful.lectures import FIGURES
+from heedful.lectures.claims import sheet
+from heedful.runs.recipe import load_recipe, shipped
+
+Run = Callable[..., tuple[int, str, str]]
+
+# Commands that print no table: documents, files, servers, and the live display of training.
+WITHOUT = {"demo", "init", "show", "schema", "train", "encode", "embed", "predict", "explore", "word2vec"}
+
+
+def records(out: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def test_every_command_that_prints_a_table_has_it() -> None:
+    commands: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    assert {name for name in VERBS if not any("--json" in one.opts for one in commands[name].params)} == WITHOUT
+
+
+def test_recipes_and_figures(heedful: Run) -> None:
+    assert [one["recipe"] for one in records(heedful("recipes", "--json")[1])] == list(shipped())
+    assert {one["figure"]: one["about"] for one in records(heedful("figure", "--json")[1])} == FIGURES
+
+
+def test_check(heedful: Run) -> None:
+    (found,) = records(heedful("check", "numbers", "model.width=32", "--json")[1])
+    assert Path(found.pop("recipe")).name == "numbers.yaml"
+    size = load_recipe("numbers", ["model.width=32"]).size
+    assert found == {"task": "translation", "model": "transformer", "parameters": size}
+
+
+def test_claims(heedful: Run) -> None:
+    assert [one["id"] for one in records(heedful("claims", "--json")[1])] == [claim.id for claim in sheet()]
+
+
+def test_runs(heedful: Run, tmp_path: Path) -> None:
+    assert heedful("runs", "--json") == (0, "", "")
+    run = tmp_path / "runs" / "mine"
+    (run / "checkpoints" / "step-00000020").mkdir(parents=True)
+    (run / "recipe.yaml").write_text("task: {kind: translation}\nmodel: {kind: gru}\ndata: {kind: tsv}\n")
+    events = [
+        {"kind": "step", "step": 20, "progress": 0.5},
+        {"kind": "evaluated", "step": 20, "split": "valid", "scores": {"bleu": {"value": 31.25, "signature": ""}}},
+    ]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    (found,) = records(heedful("runs", "--json")[1])
+    assert found.pop("changed").endswith("Z")
+    assert found == {
+        "run": "runs/mine", "kind": "translation gru tsv", "step": 20, "progress": 0.5, "valid": {"bleu": 31.25},
+        "test": None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [("recipes",), ("claims",), ("figure",)])
+def test_without_it_lines_are_for_readers(heedful: Run, words: tuple[str, ...]) -> None:
+    with pytest.raises(json.JSONDecodeError):
+        records(heedful(*words)[1])
