@@ -171,7 +171,7 @@ def test_next_tells_both_sides_and_draws_them(gpt: Path, bert: Path, heedful: Ru
         (["a ___"], "there is no model"),
         (["no gap", "--causal", "x"], "one gap"),
         (["a ___", "--causal", "nosuch"], "no such folder"),
-        (["a ___", "--causal", "x", "-o", "x.jpg"], "PNG"),
+        (["a ___", "--causal", "x", "-o", "x.jpg"], ".png, .svg or .pdf"),
     ],
 )
 def test_next_names_mistakes(heedful: Run, words: list[Any], message: str) -> None:
