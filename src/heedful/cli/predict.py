@@ -5,10 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, is_dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from heedful.cli.display import counting
 from heedful.cli.loading import load_run, other_use
@@ -20,31 +19,25 @@ from heedful.files import writing as files
 from heedful.files.reading import exists
 from heedful.tasks.answering.predictor import QuestionAnswerer
 from heedful.tasks.classification.predictor import TextClassifier, TextRegressor
-from heedful.tasks.language_model.predictor import TextGenerator
+from heedful.tasks.language_model.predictor import BidirectionalLanguageModel, GeneratedText, TextGenerator
 from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer
-from heedful.tasks.pretraining.predictor import TextEncoder
+from heedful.tasks.predictor import Result
+from heedful.tasks.pretraining.predictor import Embedding, TextEncoder
 from heedful.tasks.tagging.predictor import TokenTagger
-from heedful.tasks.translation.predictor import Translator
+from heedful.tasks.translation.predictor import Translation, Translator
 from heedful.tasks.tree_classification.predictor import TreeClassifier
 
-
-class Use(NamedTuple):
-    """How a predictor is used on rows: the fields that make an input, and the predictions for some inputs."""
-
-    fields: tuple[str, ...]
-    predict: Callable[[Any, list[Any]], Sequence[Any]]
-
-
-USES: dict[type, Use] = {
-    Translator: Use(("source",), lambda one, texts: [best[0].text for best in one.search(texts)]),
-    TextGenerator: Use(("prompt",), lambda one, texts: [found.completion for found in one.generate(texts)]),
-    TextClassifier: Use(("text",), lambda one, texts: one.classify(texts)),
-    TextRegressor: Use(("text",), lambda one, texts: one.predict(texts)),
-    TokenTagger: Use(("text",), lambda one, texts: one.tag(texts)),
-    TextEncoder: Use(("text",), lambda one, texts: one.embed(texts).tolist()),
-    TreeClassifier: Use(("tree",), lambda one, trees: one.classify(trees)),
-    QuestionAnswerer: Use(("question", "passage"), lambda one, pairs: [best[0] for best in one.answer(pairs)]),
-    MultipleChoiceAnswerer: Use(("text", "choices"), lambda one, given: [one.choose(*each) for each in given]),
+FIELDS: dict[type, tuple[str, ...]] = {  # the fields of a row that make an input
+    Translator: ("source",),
+    TextGenerator: ("prompt",),
+    TextClassifier: ("text",),
+    TextRegressor: ("text",),
+    TokenTagger: ("text",),
+    TextEncoder: ("text",),
+    BidirectionalLanguageModel: ("text",),
+    TreeClassifier: ("tree",),
+    QuestionAnswerer: ("question", "passage"),
+    MultipleChoiceAnswerer: ("text", "choices"),
 }
 
 
@@ -60,14 +53,14 @@ def predict_verb(
     if not exists(source):
         raise UserError("there is no such file", where=str(source), expected="a .jsonl, .csv, .tsv or text file")
     predictor = load_run(run)
-    use = USES.get(type(predictor))
-    if use is None:
+    known = FIELDS.get(type(predictor))
+    if known is None:
         raise other_use(predictor, run)
     if beams is not None and not isinstance(predictor, Translator):
         raise UserError("only translations are searched for with beams", where="--beams", todo="leave it out")
     if isinstance(predictor, Translator):
         predictor.settings = predictor.settings.but(beams=beams)
-    names, count = tuple(fields) or use.fields, 0
+    names, count = tuple(fields) or known, 0
     with (
         files.disk_errors(out.parent, f"write {out.name}"),
         files.atomic_path(out) as fresh,
@@ -78,7 +71,7 @@ def predict_verb(
             given = [input_of(row, names, where) for row, where in some]
             if isinstance(predictor, Translator):
                 require_room(predictor, [Line(one or "", where) for one, (_, where) in zip(given, some, strict=True)])
-            found = iter(use.predict(predictor, [one for one in given if one is not None]))
+            found = iter(predictor.predict([one for one in given if one is not None]))
             for one, (row, _) in zip(given, some, strict=True):
                 prediction = (
                     plain(next(found)) if one is not None else "" if isinstance(predictor, Translator) else None
@@ -135,5 +128,14 @@ def choices_under(row: dict[str, object], where: str) -> list[str]:
 
 
 def plain(result: Any) -> Any:
-    """A result as JSON has it."""
-    return asdict(result) if is_dataclass(result) and not isinstance(result, type) else result
+    """A result as JSON has it: a text, a vector, or an object."""
+    match result:
+        case Translation():
+            return result.text
+        case GeneratedText():
+            return result.completion
+        case Embedding():
+            return result.to_dict()["vector"]
+        case Result():
+            return result.to_dict()
+    return result

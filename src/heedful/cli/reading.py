@@ -6,7 +6,6 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
@@ -62,7 +61,7 @@ class Source:
         as_json: bool,
         *,
         parse: Callable[[Line], Given | None],
-        record: Callable[[Given, Any], dict[str, Any]] = lambda given, found: {"text": given} | asdict(found),
+        record: Callable[[Given, Any], dict[str, Any]] = lambda given, found: {"text": given} | found.to_dict(),
         size: int | None = None,
     ) -> None:
         """Print what is predicted for each text; where `parse` gives None, an empty line, so that lines stay in order.

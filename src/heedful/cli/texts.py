@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ def classify_verb(run: Path, texts: Sequence[str], pair: bool, as_json: bool) ->
 
     def predict(batch: list[Given]) -> Sequence[Classification | Regression]:
         nonlocal cut
-        found = predictor.classify(batch) if isinstance(predictor, TextClassifier) else predictor.predict(batch)
+        found: Sequence[Classification | Regression] = predictor.predict(batch)
         cut += sum(one.cut > 0 for one in found)
         return found
 
@@ -56,7 +55,7 @@ def classify_verb(run: Path, texts: Sequence[str], pair: bool, as_json: bool) ->
             yield f"{found.label:<{width}} {found.probability:4.0%}  {text}"
 
     def record(given: Given, found: Classification | Regression) -> dict[str, Any]:
-        return ({"text": given} if isinstance(given, str) else {"text": given[0], "pair": given[1]}) | asdict(found)
+        return ({"text": given} if isinstance(given, str) else {"text": given[0], "pair": given[1]}) | found.to_dict()
 
     source.show(predict, line, as_json, parse=pair_of if pair else text_or_none, record=record)
     if cut:
@@ -90,7 +89,7 @@ def classify_tree_verb(run: Path, trees: Sequence[str], nodes: bool, as_json: bo
     """Print the class of each tree, and of every node."""
     source = Source(trees, f"heedful classify-tree {run} '(2 (2 not) (2 bad))'", "tree")
     classifier = load_as(TreeClassifier, run)
-    classes = classifier.model.config.classes
+    classes = classifier.classes
 
     def parse(line: Line) -> Tree | None:
         if source.piped and line.blank:
@@ -104,7 +103,7 @@ def classify_tree_verb(run: Path, trees: Sequence[str], nodes: bool, as_json: bo
         yield from node_lines(tree, found, classes) if nodes else ()
 
     def record(tree: Tree, found: TreeClassification) -> dict[str, Any]:
-        return {"text": tree.text, "name": class_name(found.label, classes)} | asdict(found)
+        return {"text": tree.text, "name": class_name(found.label, classes)} | found.to_dict()
 
     source.show(classifier.classify, told, as_json, parse=parse, record=record)
 
@@ -130,7 +129,7 @@ def choose_verb(run: Path, text: str, choices: Sequence[str], as_json: bool) -> 
         )  # fmt: skip
     found = load_as(MultipleChoiceAnswerer, run).choose(text, choices)
     if as_json:
-        say(json_line({"text": text, "choices": list(choices)} | asdict(found)))
+        say(json_line({"text": text, "choices": list(choices)} | found.to_dict()))
         return
     for probability, choice in sorted(zip(found.probabilities, choices, strict=True), key=lambda pair: -pair[0]):
         say(f"{probability:4.0%}  {choice}")
@@ -167,7 +166,7 @@ def answer_verb(run: Path, passage: str, questions: Sequence[str], top: int, as_
             yield f"  {one.probability:4.0%}  {f'{one.start}-{one.end}':>11}  {' '.join(one.text.split())}"
 
     def record(question: str, found: Sequence[Answer]) -> dict[str, Any]:
-        return {"question": question, "answers": [asdict(one) for one in found]}
+        return {"question": question, "answers": [one.to_dict() for one in found]}
 
     source.show(
         lambda batch: answerer.answer([(question, text) for question in batch], top),
@@ -196,7 +195,7 @@ def fill_mask_verb(run: Path, texts: Sequence[str], top: int, as_json: bool) -> 
         lambda batch: (encoder.fill(text, top) for text in batch),
         mask_lines, as_json,
         parse=lambda line: None if source.piped and line.blank else line.text,
-        record=lambda text, found: asdict(found) | {"dependence": found.dependence},
+        record=lambda text, found: found.to_dict() | {"dependence": found.dependence},
     )  # fmt: skip
 
 
@@ -271,4 +270,4 @@ def predict_word_verb(
 
 
 def _words(found: WordPredictions) -> dict[str, Any]:
-    return {"seen": found.seen, "words": [asdict(word) for word in found.predictions]}
+    return {"seen": found.seen, "words": [word.to_dict() for word in found.predictions]}
