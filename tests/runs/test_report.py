@@ -92,7 +92,7 @@ def test_the_report_of_an_autoencoder_shows_its_pictures_scores_and_layers(
     (test,) = [event for event in events if isinstance(event, Evaluated) and event.split == "test"]
     told = (
         "An autoencoder of 7,274 parameters, trained on 100 images in 4 steps, on cpu.",
-        f"mean squared difference {test.loss:.4f}",
+        f"mean squared error {test.loss:.4f}",
         *(score.signature for score in test.scores),
         "dense_1 (Dense) 48 3,120",
         "The code of an image has 10 values.",

@@ -201,7 +201,7 @@ def test_texts_that_are_cut_are_counted(start: Path, texts: list[str], tmp_path:
     with (tmp_path / "train.tsv").open("a") as file:
         file.write("good " * 40 + "\ty\n")
     notes = started(train(recipe(start, texts), tmp_path / "run")).notes
-    assert "1 of 49 texts are longer than 24 tokens: their ends are cut" in notes
+    assert "1 of 49 texts are longer than 24 tokens, and are truncated" in notes
 
 
 # ------------------------------------------------------------------ what comes of it

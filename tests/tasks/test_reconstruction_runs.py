@@ -202,6 +202,6 @@ def test_a_model_that_learned_nothing_is_told_that_it_may_have_died() -> None:
     assert task.remarks(good) == []
     assert good.merit(task.metric) > dead.merit(task.metric)
     assert good.scores[0].value == pytest.approx(50, rel=1e-4)
-    assert task.in_words(0.01449) == "mean squared difference 0.0145"
+    assert task.in_words(0.01449) == "mean squared error 0.0145"
     assert task.next(Path("a run"), None)[0] == "heedful reconstruct 'a run' -o grid.png"
     assert task_of(recipe("digits-denoising")).next(Path("run"), None)[0] == "heedful denoise run -o grid.png"

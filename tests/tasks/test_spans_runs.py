@@ -162,7 +162,7 @@ def test_long_passages_questions_and_words_are_told_of(data: Path, tmp_path: Pat
                if isinstance(event, Started)]  # fmt: skip
     told = "\n".join(started[0].notes)
     assert "3 of 3 passages are longer than the context, and are read in windows" in told
-    assert "3 of 3 questions are too long: their ends are cut" in told
+    assert "3 of 3 questions are too long, and are truncated" in told
 
 
 # ------------------------------------------------------------------ the verbs

@@ -90,7 +90,7 @@ def test_every_task_offers_what_an_experiment_asks_for(kind: str) -> None:
     ("shipped", "loss", "first"),
     [
         ("numbers", 0.0, "test: loss 0.00000, perplexity 1.0000"),
-        ("numbers", 1e6, "test: loss 1000000.00000, perplexity beyond count"),
+        ("numbers", 1e6, "test: loss 1000000.00000, perplexity inf"),
         ("language-model", 0.5, "test: loss 0.50000"),  # its perplexity is a score
         ("sentiment-trees", 0.5, "test: loss 0.50000"),
     ],

@@ -92,7 +92,7 @@ def test_texts_that_are_cut_are_told(settings: list[str]) -> None:
     task = task_of(load_recipe("sst2-conv", [*settings, "model.context=6"]))
     read = task.read("valid")
     assert task.notes(task.encode(read, task.learn(read))) == [
-        "12 of 12 texts are longer than 6 tokens: their ends are cut"
+        "12 of 12 texts are longer than 6 tokens, and are truncated"
     ]
 
 

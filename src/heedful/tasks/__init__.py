@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class Entry(NamedTuple):
-    """Where a task is found, and what it asks its models to be."""
+    """Where a task is defined, and the roles of the models that it trains."""
 
     folder: str
     recipe: str  # the class of its recipes
-    task: str  # the class that does what a run asks of it
+    task: str  # the class of the task
     roles: tuple[Role, ...]
-    also: Mapping[Role, str] = {}  # more roles, and the task by whose classes it is done with them
+    also: Mapping[Role, str] = {}  # more roles, and the task whose classes are used for them
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -59,14 +59,14 @@ def entry_of(kind: str, model: str | None = None) -> Entry:
 
 
 def recipe_class(kind: str, model: str | None = None) -> type[Recipe]:
-    """The class of a task's recipes, which is imported when it is asked for."""
+    """The class of a task's recipes, imported on first use."""
     entry = entry_of(kind, model)
     found: type[Recipe] = getattr(importlib.import_module(f"heedful.tasks.{entry.folder}.recipe"), entry.recipe)
     return found
 
 
 def task_class(kind: str, model: str | None = None) -> type[AnyTask]:
-    """The class of a task, likewise."""
+    """The class of a task, imported on first use."""
     entry = entry_of(kind, model)
     found: type[AnyTask] = getattr(importlib.import_module(f"heedful.tasks.{entry.folder}.task"), entry.task)
     return found

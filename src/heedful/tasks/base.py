@@ -1,7 +1,7 @@
 """What a run asks of a task.
 
-A task has its recipe. It reads and encodes the data, says what a loss is, and judges the trained model. Its predictor
-is the model with all that it takes to use it, as `heedful.load` returns it.
+A task has its recipe. It reads and encodes the data, defines the loss, and evaluates the trained model. Its predictor
+is the trained model with all that it takes to use it, as `heedful.load` returns it.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ TINY = 1_000_000  # parameters under which a second thread costs more than it br
 
 @dataclass(frozen=True)
 class Evaluated:
-    """How good the model is on a split, with a few samples."""
+    """The scores of a model on a split, with a few samples."""
 
     step: int
     split: Split
     loss: float
     scores: tuple[Score, ...]
     samples: tuple[Sample, ...]
-    unread: int  # samples that do not fit into the model, which count as wrong
+    unread: int  # examples that do not fit into the model's context, which count as wrong
 
     def merit(self, metric: str) -> float:
         """What decides which checkpoint is the best: a score, or loss; more is better."""
@@ -50,7 +50,7 @@ class Evaluated:
 
 
 class Example(NamedTuple):
-    """An example as people look at it: a text or a pair, and what is right of it."""
+    """An example as people read it: a text or a pair of texts, and what is expected of it."""
 
     text: str
     other: str | None
@@ -59,22 +59,22 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True)
 class Names:
-    """What things are called in a task."""
+    """What a task calls its parts, in messages."""
 
-    examples: str  # what is learned from, and counted
+    examples: str  # what the data consist of
     tokens: str  # what the vocabulary holds
-    too_long: str  # of examples that were left out, after their number
+    too_long: str  # after the number of examples that were left out
     blank: str  # the same
-    learning: str  # what is done to get the vocabulary
-    encoding: str  # what is done to get what the model reads
-    testing: str  # what is done with a split to judge the model, where {} is its name
-    sample: tuple[str, str, str]  # what was given, what was right, what the model made of it
-    counted: str = "tokens"  # what the speed of training is told in
-    loss: str = "nats a token"  # what a loss is measured in
+    learning: str  # the stage that makes the vocabulary
+    encoding: str  # the stage that encodes the data
+    testing: str  # the stage that evaluates on a split, where {} is its name
+    sample: tuple[str, str, str]  # the parts of a sample: given, expected, predicted
+    counted: str = "tokens"  # the unit of training speed
+    loss: str = "nats a token"  # the unit of the loss
 
 
 class Artifact(Protocol):
-    """What a run keeps in a file besides its weights: a tokenizer, say, or what images are like."""
+    """What a run keeps in a file besides its weights, such as a tokenizer, or the shape of images."""
 
     @property
     def json(self) -> str:
@@ -82,22 +82,22 @@ class Artifact(Protocol):
 
     @property
     def sha256(self) -> str:
-        """What tells it from any other."""
+        """Its SHA-256."""
 
 
 class Codec(NamedTuple):
-    """How an artifact is read: from its text, where errors name the place, or from its file."""
+    """How an artifact is read: from its text and the name for errors, or from its file."""
 
     open: Callable[[str, str], Artifact]
     load: Callable[[Path], Artifact]
 
 
 class Vocabulary(Protocol):
-    """What turns examples into numbers: the artifact of a task, or all of them together."""
+    """What encodes examples: the artifact of a task, or all of them together."""
 
     @property
     def vocab(self) -> int:
-        """How many different tokens there are, or numbers in an image."""
+        """The number of different tokens, or of values in an image."""
 
 
 class Read(Protocol):
@@ -105,7 +105,7 @@ class Read(Protocol):
 
     @property
     def skipped(self) -> int:
-        """How many were blank, and left out."""
+        """The number of blank examples, which were left out."""
 
 
 class Encoded(Protocol):
@@ -118,7 +118,7 @@ class Encoded(Protocol):
 
     @property
     def dropped(self) -> int:
-        """How many were too long, and left out."""
+        """The number of examples that were too long, and left out."""
 
 
 class Batches(BatchSource, Protocol):
@@ -126,14 +126,14 @@ class Batches(BatchSource, Protocol):
 
     @property
     def few_shapes(self) -> bool:
-        """Whether all have one shape."""
+        """Whether all batches have one shape."""
 
     def tokens(self, position: int) -> int:
-        """How much the whole batch at a position counts for."""
+        """The weight of the whole batch at a position: its tokens, or its examples."""
 
 
 class Source(NamedTuple):
-    """Weights that a run may begin from, with what they read by: of the whole model, or of a part of it."""
+    """Weights that a run may start from, with their vocabulary: of the whole model, or of a part of it."""
 
     vocabulary: Any
     tensors: dict[str, Tensor]
@@ -169,14 +169,14 @@ class HeldOut(Generic[R, E]):
 
 
 class Task(Protocol[R, V, E, P]):
-    """What is learned, by a recipe. What has a body here is what a task does that does not say otherwise.
+    """What is learned, by a recipe. Methods with a body here are defaults.
 
     R: the examples as they were read, V: its vocabulary, E: the examples as the model reads them, P: its predictor.
     """
 
     words: ClassVar[Names]
     decoding: ClassVar[type[Config] | None]  # the class of `decode`, the settings of its predictor, if it has any
-    searches: ClassVar[bool]  # whether its predictor can be told a number of beams
+    searches: ClassVar[bool]  # whether its predictor searches with beams
     artifacts: ClassVar[Mapping[str, Codec]]  # what a folder keeps besides weights: how each file is read
     recipe: Any
 
@@ -201,7 +201,7 @@ class Task(Protocol[R, V, E, P]):
 
     @classmethod
     def artifacts_of(cls, vocabulary: Any) -> dict[str, Artifact]:
-        """What is kept of a vocabulary, by the names of its files."""
+        """The artifacts of a vocabulary, by the names of their files."""
         (name,) = cls.artifacts
         return {name: vocabulary}
 
@@ -214,7 +214,7 @@ class Task(Protocol[R, V, E, P]):
 
     @staticmethod
     def fitted(config: Any, vocabulary: Any, where: str) -> Any:
-        """The settings of a model with what its vocabulary tells, if the two fit; `where` is what errors name."""
+        """The settings of a model with the size of its vocabulary, if the two fit; `where` is what errors name."""
         known, room = vocabulary.vocab, config.vocab
         if room is not None and room < known:
             raise UserError(
@@ -227,18 +227,18 @@ class Task(Protocol[R, V, E, P]):
         return with_vocab(config, room or known)
 
     def elsewhere(self, folder: Path) -> Source | None:
-        """What the model of another task, or of others, has for this one; None: nothing."""
+        """Weights of another task's model, or of a published one, that this task can start from; None: none."""
         return None
 
     def begin(self, model: Any, vocabulary: V) -> list[str]:
-        """Give a new model what it need not learn, word vectors say, and tell what that was."""
+        """Initialize a new model, with word vectors for example, and return notes about it."""
         return []
 
     def encode(self, read: R, vocabulary: V) -> E:
-        """Examples as numbers."""
+        """Examples as arrays of ids."""
 
     def notes(self, encoded: E) -> list[str]:
-        """What whoever trains on the encoded examples should know of them."""
+        """Remarks for the user about the encoded examples."""
         return []
 
     def batches(self, encoded: E, packed: bool, even: bool) -> Batches:
@@ -248,29 +248,29 @@ class Task(Protocol[R, V, E, P]):
         """The loss of a batch, compiled if the recipe asks for it; with `first_carry`, of a batch and a carry."""
 
     def first_carry(self, model: Any, batches: Any, device: torch.device) -> Any:
-        """What the model takes along into the first batch, zeros for each of its lanes, say; None: nothing, ever."""
+        """The carry before the first batch, such as zeros for each lane; None: there is no carry."""
         return None
 
     @property
     def records(self) -> bool:
-        """Whether a step on a CPU is so short that it is worth being recorded."""
+        """Whether a step on a CPU is short enough that recording and replaying it pays."""
         return False
 
     def threads(self, model: Any, cores: int) -> int:
-        """How many CPU threads of so many training is worth."""
+        """The number of CPU threads for training, at most `cores`."""
         return 1 if sum(weight.numel() for weight in model.parameters()) < TINY else cores
 
     @staticmethod
     def predictor(
         model: Any, config: Any, vocabulary: Any, decode: Any, device: torch.device, notes: tuple[str, ...] = ()
     ) -> Any:
-        """The model, ready to be used."""
+        """The predictor of a trained model."""
 
     def loss(self, predictor: P, encoded: E) -> float:
         """The mean loss over a split."""
 
     def quick_loss(self, predictor: P, encoded: E) -> float:
-        """The same, or near it, at a moment in training."""
+        """The same, or an approximation, during training."""
         return self.loss(predictor, encoded)
 
     def evaluate(self, predictor: P, held_out: HeldOut[R, E]) -> Evaluated:
@@ -278,32 +278,32 @@ class Task(Protocol[R, V, E, P]):
 
     @property
     def metric(self) -> str:
-        """The score that decides which checkpoint is the best, or loss: the less the better."""
+        """The score that decides which checkpoint is the best, or loss, where lower is better."""
         return "loss"
 
     @property
     def validates(self) -> bool:
-        """Whether the validation data are others than the test data, so that the best checkpoint can be chosen."""
+        """Whether there are validation data apart from the test data, to choose the best checkpoint by."""
         return True
 
     def example(self, sample: Sample) -> Example | None:
-        """What the model was given when a sample was made; None where the sample does not tell all of it."""
+        """The example that a sample was made from; None where the sample does not hold all of it."""
         return Example(sample[0], None, sample[1])
 
     def examples(self, split: Split) -> Iterator[Example]:
-        """Some examples of a split; none, where they are no texts."""
+        """Some examples of a split; none where they are not texts."""
         return iter(())
 
     def in_words(self, loss: float) -> str:
-        """A loss, and what else it says in this task."""
+        """A loss in words, with what else it means in this task."""
         return f"loss {loss:.5f}"
 
     def remarks(self, result: Evaluated) -> list[str]:
-        """What whoever reads the scores should know besides their signatures."""
+        """Remarks for the user about the scores."""
         return []
 
     def next(self, folder: Path, test: Evaluated | None) -> Sequence[str]:
-        """Commands to go on with, once the model is trained."""
+        """Commands to try next, once the model is trained."""
 
 
 AnyTask: TypeAlias = Task[Any, Any, Any, Any]

@@ -26,17 +26,17 @@ from heedful.training.span_metrics import answer_scores
 
 
 class AnsweringTask(FinetuningTask[Questions, MaskTokenizer, EncodedQuestions, QuestionAnswerer]):
-    """The part of a passage that answers a question."""
+    """Extractive question answering: the span of a passage that answers a question."""
 
     words: ClassVar = Names(
         examples="questions",
         tokens="tokens",
-        too_long="questions have an answer that is in no window as a whole: nothing is learned from them",
+        too_long="questions have an answer that no window holds whole: they are not trained on",
         blank="questions or passages are blank and were left out",
-        learning="getting the tokenizer ready",
-        encoding="turning questions and passages into tokens",
+        learning="preparing the tokenizer",
+        encoding="tokenizing questions and passages",
         testing="answering the {} set",
-        sample=("question", "answer", "found"),
+        sample=("question", "answer", "predicted"),
         counted="questions",
     )
     decoding: ClassVar = WindowsConfig
@@ -56,31 +56,31 @@ class AnsweringTask(FinetuningTask[Questions, MaskTokenizer, EncodedQuestions, Q
         return [*passages, *(question.question for question in read.questions)]
 
     def encode(self, read: Questions, vocabulary: MaskTokenizer) -> EncodedQuestions:
-        """Questions and passages as numbers, passages that are too long in windows."""
+        """Token ids of questions and passages; a passage that is too long is split into windows."""
         encoded = encode_questions(read.questions, vocabulary, self.recipe.model.context, self.recipe.decode)
         if not len(encoded.learned):
             raise UserError(
-                "no answer is left to learn from",
+                "there is no answer to train on",
                 where="data",
-                found=f"{len(encoded):,} questions, none with an answer that is in a window as a whole",
+                found=f"{len(encoded):,} questions, none with an answer that one window holds whole",
                 todo="raise the encoder's context, or lower decode.stride",
             )
         return encoded
 
     def notes(self, encoded: EncodedQuestions) -> list[str]:
-        """How many passages are read in windows, and how many questions are cut."""
+        """How many passages are read in windows, and how many questions are truncated."""
         many = sum(int(end - begin) > 1 for begin, end in zip(encoded.windows, encoded.windows[1:], strict=False))
         told = [f"{many:,} of {len(encoded):,} passages are longer than the context, and are read in windows"]
-        cut = [f"{encoded.cut:,} of {len(encoded):,} questions are too long: their ends are cut"]
+        cut = [f"{encoded.cut:,} of {len(encoded):,} questions are too long, and are truncated"]
         return [*(told if many else []), *(cut if encoded.cut else [])]
 
     def batches(self, encoded: EncodedQuestions, packed: bool, even: bool) -> AnswerBatches:
-        """Windows of like lengths, a row each; or end to end, whatever their lengths."""
+        """Windows of similar lengths, a row each; or packed end to end."""
         train = self.recipe.train
         return AnswerBatches(encoded, train.seed, train.batch_tokens, train.batch_examples, packed)
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
-        """Cross-entropy of where answers begin and end."""
+        """Cross-entropy of the first and the last token of the answers."""
         return partial(answer_loss, model)
 
     @staticmethod
@@ -92,15 +92,15 @@ class AnsweringTask(FinetuningTask[Questions, MaskTokenizer, EncodedQuestions, Q
         device: torch.device,
         notes: tuple[str, ...] = (),
     ) -> QuestionAnswerer:
-        """The model with its tokenizer, ready to answer."""
+        """The question answerer of a trained model."""
         return QuestionAnswerer(model, vocabulary, device, decode, config.context, notes)
 
     def loss(self, predictor: QuestionAnswerer, encoded: EncodedQuestions) -> float:
-        """The mean loss an answer."""
+        """The mean loss of an answer."""
         return mean_loss(predictor.model, encoded, predictor.device)
 
     def evaluate(self, predictor: QuestionAnswerer, held_out: HeldOut[Questions, EncodedQuestions]) -> Evaluated:
-        """F1 and exact match of the answers, and a few questions with what is found."""
+        """F1 and exact match of the answers, and a few questions with predicted answers."""
         questions = held_out.read.questions
         best = predictor.answers([question.passage for question in questions], held_out.encoded)
         found = [each[0].text if each else "" for each in best]
@@ -110,7 +110,7 @@ class AnsweringTask(FinetuningTask[Questions, MaskTokenizer, EncodedQuestions, Q
         return held_out.result(answer_scores(found, right), samples)
 
     def example(self, sample: tuple[str, str, str]) -> None:
-        """None: a sample does not tell the passage."""
+        """None: a sample does not hold the passage."""
         return
 
     def examples(self, split: Split) -> Iterator[Example]:
@@ -124,7 +124,7 @@ class AnsweringTask(FinetuningTask[Questions, MaskTokenizer, EncodedQuestions, Q
         return "f1"
 
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
-        """To ask questions of one's own, and to look at others."""
+        """To ask questions, and to evaluate."""
         name = shlex.quote(str(folder))
         asked = "--passage 'Ada Lovelace was born in London.' 'Where was Ada Lovelace born?'"
         return [f"heedful answer {name} {asked}", f"heedful eval {name} --split valid"]

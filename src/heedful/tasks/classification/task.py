@@ -1,4 +1,4 @@
-"""Texts with a class each, told by any model that reads texts, and texts with a number each."""
+"""Text classification by any model that reads texts, and text regression."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ WORDS = Names(
     tokens="tokens",
     too_long="texts are too long",
     blank="texts are blank and were left out",
-    learning="getting the tokenizer ready",
+    learning="preparing the tokenizer",
     encoding="turning texts into tokens",
     testing="reading the {} set",
-    sample=("text", "label", "found"),
+    sample=("text", "label", "predicted"),
     counted="texts",
 )
 
 
 class TextTask(FinetuningTask[Items, PairTokenizer, EncodedTexts, P]):
-    """What both share: texts or pairs, each with a target."""
+    """What both tasks share: texts or pairs of texts, each with a target."""
 
     words: ClassVar = WORDS
 
@@ -60,7 +60,7 @@ class TextTask(FinetuningTask[Items, PairTokenizer, EncodedTexts, P]):
 
     @abstractmethod
     def targets(self, read: Items, vocabulary: PairTokenizer) -> NDArray[np.int64]:
-        """What is to be learned of each text: a class, or the bits of a number."""
+        """The target of each text: a class, or the bits of a number."""
 
     @abstractmethod
     def text_loss(self, model: Any, batch: LabelledBatch) -> Loss:
@@ -71,21 +71,21 @@ class TextTask(FinetuningTask[Items, PairTokenizer, EncodedTexts, P]):
         return texts_of(read)
 
     def encode(self, read: Items, vocabulary: PairTokenizer) -> EncodedTexts:
-        """Texts as numbers, what is too long being cut."""
+        """Token ids of texts, which are truncated to the context."""
         pairs = [(item.text, item.pair) for item in read.items]
         return encode_texts(pairs, self.targets(read, vocabulary), vocabulary, self.recipe.model.context)
 
     def notes(self, encoded: EncodedTexts) -> list[str]:
-        """How many texts are not read to their end."""
+        """How many texts are truncated."""
         return cut_notes(encoded)
 
     def batches(self, encoded: EncodedTexts, packed: bool, even: bool) -> LabelledBatches:
-        """Texts of like lengths, a row each; or end to end, whatever their lengths."""
+        """Texts of similar lengths, a row each; or packed end to end."""
         train = self.recipe.train
         return LabelledBatches(encoded, train.seed, train.batch_tokens, train.batch_examples, packed)
 
     def loss(self, predictor: P, encoded: EncodedTexts) -> float:
-        """The mean loss a text."""
+        """The mean loss of a text."""
         return mean_loss(self.text_loss, predictor.model, encoded, predictor.device)
 
     def example(self, sample: tuple[str, str, str]) -> Example:
@@ -103,12 +103,12 @@ class TextTask(FinetuningTask[Items, PairTokenizer, EncodedTexts, P]):
         return str(self.recipe.task.metric)
 
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
-        """To read texts of one's own, and to look at others."""
+        """To classify texts, and to evaluate."""
         return next_verbs(folder, self.recipe.data)
 
 
 def one_class_remarks(result: Evaluated) -> list[str]:
-    """What scores of nothing mean, where a model tells no classes apart."""
+    """A remark on a Matthews correlation of 0, where a model does not distinguish the classes."""
     if not any(score.name == "matthews" and score.value == 0 for score in result.scores):
         return []
     return [
@@ -118,9 +118,9 @@ def one_class_remarks(result: Evaluated) -> list[str]:
 
 
 def cut_notes(encoded: EncodedTexts) -> list[str]:
-    """How many texts are not read to their end, if there are any."""
+    """How many texts are truncated, if any are."""
     cut = np.count_nonzero(encoded.lost)
-    told = f"{cut:,} of {len(encoded):,} texts are longer than {encoded.context} tokens: their ends are cut"
+    told = f"{cut:,} of {len(encoded):,} texts are longer than {encoded.context} tokens, and are truncated"
     return [told] if cut else []
 
 
@@ -130,7 +130,7 @@ def texts_of(read: Items) -> list[str]:
 
 
 def next_verbs(folder: Path, data: Any) -> list[str]:
-    """Commands that read texts of one's own, or pairs where the data are pairs, and look at others."""
+    """Commands that classify texts, or pairs where the data are pairs, and evaluate."""
     name = shlex.quote(str(folder))
     given = "--pair 'one text' 'the other text'" if are_pairs(data) else "'a text of your own'"
     return [f"heedful classify {name} {given}", f"heedful eval {name} --split valid"]
@@ -150,7 +150,7 @@ class ClassificationTask(TextTask[TextClassifier]):
     """The class of a text or a pair."""
 
     def labels(self, vocabulary: PairTokenizer) -> Sequence[str]:
-        """The classes, which the recipe was filled in with."""
+        """The classes, which the run's recipe holds."""
         found: Sequence[str] = self.recipe.model.labels
         return found
 
@@ -175,11 +175,11 @@ class ClassificationTask(TextTask[TextClassifier]):
         device: torch.device,
         notes: tuple[str, ...] = (),
     ) -> TextClassifier:
-        """The model with its tokenizer, ready to say classes."""
+        """The classifier of a trained model."""
         return TextClassifier(model, vocabulary, device, config.labels or (), config.context, notes)
 
     def evaluate(self, predictor: TextClassifier, held_out: HeldOut[Items, EncodedTexts]) -> Evaluated:
-        """Accuracy, F1 and Matthews' correlation, and a few texts with what is said of them."""
+        """Accuracy, F1 and Matthews' correlation, and a few texts with predicted classes."""
         items, encoded = held_out.read.items, held_out.encoded
         probabilities = outputs_of(predictor.model, encoded, predictor.device).softmax(-1)  # (N, C)
         samples = []
@@ -190,18 +190,18 @@ class ClassificationTask(TextTask[TextClassifier]):
         return held_out.result(class_scores(found, encoded.targets, predictor.labels), samples)
 
     def remarks(self, result: Evaluated) -> list[str]:
-        """Whether the model tells no classes apart."""
+        """Whether the model does not distinguish the classes."""
         return one_class_remarks(result)
 
 
 class TextClassificationTask(ClassificationTask):
-    """The same of a model that reads words or characters, without an encoder; it may begin from word vectors."""
+    """Classification by a model of words or characters, without an encoder; it may start from word vectors."""
 
     artifacts: ClassVar = {"tokenizer.json": Codec(TextVocab, TextVocab.load)}
     recipe: TextClassificationRecipe
 
     def elsewhere(self, folder: Path) -> None:
-        """None: there is no encoder to take from another model."""
+        """None: there is no encoder to start from."""
         return
 
     def learn(self, read: Items) -> TextVocab:
@@ -220,7 +220,7 @@ class TextClassificationTask(ClassificationTask):
         return None if begins is None else begins.read(wanted, known, self.recipe.model.width)
 
     def labels(self, vocabulary: PairTokenizer) -> Sequence[str]:
-        """The classes, which the list of words keeps."""
+        """The classes, which the vocabulary keeps."""
         assert isinstance(vocabulary, TextVocab), "as it was learned"
         return vocabulary.labels
 
@@ -251,7 +251,7 @@ class TextClassificationTask(ClassificationTask):
         weight = model.tokens.weight
         with torch.no_grad():
             weight[places.to(weight.device)] = rows.to(weight)
-        return [*vectors.notes, f"{len(places):,} of {vocabulary.vocab:,} words begin from {begins.file}"]
+        return [*vectors.notes, f"{len(places):,} of {vocabulary.vocab:,} words start from {begins.file}"]
 
 
 class RegressionTask(TextTask[TextRegressor]):
@@ -262,11 +262,11 @@ class RegressionTask(TextTask[TextRegressor]):
         return np.array(label_values(read.items), dtype=np.float64).view(np.int64)
 
     def text_loss(self, model: Any, batch: LabelledBatch) -> Loss:
-        """Squared distances."""
+        """Squared errors."""
         return number_loss(model, batch)
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
-        """The squared distance of the numbers."""
+        """The squared error of the numbers."""
         return partial(number_loss, model)
 
     @staticmethod
@@ -278,11 +278,11 @@ class RegressionTask(TextTask[TextRegressor]):
         device: torch.device,
         notes: tuple[str, ...] = (),
     ) -> TextRegressor:
-        """The model with its tokenizer, ready to say numbers."""
+        """The regressor of a trained model."""
         return TextRegressor(model, vocabulary, device, config.context, notes)
 
     def evaluate(self, predictor: TextRegressor, held_out: HeldOut[Items, EncodedTexts]) -> Evaluated:
-        """Both correlations, and a few texts with what is said of them."""
+        """Both correlations, and a few texts with predicted numbers."""
         items, encoded = held_out.read.items, held_out.encoded
         found = outputs_of(predictor.model, encoded, predictor.device).double().numpy()  # (N,)
         rows = held_out.rows(len(items), self.recipe.train.samples)

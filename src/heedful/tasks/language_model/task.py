@@ -1,4 +1,4 @@
-"""Language modelling: running text in windows, perplexity over whole texts, and texts that the model wrote."""
+"""Language modelling: running text in windows, perplexity over whole texts, and generated samples."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.decode.settings import TextSettings, WritingConfig
 from heedful.errors import UserError
 from heedful.hub.loading import no_tokenizer_error, pretrained
-from heedful.tasks.base import Codec, Evaluated, Example, HeldOut, Names, Source, Task
+from heedful.tasks.base import Codec, Evaluated, Example, HeldOut, Names, Sample, Source, Task
 from heedful.tasks.compiled import compiled
 from heedful.tasks.language_model.perplexity import (
     LossOf,
@@ -53,18 +53,18 @@ from heedful.tasks.language_model.predictor import BidirectionalLanguageModel, T
 from heedful.tasks.language_model.recipe import LanguageModelRecipe
 from heedful.training.metrics import Score
 
-MUCH_UNKNOWN = 0.01  # of the tokens of a text, from where on it is told
-SHOWN = 8  # places in a text that stand for it
-MOST_SHOWN = 100  # tokens that are written for a sample
+MUCH_UNKNOWN = 0.01  # of the tokens of a text, above which a note says so
+SHOWN = 8  # positions in a text that are shown as examples
+MOST_SHOWN = 100  # tokens that are generated for a sample
 SHARED = 100_000  # parameters of a gpt from which on threads share its work
-GIVEN = 32  # tokens that a sample begins with, where there are no lines
+GIVEN = 32  # tokens of a sample's prompt, where there are no lines
 RECORDED_CONTEXT, RECORDED_WEIGHTS = 256, 20_000_000  # at most; beyond them torch's own threads do as well
 
 
 class LanguageModelTask(
     Task[Text | TextTokens, LanguageTokenizer, EncodedText, TextGenerator | BidirectionalLanguageModel]
 ):
-    """The tokens of a text from those before them, or from those on either side."""
+    """Each token of a text from those before it, or from those on either side."""
 
     words: ClassVar = Names(
         examples="tokens of text",
@@ -74,7 +74,7 @@ class LanguageModelTask(
         learning="training the tokenizer",
         encoding="turning text into tokens",
         testing="reading the {} set",
-        sample=("prompt", "text", "written"),
+        sample=("prompt", "text", "generated"),
     )
     decoding: ClassVar = WritingConfig
     artifacts: ClassVar = {"tokenizer.json": Codec(open_tokenizer, load_tokenizer)}
@@ -87,7 +87,7 @@ class LanguageModelTask(
 
     @property
     def decode(self) -> WritingConfig:
-        """How texts are gone on with."""
+        """Generation settings."""
         return self.recipe.decode
 
     def read(self, split: Split) -> Text | TextTokens:
@@ -116,7 +116,7 @@ class LanguageModelTask(
         return TrainedTokenizer.train(config, read.lines)
 
     def elsewhere(self, folder: Path) -> Source:
-        """A GPT that others trained."""
+        """A published GPT."""
         found = pretrained(folder, role="causal")
         if found.tokenizer is None:
             raise no_tokenizer_error(found, folder)
@@ -125,7 +125,7 @@ class LanguageModelTask(
     def encode(self, read: Text | TextTokens, vocabulary: LanguageTokenizer) -> EncodedText:
         """The text as ids, in windows as long as the model's context.
 
-        Only a gpt tells documents apart: to the others a text is one.
+        Only a gpt distinguishes documents; for the others a text is one document.
         """
         context = self.recipe.model.context
         if isinstance(read, Text):
@@ -179,7 +179,7 @@ class LanguageModelTask(
         return model.limited and model.context <= RECORDED_CONTEXT and model.parameters(0) <= RECORDED_WEIGHTS
 
     def threads(self, model: Any, cores: int) -> int:
-        """How many CPU threads of so many training is worth: a gpt has large products, even where it is small."""
+        """The number of CPU threads for training: a gpt has large products, even where it is small."""
         size = sum(weight.numel() for weight in model.parameters())
         return cores if self.recipe.model.limited and size >= SHARED else super().threads(model, cores)
 
@@ -192,14 +192,14 @@ class LanguageModelTask(
         device: torch.device,
         notes: tuple[str, ...] = (),
     ) -> TextGenerator | BidirectionalLanguageModel:
-        """The model with its tokenizer, ready to write; or to give vectors, if it reads in both directions."""
+        """The generator of a trained model; or of a bidirectional one, the predictor that gives vectors."""
         if config.role == "bidirectional":
             assert isinstance(vocabulary, TrainedTokenizer), "the recipe asks for it"
             return BidirectionalLanguageModel(model, vocabulary, device, config.context, notes)
         return TextGenerator(model, vocabulary, device, TextSettings.of(decode), notes)
 
     def loss(self, predictor: TextGenerator | BidirectionalLanguageModel, encoded: EncodedText) -> float:
-        """The mean loss a token of the whole text; of both directions there are only windows."""
+        """The mean loss of a token of the whole text; a bidirectional model reads it in windows."""
         if self.recipe.model.limited:
             model: Any = predictor.model
             return sliding_loss(model, encoded, predictor.device, self.stride, self.recipe.train.batch_tokens)
@@ -209,11 +209,11 @@ class LanguageModelTask(
 
     @property
     def stride(self) -> int:
-        """How many tokens a gpt predicts in each window when it is judged."""
+        """The number of tokens that a gpt predicts in each window of an evaluation."""
         return self.recipe.task.stride or -(-self.recipe.model.context // 2)
 
     def quick_loss(self, predictor: TextGenerator | BidirectionalLanguageModel, encoded: EncodedText) -> float:
-        """The mean loss a token in windows, as in training."""
+        """The mean loss of a token in windows, as in training."""
         if self.recipe.task.carry:
             return lanes_loss(predictor.model, encoded, predictor.device, self.recipe.train.batch_tokens)
         return windows_loss(self.task_loss, predictor.model, encoded, predictor.device, self.recipe.train.batch_tokens)
@@ -221,10 +221,10 @@ class LanguageModelTask(
     def evaluate(
         self, predictor: TextGenerator | BidirectionalLanguageModel, held_out: HeldOut[Text | TextTokens, EncodedText]
     ) -> Evaluated:
-        """Perplexity a token and a word, bits a byte and a character, and what the model goes on with some lines."""
+        """Perplexity of tokens and of words, bits per byte and per character, and generated samples."""
         encoded, loss, windows = held_out.encoded, held_out.loss, ""
         told = encoded.amounts
-        if self.recipe.model.limited:  # which is judged by the quick loss in training, where beams are counted
+        if self.recipe.model.limited:  # in training, where beams are given, the quick loss is used
             windows = f"|context:{encoded.context}|stride:{self.stride if held_out.beams is None else encoded.context}"
 
         def score(name: str, value: float, counted: str = "") -> Score:
@@ -240,22 +240,23 @@ class LanguageModelTask(
             return held_out.result(scores)
         return held_out.result(scores, self._samples(predictor, held_out.read, held_out.step))
 
-    def _samples(self, writer: TextGenerator, read: Text | TextTokens, step: int) -> tuple[tuple[str, str, str], ...]:
-        """Places in a text, what follows them there, and what the model goes on with."""
+    def _samples(self, generator: TextGenerator, read: Text | TextTokens, step: int) -> list[Sample]:
+        """Prompts from a text, what follows them there, and the generated completions."""
         rows = list(_places(read, random.Random(step), self.recipe.train.samples))
-        found = writer.generate([given for given, _ in rows], length=min(writer.settings.length, MOST_SHOWN), seed=step)
-        return tuple(
+        length = min(generator.settings.length, MOST_SHOWN)
+        found = generator.generate([given for given, _ in rows], length=length, seed=step)
+        return [
             (given.removesuffix("\n"), right[: len(one.completion)], one.completion)
             for (given, right), one in zip(rows, found, strict=True)
-        )
+        ]
 
     def examples(self, split: Split) -> Iterator[Example]:
-        """Places in the text of a split, and what follows them."""
+        """Prompts from the text of a split, and what follows them."""
         rows = _places(self.read(split), random.Random(0), SHOWN)
         return (Example(given.removesuffix("\n"), None, right) for given, right in rows)
 
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
-        """To write, or to get vectors."""
+        """To generate text, or to get vectors."""
         run = shlex.quote(str(folder))
         if self.recipe.model.role == "bidirectional":
             return [f'in Python: heedful.load("{folder}").layers(["..."])']
@@ -263,22 +264,22 @@ class LanguageModelTask(
         return [f"heedful generate {run} {shlex.quote(sample)} --temperature 0.8", f"heedful eval {run} --split valid"]
 
 
-def _places(read: Text | TextTokens, chance: random.Random, count: int) -> Iterator[tuple[str, str]]:
-    """Some places in a text: what stands before them, and what follows."""
-    return _after_lines(read, chance, count) if isinstance(read, Text) else _after_tokens(read, chance, count)
+def _places(read: Text | TextTokens, rng: random.Random, count: int) -> Iterator[tuple[str, str]]:
+    """Some prompts from a text, and what follows each."""
+    return _after_lines(read, rng, count) if isinstance(read, Text) else _after_tokens(read, rng, count)
 
 
-def _after_lines(text: Text, chance: random.Random, count: int) -> Iterator[tuple[str, str]]:
+def _after_lines(text: Text, rng: random.Random, count: int) -> Iterator[tuple[str, str]]:
     """Some lines of a text, and those that follow."""
     places = [place for place, line in enumerate(text.lines[:-1]) if line.strip()]
-    for row in chance.sample(places, min(count, len(places))):
+    for row in rng.sample(places, min(count, len(places))):
         yield text.lines[row] + "\n", "\n".join(text.lines[row + 1 : row + 9])
 
 
-def _after_tokens(read: TextTokens, chance: random.Random, count: int) -> Iterator[tuple[str, str]]:
+def _after_tokens(read: TextTokens, rng: random.Random, count: int) -> Iterator[tuple[str, str]]:
     """The beginnings of some documents, and what follows."""
     codec, starts = codec_of(read.tokenizer), read.starts
-    for row in chance.sample(range(len(starts)), min(count, len(starts))):
+    for row in rng.sample(range(len(starts)), min(count, len(starts))):
         begin, end = int(starts[row]) + 1, int(starts[row + 1]) if row + 1 < len(starts) else len(read.ids) - 1
         middle = min(begin + GIVEN, end)
         given, right = read.ids[begin:middle], read.ids[middle : min(middle + MOST_SHOWN, end)]

@@ -1,4 +1,4 @@
-"""Texts with several ways to go on: a score for each choice, by one added layer on an encoder."""
+"""Multiple choice: a score for each possible continuation of a text, by one layer on top of an encoder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MultipleChoiceTask(FinetuningTask[Questions, MaskTokenizer, EncodedChoices
         tokens="tokens",
         too_long="questions are too long",
         blank="questions are blank and were left out",
-        learning="getting the tokenizer ready",
+        learning="preparing the tokenizer",
         encoding="turning texts into tokens",
         testing="reading the {} set",
         sample=("text", "right", "chosen"),
@@ -44,15 +44,15 @@ class MultipleChoiceTask(FinetuningTask[Questions, MaskTokenizer, EncodedChoices
         return [text for one in read.items for text in (one.text, *one.choices)]
 
     def encode(self, read: Questions, vocabulary: MaskTokenizer) -> EncodedChoices:
-        """Texts and choices as numbers, what is too long being cut."""
+        """Token ids of texts with their choices, truncated to the context."""
         return encode_choices(read.items, vocabulary, self.recipe.model.context)
 
     def notes(self, encoded: EncodedChoices) -> list[str]:
-        """How many texts are not read to their end."""
+        """How many texts are truncated."""
         return cut_notes(encoded.texts)
 
     def batches(self, encoded: EncodedChoices, packed: bool, even: bool) -> ChoiceBatches:
-        """Questions of like lengths, a row for each choice."""
+        """Questions of similar lengths, a row for each choice."""
         train = self.recipe.train
         return ChoiceBatches(encoded, train.seed, train.batch_tokens, train.batch_examples)
 
@@ -69,16 +69,16 @@ class MultipleChoiceTask(FinetuningTask[Questions, MaskTokenizer, EncodedChoices
         device: torch.device,
         notes: tuple[str, ...] = (),
     ) -> MultipleChoiceAnswerer:
-        """The model with its tokenizer, ready to choose."""
+        """The multiple-choice answerer of a trained model."""
         return MultipleChoiceAnswerer(model, vocabulary, device, config.context, notes)
 
     def loss(self, predictor: MultipleChoiceAnswerer, encoded: EncodedChoices) -> float:
-        """The mean loss a question."""
+        """The mean loss of a question."""
         scores = scores_of(predictor.model, encoded, predictor.device)  # (N, C)
         return float(F.cross_entropy(scores, torch.from_numpy(encoded.targets)))
 
     def evaluate(self, predictor: MultipleChoiceAnswerer, held_out: HeldOut[Questions, EncodedChoices]) -> Evaluated:
-        """The share of right choices, and a few texts with what was chosen."""
+        """Accuracy, and a few texts with the predicted choices."""
         items, encoded = held_out.read.items, held_out.encoded
         probabilities = scores_of(predictor.model, encoded, predictor.device).softmax(-1)  # (N, C)
         found = probabilities.argmax(-1).numpy()  # (N,)
@@ -90,10 +90,10 @@ class MultipleChoiceTask(FinetuningTask[Questions, MaskTokenizer, EncodedChoices
 
     @property
     def metric(self) -> str:
-        """The share of right choices."""
+        """Accuracy."""
         return "accuracy"
 
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
-        """To choose among texts of one's own, and to look at others."""
+        """To choose among texts, and to evaluate."""
         name = shlex.quote(str(folder))
-        return [f"heedful choose {name} 'a text' 'one way to go on' 'another'", f"heedful eval {name} --split valid"]
+        return [f"heedful choose {name} 'a text' 'one continuation' 'another'", f"heedful eval {name} --split valid"]

@@ -1,4 +1,4 @@
-"""Pre-training: documents, pairs with hidden words, and how many of the words the model tells."""
+"""Pre-training of encoders: masked language modelling, and next-sentence prediction where the model has that head."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from heedful.tasks.pretraining.loss import OBJECTIVES, evaluate_pretraining, pre
 from heedful.tasks.pretraining.predictor import TextEncoder
 from heedful.tasks.pretraining.recipe import PretrainingRecipe
 
-MUCH_UNKNOWN = 0.01  # of the tokens of a text, from where on it is told
+MUCH_UNKNOWN = 0.01  # of the tokens of a text, above which a note says so
 MOST_SHOWN = 48  # tokens of a sample
 
 
 class PretrainingTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDocuments, TextEncoder]):
-    """Hidden words from those around them, and whether two texts belong together."""
+    """Masked tokens from those around them, and whether two texts follow each other (Devlin et al., 2019)."""
 
     words: ClassVar = Names(
         examples="tokens of text",
@@ -51,7 +51,7 @@ class PretrainingTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDoc
         learning="training the tokenizer",
         encoding="turning text into tokens",
         testing="reading the {} set",
-        sample=("text", "hidden", "told"),
+        sample=("text", "masked", "predicted"),
     )
     decoding: ClassVar = None
     artifacts: ClassVar = {"tokenizer.json": Codec(open_encoder_tokenizer, load_encoder_tokenizer)}
@@ -101,7 +101,7 @@ class PretrainingTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDoc
         return [told] if share > MUCH_UNKNOWN else []
 
     def batches(self, encoded: EncodedDocuments, packed: bool, even: bool) -> PretrainingBatches:
-        """Pairs from all over the documents, words hidden anew in every epoch."""
+        """Pairs from all over the documents, masked anew in every epoch."""
         return PretrainingBatches(encoded, self.recipe.train.seed, self.recipe.train.batch_tokens, packed, even)
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
@@ -118,42 +118,42 @@ class PretrainingTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDoc
         device: torch.device,
         notes: tuple[str, ...] = (),
     ) -> TextEncoder:
-        """The model with its tokenizer, ready to give vectors, as its folder says where it does, and to fill gaps."""
+        """The text encoder of a trained model."""
         return TextEncoder(model, vocabulary, device, notes, **dict(decode or ()))
 
     def loss(self, predictor: TextEncoder, encoded: EncodedDocuments) -> float:
-        """The sum of the two mean losses on held-out text, where the same words are hidden each time."""
+        """The sum of the two mean losses on held-out text, where the same tokens are masked each time."""
         return evaluate_pretraining(predictor.model, encoded, predictor.device, self.recipe.train.batch_tokens).loss
 
     def evaluate(
         self, predictor: TextEncoder, held_out: HeldOut[Prose | TokenizedDocuments, EncodedDocuments]
     ) -> Evaluated:
-        """How many hidden words and pairs the model tells, and its perplexity for the words."""
+        """Accuracy of masked tokens and of pairs, and the perplexity of masked tokens."""
         encoded = held_out.encoded
         found = evaluate_pretraining(predictor.model, encoded, predictor.device, self.recipe.train.batch_tokens)
         return held_out.result(found.scores(self.rules.hidden), self._samples(predictor, encoded, held_out.step))
 
-    def _samples(self, reader: TextEncoder, encoded: EncodedDocuments, step: int) -> tuple[tuple[str, str, str], ...]:
-        """Beginnings of pairs with hidden words, what these are, and what the model says."""
+    def _samples(self, encoder: TextEncoder, encoded: EncodedDocuments, step: int) -> tuple[tuple[str, str, str], ...]:
+        """Beginnings of pairs with masks, the masked tokens, and the predicted ones."""
         count = min(self.recipe.train.samples, encoded.cells)
         cells = np.array(sorted(random.Random(step).sample(range(encoded.cells), count)), dtype=np.int64)
         if not count:
             return ()
         built = encoded.build(0, 0, cells)
         batch = padded_batch(built, cells, np.arange(count), encoded.marks)
-        told, _ = predict_masked(reader.model, batch.to(reader.device))
+        told, _ = predict_masked(encoder.model, batch.to(encoder.device))
         rows, columns = np.nonzero(built.hidden)
         found: list[tuple[str, str, str]] = []
         for row in range(count):
             some = [place for place, at in enumerate(rows) if at == row and columns[place] < MOST_SHOWN]
             right = [int(built.ids[row, columns[place]]) for place in some]
             shown = built.shown[row, : min(int(built.lengths[row]), MOST_SHOWN)].tolist()
-            hidden, said = map(reader.tokenizer.pieces, (right, [told[at] for at in some]))
-            found.append((reader.tokenizer.readable(shown), " ".join(hidden), " ".join(said)))
+            hidden, said = map(encoder.tokenizer.pieces, (right, [told[at] for at in some]))
+            found.append((encoder.tokenizer.readable(shown), " ".join(hidden), " ".join(said)))
         return tuple(found)
 
     def example(self, sample: tuple[str, str, str]) -> None:
-        """None: words are hidden in a sample, and others replaced."""
+        """None: tokens of a sample are masked or replaced."""
         return
 
     def examples(self, split: Split) -> Iterator[Example]:
@@ -165,7 +165,7 @@ class PretrainingTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDoc
         return (Example(document[0], None, "") for document in read.documents)
 
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
-        """To fill gaps, and to get vectors."""
+        """To fill masks, and to evaluate."""
         run = shlex.quote(str(folder))
         return [
             f"heedful fill-mask {run} {shlex.quote('This module provides a [MASK] interface.')}",

@@ -1,4 +1,4 @@
-"""Images made again from a code: pixels, the mean squared difference, and pictures of both."""
+"""Autoencoders of images: pixels, and the mean squared error of their reconstruction."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ WORTH_A_THREAD = 8_000_000  # multiplications in a step
 
 
 class ReconstructionTask(Task[Images, ImageSpec, EncodedImages, ImageAutoencoder]):
-    """Images from themselves, or from what noise has left of them."""
+    """Images from themselves, or from noisy copies."""
 
     words: ClassVar = Names(
         examples="images",
-        tokens="numbers in each",
+        tokens="values in each",
         too_long="images are too large",
         blank="files beside the images are no pictures, and were left out",
         learning="measuring the images",
-        encoding="laying out the pixels",
-        testing="making the {} set again",
-        sample=("image", "right", "made"),
+        encoding="encoding the images",
+        testing="reconstructing the {} set",
+        sample=("image", "expected", "reconstructed"),
         counted="images",
-        loss="mean squared difference",
+        loss="mean squared error",
     )
     decoding: ClassVar = ReconstructionTaskConfig
     artifacts: ClassVar = {"images.json": Codec(ImageSpec.opened, ImageSpec.load)}
@@ -56,7 +56,7 @@ class ReconstructionTask(Task[Images, ImageSpec, EncodedImages, ImageAutoencoder
 
     @property
     def decode(self) -> ReconstructionTaskConfig:
-        """The noise that images are made again from."""
+        """The noise that is added to images."""
         found: ReconstructionTaskConfig = self.recipe.task
         return found
 
@@ -67,7 +67,7 @@ class ReconstructionTask(Task[Images, ImageSpec, EncodedImages, ImageAutoencoder
     collect = staticmethod(images)
 
     def learn(self, read: Images) -> ImageSpec:
-        """What the images are like."""
+        """The shape of the images."""
         channels, rows, columns = read.pixels.shape[1:]
         return ImageSpec((channels, rows, columns), read.names)
 
@@ -92,12 +92,12 @@ class ReconstructionTask(Task[Images, ImageSpec, EncodedImages, ImageAutoencoder
         return encode_images(read)
 
     def batches(self, encoded: EncodedImages, packed: bool, even: bool) -> ImageBatches:
-        """So many images at a time."""
+        """Batches of a fixed number of images."""
         return ImageBatches(encoded, self.recipe.train.seed, self.recipe.images)
 
     @property
     def records(self) -> bool:
-        """Every network of layers is small."""
+        """True: networks of layers are small."""
         return True
 
     def threads(self, model: Any, cores: int) -> int:
@@ -106,7 +106,7 @@ class ReconstructionTask(Task[Images, ImageSpec, EncodedImages, ImageAutoencoder
         return max(1, min(cores, config.products * self.recipe.images // WORTH_A_THREAD))
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
-        """The mean squared difference of the pixels."""
+        """The mean squared error of the pixels."""
         whole = torch.compile(model) if self.recipe.train.compile else model
         return partial(reconstruction_loss, whole, noise=self.noise)
 
@@ -119,15 +119,15 @@ class ReconstructionTask(Task[Images, ImageSpec, EncodedImages, ImageAutoencoder
         device: torch.device,
         notes: tuple[str, ...] = (),
     ) -> ImageAutoencoder:
-        """The model, ready to make images."""
+        """The autoencoder of a trained model."""
         return ImageAutoencoder(model, vocabulary, Noise(decode.noise, decode.clip), device, notes)
 
     def loss(self, predictor: ImageAutoencoder, encoded: EncodedImages) -> float:
-        """The mean squared difference a pixel."""
+        """The mean squared error of a pixel."""
         return mean_loss(predictor.model, encoded, self.noise, predictor.device)
 
     def evaluate(self, predictor: ImageAutoencoder, held_out: HeldOut[Images, EncodedImages]) -> Evaluated:
-        """How much of what tells the images apart is made again; pictures say the rest."""
+        """The share of the images' variance that reconstructions keep."""
         return held_out.result((explained_variance(held_out.loss, held_out.read.pixels, self.noise),))
 
     @property
@@ -136,11 +136,11 @@ class ReconstructionTask(Task[Images, ImageSpec, EncodedImages, ImageAutoencoder
         return self.recipe.data.valid is not None
 
     def in_words(self, loss: float) -> str:
-        """The mean squared difference a pixel."""
-        return f"mean squared difference {loss:.4f}"
+        """The mean squared error of a pixel."""
+        return f"mean squared error {loss:.4f}"
 
     def remarks(self, result: Evaluated) -> list[str]:
-        """That a model which has learned nothing may have died."""
+        """What to try where the model is no better than the mean image."""
         if result.scores[0].value > 0:
             return []
         if self.recipe.model.last_activation == "relu":
@@ -151,7 +151,7 @@ class ReconstructionTask(Task[Images, ImageSpec, EncodedImages, ImageAutoencoder
         return ["no better than the mean image: try another learning rate or train.seed, or train for longer"]
 
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
-        """To make images again, and to see where they lie."""
+        """To reconstruct images, and to plot their codes."""
         name = shlex.quote(str(folder))
         verb = "denoise" if self.noise.deviation else "reconstruct"
         return [f"heedful {verb} {name} -o grid.png", f"heedful figure maps model={name}"]

@@ -1,4 +1,4 @@
-"""Words with a tag each: sentences of words, F1 of the chunks that tags mark, or accuracy of the tags."""
+"""Token tagging: F1 of the chunks that IOB tags mark, or accuracy of other tags."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class TaggingTask(FinetuningTask[Sentences, MaskTokenizer, EncodedTags, TokenTag
         tokens="tokens",
         too_long="sentences are too long",
         blank="sentences have no words and were left out",
-        learning="getting the tokenizer ready",
+        learning="preparing the tokenizer",
         encoding="turning words into tokens",
         testing="tagging the {} set",
-        sample=("sentence", "marked", "found"),
+        sample=("sentence", "expected", "predicted"),
         counted="words",
     )
 
@@ -45,16 +45,16 @@ class TaggingTask(FinetuningTask[Sentences, MaskTokenizer, EncodedTags, TokenTag
         return [" ".join(sentence.words) for sentence in read.sentences]
 
     def encode(self, read: Sentences, vocabulary: MaskTokenizer) -> EncodedTags:
-        """Words as numbers, sentences that are too long in windows."""
+        """Token ids of words; a sentence that is too long is split into windows."""
         return encode_tags(read.sentences, vocabulary, self.recipe.model.labels, self.recipe.model.context)
 
     def notes(self, encoded: EncodedTags) -> list[str]:
-        """Which words are not read to their end."""
-        told = f"{encoded.cut:,} words have more pieces than fit into {encoded.context} tokens: their ends are cut"
+        """How many words are truncated."""
+        told = f"{encoded.cut:,} words have more pieces than fit into {encoded.context} tokens, and are truncated"
         return [told] if encoded.cut else []
 
     def batches(self, encoded: EncodedTags, packed: bool, even: bool) -> TagBatches:
-        """Sentences of like lengths, a row each; or end to end, whatever their lengths."""
+        """Sentences of similar lengths, a row each; or packed end to end."""
         train = self.recipe.train
         return TagBatches(encoded, train.seed, train.batch_tokens, train.batch_examples, packed)
 
@@ -71,11 +71,11 @@ class TaggingTask(FinetuningTask[Sentences, MaskTokenizer, EncodedTags, TokenTag
         device: torch.device,
         notes: tuple[str, ...] = (),
     ) -> TokenTagger:
-        """The model with its tokenizer, ready to tag."""
+        """The tagger of a trained model."""
         return TokenTagger(model, vocabulary, device, config.labels or (), config.context, notes)
 
     def loss(self, predictor: TokenTagger, encoded: EncodedTags) -> float:
-        """The mean loss a word."""
+        """The mean loss of a word."""
         return mean_loss(predictor.model, encoded, predictor.device)
 
     def evaluate(self, predictor: TokenTagger, held_out: HeldOut[Sentences, EncodedTags]) -> Evaluated:
@@ -99,13 +99,13 @@ class TaggingTask(FinetuningTask[Sentences, MaskTokenizer, EncodedTags, TokenTag
         return "f1" if labels is None or marks_chunks(labels) else "accuracy"
 
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
-        """To tag texts of one's own, and to look at others."""
+        """To tag texts, and to evaluate."""
         name = shlex.quote(str(folder))
         return [f"heedful tag {name} 'Ada Lovelace was born in London.'", f"heedful eval {name} --split valid"]
 
 
 def listed(words: Sequence[str], tags: Sequence[str]) -> str:
-    """What tags mark, as a sample shows it."""
+    """The chunks that tags mark, as a sample shows them."""
     return "; ".join(f"{kind} {' '.join(words[start:end])}" for start, end, kind in chunks(tags)) or "nothing"
 
 

@@ -71,11 +71,11 @@ class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]
         return encode_pairs(read.pairs, vocabulary, self.recipe.model.context)
 
     def batches(self, encoded: EncodedPairs, packed: bool, even: bool) -> PairBatches:
-        """Pairs of like length side by side, or any pairs end to end."""
+        """Pairs of similar lengths side by side, or packed end to end."""
         return PairBatches(encoded, self.recipe.train.seed, self.recipe.train.batch_tokens, packed, even)
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
-        """The cross-entropy of the target, and, of a model that chooses where to look, how well it chose."""
+        """The cross-entropy of the target; for hard attention, also the REINFORCE loss of its choices."""
         smoothing, config = self.recipe.task.label_smoothing, self.recipe.model
         if config.hard:
             return partial(reinforced_translation_loss, model, label_smoothing=smoothing)
@@ -91,11 +91,11 @@ class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]
         device: torch.device,
         notes: tuple[str, ...] = (),
     ) -> Translator:
-        """The model with its tokenizer, ready to translate."""
+        """The translator of a trained model."""
         return Translator(model, vocabulary, config.context, device, TranslationSettings.of(decode), notes)
 
     def loss(self, predictor: Translator, encoded: EncodedPairs) -> float:
-        """The mean loss a target token."""
+        """The mean loss of a target token."""
         model: Any = predictor.model
         return perplexity_loss(model, encoded, predictor.device, self.recipe.train.batch_tokens)
 
@@ -118,26 +118,26 @@ class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]
         return "chrf"
 
     def in_words(self, loss: float) -> str:
-        """The loss, and between how many tokens such a model seems to choose."""
-        perplexity = f"{math.exp(loss):.4f}" if loss < 100 else "beyond count"
+        """The loss and the perplexity."""
+        perplexity = f"{math.exp(loss):.4f}" if loss < 100 else "inf"
         return f"loss {loss:.5f}, perplexity {perplexity}"
 
     def remarks(self, result: Evaluated) -> list[str]:
-        """Where BLEU has nothing to say, and what could not be read."""
+        """Where BLEU says nothing, and how many sources are too long."""
         told, values = [], {score.name: score.value for score in result.scores}
         if "bleu" not in values:
             told.append(f"BLEU is left out: it counts runs of {RUN} words, and most references have fewer")
         elif values["bleu"] == 0:
-            told.append(f"BLEU is 0 where no run of {RUN} words matches: short lines are better judged by the others")
+            told.append(f"BLEU is 0 where no run of {RUN} words matches: the other scores suit short lines better")
         if result.unread:
             told.append(f"{result.unread:,} sources are longer than the model's context: they count as empty lines")
         return told
 
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
-        """To translate, with a look at where the model looked, and to search more widely."""
+        """To translate, with the alignment, and to evaluate with beams."""
         run = shlex.quote(str(folder))
         sample = test.samples[0][0] if test and test.samples else "some text"
-        with torch.device("meta"):  # what the model is made of, without its numbers
+        with torch.device("meta"):  # its structure, without its weights
             model = build(with_vocab(self.recipe.model, self.recipe.tokenizer.vocab))
         told = [f"heedful translate {run} {shlex.quote(sample)}{' --align' * aligns(model)}"]
         return [*told, f"heedful eval {run} --beams 4"] if test else told

@@ -1,4 +1,4 @@
-"""Classes for the nodes of trees: trees of words, word vectors to begin from, accuracy at the root."""
+"""Tree classification: trees of words, word vectors to start from, accuracy at the root."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class TreeTask(Task[Trees, WordVocab, EncodedTrees, TreeClassifier]):
         tokens="words",
         too_long="trees are too large",
         blank="lines are blank and were left out",
-        learning="gathering the words",
-        encoding="turning words into numbers",
-        testing="judging the {} set",
-        sample=("sentence", "label", "judgement"),
+        learning="collecting the words",
+        encoding="encoding the trees",
+        testing="classifying the {} set",
+        sample=("sentence", "label", "predicted"),
     )
     decoding: ClassVar = None
     artifacts: ClassVar = {"tokenizer.json": Codec(WordVocab, WordVocab.load)}
@@ -86,11 +86,11 @@ class TreeTask(Task[Trees, WordVocab, EncodedTrees, TreeClassifier]):
         return []
 
     def encode(self, read: Trees, vocabulary: WordVocab) -> EncodedTrees:
-        """Trees as numbers."""
+        """The trees with ids for words."""
         return encode_trees(read.trees, vocabulary)
 
     def batches(self, encoded: EncodedTrees, packed: bool, even: bool) -> TreeBatches:
-        """Trees of like depth, level by level."""
+        """Trees of similar depth, level by level."""
         return TreeBatches(encoded, self.recipe.train.seed, self.recipe.train.batch_tokens)
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
@@ -106,15 +106,15 @@ class TreeTask(Task[Trees, WordVocab, EncodedTrees, TreeClassifier]):
         device: torch.device,
         notes: tuple[str, ...] = (),
     ) -> TreeClassifier:
-        """The model with its words, ready to judge."""
+        """The tree classifier of a trained model."""
         return TreeClassifier(model, vocabulary, device, notes)
 
     def loss(self, predictor: TreeClassifier, encoded: EncodedTrees) -> float:
-        """The mean loss a labelled node."""
+        """The mean loss of a labelled node."""
         return mean_loss(predictor.model, encoded, predictor.device)
 
     def evaluate(self, predictor: TreeClassifier, held_out: HeldOut[Trees, EncodedTrees]) -> Evaluated:
-        """Accuracy of whole sentences, of their side, and of all nodes, and a few sentences."""
+        """Accuracy of whole sentences, of their polarity, and of all nodes, and a few sentences."""
         trees, classes = held_out.read.trees, self.recipe.data.classes
         some = [trees[row] for row in held_out.rows(len(trees), self.recipe.train.samples)]
         samples = [
@@ -129,7 +129,7 @@ class TreeTask(Task[Trees, WordVocab, EncodedTrees, TreeClassifier]):
         return "accuracy"
 
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
-        """To judge sentences of one's own, and to look at others."""
+        """To classify trees, and to evaluate."""
         name = shlex.quote(str(folder))
         return [
             f"heedful classify-tree {name} '(2 (2 not) (2 (2 so) (2 bad)))' --nodes",
