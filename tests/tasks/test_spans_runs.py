@@ -148,7 +148,7 @@ def test_answers_that_no_window_holds_leave_nothing_to_learn(data: Path, tmp_pat
     for split in ("train", "valid", "test"):
         (tmp_path / f"{split}.jsonl").write_text(json.dumps(row) + "\n")
     more = [f"data={{kind: jsonl, root: {tmp_path}, train: train.jsonl, valid: valid.jsonl}}"]
-    with pytest.raises(UserError, match="no answer is left to learn from"):
+    with pytest.raises(UserError, match="there is no answer to train on"):
         list(train(load_recipe("squad", [*SMALL, *more]), tmp_path / "run"))
 
 

@@ -227,7 +227,7 @@ def test_a_model_folder_of_another_task_is_named(text: list[str], tmp_path: Path
     told = json.loads(config.read_text())
     assert (told["task"], told["model"]["kind"]) == ("language_model", "rnn_lm")
     config.write_text(json.dumps({**told, "task": "translation"}))
-    with pytest.raises(UserError, match="kind is not right") as error:
+    with pytest.raises(UserError, match="invalid value for kind") as error:
         load(tmp_path / "run")
     assert error.value.expected == "one of transformer, seq2seq"
     config.write_text(json.dumps({**told, "task": "telepathy"}))
