@@ -231,7 +231,7 @@ def test_a_model_folder_of_another_task_is_named(text: list[str], tmp_path: Path
         load(tmp_path / "run")
     assert error.value.expected == "one of transformer, seq2seq"
     config.write_text(json.dumps({**told, "task": "telepathy"}))
-    with pytest.raises(UserError, match="task is not right"):
+    with pytest.raises(UserError, match="invalid value for task"):
         load(tmp_path / "run")
 
 
