@@ -17,10 +17,10 @@ from heedful.data.formats.squad import WindowsConfig
 from heedful.data.pairs.batches import PairBatch
 from heedful.data.tokenizers.wordpieces import NAMES, BertTokenizer
 from heedful.errors import UserError
-from heedful.explore.export import Wish, page_of
-from heedful.explore.inspect import Given, attentions, reading
+from heedful.explore.export import Export, page_of
+from heedful.explore.inspect import TextInput, attention_taps, reading
 from heedful.explore.packets import unpack
-from heedful.explore.predictions import saying
+from heedful.explore.predictions import prediction_of
 from heedful.explore.subjects import Explorer, Subject
 from heedful.explore.views import ablation
 from heedful.models.bert.config import BertConfig
@@ -108,14 +108,14 @@ def test_without_heads_it_is_the_model_whose_projection_has_zeros_in_their_place
     for folder, text in ((run("translation"), TEXTS["translation"]), (run("gpt"), TEXTS["gpt"]), (minilm, "too tired")):
         predictor = Subject("it", folder).predictor
         exact = replace(predictor, model=deepcopy(predictor.model).double())
-        given = Given(text=text, other="hundert" if folder.name == "translation" else None)
+        given = TextInput(text=text, other="hundert" if folder.name == "translation" else None)
         with torch.inference_mode():
-            said = saying(exact, given, reading(exact, given))
+            said = prediction_of(exact, given, reading(exact, given))
             whole = said.losses()
-            taps = [each[-1] for each in attentions(exact.model).values()]
+            taps = [each[-1] for each in attention_taps(exact.model).values()]
             assert len(taps) == (3 if folder.name == "translation" else 1)
             for tap in taps:
-                with ablation.silent(exact.model, {tap: [1, 2]}):
+                with ablation.ablated(exact.model, {tap: [1, 2]}):
                     without = said.losses()
                 attention = exact.model.get_submodule(tap.removesuffix(".weights"))
                 kept, size = attention.out.weight.clone(), attention.out.weight.shape[1] // attention.heads
@@ -152,53 +152,57 @@ def test_every_kind_of_model_says_what_it_can_do() -> None:
     responder = QuestionAnswerer(small(Answerer, AnswererConfig), TOKENIZER, CPU, WindowsConfig(stride=4), 24)
     predictors = [
         (TextClassifier(classifier, TOKENIZER, CPU, LABELS, 24), "the class", "Ann saw Rome", None),
-        (TextRegressor(small(Regressor, RegressorConfig), TOKENIZER, CPU, 24), "the number", "Ann saw", "Bob saw"),
+        (TextRegressor(small(Regressor, RegressorConfig), TOKENIZER, CPU, 24), "the value", "Ann saw", "Bob saw"),
         (TokenTagger(tagger, TOKENIZER, CPU, LABELS, 24), "the tags", "Ann saw Rome.", None),
         (responder, "the answer", "who?", "Ann saw Rome"),
-        (TextEncoder(small(Bert, masked_words=True), TOKENIZER, CPU), "the hidden token", "Ann saw Rome", "Bob"),
+        (TextEncoder(small(Bert, masked_words=True), TOKENIZER, CPU), "the masked token", "Ann saw Rome", "Bob"),
         (TextEncoder(small(Bert), TOKENIZER, CPU), "the mean vector of the text", "Ann saw Rome", None),
     ]  # fmt: skip
     for predictor, what, text, other in predictors:
-        given = Given(text=text, other=other)
+        given = TextInput(text=text, other=other)
         with torch.inference_mode():
-            said = saying(predictor, given, reading(predictor, given))
-            whole, answers = said.losses(), said.answers()
-            (taps,) = attentions(predictor.model).values()
-            with ablation.silent(predictor.model, {tap: [0, 1] for tap in taps}):
-                without, others = said.losses(), said.answers()
-        assert said.says == what and len(said.pieces) == len(whole) == len(without)
+            said = prediction_of(predictor, given, reading(predictor, given))
+            whole, answers = said.losses(), said.candidates()
+            (taps,) = attention_taps(predictor.model).values()
+            with ablation.ablated(predictor.model, {tap: [0, 1] for tap in taps}):
+                without, others = said.losses(), said.candidates()
+        assert said.what == what and len(said.pieces) == len(whole) == len(without)
         assert (whole - without).abs().max() > 1e-3 and answers != others, what
-        if what in ("the class", "the hidden token"):
-            assert answers == sorted(answers, key=lambda one: -(one.chance or 0))
-    labelled = saying(predictors[0][0], Given(text="Ann"), reading(predictors[0][0], Given(text="Ann")))
+        if what in ("the class", "the masked token"):
+            assert answers == sorted(answers, key=lambda one: -(one.probability or 0))
+    labelled = prediction_of(predictors[0][0], TextInput(text="Ann"), reading(predictors[0][0], TextInput(text="Ann")))
     chance = predictors[0][0].classify(["Ann"])[0].probability
     assert labelled.losses().tolist() == pytest.approx([-math.log(chance)])
-    rated = saying(predictors[1][0], Given(text="Ann"), reading(predictors[1][0], Given(text="Ann")))
+    rated = prediction_of(predictors[1][0], TextInput(text="Ann"), reading(predictors[1][0], TextInput(text="Ann")))
     assert rated.losses().tolist() == [0.0] and rated.pieces == [f"{predictors[1][0].predict(['Ann'])[0].value:.4g}"]
     (marked,) = predictors[2][0].tag(["Ann saw Rome."])
-    tagged = saying(predictors[2][0], Given(text="Ann saw Rome."), reading(predictors[2][0], Given(text="Ann")))
-    assert [one.text.split(": ")[0] for one in tagged.answers()] == list(marked.words)
-    (best,) = predictors[3][0].answer([("who?", "Ann saw Rome")])[0]
-    found = saying(
-        predictors[3][0], Given(text="who?", other="Ann saw Rome"), reading(predictors[3][0], Given(text="who?"))
+    tagged = prediction_of(
+        predictors[2][0], TextInput(text="Ann saw Rome."), reading(predictors[2][0], TextInput(text="Ann"))
     )
-    assert found.answers()[0].text == best.text
+    assert [one.text.split(": ")[0] for one in tagged.candidates()] == list(marked.words)
+    (best,) = predictors[3][0].answer([("who?", "Ann saw Rome")])[0]
+    found = prediction_of(
+        predictors[3][0],
+        TextInput(text="who?", other="Ann saw Rome"),
+        reading(predictors[3][0], TextInput(text="who?")),
+    )
+    assert found.candidates()[0].text == best.text
 
 
 def test_a_token_of_choice_is_hidden_and_no_other_can_be() -> None:
     reader = TextEncoder(small(Bert, masked_words=True), TOKENIZER, CPU)
-    given = Given(text="Ann saw Rome")
+    given = TextInput(text="Ann saw Rome")
     with torch.inference_mode():
-        said = saying(reader, given, reading(reader, given), 2)
-        assert said.hidden == 2 and said.pieces == ["saw"]
+        said = prediction_of(reader, given, reading(reader, given), 2)
+        assert said.masked == 2 and said.pieces == ["saw"]
         guesses = reader.fill("Ann [MASK] Rome", top=5).predictions[0]
-        assert [(one.text, one.chance) for one in said.answers()] == [
+        assert [(one.text, one.probability) for one in said.candidates()] == [
             (guess.word, pytest.approx(guess.probability, rel=1e-5)) for guess in guesses
         ]
-        assert saying(reader, given, reading(reader, given)).pieces == ["saw"]  # the one in the middle
+        assert prediction_of(reader, given, reading(reader, given)).pieces == ["saw"]  # the one in the middle
     for text, place in (("Ann saw", 0), ("Ann saw", 3), ("Ann saw", 99), ("[MASK]", None), ("", None)):
-        with pytest.raises(UserError, match="no word to hide"):
-            saying(reader, Given(text=text), reading(reader, Given(text=text)), place)
+        with pytest.raises(UserError, match="no token to mask"):
+            prediction_of(reader, TextInput(text=text), reading(reader, TextInput(text=text)), place)
 
 
 # ------------------------------------------------------------------ questions
@@ -213,8 +217,8 @@ def test_what_is_not_there_is_refused_in_words(run: Callable[[str], Path]) -> No
             explorer.answer("ablation", "alone", {**asked, "look": look, "layer": layer})
     words, losses = says(explorer, model=subject.name, text="")
     assert words["loss"] is None and losses == [] and len(words["answers"]) == 5
-    with pytest.raises(UserError, match="not heads"):
-        ablation.wanted(explorer, {**asked, "off": "0.x.1"})
+    with pytest.raises(UserError, match="invalid heads"):
+        ablation.calls(explorer.subject(asked["model"]), {**asked, "off": "0.x.1"})
 
 
 # ------------------------------------------------------------------ in the page
@@ -271,7 +275,7 @@ def test_a_file_of_it_switches_heads_without_a_server(
     explorer, subject = opened(run("translation"))
     text = TEXTS["translation"]
     state = {"model": subject.name, "text": text, "off": "2.1.0,0.0.1", "alone": "1"}
-    (tmp_path / "it.html").write_text(page_of(explorer, Wish(view="ablation", state=state)), encoding="utf-8")
+    (tmp_path / "it.html").write_text(page_of(explorer, Export(view="ablation", state=state)), encoding="utf-8")
     browsing = browse(run("translation"))
     browsing.page.context.set_offline(True)
     browsing.page.goto((tmp_path / "it.html").as_uri())

@@ -24,7 +24,7 @@ from fastapi import FastAPI, Request, Response
 
 from heedful.errors import UserError
 from heedful.explore.server import app as server
-from heedful.explore.server.answers import SHIELD
+from heedful.explore.server.answers import SECURITY
 from heedful.explore.server.guard import Policy, read_json, serve, serving
 from heedful.explore.subjects import Explorer
 from patience import LONG
@@ -343,8 +343,8 @@ def test_every_answer_on_the_wire_is_shielded_and_tells_nothing_of_the_disk(
     for status, raw in raws.items():
         got = ask(port, raw)
         assert got.status == status
-        assert {name.decode(): got.headers[name.decode()] for name, _ in SHIELD} == {
-            k.decode(): v.decode() for k, v in SHIELD
+        assert {name.decode(): got.headers[name.decode()] for name, _ in SECURITY} == {
+            k.decode(): v.decode() for k, v in SECURITY
         }
         assert "server" not in got.headers and got.headers["cache-control"] == "no-store"
         for word in (str(outside).encode(), b"Traceback", b"site-packages", b".py"):
@@ -443,18 +443,18 @@ def test_silent_connections_cannot_lock_others_out(careless: FastAPI) -> None:
 
 
 def test_those_who_are_being_answered_are_never_closed_for_others() -> None:
-    app, end, begun = FastAPI(openapi_url=None), threading.Event(), threading.Semaphore(0)
+    app, end, started = FastAPI(openapi_url=None), threading.Event(), threading.Semaphore(0)
 
     @app.post("/api/wait")
     def wait() -> str:
-        begun.release()
+        started.release()
         end.wait(LONG)
         return "done"
 
     async def story(port: int) -> None:
         asking = [asyncio.create_task(send(port, request(port, "/api/wait", "POST", b"{}"))) for _ in range(3)]
         for _ in asking:
-            assert await asyncio.to_thread(begun.acquire, timeout=LONG)
+            assert await asyncio.to_thread(started.acquire, timeout=LONG)
         refused = await send(port, request(port))
         assert refused is not None and refused.status == 503 and refused.headers["retry-after"] == "1"
         end.set()
@@ -575,7 +575,7 @@ def test_sigterm_lets_the_work_end(echo: tuple[subprocess.Popen[str], int]) -> N
 def test_an_address_in_use_is_told_with_what_to_type(port: int, careless: FastAPI) -> None:
     with pytest.raises(UserError, match=f"port {port} is in use.*\n.*\n*.*--port 0"):
         serve(careless, Policy(port=port), lambda url: pytest.fail("it does not listen"))
-    with pytest.raises(UserError, match="cannot listen at the address"):
+    with pytest.raises(UserError, match="not an address of this machine"):
         serve(careless, Policy.open("192.0.2.1"), lambda url: pytest.fail("it does not listen"))
 
 
@@ -614,7 +614,7 @@ def test_a_browser_logs_in_and_comes_back_by_a_link_from_another_site(chromium: 
         page.goto(wanted)
         page.fill("input", "not the token, but long")
         page.click("button")
-        page.get_by_text("this is not the token").wait_for()
+        page.get_by_text("wrong token").wait_for()
         page.fill("input", token)
         page.press("input", "Enter")
         page.get_by_text("the page", exact=True).wait_for()

@@ -13,7 +13,7 @@ import torch
 
 from heedful.errors import UserError
 from heedful.explore.packets import unpack
-from heedful.explore.subjects import Explorer
+from heedful.explore.subjects import Explorer, Subject
 from heedful.explore.views import beam
 from tolerance import near
 
@@ -126,7 +126,7 @@ def test_a_translation_that_the_reader_gives_is_judged(run: Callable[[str], Path
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"k": 2, "t": 3}, "as many paths"),
+        ({"k": 2, "t": 3}, "at most k hypotheses"),
         ({"k": 17}, "less than or equal to 16"),
         ({"k": 0}, "greater than or equal to 1"),
         ({"penalty": math.pi * 9}, "less than or equal to 2"),
@@ -134,8 +134,8 @@ def test_a_translation_that_the_reader_gives_is_judged(run: Callable[[str], Path
         ({"forced": [10**9]}, "no such token"),
         ({"forced": [-1]}, "greater than or equal to 0"),
         ({"forced": [5] * 201}, "at most 200"),
-        ({"forced": [5, 6, 7], "limit": 2}, "more tokens are given"),
-        ({"forced": [3, 5]}, "nothing follows the end"),
+        ({"forced": [5, 6, 7], "limit": 2}, "more forced tokens"),
+        ({"forced": [3, 5]}, "can follow the end"),
         ({"text": "seven " * 300}, "too long"),
         ({"k": "3"}, "valid integer"),
     ],
@@ -149,7 +149,9 @@ def test_what_makes_no_sense_is_said(run: Callable[[str], Path], asked: dict[str
 @pytest.mark.parametrize("text", ["", " ", "\u0000", "\ud800", "🙂", "<eos> <img src=x onerror=alert(1)>"])
 def test_odd_texts_are_searched_too(run: Callable[[str], Path], name: str, text: str) -> None:
     words, arrays = unpack(
-        beam.tree(Explorer([run(name)]), beam.Wanted.model_construct(model=name, text=text, other=None, limit=3))
+        beam.tree(
+            Subject(name, run(name)), beam.SearchRequest.model_construct(model=name, text=text, other=None, limit=3)
+        )
     )
     assert words["paths"] and len(words["texts"]) == len(arrays["token"])
 
@@ -165,15 +167,15 @@ def test_a_text_beyond_the_context_is_gone_on_with_and_an_end_can_be_forced(run:
 def test_a_file_answers_what_its_reader_will_ask(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("translation")])
     state = {"model": "translation", "text": TEXT, "k": "3", "t": "2", "penalty": "0.5", "forced": "5", "view": "beam"}
-    asked = [json.dumps(one.asked, sort_keys=True) for one in beam.wanted(explorer, state)]
+    asked = [json.dumps(one.settings, sort_keys=True) for one in beam.calls(explorer.subject(state["model"]), state)]
     given = {"model": "translation", "text": TEXT, "k": 3, "t": 2, "penalty": 0.5, "forced": [5]}
     more = [{"k": 1, "t": 1}, {"k": 5}, {"t": 3}, {"forced": None}]
     for change in ({}, *more):
         wish = {name: value for name, value in {**given, **change}.items() if value is not None}
         assert json.dumps(wish, sort_keys=True) in asked
-    assert sum(len(explorer.answer(*one)) for one in beam.wanted(explorer, state)) < 1_000_000
+    assert sum(len(explorer.answer(*one)) for one in beam.calls(explorer.subject(state["model"]), state)) < 1_000_000
     with pytest.raises(UserError, match="not a number"):
-        beam.wanted(explorer, {**state, "k": "x"})
+        beam.calls(explorer.subject(state["model"]), {**state, "k": "x"})
 
 
 @pytest.mark.claim("N2")

@@ -25,12 +25,12 @@ import torch
 
 from heedful.config import Config
 from heedful.errors import UserError
-from heedful.explore.export import Wish, page_of
+from heedful.explore.export import Export, page_of
 from heedful.explore.packets import unpack
 from heedful.explore.server.answers import Refused
 from heedful.explore.server.app import application
 from heedful.explore.server.guard import Policy, read_json, serving
-from heedful.explore.subjects import MOST_BYTES, MOST_KEPT, Explorer, Subject, asked
+from heedful.explore.subjects import MAX_BYTES, MAX_ENTRIES, Explorer, Subject, parse_request
 from heedful.explore.views import LONGEST, VIEWS, find, positions, recurrent
 
 TRAINED = ("translation", "recurrent", "gpt", "rnn", "images", "noisy")
@@ -73,10 +73,10 @@ def explorer(
     run: Callable[[str], Path], minilm: Path, chemist: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Explorer:
     """Models of all kinds, and a run that has not begun."""
-    begun = tmp_path_factory.mktemp("runs") / "begun"
-    begun.mkdir()
-    shutil.copy(run("gpt") / "recipe.yaml", begun)
-    found = Explorer([*(run(name) for name in TRAINED), minilm, chemist, begun])
+    started = tmp_path_factory.mktemp("runs") / "begun"
+    started.mkdir()
+    shutil.copy(run("gpt") / "recipe.yaml", started)
+    found = Explorer([*(run(name) for name in TRAINED), minilm, chemist, started])
     assert set(found.subjects) == set(NAMES)
     return found
 
@@ -129,7 +129,7 @@ def names(subject: Subject) -> dict[str, list[str]]:
     found = {"of": ["interleaved", "halves", "alibi"], "layer": ["table", "1", "2", "sum_all", "code"], "look": ["x"]}
     if subject.broken is None:
         found["of"] += positions.tables(subject.model)
-        found["layer"] += [each.name for each in recurrent.runs(subject.model)]
+        found["layer"] += [each.name for each in recurrent.recurrences(subject.model)]
         found["look"] += subject.attentions
     return found
 
@@ -253,7 +253,7 @@ def test_a_file_of_any_state_is_written_or_refused(explorer: Explorer, view: str
         for name in chance.sample(STATED[view], min(len(STATED[view]), number, 2)):
             state[name] = chance.choice(STATES)
         try:
-            assert page_of(explorer, asked(Wish, json.dumps({"view": view, "state": state}).encode()))
+            assert page_of(explorer, parse_request(Export, json.dumps({"view": view, "state": state}).encode()))
             seen["written"] += 1
         except UserError as error:
             require_told(str(error), explorer, state)
@@ -263,7 +263,7 @@ def test_a_file_of_any_state_is_written_or_refused(explorer: Explorer, view: str
 
 def test_a_word_that_stands_everywhere_can_be_written_to_a_file(explorer: Explorer) -> None:
     state = {"model": "translation", "of": "word", "lines": "\n".join(["two two two"] * 30), "word": "two"}
-    assert page_of(explorer, asked(Wish, json.dumps({"view": "map", "state": state}).encode()))
+    assert page_of(explorer, parse_request(Export, json.dumps({"view": "map", "state": state}).encode()))
 
 
 # ------------------------------------------------------------------ through the server
@@ -331,7 +331,7 @@ def test_who_asks_at_the_same_time_gets_what_he_gets_alone(explorer: Explorer) -
     folder = explorer.subject("translation").folder
 
     def alone(one: tuple[str, str, dict[str, Any]]) -> bytes:
-        explorer.subject("translation")._kept.clear()  # nothing is left of what was asked before
+        explorer.subject("translation")._cache.clear()  # nothing is left of what was asked before
         return explorer.answer(*one)
 
     right = [alone(one) for one in every]
@@ -359,9 +359,9 @@ def test_many_texts_do_not_fill_the_memory(explorer: Explorer) -> None:
     before = memory()
     for number in range(300):
         look(1000 + number)
-    assert len(subject._kept) <= MOST_KEPT
-    assert sum(one.size for one in subject._kept.values()) <= MOST_BYTES
-    assert memory() - before < min(MOST_BYTES, 100_000_000)
+    assert len(subject._cache) <= MAX_ENTRIES
+    assert sum(one.size for one in subject._cache.values()) <= MAX_BYTES
+    assert memory() - before < min(MAX_BYTES, 100_000_000)
 
 
 def memory() -> int:

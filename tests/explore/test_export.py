@@ -17,12 +17,11 @@ import pytest
 from PIL import Image
 
 from heedful.errors import UserError
-from heedful.explore.export import Question, Wish, page_of, show
+from heedful.explore.export import Export, PageCall, page_of, show
 from heedful.explore.server.app import application
 from heedful.explore.server.guard import Policy, serving
 from heedful.explore.server.page import built
-from heedful.explore.subjects import Explorer
-from heedful.explore.subjects import asked as question
+from heedful.explore.subjects import Explorer, parse_request
 from heedful.explore.views import VIEWS, find
 
 # Views that are shown on another model than the first that they make sense of.
@@ -196,7 +195,7 @@ def test_a_notebook_shows_the_view_in_a_frame_of_its_own(
     page.close()
     assert shown.save(tmp_path / "view.html").read_text(encoding="utf-8") == shown.html
     for name in ("view.svg", "view.png", "view", "view.pdf"):
-        with pytest.raises(UserError, match="a view is written as a page") as error:
+        with pytest.raises(UserError, match="a view is saved as HTML") as error:
             shown.save(tmp_path / name)
         assert "for SVG or PNG, open the page" in str(error.value.todo)
     with pytest.raises(UserError):
@@ -205,16 +204,16 @@ def test_a_notebook_shows_the_view_in_a_frame_of_its_own(
 
 
 def test_a_view_that_makes_no_sense_is_refused(run: Callable[[str], Path]) -> None:
-    with pytest.raises(UserError, match="nothing to open"):
+    with pytest.raises(UserError, match="no model to open"):
         show()
     with pytest.raises(UserError, match="no such view"):
         show(run("images"), view="palm")
     with pytest.raises(UserError, match="does not fit") as caught:
         show(run("images"), view="heads")
     assert "heads" not in str(caught.value.expected)
-    with pytest.raises(UserError, match="no such model"):
+    with pytest.raises(UserError, match="this model is not open"):
         show(run("translation"), model="another")
-    with pytest.raises(UserError, match="not a whole number"):
+    with pytest.raises(UserError, match="not an integer"):
         show(run("translation"), text="five", layer="first")
     with pytest.raises(UserError):
         show(run("translation"), text="five " * 10_000)
@@ -231,16 +230,16 @@ def test_a_file_holds_the_first_model_that_fits_and_its_sample(run: Callable[[st
 def test_a_file_also_answers_what_its_page_has_asked(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("translation")])
     asked = {"model": "translation", "text": "seven"}
-    extra = Question(view="heads", call="tokens", asked=asked)
-    html = page_of(explorer, Wish(view="heads", state={"text": "five"}, questions=(extra,)))
+    extra = PageCall(view="heads", call="tokens", asked=asked)
+    html = page_of(explorer, Export(view="heads", state={"text": "five"}, questions=(extra,)))
     (held,) = re.findall(r'<script id="held" type="application/json">(.*?)</script>', html, re.DOTALL)
     answers = json.loads(held)["answers"]
     assert [one["asked"] for one in answers if one["asked"]["text"] == "seven"] == [asked]
     many = [{"view": "heads", "call": "tokens", "asked": {**asked, "text": str(n)}} for n in range(101)]
     with pytest.raises(UserError, match="at most 100"):
-        question(Wish, json.dumps({"view": "heads", "questions": many}).encode())
+        parse_request(Export, json.dumps({"view": "heads", "questions": many}).encode())
     with pytest.raises(UserError, match="too long for a file"):
-        page_of(explorer, Wish(view="heads", state={"text": "five"}), seconds=0.0)
+        page_of(explorer, Export(view="heads", state={"text": "five"}), seconds=0.0)
 
 
 def test_where_nobody_names_a_view_the_first_that_fits_is_shown(run: Callable[[str], Path]) -> None:
@@ -257,9 +256,14 @@ def test_a_long_text_keeps_the_layers_beside_the_one_that_is_shown(
 
     explorer = Explorer([run("translation")])
     state = {"model": "translation", "text": "five six", "look": "encoder.*.attention.weights", "layer": "1"}
-    looks = explorer.subject("translation").trace(heads.Asked(model="translation", text="five six")).looks
-    state["look"] = looks[0].name
-    everything = find("heads").wanted(explorer, state)
-    assert len(everything) == 1 + sum(len(look.taps) for look in looks)
+    attentions = (
+        explorer.subject("translation").trace(heads.InputRequest(model="translation", text="five six")).attentions
+    )
+    state["look"] = attentions[0].name
+    everything = find("heads").calls(explorer.subject(state["model"]), state)
+    assert len(everything) == 1 + sum(len(look.taps) for look in attentions)
     monkeypatch.setattr(heads, "MOST_HELD", 1)
-    assert [one.asked.get("layer") for one in find("heads").wanted(explorer, state)] == [None, 1]
+    assert [one.settings.get("layer") for one in find("heads").calls(explorer.subject(state["model"]), state)] == [
+        None,
+        1,
+    ]

@@ -12,8 +12,8 @@ import torch
 
 from heedful.errors import UserError
 from heedful.explore import inspect
-from heedful.explore.export import Wish, page_of
-from heedful.explore.inspect import Given
+from heedful.explore.export import Export, page_of
+from heedful.explore.inspect import TextInput
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer, Subject
 from heedful.explore.views import fill
@@ -39,7 +39,7 @@ def ask(explorer: Explorer, call: str, **asked: Any) -> tuple[dict[str, Any], di
 
 def test_a_hidden_place_is_filled_as_the_reader_fills_a_gap(explorer: Explorer, subject: Subject) -> None:
     words, arrays = ask(explorer, "guess", hidden=[3])
-    right = subject.predictor.fill(GAPPED, fill.TOLD).predictions[0]
+    right = subject.predictor.fill(GAPPED, fill.TOP).predictions[0]
     assert words["words"] == [[guess.word for guess in right]]
     assert arrays["shares"][0].tolist() == near([guess.probability for guess in right], 16)
     every = subject.predictor.fill(GAPPED, subject.predictor.tokenizer.vocab).predictions[0]
@@ -53,7 +53,7 @@ def test_a_hidden_place_is_filled_as_the_reader_fills_a_gap(explorer: Explorer, 
 def test_several_places_are_hidden_at_once_and_special_tokens_never(explorer: Explorer, subject: Subject) -> None:
     _, arrays = ask(explorer, "guess", hidden=[0, 1, 3, 7, 999])
     assert arrays["places"].tolist() == [1, 3]
-    right = subject.predictor.fill("[MASK] = [MASK] O . N", fill.TOLD).predictions
+    right = subject.predictor.fill("[MASK] = [MASK] O . N", fill.TOP).predictions
     assert arrays["shares"].tolist() == [near([one.probability for one in gap], 16) for gap in right]
     _, none = ask(explorer, "guess", hidden=[])
     assert none["places"].shape == (0,) and not none["moved"].any()
@@ -69,20 +69,20 @@ def test_whether_texts_follow_is_what_the_reader_says(explorer: Explorer, subjec
     words, _ = ask(explorer, "tokens", other=OTHER)
     assert words["follows"] == subject.predictor.follows(TEXT, OTHER)
     assert ask(explorer, "tokens")[0]["follows"] is None
-    row, segments = inspect.pair_ids(subject.predictor.tokenizer, Given(text=TEXT, other=OTHER), 512)
+    row, segments = inspect.pair_ids(subject.predictor.tokenizer, TextInput(text=TEXT, other=OTHER), 512)
     with torch.inference_mode():
         x = subject.model(torch.tensor([row]), torch.tensor([segments]))
         right = float(subject.model.follows(x[:, 0]).double().softmax(-1)[0, 0])
     assert words["follows"] == pytest.approx(right, rel=1e-5)
-    covered = inspect.pair_ids(subject.predictor.tokenizer, Given(text=GAPPED, other=OTHER), 512)
+    covered = inspect.pair_ids(subject.predictor.tokenizer, TextInput(text=GAPPED, other=OTHER), 512)
     after = ask(explorer, "guess", other=OTHER, hidden=[3])[0]["follows"]
     assert after == subject.predictor.following(*covered) != words["follows"]
 
 
 def test_attention_before_and_after_is_that_of_each_text(explorer: Explorer, subject: Subject) -> None:
     _, arrays = ask(explorer, "layer", hidden=[3], layer=5)
-    traces = [subject.trace(Given(text=text)) for text in (TEXT, GAPPED)]
-    right = [trace.weights(trace.looks[0], 5) for trace in traces]
+    traces = [subject.trace(TextInput(text=text)) for text in (TEXT, GAPPED)]
+    right = [trace.weights(trace.attentions[0], 5) for trace in traces]
     for name, weights in zip(("before", "after"), right, strict=True):
         assert np.array_equal(arrays[name], weights.half().numpy())
     moved = ask(explorer, "guess", hidden=[3])[1]["moved"]
@@ -120,9 +120,9 @@ def test_a_word_is_hidden_and_shown_again_in_the_page(
     page.get_by_test_id("token-3").click()
     page.get_by_test_id("gap-3").wait_for()
     browsing.ready()
-    shares = [page.get_by_test_id(f"share-3-{number}").inner_text() for number in range(fill.TOLD)]
-    row, segments = inspect.pair_ids(subject.predictor.tokenizer, Given(text=GAPPED, other=OTHER), 512)
-    right = subject.predictor.hidden(row, segments, [3])[0].exp().topk(fill.TOLD).values.tolist()
+    shares = [page.get_by_test_id(f"share-3-{number}").inner_text() for number in range(fill.TOP)]
+    row, segments = inspect.pair_ids(subject.predictor.tokenizer, TextInput(text=GAPPED, other=OTHER), 512)
+    right = subject.predictor.hidden(row, segments, [3])[0].exp().topk(fill.TOP).values.tolist()
     assert shares == [percent(share) for share in right]
     assert page.get_by_test_id("follows-after").inner_text() == percent(subject.predictor.following(row, segments))
     assert "hidden=3" in page.url
@@ -139,9 +139,12 @@ def test_a_word_is_hidden_and_shown_again_in_the_page(
 
 def test_its_file_holds_all_layers_and_other_words(explorer: Explorer) -> None:
     state = {"model": next(iter(explorer.subjects)), "text": TEXT, "hidden": "3"}
-    asked = [(one.call, one.asked.get("hidden"), one.asked.get("layer")) for one in fill.wanted(explorer, state)]
+    asked = [
+        (one.call, one.settings.get("hidden"), one.settings.get("layer"))
+        for one in fill.calls(explorer.subject(state["model"]), state)
+    ]
     assert all(("layer", [3], number) in asked for number in range(12))
     for hidden in ([], [3], [1, 3]):  # what is hidden, and what a click on its word or on another leads to
         most = int(ask(explorer, "guess", hidden=hidden)[1]["moved"].argmax()) // 4
         assert ("guess", hidden, None) in asked and ("layer", hidden, most) in asked
-    assert len(page_of(explorer, Wish(view="fill", state=state))) < 10_000_000
+    assert len(page_of(explorer, Export(view="fill", state=state))) < 10_000_000

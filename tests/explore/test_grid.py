@@ -14,7 +14,7 @@ import torch
 from heedful.errors import UserError
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer, Subject
-from heedful.explore.views import Asked, ablation, alignment, grid, heads
+from heedful.explore.views import InputRequest, ablation, alignment, grid, heads
 from tolerance import near
 
 TEXT = "The animal didn't cross the street because it was too tired"
@@ -40,20 +40,20 @@ def by_hand(weights: torch.Tensor) -> list[list[float]]:
 @pytest.mark.parametrize("shape", [(3, 7, 7), (2, 5, 9), (1, 1, 1), (2, 9, 1)])
 def test_the_numbers_of_a_head_are_those_of_a_loop_over_its_weights(shape: tuple[int, int, int]) -> None:
     weights = random_weights(*shape)
-    assert grid.numbers(weights).numpy() == near(np.array(by_hand(weights)), 16)
+    assert grid.statistics(weights).numpy() == near(np.array(by_hand(weights)), 16)
 
 
 def test_a_look_at_one_token_alone_has_no_entropy_and_a_known_distance() -> None:
     weights = torch.eye(6)[None].roll(1, 2)  # each looks at the next one, the last at the first
-    assert grid.numbers(weights)[0].tolist() == pytest.approx([0, 10 / 6, 1 / 6, 5 / 6])
+    assert grid.statistics(weights)[0].tolist() == pytest.approx([0, 10 / 6, 1 / 6, 5 / 6])
 
 
 def test_a_small_picture_is_exact_and_a_large_one_loses_no_weight_that_stands_out() -> None:
     small = random_weights(2, 11, 30)
-    assert torch.equal(grid.picture(small), (small.sqrt() * 255).round().to(torch.uint8))
+    assert torch.equal(grid.thumbnails(small), (small.sqrt() * 255).round().to(torch.uint8))
     large = torch.full((1, 500, 333), 1e-4)
     large[0, 499, 77], large[0, 250, 332] = 0.9, 0.5
-    found = grid.picture(large)
+    found = grid.thumbnails(large)
     assert found.shape == (1, 48, 48) and found.dtype == torch.uint8
     brightest = found[0].flatten().sort(descending=True).values
     assert brightest[0] == round(math.sqrt(0.9) * 255) and round(math.sqrt(0.5) * 255) in brightest.tolist()
@@ -63,28 +63,28 @@ def test_a_small_picture_is_exact_and_a_large_one_loses_no_weight_that_stands_ou
 def test_the_pictures_of_attention_fit_what_looks_and_an_alignment_what_looks_at_a_source(
     run: Callable[[str], Path], minilm: Path, tmp_path: Path
 ) -> None:
-    for folder, looks, aligned in (
+    for folder, attentions, aligned in (
         (run("translation"), True, True), (run("recurrent"), True, True), (run("gpt"), True, False),
         (minilm, True, False), (run("rnn"), False, False), (run("images"), False, False), (tmp_path, False, False),
     ):  # fmt: skip
         subject = Subject("it", folder)
-        assert heads.fits(subject) is ablation.fits(subject) is looks, folder
-        assert grid.fits(subject) is (looks and folder.name != "recurrent"), folder  # which has one head
+        assert heads.fits(subject) is ablation.fits(subject) is attentions, folder
+        assert grid.fits(subject) is (attentions and folder.name != "recurrent"), folder  # which has one head
         assert alignment.fits(subject) is aligned, folder
 
 
 def test_one_packet_holds_every_kind_of_attention(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("translation")])
     (subject,) = explorer.subjects.values()
-    asked = Asked(model=subject.name, text="one hundred two", other="hundert")
+    asked = InputRequest(model=subject.name, text="one hundred two", other="hundert")
     words, arrays = unpack(explorer.answer("grid", "wall", asked.model_dump()))
     trace = subject.trace(asked)
     assert [look["kind"] for look in words["looks"]] == ["self", "causal", "cross"]
-    for place, look in enumerate(trace.looks):
+    for place, look in enumerate(trace.attentions):
         for layer in range(len(look.taps)):
             weights = trace.weights(look, layer)
             assert arrays[f"numbers{place}"][layer] == near(np.array(by_hand(weights)))
-            assert arrays[f"pictures{place}"][layer].tolist() == grid.picture(weights).tolist()
+            assert arrays[f"pictures{place}"][layer].tolist() == grid.thumbnails(weights).tolist()
 
 
 def test_odd_texts_are_shown_or_refused(run: Callable[[str], Path]) -> None:
@@ -103,28 +103,28 @@ def test_a_file_holds_the_enlarged_layer_and_no_more_than_it_can(
     explorer = Explorer([run("translation")])
     (model,) = explorer.subjects
     state = {"model": model, "text": "two", "look": "decoder.*.cross.weights", "layer": "1", "head": "1"}
-    every = grid.wanted(explorer, state)
+    every = grid.calls(explorer.subject(state["model"]), state)
     assert [(one.view, one.call) for one in every] == [("grid", "wall")] + [("heads", "layer")] * 6
     monkeypatch.setattr(grid, "FILE", 1)
-    _, enlarged = grid.wanted(explorer, state)
-    assert (enlarged.asked["look"], enlarged.asked["layer"]) == (state["look"], 1)
+    _, enlarged = grid.calls(explorer.subject(state["model"]), state)
+    assert (enlarged.settings["look"], enlarged.settings["layer"]) == (state["look"], 1)
 
 
 def test_heads_are_sorted_and_enlarged_in_the_page(browse: Callable[..., Any], minilm: Path) -> None:
     browsing = browse(minilm)
     page = browsing.go("grid", text=TEXT)
     (subject,) = browsing.explorer.subjects.values()
-    trace = subject.trace(Asked(model=subject.name, text=TEXT))
-    (look,) = trace.looks
-    numbers = {
+    trace = subject.trace(InputRequest(model=subject.name, text=TEXT))
+    (look,) = trace.attentions
+    statistics = {
         (layer, head): each
         for layer in range(len(look.taps))
         for head, each in enumerate(by_hand(trace.weights(look, layer)))
     }
-    assert page.locator(".thumb").count() == len(numbers) == 72
+    assert page.locator(".thumb").count() == len(statistics) == 72
     page.get_by_test_id("thumb-0-2-3").hover()
     told = [page.get_by_test_id(name).inner_text() for name in ("entropy", "distance", "first", "near")]
-    entropy, distance, first, beside = numbers[2, 3]
+    entropy, distance, first, beside = statistics[2, 3]
     assert told == [f"{entropy:.4g}", f"{distance:.4g}", f"{100 * first:.1f} %", f"{100 * beside:.1f} %"]
     dots = page.get_by_test_id("thumb-0-2-3").locator("canvas").evaluate(
         "(one) => [...one.getContext('2d').getImageData(0, 0, one.width, one.height).data]"
@@ -135,7 +135,7 @@ def test_heads_are_sorted_and_enlarged_in_the_page(browse: Callable[..., Any], m
     for place, name in enumerate(("entropy", "distance")):
         page.get_by_test_id("sort").select_option(name)
         names = page.locator(".thumb").evaluate_all("(all) => all.map((one) => one.dataset.testid)")
-        order = [numbers[tuple(map(int, one.split("-")[2:]))][place] for one in names]  # type: ignore[index]
+        order = [statistics[tuple(map(int, one.split("-")[2:]))][place] for one in names]  # type: ignore[index]
         assert order == near(sorted(order), 16) and len(order) == 72
     page.get_by_test_id("turn").click()
     assert page.locator(".thumb").first.get_attribute("data-testid") == names[-1]

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 import pytest
 
 from heedful.errors import UserError
-from heedful.explore.server.answers import SHIELD
+from heedful.explore.server.answers import SECURITY
 from heedful.explore.server.guard import Guard, Policy, Refused, read_json
-from heedful.explore.server.login import ADDRESSES, PAGE, Door, address
+from heedful.explore.server.login import ADDRESSES, PAGE, Login, address
 
 TOKEN = "a-token-that-nobody-guesses"
 HERE = (b"host", b"127.0.0.1:8000")
@@ -119,7 +119,7 @@ def test_loopback_needs_no_token(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org", "127.0.0.1.nip.io", "127.1", ""])
 def test_any_other_address_has_a_token_or_is_refused(host: str) -> None:
-    with pytest.raises(UserError, match="could look at the models"):
+    with pytest.raises(UserError, match="could read the models"):
         Policy(host, 8000)
     first, second = Policy.open(host, 8000), Policy.open(host, 8000)
     assert first.token and second.token and len(first.token) >= 43 and first.token != second.token
@@ -143,7 +143,7 @@ def test_short_tokens_are_refused(host: str, token: str) -> None:
 
 @pytest.mark.parametrize("port", [-1, 65536])
 def test_ports_are_ports(port: int) -> None:
-    with pytest.raises(UserError, match="no such port"):
+    with pytest.raises(UserError, match="invalid port"):
         Policy(port=port)
 
 
@@ -332,10 +332,10 @@ def test_websockets_are_refused(guard: Guard) -> None:
         (b"-1e999", "too large"),
         (b"9223372036854775808", "too large"),
         (b"1" * 10**5, "too large"),
-        (b'{"a": 1, "a": 2}', "twice"),
-        (b'{"b": {"a": 1, "\\u0061": 2}}', "twice"),
-        (b'"\\ud800"', "half a character"),
-        (b'{"\\uDC00": 1}', "half a character"),
+        (b'{"a": 1, "a": 2}', "duplicate key"),
+        (b'{"b": {"a": 1, "\\u0061": 2}}', "duplicate key"),
+        (b'"\\ud800"', "unpaired surrogate"),
+        (b'{"\\uDC00": 1}', "unpaired surrogate"),
     ],
     ids=lambda value: repr(value)[:20],
 )
@@ -380,7 +380,7 @@ def test_every_answer_is_shielded(locked: Guard, guard: Guard) -> None:
     }  # fmt: skip
     for status, reply in replies.items():
         assert reply.status == status
-        assert {name: reply.headers[name] for name, _ in SHIELD} == dict(SHIELD)
+        assert {name: reply.headers[name] for name, _ in SECURITY} == dict(SECURITY)
         assert reply.headers[b"cache-control"] == b"no-store"
         assert b"server" not in reply.headers
     assert (
@@ -400,7 +400,7 @@ def test_what_goes_wrong_is_told_to_the_terminal_alone(capsys: pytest.CaptureFix
 
     reply = asked(Guard(answering(fails), Policy(port=8000)), "/api/x")
     assert reply.status == 500 and json.loads(reply.body) == {
-        "error": "something went wrong here; the terminal says what"
+        "error": "internal error; the traceback is in the terminal"
     }
     told = capsys.readouterr().err
     assert "Traceback" in told and "/home/someone/secret" in told and "\x1b" not in told
@@ -422,9 +422,9 @@ def test_an_application_may_refuse(guard: Guard) -> None:
 
 
 def test_a_stranger_sees_the_page_that_asks_for_the_token_and_nothing_else(locked: Guard) -> None:
-    assert asked(locked).body == PAGE
+    assert asked(locked).body == PAGE.body
     for path, kind in (("/login.js", b"text/javascript"), ("/login.css", b"text/css")):
-        assert asked(locked, path).headers[b"content-type"].startswith(kind) and path.encode() in PAGE
+        assert asked(locked, path).headers[b"content-type"].startswith(kind) and path.encode() in PAGE.body
     for path in ("/api/x", "/assets/a.js", "/login", "/index.html"):
         assert asked(locked, path).status == 401, path
     assert post(locked).status == 401
@@ -468,7 +468,7 @@ def test_a_program_may_show_the_token_itself(locked: Guard) -> None:
 )
 def test_a_log_in_that_is_none_is_no_guess(locked: Guard, body: bytes) -> None:
     assert post(locked, body, path="/login").status == 400
-    assert locked.door is not None and not locked.door.wrong
+    assert locked.login is not None and not locked.login.wrong
 
 
 def test_strangers_may_send_little(locked: Guard) -> None:
@@ -486,8 +486,8 @@ def test_guesses_are_slow_and_few() -> None:
     assert log_in(guard).status == 429, "who guesses right after too many wrong ones is not told"
     assert post(guard, b"{}", (b"authorization", b"Bearer " + TOKEN.encode())).status == 429
     assert time.perf_counter() - began < 0.6, "what is refused at once is not slowed"
-    assert guard.door is not None
-    guard.door.wrong[""][0] -= 61
+    assert guard.login is not None
+    guard.login.wrong[""][0] -= 61
     assert log_in(guard).status == 204
 
 
@@ -501,13 +501,13 @@ def test_tokens_are_compared_in_constant_time(locked: Guard, monkeypatch: pytest
     monkeypatch.setattr(hmac, "compare_digest", compare)
     assert log_in(locked, "whatever").status == 204
     assert post(locked, b"{}", (b"cookie", b"heedful=x")).status == 200
-    assert locked.door is not None
-    assert compared == [{b"whatever", TOKEN.encode()}, {b"x", locked.door.mark}]
+    assert locked.login is not None
+    assert compared == [{b"whatever", TOKEN.encode()}, {b"x", locked.login.cookie}]
 
 
 def test_the_cookie_changes_with_every_start() -> None:
     policy = Policy(port=8000, token=TOKEN)
-    assert Door(TOKEN, policy).mark != Door(TOKEN, policy).mark
+    assert Login(TOKEN, policy).cookie != Login(TOKEN, policy).cookie
 
 
 def test_the_token_is_in_no_answer_and_on_no_terminal(locked: Guard, capfd: pytest.CaptureFixture[str]) -> None:
@@ -529,12 +529,12 @@ class Workshop:
 
     def __init__(self, **limits: Any) -> None:
         self.end = asyncio.Event()
-        self.now = self.most = self.begun = 0
+        self.now = self.most = self.started = 0
         self.guard = Guard(answering(self.work), Policy(port=8000, **limits))
 
     async def work(self, scope: Any) -> bytes:
         self.now += 1
-        self.begun += 1
+        self.started += 1
         self.most = max(self.most, self.now)
         await self.end.wait()
         self.now -= 1
@@ -564,7 +564,7 @@ def test_so_many_work_so_many_wait_and_others_are_told_at_once() -> None:
         shop.end.set()
         assert [reply.status for reply in await asyncio.gather(*busy, page)] == [200] * 6
         again = await ask(shop.guard, "/api/x")
-        assert again and again.status == 200 and shop.begun == 7 and shop.guard.api.free == 2
+        assert again and again.status == 200 and shop.started == 7 and shop.guard.api.free == 2
 
     finished(story())
 
@@ -600,7 +600,7 @@ def test_a_client_that_leaves_frees_its_waiting_place() -> None:
         await settle()
         shop.end.set()
         replies = await asyncio.gather(*working, *waiting)
-        assert [reply.status for reply in replies] == [200, 200] and shop.begun == 2
+        assert [reply.status for reply in replies] == [200, 200] and shop.started == 2
 
     finished(story())
 
@@ -610,7 +610,7 @@ def test_what_takes_too_long_is_refused_and_keeps_its_place_until_it_ends() -> N
         shop = Workshop(at_work=1, waiting=1, longest=0.1)
         replies = await asyncio.gather(*shop.start(2))
         assert [reply.status for reply in replies] == [503, 503]
-        assert shop.begun == 1 and shop.guard.api.free == 0, "the one that waited never began"
+        assert shop.started == 1 and shop.guard.api.free == 0, "the one that waited never began"
         shop.end.set()
         await settle()
         assert shop.guard.api.free == 1 and shop.now == 0
@@ -639,19 +639,19 @@ def test_an_application_hears_that_its_client_has_left() -> None:
 
 
 def test_one_who_guesses_locks_out_nobody_else() -> None:
-    door = Door(TOKEN, Policy(port=8000, token=TOKEN, pause=0.0, guesses=3))
+    login = Login(TOKEN, Policy(port=8000, token=TOKEN, pause=0.0, guesses=3))
 
     async def story() -> None:
         for _ in range(3):
-            with pytest.raises(Refused, match="not the token"):
-                await door.compare(b"x", "10.0.0.1")
+            with pytest.raises(Refused, match="wrong token"):
+                await login.compare(b"x", "10.0.0.1")
         with pytest.raises(Refused, match="too many"):
-            await door.compare(TOKEN.encode(), "10.0.0.1")
-        await door.compare(TOKEN.encode(), "10.0.0.2")
+            await login.compare(TOKEN.encode(), "10.0.0.1")
+        await login.compare(TOKEN.encode(), "10.0.0.2")
         for number in range(ADDRESSES + 50):
-            with pytest.raises(Refused, match="not the token"):
-                await door.compare(b"x", f"stranger {number}")
-        assert len(door.wrong) == ADDRESSES
+            with pytest.raises(Refused, match="wrong token"):
+                await login.compare(b"x", f"stranger {number}")
+        assert len(login.wrong) == ADDRESSES
 
     finished(story())
 

@@ -16,7 +16,7 @@ from heedful.explore.server.app import application
 from heedful.explore.server.guard import Policy, serving
 from heedful.explore.subjects import Explorer
 from heedful.explore.views import VIEWS
-from heedful.explore.views.heads import Asked
+from heedful.explore.views.heads import InputRequest
 
 SCRIPT = Path(__file__).with_name("layout.js").read_text(encoding="utf-8")
 SIZES = {"1024 x 768": (1024, 768), "1280 x 800 at 200 %": (640, 400), "a telephone": (390, 844)}
@@ -146,8 +146,8 @@ def test_heads_open_on_the_token_with_the_strongest_look_at_another_word(looking
     """Strong lines of one token, until all are asked for."""
     page = looking.go("heads", layer="2")
     model, text = SHOWN["heads"]
-    trace = looking.explorer.subject(model).trace(Asked(model=model, text=text))
-    words = trace.weights(trace.looks[0], 2)[:, 1:-1, 1:-1].clone()  # (H, T, S) without [CLS] and [SEP]
+    trace = looking.explorer.subject(model).trace(InputRequest(model=model, text=text))
+    words = trace.weights(trace.attentions[0], 2)[:, 1:-1, 1:-1].clone()  # (H, T, S) without [CLS] and [SEP]
     words.diagonal(dim1=1, dim2=2).zero_()
     telling = int(words.amax(dim=(0, 2)).argmax()) + 1
     assert page.locator("button.on").get_attribute("data-token") == f"ask-{telling}"

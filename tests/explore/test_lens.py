@@ -11,8 +11,8 @@ import torch
 
 from heedful.blocks.taps import watch
 from heedful.errors import UserError
-from heedful.explore.export import Wish, page_of
-from heedful.explore.inspect import Given
+from heedful.explore.export import Export, page_of
+from heedful.explore.inspect import TextInput
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer, Subject
 from heedful.explore.views import lens
@@ -35,7 +35,7 @@ def ask(explorer: Explorer, call: str, **asked: Any) -> tuple[dict[str, Any], di
     return unpack(explorer.answer("lens", call, {"model": "gpt", "text": TEXT, **asked}))
 
 
-def reference(subject: Subject, given: Given) -> list[torch.Tensor]:
+def reference(subject: Subject, given: TextInput) -> list[torch.Tensor]:
     """The logits (T, V) of each layer in double precision, from the model's parts."""
     values = subject.trace(given, subject.model.lens_taps).values
     model = subject.model
@@ -81,9 +81,9 @@ def test_a_model_without_a_head_for_words_has_no_lens() -> None:
 def test_every_cell_tells_the_likeliest_words_of_its_layer(explorer: Explorer) -> None:
     words, arrays = ask(explorer, "words")
     subject = explorer.subject("gpt")
-    right = torch.stack(reference(subject, Given(text=TEXT))).softmax(-1)  # (L, T, V)
+    right = torch.stack(reference(subject, TextInput(text=TEXT))).softmax(-1)  # (L, T, V)
     shares, ids = torch.from_numpy(arrays["shares"].copy()), torch.from_numpy(arrays["ids"].copy()).long()
-    close(shares.double(), right.topk(lens.TOLD).values, slack=16, dtype=torch.float32)
+    close(shares.double(), right.topk(lens.TOP).values, slack=16, dtype=torch.float32)
     close(right.gather(-1, ids), shares.double(), slack=16, dtype=torch.float32)
     read = [token["id"] for token in words["tokens"]]
     assert arrays["right"].tolist() == [*read[1:], -1] and words["right"][-1] is None and words["ahead"]
@@ -91,7 +91,7 @@ def test_every_cell_tells_the_likeliest_words_of_its_layer(explorer: Explorer) -
 
 
 def test_ranks_and_shares_are_those_of_the_whole_vocabulary(explorer: Explorer) -> None:
-    given = Given(text="two hundred five", other=None)
+    given = TextInput(text="two hundred five", other=None)
     subject = explorer.subject("translation")
     right = reference(subject, given)
     written = subject.trace(given, subject.model.lens_taps).reading.sides["written"]
@@ -113,7 +113,7 @@ def test_an_encoder_is_asked_for_the_word_that_stands_there(chemist: Path) -> No
     assert not words["ahead"] and words["right"] == [token["piece"] for token in words["tokens"]]
     model, ids = explorer.subject(name).model, torch.tensor([[token["id"] for token in words["tokens"]]])
     with torch.inference_mode():
-        right = model.words(model(ids))[0].softmax(-1).topk(lens.TOLD).values
+        right = model.words(model(ids))[0].softmax(-1).topk(lens.TOP).values
     close(torch.from_numpy(arrays["shares"][-1].copy()), right, slack=16)
 
 
@@ -124,7 +124,7 @@ def test_it_is_for_models_of_several_layers_that_predict(run: Callable[[str], Pa
 
 
 def test_odd_texts_are_shown_or_refused(explorer: Explorer) -> None:
-    assert ask(explorer, "words", text="")[1]["ids"].shape == (2, 1, lens.TOLD)
+    assert ask(explorer, "words", text="")[1]["ids"].shape == (2, 1, lens.TOP)
     with pytest.raises(UserError, match="too long"):
         ask(explorer, "words", text="word " * 300)
     with pytest.raises(UserError, match="no such token"):
@@ -140,7 +140,7 @@ def test_a_word_is_followed_through_the_layers_in_the_page(
     last, place = len(arrays["ids"]) - 1, len(words["tokens"]) - 1
     assert page.get_by_test_id("lens").get_attribute("data-place") == str(place)
     page.get_by_test_id(f"cell-0-{place - 1}").hover()
-    shown = [page.get_by_test_id(f"top-{number}").inner_text() for number in range(lens.TOLD)]
+    shown = [page.get_by_test_id(f"top-{number}").inner_text() for number in range(lens.TOP)]
     assert shown == [f"{100 * share:.{3 if share < 0.0005 else 1}f} %" for share in arrays["shares"][0, place - 1]]
     page.get_by_test_id(f"cell-0-{place - 1}").click()
     page.locator(f'[data-testid="lens"][data-ready="true"][data-place="{place - 1}"]').wait_for()
@@ -183,7 +183,7 @@ def test_the_column_that_is_followed_is_in_sight_and_a_picture_has_all_of_them(
 
 def test_its_file_holds_every_place(explorer: Explorer) -> None:
     state = {"model": "gpt", "text": TEXT}
-    asked = [one.asked.get("place") for one in lens.wanted(explorer, state)]
+    asked = [one.settings.get("place") for one in lens.calls(explorer.subject(state["model"]), state)]
     count = len(ask(explorer, "words")[0]["tokens"])
     assert asked == [None, *range(count)]
-    assert len(page_of(explorer, Wish(view="lens", state=state))) < 10_000_000
+    assert len(page_of(explorer, Export(view="lens", state=state))) < 10_000_000

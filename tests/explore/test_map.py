@@ -15,7 +15,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 from generators import returned
 from heedful.blocks.features import FEATURES
 from heedful.errors import UserError
-from heedful.explore.export import Wish, page_of
+from heedful.explore.export import Export, page_of
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer, Subject
 from heedful.explore.views import map as view
@@ -112,7 +112,7 @@ def test_whole_lines_are_pooled_as_the_reader_pools_them(explorer: Explorer, enc
 
 def test_codes_are_those_of_the_test_images(explorer: Explorer) -> None:
     painter = explorer.subject("images").predictor
-    images = view.test_images(explorer.subject("images"))
+    images = view.test_images(explorer.subject("images").folder)
     words, arrays = ask(explorer, "points", model="images", of="codes")
     assert words["layers"] == ["pixels", "code"]
     assert [words["titles"][group] for group in words["groups"]] == words["names"]
@@ -181,7 +181,7 @@ def test_a_reader_of_both_directions_shows_both_side_by_side(explorer: Explorer)
 def test_it_is_for_whatever_has_vectors(explorer: Explorer) -> None:
     first = {name: view.offered(one)[0] for name, one in explorer.subjects.items()}
     assert first == {name: "codes" if name == "images" else "tokens" for name in explorer.subjects}
-    with pytest.raises(UserError, match="no such map"):
+    with pytest.raises(UserError, match="no such points"):
         ask(explorer, "points", of="codes")
 
 
@@ -213,9 +213,9 @@ def test_images_that_are_gone_are_told_of_without_their_place(
     def gone(folder: Path) -> None:
         raise UserError("there is no such file", found="/a/secret/place")
 
-    monkeypatch.setattr(view, "read_recipe", gone)
+    monkeypatch.setattr(view, "test_images", gone)
     with pytest.raises(UserError, match="cannot be read") as error:
-        view.test_images(explorer.subject("images"))
+        view.codes(explorer.subject("images"), view.MapRequest(model="images", of="codes"))
     assert "secret" not in str(error.value)
 
 
@@ -281,7 +281,9 @@ def test_too_many_lines_are_told_of_in_plain_words(browse: Callable[..., Any], m
 def test_its_file_holds_t_sne_where_that_is_shown(explorer: Explorer, encoder: Subject) -> None:
     def bent(**state: str) -> list[str]:
         given = {"model": encoder.name, "of": "tokens", **state}
-        return [one.asked["layer"] for one in view.wanted(explorer, given) if one.call == "tsne"]
+        return [
+            one.settings["layer"] for one in view.calls(explorer.subject(given["model"]), given) if one.call == "tsne"
+        ]
 
     assert bent() == bent(way="tsne", lines="a king") == []
     layers = ask(explorer, "points", of="tokens", lines=LINES)[0]["layers"]
@@ -292,7 +294,7 @@ def test_its_file_holds_t_sne_where_that_is_shown(explorer: Explorer, encoder: S
 def test_its_file_holds_every_layer(explorer: Explorer, encoder: Subject) -> None:
     for of in ("tokens", "word"):
         state = {"model": encoder.name, "of": of}
-        asked = [(one.call, one.asked.get("layer")) for one in view.wanted(explorer, state)]
+        asked = [(one.call, one.settings.get("layer")) for one in view.calls(explorer.subject(state["model"]), state)]
         assert {("points", None), ("cosines", "table"), ("cosines", "sum_last_four")} <= set(asked)
         assert (("contexts", None) in asked) == (of == "word")
-        assert len(page_of(explorer, Wish(view="map", state=state))) < 10_000_000
+        assert len(page_of(explorer, Export(view="map", state=state))) < 10_000_000

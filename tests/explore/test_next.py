@@ -14,7 +14,7 @@ import torch
 from heedful.decode.rules import Banned, Generated, Rule, Temperature, TopK, TopP
 from heedful.errors import UserError
 from heedful.explore.packets import unpack
-from heedful.explore.subjects import Explorer
+from heedful.explore.subjects import Explorer, Subject
 from heedful.explore.views import next as view
 from tolerance import near
 
@@ -110,15 +110,17 @@ def test_what_makes_no_sense_is_said(run: Callable[[str], Path], asked: dict[str
 @pytest.mark.parametrize("name", ["translation", "gpt", "rnn"])
 @pytest.mark.parametrize("text", ["", " ", "\u0000", "\ud800", "🙂"])
 def test_odd_texts_have_a_next_word_too(run: Callable[[str], Path], name: str, text: str) -> None:
-    packet = view.logits(Explorer([run(name)]), view.So.model_construct(model=name, text=text, other=None, then=()))
+    packet = view.logits(
+        Subject(name, run(name)), view.TokensRequest.model_construct(model=name, text=text, other=None, then=())
+    )
     assert math.isfinite(unpack(packet)[1]["logits"].max())
 
 
 def test_a_file_answers_what_its_reader_will_ask(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("gpt")])
     state = {"model": "gpt", "text": TEXT, "then": "9,12", "seed": "4", "top_k": "10"}
-    asked = view.wanted(explorer, state)
-    known = [json.dumps([one.call, one.asked], sort_keys=True) for one in asked]
+    asked = view.calls(explorer.subject(state["model"]), state)
+    known = [json.dumps([one.call, one.settings], sort_keys=True) for one in asked]
     given = {"model": "gpt", "text": TEXT}
     _, arrays = logits(explorer, then=[9, 12])
     likeliest = int(arrays["logits"].argmax())

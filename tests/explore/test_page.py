@@ -18,7 +18,7 @@ from heedful.explore.packets import pack
 from heedful.explore.server.app import application
 from heedful.explore.server.guard import Policy, serving
 from heedful.explore.subjects import Explorer
-from heedful.explore.views.heads import Asked
+from heedful.explore.views.heads import InputRequest
 from heedful.files.yaml import write_yaml
 from tolerance import near
 
@@ -37,8 +37,8 @@ def test_the_heads_of_a_published_model_are_shown_with_their_numbers(browse: Cal
     browsing = browse(minilm)
     page = browsing.go("heads", text=TEXT, other=OTHER, token="all", lines="all")
     (name,) = browsing.explorer.subjects
-    trace = browsing.explorer.subject(name).trace(Asked(model=name, text=TEXT, other=OTHER))
-    (look,) = trace.looks
+    trace = browsing.explorer.subject(name).trace(InputRequest(model=name, text=TEXT, other=OTHER))
+    (look,) = trace.attentions
     pieces = [token.piece for token in trace.reading.sides["text"]]
     assert page.locator("[data-token^=ask]").all_inner_texts() == pieces
     assert page.locator("[data-token^=see]").all_inner_texts() == pieces

@@ -112,10 +112,8 @@ def test_odd_questions_are_refused() -> None:
     ):  # fmt: skip
         with pytest.raises(UserError):
             explorer.answer("positions", call, settings)
-    with pytest.raises(UserError):
-        view.wanted(explorer, {})
     for state in ({"words": ""}, {"words": "a b", "order": "x,1e9,٣"}, {"places": "many", "near": None}):
-        for request in view.wanted(explorer, {"model": "made", **state}):
+        for request in view.calls(explorer.subject("made"), {"model": "made", **state}):
             explorer.answer(*request)
 
 

@@ -159,10 +159,11 @@ def test_odd_questions_are_refused(run: Callable[[str], Path]) -> None:
     ):  # fmt: skip
         with pytest.raises(UserError):
             asked(explorer, call, **settings)
-    for state in ({}, {"model": []}, {"model": "gpt"}, {"model": "images", "drawn": 7}):
-        with pytest.raises(UserError):
-            view.wanted(explorer, state)
-    for request in view.wanted(explorer, {"model": "images", "page": "x", "noise": None, "image": "1e999"}):
+    with pytest.raises(UserError):
+        view.calls(explorer.subject("images"), {"model": "images", "drawn": 7})
+    for request in view.calls(
+        explorer.subject("images"), {"model": "images", "page": "x", "noise": None, "image": "1e999"}
+    ):
         explorer.answer(*request)
 
 

@@ -95,9 +95,9 @@ def test_a_translators_gradient_is_that_of_small_changes(run: Callable[[str], Pa
     subject = explorer.subjects["recurrent"]
     subject.model.double()
     words, found = asked(explorer, "gradient", text=SOURCE, step=1)
-    layers = view.runs(subject.model)
+    layers = view.recurrences(subject.model)
     names = [layer.name for layer in layers]
-    reading = view.traced(subject, view.Read(model="recurrent", text=SOURCE)).reading
+    reading = view.traced(subject, view.StepsRequest(model="recurrent", text=SOURCE)).reading
     assert [view.side_of(reading, layer) for layer in layers] == ["source", "source", "target"]
     assert words["step"] == 1
 
@@ -118,7 +118,7 @@ def test_a_translators_gradient_is_that_of_small_changes(run: Callable[[str], Pa
 
     with torch.inference_mode():
         for each in reading.passes:
-            token = int(each.run()[0, 1].argmax()) if each.asks == "target" else 0
+            token = int(each.run()[0, 1].argmax()) if each.queries == "target" else 0
     back = names.index("encoder.stack.layers.0.back")
     length = len(reading.sides["source"])
     for number, step, place in ((back, 1, length - 2), (0, 2, 2), (2, 0, 0)):
@@ -134,7 +134,7 @@ def both_directions(explorer: Explorer, step: int, length: int) -> None:
     """What is ahead of a step cannot be changed from it by a layer that reads back, and the other way round."""
     _, found = asked(explorer, "gradient", text=TEXT, step=step)
     ways = set()
-    for number, layer in enumerate(view.runs(explorer.subjects["made"].model)):
+    for number, layer in enumerate(view.recurrences(explorer.subjects["made"].model)):
         for name in ("hidden", "cell", "kept"):
             norms = found[f"{name}{number}"].tolist()
             assert len(norms) == length
@@ -162,7 +162,10 @@ def test_layers_that_read_back_are_shown_in_the_order_of_the_tokens(run: Callabl
     model = explorer.subjects["made"].model
     _, back = asked(explorer, "layer", text=TEXT, layer="back.layers.0")
     ids = [
-        token.id for token in view.read_twice(explorer.subjects["made"].predictor, view.Given(text=TEXT)).sides["text"]
+        token.id
+        for token in view.read_both_directions(explorer.subjects["made"].predictor, view.TextInput(text=TEXT)).sides[
+            "text"
+        ]
     ]
     states, _ = model.back.layers[0](model.embed(torch.tensor([ids])).flip(1))
     assert back["hidden"] == pytest.approx(states[0].flip(0).detach().half().numpy(), abs=1e-3)
@@ -210,7 +213,7 @@ def test_odd_questions_are_answered_or_refused(run: Callable[[str], Path]) -> No
             asked(explorer, call, **settings)
     for state in ({}, {"model": 3}, {"model": "rnn"}, {"model": "rnn", "text": []}):
         with pytest.raises(UserError):
-            view.wanted(explorer, state)
+            view.calls(explorer.subject("rnn"), state)
 
 
 def test_the_page_shows_the_gates_and_the_gradient_of_any_step(

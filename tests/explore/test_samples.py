@@ -29,10 +29,10 @@ def test_runs_open_on_their_own_test_set(run: Callable[[str], Path]) -> None:
     for name, named in (("translation", "reference"), ("gpt", "text"), ("rnn", "text"), ("languages", "label")):
         subject = Subject(name, run(name))
         found = results(subject.folder)
-        assert found is not None and subject.shown.named == named
+        assert found is not None and subject.examples.target == named
         given = {f"{text.strip()}\n{right}".replace("\n", " ") for text, right, _ in found.samples}
-        assert {f"{one.text}\n{one.right}".replace("\n", " ") for one in subject.shown.examples} <= given
-        assert subject.sample == {"text": subject.shown.examples[0].text, "other": None}
+        assert {f"{one.text}\n{one.right}".replace("\n", " ") for one in subject.examples.examples} <= given
+        assert subject.sample == {"text": subject.examples.examples[0].text, "other": None}
         assert subject.sample["text"] not in (samples.ENGLISH.text, samples.ENGLISH.prompt)
 
 
@@ -48,14 +48,14 @@ def test_examples_are_read_anew_when_results_come(run: Callable[[str], Path], tm
     subject = Subject("growing", folder)
     evaluated = [json.loads(line) for line in lines if b'"evaluated"' in line]
     assert len(evaluated) > 0
-    assert {one.text for one in subject.shown.examples} == {given for given, _, _ in evaluated[-1]["samples"]}
+    assert {one.text for one in subject.examples.examples} == {given for given, _, _ in evaluated[-1]["samples"]}
     (folder / "metrics.jsonl").write_bytes(b"\n".join(line for line in lines if b'"evaluated"' not in line))
     data = [item.text for item in task_of(load_recipe(str(folder / "recipe.yaml"), [])).read("test").items]
-    assert {one.text for one in subject.shown.examples} == set(data[: samples.MOST])
+    assert {one.text for one in subject.examples.examples} == set(data[: samples.MOST])
     (folder / "results.json").write_text(scores)
     found = results(folder)
     assert found is not None
-    assert {one.text for one in subject.shown.examples} == {given for given, _, _ in found.samples}
+    assert {one.text for one in subject.examples.examples} == {given for given, _, _ in found.samples}
 
 
 def test_a_run_whose_data_are_gone_says_a_sentence(
@@ -71,7 +71,7 @@ def test_a_run_whose_data_are_gone_says_a_sentence(
 
     monkeypatch.setattr(LanguageModelTask, "read", gone)
     subject = Subject("moved", folder)
-    assert subject.shown == samples.Shown((Example(samples.ENGLISH.prompt, None, ""),), None)
+    assert subject.examples == samples.Examples((Example(samples.ENGLISH.prompt, None, ""),), None)
 
 
 def test_every_task_tells_examples(tmp_path: Path) -> None:
@@ -127,24 +127,24 @@ class Letters:
 @pytest.mark.parametrize("sentence", [one for some in samples.SENTENCES.values() for one in some])
 def test_a_model_without_data_is_shown_its_language(sentence: samples.Sentence) -> None:
     predictor = SimpleNamespace(tokenizer=Letters(sentence.text), model=Module(), context=None)
-    assert samples.best_known(predictor) == sentence
-    assert samples.usual(predictor).text == sentence.text
+    assert samples.best_sentence(predictor) == sentence
+    assert samples.default(predictor).text == sentence.text
     strange = SimpleNamespace(tokenizer=Letters("βου γου δου"), model=Module(), context=None)
-    assert samples.best_known(strange) is None
+    assert samples.best_sentence(strange) is None
 
 
 def test_an_example_fits_into_its_model(run: Callable[[str], Path]) -> None:
     subject = Subject("gpt", run("gpt"))
-    (long,) = samples.ordered(subject.predictor, [Example("some words " * 200, None, "more")])
+    (long,) = samples.fitted(subject.predictor, [Example("some words " * 200, None, "more")])
     assert samples.fits(subject.predictor, long.text) and long.text.startswith("some words")
-    subject.trace(samples.inspect.Given(text=long.text))
+    subject.trace(samples.inspect.TextInput(text=long.text))
 
 
 def test_the_page_shows_where_its_text_comes_from(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     """The true label stands beside a text of the data, and goes when another text is written."""
     browsing = browse(run("languages"))
     page = browsing.go("ablation")
-    shown = browsing.explorer.subject("languages").shown.examples
+    shown = browsing.explorer.subject("languages").examples.examples
     assert page.get_by_test_id("text").input_value() == shown[0].text
     assert page.get_by_test_id("origin").inner_text() == f"from this run's data; label: {shown[0].right}"
     page.get_by_test_id("another-example").click()
@@ -156,8 +156,8 @@ def test_the_page_shows_where_its_text_comes_from(browse: Callable[..., Any], ru
 
 
 def test_a_file_opens_on_the_same_example(run: Callable[[str], Path]) -> None:
-    from heedful.explore.export import Wish, whole_state
+    from heedful.explore.export import Export, complete_state
 
     explorer = Explorer([run("languages")])
-    first = explorer.subject("languages").shown.examples[0]
-    assert whole_state(explorer, Wish(view="heads"))["text"] == first.text
+    first = explorer.subject("languages").examples.examples[0]
+    assert complete_state(explorer, Export(view="heads"))["text"] == first.text

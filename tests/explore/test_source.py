@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import heedful
 from heedful.errors import UserError
-from heedful.explore.inspect import Given
+from heedful.explore.inspect import TextInput
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer
 from heedful.explore.views import source
@@ -67,7 +67,7 @@ def test_a_letter_has_the_size_of_what_it_stands_for(run: Callable[[str], Path])
     """T is the target's length in the file of a translator, though one function reads source and target alike."""
     explorer = Explorer([run("translation")])
     (subject,) = explorer.subjects.values()
-    given = Given(text="five hundred six", other="fünf")
+    given = TextInput(text="five hundred six", other="fünf")
     sides = subject.trace(given).reading.sides
     source, target = len(sides["source"]), len(sides["target"])
     assert source != target
@@ -119,7 +119,7 @@ def test_each_kind_of_model_shows_its_own_file_first(
 
 def test_nothing_of_the_disk_is_named(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("images")])
-    (packet,) = (explorer.answer(*one) for one in source.wanted(explorer, {"model": "images"}))
+    (packet,) = (explorer.answer(*one) for one in source.calls(explorer.subject("images"), {"model": "images"}))
     for secret in (str(PACKAGE), str(run("images")), str(Path.home())):
         assert secret.encode() not in packet
     with pytest.raises(UserError):
@@ -128,7 +128,7 @@ def test_nothing_of_the_disk_is_named(run: Callable[[str], Path]) -> None:
 
 def test_words_have_their_colours() -> None:
     text = 'def one(x):\n    """Two\n    lines."""\n    return x + 3  # sum\n'
-    found = list(source.coloured(text))
+    found = list(source.highlighted(text))
     assert found == [
         (1, 0, 3, source.KEYWORD), (1, 4, 7, source.DEFINED), (2, 4, -1, source.STRING), (3, 0, 13, source.STRING),
         (4, 4, 10, source.KEYWORD), (4, 15, 16, source.NUMBER), (4, 18, 23, source.COMMENT),

@@ -18,7 +18,7 @@ from heedful.blocks.taps import Tap
 from heedful.errors import UserError
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer
-from heedful.explore.views import Asked, steps
+from heedful.explore.views import InputRequest, steps
 from tolerance import close
 
 Arrays = dict[str, NDArray[Any]]
@@ -34,7 +34,7 @@ def numbers(explorer: Explorer, **more: Any) -> tuple[dict[str, Any], Arrays]:
     return unpack(explorer.answer("steps", "head", asked(explorer, **more)))
 
 
-def looks(explorer: Explorer, **more: Any) -> list[dict[str, Any]]:
+def attentions(explorer: Explorer, **more: Any) -> list[dict[str, Any]]:
     words, _ = unpack(explorer.answer("steps", "tokens", asked(explorer, **more)))
     found: list[dict[str, Any]] = words["looks"]
     return found
@@ -63,7 +63,7 @@ def check_stages(words: dict[str, Any], arrays: Arrays) -> None:
 @pytest.mark.parametrize("name", ["translation", "gpt"])
 def test_every_stage_follows_from_the_one_before(run: Callable[[str], Path], name: str) -> None:
     explorer = Explorer([run(name)])
-    for look in looks(explorer):
+    for look in attentions(explorer):
         assert look["stages"] == ["vectors", "dot", "scale", "mask", "softmax", "sum"]
         for layer in range(look["layers"]):
             words, arrays = numbers(explorer, look=look["name"], layer=layer, head=look["heads"] - 1)
@@ -82,7 +82,7 @@ def test_the_numbers_are_those_of_the_taps_of_a_published_model(minilm: Path) ->
     words, arrays = numbers(explorer, look="blocks.*.attention.weights", layer=3, head=7)
     check_stages(words, arrays)
     (subject,) = explorer.subjects.values()
-    one = reading(subject.predictor, Asked(**asked(explorer)))
+    one = reading(subject.predictor, InputRequest(**asked(explorer)))
     with torch.inference_mode(), watch(subject.model, "blocks.3.attention.*") as seen:
         one.passes[0].run()
     for name in ("queries", "keys", "values", "scores", "weights"):
@@ -99,7 +99,7 @@ def test_a_bias_is_told_and_rounding_is_not() -> None:
         weights.hook = lambda x, seen=seen: seen.update(weights=x)
         attend(q, k, v, causal(), bias, scores=scores, weights=weights)
         for head in range(2):
-            found = steps.compared(
+            found = steps.dot_products(
                 q[0, head], k[0, head], v[0, head], seen["scores"][0, head], seen["weights"][0, head]
             )
             assert ("bias" in found) == (bias is not None)
@@ -116,14 +116,14 @@ def test_what_may_not_be_looked_at_is_told_from_what_is_merely_small() -> None:
 
 def test_a_recurrent_look_shows_the_stages_that_it_has(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("recurrent")])
-    (look,) = looks(explorer)
+    (look,) = attentions(explorer)
     assert look["stages"] == ["scores", "mask", "softmax", "sum"]
     _, arrays = numbers(explorer, look=look["name"], layer=0, head=0)
     assert set(arrays) == {"scores", "weights", "masked"}
     close(arrays["weights"], softmax(arrays["scores"], arrays["masked"]), slack=16)
     # The values are the encoder's memory: what it is weighed with gives the products, whose sum is the context.
     (subject,) = explorer.subjects.values()
-    memory = subject.trace(Asked(**asked(explorer)), "encoder.output").values["encoder.output"].numpy()
+    memory = subject.trace(InputRequest(**asked(explorer)), "encoder.output").values["encoder.output"].numpy()
     for query in (0, len(arrays["weights"]) - 1):
         given = asked(explorer, look=look["name"], layer=0, head=0, query=query)
         _, found = unpack(explorer.answer("steps", "products", given))
@@ -149,17 +149,17 @@ def test_it_fits_models_that_look_and_no_others(run: Callable[[str], Path]) -> N
 
 def test_wrong_questions_are_refused_in_words(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("gpt")])
-    look = looks(explorer)[0]["name"]
+    look = attentions(explorer)[0]["name"]
     good = {"look": look, "layer": 0, "head": 0}
     wrong = ({"layer": 2}, {"head": 99}, {"look": "no such"}, {"text": "word " * 2000}, {"head": -1}, {"layer": 0.5})
     for more in wrong:
         with pytest.raises(UserError):
             numbers(explorer, **{**good, **more})
-    with pytest.raises(UserError, match="no products"):
+    with pytest.raises(UserError, match="no tap for its products"):
         explorer.answer("steps", "products", asked(explorer, **good, query=0))
     assert numbers(explorer, **{**good, "text": ""})[1]["weights"].tolist() == [[1.0]]
     recurrent = Explorer([run("recurrent")])
-    given = {"look": looks(recurrent)[0]["name"], "layer": 0, "head": 0, "query": 5000}
+    given = {"look": attentions(recurrent)[0]["name"], "layer": 0, "head": 0, "query": 5000}
     with pytest.raises(UserError, match="no such query"):
         recurrent.answer("steps", "products", asked(recurrent, **given))
 
@@ -167,11 +167,11 @@ def test_wrong_questions_are_refused_in_words(run: Callable[[str], Path]) -> Non
 def test_a_file_of_it_holds_all_heads_of_the_layer(run: Callable[[str], Path]) -> None:
     for name in ("gpt", "recurrent"):
         explorer = Explorer([run(name)])
-        look = looks(explorer)[0]
+        look = attentions(explorer)[0]
         state = {**asked(explorer), "layer": "7", "head": "x"}
-        wanted = steps.wanted(explorer, state)
-        assert sum(one.call == "head" for one in wanted) == look["heads"]
-        assert sum(len(explorer.answer(*one)) for one in wanted) < 2_000_000
+        every = steps.calls(explorer.subject(state["model"]), state)
+        assert sum(one.call == "head" for one in every) == look["heads"]
+        assert sum(len(explorer.answer(*one)) for one in every) < 2_000_000
 
 
 @pytest.mark.claim("N2")
@@ -181,7 +181,7 @@ def test_the_page_plays_the_stages_with_the_models_numbers(
     browsing = browse(run("gpt"))
     given = {"model": "gpt", "text": TEXT, "other": None}
     page = browsing.go("steps", text=TEXT, layer=1)
-    look = browsing.explorer.subject("gpt").trace(Asked(**given)).looks[0]
+    look = browsing.explorer.subject("gpt").trace(InputRequest(**given)).attentions[0]
     page.get_by_test_id("head").fill("2")
     page.get_by_test_id("query-3").click()
     browsing.ready()
@@ -231,7 +231,7 @@ def test_the_page_shows_a_recurrent_look(browse: Callable[..., Any], run: Callab
     browsing = browse(run("recurrent"))
     page = browsing.go("steps", token=1)
     given = asked(browsing.explorer)
-    look = browsing.explorer.subject("recurrent").trace(Asked(**given)).looks[0].name
+    look = browsing.explorer.subject("recurrent").trace(InputRequest(**given)).attentions[0].name
     _, arrays = unpack(browsing.explorer.answer("steps", "head", {**given, "look": look, "layer": 0, "head": 0}))
     cells = page.locator('[data-testid^="score-"]')
     values = [float(cell) for cell in cells.evaluate_all("all => all.map((one) => one.dataset.value)")]

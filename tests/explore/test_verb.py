@@ -116,11 +116,11 @@ def test_a_view_is_written_to_a_file(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_run_without_a_checkpoint_is_written_to_a_file_all_the_same(run: Run, tmp_path: Path) -> None:
-    begun, out = tmp_path / "begun", tmp_path / "run.html"
-    begun.mkdir()
+    prefix_of, out = tmp_path / "begun", tmp_path / "run.html"
+    prefix_of.mkdir()
     for name in ("recipe.yaml", "metrics.jsonl"):
-        (begun / name).write_bytes((run("gpt") / name).read_bytes())
-    result = CliRunner().invoke(app, ["explore", str(begun), "--out", str(out)])
+        (prefix_of / name).write_bytes((run("gpt") / name).read_bytes())
+    result = CliRunner().invoke(app, ["explore", str(prefix_of), "--out", str(out)])
     assert result.exit_code == 0, result.output
     assert '"view": "run"' in out.read_text(encoding="utf-8")
 
@@ -131,7 +131,7 @@ def test_mistakes_are_told_in_words(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert "this is a file" in failing(str(tmp_path / "file")).message
     twice = failing(here, here)
-    assert "named twice" in twice.message and twice.where == here
+    assert "given twice" in twice.message and twice.where == here
     assert "ends in .html" in (failing(here, "--out", str(tmp_path / "x.png")).expected or "")
     assert "--out" in (failing(here, "--view", "heads").todo or "")
     wrong = failing(here, "--out", str(tmp_path / "x.html"), "--view", "fill")
@@ -143,7 +143,7 @@ def test_mistakes_are_told_in_words(run: Run, tmp_path: Path) -> None:
         ("layer=99", "--set layer: there is no such layer\n  found:    99\n  expected: 0 to 1"),
         ("head=4", "--set head: there is no such head\n  found:    4\n  expected: 0 to 3"),
         ("token=500", "--set token: there is no such token"),
-        ("model=nope", "model: there is no such model here\n  found:    'nope'\n  expected: gpt"),
+        ("model=nope", "model: this model is not open\n  found:    'nope'\n  expected: gpt"),
     ):
         assert str(failing(here, "--out", str(tmp_path / "x.html"), "--view", "steps", "--set", setting)).startswith(
             said

@@ -174,6 +174,16 @@ def test_a_new_run_learns_as_the_old_one(run: Path) -> None:
 
 
 # ------------------------------------------------------------------ views
+SENTENCES = ("measure", "about")  # explanations for readers, whose wording may change
+
+
+def without_sentences(value: Any) -> Any:
+    """The header of a packet without its explanations."""
+    if isinstance(value, dict):
+        return {name: without_sentences(part) for name, part in value.items() if name not in SENTENCES}
+    return [without_sentences(part) for part in value] if isinstance(value, list) else value
+
+
 @pytest.mark.parametrize("name", ASKED)
 def test_a_view_answers_as_before(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = read(PACKETS / f"{name}.json")
@@ -181,7 +191,7 @@ def test_a_view_answers_as_before(name: str, tmp_path: Path, monkeypatch: pytest
     shutil.copytree(RUNS / asked["run"], copy)
     monkeypatch.chdir(copy)
     words, arrays = packet(copy, asked["view"], asked["call"], asked["question"])
-    same(words, asked["words"])
+    same(without_sentences(words), without_sentences(asked["words"]))
     assert list(arrays) == list(asked["arrays"])
     for key, array in arrays.items():
         same_array(array, asked["arrays"][key])

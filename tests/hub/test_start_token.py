@@ -17,8 +17,8 @@ from heedful import load_recipe, train
 from heedful.cli.app import main
 from heedful.data.tokenizers.byte_pairs import END
 from heedful.errors import UserError
-from heedful.explore.decoding import begun
-from heedful.explore.inspect import Given, read_ahead
+from heedful.explore.decoding import prefix_of
+from heedful.explore.inspect import TextInput, read_causal
 from heedful.hub.folder import read_config
 from heedful.hub.gpt_tokenizers import find_tokenizer
 from heedful.hub.loading import pretrained
@@ -85,13 +85,13 @@ def test_perplexity_next_words_and_views_read_the_same_tokens(published: Path) -
         writer.loss("a")
     likeliest = told.logits[0, -1, :290].softmax(-1).max()
     close(torch.tensor(next_words(writer, f"{text} ___", 1).predictions[0].probability), likeliest)
-    assert begun(writer, Given(text=text), [7]).ids == [*ids, 7]
-    assert begun(writer, Given(text=""), [7]).ids == [pairs().end, 7]
-    tokens = read_ahead(writer, Given(text=text)).sides["text"]
+    assert prefix_of(writer, TextInput(text=text), [7]).ids == [*ids, 7]
+    assert prefix_of(writer, TextInput(text=""), [7]).ids == [pairs().end, 7]
+    tokens = read_causal(writer, TextInput(text=text)).sides["text"]
     assert [(token.id, token.part) for token in tokens] == [(number, 0) for number in ids]
     writer.start_token = True
-    assert begun(writer, Given(text=text), []).ids == [pairs().end, *ids] == writer.read_ids(text)
-    assert read_ahead(writer, Given(text=text)).sides["text"][0].part is None
+    assert prefix_of(writer, TextInput(text=text), []).ids == [pairs().end, *ids] == writer.read_ids(text)
+    assert read_causal(writer, TextInput(text=text)).sides["text"][0].part is None
 
 
 def test_the_command_line_says_when_nothing_stands_before_a_text(

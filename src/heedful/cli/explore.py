@@ -16,7 +16,7 @@ import typer
 
 from heedful.cli.output import say
 from heedful.errors import UserError, printable
-from heedful.explore.export import Wish, first_view, page_of, require_html, require_places
+from heedful.explore.export import Export, first_view, page_of, require_html, require_indices
 from heedful.explore.server.app import application
 from heedful.explore.server.guard import Policy, serve
 from heedful.explore.server.page import built
@@ -103,8 +103,8 @@ def write(explorer: Explorer, out: Path, view: str | None, settings: Sequence[st
         if not sign:
             raise UserError("this is not KEY=VALUE", where="--set", found=setting, expected="such as text=hello")
         state[key] = value
-    wish = Wish(view=view or first_view(explorer), state=state)
-    require_places(explorer, wish, "--set ")
-    page = page_of(explorer, wish)
+    export = Export(view=view or first_view(explorer), state=state)
+    require_indices(explorer, export, "--set ")
+    page = page_of(explorer, export)
     write_text_atomic(out, page)
     say(f"wrote {shlex.quote(str(out))}: {len(page.encode()) / 1e6:.1f} MB; it opens from the disk")

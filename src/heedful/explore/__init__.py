@@ -1,1 +1,1 @@
-"""The explorer: a local page that looks inside trained models."""
+"""The explorer: a local web page that shows the inside of trained models."""

@@ -1,4 +1,4 @@
-"""Models that write one token after another, translators and language models alike: what they have read so far.
+"""Models that generate token by token, translators and language models alike, from an input and some first tokens.
 
 T tokens so far, V vocabulary.
 """
@@ -14,66 +14,67 @@ import torch
 from torch import Tensor
 
 from heedful.errors import UserError, shown
-from heedful.explore.capabilities import Searches
-from heedful.explore.inspect import Given, source_ids, too_long, translates
+from heedful.explore.inspect import TextInput, is_language_model, is_translator, source_ids, too_long
 
 if TYPE_CHECKING:
     from heedful.explore.subjects import Subject
 
-STRIDE = 128  # tokens that are read at a time: a row of logits is long
+STRIDE = 128  # tokens per forward pass, since logits take much memory
 
 
 @dataclass(frozen=True)
-class Begun:
-    """Where a model stands: what it carries, and the tokens after which it writes the next one."""
+class Prefix:
+    """What a model generates after: its initial state, and the tokens so far."""
 
     state: Any
     ids: list[int]
-    source: list[int]  # what is translated; nothing, where a text goes on
-    forgotten: int  # tokens at the beginning of the text that no longer fit into the model's context
+    source: list[int]  # of a translation; empty for a language model
+    dropped: int  # tokens at the start of the text that exceed the model's context
 
 
-def goes_on(subject: Subject) -> bool:
-    """Whether a model writes one token after another, and its search can be followed."""
-    return subject.broken is None and isinstance(subject.predictor, Searches)
+def is_generator(subject: Subject) -> bool:
+    """Whether a model generates token by token, by a search that can be stepped through."""
+    predictor = None if subject.broken is not None else subject.predictor
+    return is_translator(predictor) or is_language_model(predictor)
 
 
-def begun(predictor: Any, given: Given, then: Sequence[int]) -> Begun:
-    """A model that has read an input, and some tokens that were written already."""
+@torch.inference_mode()
+def prefix_of(predictor: Any, given: TextInput, then: Sequence[int]) -> Prefix:
+    """The prefix of an input and some tokens that were generated already."""
     require_tokens(predictor, then)
-    if not translates(predictor):
+    if not is_translator(predictor):
         ids = [*predictor.read_ids(given.text), *then]
-        forgotten = predictor.forgotten(len(ids))
-        return Begun(predictor.model.start(1, predictor.device), ids[forgotten:], [], forgotten)
+        dropped = predictor.forgotten(len(ids))
+        return Prefix(predictor.model.start(1, predictor.device), ids[dropped:], [], dropped)
     source, tokenizer = source_ids(predictor, given.text), predictor.tokenizer
     ids = [tokenizer.bos, *(tokenizer.ids([given.other])[0] if given.other else []), *then]
     if len(ids) > predictor.context:
         raise too_long(len(ids), predictor.context)
     padded, real, _ = predictor.batch([source])
-    return Begun(predictor.start(padded, real)[0], ids, source, 0)
+    return Prefix(predictor.start(padded, real)[0], ids, source, 0)
 
 
 @torch.inference_mode()
-def read(predictor: Any, begun: Begun) -> tuple[Tensor, Tensor]:
+def next_logits(predictor: Any, prefix: Prefix) -> tuple[Tensor, Tensor]:
     """The logits (V,) of the next token, and the log-probability of each token so far but the first, (T - 1,)."""
-    state, logs = begun.state, []
+    state, logs = prefix.state, []
     logits = torch.empty(0)
-    for at in range(0, len(begun.ids), STRIDE):
-        tokens = torch.tensor([begun.ids[at : at + STRIDE]], device=predictor.device)
+    for at in range(0, len(prefix.ids), STRIDE):
+        tokens = torch.tensor([prefix.ids[at : at + STRIDE]], device=predictor.device)
         logits, state = predictor.model(tokens, state)
-        after = torch.tensor(begun.ids[at + 1 : at + 1 + STRIDE], device=predictor.device, dtype=torch.long)
+        after = torch.tensor(prefix.ids[at + 1 : at + 1 + STRIDE], device=predictor.device, dtype=torch.long)
         logs.append(logits[0, : len(after)].float().log_softmax(-1).gather(1, after[:, None])[:, 0])
     return logits[0, -1].float(), torch.cat(logs)
 
 
-def end_of(predictor: Any) -> int | None:
-    """The token with which a model ends what it writes; None, where it goes on for ever."""
-    end: int | None = predictor.tokenizer.eos if translates(predictor) else predictor.codec.end_id
+def end_token(predictor: Any) -> int | None:
+    """The token that ends a generated text; None for a model without one."""
+    end: int | None = predictor.tokenizer.eos if is_translator(predictor) else predictor.codec.end_id
     return end
 
 
 def require_tokens(predictor: Any, ids: Sequence[int]) -> None:
-    """Refuse numbers that are no tokens of a model."""
+    """Refuse ids that are not in a model's vocabulary."""
     for number in ids:
         if number >= predictor.tokenizer.vocab:
             raise UserError(
@@ -81,14 +82,14 @@ def require_tokens(predictor: Any, ids: Sequence[int]) -> None:
             )
 
 
-def stated(state: Mapping[str, Any], numbers: Sequence[str], lists: Sequence[str] = ()) -> dict[str, Any]:
-    """What the address of a page says by some names, where it says it: numbers, and lists of them as 0,3,5."""
+def numbers_of(state: Mapping[str, Any], numbers: Sequence[str], lists: Sequence[str] = ()) -> dict[str, Any]:
+    """Those of some names that a page's state has: numbers, and lists of them such as 0,3,5."""
     found: dict[str, Any] = {}
     for name in (*numbers, *lists):
-        if (said := state.get(name)) in (None, ""):
+        if (value := state.get(name)) in (None, ""):
             continue
         try:
-            found[name] = json.loads(f"[{said}]" if name in lists else str(said))
+            found[name] = json.loads(f"[{value}]" if name in lists else str(value))
         except (ValueError, RecursionError):
-            raise UserError("this is not a number", where=name, found=shown(said)) from None
+            raise UserError("this is not a number", where=name, found=shown(value)) from None
     return found

@@ -1,4 +1,4 @@
-"""A view as one file of HTML that needs nothing but itself: the page, and the answers to all that it will ask."""
+"""A view as a single HTML file that works offline: the page, and the answers to its calls."""
 
 from __future__ import annotations
 
@@ -17,66 +17,67 @@ from pydantic import Field
 
 from heedful.config import Config
 from heedful.errors import UserError, shown
-from heedful.explore.inspect import Given
+from heedful.explore.inspect import TextInput
 from heedful.explore.server.page import built
-from heedful.explore.subjects import Explorer, asked
-from heedful.explore.views import Request, find
+from heedful.explore.subjects import Explorer, parse_request
+from heedful.explore.views import Call, find
 from heedful.files import writing as files
 
-MOST_ASKED = 2000  # questions that a file answers
-MOST_TOLD = 100  # questions that a page tells of
-MOST_BYTES = 256_000_000  # of answers, before they are packed
+MAX_CALLS = 2000  # in a file
+MAX_PAGE_CALLS = 100  # that a page sends along
+MAX_BYTES = 256_000_000  # of answers, before compression
 
 
-class Question(Config):
-    """A question that a page has asked."""
+class PageCall(Config):
+    """A call that a page has made."""
 
     view: str = Field(max_length=100)
     call: str = Field(max_length=100)
     asked: dict[str, Any]
 
 
-class Wish(Config):
-    """A view to be written to a file: its state, and what the page asked so far to show it."""
+class Export(Config):
+    """A view to be saved as a file: its state, and the calls that the page has made so far to show it."""
 
     view: str = Field(max_length=100)
     state: dict[str, str | bool | int | float | None] = Field({}, max_length=100)
-    questions: tuple[Question, ...] = Field((), max_length=MOST_TOLD)
+    questions: tuple[PageCall, ...] = Field((), max_length=MAX_PAGE_CALLS)
 
 
-def page_of(explorer: Explorer, wish: Wish, seconds: float = math.inf) -> str:
-    """The page with everything in it, if that is done in time; what reads it can reach nothing else."""
+def page_of(explorer: Explorer, export: Export, seconds: float = math.inf) -> str:
+    """The page with all answers in it, if that takes no longer than `seconds`."""
     end = time.monotonic() + seconds
-    view, state = find(wish.view), whole_state(explorer, wish)
-    questions = [Request(one.view, one.call, one.asked) for one in wish.questions]
+    view, state = find(export.view), complete_state(explorer, export)
+    calls = [Call(one.view, one.call, one.asked) for one in export.questions]
     try:
-        questions += view.wanted(explorer, state)
+        calls += view.calls(explorer.subject(state["model"]), state)
     except (KeyError, TypeError, ValueError):
-        raise UserError(f"the view {wish.view} has no such state", where="state", found=shown(state)) from None
-    each = {json.dumps(one, sort_keys=True): one for one in questions}
-    if len(each) > MOST_ASKED:
-        raise UserError("this view is too large for a file", found=f"{len(each):,} parts", expected=f"{MOST_ASKED:,}")
+        raise UserError(f"invalid state for the view {export.view}", where="state", found=shown(state)) from None
+    each = {json.dumps(one, sort_keys=True): one for one in calls}
+    if len(each) > MAX_CALLS:
+        raise UserError("this view is too large for a file", found=f"{len(each):,} parts", expected=f"{MAX_CALLS:,}")
     answers, size = [], 0
     for one in each.values():
         if time.monotonic() > end:
-            raise UserError("this view takes too long for a file", todo="give a shorter text")
-        packet = explorer.answer(one.view, one.call, one.asked)
+            raise UserError("this view takes too long for a file", todo="shorten the text")
+        packet = explorer.answer(*one)
         size += len(packet)
-        if size > MOST_BYTES:
-            raise UserError("this view is too large for a file", todo="give a shorter text")
-        answers.append({"view": one.view, "call": one.call, "asked": one.asked, "packet": packed(packet)})
-    held = {"about": explorer.about(), "view": wish.view, "state": state, "answers": answers}
-    return whole(f"{view.TITLE}: {state['model']}", json.dumps(held))
+        if size > MAX_BYTES:
+            raise UserError("this view is too large for a file", todo="shorten the text")
+        data = b64encode(zlib.compress(packet, 6)).decode()
+        answers.append({"view": one.view, "call": one.call, "asked": one.settings, "packet": data})
+    held = {"about": explorer.about(), "view": export.view, "state": state, "answers": answers}
+    return html_of(f"{view.TITLE}: {state['model']}", json.dumps(held))
 
 
-def whole_state(explorer: Explorer, wish: Wish) -> dict[str, Any]:
-    """The state of a view with what it leaves out: the first model that the view makes sense of, and its sample."""
-    given = {name: value for name, value in wish.state.items() if value is not None}
+def complete_state(explorer: Explorer, export: Export) -> dict[str, Any]:
+    """The state of a view with its defaults: the first model that the view fits, and its sample."""
+    given = {name: value for name, value in export.state.items() if value is not None}
     subjects = [explorer.subject(str(given["model"]))] if "model" in given else list(explorer.subjects.values())
-    fitting = [subject for subject in subjects if wish.view in subject.views]
+    fitting = [subject for subject in subjects if export.view in subject.views]
     if not fitting:
         raise UserError(
-            "this view does not fit this model", where="view", found=wish.view,
+            "this view does not fit this model", where="view", found=export.view,
             expected=", ".join(name for subject in subjects for name in subject.views) or None,
         )  # fmt: skip
     first = fitting[0]
@@ -84,48 +85,48 @@ def whole_state(explorer: Explorer, wish: Wish) -> dict[str, Any]:
     return {"model": first.name, **{name: text for name, text in sample.items() if text is not None}, **given}
 
 
-# What a state names by numbers from 0 on, and of what; in the page, a number that is too large means the last one.
-PLACES = {"layer": "layer", "aligned": "layer", "head": "head", "alignhead": "head", "token": "token", "place": "token"}
+# The indices in a state, which count from 0; in the page, an index that is too large means the last one.
+INDICES = {
+    "layer": "layer",
+    "aligned": "layer",
+    "head": "head",
+    "alignhead": "head",
+    "token": "token",
+    "place": "token",
+}
 NUMBERED = re.compile("(?:(?:ask|see)-)?([0-9]{1,9})")
 EVERY = "all"  # tokens
-LOOKING = ("heads", "grid", "alignment", "steps", "fill", "ablation")  # views of one kind of attention
+ATTENTION = ("heads", "grid", "alignment", "steps", "fill", "ablation")  # views of one kind of attention
 
 
-def require_places(explorer: Explorer, wish: Wish, said: str = "") -> None:
-    """Refuse a state that names a place which is not there; `said` stands before the name of what is refused."""
-    find(wish.view)
-    named = {name: str(value) for name, value in wish.state.items() if name in PLACES and value not in (None, EVERY)}
-    for name, value in named.items():
+def require_indices(explorer: Explorer, export: Export, prefix: str = "") -> None:
+    """Refuse a state with an index out of range; the error names it with a prefix."""
+    find(export.view)
+    state = export.state.items()
+    for name, value in ((name, str(value)) for name, value in state if name in INDICES and value not in (None, EVERY)):
         if (number := NUMBERED.fullmatch(value)) is None:
-            raise UserError(
-                f"{shown(value)} is not a whole number", where=f"{said}{name}", expected=f"such as {name}=0"
-            )
-        count = counts(explorer, wish).get(PLACES[name])
+            raise UserError(f"{shown(value)} is not an integer", where=f"{prefix}{name}", expected=f"such as {name}=0")
+        what = INDICES[name]
+        count = counts(explorer, export).get(what)
         if count is not None and int(number[1]) >= count:
-            raise UserError(
-                f"there is no such {PLACES[name]}", where=f"{said}{name}", found=value, expected=f"0 to {count - 1}"
-            )
+            expected = f"0 to {count - 1}"
+            raise UserError(f"there is no such {what}", where=f"{prefix}{name}", found=value, expected=expected)
 
 
-def counts(explorer: Explorer, wish: Wish) -> dict[str, int]:
-    """How many layers, heads and tokens there are in what a state shows, where it is one kind of attention."""
-    state = whole_state(explorer, wish)
-    if wish.view not in LOOKING:
+def counts(explorer: Explorer, export: Export) -> dict[str, int]:
+    """The number of layers, heads and tokens of a state, where its view shows one kind of attention."""
+    state = complete_state(explorer, export)
+    if export.view not in ATTENTION:
         return {}
-    trace = explorer.subject(state["model"]).trace(Given(text=state["text"], other=state.get("other")))
-    fitting = [look for look in trace.looks if look.kind == "cross" or wish.view != "alignment"]
-    look = next((look for look in fitting if look.name == state.get("look")), fitting[0])
-    tokens = max(len(trace.reading.sides[side]) for side in (look.asks, look.sees))
-    return {"layer": len(look.taps), "head": look.heads, "token": tokens}
+    trace = explorer.subject(state["model"]).trace(TextInput(text=state["text"], other=state.get("other")))
+    fitting = [one for one in trace.attentions if one.kind == "cross" or export.view != "alignment"]
+    attention = next((one for one in fitting if one.name == state.get("look")), fitting[0])
+    tokens = max(len(trace.reading.sides[side]) for side in (attention.queries, attention.keys))
+    return {"layer": len(attention.taps), "head": attention.heads, "token": tokens}
 
 
-def packed(data: bytes) -> str:
-    """Bytes as a page can hold them."""
-    return b64encode(zlib.compress(data, 6)).decode()
-
-
-def whole(title: str, held: str) -> str:
-    """The page's own script and style with what they are to show, and a rule that they may reach nothing else."""
+def html_of(title: str, held: str) -> str:
+    """The page with its script, style and data inline, and a policy that forbids everything else."""
     files = built()
     script = files["assets/app.js"].decode().replace("</script", "<\\/script")
     style = files["assets/app.css"].decode()
@@ -142,28 +143,28 @@ def whole(title: str, held: str) -> str:
 
 
 def digest(text: str) -> str:
-    """How a rule names the one script or style that it lets pass."""
+    """The hash by which the policy allows an inline script or style."""
     return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def require_html(out: Path, where: str) -> None:
-    """Refuse at once a name at which no page can be written."""
+    """Refuse a path at which no page can be written."""
     files.require_writable(out, where)
     if out.suffix.lower() not in (".html", ".htm"):
         raise UserError(
-            "a view is written as a page", where=where, found=str(out), expected="a name that ends in .html",
-            todo="for SVG or PNG, open the page and use its buttons",
+            "a view is saved as HTML", where=where, found=str(out), expected="a name that ends in .html",
+            todo="for SVG or PNG, use the buttons of the page",
         )  # fmt: skip
 
 
-class Shown:
-    """A view of a model, for a notebook: it shows itself, and `save` writes it to a file."""
+class ViewPage:
+    """A view of a model for a notebook, which displays it; `save` writes it to a file."""
 
     def __init__(self, html: str, height: int) -> None:
         self.html, self.height = html, height
 
     def save(self, path: str | Path) -> Path:
-        """Write the page to a file that ends in .html; it opens from the disk, without a server."""
+        """Write the page to a file that ends in .html, which opens without a server."""
         file = Path(path)
         require_html(file, "path")
         files.write_text_atomic(file, self.html)
@@ -174,23 +175,23 @@ class Shown:
         return f'<iframe {frame} height="{self.height}" frameborder="0" srcdoc="{escape(self.html)}"></iframe>'
 
 
-def show(*folders: str | Path, view: str | None = None, height: int = 640, **state: object) -> Shown:
-    """A view of trained models, in a notebook or in a file, else the first that the first of them has.
+def show(*folders: str | Path, view: str | None = None, height: int = 640, **state: object) -> ViewPage:
+    """A view of trained models, for a notebook or a file; by default the first view of the first model.
 
-    `state` is what the page's address says, as text="...".
+    `state` holds the names of the page's address, such as text="...".
     """
     explorer = Explorer([Path(folder) for folder in folders])
     view = view or first_view(explorer)
     lists = {name: ",".join(map(str, value)) for name, value in state.items() if isinstance(value, list | tuple)}
-    told = json.dumps({"view": view, "state": {**state, **lists}}, default=str).encode()
-    wish = asked(Wish, told)
-    require_places(explorer, wish)
-    return Shown(page_of(explorer, wish), height)
+    settings = json.dumps({"view": view, "state": {**state, **lists}}, default=str).encode()
+    export = parse_request(Export, settings)
+    require_indices(explorer, export)
+    return ViewPage(page_of(explorer, export), height)
 
 
 def first_view(explorer: Explorer) -> str:
-    """The view that is shown where nobody says."""
+    """The default view."""
     first = next(iter(explorer.subjects.values()))
     if not first.views:
-        raise UserError(f"there is nothing to look at: {first.broken}", where=str(first.folder))
+        raise UserError(f"this model has no views: {first.broken}", where=str(first.folder))
     return first.views[0]

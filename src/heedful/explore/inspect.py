@@ -1,4 +1,4 @@
-"""A model and an input, looked into: which tokens it reads, and what passes its taps while it reads them.
+"""The activations of a model for an input: which tokens it reads, and what passes its taps.
 
 T queries, S keys, H heads, V vocabulary.
 """
@@ -19,16 +19,17 @@ from heedful.config import Config
 from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.data.tokenizers.lm_tokenization import codec_of
 from heedful.errors import UserError
-from heedful.explore.capabilities import Aligns, Encodes, Masks, Translates, Writes, part_of
-from heedful.tasks.translation.predictor import TooLongError
+from heedful.explore.capabilities import Aligns, Encodes, HasMask, part_of
+from heedful.tasks.language_model.predictor import TextGenerator
+from heedful.tasks.translation.predictor import TooLongError, Translator
 
-WEIGHTS = "weights"  # of the tap that shows where an attention looks
+WEIGHTS = "weights"  # the tap of attention weights
 
 
-class Given(Config):
-    """What the page gives a model to read: one text, or two.
+class TextInput(Config):
+    """The input of a model: one text or two.
 
-    The second is the other sentence of a pair, or a translation; where there is none, the model writes it itself.
+    The second is the other sentence of a pair, or a translation; where there is none, the model generates it.
     """
 
     text: str
@@ -37,78 +38,84 @@ class Given(Config):
 
 @dataclass(frozen=True)
 class Token:
-    """One token: how it reads, its id, and of which text it is: 0 or 1, or None where it is of neither."""
+    """A token: its text, its id, and the number of the input text it belongs to; None for special tokens."""
 
     piece: str
     id: int
     part: int | None = 0
 
+    def to_json(self) -> dict[str, Any]:
+        return {"piece": self.piece, "id": self.id, "part": self.part}
+
 
 @dataclass(frozen=True)
 class Pass:
-    """One go through the model: over the tokens of which side, looking at which other, and how."""
+    """One forward pass: the sides of its queries and of its cross-attention's keys, and the function that runs it."""
 
-    asks: str
-    sees: str  # where what it looks at is not its own past
+    queries: str
+    keys: str
     run: Callable[[], Tensor]
-    ahead: bool = False  # whether a token sees none that follow it
+    causal: bool = False
 
 
 @dataclass(frozen=True)
 class Reading:
-    """An input as a model reads it: the tokens of each side, and the passes that are made over them, in order."""
+    """An input as a model reads it: the tokens of each side (text, source, target ...), and the forward passes."""
 
     sides: dict[str, list[Token]]
     passes: tuple[Pass, ...]
 
 
 @dataclass(frozen=True)
-class Look:
-    """One kind of attention in a model: its taps from the first layer to the last, who asks and what is looked at."""
+class Attention:
+    """One kind of attention in a model: its taps from the first layer to the last, and its sides."""
 
-    name: str  # as the taps, with a star for the layer's number
+    name: str  # that of the taps, with a star for the layer's number
     kind: str  # self, causal or cross
-    asks: str  # a side of the reading
-    sees: str
+    queries: str  # a side of the reading
+    keys: str
     taps: tuple[str, ...]
     heads: int
 
     def tap(self, layer: int) -> str:
         """The tap of a layer."""
         if layer >= len(self.taps):
-            raise UserError(
-                "there is no such layer", where="layer", found=str(layer + 1), expected=f"1 to {len(self.taps)}"
-            )
+            expected = f"1 to {len(self.taps)}"
+            raise UserError("there is no such layer", where="layer", found=str(layer + 1), expected=expected)
         return self.taps[layer]
 
     @property
     def title(self) -> str:
-        """What people call it."""
+        """Its name on the page, such as "decoder masked self"."""
         where = self.name.split(".")[0] if self.name.startswith(("encoder", "decoder")) else ""
         return " ".join(part for part in (where, {"causal": "masked self"}.get(self.kind, self.kind)) if part)
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What was seen while a model read an input: every value at every tap, and what the last pass gave."""
+    """The activations of a model for an input: the value at every tap, and the output of the last pass."""
 
     reading: Reading
-    looks: tuple[Look, ...]
-    values: dict[str, Tensor] = field(repr=False)  # by tap, the first row of the batch; steps of a decoder joined
+    attentions: tuple[Attention, ...]
+    values: dict[str, Tensor] = field(repr=False)  # by tap, the first row of the batch; a decoder's steps concatenated
     output: Tensor = field(repr=False)
 
-    def weights(self, look: Look, layer: int) -> Tensor:
-        """Where each head of a layer looks, (H, T, S), rows that sum to one."""
-        return self.values[look.tap(layer)]
+    def weights(self, attention: Attention, layer: int) -> Tensor:
+        """The attention weights of a layer, (H, T, S); rows sum to one."""
+        return self.values[attention.tap(layer)]
+
+    def attention(self, name: str | None) -> Attention:
+        """The kind of attention of a name, or the first."""
+        return next((one for one in self.attentions if one.name == name), self.attentions[0])
 
     @cached_property
     def size(self) -> int:
-        """How many bytes it takes."""
+        """The bytes it takes."""
         return sum(value.nbytes for value in self.values.values()) + self.output.nbytes
 
 
-def attentions(model: nn.Module) -> dict[str, tuple[str, ...]]:
-    """The taps that show where a model looks, layer by layer, by a name with a star for the layer's number."""
+def attention_taps(model: nn.Module) -> dict[str, tuple[str, ...]]:
+    """The taps of a model's attention weights layer by layer, by a name with a star for the layer's number."""
     found: dict[str, list[str]] = {}
     every = taps(model)
     for name in every:
@@ -120,86 +127,86 @@ def attentions(model: nn.Module) -> dict[str, tuple[str, ...]]:
 
 @torch.inference_mode()
 def trace(model: nn.Module, reading: Reading, pattern: str = f"*.{WEIGHTS}") -> Trace:
-    """Run a reading's passes, and keep what passes the taps that match."""
+    """Run the passes of a reading, and record the values at the taps that match."""
     values: dict[str, Tensor] = {}
-    heard: dict[str, Pass] = {}
+    passes: dict[str, Pass] = {}
     output = torch.empty(0)
     for each in reading.passes:
         with watch(model, pattern) as seen:
             output = each.run()
         for name, parts in seen.all.items():
-            # A recurrent decoder looks once a step, a Transformer's block once for all of them.
-            values[name] = joined_steps(parts)
-            heard[name] = each
-    return Trace(reading, tuple(_looks(model, values, heard)), values, output)
+            # A recurrent decoder attends once per step, a Transformer's block once for all of them.
+            values[name] = concatenate_steps(parts)
+            passes[name] = each
+    return Trace(reading, tuple(_attentions(model, values, passes)), values, output)
 
 
-def joined_steps(parts: Sequence[Tensor]) -> Tensor:
-    """The first row of what passed a tap, its steps one after another along the last axis but one."""
+def concatenate_steps(parts: Sequence[Tensor]) -> Tensor:
+    """The first row of the values at a tap, with its steps concatenated along the last axis but one."""
     rows = [part[0] for part in parts]
-    if rows[0].dim() == 1:  # what a cell carries from step to step
+    if rows[0].dim() == 1:  # the state of a recurrent cell
         return torch.stack(rows)
     return rows[0] if len(rows) == 1 else torch.cat(rows, -2)
 
 
-def _looks(model: nn.Module, values: dict[str, Tensor], heard: dict[str, Pass]) -> Iterator[Look]:
-    for name, each in attentions(model).items():
-        shown = tuple(tap for tap in each if tap in values)
-        if shown:
-            weights, ran = values[shown[0]], heard[shown[0]]
-            cross = ran.asks != ran.sees and isinstance(model, Aligns) and fnmatchcase(shown[0], model.alignment)
-            kind = "cross" if cross else "causal" if ran.ahead else "self"
-            sees = ran.sees if cross else ran.asks
-            # The query that writes a word is named by that word where it looks at another side.
-            asks = "written" if cross and ran.asks == "target" else ran.asks
-            yield Look(name, kind, asks, sees, shown, weights.shape[0])
+def _attentions(model: nn.Module, values: dict[str, Tensor], passes: dict[str, Pass]) -> Iterator[Attention]:
+    for name, each in attention_taps(model).items():
+        found = tuple(tap for tap in each if tap in values)
+        if found:
+            ran = passes[found[0]]
+            cross = ran.queries != ran.keys and isinstance(model, Aligns) and fnmatchcase(found[0], model.alignment)
+            kind = "cross" if cross else "causal" if ran.causal else "self"
+            # In cross-attention, a query is named by the token that it generates.
+            queries = "written" if cross and ran.queries == "target" else ran.queries
+            heads = values[found[0]].shape[0]
+            yield Attention(name, kind, queries, ran.keys if cross else ran.queries, found, heads)
 
 
 # ------------------------------------------------------------------ how each kind of model reads
-def reading(predictor: Any, given: Given) -> Reading:
-    """An input as this model reads it; what kind of model it is, is told by what it can do."""
-    for able, read in READERS:
-        if able(predictor):
+def reading(predictor: Any, given: TextInput) -> Reading:
+    """An input as a model reads it, by the model's capabilities."""
+    for fits, read in READERS:
+        if fits(predictor):
             return read(predictor, given)
-    raise UserError("this model reads no text that could be shown here")
+    raise UserError("this model does not read text")
 
 
-def reads(predictor: Any) -> bool:
-    """Whether texts can be shown to a model in this way."""
-    return any(able(predictor) for able, _ in READERS)
+def reads_text(predictor: Any) -> bool:
+    """Whether a model reads text."""
+    return any(fits(predictor) for fits, _ in READERS)
 
 
-def translates(predictor: Any) -> bool:
-    """Whether a model reads one text and writes another."""
-    return isinstance(predictor, Translates)
+def is_translator(predictor: Any) -> bool:
+    """Whether a model translates."""
+    return isinstance(predictor, Translator)
 
 
-def writes(predictor: Any) -> bool:
-    """Whether a model goes on with texts."""
-    return isinstance(predictor, Writes)
+def is_language_model(predictor: Any) -> bool:
+    """Whether a model continues texts."""
+    return isinstance(predictor, TextGenerator)
 
 
-def encoder_in(predictor: Any) -> Any:
-    """The encoder of a model that reads texts both ways; None, where there is none."""
+def encoder_of(predictor: Any) -> Any:
+    """The bidirectional encoder of a model, or None."""
     below = part_of(predictor.model, "encoder")
     model = predictor.model if below is None else below
-    return model if isinstance(predictor.tokenizer, Masks) and isinstance(model, Encodes) else None
+    return model if isinstance(predictor.tokenizer, HasMask) and isinstance(model, Encodes) else None
 
 
-def listens(predictor: Any) -> bool:
-    """Whether a model reads texts both ways without a pair of sentences: a recurrent one."""
+def is_bidirectional_rnn(predictor: Any) -> bool:
+    """Whether a model is a recurrent language model of both directions."""
     return bool(predictor.model.config.role == "bidirectional")
 
 
-def room(predictor: Any) -> int | None:
-    """How many tokens a model that reads texts can read; None where there is no end to it."""
-    encoder = None if translates(predictor) or writes(predictor) else encoder_in(predictor)
+def context_of(predictor: Any) -> int | None:
+    """The number of tokens that a model can read; None where there is no limit."""
+    encoder = None if is_translator(predictor) or is_language_model(predictor) else encoder_of(predictor)
     found: int | None = predictor.context if encoder is None else encoder.config.context
     return found
 
 
-def read_pair(predictor: Any, given: Given) -> Reading:
-    """A text and its translation, which the model writes where none is given."""
+def read_translation(predictor: Any, given: TextInput) -> Reading:
+    """A source and its translation, which the model generates where none is given."""
     source = source_ids(predictor, given.text)
     if given.other is None:
         written = predictor.search([given.text])[0][0].ids
@@ -208,26 +215,25 @@ def read_pair(predictor: Any, given: Given) -> Reading:
     if len(written) > predictor.context:
         raise too_long(len(written), predictor.context)
     target = [predictor.tokenizer.bos, *written[:-1]]
-    place = predictor.device
     state: list[Any] = []
 
-    def read_source() -> Tensor:
-        state[:] = [predictor.start(torch.tensor([source], device=place))[0]]
+    def encode() -> Tensor:
+        state[:] = [predictor.start(torch.tensor([source], device=predictor.device))[0]]
         return torch.empty(0)
 
-    def write() -> Tensor:
-        logits: Tensor = predictor.model(torch.tensor([target], device=place), state[0])[0]
+    def decode() -> Tensor:
+        logits: Tensor = predictor.model(torch.tensor([target], device=predictor.device), state[0])[0]
         return logits
 
     sides = {
-        name: named(ids, predictor.tokenizer.pieces(ids), part)
+        name: tokens_of(predictor, ids, part)
         for name, ids, part in (("source", source, 0), ("target", target, 1), ("written", written, 1))
     }
-    return Reading(sides, (Pass("source", "source", read_source), Pass("target", "source", write, ahead=True)))
+    return Reading(sides, (Pass("source", "source", encode), Pass("target", "source", decode, causal=True)))
 
 
 def source_ids(predictor: Any, text: str) -> list[int]:
-    """The tokens of a text that is to be translated."""
+    """The ids of a text to be translated."""
     try:
         ids: list[int] = predictor.source_ids([text])[0]
     except TooLongError as error:
@@ -235,86 +241,80 @@ def source_ids(predictor: Any, text: str) -> list[int]:
     return ids
 
 
-def read_ahead(predictor: Any, given: Given) -> Reading:
-    """A text from its beginning, each token seeing those before it."""
-    return ahead(predictor, predictor.read_ids(given.text))
-
-
-def ahead(predictor: Any, ids: list[int]) -> Reading:
-    """The same of ids, which may begin with the start token."""
+def read_causal(predictor: Any, given: TextInput) -> Reading:
+    """A text as a language model reads it: each token attends to those before it."""
+    ids = predictor.read_ids(given.text)
     if predictor.context is not None and len(ids) > predictor.context:
         raise too_long(len(ids), predictor.context)
 
-    def read() -> Tensor:
-        logits: Tensor = predictor.model(
-            torch.tensor([ids], device=predictor.device), predictor.model.start(1, predictor.device)
-        )[0]
+    def run() -> Tensor:
+        start = predictor.model.start(1, predictor.device)
+        logits: Tensor = predictor.model(torch.tensor([ids], device=predictor.device), start)[0]
         return logits
 
-    first, *rest = named(ids, predictor.tokenizer.pieces(ids), 0)
+    first, *rest = tokens_of(predictor, ids)
     tokens = [replace(first, part=None) if ids[0] == predictor.codec.start_id else first, *rest]
-    return Reading({"text": tokens}, (Pass("text", "text", read, ahead=True),))
+    return Reading({"text": tokens}, (Pass("text", "text", run, causal=True),))
 
 
-def read_both_ways(predictor: Any, given: Given) -> Reading:
-    """A text or a pair of them between special tokens, every token seeing every other; the mask is a hidden word."""
-    row, segments = pair_ids(predictor.tokenizer, given, encoder_in(predictor).config.context)
-    return both_ways(predictor, row, segments)
+def read_bidirectional(predictor: Any, given: TextInput) -> Reading:
+    """A text or a pair of them with special tokens, where every token attends to every other."""
+    row, segments = pair_ids(predictor.tokenizer, given, encoder_of(predictor).config.context)
+    return bidirectional_reading(predictor, row, segments)
 
 
-def both_ways(predictor: Any, row: list[int], segments: list[int]) -> Reading:
-    """The same of ids and of the text that each is of."""
-    encoder = encoder_in(predictor)
+def bidirectional_reading(predictor: Any, row: list[int], segments: list[int]) -> Reading:
+    """The same of ids and their segments."""
+    encoder = encoder_of(predictor)
 
-    def read() -> Tensor:
-        given = (torch.tensor([each], device=predictor.device) for each in (row, segments))
-        found: Tensor = encoder(*given)
-        return found
+    def run() -> Tensor:
+        vectors: Tensor = encoder(*(torch.tensor([each], device=predictor.device) for each in (row, segments)))
+        return vectors
 
     special = predictor.tokenizer.special - {predictor.tokenizer.mask, predictor.tokenizer.unk}
     tokens = [
         Token(piece, number, None if number in special else part)
         for piece, number, part in zip(predictor.tokenizer.pieces(row), row, segments, strict=True)
     ]
-    return Reading({"text": tokens}, (Pass("text", "text", read),))
+    return Reading({"text": tokens}, (Pass("text", "text", run),))
 
 
-def pair_ids(tokenizer: MaskTokenizer, given: Given, room: int) -> tuple[list[int], list[int]]:
-    """The ids of one text or two, special tokens included, and the text that each is of."""
-
+def pair_ids(tokenizer: MaskTokenizer, given: TextInput, context: int) -> tuple[list[int], list[int]]:
+    """The ids of one text or two with special tokens, and their segments."""
     row, parts = tokenizer.pair(*(tokenizer.with_masks(text) for text in (given.text, given.other) if text is not None))
-    if len(row) > room:
-        raise too_long(len(row), room)
+    if len(row) > context:
+        raise too_long(len(row), context)
     return row, parts
 
 
-def read_recurrent(predictor: Any, given: Given) -> Reading:
-    """A text by a model that reads it ahead and back, without attention."""
+def read_recurrent(predictor: Any, given: TextInput) -> Reading:
+    """A text as a bidirectional recurrent language model reads it, between two start tokens."""
     codec = codec_of(predictor.tokenizer)
     row = [codec.start_id, *codec.encode(given.text), codec.start_id]
 
-    def read() -> Tensor:
+    def run() -> Tensor:
         logits: Tensor = predictor.model(torch.tensor([row], device=predictor.device))[0]
         return logits
 
-    return Reading({"text": named(row, predictor.tokenizer.pieces(row), 0)}, (Pass("text", "text", read),))
+    return Reading({"text": tokens_of(predictor, row)}, (Pass("text", "text", run),))
 
 
-def named(ids: Sequence[int], pieces: Sequence[str], part: int | None) -> list[Token]:
-    return [Token(piece, number, part) for piece, number in zip(pieces, ids, strict=True)]
+def tokens_of(predictor: Any, ids: Sequence[int], part: int = 0) -> list[Token]:
+    """The tokens of ids of one text."""
+    return [Token(piece, one, part) for piece, one in zip(predictor.tokenizer.pieces(ids), ids, strict=True)]
 
 
-def too_long(count: int, room: int) -> UserError:
-    """The error of a text that does not fit into a model."""
+def too_long(count: int, context: int) -> UserError:
+    """The error of a text that exceeds a model's context."""
     return UserError(
-        "this text is too long for the model", where="text", found=f"{count:,} tokens", expected=f"at most {room:,}",
-        todo="give a shorter one",
+        "this text is too long for the model", where="text", found=f"{count:,} tokens",
+        expected=f"at most {context:,}", todo="shorten the text",
     )  # fmt: skip
 
 
-READERS: tuple[tuple[Callable[[Any], Any], Callable[[Any, Given], Reading]], ...] = (
-    (translates, read_pair),
-    (writes, read_ahead),
-    (lambda predictor: encoder_in(predictor) is not None, read_both_ways),
-    (listens, read_recurrent),
+READERS: tuple[tuple[Callable[[Any], Any], Callable[[Any, TextInput], Reading]], ...] = (
+    (is_translator, read_translation),
+    (is_language_model, read_causal),
+    (lambda predictor: encoder_of(predictor) is not None, read_bidirectional),
+    (is_bidirectional_rnn, read_recurrent),
 )

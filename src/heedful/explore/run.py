@@ -84,26 +84,26 @@ class Run:
     def _attention(
         self, text: str | None, kind: Attention | None, layer: int, head: int | None, style: Style
     ) -> Figure:
-        from heedful.explore.inspect import Given, reading, trace
+        from heedful.explore.inspect import TextInput, reading, trace
         from heedful.plots.figures import heatmap
 
         if text is None:
             raise UserError("attention needs a text", where="plot", todo='run.plot("attention", "some text")')
-        seen = trace(self.predictor.model, reading(self.predictor, Given(text=text)))
-        every = sorted(seen.looks, key=lambda look: look.kind != "cross")
-        found = [look for look in every if kind in (None, look.kind)]
+        seen = trace(self.predictor.model, reading(self.predictor, TextInput(text=text)))
+        every = sorted(seen.attentions, key=lambda one: one.kind != "cross")
+        found = [one for one in every if kind in (None, one.kind)]
         if not found:
             raise UserError(
                 "this model has no such attention", where="attention", found=str(kind),
-                expected=", ".join(dict.fromkeys(look.kind for look in every)) or "a model with attention",
+                expected=", ".join(dict.fromkeys(one.kind for one in every)) or "a model with attention",
             )  # fmt: skip
-        look = found[0]
-        number = require_index("layer", layer, len(look.taps))
-        weights = seen.weights(look, number).float()  # (H, T, S)
+        one = found[0]
+        number = require_index("layer", layer, len(one.taps))
+        weights = seen.weights(one, number).float()  # (H, T, S)
         heads = "mean of the heads" if head is None else f"head {require_index('head', head, len(weights))}"
         grid = weights.mean(0) if head is None else weights[head]
-        rows, columns = ([token.piece for token in seen.reading.sides[side]] for side in (look.asks, look.sees))
-        title = f"{look.title} attention, layer {number}, {heads}"
+        rows, columns = ([token.piece for token in seen.reading.sides[side]] for side in (one.queries, one.keys))
+        title = f"{one.title} attention, layer {number}, {heads}"
         return heatmap(grid.cpu().numpy(), rows, columns, title[0].upper() + title[1:], style=style)
 
     def _images(self, what: Plot, style: Style) -> Figure:

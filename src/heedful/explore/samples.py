@@ -1,4 +1,4 @@
-"""What a model is shown at first: texts of its run's own data, or a sentence in a language that it knows."""
+"""The default inputs of a model: examples of its run's data, or a sentence in a language of its vocabulary."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from heedful.data.formats.sources import Split
 from heedful.errors import UserError
 from heedful.explore import inspect
-from heedful.explore.capabilities import Unknowing
+from heedful.explore.capabilities import HasUnknown
 from heedful.explore.views import run
 from heedful.runs.evaluate import results
 from heedful.runs.load import read_recipe
@@ -22,20 +22,20 @@ from heedful.tasks.base import AnyTask, Example
 from heedful.tasks.classification.predictor import TextClassifier
 from heedful.tasks.tagging.predictor import TokenTagger
 
-MOST = 8  # examples that a reader can choose from
+MOST = 8  # examples to choose from
 HELD_OUT: tuple[Split, ...] = ("test", "valid")
-SHORT, LONG = 12, 200  # characters of a text that is taken in at a glance
-PROMPT = 32  # tokens of a text that goes on
-PIECES = 20_000  # of a vocabulary that tell its script
-LIKED = 0.85  # of the tokens that English takes: a language that takes fewer is the model's own
+SHORT, LONG = 12, 200  # characters of a text that is easy to read
+PROMPT = 32  # tokens of a prompt
+PIECES = 20_000  # tokens of a vocabulary by which its script is found
+PREFERRED = 0.85  # of the tokens that English takes: a language below is the model's own
 
 
 class Sentence(NamedTuple):
-    """The lectures' sentence in one language, and a question that it answers."""
+    """The lectures' sentence in one language, a question that it answers, and its beginning as a prompt."""
 
     text: str
     question: str
-    prompt: str  # its beginning, for those that go on with it
+    prompt: str
 
 
 ENGLISH = Sentence(
@@ -43,7 +43,7 @@ ENGLISH = Sentence(
     "Why didn't the animal cross the street?",
     "The animal didn't cross the street because it was",
 )
-SENTENCES = {  # by script; of one script, the one that a vocabulary spells with the fewest tokens
+SENTENCES = {  # by script; of one script, the one with the fewest tokens is used
     "LATIN": (
         ENGLISH,
         Sentence(
@@ -71,19 +71,19 @@ SENTENCES = {  # by script; of one script, the one that a vocabulary spells with
     ),
     "CJK": (Sentence("那只动物没有过马路，因为它太累了", "那只动物为什么没有过马路？", "那只动物没有过马路，因为它"),),
 }
-NAMES = "Ada Lovelace was born in London"  # for those that mark names
+NAMES = "Ada Lovelace was born in London"  # for taggers of names
 FOLLOWS = "The animal stayed where it was"
 PAIRED = ("entail", "contradict", "equivalent", "duplicate", "paraphrase")  # in the names of classes of pairs
 
 
-class Shown(NamedTuple):
-    """Examples that a model can read, the one to begin with first, and what is right of them called."""
+class Examples(NamedTuple):
+    """Examples that a model can read, the default first, and the name of their targets."""
 
     examples: tuple[Example, ...]
-    named: str | None  # None: they are not of the model's own data
+    target: str | None  # None: they are not from the model's own data
 
 
-def described(folder: Path) -> AnyTask | None:
+def task_in(folder: Path) -> AnyTask | None:
     """The task of a run, if its recipe can be read."""
     try:
         return task_of(read_recipe(folder))
@@ -92,12 +92,12 @@ def described(folder: Path) -> AnyTask | None:
 
 
 def recorded(task: AnyTask, folder: Path) -> list[Example]:
-    """Examples that a run's last evaluation tells of, which costs nothing."""
+    """Examples that a run's last evaluation recorded."""
     return [found for sample in samples(folder) if (found := task.example(sample)) is not None and found.text.strip()]
 
 
-def read(task: AnyTask) -> list[Example]:
-    """Examples of a run's data that were not trained on; none where its files are not here any more."""
+def held_out(task: AnyTask) -> list[Example]:
+    """Examples of a run's test or validation data; none if its files are gone."""
     for split in HELD_OUT:
         try:
             found = list(islice((one for one in task.examples(split) if one.text.strip()), MOST))
@@ -108,13 +108,14 @@ def read(task: AnyTask) -> list[Example]:
     return []
 
 
-def ordered(predictor: Any, examples: Sequence[Example]) -> tuple[Example, ...]:
-    """Examples that a model can read, first those that are taken in at a glance."""
-    return tuple(sorted((cut(predictor, one) for one in examples), key=lambda one: not SHORT <= len(one.text) <= LONG))
+def fitted(predictor: Any, examples: Sequence[Example]) -> tuple[Example, ...]:
+    """Examples shortened to a model's context, those of a readable length first."""
+    found = (shortened(predictor, one) for one in examples)
+    return tuple(sorted(found, key=lambda one: not SHORT <= len(one.text) <= LONG))
 
 
 def samples(folder: Path) -> list[tuple[str, str, str]]:
-    """The samples of a run's test scores, or those of the last evaluation while it trains."""
+    """The samples of a run's test scores, or of its last evaluation."""
     try:
         found = results(folder)
     except UserError:
@@ -125,10 +126,10 @@ def samples(folder: Path) -> list[tuple[str, str, str]]:
     return [(given, right, made) for given, right, made in evaluated[-1]] if evaluated else []
 
 
-def cut(predictor: Any, example: Example) -> Example:
-    """An example that fits into a model: its first words, where it is too long; a prompt may as well be shorter."""
+def shortened(predictor: Any, example: Example) -> Example:
+    """An example cut to the words that fit into a model's context; a prompt is shorter still."""
     words = example.text.strip().split(" ")
-    most = PROMPT if inspect.writes(predictor) else None
+    most = PROMPT if inspect.is_language_model(predictor) else None
     count = len(words)
     while count > 1 and not fits(predictor, " ".join(words[:count]), example.other, most=most):
         count -= 1 if most else -(-count // 2)
@@ -137,19 +138,19 @@ def cut(predictor: Any, example: Example) -> Example:
 
 
 def fits(predictor: Any, *texts: str | None, most: int | None = None) -> bool:
-    """Whether texts have no more tokens than a model can read, with one around each, and no more than some number."""
-    rooms = [room for room in (inspect.room(predictor), most) if room is not None]
+    """Whether texts, with their special tokens, fit into a model's context, and into a number of tokens."""
+    limits = [limit for limit in (inspect.context_of(predictor), most) if limit is not None]
     ids = predictor.tokenizer.ids([text for text in texts if text is not None])
-    return not rooms or sum(len(one) + 1 for one in ids) + 1 <= min(rooms)
+    return not limits or sum(len(one) + 1 for one in ids) + 1 <= min(limits)
 
 
-# ------------------------------------------------------------------ of models without data
-def usual(predictor: Any) -> Example:
-    """A sentence for a model that brings no data: one that it can read, of the kind that it was made for."""
-    sentence = best_known(predictor)
+# ------------------------------------------------------------------ models without data
+def default(predictor: Any) -> Example:
+    """A sentence for a model without data, in the form that its task expects."""
+    sentence = best_sentence(predictor)
     if sentence is None:
-        return Example(spelled(predictor), None, "")
-    if inspect.writes(predictor):
+        return Example(some_words(predictor), None, "")
+    if inspect.is_language_model(predictor):
         return Example(sentence.prompt, None, "")
     if isinstance(predictor, QuestionAnswerer):
         return Example(sentence.question, sentence.text, "")
@@ -161,17 +162,17 @@ def usual(predictor: Any) -> Example:
     return Example(sentence.text, FOLLOWS if pairs and sentence == ENGLISH else None, "")
 
 
-def best_known(predictor: Any) -> Sentence | None:
-    """The sentence that a vocabulary spells best; None where it knows none of their words."""
+def best_sentence(predictor: Any) -> Sentence | None:
+    """The sentence with the fewest tokens per character; None where the vocabulary covers no language."""
     known = [one for one in SENTENCES.get(script(predictor), ()) if is_known(predictor, one.text)]
-    cost = {one: length(predictor, one.text) / len(one.text) for one in known}
-    if ENGLISH in cost and min(cost.values()) > LIKED * cost[ENGLISH]:
+    cost = {one: len(predictor.tokenizer.ids([one.text])[0]) / len(one.text) for one in known}
+    if ENGLISH in cost and min(cost.values()) > PREFERRED * cost[ENGLISH]:
         return ENGLISH
     return min(cost, key=lambda one: cost[one], default=None)
 
 
 def script(predictor: Any) -> str:
-    """The script of most letters of a vocabulary, as Unicode names it."""
+    """The most frequent script of a vocabulary's letters, by its Unicode name."""
     pieces = predictor.tokenizer.pieces(range(min(predictor.tokenizer.vocab, PIECES)))
     letters = Counter(
         unicodedata.name(letter, "").split(" ")[0] for piece in pieces for letter in piece if letter.isalpha()
@@ -179,20 +180,15 @@ def script(predictor: Any) -> str:
     return letters.most_common(1)[0][0] if letters else ""
 
 
-def length(predictor: Any, text: str) -> int:
-    """How many tokens a text has."""
-    return len(predictor.tokenizer.ids([text])[0])
-
-
 def is_known(predictor: Any, text: str) -> bool:
-    """Whether a model knows most of the words of a text, and can read all of it."""
+    """Whether at most a third of a text's tokens are unknown, and it fits into the context."""
     ids = predictor.tokenizer.ids([text])[0]
-    unknown = predictor.tokenizer.unk if isinstance(predictor.tokenizer, Unknowing) else None
+    unknown = predictor.tokenizer.unk if isinstance(predictor.tokenizer, HasUnknown) else None
     return sum(number == unknown for number in ids) <= len(ids) / 3 and fits(predictor, text)
 
 
-def spelled(predictor: Any) -> str:
-    """A few of the words of a vocabulary that has others than ours."""
+def some_words(predictor: Any) -> str:
+    """A few words of a vocabulary."""
     pieces = [
         piece for piece in predictor.tokenizer.pieces(range(predictor.tokenizer.vocab)) if not piece.startswith("[")
     ]

@@ -1,4 +1,4 @@
-"""What the explorer is opened on: trained runs and model folders, each by a name, with what can be seen of it."""
+"""The models that are open in the explorer: trained runs and model folders, each with its views."""
 
 from __future__ import annotations
 
@@ -19,55 +19,57 @@ from heedful.blocks.taps import taps
 from heedful.config import AnyConfig
 from heedful.errors import UserError, shown
 from heedful.explore import inspect, samples
-from heedful.explore.capabilities import Captures
-from heedful.explore.inspect import Given, Trace
-from heedful.explore.samples import Shown
-from heedful.explore.views import VIEWS, Named, View, find
+from heedful.explore.inspect import TextInput, Trace
+from heedful.explore.samples import Examples
+from heedful.explore.views import VIEWS, ModelRequest, View, find
 from heedful.files.reading import is_file, require_folder
 from heedful.runs.load import load
 from heedful.tasks.base import Example
+from heedful.tasks.language_model.predictor import TextGenerator
+from heedful.tasks.translation.predictor import Translator
 from heedful.training.checkpoint.choice import by_name, picked
 
-MOST_BYTES, MOST_KEPT = 400_000_000, 256  # what is kept of a model: how large it is at the most, and how many
-PATIENCE = 2.0  # seconds until what could not be opened is tried again
+MAX_BYTES, MAX_ENTRIES = 400_000_000, 256  # of the cache of a model
+RETRY = 2.0  # seconds until a model that could not be loaded is tried again
 
 
 class Sized(Protocol):
-    """What can be kept: it knows how many bytes it takes."""
+    """What can be cached: it knows its size in bytes."""
 
     @property
     def size(self) -> int: ...
 
 
-Kept = TypeVar("Kept", bound=Sized)
+Cached = TypeVar("Cached", bound=Sized)
 
 
 class Subject:
-    """A run or a model folder: its name, and its model once it is asked for."""
+    """An open run or model folder; its model is loaded when it is first used."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path, every: Mapping[str, Subject] | None = None) -> None:
         self.name, self.folder, self._path = name, picked(folder)[0], folder
-        self.lock = RLock()  # whoever watches a model has it alone
-        self._kept: OrderedDict[str, Any] = OrderedDict()
-        self._opening = Lock()
-        self._failed: tuple[float, str | None] = (0.0, None)  # when it could not be opened, and why
+        self.every = {name: self} if every is None else every  # all open subjects by name
+        self.lock = RLock()  # a model is watched by one thread at a time
+        self._cache: OrderedDict[str, Any] = OrderedDict()
+        self._loading = Lock()
+        self._failed: tuple[float, str | None] = (0.0, None)  # when it could not be loaded, and why
 
     @cached_property
     def predictor(self) -> Any:
-        """The model with all that it takes to use it, loaded once; weights that can be learned, whoever asks first."""
-        with self._opening, torch.inference_mode(False):
-            if "predictor" not in self.__dict__:  # whoever waited here gets what the other has loaded
+        """The predictor, loaded once, with weights that take gradients whichever thread is first."""
+        with self._loading, torch.inference_mode(False):
+            if "predictor" not in self.__dict__:  # another thread may have loaded it meanwhile
                 found = load(self._path)
-                if isinstance(found, Captures):
-                    found.graphs = None  # other threads use the device, too, which no capture of steps can bear
+                if isinstance(found, Translator | TextGenerator):
+                    found.graphs = None  # CUDA graphs cannot be captured while other threads use the device
                 self.__dict__["predictor"] = found
             return self.__dict__["predictor"]
 
     @property
     def broken(self) -> str | None:
-        """Why there is no model, if there is none: a run that has just begun may soon have a checkpoint."""
+        """Why the model cannot be loaded, or None; a run that has just started may soon have a checkpoint."""
         tried, why = self._failed
-        if why is not None and time.monotonic() - tried < PATIENCE:
+        if why is not None and time.monotonic() - tried < RETRY:
             return why
         try:
             _ = self.predictor
@@ -83,145 +85,140 @@ class Subject:
 
     @property
     def is_run(self) -> bool:
-        """Whether it was trained here, and its folder tells how."""
+        """Whether it is a run, whose folder has its recipe."""
         return is_file(self.folder / "recipe.yaml")
 
     @cached_property
     def attentions(self) -> dict[str, tuple[str, ...]]:
-        """The taps that show where the model looks, layer by layer, where texts can be shown to it."""
-        return inspect.attentions(self.model) if inspect.reads(self.predictor) else {}
+        """The taps of the attention weights by kind, layer by layer; empty for a model that reads no text."""
+        return inspect.attention_taps(self.model) if inspect.reads_text(self.predictor) else {}
 
     def has_tap(self, pattern: str) -> bool:
         """Whether a tap of the model matches."""
         return any(fnmatchcase(name, pattern) for name in taps(self.model))
 
-    def trace(self, given: Given, pattern: str = f"*.{inspect.WEIGHTS}") -> Trace:
-        """What passes the model's taps while it reads an input; the last few are kept."""
+    def trace(self, given: TextInput, pattern: str = f"*.{inspect.WEIGHTS}") -> Trace:
+        """The activations at the model's taps for an input, cached."""
         key = json.dumps([given.model_dump(include={"text", "other"}), pattern])
-        return self.kept(key, lambda: inspect.trace(self.model, inspect.reading(self.predictor, given), pattern))
+        return self.cached(key, lambda: inspect.trace(self.model, inspect.reading(self.predictor, given), pattern))
 
-    def kept(self, key: str, make: Callable[[], Kept]) -> Kept:
-        """What was made for a key, or what is made now, the model watched by nobody else; the last few are kept."""
+    def cached(self, key: str, compute: Callable[[], Cached]) -> Cached:
+        """A cached value, or a new one, computed while no other thread uses the model."""
         with self.lock:
-            found: Kept | None = self._kept.pop(key, None)
+            found: Cached | None = self._cache.pop(key, None)
             if found is None:
-                found = make()
-            self._kept[key] = found
-            while len(self._kept) > 1 and (
-                len(self._kept) > MOST_KEPT or sum(one.size for one in self._kept.values()) > MOST_BYTES
+                found = compute()
+            self._cache[key] = found
+            while len(self._cache) > 1 and (
+                len(self._cache) > MAX_ENTRIES or sum(one.size for one in self._cache.values()) > MAX_BYTES
             ):
-                self._kept.popitem(last=False)
+                self._cache.popitem(last=False)
             return found
 
     @property
-    def shown(self) -> Shown:
-        """The examples that a reader begins with, asked anew each time: a run that trains has others later."""
-        if not inspect.reads(self.predictor):
-            return Shown((), None)
-        task = samples.described(self.folder) if self.is_run else None
-        if task is not None and (own := samples.recorded(task, self.folder) or self._read):
-            return Shown(samples.ordered(self.predictor, own), task.words.sample[1])
-        return Shown((samples.usual(self.predictor),), None)
+    def examples(self) -> Examples:
+        """The inputs to start with; a run in training gets new ones with each evaluation."""
+        if not inspect.reads_text(self.predictor):
+            return Examples((), None)
+        task = samples.task_in(self.folder) if self.is_run else None
+        if task is not None and (own := samples.recorded(task, self.folder) or self._held_out):
+            return Examples(samples.fitted(self.predictor, own), task.words.sample[1])
+        return Examples((samples.default(self.predictor),), None)
 
     @cached_property
-    def _read(self) -> list[Example]:
+    def _held_out(self) -> list[Example]:
         """Examples of the run's data, which are read once."""
-        task = samples.described(self.folder)
-        return [] if task is None else samples.read(task)
+        task = samples.task_in(self.folder)
+        return [] if task is None else samples.held_out(task)
 
     @property
     def sample(self) -> dict[str, str | None]:
-        """An input to begin with: the first of these examples."""
-        return next(({"text": one.text, "other": one.other} for one in self.shown.examples), {})
+        """The default input: the first of these examples."""
+        return next(({"text": one.text, "other": one.other} for one in self.examples.examples), {})
 
     @property
     def views(self) -> tuple[str, ...]:
-        """The views that make sense of it, by what it can do."""
+        """The views that fit it."""
         return tuple(name for name in VIEWS if find(name).fits(self))
 
     def about(self) -> dict[str, Any]:
-        """What the page is told of it first."""
-        told: dict[str, Any] = {"name": self.name, "run": self.is_run, "broken": self.broken, "views": self.views}
+        """Its description for the page."""
+        about: dict[str, Any] = {"name": self.name, "run": self.is_run, "broken": self.broken, "views": self.views}
         if self.broken is None:
-            told["kind"] = self.model.config.kind
-            told["parameters"] = sum(weight.numel() for weight in self.model.parameters())
-            told["reads"] = reads(self.predictor)
-            told["looks"] = list(self.attentions)
-            first = self.shown
-            told["examples"] = [one._asdict() for one in first.examples]
-            told["named"] = first.named
-        return told
+            found = self.examples
+            about |= {
+                "kind": self.model.config.kind, "parameters": sum(each.numel() for each in self.model.parameters()),
+                "reads": texts_of(self.predictor), "looks": list(self.attentions),
+                "examples": [one._asdict() for one in found.examples], "named": found.target,
+            }  # fmt: skip
+        return about
 
 
-def reads(predictor: Any) -> str:
-    """How many texts a model reads: a pair, of which it writes the second, one or two, one, or none."""
-    if not inspect.reads(predictor):
+def texts_of(predictor: Any) -> str:
+    """The texts that a model takes: a source and its translation, one or two, one, or none."""
+    if not inspect.reads_text(predictor):
         return "none"
-    if inspect.translates(predictor):
+    if inspect.is_translator(predictor):
         return "pair"
-    return "one" if inspect.encoder_in(predictor) is None else "two"
+    return "one" if inspect.encoder_of(predictor) is None else "two"
 
 
 class Explorer:
-    """The subjects that are open, and the answers to what the page asks about them."""
+    """The open subjects, and the answers to the page's calls."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         if not folders:
-            raise UserError("there is nothing to open", todo="name a run, or a folder with a model")
+            raise UserError("there is no model to open", todo="name a run or a model folder")
         for number, folder in enumerate(folders):
             run, _ = picked(folder)
-            require_folder(run, "a run folder or a model folder", "`heedful runs` lists the runs below a folder")
+            require_folder(run, "a run folder or a model folder", "`heedful runs` lists the runs in a folder")
             if folder.resolve() in [other.resolve() for other in folders[:number]]:
-                raise UserError("the same folder is named twice", where=str(folder), todo="leave it out once")
+                raise UserError("the same folder is given twice", where=str(folder), todo="remove one of them")
         called = by_name(folders)
         if "model" in called and (above := called["model"].resolve().parent.name) not in called:
-            # As it is called in every run; its place among the others stays.
+            # Every run has a folder of this name, so that of the run says more.
             called = {above if name == "model" else name: folder for name, folder in called.items()}
-        self.subjects = {name: Subject(name, folder) for name, folder in called.items()}
+        self.subjects: dict[str, Subject] = {}
+        self.subjects |= {name: Subject(name, folder, self.subjects) for name, folder in called.items()}
 
     def subject(self, name: str) -> Subject:
-        """A subject by its name; nothing else can be opened from the page."""
+        """An open subject by its name."""
         if name not in self.subjects:
             known = ", ".join(self.subjects)
-            raise UserError("there is no such model here", where="model", found=shown(name), expected=known)
+            raise UserError("this model is not open", where="model", found=shown(name), expected=known)
         return self.subjects[name]
 
     def about(self) -> dict[str, Any]:
-        """What the page is told first: what is open, and which views there are."""
+        """The description of all subjects and views for the page."""
         views = [{"name": name, "title": find(name).TITLE, "about": find(name).ABOUT} for name in VIEWS]
         return {"subjects": [each.about() for each in self.subjects.values()], "views": views}
 
-    def answer(self, view: str, call: str, question: bytes | Mapping[str, Any]) -> bytes:
-        """The packet that answers one question of a view, put as JSON or as its settings."""
+    def answer(self, view: str, call: str, settings: bytes | Mapping[str, Any]) -> bytes:
+        """The packet that answers one call of a view, with its settings as JSON or as a mapping."""
         module: View = find(view)
         if call not in module.CALLS:
-            raise UserError("there is no such question", where=view, found=shown(call))
+            raise UserError("there is no such call", where=view, found=shown(call))
         kind, function = module.CALLS[call]
-        text = question if isinstance(question, bytes) else json.dumps(question).encode()
-        settings = asked(kind, text)
-        if isinstance(settings, Named):
-            require_fit(module, self.subject(settings.model))
-        return function(self, settings)
+        request = parse_request(kind, settings if isinstance(settings, bytes) else json.dumps(settings).encode())
+        if not isinstance(request, ModelRequest):
+            return function(request)
+        subject = self.subject(request.model)
+        require_fit(module, subject)
+        return function(subject, request)
 
 
 def require_fit(view: View, subject: Subject) -> None:
-    """Refuse what a view is asked about a model that it makes no sense of, or that cannot be opened."""
+    """Refuse a model that a view does not fit, or that cannot be loaded."""
     if not view.fits(subject):
         message = subject.broken or "this view does not fit this model"
         raise UserError(message, where="model", found=shown(subject.name))
 
 
-def asked(kind: type[AnyConfig], text: bytes) -> AnyConfig:
-    """A question from its JSON."""
+def parse_request(kind: type[AnyConfig], text: bytes) -> AnyConfig:
+    """The settings of a call from JSON; the error names the first invalid value."""
     try:
         return kind.model_validate_json(text)
     except ValidationError as error:
-        raise _refusal(error) from None
-
-
-def _refusal(error: ValidationError) -> UserError:
-    """The first thing that is wrong with a question."""
-    first = error.errors(include_url=False, include_context=False)[0]
-    return UserError(
-        first["msg"][:200], where=".".join(map(str, first["loc"]))[:100] or None, found=shown(first.get("input"))
-    )
+        first = error.errors(include_url=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"]))[:100] or None
+        raise UserError(first["msg"][:200], where=where, found=shown(first.get("input"))) from None

@@ -1,4 +1,4 @@
-"""The explorer's server: the page, its files, and the answers to its questions."""
+"""The explorer's web application: the page, its files, and the calls of its views."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from fastapi import FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from heedful.errors import UserError
-from heedful.explore.export import Wish, page_of
+from heedful.explore.export import Export, page_of
 from heedful.explore.server.guard import Refused, read_json
 from heedful.explore.server.page import built
-from heedful.explore.subjects import Explorer, asked
+from heedful.explore.subjects import Explorer, parse_request
 
-LONGEST = 50.0  # seconds for a file; what takes longer is refused, and works on for nobody
+LONGEST = 50.0  # seconds to export a view
 READ = ["GET", "HEAD"]
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
 def application(explorer: Explorer) -> FastAPI:
-    """The routes: nothing of the disk can be asked for but the page's own files, which are read at the start."""
+    """The routes; the only files served are the page's own, which are read at the start."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     files = built()
 
@@ -46,7 +46,7 @@ def application(explorer: Explorer) -> FastAPI:
         body = await request.body()
         read_json(body)
         kind = "text/html; charset=utf-8"
-        return await answered(explorer, lambda: page_of(explorer, asked(Wish, body), LONGEST).encode(), kind)
+        return await answered(explorer, lambda: page_of(explorer, parse_request(Export, body), LONGEST).encode(), kind)
 
     @app.post("/api/{view}/{call}")
     async def ask(view: str, call: str, request: Request) -> Response:
@@ -59,31 +59,31 @@ def application(explorer: Explorer) -> FastAPI:
         return refused(error.status, error.message)
 
     @app.exception_handler(404)
-    async def lost(request: Request, error: Any) -> Response:
-        return refused(404, "there is nothing here")
+    async def not_found(request: Request, error: Any) -> Response:
+        return refused(404, "not found")
 
     @app.exception_handler(405)
-    async def other_way(request: Request, error: Any) -> Response:
-        return refused(405, "this is asked for in another way")
+    async def wrong_method(request: Request, error: Any) -> Response:
+        return refused(405, "this method is not allowed here")
 
     return app
 
 
 async def answered(explorer: Explorer, work: Callable[[], bytes], kind: str) -> Response:
-    """What a piece of work gives; a user's mistake is told in its own words, less what names the disk."""
+    """The response with the result of some work; a `UserError` is reported without paths."""
     try:
         return Response(await run_in_threadpool(work), media_type=kind)
     except UserError as error:
-        return refused(422, *hidden(explorer, error))
+        return refused(422, *without_paths(explorer, error))
 
 
-def hidden(explorer: Explorer, error: UserError) -> list[str]:
-    """The lines of an error, folders called by the names they have on the page."""
+def without_paths(explorer: Explorer, error: UserError) -> list[str]:
+    """The lines of an error, with the names of the models instead of their folders."""
     lines = [error.message, *(f"{name}: {text}" for name, text in (
         ("found", error.found), ("expected", error.expected), ("to do", error.todo)) if text)]  # fmt: skip
     for subject in explorer.subjects.values():
         for path in (subject.folder.resolve(), subject.folder):
-            if len(path.parts) > 1:  # "." and "model" are words, too
+            if len(path.parts) > 1:  # "." and "model" are ordinary words, too
                 lines = [line.replace(str(path), subject.name) for line in lines]
     return lines
 

@@ -1,4 +1,4 @@
-"""What is refused by a request's first lines alone, read as they came, before any of its body."""
+"""Checks of a request's method, address and headers, before its body is read."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from heedful.explore.server.policy import Policy
 
 METHODS = ("GET", "HEAD", "POST")
 PRINTABLE = re.compile(rb"[\x21-\x7e]*")
-# A path once its escapes are resolved: what is still escaped then, or could end, split or leave a path, is not in it.
+# A decoded path: plain names between slashes, without what could end, split or leave a path.
 PLAIN = re.compile(rb"/(?:[A-Za-z0-9 ._~!$&'()*+,=@-]+/)*[A-Za-z0-9 ._~!$&'()*+,=@-]*")
 
 
 def check(scope: Scope, policy: Policy) -> None:
-    """Refuse what the explorer's own page would never send."""
+    """Refuse a request that the explorer's own page would never send."""
     check_target(scope, policy)
     host = check_host(scope, policy)
     check_origin(scope, host)
@@ -26,7 +26,7 @@ def check(scope: Scope, policy: Policy) -> None:
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
-    """The one value of a header; with two, whoever reads the other one is misled."""
+    """The value of a header, which must not occur twice."""
     found = [value for key, value in scope["headers"] if key == name]
     if len(found) > 1:
         raise Refused(400, f"there is more than one {name.decode()} header")
@@ -34,9 +34,9 @@ def header(scope: Scope, name: bytes) -> bytes | None:
 
 
 def check_target(scope: Scope, policy: Policy) -> None:
-    """The method, the lengths, and the path: plain names between slashes, none of which leads upwards."""
+    """Check the method, the lengths, and the path: plain names between slashes, without `..`."""
     if scope["method"] not in METHODS:
-        raise Refused(405, "only GET, HEAD and POST are understood here", [(b"allow", b"GET, HEAD, POST")])
+        raise Refused(405, "only GET, HEAD and POST are allowed", [(b"allow", b"GET, HEAD, POST")])
     if sum(len(name) + len(value) + 4 for name, value in scope["headers"]) > policy.head:
         raise Refused(431, "the headers are too long")
     raw: bytes = scope["raw_path"]
@@ -49,40 +49,40 @@ def check_target(scope: Scope, policy: Policy) -> None:
 
 
 def check_host(scope: Scope, policy: Policy) -> bytes:
-    """The Host header: a page of another name that was made to point here must not be answered."""
+    """Check the Host header, against DNS rebinding."""
     host = header(scope, b"host")
     if host is None:
         raise Refused(400, "there is no Host header")
     if not policy.answers_to(host):
-        raise Refused(403, f"the explorer does not answer to this name; open {policy.url}")
+        raise Refused(403, f"unknown host name; open {policy.url}")
     return host
 
 
 def check_origin(scope: Scope, host: bytes) -> None:
-    """The Origin header, where there is one: the page that asks must have come from the same name and port."""
+    """Check the Origin header, if there is one: only pages of this server may send requests."""
     origin = header(scope, b"origin")
     if origin is not None and origin.lower() != b"http://" + host.lower():
-        raise Refused(403, "only the explorer's own page may ask this")
+        raise Refused(403, "only the explorer's own page may send requests")
 
 
 def check_site(scope: Scope) -> None:
-    """What browsers say about who asks: other pages may link to the explorer's page and do nothing else."""
+    """Check the Fetch Metadata headers: other sites may link to the page and do nothing else."""
     site = header(scope, b"sec-fetch-site")
     if site in (None, b"same-origin", b"none"):  # none: typed by the user
         return
     linked = header(scope, b"sec-fetch-mode") == b"navigate" and header(scope, b"sec-fetch-dest") == b"document"
     if not (linked and scope["method"] == "GET" and scope["raw_path"] == b"/"):
-        raise Refused(403, "other pages may only link to the explorer")
+        raise Refused(403, "other sites may only link to the explorer")
 
 
 def check_body(scope: Scope, policy: Policy) -> None:
-    """The kind and the length of a body, as far as they are told beforehand."""
+    """Check the type and the declared length of a body."""
     length, coding = header(scope, b"content-length"), header(scope, b"transfer-encoding")
     if length is not None and (coding is not None or not length.isdigit()):
-        raise Refused(400, "the length of the body is not clear")
+        raise Refused(400, "the length of the body is ambiguous")
     if scope["method"] != "POST":
         if coding is not None or int(length or 0) > 0:
-            raise Refused(400, "only a POST has a body")
+            raise Refused(400, "only a POST request may have a body")
         return
     kind = (header(scope, b"content-type") or b"").partition(b";")[0].strip().lower()
     if kind != b"application/json":
@@ -92,5 +92,5 @@ def check_body(scope: Scope, policy: Policy) -> None:
 
 
 def too_long(longest: int) -> Refused:
-    """The refusal of a body, before or while it is read."""
+    """The refusal of a body that is too long."""
     return Refused(413, f"the body is longer than {longest:,} bytes")

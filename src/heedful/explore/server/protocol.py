@@ -1,9 +1,9 @@
-"""HTTP on the socket: a deadline for every request to come in whole, for every answer to leave, and room for the next.
+"""HTTP connections with timeouts: for a request to arrive, for its answer to be read, and a limit on open connections.
 
-What uvicorn can limit, its settings do: the size of a head, the silence between requests, the time to shut down. Here
-is what it cannot: a request that comes in too slowly, and connections that say nothing (its `limit_concurrency` counts
-when the head of a request is whole, and then refuses everybody); an answer that nobody reads; a refusal that must reach
-a client which is still sending; and headers that shield the answer to what is no HTTP.
+uvicorn's settings limit the size of headers, the idle time between requests and the time to shut down. This module adds
+what they cannot: limits for requests that arrive slowly and connections that send nothing (`limit_concurrency` counts a
+request once its headers are complete, and then refuses every client); answers that are not read; refusals that must
+reach a client which is still sending; and security headers on the answer to invalid HTTP.
 """
 
 from __future__ import annotations
@@ -32,28 +32,30 @@ from heedful.errors import UserError, shown
 from heedful.explore.server.answers import Refused, busy
 from heedful.explore.server.policy import Policy
 
-DRAIN = {signal.SIGINT: 1, signal.SIGTERM: 8}  # seconds for what is at work when the server is told to stop
-PATIENCE = 0.3  # seconds for threads that have nothing to do to see that it is over
-BREATH = 0.05  # seconds in which a request that was sent at once has been read, however many came with it
-CROWD = 3  # times as many connections as there should be, and none is taken any more
+DRAIN = {signal.SIGINT: 1, signal.SIGTERM: 8}  # seconds for running requests when the server stops
+JOIN = 0.3  # seconds for idle threads to end
+GRACE = 0.05  # seconds in which a request that was sent at once has been read, however many came with it
+OVERLOAD = 3  # times the allowed number of connections, from which on new ones are refused
 MAY_ANSWER = (h11.IDLE, h11.SEND_RESPONSE)
 MAY_SEND_MORE = (h11.SEND_BODY, h11.ERROR)
 
 
-class HalfClosing(asyncio.Transport):
+class HalfClosing:
     """A transport whose `close` may leave the reading side open, until the client has read the answer.
 
     A socket that is closed with unread bytes resets the connection, and the reset may overtake the answer.
     """
 
     def __init__(self, inner: asyncio.Transport, half: Callable[[], bool]) -> None:
-        super().__init__()
         self.inner = inner
-        self.half = half  # asked when closing: whether the reading side stays open
+        self.half = half  # called when closing: whether the reading side stays open
         self.closed = False
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
     def close(self) -> None:
-        """Send what is left; close, or only say that nothing more will be sent."""
+        """Send what is buffered, then close the connection or its writing side."""
         if self.closed:
             return
         self.closed = True
@@ -64,35 +66,19 @@ class HalfClosing(asyncio.Transport):
             self.inner.close()
 
     def is_closing(self) -> bool:
-        """Whether nothing can be answered any more."""
         return self.closed or self.inner.is_closing()
 
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send bytes, unless it is closed."""
+    def write(self, data: bytes) -> None:
         if not self.closed:
             self.inner.write(data)
 
     def abort(self) -> None:
-        """Close at once, whatever is left to send or to read."""
         self.closed = True
         self.inner.abort()
 
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """What is known of the socket."""
-        return self.inner.get_extra_info(name, default)
-
-    def get_write_buffer_size(self) -> int:
-        """The bytes that the client has not taken yet."""
-        return self.inner.get_write_buffer_size()
-
     def pause_reading(self) -> None:
-        """Read nothing for a while, unless what comes is thrown away anyway."""
-        if not self.closed:
+        if not self.closed:  # afterwards, what arrives is discarded
             self.inner.pause_reading()
-
-    def resume_reading(self) -> None:
-        """Read again."""
-        self.inner.resume_reading()
 
 
 class Protocol(H11Protocol):
@@ -108,83 +94,79 @@ class Protocol(H11Protocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.policy = policy
-        self.arriving: asyncio.TimerHandle | None = None  # set while a request is due or on its way
-        self.leaving: asyncio.TimerHandle | None = None  # set while an answer may still be on its way
+        self.arriving: asyncio.TimerHandle | None = None  # set while a request is expected or incomplete
+        self.leaving: asyncio.TimerHandle | None = None  # set while an answer may be unread
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(HalfClosing(transport, self.linger))
+        super().connection_made(cast(asyncio.Transport, HalfClosing(transport, self.linger)))
         self.arriving = self.loop.call_later(self.policy.arriving, self.too_slow)
         most = self.policy.connections
-        if len(self.connections) > CROWD * most:
-            self.dismiss(busy("too many are connected; try again"))
+        if len(self.connections) > OVERLOAD * most:
+            self.dismiss(busy("too many connections; try again"))
         elif len(self.connections) > most:
-            self.loop.call_later(BREATH, self.make_room)
+            self.loop.call_later(GRACE, self.make_room)
 
     def make_room(self) -> None:
-        """Close the connection whose request has been on its way for longest, or else one that only stays open."""
+        """Close the connection that has sent an incomplete request, or else been idle, for longest."""
         if len(self.connections) <= self.policy.connections:
             return
-        everyone = [cast(Protocol, one) for one in self.connections]
-        slow = [(one.arriving.when(), one) for one in everyone if one.arriving]
-        resting = [
-            (one.timeout_keep_alive_task.when(), one)
-            for one in everyone
-            if one.timeout_keep_alive_task and not one.unread
+        every = [cast(Protocol, one) for one in self.connections]
+        slow = [(one.arriving.when(), one) for one in every if one.arriving]
+        idle = [
+            (one.timeout_keep_alive_task.when(), one) for one in every if one.timeout_keep_alive_task and not one.unread
         ]
-        if slow or resting:
-            _, worst = min(slow or resting, key=lambda pair: pair[0])
+        if slow or idle:
+            _, worst = min(slow or idle, key=lambda pair: pair[0])
             self.connections.discard(worst)
             worst.transport.abort()
 
     @property
     def unread(self) -> int:
-        """The bytes of an answer that the client has not taken."""
+        """The bytes of an answer that the client has not read."""
         return self.transport.get_write_buffer_size()
 
     def linger(self) -> bool:
-        """Whether a connection that is being closed is read from a little longer: its request has not come in whole."""
-        stop(self.arriving)
-        self.arriving = None
+        """Whether a closing connection is read from a little longer, since its request is incomplete."""
+        self.stop_arriving()
         if self.conn.their_state not in MAY_SEND_MORE:
             return False
         self.arriving = self.loop.call_later(self.policy.lingering, self.transport.abort)
         return True
 
     def data_received(self, data: bytes) -> None:
-        """Take what comes in; after the answer to a request that was refused, the rest of it is thrown away."""
+        """Handle received bytes; after a request was refused, the rest of it is discarded."""
         if not self.transport.is_closing():
             super().data_received(data)
 
     def handle_events(self) -> None:
-        """Start the clock with the first byte of a request, and stop it with the last."""
+        """Start the timeout with the first byte of a request, and stop it with the last."""
         super().handle_events()
         if self.transport.is_closing():
             return
         state = self.conn.their_state
         begun = state is h11.SEND_BODY or (state is h11.IDLE and self.conn.trailing_data[0])
         if not begun:
-            stop(self.arriving)
-            self.arriving = None
+            self.stop_arriving()
         elif self.arriving is None:
             self.arriving = self.loop.call_later(self.policy.arriving, self.too_slow)
 
     def too_slow(self) -> None:
-        """Close a connection whose request is not here in time; one that never said a word is told nothing."""
+        """Close a connection whose request did not arrive in time; one that sent nothing gets no answer."""
         self.arriving = None
         if self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]:
             self.transport.close()
         else:
-            self.dismiss(Refused(408, "the request took too long to come in"))
+            self.dismiss(Refused(408, "the request took too long to arrive"))
 
     def send_400_response(self, msg: str) -> None:
-        """What uvicorn says to something that is not HTTP."""
-        self.dismiss(Refused(400, "this is not HTTP as it is understood here"))
+        """The answer to invalid HTTP."""
+        self.dismiss(Refused(400, "invalid HTTP request"))
 
     def dismiss(self, refusal: Refused) -> None:
-        """Refuse, if nothing has been answered yet, and close."""
+        """Send a refusal, if nothing has been sent yet, and close."""
         if self.conn.our_state in MAY_ANSWER:
             answer = refusal.answer()
-            headers = [*answer.shielded(), (b"connection", b"close")]
+            headers = [*answer.all_headers(), (b"connection", b"close")]
             for event in (
                 h11.Response(status_code=answer.status, headers=headers),
                 h11.Data(data=answer.body),
@@ -194,8 +176,9 @@ class Protocol(H11Protocol):
         self.transport.close()
 
     def on_response_complete(self) -> None:
-        """Give the client some time to read the answer, which would else be kept for it for ever."""
-        stop(self.leaving)
+        """Start the timeout for the client to read the answer."""
+        if self.leaving:
+            self.leaving.cancel()
         if self.unread:
             self.leaving = self.loop.call_later(self.policy.leaving, self.not_read)
         super().on_response_complete()
@@ -204,17 +187,16 @@ class Protocol(H11Protocol):
         if self.unread:
             self.transport.abort()
 
+    def stop_arriving(self) -> None:
+        if self.arriving:
+            self.arriving.cancel()
+        self.arriving = None
+
     def connection_lost(self, exc: Exception | None) -> None:
-        stop(self.arriving)
-        stop(self.leaving)
-        self.arriving = self.leaving = None
+        self.stop_arriving()
+        if self.leaving:
+            self.leaving.cancel()
         super().connection_lost(exc)
-
-
-def stop(clock: asyncio.TimerHandle | None) -> None:
-    """Let a clock not ring, if there is one."""
-    if clock is not None:
-        clock.cancel()
 
 
 class Server(uvicorn.Server):
@@ -222,42 +204,34 @@ class Server(uvicorn.Server):
 
     def __init__(self, app: ASGIApp, policy: Policy, ready: Callable[[], None]) -> None:
         config = uvicorn.Config(
-            cast(Any, app),
-            http=cast(type[asyncio.Protocol], partial(Protocol, policy)),
-            loop="asyncio",
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            log_level="critical",
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            timeout_keep_alive=policy.idle,
-            timeout_graceful_shutdown=DRAIN[signal.SIGINT],
+            cast(Any, app), http=cast(type[asyncio.Protocol], partial(Protocol, policy)),
+            loop="asyncio", ws="none", lifespan="off",
+            log_config=None, log_level="critical", access_log=False, proxy_headers=False, server_header=False,
+            timeout_keep_alive=policy.idle, timeout_graceful_shutdown=DRAIN[signal.SIGINT],
             h11_max_incomplete_event_size=policy.head,
-        )
+        )  # fmt: skip
         super().__init__(config)
         self.ready = ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        threading.Thread(target=self.ready, daemon=True).start()  # it may open a browser, which is to be answered
+        threading.Thread(target=self.ready, daemon=True).start()  # it may open a browser, which must be answered
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.config.timeout_graceful_shutdown = DRAIN[signal.Signals(sig)]
         super().handle_exit(sig, frame)
 
-    def until_told(self, listener: socket.socket) -> None:
-        """Run until Ctrl-C, which ends quietly, or SIGTERM, which ends the process."""
+    def run_until_signal(self, listener: socket.socket) -> None:
+        """Run until Ctrl-C, which returns, or SIGTERM, which ends the process."""
         try:
             self.run([listener])
         except KeyboardInterrupt:
-            leave_threads()
+            exit_if_busy()
 
 
-def leave_threads() -> None:
-    """End the process if a thread is still at work, since the interpreter would wait for it, however long it takes."""
-    end = time.monotonic() + PATIENCE
+def exit_if_busy() -> None:
+    """End the process if a worker thread is still running, since the interpreter would wait for it."""
+    end = time.monotonic() + JOIN
     for thread in threading.enumerate():
         if thread.name == "AnyIO worker thread":
             thread.join(max(end - time.monotonic(), 0.0))
@@ -274,7 +248,7 @@ def listen(policy: Policy) -> tuple[socket.socket, Policy]:
         family, kind, _, _, address = socket.getaddrinfo(host, policy.port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind)
     except OSError as error:
-        raise no_place(policy, error) from None
+        raise cannot_listen(policy, error) from None
     try:
         if sys.platform != "win32":
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -282,19 +256,17 @@ def listen(policy: Policy) -> tuple[socket.socket, Policy]:
         listener.listen(1024)
     except OSError as error:
         listener.close()
-        raise no_place(policy, error) from None
+        raise cannot_listen(policy, error) from None
     return listener, replace(policy, port=listener.getsockname()[1])
 
 
-def no_place(policy: Policy, error: OSError) -> UserError:
-    """Why an address cannot be listened at, and what to type instead."""
+def cannot_listen(policy: Policy, error: OSError) -> UserError:
+    """The error of an address or port that cannot be used."""
     if error.errno == errno.EADDRINUSE:
         return UserError(
-            f"port {policy.port} is in use: something else listens there, perhaps another explorer",
-            where="port", todo="add --port 0, and a free one is taken",
+            f"port {policy.port} is in use, perhaps by another explorer",
+            where="port", todo="add --port 0 to use a free one",
         )  # fmt: skip
     if error.errno == errno.EACCES:
-        return UserError(f"port {policy.port} needs special rights", where="port", todo="add --port 0")
-    return UserError(
-        "this machine cannot listen at the address", where="host", found=shown(policy.host), expected="one of its own"
-    )
+        return UserError(f"port {policy.port} needs administrator rights", where="port", todo="add --port 0")
+    return UserError("this is not an address of this machine", where="host", found=shown(policy.host))

@@ -1,4 +1,4 @@
-"""JSON from strangers: exact, shallow, finite, and with every key once."""
+"""Strict JSON for untrusted input: limited nesting, finite numbers, unique keys."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 from heedful.explore.server.answers import Refused
 
-STRUCTURE = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[\]{}]', re.DOTALL)  # a string that never ends is one match too
+STRUCTURE = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[\]{}]', re.DOTALL)  # an unterminated string is one match too
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 LARGEST = 2**63
 
 
 def read_json(body: bytes, deepest: int = 32) -> Any:
-    """The value that a body holds; the nesting is counted before anything is parsed."""
+    """The value of a JSON body; the nesting is checked before it is parsed."""
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError:
@@ -23,12 +23,12 @@ def read_json(body: bytes, deepest: int = 32) -> Any:
     _refuse_deep(text, deepest)
     try:
         value = json.loads(
-            text, object_pairs_hook=_once, parse_constant=_no_constant, parse_float=_finite, parse_int=_small
+            text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite, parse_int=_small
         )
     except ValueError:
         raise Refused(400, "the body is not JSON") from None
     if SURROGATE.search(text):
-        _refuse_halves(value)
+        _refuse_surrogates(value)
     return value
 
 
@@ -43,18 +43,18 @@ def _refuse_deep(text: str, deepest: int) -> None:
             depth -= 1
 
 
-def _refuse_halves(value: Any) -> None:
-    """Refuse half a surrogate pair, which is no text and could not be written back."""
+def _refuse_surrogates(value: Any) -> None:
+    """Refuse unpaired surrogates, which cannot be encoded."""
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
-        raise Refused(400, "a text in the body has half a character in it") from None
+        raise Refused(400, "a text in the body has an unpaired surrogate") from None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise Refused(400, "a key is twice in the same object")
+        raise Refused(400, "an object has a duplicate key")
     return found
 
 

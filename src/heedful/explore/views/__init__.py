@@ -1,6 +1,6 @@
-"""The views: what of a model can be looked at, one module each, imported when somebody asks for it.
+"""The views of the explorer, one module each, imported when first used.
 
-A view says by what a model can do whether it makes sense of it, and answers its own questions with packets.
+A view decides by a model's capabilities whether it fits it, and answers its own calls with packets.
 """
 
 from __future__ import annotations
@@ -13,75 +13,70 @@ from pydantic import Field
 
 from heedful.config import Config
 from heedful.errors import UserError, shown
-from heedful.explore.inspect import Given
+from heedful.explore.inspect import TextInput
 
 if TYPE_CHECKING:
-    from heedful.explore.subjects import Explorer, Subject
+    from heedful.explore.subjects import Subject
 
 VIEWS = (
-    "heads",
-    "grid",
-    "alignment",
-    "steps",
-    "beam",
-    "next",
-    "fill",
-    "lens",
-    "map",
-    "ablation",
-    "recurrent",
-    "reconstruct",
-    "positions",
-    "run",
-    "source",
-)
+    "heads", "grid", "alignment", "steps", "beam", "next", "fill", "lens", "map", "ablation", "recurrent",
+    "reconstruct", "positions", "run", "source",
+)  # fmt: skip
 LONGEST = 20_000  # characters of a text
 
 
-class Named(Config):
-    """A question about a model, or about a run."""
+class ModelRequest(Config):
+    """The settings of a call about one of the open models."""
 
     model: str = Field(max_length=1000)
 
 
-class Asked(Named, Given):
-    """A question about what a model does with an input."""
+class InputRequest(ModelRequest, TextInput):
+    """The settings of a call about a model and an input."""
 
     text: str = Field(max_length=LONGEST)
     other: str | None = Field(None, max_length=LONGEST)
 
 
-def input_in(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The model and the texts that a state names, as a question names them."""
+def input_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The model and the texts of a state, as the settings of a call."""
     return {"model": state["model"], "text": state["text"], "other": state.get("other")}
 
 
-def place_in(state: Mapping[str, Any], name: str, count: int) -> int:
-    """A place from 0 on that a state names, as the page reads it: the last where there are fewer, else the first."""
-    said = str(state.get(name))
-    return min(int(said), count - 1) if said.isascii() and said.isdecimal() else 0
+def index_of(state: Mapping[str, Any], name: str, count: int) -> int:
+    """An index in a state, as the page reads it: the last where it is too large, 0 where it is missing or invalid."""
+    value = str(state.get(name))
+    return min(int(value), count - 1) if value.isascii() and value.isdecimal() else 0
 
 
-class Request(NamedTuple):
-    """One question that a view asks: of which view, which one, and its settings."""
+def require_index(name: str, index: int, count: int, what: str | None = None) -> None:
+    """Refuse an index out of range; users count from 1."""
+    if index >= count:
+        raise UserError(
+            f"there is no such {what or name}", where=name, found=str(index + 1), expected=f"1 to {count:,}"
+        )
+
+
+class Call(NamedTuple):
+    """One call of a view with its settings."""
 
     view: str
     call: str
-    asked: Mapping[str, Any]
+    settings: Mapping[str, Any]
 
 
 class View(Protocol):
-    """What a module of a view holds."""
+    """What the module of a view defines."""
 
     TITLE: str
-    ABOUT: str  # one sentence for people
-    CALLS: Mapping[str, tuple[type[Config], Callable[[Explorer, Any], bytes]]]
+    ABOUT: str  # one sentence for the page
+    CALLS: Mapping[str, tuple[type[Config], Callable[..., bytes]]]  # by name; with a subject where there is a model
 
     def fits(self, subject: Subject) -> bool:
-        """Whether it makes sense of a subject."""
+        """Whether the view can show a subject."""
 
-    def wanted(self, explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
-        """All that the view asks to show a state, and what a reader of its file will want besides: every layer, say."""
+    def calls(self, subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
+        """The calls whose answers an exported file holds: those of a state, and those its reader may need."""
 
 
 def find(name: str) -> View:

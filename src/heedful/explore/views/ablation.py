@@ -1,4 +1,4 @@
-"""Heads switched off: what the model says without them, and how much harder it finds the text.
+"""Head ablation: the predictions without some heads, and the change of the loss.
 
 H heads, N losses.
 """
@@ -15,129 +15,126 @@ from torch import Tensor, nn
 
 from heedful.blocks.taps import watch
 from heedful.errors import UserError
-from heedful.explore.inspect import Look
+from heedful.explore.inspect import Attention
 from heedful.explore.packets import pack
-from heedful.explore.predictions import Saying, saying
-from heedful.explore.views import Asked, Request, heads, input_in
+from heedful.explore.predictions import Prediction, prediction_of
+from heedful.explore.views import Call, InputRequest, heads, input_of
 
 if TYPE_CHECKING:
-    from heedful.explore.subjects import Explorer, Subject
+    from heedful.explore.subjects import Subject
 
 TITLE = "Head ablation"
 ABOUT = "What the model predicts with some heads ablated, and which heads matter most."
-MOST = 5000  # heads that are switched off
-ALONE = 64  # heads of a model, at the most, for which a file holds what it says without each of them
+MAX_HEADS = 5000  # that are ablated
+FILE_HEADS = 64  # up to this number of heads, a file holds the predictions without each of them
 
-Count = Annotated[int, Field(ge=0, le=1000)]
+Index = Annotated[int, Field(ge=0, le=1000)]
 
 
-class Hiding(Asked):
-    """An input, and the token of it that is hidden from a model that tells hidden words."""
+class PredictionRequest(InputRequest):
+    """An input, and for a masked language model the position that is masked."""
 
     place: int | None = Field(None, ge=0, le=100_000)
 
 
-class Without(Hiding):
-    """What a model says without some heads, each told by the numbers of its kind of attention, layer and place."""
+class AblationRequest(PredictionRequest):
+    """The ablated heads, each by the indices of its kind of attention, its layer and itself."""
 
-    off: tuple[tuple[Count, Count, Count], ...] = Field((), max_length=MOST)
-
-
-class Missing(Hiding):
-    """The heads of one layer, each to be switched off alone."""
-
-    look: Count
-    layer: Count
+    off: tuple[tuple[Index, Index, Index], ...] = Field((), max_length=MAX_HEADS)
 
 
-def fits(subject: Subject) -> bool:
-    return heads.fits(subject)
+class LayerRequest(PredictionRequest):
+    """One layer, whose heads are ablated one at a time."""
+
+    look: Index
+    layer: Index
+
+
+fits = heads.fits
 
 
 @torch.inference_mode()
-def says(explorer: Explorer, asked: Without) -> bytes:
-    """What the model says without some heads, and its losses (N,)."""
-    subject = explorer.subject(asked.model)
+def says(subject: Subject, request: AblationRequest) -> bytes:
+    """The predictions without some heads, and the losses (N,)."""
     with subject.lock:
-        looks, said = opened(subject, asked)
-        with silent(subject.model, taps_of(looks, asked.off)):
-            answers, losses = said.answers(), said.losses()
-    words = {
-        "says": said.says, "measure": said.measure, "pieces": said.pieces, "hidden": said.hidden,
-        "answers": [{"text": one.text, "chance": one.chance} for one in answers],
-        "loss": mean(losses),
+        attentions, found = full_model(subject, request)
+        with ablated(subject.model, heads_by_tap(attentions, request.off)):
+            candidates, losses = found.candidates(), found.losses()
+    header = {
+        "says": found.what, "measure": found.measure, "pieces": found.pieces, "hidden": found.masked,
+        "answers": [{"text": one.text, "chance": one.probability} for one in candidates],
+        "loss": float(losses.mean()) if len(losses) else None,
     }  # fmt: skip
-    return pack(words, losses=losses.float())
+    return pack(header, losses=losses.float())
 
 
 @torch.inference_mode()
-def alone(explorer: Explorer, asked: Missing) -> bytes:
-    """The mean loss (H,) without each head of a layer, the others being there."""
-    subject = explorer.subject(asked.model)
+def alone(subject: Subject, request: LayerRequest) -> bytes:
+    """The mean loss (H,) without each head of a layer, one at a time."""
     with subject.lock:
-        looks, said = opened(subject, asked)
-        if not said.pieces:
-            raise UserError("nothing can be lost of a text without tokens", where="text", todo="write some words")
+        attentions, found = full_model(subject, request)
+        if not found.pieces:
+            raise UserError("a text without tokens has no loss", where="text", todo="write some words")
         losses = []
-        for head in range(look_at(looks, asked.look).heads):
-            with silent(subject.model, taps_of(looks, [(asked.look, asked.layer, head)])):
-                losses.append(said.losses().mean())
+        for head in range(attention_at(attentions, request.look).heads):
+            with ablated(subject.model, heads_by_tap(attentions, [(request.look, request.layer, head)])):
+                losses.append(found.losses().mean())
     return pack({}, losses=torch.stack(losses).float())
 
 
-def wanted(explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
-    asked = input_in(state)
-    looks = explorer.subject(state["model"]).trace(Asked(**asked)).looks
-    hiding = {**asked, "place": int(state["place"])} if str(state.get("place")).isdecimal() else asked
+def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
+    settings = input_of(state)
+    masked = {**settings, "place": int(state["place"])} if str(state.get("place")).isdecimal() else settings
     every = [
-        (place, layer, head)
-        for place, look in enumerate(looks)
-        for layer in range(len(look.taps))
-        for head in range(look.heads)
+        (number, layer, head)
+        for number, attention in enumerate(subject.trace(InputRequest(**settings)).attentions)
+        for layer in range(len(attention.taps))
+        for head in range(attention.heads)
     ]
-    some: list[Sequence[tuple[int, ...]]] = [[], read(str(state.get("off", "")))]
-    some += [[one] for one in every] if len(every) <= ALONE else []
-    found = [Request("ablation", "says", {**hiding, "off": [list(one) for one in off]}) for off in some]
+    some: list[Sequence[tuple[int, ...]]] = [[], parse_heads(str(state.get("off", "")))]
+    some += [[one] for one in every] if len(every) <= FILE_HEADS else []
+    found = [Call("ablation", "says", {**masked, "off": [list(one) for one in off]}) for off in some]
     if "alone" in state:
-        layers = sorted({(place, layer) for place, layer, _ in every})
-        found += [Request("ablation", "alone", {**hiding, "look": look, "layer": layer}) for look, layer in layers]
-    return [Request("heads", "tokens", asked), *found]
+        layers = sorted({(number, layer) for number, layer, _ in every})
+        found += [Call("ablation", "alone", {**masked, "look": number, "layer": layer}) for number, layer in layers]
+    return [Call("heads", "tokens", settings), *found]
 
 
-def read(off: str) -> list[tuple[int, ...]]:
-    """Heads as the page's address says them: 0.1.3,2.0.1."""
+def parse_heads(off: str) -> list[tuple[int, ...]]:
+    """Heads as in the page's address: 0.1.3,2.0.1."""
     try:
         return sorted(tuple(map(int, one.split("."))) for one in off.split(",") if one)
     except ValueError:
-        raise UserError("these are not heads", where="off", expected="numbers such as 0.1.3,2.0.1") from None
+        raise UserError("invalid heads", where="off", expected="numbers such as 0.1.3,2.0.1") from None
 
 
-def opened(subject: Subject, asked: Hiding) -> tuple[tuple[Look, ...], Saying]:
-    """The kinds of attention of a model, and what the whole of it has to say."""
-    trace = subject.trace(asked)
-    return trace.looks, saying(subject.predictor, asked, trace.reading, asked.place)
+def full_model(subject: Subject, request: PredictionRequest) -> tuple[tuple[Attention, ...], Prediction]:
+    """The kinds of attention of a model, and its prediction with all heads."""
+    trace = subject.trace(request)
+    return trace.attentions, prediction_of(subject.predictor, request, trace.reading, request.place)
 
 
-def look_at(looks: Sequence[Look], place: int) -> Look:
-    if place >= len(looks):
-        raise UserError("this model has no such attention", where="look", found=str(place + 1))
-    return looks[place]
+def attention_at(attentions: Sequence[Attention], index: int) -> Attention:
+    """A kind of attention by its index."""
+    if index >= len(attentions):
+        raise UserError("this model has no such attention", where="look", found=str(index + 1))
+    return attentions[index]
 
 
-def taps_of(looks: Sequence[Look], off: Sequence[tuple[int, int, int]]) -> dict[str, list[int]]:
-    """The heads that are off at each tap."""
+def heads_by_tap(attentions: Sequence[Attention], off: Sequence[tuple[int, int, int]]) -> dict[str, list[int]]:
+    """The ablated heads at each tap."""
     found: dict[str, list[int]] = {}
-    for place, layer, head in off:
-        look = look_at(looks, place)
-        if layer >= len(look.taps) or head >= look.heads:
+    for index, layer, head in off:
+        attention = attention_at(attentions, index)
+        if layer >= len(attention.taps) or head >= attention.heads:
             raise UserError("this model has no such head", where="off", found=f"layer {layer + 1}, head {head + 1}")
-        found.setdefault(look.taps[layer], []).append(head)
+        found.setdefault(attention.taps[layer], []).append(head)
     return found
 
 
 @contextmanager
-def silent(model: nn.Module, off: Mapping[str, Sequence[int]]) -> Iterator[None]:
-    """While it lasts, these heads look nowhere: their weights are zeros, and so is what they give."""
+def ablated(model: nn.Module, off: Mapping[str, Sequence[int]]) -> Iterator[None]:
+    """Within the block, the attention weights of some heads are zeros, and so are their outputs."""
 
     def without(name: str, weights: Tensor) -> Tensor:
         return weights.index_fill(1, torch.tensor(off[name], device=weights.device), 0.0)
@@ -148,9 +145,4 @@ def silent(model: nn.Module, off: Mapping[str, Sequence[int]]) -> Iterator[None]
         yield
 
 
-def mean(losses: Tensor) -> float | None:
-    """The mean of losses; None, where there are none, as of a text without tokens."""
-    return float(losses.mean()) if len(losses) else None
-
-
-CALLS = {"says": (Without, says), "alone": (Missing, alone)}
+CALLS = {"says": (AblationRequest, says), "alone": (LayerRequest, alone)}

@@ -1,10 +1,11 @@
-"""Beam search as a tree: what was looked at in each step, what was kept, and where it led.
+"""Beam search as a tree: the candidates of each step, those that were kept, and the hypotheses.
 
 C candidates of a step.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,26 +17,27 @@ from pydantic import Field
 
 from heedful.decode.search import Paths, Search
 from heedful.errors import UserError
-from heedful.explore.decoding import begun, end_of, goes_on, read, require_tokens, stated
-from heedful.explore.inspect import source_ids, translates
+from heedful.explore import subjects
+from heedful.explore.decoding import end_token, is_generator, next_logits, numbers_of, prefix_of, require_tokens
+from heedful.explore.inspect import is_translator, source_ids
 from heedful.explore.packets import pack, unpack
-from heedful.explore.views import Asked, Request
+from heedful.explore.views import Call, InputRequest
 
 if TYPE_CHECKING:
-    from heedful.explore.subjects import Explorer, Subject
+    from heedful.explore.subjects import Subject
 
 TITLE = "Beam search"
 ABOUT = "The search tree: in each step only the k best hypotheses are kept."
 
 MOST_BEAMS, MOST_STEPS = 16, 200
-BEAMS = 3  # at the least, where nobody asks for fewer: one alone is no tree
-STEPS = 12  # of a language model, whose text has no end of its own
-NEAR = 16  # tokens before a candidate that tell how it reads: whether it begins a word, say
+BEAMS = 3  # at least, by default: a single beam is no tree
+STEPS = 12  # of a language model, by default
+NEAR = 16  # tokens of context by which a candidate is decoded: whether it starts a word, for example
 PRUNED, KEPT, ENDED = range(3)
 
 
-class Wanted(Asked):
-    """A search: k hypotheses at a time, t paths returned, all of which begin with some tokens."""
+class SearchRequest(InputRequest):
+    """A search with k beams that returns t hypotheses, all of which start with the forced tokens."""
 
     k: int | None = Field(None, ge=1, le=MOST_BEAMS)
     t: int | None = Field(None, ge=1, le=MOST_BEAMS)
@@ -45,47 +47,46 @@ class Wanted(Asked):
 
 
 @dataclass(frozen=True)
-class Settled:
-    """What a search is made with, after all."""
+class Settings:
+    """The settings of a search with the defaults filled in."""
 
     k: int
     t: int
     penalty: float
     limit: int
-    most: int  # the limit cannot be above it
+    most: int  # the largest possible limit
 
 
 @dataclass(frozen=True)
 class Node:
-    """One candidate: its token, the candidate that it goes on from, and what became of it."""
+    """One candidate: its token, its parent, and whether it was pruned, kept or finished."""
 
     token: int
-    parent: int  # -1: the beginning
+    parent: int  # -1: the root
     step: int
     fate: int
     log: float
     score: float
 
 
-def fits(subject: Subject) -> bool:
-    return goes_on(subject)
+fits = is_generator
 
 
-def tree(explorer: Explorer, asked: Wanted) -> bytes:
-    """All candidates of all steps, and the best paths."""
-    subject = explorer.subject(asked.model)
+def tree(subject: Subject, request: SearchRequest) -> bytes:
+    """All candidates of all steps, and the best hypotheses."""
+    predictor = subject.predictor
     with subject.lock:
-        how = settled(subject.predictor, asked)
-        search = subject.predictor.steps(asked.text, how.k, how.t, how.penalty, how.limit, asked.forced)
-        nodes, paths = grown(search, how.penalty)
-        yours = judged(subject.predictor, asked, how.penalty)
+        how = settings_of(predictor, request)
+        search = predictor.steps(request.text, how.k, how.t, how.penalty, how.limit, request.forced)
+        nodes, paths = build_tree(search, how.penalty)
+        yours = score(predictor, request, how.penalty)
     return pack(
         {
             "k": how.k, "t": how.t, "penalty": how.penalty, "limit": how.limit, "most": how.most,
-            "forced": len(asked.forced), "forgotten": forgotten(subject.predictor, asked),
-            "end": end_of(subject.predictor),
-            "pieces": subject.predictor.tokenizer.pieces([one.token for one in nodes]),
-            "texts": spelled(subject.predictor, asked, nodes), "paths": ranked(nodes, paths), "yours": yours,
+            "forced": len(request.forced),
+            "forgotten": 0 if is_translator(predictor) else prefix_of(predictor, request, ()).dropped,
+            "end": end_token(predictor), "pieces": predictor.tokenizer.pieces([one.token for one in nodes]),
+            "texts": texts_of(predictor, request, nodes), "paths": ranked(nodes, paths), "yours": yours,
         },
         **{name: np.array([getattr(one, name) for one in nodes], np.int32) for name in ("token", "parent", "step")},
         fate=np.array([one.fate for one in nodes], np.uint8),
@@ -94,44 +95,46 @@ def tree(explorer: Explorer, asked: Wanted) -> bytes:
     )  # fmt: skip
 
 
-def wanted(explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
+def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
+    """The search of a state, those of other k and t, and those that force one of the first candidates."""
     given = {name: state[name] for name in ("model", "text", "other") if state.get(name) is not None}
-    asked = {**given, **stated(state, ("k", "t", "penalty", "limit"), ("forced",))}
-    words, arrays = unpack(explorer.answer("beam", "tree", asked))
-    searches = [asked, {**asked, "forced": []}]
-    for k in range(1, 6):  # a reader moves a slider, or takes another way at one of the first forks
-        searches.append({**asked, "k": k, **({"t": min(asked["t"], k)} if "t" in asked else {})})
-    searches += [{**asked, "t": t} for t in range(1, words["k"] + 1)]
+    settings = {**given, **numbers_of(state, ("k", "t", "penalty", "limit"), ("forced",))}
+    request = subjects.parse_request(SearchRequest, json.dumps(settings).encode())
+    header, arrays = unpack(tree(subject, request))
+    searches = [settings, {**settings, "forced": []}]
+    for k in range(1, 6):
+        searches.append({**settings, "k": k, **({"t": min(settings["t"], k)} if "t" in settings else {})})
+    searches += [{**settings, "t": t} for t in range(1, header["k"] + 1)]
     nodes = [(int(token), int(parent)) for token, parent in zip(arrays["token"], arrays["parent"], strict=True)]
-    first = [number for number, step in enumerate(arrays["step"]) if words["forced"] <= step < words["forced"] + 3]
-    searches += [{**asked, "forced": [nodes[one][0] for one in path_to(nodes, number)]} for number in first[:24]]
-    return [Request("beam", "tree", {name: value for name, value in one.items() if value != []}) for one in searches]
+    first = [number for number, step in enumerate(arrays["step"]) if header["forced"] <= step < header["forced"] + 3]
+    searches += [{**settings, "forced": [nodes[one][0] for one in path_to(nodes, number)]} for number in first[:24]]
+    return [Call("beam", "tree", {name: value for name, value in one.items() if value != []}) for one in searches]
 
 
-def settled(predictor: Any, asked: Wanted) -> Settled:
-    """The settings of a search, the model's own where none are asked for."""
-    require_tokens(predictor, asked.forced)
-    if translates(predictor):
-        source_ids(predictor, asked.text)
-    most = min(predictor.room(asked.text), MOST_STEPS)
-    limit = min(most, asked.limit or (most if translates(predictor) else STEPS))
-    if len(asked.forced) > limit:
+def settings_of(predictor: Any, request: SearchRequest) -> Settings:
+    """The settings of a search, by default the predictor's own."""
+    require_tokens(predictor, request.forced)
+    if is_translator(predictor):
+        source_ids(predictor, request.text)
+    most = min(predictor.room(request.text), MOST_STEPS)
+    limit = min(most, request.limit or (most if is_translator(predictor) else STEPS))
+    if len(request.forced) > limit:
         raise UserError(
-            "more tokens are given than may be written", where="forced", found=str(len(asked.forced)),
-            expected=f"at most {limit}", todo="raise the limit, or go back",
+            "there are more forced tokens than the limit allows", where="forced", found=str(len(request.forced)),
+            expected=f"at most {limit}", todo="raise the limit, or remove some",
         )  # fmt: skip
-    if end_of(predictor) in asked.forced[:-1]:
-        raise UserError("nothing follows the end of a text", where="forced", todo="go back")
-    k = asked.k or min(max(BEAMS, predictor.settings.beams), MOST_BEAMS)
-    t = asked.t or k
+    if end_token(predictor) in request.forced[:-1]:
+        raise UserError("no token can follow the end token", where="forced", todo="remove those after it")
+    k = request.k or min(max(BEAMS, predictor.settings.beams), MOST_BEAMS)
+    t = request.t or k
     if t > k:
-        raise UserError("a search returns as many paths as it has beams at the most", found=str(t), expected=str(k))
-    penalty = predictor.settings.length_penalty if asked.penalty is None else asked.penalty
-    return Settled(k, t, penalty, limit, most)
+        raise UserError("a search returns at most k hypotheses", where="t", found=str(t), expected=f"at most {k}")
+    penalty = predictor.settings.length_penalty if request.penalty is None else request.penalty
+    return Settings(k, t, penalty, limit, most)
 
 
-def grown(search: Search, penalty: float) -> tuple[list[Node], Paths]:
-    """The candidates of a search, step by step, and what it found."""
+def build_tree(search: Search, penalty: float) -> tuple[list[Node], Paths]:
+    """The candidates of a search, step by step, and its hypotheses."""
     nodes: list[Node] = []
     parents, number = [-1], 0
     while True:
@@ -146,7 +149,7 @@ def grown(search: Search, penalty: float) -> tuple[list[Node], Paths]:
         parts = (step.tokens, step.parents, step.kept, step.ended, step.logs, scores)
         kept = []
         for token, parent, goes, ends, log, score in zip(*(part[0].tolist() for part in parts), strict=True):
-            if log > -math.inf:  # what the rules forbid was never a candidate
+            if log > -math.inf:  # the rules exclude the others
                 kept += [len(nodes)] if goes else []
                 nodes.append(
                     Node(token, parents[parent], number, KEPT if goes else ENDED if ends else PRUNED, log, score)
@@ -155,7 +158,7 @@ def grown(search: Search, penalty: float) -> tuple[list[Node], Paths]:
 
 
 def path_to(nodes: Sequence[tuple[int, int]], number: int) -> list[int]:
-    """The candidates from the first step to one of them, each given by its token and its parent."""
+    """The indices from the first step to a candidate; each is given by its token and its parent."""
     path: list[int] = []
     while number >= 0:
         path.insert(0, number)
@@ -163,18 +166,18 @@ def path_to(nodes: Sequence[tuple[int, int]], number: int) -> list[int]:
     return path
 
 
-def spelled(predictor: Any, asked: Wanted, nodes: Sequence[Node]) -> list[str]:
-    """The text that each candidate ends, from its first token on."""
+def texts_of(predictor: Any, request: SearchRequest, nodes: Sequence[Node]) -> list[str]:
+    """The text of each candidate's hypothesis so far."""
     pairs = [(one.token, one.parent) for one in nodes]
     paths = [[nodes[one].token for one in path_to(pairs, number)] for number in range(len(nodes))]
-    if translates(predictor):
+    if is_translator(predictor):
         return [predictor.tokenizer.decode(ids) for ids in paths]
-    before = begun(predictor, asked, ()).ids[1:][-NEAR:]
+    before = prefix_of(predictor, request, ()).ids[1:][-NEAR:]
     return [predictor.text_after(before, ids) for ids in paths]
 
 
 def ranked(nodes: Sequence[Node], paths: Paths) -> list[dict[str, Any]]:
-    """The paths that a search returns, best first: the candidate each ends with, log p and score."""
+    """The hypotheses that a search returns, best first: the last candidate, log p and score of each."""
     places = {(one.parent, one.token): number for number, one in enumerate(nodes)}
     found = []
     parts = (paths.tokens, paths.lengths, paths.logs, paths.scores)
@@ -187,19 +190,13 @@ def ranked(nodes: Sequence[Node], paths: Paths) -> list[dict[str, Any]]:
     return found
 
 
-def judged(predictor: Any, asked: Wanted, penalty: float) -> dict[str, Any] | None:
-    """How likely a model finds the translation that a reader gives, where one is given."""
-    if not translates(predictor) or not asked.other:
+def score(predictor: Any, request: SearchRequest, penalty: float) -> dict[str, Any] | None:
+    """The log-probability and score of the user's own translation, if there is one."""
+    if not is_translator(predictor) or not request.other:
         return None
-    with torch.inference_mode():
-        _, logs = read(predictor, begun(predictor, asked, (predictor.tokenizer.eos,)))
+    _, logs = next_logits(predictor, prefix_of(predictor, request, (predictor.tokenizer.eos,)))
     log = float(logs.sum())
     return {"tokens": len(logs), "log": log, "score": log / len(logs) ** penalty}
 
 
-def forgotten(predictor: Any, asked: Wanted) -> int:
-    """How many tokens of a text the model no longer sees."""
-    return 0 if translates(predictor) else begun(predictor, asked, ()).forgotten
-
-
-CALLS = {"tree": (Wanted, tree)}
+CALLS = {"tree": (SearchRequest, tree)}

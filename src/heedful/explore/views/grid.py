@@ -1,4 +1,4 @@
-"""All heads of a model at a glance: a small picture of each, and what can be said of it in a few numbers.
+"""All heads of a model at a glance: a thumbnail of each head's weights, and a few statistics.
 
 L layers, H heads, T queries, S keys.
 """
@@ -12,71 +12,69 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.explore.capabilities import Headed
+from heedful.explore.capabilities import HasHeads
 from heedful.explore.packets import pack
-from heedful.explore.views import Asked, Request, heads, input_in
-from heedful.explore.views.heads import described
+from heedful.explore.views import Call, InputRequest, heads, input_of
 
 if TYPE_CHECKING:
-    from heedful.explore.subjects import Explorer, Subject
+    from heedful.explore.subjects import Subject
 
 TITLE = "All heads"
 ABOUT = "The attention of every head of every layer at a glance, sorted by entropy or distance."
-SIDE = 48  # dots of a picture, at the most
+SIDE = 48  # largest side of a thumbnail in pixels
 FILE = 10_000_000  # bytes of enlarged heads in a file
-NUMBERS = ("entropy", "distance", "first", "near")
+STATISTICS = ("entropy", "distance", "first", "near")
 
 
 def fits(subject: Subject) -> bool:
-    return heads.fits(subject) and heads_of(subject) > 1
+    return heads.fits(subject) and head_count(subject) > 1
 
 
-def heads_of(subject: Subject) -> int:
-    """How many heads a model has, all layers and kinds of attention together."""
+def head_count(subject: Subject) -> int:
+    """The number of heads of a model, over all layers and kinds of attention."""
     every = (name.rpartition(".")[0] for each in subject.attentions.values() for name in each)
     modules = (subject.model.get_submodule(name) for name in every)
-    return sum(module.heads if isinstance(module, Headed) else 1 for module in modules)
+    return sum(module.heads if isinstance(module, HasHeads) else 1 for module in modules)
 
 
-def wall(explorer: Explorer, asked: Asked) -> bytes:
-    """The pictures (L, H, up to 48, up to 48) and the numbers (L, H, 4) of each kind of attention, in one packet."""
-    trace = explorer.subject(asked.model).trace(asked)
+def wall(subject: Subject, request: InputRequest) -> bytes:
+    """The thumbnails (L, H, up to 48, up to 48) and the statistics (L, H, 4) of each kind of attention."""
+    trace = subject.trace(request)
     arrays: dict[str, Tensor] = {}
-    for place, look in enumerate(trace.looks):
-        layers = [trace.weights(look, layer).float() for layer in range(len(look.taps))]
-        arrays[f"pictures{place}"] = torch.stack([picture(weights) for weights in layers])
-        arrays[f"numbers{place}"] = torch.stack([numbers(weights) for weights in layers])
-    return pack({**described(trace), "numbers": NUMBERS}, **arrays)
+    for number, attention in enumerate(trace.attentions):
+        layers = [trace.weights(attention, layer).float() for layer in range(len(attention.taps))]
+        arrays[f"pictures{number}"] = torch.stack([thumbnails(weights) for weights in layers])
+        arrays[f"numbers{number}"] = torch.stack([statistics(weights) for weights in layers])
+    return pack({**heads.described(trace), "numbers": STATISTICS}, **arrays)
 
 
-def wanted(explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
-    asked = input_in(state)
-    trace = explorer.subject(state["model"]).trace(Asked(**asked))
-    every = [(look, layer) for look in trace.looks for layer in range(len(look.taps))]
-    # The layer that is enlarged comes first, then as many others as a file can well hold.
+def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
+    """The thumbnails, and as many enlarged layers as fit, the chosen one first."""
+    settings = input_of(state)
+    trace = subject.trace(InputRequest(**settings))
+    every = [(one, layer) for one in trace.attentions for layer in range(len(one.taps))]
     every.sort(key=lambda one: (one[0].name, str(one[1])) != (state.get("look"), str(state.get("layer"))))
-    room, found = FILE, [Request("grid", "wall", asked)]
-    for look, layer in every:
-        room -= 2 * trace.weights(look, layer).numel()
+    room, found = FILE, [Call("grid", "wall", settings)]
+    for attention, layer in every:
+        room -= 2 * trace.weights(attention, layer).numel()
         if room >= 0 or len(found) == 1:
-            found.append(Request("heads", "layer", {**asked, "look": look.name, "layer": layer}))
+            found.append(Call("heads", "layer", {**settings, "look": attention.name, "layer": layer}))
     return found
 
 
-def picture(weights: Tensor) -> Tensor:
-    """Weights (H, T, S) as bytes of their square roots, so that small ones are seen too.
+def thumbnails(weights: Tensor) -> Tensor:
+    """The square roots of weights (H, T, S) as bytes, so that small ones are visible too.
 
-    Where there are more tokens than dots, a dot is the largest of its weights: nothing that stands out is lost.
+    Where there are more tokens than pixels, a pixel is the largest of its weights, so that no peak is lost.
     """
     small = F.adaptive_max_pool2d(weights[None], (min(SIDE, weights.shape[1]), min(SIDE, weights.shape[2])))[0]
     return (small.clamp(0, 1).sqrt() * 255).round().to(torch.uint8)
 
 
-def numbers(weights: Tensor) -> Tensor:
-    """Of each head (H, 4), as means over its queries: entropy in nats, distance, and shares on some of the keys.
+def statistics(weights: Tensor) -> Tensor:
+    """Entropy in nats, distance, and weight on the first and on neighbouring keys of each head (H, 4).
 
-    The distance is |t - s|, each counted by its weight; the shares are those of the first key, and of the keys next to
-    the query's own place.
+    All are means over the queries; the distance is the mean of |t - s| under the weights.
     """
     away = torch.arange(weights.shape[1])[:, None] - torch.arange(weights.shape[2])  # (T, S)
     away = away.abs().to(weights)
@@ -85,4 +83,4 @@ def numbers(weights: Tensor) -> Tensor:
     return torch.stack([part.mean(-1) for part in (entropy, distance, weights[..., 0], near)], -1)  # (H, 4)
 
 
-CALLS = {"wall": (Asked, wall)}
+CALLS = {"wall": (InputRequest, wall)}

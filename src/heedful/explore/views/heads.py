@@ -1,4 +1,4 @@
-"""Where each head looks: lines from the tokens that ask to those that are looked at.
+"""The attention weights of each head, as lines from queries to keys.
 
 H heads, T queries, S keys.
 """
@@ -12,19 +12,19 @@ import torch
 from pydantic import Field
 
 from heedful.errors import UserError, shown
-from heedful.explore.inspect import Look, Token, Trace
+from heedful.explore.inspect import Attention, Trace
 from heedful.explore.packets import pack
-from heedful.explore.views import Asked, Request, input_in, place_in
+from heedful.explore.views import Call, InputRequest, index_of, input_of
 
 if TYPE_CHECKING:
-    from heedful.explore.subjects import Explorer, Subject
+    from heedful.explore.subjects import Subject
 
 TITLE = "Heads"
-MOST_HELD = 4_000_000  # weights in a file: all layers of a text of usual length, those beside the chosen one of a long
 ABOUT = "The attention weights of each head of a layer, token by token."
+MAX_WEIGHTS = 4_000_000  # in a file: all layers of a short text, those near the chosen one of a long text
 
 
-class Layer(Asked):
+class LayerRequest(InputRequest):
     """One layer of one kind of attention."""
 
     look: str = Field(max_length=200)
@@ -35,62 +35,57 @@ def fits(subject: Subject) -> bool:
     return subject.broken is None and bool(subject.attentions)
 
 
-def tokens(explorer: Explorer, asked: Asked) -> bytes:
-    """The tokens of each side, and the kinds of attention that look at them."""
-    return pack(described(explorer.subject(asked.model).trace(asked)))
+def tokens(subject: Subject, request: InputRequest) -> bytes:
+    """The tokens of each side, and the kinds of attention between them."""
+    return pack(described(subject.trace(request)))
 
 
-def layer(explorer: Explorer, asked: Layer) -> bytes:
-    """Where the heads of one layer look, (H, T, S), as half floats."""
-    trace = explorer.subject(asked.model).trace(asked)
-    look = look_in(trace, asked.look)
-    return pack({}, weights=trace.weights(look, asked.layer).to(torch.float16))
+def layer(subject: Subject, request: LayerRequest) -> bytes:
+    """The attention weights of one layer, (H, T, S), as half floats."""
+    trace = subject.trace(request)
+    return pack({}, weights=trace.weights(attention_in(trace, request.look), request.layer).to(torch.float16))
 
 
-def wanted(explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
-    asked = input_in(state)
-    trace = explorer.subject(state["model"]).trace(Asked(**asked))
-    look = next((one for one in trace.looks if one.name == state.get("look")), trace.looks[0])
-    chosen = look.name, place_in(state, "layer", len(look.taps))
+def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
+    """The chosen layer first, then its neighbours, then the other kinds of attention, as many as fit."""
+    settings = input_of(state)
+    trace = subject.trace(InputRequest(**settings))
+    chosen = trace.attention(state.get("look"))
+    now = index_of(state, "layer", len(chosen.taps))
     layers = [
-        (look.name != chosen[0], abs(number - chosen[1]), trace.weights(look, number).numel(), look.name, number)
-        for look in trace.looks
-        for number in range(len(look.taps))
+        (one.name != chosen.name, abs(number - now), trace.weights(one, number).numel(), one.name, number)
+        for one in trace.attentions
+        for number in range(len(one.taps))
     ]
-    kept: list[Request] = []
-    room = MOST_HELD
-    for _, _, size, name, number in sorted(layers):  # the layer that is shown first, then those beside it
-        if not kept or size <= room:
-            kept.append(Request("heads", "layer", {**asked, "look": name, "layer": number}))
+    found: list[Call] = []
+    room = MAX_WEIGHTS
+    for _, _, size, name, number in sorted(layers):
+        if not found or size <= room:
+            found.append(Call("heads", "layer", {**settings, "look": name, "layer": number}))
             room -= size
-    return [Request("heads", "tokens", asked), *kept]
+    return [Call("heads", "tokens", settings), *found]
 
 
 def described(trace: Trace) -> dict[str, Any]:
-    """The tokens and the kinds of attention of a trace, in words."""
+    """The tokens and the kinds of attention of a trace, for the page."""
     return {
-        "sides": {name: [told(token) for token in side] for name, side in trace.reading.sides.items()},
+        "sides": {name: [token.to_json() for token in side] for name, side in trace.reading.sides.items()},
         "looks": [
             {
-                "name": look.name, "title": look.title, "kind": look.kind, "asks": look.asks, "sees": look.sees,
-                "layers": len(look.taps), "heads": look.heads,
+                "name": one.name, "title": one.title, "kind": one.kind, "asks": one.queries, "sees": one.keys,
+                "layers": len(one.taps), "heads": one.heads,
             }
-            for look in trace.looks
+            for one in trace.attentions
         ],
     }  # fmt: skip
 
 
-def told(token: Token) -> dict[str, Any]:
-    return {"piece": token.piece, "id": token.id, "part": token.part}
-
-
-def look_in(trace: Trace, name: str) -> Look:
-    """The kind of attention of a name."""
-    for look in trace.looks:
-        if look.name == name:
-            return look
-    known = ", ".join(look.name for look in trace.looks)
+def attention_in(trace: Trace, name: str) -> Attention:
+    """The kind of attention of a name, which must be there."""
+    if (found := trace.attention(name)).name == name:
+        return found
+    known = ", ".join(one.name for one in trace.attentions)
     raise UserError("this model has no such attention", where="look", found=shown(name), expected=known)
 
 
-CALLS = {"tokens": (Asked, tokens), "layer": (Layer, layer)}
+CALLS = {"tokens": (InputRequest, tokens), "layer": (LayerRequest, layer)}

@@ -1,6 +1,6 @@
-"""What each layer would predict if it were the last (nostalgebraist's logit lens, 2020).
+"""The logit lens: what each layer would predict if it were the last (nostalgebraist, 2020).
 
-L layers, T tokens, K words told, C candidates, V vocabulary.
+L layers, T tokens, K top tokens, C candidates, V vocabulary, D width.
 """
 
 from __future__ import annotations
@@ -14,116 +14,100 @@ from pydantic import Field
 from torch import Tensor
 
 from heedful.blocks.taps import taps
-from heedful.errors import UserError
 from heedful.explore import inspect
-from heedful.explore.capabilities import Foretells
+from heedful.explore.capabilities import LogitLens
 from heedful.explore.inspect import Token, Trace
 from heedful.explore.packets import pack
-from heedful.explore.views import Asked, Request, input_in
-from heedful.explore.views.heads import told
+from heedful.explore.views import Call, InputRequest, input_of, require_index
 
 if TYPE_CHECKING:
-    from heedful.explore.subjects import Explorer, Subject
+    from heedful.explore.subjects import Subject
 
 TITLE = "Logit lens"
 ABOUT = "What each layer would predict if it were the last."
-TOLD = 5  # words of a cell
+TOP = 5  # tokens of a cell
 
 
-class Place(Asked):
+class PositionRequest(InputRequest):
     """One token of the input."""
 
     place: int = Field(ge=0, le=100_000)
 
 
 def fits(subject: Subject) -> bool:
-    return subject.broken is None and inspect.reads(subject.predictor) and len(layers_of(subject.model)) > 1
+    return subject.broken is None and inspect.reads_text(subject.predictor) and len(layers_of(subject.model)) > 1
 
 
 def layers_of(model: Any) -> list[str]:
-    """The taps from which a model's words can be told, from the first layer to the last."""
-    pattern = model.lens_taps if isinstance(model, Foretells) else None
+    """The taps of the residual stream after each layer, from the first to the last."""
+    pattern = model.lens_taps if isinstance(model, LogitLens) else None
     return [name for name in taps(model) if pattern is not None and fnmatchcase(name, pattern)]
 
 
-def words(explorer: Explorer, asked: Asked) -> bytes:
-    """The tokens that are read, the right word at each, and the likeliest ones of each layer (L, T, K)."""
-    subject = explorer.subject(asked.model)
-    trace, read, right = seen(subject, asked)
-    shares, ids = [], []
-    for name in layers_of(subject.model):
-        best, some = told_at(subject, trace.values[name]).softmax(-1).topk(min(TOLD, subject.predictor.tokenizer.vocab))
-        shares.append(best)
-        ids.append(some)
-    every = torch.stack(ids)  # (L, T, K)
+def words(subject: Subject, request: InputRequest) -> bytes:
+    """The input tokens, the target of each, and the most probable tokens of each layer (L, T, K)."""
+    trace, tokens, targets = traced(subject, request)
+    vocab = subject.predictor.tokenizer.vocab
+    best = [logits(subject, trace.values[name]).softmax(-1).topk(min(TOP, vocab)) for name in layers_of(subject.model)]
+    ids = torch.stack([each.indices for each in best])  # (L, T, K)
+    pieces = subject.predictor.tokenizer.pieces
     return pack(
         {
-            "tokens": [told(token) for token in read],
-            "right": [None if number is None else spelled(subject, [number])[0] for number in right],
-            "pieces": dict(zip(map(str, unique := every.unique().tolist()), spelled(subject, unique), strict=True)),
-            "ahead": right != [token.id for token in read],
+            "tokens": [token.to_json() for token in tokens],
+            "right": [None if one is None else pieces([one])[0] for one in targets],
+            "pieces": dict(zip(map(str, unique := ids.unique().tolist()), pieces(unique), strict=True)),
+            "ahead": targets != [token.id for token in tokens],
         },
-        right=torch.tensor([-1 if number is None else number for number in right], dtype=torch.int32),
-        ids=every.int(), shares=torch.stack(shares).float(),
+        right=torch.tensor([-1 if one is None else one for one in targets], dtype=torch.int32),
+        ids=ids.int(), shares=torch.stack([each.values for each in best]).float(),
     )  # fmt: skip
 
 
-def ranks(explorer: Explorer, asked: Place) -> bytes:
-    """How each layer ranks, (L, C) from 1 on, what any of them likes best at one place, and the right word first."""
-    subject = explorer.subject(asked.model)
-    trace, read, right = seen(subject, asked)
-    if asked.place >= len(read):
-        raise UserError(
-            "there is no such token", where="place", found=str(asked.place + 1), expected=f"1 to {len(read)}"
-        )
-    logits = torch.stack(
-        [told_at(subject, trace.values[name][asked.place, None])[0] for name in layers_of(subject.model)]
+def ranks(subject: Subject, request: PositionRequest) -> bytes:
+    """The rank (L, C), from 1, and the probability by layer of the target and of each layer's best token."""
+    trace, tokens, targets = traced(subject, request)
+    require_index("place", request.place, len(tokens), "token")
+    every = torch.stack(
+        [logits(subject, trace.values[name][request.place, None])[0] for name in layers_of(subject.model)]
     )  # (L, V)
-    truth = right[asked.place]
-    likely = [*logits.argmax(-1).tolist(), *logits[-1].topk(min(TOLD, logits.shape[1])).indices.tolist()]
-    ids = list(dict.fromkeys([*([] if truth is None else [truth]), *likely]))
-    chosen = logits[:, ids]  # (L, C)
-    rank = torch.stack([(logits > one[:, None]).sum(-1) + 1 for one in chosen.unbind(1)], 1)  # (L, C)
-    shares = logits.softmax(-1)[:, ids]  # (L, C)
+    target = targets[request.place]
+    best = [*every.argmax(-1).tolist(), *every[-1].topk(min(TOP, every.shape[1])).indices.tolist()]
+    ids = list(dict.fromkeys([*([] if target is None else [target]), *best]))
+    rank = torch.stack([(every > one[:, None]).sum(-1) + 1 for one in every[:, ids].unbind(1)], 1)  # (L, C)
+    shares = every.softmax(-1)[:, ids]  # (L, C)
     return pack(
-        {"pieces": spelled(subject, ids)},
+        {"pieces": subject.predictor.tokenizer.pieces(ids)},
         ids=torch.tensor(ids, dtype=torch.int32), rank=rank.int(), share=shares.float(),
     )  # fmt: skip
 
 
-def wanted(explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
-    asked = input_in(state)
-    _, read, _ = seen(explorer.subject(state["model"]), Asked(**asked))
-    places = [Request("lens", "ranks", {**asked, "place": place}) for place in range(len(read))]
-    return [Request("lens", "words", asked), *places]
+def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
+    settings = input_of(state)
+    _, tokens, _ = traced(subject, InputRequest(**settings))
+    every = [Call("lens", "ranks", {**settings, "place": place}) for place in range(len(tokens))]
+    return [Call("lens", "words", settings), *every]
 
 
-def seen(subject: Subject, asked: Asked) -> tuple[Trace, list[Token], list[int | None]]:
-    """What each layer leaves of an input, the tokens that are read, and the id that is right at each of them.
+def traced(subject: Subject, request: InputRequest) -> tuple[Trace, list[Token], list[int | None]]:
+    """The activations after each layer, the input tokens, and the id of the target at each of them.
 
-    That is the next token for whoever reads ahead, the next word of the translation, and the token itself for whoever
-    reads both ways.
+    The target is the next token for a language model, the next token of the translation for a translator, and the token
+    itself for an encoder.
     """
-    trace = subject.trace(asked, subject.model.lens_taps)
+    trace = subject.trace(request, subject.model.lens_taps)
     sides = trace.reading.sides
     if "written" in sides:
         return trace, sides["target"], [token.id for token in sides["written"]]
     ids: list[int | None] = [token.id for token in sides["text"]]
-    return trace, sides["text"], [*ids[1:], None] if inspect.writes(subject.predictor) else ids
+    return trace, sides["text"], [*ids[1:], None] if inspect.is_language_model(subject.predictor) else ids
 
 
 @torch.inference_mode()
-def told_at(subject: Subject, x: Tensor) -> Tensor:
-    """The logits (T, V) of what a layer leaves (T, D)."""
+def logits(subject: Subject, x: Tensor) -> Tensor:
+    """The logits (T, V) of a layer's output (T, D), through the model's last norm and output layer."""
     with subject.lock:
-        logits: Tensor = subject.model.lens(x[None])[0, :, : subject.predictor.tokenizer.vocab]
-    return logits.float().cpu()
+        found: Tensor = subject.model.lens(x[None])[0, :, : subject.predictor.tokenizer.vocab]
+    return found.float().cpu()
 
 
-def spelled(subject: Subject, ids: Sequence[int]) -> list[str]:
-    """How ids read."""
-    pieces: list[str] = subject.predictor.tokenizer.pieces(ids)
-    return pieces
-
-
-CALLS = {"words": (Asked, words), "ranks": (Place, ranks)}
+CALLS = {"words": (InputRequest, words), "ranks": (PositionRequest, ranks)}

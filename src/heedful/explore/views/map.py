@@ -1,6 +1,6 @@
-"""A map of vectors: tokens in their sentences, whole sentences, one word wherever it stands, words alone, or codes.
+"""A map of vectors: tokens in context, whole texts, one word in several contexts, token embeddings, or codes of images.
 
-N points, T tokens, D width, P layers.
+N points, T tokens, D width, P layers, V vocabulary.
 """
 
 from __future__ import annotations
@@ -21,48 +21,48 @@ from torch import Tensor
 from torch.nn.functional import normalize, pad
 
 from heedful.blocks.taps import taps
-from heedful.data.images.sources import Images, scale_pixels
 from heedful.errors import UserError, shown
 from heedful.explore import inspect
-from heedful.explore.capabilities import Pools, Reconstructs, Spells, part_of
-from heedful.explore.inspect import Given
-from heedful.explore.packets import diverged, pack
-from heedful.explore.views import Named, Request
+from heedful.explore.capabilities import HasPieces, part_of
+from heedful.explore.inspect import TextInput
+from heedful.explore.packets import not_finite, pack
+from heedful.explore.views import Call, ModelRequest
 from heedful.lectures.contexts import SENTENCES, WORD
 from heedful.lectures.occurrences import flat
-from heedful.runs.load import read_recipe
-from heedful.tasks.pretraining.predictor import feature
+from heedful.runs.images import test_images
+from heedful.tasks.pretraining.predictor import TextEncoder, feature
+from heedful.tasks.reconstruction.predictor import ImageAutoencoder
 
 if TYPE_CHECKING:
-    from heedful.explore.subjects import Explorer, Subject
+    from heedful.explore.subjects import Subject
 
 TITLE = "Embedding map"
 ABOUT = "Embeddings in two dimensions, by PCA or t-SNE: similar vectors lie close together."
 MOST = 1000  # points
-FEW = 500  # words of a table, or images
-LINES = 6  # of a run's own, to begin with
-MANY = 300  # points of which a file holds what is near in every layer
-FEWER = 100  # points of which a file holds every layer by t-SNE
+FEW = 500  # token embeddings, or images
+LINES = 6  # of a run's own data, by default
+MANY = 300  # points up to which a file holds the neighbours in every layer
+FEWER = 100  # points up to which a file holds every layer by t-SNE
 LEAST = 4  # points for t-SNE
 COMPARED = 64  # points that are compared in every layer
-SIDE = 32  # pixels of a small image
-PERPLEXITY = 30.0  # neighbours that t-SNE keeps near, about
-SPELLED = re.compile(r"\w+(?:['’-]\w+)*")
+SIDE = 32  # pixels of a thumbnail
+PERPLEXITY = 30.0  # of t-SNE
+WORDS = re.compile(r"\w+(?:['’-]\w+)*")
 JOINED = ("sum_last_four", "concat_last_four", "sum_all")
 
-READ = ("tokens", "sentences", "word")  # what is mapped of lines
+READ = ("tokens", "sentences", "word")  # kinds of points that need texts
 Of = Literal["tokens", "sentences", "word", "table", "codes"]
 
 
-class Mapped(Named):
-    """What of a model is mapped: of texts, a line each, or of its own words or images."""
+class MapRequest(ModelRequest):
+    """The kind of points, and the texts that they are from, one per line."""
 
     of: Of
     lines: tuple[Annotated[str, Field(max_length=2000)], ...] = Field((), max_length=64)
-    word: str | None = Field(None, max_length=100)  # the one whose occurrences are mapped
+    word: str | None = Field(None, max_length=100)  # whose occurrences are the points
 
 
-class Layer(Mapped):
+class LayerRequest(MapRequest):
     """One layer of it."""
 
     layer: str = Field(max_length=40)
@@ -70,21 +70,21 @@ class Layer(Mapped):
 
 @dataclass(frozen=True)
 class Line:
-    """A text as it was read: its tokens, the characters that each covers, and its vectors (T, D) by layer."""
+    """A text: its tokens, the characters that each covers, and its vectors (T, D) by layer."""
 
     text: str
     pieces: list[str]
-    spans: list[tuple[int, int] | None]  # None: not of the text
+    spans: list[tuple[int, int] | None]  # None: a special token
     layers: dict[str, Tensor]
 
     @property
     def own(self) -> list[int]:
-        """Which tokens are of the text."""
+        """The positions of tokens that are not special."""
         return [place for place, span in enumerate(self.spans) if span is not None]
 
     def words(self) -> Iterator[tuple[str, list[int]]]:
-        """Its words, in small letters, and the tokens that each is made of."""
-        for found in SPELLED.finditer(self.text):
+        """Its words in lower case, and the positions of their tokens."""
+        for found in WORDS.finditer(self.text):
             begin, end = found.span()
             over = [at for at, span in enumerate(self.spans) if span and max(span[0], begin) < min(span[1], end)]
             if over:
@@ -93,14 +93,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Cloud:
-    """Points that can be mapped: how each is called, its group, and the vectors (N, D) of each layer."""
+    """The points of a map: their names, groups and vectors (N, D) by layer."""
 
     names: list[str]
-    groups: list[int]  # the number of a line, or of a class
+    groups: list[int]  # the line or the class of each
     layers: dict[str, Tensor]
-    words: dict[str, int]  # those that the lines have more than once, and how often
-    word: str | None = None  # the one that is mapped
-    titles: tuple[str, ...] = ()  # of the groups, where they are classes
+    words: dict[str, int]  # the counts of words that occur more than once
+    word: str | None = None  # whose occurrences are the points
+    titles: tuple[str, ...] = ()  # the names of classes
     pictures: NDArray[np.uint8] | None = None  # (N, Y, X, C)
 
     @cached_property
@@ -111,188 +111,178 @@ class Cloud:
 
     @cached_property
     def flat(self) -> dict[str, tuple[Tensor, float]]:
-        """Each layer in its two directions of most spread, (N, 2), and the share of it that they hold.
+        """The first two principal components of each layer, (N, 2), and the explained variance.
 
-        The map of the last layer is as `studies.occurrences` has it; every other is turned to lie like the one after.
+        The last layer is as in `lectures.occurrences`; every other is rotated to match the next one.
         """
-        own = [name for name in self.layers if name not in JOINED]
         maps: dict[str, tuple[Tensor, float]] = {}
-        for before, name in zip([None, *own[:0:-1]], own[::-1], strict=True):
-            maps[name] = mapped(self.layers[name], None if before is None else maps[before][0])
-        for name in set(self.layers) - set(own):
-            maps[name] = mapped(self.layers[name], maps[self.last][0])
+        for before, name in zip([None, *self.single[:0:-1]], self.single[::-1], strict=True):
+            maps[name] = project(self.layers[name], None if before is None else maps[before][0])
+        for name in set(self.layers) - set(self.single):
+            maps[name] = project(self.layers[name], maps[self.single[-1]][0])
         return {name: maps[name] for name in self.layers}
 
     @property
-    def last(self) -> str:
-        """The last layer that is not joined of several."""
-        return [name for name in self.layers if name not in JOINED][-1]
+    def single(self) -> list[str]:
+        """The layers that are not combined of several."""
+        return [name for name in self.layers if name not in JOINED]
 
     def layer(self, name: str) -> Tensor:
-        """The vectors of a layer."""
+        """The vectors of a layer, which must exist."""
         if name not in self.layers:
             expected = ", ".join(self.layers)
             raise UserError("there is no such layer", where="layer", found=shown(name), expected=expected)
         return self.layers[name]
 
 
-# ------------------------------------------------------------------ what is asked
+# ------------------------------------------------------------------ calls
 def fits(subject: Subject) -> bool:
     return subject.broken is None and bool(offered(subject))
 
 
-def begin(explorer: Explorer, asked: Named) -> bytes:
-    """What can be mapped, and the lines to begin with."""
-    subject = explorer.subject(asked.model)
-    return pack({"of": offered(subject), "lines": first_lines(subject)})
+def begin(subject: Subject, request: ModelRequest) -> bytes:
+    """The kinds of points that a model has, and the default lines."""
+    return pack({"of": offered(subject), "lines": default_lines(subject)})
 
 
-def points(explorer: Explorer, asked: Mapped) -> bytes:
-    """The points of each layer's map (P, N, 2), the share of the spread that it holds (P,), and small images."""
-    found = cloud(explorer.subject(asked.model), asked)
+def points(subject: Subject, request: MapRequest) -> bytes:
+    """The points of each layer (P, N, 2), their explained variance (P,), and thumbnails of images."""
+    found = cloud(subject, request)
     maps = found.flat.values()
-    told = {
+    header = {
         "names": found.names, "groups": found.groups, "titles": found.titles, "words": found.words, "word": found.word,
-        "layers": list(found.layers), "last": found.last,
+        "layers": list(found.layers), "last": found.single[-1],
     }  # fmt: skip
     pictures = {} if found.pictures is None else {"pictures": found.pictures}
     held = torch.tensor([held for _, held in maps])
-    return pack(told, points=torch.stack([at for at, _ in maps]), held=held, **pictures)
+    return pack(header, points=torch.stack([at for at, _ in maps]), held=held, **pictures)
 
 
-def tsne(explorer: Explorer, asked: Layer) -> bytes:
-    """The points (N, 2) of a layer by t-SNE, turned to lie like the other map."""
+def tsne(subject: Subject, request: LayerRequest) -> bytes:
+    """The points (N, 2) of a layer by t-SNE, rotated to match the principal components."""
     from heedful.lectures import maps
 
-    found = cloud(explorer.subject(asked.model), asked)
-    vectors = found.layer(asked.layer)
+    found = cloud(subject, request)
+    vectors = found.layer(request.layer)
     if len(vectors) < LEAST:
         raise UserError("there are too few points for t-SNE", found=str(len(vectors)), expected=f"{LEAST} or more")
     made = torch.from_numpy(maps.tsne(vectors.numpy(), PERPLEXITY, 0)).float()
-    return pack({}, points=turned(made - made.mean(0), found.flat[asked.layer][0]))
+    return pack({}, points=rotated(made - made.mean(0), found.flat[request.layer][0]))
 
 
-def cosines(explorer: Explorer, asked: Layer) -> bytes:
-    """The cosine of each point's vector with every other (N, N)."""
-    return pack({}, cosines=alike(cloud(explorer.subject(asked.model), asked).layer(asked.layer)))
+def cosines(subject: Subject, request: LayerRequest) -> bytes:
+    """The cosine similarity of every pair of points (N, N)."""
+    return pack({}, cosines=similarities(cloud(subject, request).layer(request.layer)))
 
 
-def contexts(explorer: Explorer, asked: Mapped) -> bytes:
-    """The cosine of each point's vector with every other in all layers that are not joined (P, N, N)."""
-    found = cloud(explorer.subject(asked.model), asked)
-    if len(found.names) > COMPARED:
-        raise UserError(
-            "these are too many to compare in every layer", found=str(len(found.names)), expected=f"at most {COMPARED}"
-        )
-    own = [name for name in found.layers if name not in JOINED]
-    return pack({"layers": own}, cosines=torch.stack([alike(found.layers[name]) for name in own]))
+def contexts(subject: Subject, request: MapRequest) -> bytes:
+    """The cosine similarity of every pair of points in each layer (P, N, N)."""
+    found = cloud(subject, request)
+    if (count := len(found.names)) > COMPARED:
+        expected = f"at most {COMPARED}"
+        raise UserError("there are too many points to compare every layer", found=str(count), expected=expected)
+    every = [similarities(found.layers[name]) for name in found.single]
+    return pack({"layers": found.single}, cosines=torch.stack(every))
 
 
-def wanted(explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
-    """The map that is shown with all its layers, and what each point is like in them."""
-    subject = explorer.subject(state["model"])
+def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
+    """The map of a state with its layers, and the neighbours of each point."""
     kinds = offered(subject)
     of = state.get("of") if state.get("of") in kinds else kinds[0]
-    asked: dict[str, Any] = {"model": subject.name, "of": of}
+    settings: dict[str, Any] = {"model": subject.name, "of": of}
     if of in READ:
-        said = str(state["lines"]).split("\n") if state.get("lines") is not None else first_lines(subject)
-        asked["lines"] = [line.strip() for line in said if line.strip()]
+        lines = str(state["lines"]).split("\n") if state.get("lines") is not None else default_lines(subject)
+        settings["lines"] = [line.strip() for line in lines if line.strip()]
     if of == "word" and state.get("word") is not None:
-        asked["word"] = state["word"]
-    found = cloud(subject, Mapped(**{**asked, "lines": tuple(asked.get("lines", ()))}))
-    now = state.get("at") if state.get("at") in found.layers else found.last
+        settings["word"] = state["word"]
+    found = cloud(subject, MapRequest(**{**settings, "lines": tuple(settings.get("lines", ()))}))
+    now = state.get("at") if state.get("at") in found.layers else found.single[-1]
     count = len(found.names)
     layers = list(found.layers) if count <= MANY else [now]
     bent = [] if state.get("way") != "tsne" or count < LEAST else layers if count <= FEWER else [now]
     return [
-        Request("map", "begin", {"model": subject.name}),
-        Request("map", "points", asked),
-        *(Request("map", "cosines", {**asked, "layer": layer}) for layer in layers),
-        *(Request("map", "tsne", {**asked, "layer": layer}) for layer in bent),
-        *([Request("map", "contexts", asked)] if of == "word" and len(found.names) <= COMPARED else []),
+        Call("map", "begin", {"model": subject.name}),
+        Call("map", "points", settings),
+        *(Call("map", "cosines", {**settings, "layer": layer}) for layer in layers),
+        *(Call("map", "tsne", {**settings, "layer": layer}) for layer in bent),
+        *([Call("map", "contexts", settings)] if of == "word" and count <= COMPARED else []),
     ]
 
 
-# ------------------------------------------------------------------ what can be mapped
+# ------------------------------------------------------------------ points
 def offered(subject: Subject) -> list[str]:
-    """What of a subject can be mapped, by what its model can do."""
-    found = ["tokens", "sentences", "word"] if reads_in_layers(subject) else []
-    if table(subject) is not None and isinstance(subject.predictor.tokenizer, Spells):
+    """The kinds of points that a model has."""
+    found = [*READ] if has_layers(subject) else []
+    if table(subject) is not None and isinstance(subject.predictor.tokenizer, HasPieces):
         found.append("table")
-    if subject.is_run and isinstance(subject.predictor, Reconstructs):
+    if subject.is_run and isinstance(subject.predictor, ImageAutoencoder):
         found.append("codes")
     return found
 
 
-def reads_in_layers(subject: Subject) -> bool:
-    """Whether the model leaves vectors of a text's tokens after each of its layers."""
+def has_layers(subject: Subject) -> bool:
+    """Whether the model has a vector for each token of a text after each layer."""
     predictor = subject.predictor
-    if not inspect.reads(predictor):
+    if not inspect.reads_text(predictor):
         return False
-    return (
-        inspect.encoder_in(predictor) is not None
-        or inspect.listens(predictor)
-        or any(map(numbered, taps(subject.model)))
-    )
+    named = inspect.encoder_of(predictor) is not None or inspect.is_bidirectional_rnn(predictor)
+    return named or any(map(is_layer_output, taps(subject.model)))
 
 
-def numbered(tap: str) -> bool:
-    """Whether a tap is that of what one of several layers leaves."""
+def is_layer_output(tap: str) -> bool:
+    """Whether a tap is the output of one of several layers."""
     parts = tap.split(".")
     return ("output" in parts or "outputs" in parts) and any(part.isdecimal() for part in parts)
 
 
 def table(subject: Subject) -> Tensor | None:
-    """The vector of each word of the vocabulary by itself (V, D), where the model has a table of them."""
+    """The token embeddings (V, D), if the model has them."""
     models = [model for model in (subject.model, part_of(subject.model, "encoder")) if model is not None]
     tables = [tokens for model in models if (tokens := part_of(model, "tokens")) is not None]
     weight = part_of(tables[0], "weight") if tables else None
     return None if weight is None else weight.detach()
 
 
-def first_lines(subject: Subject) -> list[str]:
-    """The lines to begin with: the lectures' sentences for whoever knows English, or some of a run's own."""
-    from heedful.explore.samples import ENGLISH, best_known
+def default_lines(subject: Subject) -> list[str]:
+    """The default lines: the lectures' sentences for an English vocabulary, or some of the run's data."""
+    from heedful.explore.samples import ENGLISH, best_sentence
 
-    if not reads_in_layers(subject):
+    if not has_layers(subject):
         return []
-    shown = subject.shown
-    if shown.named is None and best_known(subject.predictor) == ENGLISH:
+    found = subject.examples
+    if found.target is None and best_sentence(subject.predictor) == ENGLISH:
         return list(SENTENCES)
-    return [one.text for one in shown.examples[:LINES]]
+    return [one.text for one in found.examples[:LINES]]
 
 
-def chosen_word(words: Mapping[str, int]) -> str:
-    """The word whose occurrences are compared where nobody says: the lectures' one, or the longest."""
-    return WORD if WORD in words or not words else max(words, key=len)
+def cloud(subject: Subject, request: MapRequest) -> Cloud:
+    """The requested points, cached."""
+    if request.of not in offered(subject):
+        raise UserError("this model has no such points", where="of", found=request.of)
+
+    def compute() -> Cloud:
+        found = {"table": embeddings, "codes": codes}.get(request.of, of_lines)(subject, request)
+        if not all(bool(vectors.isfinite().all()) for vectors in found.layers.values()):
+            raise not_finite()
+        return found
+
+    return subject.cached(json.dumps(["map", request.of, request.lines, request.word]), compute)
 
 
-def cloud(subject: Subject, asked: Mapped) -> Cloud:
-    """The points that are asked for; the last few clouds are kept."""
-    if asked.of not in offered(subject):
-        raise UserError("there is no such map of this model", where="of", found=asked.of)
-    makers = {"table": words_alone, "codes": codes}
-    key = json.dumps(["map", asked.of, asked.lines, asked.word])
-    return subject.kept(key, lambda: finite(makers.get(asked.of, of_lines)(subject, asked)))
-
-
-def finite(found: Cloud) -> Cloud:
-    """Refuse vectors that cannot be points."""
-    if not all(bool(vectors.isfinite().all()) for vectors in found.layers.values()):
-        raise diverged()
-    return found
-
-
-def of_lines(subject: Subject, asked: Mapped) -> Cloud:
-    """Tokens, whole lines, or one word, as they are read in their lines."""
-    lines = read_lines(subject, asked.lines)
+def of_lines(subject: Subject, request: MapRequest) -> Cloud:
+    """Tokens, whole lines, or the occurrences of one word, by default the lectures' one or the longest."""
+    lines = read_lines(subject, request.lines)
     counts = Counter(word for line in lines for word, _ in line.words())
     words = {word: count for word, count in counts.items() if count > 1}
-    word = (asked.word or chosen_word(words)).casefold() if asked.of == "word" else None
-    picked = {"sentences": whole_lines, "word": occurrences}.get(asked.of, every_token)(subject, lines, word)
-    if not picked:
-        raise nothing(None if word is None else shown(word))
-    groups, names, vectors = zip(*picked, strict=True)
+    word = None
+    if request.of == "word":
+        word = (request.word or (WORD if WORD in words or not words else max(words, key=len))).casefold()
+    found = [point for number, line in enumerate(lines) for point in points_of(subject, number, line, request.of, word)]
+    if not found and word is not None:
+        raise UserError("none of the lines has this word", where="word", found=shown(word))
+    if not found:
+        raise nothing_to_map()
+    groups, names, vectors = zip(*found, strict=True)
     layers = {name: torch.stack([each[name] for each in vectors]).float() for name in vectors[0]}
     return Cloud(list(names), list(groups), layers, words, word)
 
@@ -300,67 +290,53 @@ def of_lines(subject: Subject, asked: Mapped) -> Cloud:
 Point = tuple[int, str, dict[str, Tensor]]  # the number of its line, its name, and its vector by layer
 
 
-def every_token(subject: Subject, lines: Sequence[Line], word: str | None) -> list[Point]:
-    """A point for each token of the lines."""
-    return [
-        (number, line.pieces[place], {name: x[place] for name, x in line.layers.items()})
-        for number, line in enumerate(lines)
-        for place in line.own
-    ]
+def points_of(subject: Subject, number: int, line: Line, of: str, word: str | None) -> list[Point]:
+    """The points of a line: itself, the occurrences of a word as means over their tokens, or its tokens."""
+    if of == "sentences":
+        return [(number, line.text, pooled(subject, line))]
+    spans = [(line.text, over) for found, over in line.words() if found == word] if of == "word" else [
+        (line.pieces[place], [place]) for place in line.own
+    ]  # fmt: skip
+    return [(number, name, {layer: x[over].mean(0) for layer, x in line.layers.items()}) for name, over in spans]
 
 
-def whole_lines(subject: Subject, lines: Sequence[Line], word: str | None) -> list[Point]:
-    """A point for each line."""
-    return [(number, line.text, pooled(subject, line)) for number, line in enumerate(lines)]
-
-
-def occurrences(subject: Subject, lines: Sequence[Line], word: str | None) -> list[Point]:
-    """A point for each place where a word stands; of several pieces, their mean."""
-    return [
-        (number, line.text, {name: x[over].mean(0) for name, x in line.layers.items()})
-        for number, line in enumerate(lines)
-        for found, over in line.words()
-        if found == word
-    ]
-
-
-def nothing(word: str | None = None) -> UserError:
-    """The error of lines in which there is nothing to map."""
-    if word is None:
-        return UserError("there is nothing to map", todo="write some words")
-    return UserError("none of the lines has this word", where="word", found=word)
+def nothing_to_map() -> UserError:
+    """The error of lines without tokens."""
+    return UserError("there is nothing to map", todo="write some words")
 
 
 def read_lines(subject: Subject, lines: Sequence[str]) -> list[Line]:
-    """Each line as the model reads it."""
+    """The vectors of each line."""
     count = sum(map(len, subject.predictor.tokenizer.ids(lines)))
     if count == 0:
-        raise nothing()
+        raise nothing_to_map()
     if count > MOST:
-        raise UserError("these are too many tokens for a map", found=f"{count:,}", expected=f"at most {MOST:,}")
+        raise UserError("there are too many tokens for a map", found=f"{count:,}", expected=f"at most {MOST:,}")
     with torch.inference_mode():
         return [read_line(subject, line) for line in lines]
 
 
 def read_line(subject: Subject, text: str) -> Line:
-    """A line with what each layer leaves of its tokens; of a translator, what its encoder does."""
+    """A line with the vectors of its tokens after each layer; for a translator, of its encoder."""
     predictor = subject.predictor
-    reading = inspect.reading(predictor, Given(text=text, other="" if inspect.translates(predictor) else None))
+    other = "" if inspect.is_translator(predictor) else None
+    reading = inspect.reading(predictor, TextInput(text=text, other=other))
     tokens = next(iter(reading.sides.values()))
     ids = [token.id for token in tokens]
     row = torch.tensor([ids], device=predictor.device)
-    alone = table(subject)
-    layers = {} if alone is None else {"table": alone[ids]}
-    if (encoder := inspect.encoder_in(predictor)) is not None:
+    embedding = table(subject)
+    layers = {} if embedding is None else {"table": embedding[ids]}
+    if (encoder := inspect.encoder_of(predictor)) is not None:
         embedded, *blocks = [x[0] for x in encoder.layers(row)]
         layers["embedded"] = embedded
-    elif inspect.listens(predictor):
-        _, *blocks = subject.model.layers(row)[0]  # the first is the table's
+    elif inspect.is_bidirectional_rnn(predictor):
+        _, *blocks = subject.model.layers(row)[0]  # the first is the embedding
     else:
         first = replace(reading, passes=reading.passes[:1])
-        blocks = [x for name, x in inspect.trace(subject.model, first, "*output*").values.items() if numbered(name)]
+        values = inspect.trace(subject.model, first, "*output*").values
+        blocks = [x for name, x in values.items() if is_layer_output(name)]
     layers |= {str(number): x for number, x in enumerate(blocks, 1)}
-    every = [blocks[0], *blocks]  # what is joined has no part in what stands before the first block
+    every = [blocks[0], *blocks]  # combinations have no part in what comes before the first block
     layers |= {name: feature(name, every) for name in JOINED if len(blocks) > (3 if name.endswith("four") else 1)}
     return Line(text, [token.piece for token in tokens], spans(predictor, text, ids), {
         name: x.detach().float().cpu() for name, x in layers.items()
@@ -368,27 +344,27 @@ def read_line(subject: Subject, text: str) -> Line:
 
 
 def spans(predictor: Any, text: str, ids: list[int]) -> list[tuple[int, int] | None]:
-    """The characters of a text that each token covers; None for those that were put around it."""
+    """The characters of a text that each token covers; None for special tokens."""
     found = predictor.tokenizer.encode(text)
     count = len(found.ids)
     for start in range(len(ids) - count + 1):
         if ids[start : start + count] == found.ids:
             return [None] * start + list(found.offsets) + [None] * (len(ids) - start - count)
-    return [(0, 0)] * len(ids)  # a text with gaps
+    return [(0, 0)] * len(ids)  # a text with masks
 
 
 def pooled(subject: Subject, line: Line) -> dict[str, Tensor]:
     """One vector (D,) of a line by layer, as `TextEncoder.embed` gives: the mean of all tokens, or the first."""
-    how = subject.predictor if isinstance(subject.predictor, Pools) else None
+    how = subject.predictor if isinstance(subject.predictor, TextEncoder) else None
     first = how is not None and how.pooling == "first"
     found = {name: x[0] if first else x.mean(0) for name, x in line.layers.items()}
     return {name: normalize(x, dim=-1) for name, x in found.items()} if how is not None and how.normalize else found
 
 
-def words_alone(subject: Subject, asked: Mapped) -> Cloud:
-    """The first words of a vocabulary, which are its most frequent ones, as the model's table has them."""
+def embeddings(subject: Subject, request: MapRequest) -> Cloud:
+    """The embeddings of a vocabulary's first words, which are its most frequent ones."""
     weights = table(subject)
-    assert weights is not None, "only models with a table are asked for it"
+    assert weights is not None, "`offered` checks it"
     pieces = subject.predictor.tokenizer.pieces(range(subject.predictor.tokenizer.vocab))
     whole = [number for number, piece in enumerate(pieces) if len(piece.strip()) > 2 and piece.strip().isalpha()]
     shown_ones = (whole if len(whole) >= 30 else list(range(len(pieces))))[:FEW]
@@ -396,10 +372,16 @@ def words_alone(subject: Subject, asked: Mapped) -> Cloud:
     return Cloud(names, [0] * len(names), {"table": weights[shown_ones].float().cpu()}, {})
 
 
-def codes(subject: Subject, asked: Mapped) -> Cloud:
-    """Images that were not trained on: their pixels, and the codes that an autoencoder makes of them."""
-    images = test_images(subject)
-    pixels = scale_pixels(images.pixels[:FEW])  # (N, C, Y, X)
+def codes(subject: Subject, request: MapRequest) -> Cloud:
+    """The test images of an autoencoder's run: their pixels and their codes."""
+    try:
+        images = test_images(subject.folder)
+    except UserError:
+        todo = "open the explorer in the folder where the run was trained"
+        raise UserError("the images of this run cannot be read", todo=todo) from None
+    if not len(images):
+        raise UserError("this run has no test images")
+    pixels = images.pixels[:FEW]  # (N, C, Y, X)
     vectors = {
         "pixels": torch.from_numpy(pixels.reshape(len(pixels), -1)),
         "code": torch.from_numpy(subject.predictor.encode(pixels)),
@@ -407,51 +389,38 @@ def codes(subject: Subject, asked: Mapped) -> Cloud:
     labels = [0] * len(pixels) if images.labels is None else images.labels[: len(pixels)].tolist()
     titles = images.names if images.labels is not None else ()
     names = [titles[label] if titles else str(number + 1) for number, label in enumerate(labels)]
-    return Cloud(names, labels, vectors, {}, None, titles, small(pixels))
+    return Cloud(names, labels, vectors, {}, None, titles, thumbnails(pixels))
 
 
-def test_images(subject: Subject) -> Images:
-    """The images that a run was tested on, or those of its validation."""
-    try:
-        data: Any = read_recipe(subject.folder).data
-        found: Images = data.read("valid" if data.test is None else "test")
-    except UserError:
-        todo = "open the explorer in the folder where the run was trained"
-        raise UserError("the images of this run cannot be read", todo=todo) from None
-    if not len(found):
-        raise UserError("this run has no images to show")
-    return found
-
-
-def small(pixels: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Images (N, C, Y, X) as bytes (N, Y, X, 1 or 3), large ones made small, so that they fit on a map."""
+def thumbnails(pixels: NDArray[Any]) -> NDArray[np.uint8]:
+    """Images (N, C, Y, X) as bytes (N, Y, X, 1 or 3), subsampled to at most `SIDE` pixels a side."""
     step = -(-max(pixels.shape[2:]) // SIDE)
     some = pixels[:, : 3 if pixels.shape[1] >= 3 else 1, ::step, ::step].transpose(0, 2, 3, 1)
     low, high = float(some.min()), float(some.max())
     return np.round(255 * (some - low) / max(high - low, 1e-12)).astype(np.uint8)
 
 
-# ------------------------------------------------------------------ numbers
-def mapped(vectors: Tensor, like: Tensor | None) -> tuple[Tensor, float]:
-    """Vectors (N, D) as points (N, 2) that lie like others, and the share of the spread that they hold."""
+# ------------------------------------------------------------------ projections
+def project(vectors: Tensor, like: Tensor | None) -> tuple[Tensor, float]:
+    """The first two principal components of vectors (N, D), rotated to match others, and the explained variance."""
     points, held = flat(vectors)
-    points = pad(points, (0, 2 - points.shape[1]))  # of one point, or of vectors of one number
-    return points if like is None else turned(points, like), held
+    points = pad(points, (0, 2 - points.shape[1]))  # of one point, or of vectors of width 1
+    return points if like is None else rotated(points, like), held
 
 
-def turned(given: Tensor, like: Tensor) -> Tensor:
-    """Points (N, 2) turned or mirrored such that they lie as near to others as can be (Schönemann, 1966)."""
+def rotated(given: Tensor, like: Tensor) -> Tensor:
+    """Points (N, 2) rotated or reflected to be nearest to others: orthogonal Procrustes (Schönemann, 1966)."""
     left, _, right = torch.linalg.svd(given.double().T @ like.double())
     return (given.double() @ left @ right).float()
 
 
-def alike(vectors: Tensor) -> Tensor:
-    """The cosine of each vector (N, D) with every other (N, N)."""
+def similarities(vectors: Tensor) -> Tensor:
+    """The cosine similarity of every pair of vectors (N, D), (N, N)."""
     unit = normalize(vectors.double(), dim=-1)
     return (unit @ unit.T).float()
 
 
 CALLS = {
-    "begin": (Named, begin), "points": (Mapped, points), "tsne": (Layer, tsne), "cosines": (Layer, cosines),
-    "contexts": (Mapped, contexts),
+    "begin": (ModelRequest, begin), "points": (MapRequest, points), "tsne": (LayerRequest, tsne),
+    "cosines": (LayerRequest, cosines), "contexts": (MapRequest, contexts),
 }  # fmt: skip

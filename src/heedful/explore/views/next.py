@@ -1,10 +1,11 @@
-"""The next word: a logit for every token of the vocabulary, and what temperature, top-k and top-p make of them.
+"""The next token: a logit for every token of the vocabulary, to which the page applies temperature, top-k and top-p.
 
 T tokens so far, V vocabulary.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,70 +15,70 @@ from torch import Tensor
 
 from heedful.config import Config
 from heedful.decode.rules import Generated
-from heedful.explore.decoding import begun, end_of, goes_on, read, stated
+from heedful.explore import subjects
+from heedful.explore.decoding import end_token, is_generator, next_logits, numbers_of, prefix_of
 from heedful.explore.packets import pack, unpack
-from heedful.explore.views import Asked, Named, Request
+from heedful.explore.views import Call, InputRequest, ModelRequest
 from heedful.tasks.language_model.perplexity import exp
 from heedful.tasks.language_model.predictor import seed_of
 
 if TYPE_CHECKING:
-    from heedful.explore.subjects import Explorer, Subject
+    from heedful.explore.subjects import Subject
 
 TITLE = "Next token"
 ABOUT = "The logit and the probability of every token, with temperature, top-k and top-p."
 
-MOST = 256  # tokens that are written
-BARS = 20  # tokens that a reader can pick
+MAX_TOKENS = 256  # that are generated
+BARS = 20  # tokens that a reader can choose
 FILE = 6_000_000  # bytes of logits in a file
 
 
-class So(Asked):
+class TokensRequest(InputRequest):
     """A text, and the tokens that were chosen after it."""
 
-    then: tuple[Annotated[int, Field(ge=0, le=2**31 - 1)], ...] = Field((), max_length=MOST)
+    then: tuple[Annotated[int, Field(ge=0, le=2**31 - 1)], ...] = Field((), max_length=MAX_TOKENS)
 
 
-class Seeded(Config):
-    """A seed of chance."""
+class SeedRequest(Config):
+    """A random seed."""
 
     seed: int = Field(ge=0, le=2**31 - 1)
 
 
-def fits(subject: Subject) -> bool:
-    return goes_on(subject)
+fits = is_generator
 
 
-def logits(explorer: Explorer, asked: So) -> bytes:
-    """The logits (V,) of the next token, and how likely each token so far was, (T - 1,)."""
-    subject = explorer.subject(asked.model)
+def logits(subject: Subject, request: TokensRequest) -> bytes:
+    """The logits (V,) of the next token, and the log-probability of each token so far, (T - 1,)."""
     predictor = subject.predictor
-    with subject.lock, torch.inference_mode():
-        place = begun(predictor, asked, asked.then)
-        found, logs = read(predictor, place)
+    with subject.lock:
+        prefix = prefix_of(predictor, request, request.then)
+        found, logs = next_logits(predictor, prefix)
     pieces = predictor.tokenizer.pieces
     return pack(
         {
-            "pieces": pieces(place.ids), "then": min(len(asked.then), len(place.ids)), "source": pieces(place.source),
-            "forgotten": place.forgotten, "context": predictor.context, "end": end_of(predictor),
+            "pieces": pieces(prefix.ids), "then": min(len(request.then), len(prefix.ids)),
+            "source": pieces(prefix.source), "forgotten": prefix.dropped, "context": predictor.context,
+            "end": end_token(predictor),
             "perplexity": exp(-float(logs.double().mean())) if len(logs) else None,
         },
-        logits=found, logs=logs, never=never(predictor, found),
+        logits=found, logs=logs, never=excluded(predictor, found),
     )  # fmt: skip
 
 
-def vocabulary(explorer: Explorer, asked: Named) -> bytes:
-    """How each token reads."""
-    tokenizer = explorer.subject(asked.model).predictor.tokenizer
+def vocabulary(subject: Subject, request: ModelRequest) -> bytes:
+    """The text of each token."""
+    tokenizer = subject.predictor.tokenizer
     return pack({"pieces": tokenizer.pieces(range(tokenizer.vocab))})
 
 
-def luck(explorer: Explorer, asked: Seeded) -> bytes:
-    """The numbers from 0 to 1 that decide, one a token, when the first text of a seed is drawn by chance."""
-    return pack({}, luck=torch.rand(MOST, generator=torch.Generator().manual_seed(seed_of(asked.seed, 0))))
+def luck(request: SeedRequest) -> bytes:
+    """The uniform random numbers, one per token, by which the first text of a seed is sampled."""
+    return pack({}, luck=torch.rand(MAX_TOKENS, generator=torch.Generator().manual_seed(seed_of(request.seed, 0))))
 
 
-def never(predictor: Any, logits: Tensor) -> Tensor:
-    """The tokens that the model is not allowed to write, whatever their logits (V,)."""
+def excluded(predictor: Any, logits: Tensor) -> Tensor:
+    """The tokens that the model's rules never allow, whatever their logits (V,)."""
     none = torch.zeros(1, 1, dtype=torch.long, device=logits.device)
     ruled = torch.zeros_like(logits)[None]  # (1, V)
     for rule in predictor.rules():
@@ -85,19 +86,20 @@ def never(predictor: Any, logits: Tensor) -> Tensor:
     return ruled[0].isneginf().nonzero()[:, 0].int()
 
 
-def wanted(explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
+def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
+    """The chosen tokens, each prefix of them, and one more of the most probable tokens, as many as fit."""
     model = {"model": state["model"]}
     given = {**model, "text": state["text"], **({"other": state["other"]} if state.get("other") else {})}
-    said = stated(state, ("seed",), ("then",))
-    then = said.get("then", [])
-    _, arrays = unpack(explorer.answer("next", "logits", {**given, "then": then}))
+    numbers = numbers_of(state, ("seed",), ("then",))
+    then = numbers.get("then", [])
+    request = subjects.parse_request(TokensRequest, json.dumps({**given, "then": then}).encode())
+    _, arrays = unpack(logits(subject, request))
     left = min(BARS + 8, FILE // arrays["logits"].nbytes)
     ways = [then, *(then[:end] for end in range(len(then) - 1, -1, -1))][: 1 + left // 3]
     likeliest = torch.from_numpy(arrays["logits"].copy()).topk(min(BARS, len(arrays["logits"]))).indices.tolist()
-    ways += [[*then, token] for token in likeliest[: left - len(ways)] if len(then) < MOST]
-    texts = [Request("next", "logits", {**given, **({"then": way} if way else {})}) for way in ways]
-    chance = Request("next", "luck", {"seed": said.get("seed", 0)})
-    return [*texts, chance, Request("next", "vocabulary", model)]
+    ways += [[*then, token] for token in likeliest[: left - len(ways)] if len(then) < MAX_TOKENS]
+    texts = [Call("next", "logits", {**given, **({"then": way} if way else {})}) for way in ways]
+    return [*texts, Call("next", "luck", {"seed": numbers.get("seed", 0)}), Call("next", "vocabulary", model)]
 
 
-CALLS = {"logits": (So, logits), "vocabulary": (Named, vocabulary), "luck": (Seeded, luck)}
+CALLS = {"logits": (TokensRequest, logits), "vocabulary": (ModelRequest, vocabulary), "luck": (SeedRequest, luck)}

@@ -1,6 +1,6 @@
-"""What an autoencoder makes of images: beside their originals, by the numbers of a code, and between two of them.
+"""Reconstructions by an autoencoder: beside their originals, by moving a code, and by interpolation.
 
-N images, C channels, Y rows, X columns, D numbers of a code, M ways of showing an image.
+N images, C channels, Y rows, X columns, D dimensions of a code, M rows of a comparison.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from heedful.data.embedded import Digits
 from heedful.data.images.sources import Images, scale_pixels
 from heedful.errors import UserError
 from heedful.explore import subjects
-from heedful.explore.capabilities import Reconstructs
 from heedful.explore.packets import pack
-from heedful.explore.views import Named, Request
+from heedful.explore.views import Call, ModelRequest, require_index
 from heedful.plots.autoencoder_plots import (
     POINTS,
     WORTH,
@@ -41,30 +40,30 @@ from heedful.runs.images import test_images, training_vectors
 from heedful.tasks.reconstruction.predictor import Floats, ImageAutoencoder
 
 if TYPE_CHECKING:
-    from heedful.explore.subjects import Explorer, Subject
+    from heedful.explore.subjects import Subject
     from heedful.extras.estimators.pca import PCA
 
 TITLE = "Reconstructions"
 ABOUT = "Reconstructions of images by an autoencoder, and what the dimensions of its code encode."
 
 PAGE = 10  # images side by side
-SLIDERS, STOPS, STEPS = 32, 33, 61  # numbers of a code that can be moved, places of each, steps of a walk
-DRAWN = -1  # the number of the image that the reader draws
-LARGEST, BESIDE = 4096, 6  # pixels of a drawing; other models that are shown
-TURNED, SMALL = 6, 4_000_000  # pages of a file; bytes of all codes' pictures up to which it has them
+SLIDERS, STOPS, STEPS = 32, 33, 61  # sliders, positions of a slider, steps of an interpolation
+DRAWN = -1  # the index of the image that the user draws
+LARGEST, BESIDE = 4096, 6  # pixels of a drawing; other models that are compared
+PAGES, SMALL = 6, 4_000_000  # pages in a file; bytes of all sliders' images up to which it has them
 
 AnyNumber = TypeVar("AnyNumber", int, float)
 Number = Annotated[int, Field(ge=DRAWN, le=10_000_000)]
 
 
-class Model(Named):
-    """A model, and what the reader has drawn for it: two hexadecimal digits a pixel, row by row."""
+class DrawingRequest(ModelRequest):
+    """A model, and the user's drawing: two hexadecimal digits per pixel, row by row."""
 
     drawn: str | None = Field(None, max_length=2 * LARGEST, pattern="^([0-9a-f]{2})+$")
 
 
-class Rows(Model):
-    """A page of images, of all classes or of one, with so much noise; None: as much as the model learned to undo."""
+class PageRequest(DrawingRequest):
+    """A page of images, of all classes or of one, with some noise, by default that of the model's training."""
 
     page: int = Field(0, ge=0, le=10_000_000)
     label: int | None = Field(None, ge=0, le=100_000)
@@ -72,14 +71,14 @@ class Rows(Model):
     seed: int = Field(0, ge=0, lt=2**31)
 
 
-class Coded(Model):
+class CodeRequest(DrawingRequest):
     """The code of one image."""
 
     image: Number
 
 
-class Sweep(Coded):
-    """All places of one number of a code, others being moved already: each by its place from 0 to STOPS - 1."""
+class SweepRequest(CodeRequest):
+    """All slider positions of one dimension of a code, with others moved to positions from 0 to STOPS - 1."""
 
     unit: int = Field(ge=0, le=10_000_000)
     moved: tuple[tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0, lt=STOPS)]], ...] = Field(
@@ -87,29 +86,29 @@ class Sweep(Coded):
     )
 
 
-class Walk(Model):
-    """The way from one image to another."""
+class InterpolationRequest(DrawingRequest):
+    """The interpolation from one image to another."""
 
     first: Number
     last: Number
 
 
 def fits(subject: Subject) -> bool:
-    return subject.broken is None and isinstance(subject.predictor, Reconstructs)
+    return subject.broken is None and isinstance(subject.predictor, ImageAutoencoder)
 
 
 # ------------------------------------------------------------------ the images of a model
 class Gallery:
-    """A model's images, and what is known of all of them; each is found when it is needed first, and kept."""
+    """A model's images and what is computed of all of them, each when it is first needed."""
 
     def __init__(self, subject: Subject) -> None:
         self.name, self.folder, self.lock = subject.name, subject.folder, subject.lock
-        self.painter: ImageAutoencoder = subject.predictor
-        self.shape = self.painter.canvas.image
+        self.autoencoder: ImageAutoencoder = subject.predictor
+        self.shape = self.autoencoder.canvas.image
 
     @cached_property
     def images(self) -> Images:
-        """The test images of its run; where these cannot be read any more, the digits that come with us."""
+        """The test images of its run; where they cannot be read, the digits of the package."""
         try:
             return test_images(self.folder)
         except UserError as error:
@@ -117,25 +116,25 @@ class Gallery:
             if digits.pixels.shape[1:] == self.shape:
                 return digits
             raise UserError(
-                "the images that this model was tested on cannot be read", found=error.message,
-                todo="put the files back where the recipe says they are",
+                "the test images of this model cannot be read", found=error.message,
+                todo="restore the files named in the recipe",
             ) from None  # fmt: skip
 
     @cached_property
     def window(self) -> Window:
-        """Which numbers are black and white in all pictures."""
+        """The values that are drawn as black and white in all images."""
         return Window.of(self.images.pixels)
 
     @cached_property
     def order(self) -> NDArray[np.int64]:
-        """The images' numbers in the order that they are shown in: the first of each class first."""
+        """The indices of the images in the order of the pages: the first of each class first."""
         return first_of_each(self.images.labels, len(self.images), len(self.images))
 
     @cached_property
     def pca(self) -> PCA | None:
-        """As many principal components of the training images as a code has numbers.
+        """As many principal components of the training images as a code has dimensions.
 
-        None where they take too long, or lose nothing: then they show the images once more.
+        None where computing them takes too long, or where they lose nothing.
         """
         try:
             known = training_vectors(self.folder)
@@ -148,53 +147,50 @@ class Gallery:
 
     @property
     def width(self) -> int:
-        """How many numbers a code has."""
-        return self.painter.code_size
+        """The number of dimensions of a code."""
+        return self.autoencoder.code_size
 
     @cached_property
     def codes(self) -> Floats:
-        """The codes of the test images, or of the first ones where there are very many, (N, D)."""
-        return self.painter.encode(self.images.pixels[:POINTS])
+        """The codes of the first test images, (N, D)."""
+        return self.autoencoder.encode(self.images.pixels[:POINTS])
 
     @cached_property
     def bounds(self) -> tuple[Floats, Floats]:
-        """The least and the greatest that each number of a code becomes, (D,) each."""
+        """The minimum and the maximum of each dimension of the codes, (D,) each."""
         return self.codes.min(0), self.codes.max(0)
 
     @cached_property
     def units(self) -> list[int]:
-        """The numbers of a code that can be moved: all, or those that differ most from image to image."""
+        """The dimensions that have sliders: all, or those of the largest variance."""
         most = np.argsort(-self.codes.std(0), kind="stable")[:SLIDERS]
         return sorted(most.tolist())
 
-    def places(self, unit: int) -> Floats:
-        """The values that one number of a code can be moved to."""
+    def stops(self, unit: int) -> Floats:
+        """The values of one dimension's slider."""
         low, high = (bound[unit] for bound in self.bounds)
         return np.linspace(low, high, STOPS, dtype=np.float32)
 
     def image(self, number: int, drawn: str | None) -> Floats:
-        """An image (1, C, Y, X) by its number, or what was drawn."""
+        """An image (1, C, Y, X) by its index, or the drawing."""
         if number == DRAWN:
             return self.drawing(drawn)
-        if number >= len(self.images):
-            raise UserError(
-                "there is no such image", where="image", found=str(number + 1), expected=f"1 to {len(self.images):,}"
-            )
+        require_index("image", number, len(self.images))
         return scale_pixels(self.images.pixels[number : number + 1])
 
     def drawing(self, drawn: str | None) -> Floats:
-        """What was drawn, as the model reads it."""
+        """The drawing as an image (1, C, Y, X)."""
         pixels = np.frombuffer(bytes.fromhex(drawn or ""), np.uint8)
         if self.shape[0] != 1 or len(pixels) != math.prod(self.shape):
             raise UserError(
-                "this is not a drawing for this model", where="drawn", found=f"{len(pixels):,} pixels",
-                expected=f"{math.prod(self.shape):,}, in one shade",
+                "the drawing does not fit this model", where="drawn", found=f"{len(pixels):,} pixels",
+                expected=f"{math.prod(self.shape):,} in one channel",
             )  # fmt: skip
         shares: Floats = scale_pixels(pixels).reshape(1, *self.shape)
         return shares * np.float32(self.window.high - self.window.low) + np.float32(self.window.low)
 
     def pictures(self, images: NDArray[Any]) -> NDArray[np.uint8]:
-        """Images as they are painted, (N, Y, X) in grey or (N, Y, X, 3) in colours."""
+        """Images as bytes, (N, Y, X) in grey or (N, Y, X, 3) in colour."""
         return to_pixels(images, self.window)
 
 
@@ -202,36 +198,33 @@ galleries: WeakKeyDictionary[Subject, Gallery] = WeakKeyDictionary()
 _opening = Lock()
 
 
-def gallery_of(explorer: Explorer, name: str) -> Gallery:
-    """The images of a model that is open."""
-    subject = explorer.subject(name)
-    if not fits(subject):
-        raise UserError("this model makes no images again", where="model")
+def gallery_of(subject: Subject) -> Gallery:
+    """The images of an open model."""
     with _opening:
         return galleries.setdefault(subject, Gallery(subject))
 
 
-# ------------------------------------------------------------------ beside each other
-def rows(explorer: Explorer, asked: Rows) -> bytes:
-    """Some images in every way that there is: pictures (M, N, Y, X), and how far each is from the original (M, N)."""
-    gallery = gallery_of(explorer, asked.model)
+# ------------------------------------------------------------------ comparison
+def rows(subject: Subject, request: PageRequest) -> bytes:
+    """A page of images and their reconstructions (M, N, Y, X), and the mean squared error of each (M, N)."""
+    gallery = gallery_of(subject)
     with gallery.lock:
-        numbers, pages = chosen(gallery, asked)
-        images = np.concatenate([gallery.image(number, asked.drawn) for number in numbers])
-        amount = gallery.painter.noise.deviation if asked.noise is None else asked.noise
-        given = noisy(gallery.painter, images, amount, asked.seed)
-        columns = [*shown_by(gallery, images, given, amount)]
-    others = [name for name, other in explorer.subjects.items() if name != asked.model and fits(other)]
-    for name in [each for each in others if gallery_of(explorer, each).shape == gallery.shape][:BESIDE]:
-        with explorer.subject(name).lock:
-            columns.append(compared(name, explorer.subject(name).predictor.reconstruct(given), images))
+        numbers, pages = page_of(gallery, request)
+        images = np.concatenate([gallery.image(number, request.drawn) for number in numbers])
+        amount = gallery.autoencoder.noise.deviation if request.noise is None else request.noise
+        given = noisy(gallery.autoencoder, images, amount, request.seed)
+        columns = [*comparison(gallery, images, given, amount)]
+    others = [other for other in subject.every.values() if other is not subject and fits(other)]
+    for other in [each for each in others if gallery_of(each).shape == gallery.shape][:BESIDE]:
+        with other.lock:
+            columns.append(compared(other.name, other.predictor.reconstruct(given), images))
     found, labels = gallery.images, class_names(gallery.images)
     return pack(
         {
             "titles": [column.title for column in columns], "numbers": numbers, "pages": pages,
             "labels": None if labels is None else [labels[each] if each >= 0 else "" for each in numbers],
             "classes": found.names if found.labels is not None else [], "noise": amount,
-            "learned": gallery.painter.noise.deviation, "note": gallery.window.note, "image": gallery.shape,
+            "learned": gallery.autoencoder.noise.deviation, "note": gallery.window.note, "image": gallery.shape,
             "width": gallery.width, "drawable": gallery.shape[0] == 1 and math.prod(gallery.shape) <= LARGEST,
         },
         pictures=np.stack([gallery.pictures(column.images) for column in columns]),
@@ -241,44 +234,44 @@ def rows(explorer: Explorer, asked: Rows) -> bytes:
     )  # fmt: skip
 
 
-def chosen(gallery: Gallery, asked: Rows) -> tuple[list[int], int]:
-    """The numbers of the images of a page, what was drawn before all others, and how many pages there are."""
+def page_of(gallery: Gallery, request: PageRequest) -> tuple[list[int], int]:
+    """The indices of the images of a page, the drawing first, and the number of pages."""
     every = gallery.order
-    if asked.label is not None and gallery.images.labels is not None:
-        every = np.flatnonzero(gallery.images.labels == asked.label)
-    first = [DRAWN] if asked.drawn else []
-    some = every[asked.page * PAGE : (asked.page + 1) * PAGE].tolist()
+    if request.label is not None and gallery.images.labels is not None:
+        every = np.flatnonzero(gallery.images.labels == request.label)
+    first = [DRAWN] if request.drawn else []
+    some = every[request.page * PAGE : (request.page + 1) * PAGE].tolist()
     if not some:
-        raise UserError("there are no more images", where="page", found=str(asked.page + 1))
+        raise UserError("there are no more images", where="page", found=str(request.page + 1))
     return first + some, -(-len(every) // PAGE)
 
 
-def noisy(painter: ImageAutoencoder, images: Floats, amount: float, seed: int) -> Floats:
-    """Images with so much noise, as the model's own is made."""
+def noisy(autoencoder: ImageAutoencoder, images: Floats, amount: float, seed: int) -> Floats:
+    """Images with noise of a standard deviation, of the model's kind."""
     if not amount:
         return images
-    other = copy.copy(painter)
-    other.noise = replace(painter.noise, deviation=amount)
+    other = copy.copy(autoencoder)
+    other.noise = replace(autoencoder.noise, deviation=amount)
     return other.noisy(images, seed)
 
 
-def shown_by(gallery: Gallery, images: Floats, given: Floats, amount: float) -> Iterator[Column]:
-    """Images, what noise leaves of them, and what principal components and the model make of that."""
+def comparison(gallery: Gallery, images: Floats, given: Floats, amount: float) -> Iterator[Column]:
+    """Images, the same with noise, and the reconstructions by PCA and by the model."""
     yield Column("input", images)
     if amount:
         yield compared("noisy", given, images)
     if gallery.pca is not None:
         yield left_by(gallery.pca, given, images)
-    yield compared(gallery.name, gallery.painter.reconstruct(given), images)
+    yield compared(gallery.name, gallery.autoencoder.reconstruct(given), images)
 
 
 # ------------------------------------------------------------------ the code
-def code(explorer: Explorer, asked: Coded) -> bytes:
-    """The code of an image (D,), the bounds of each of its numbers, and which of them can be moved."""
-    gallery = gallery_of(explorer, asked.model)
+def code(subject: Subject, request: CodeRequest) -> bytes:
+    """The code of an image (D,), the range of each dimension, and the dimensions that have sliders."""
+    gallery = gallery_of(subject)
     with gallery.lock:
-        image = gallery.image(asked.image, asked.drawn)
-        found, made = gallery.painter.encode(image), gallery.painter.reconstruct(image)
+        image = gallery.image(request.image, request.drawn)
+        found, made = gallery.autoencoder.encode(image), gallery.autoencoder.reconstruct(image)
         low, high = gallery.bounds
         units = gallery.units
     return pack(
@@ -287,74 +280,78 @@ def code(explorer: Explorer, asked: Coded) -> bytes:
     )  # fmt: skip
 
 
-def sweep(explorer: Explorer, asked: Sweep) -> bytes:
-    """What is decoded while one number of a code goes from its least to its greatest: pictures, and its values."""
-    gallery = gallery_of(explorer, asked.model)
+def sweep(subject: Subject, request: SweepRequest) -> bytes:
+    """The decoded images at every slider position of one dimension, and its values."""
+    gallery = gallery_of(subject)
     with gallery.lock:
-        if max(asked.unit, *(unit for unit, _ in asked.moved), 0) >= gallery.width:
-            raise UserError("a code has no such number", where="unit", expected=f"below {gallery.width:,}")
-        image = gallery.image(asked.image, asked.drawn)
-        codes = gallery.painter.encode(image).repeat(STOPS, 0)  # (STOPS, D)
-        for unit, stop in asked.moved:
-            codes[:, unit] = gallery.places(unit)[stop]
-        codes[:, asked.unit] = gallery.places(asked.unit)
-        made = gallery.painter.decode(codes)
+        require_index("unit", max(request.unit, *(unit for unit, _ in request.moved), 0), gallery.width, "dimension")
+        image = gallery.image(request.image, request.drawn)
+        codes = gallery.autoencoder.encode(image).repeat(STOPS, 0)  # (STOPS, D)
+        for unit, stop in request.moved:
+            codes[:, unit] = gallery.stops(unit)[stop]
+        codes[:, request.unit] = gallery.stops(request.unit)
+        made = gallery.autoencoder.decode(codes)
     errors = np.array([_error(one[None], image) for one in made], np.float32)
-    return pack({}, pictures=gallery.pictures(made), values=codes[:, asked.unit].copy(), errors=errors)
+    return pack({}, pictures=gallery.pictures(made), values=codes[:, request.unit].copy(), errors=errors)
 
 
 def _error(found: Floats, right: Floats) -> float:
     return float(np.square(found.astype(np.float64) - right).mean())
 
 
-def walk(explorer: Explorer, asked: Walk) -> bytes:
-    """Images of the codes between two, and beside them the two images laid over each other in the same shares."""
-    gallery = gallery_of(explorer, asked.model)
+def walk(subject: Subject, request: InterpolationRequest) -> bytes:
+    """The interpolation between two images in latent space, and in pixel space."""
+    gallery = gallery_of(subject)
     with gallery.lock:
-        first, last = (gallery.image(number, asked.drawn) for number in (asked.first, asked.last))
-        way = gallery.painter.walk(first, last, STEPS)
+        first, last = (gallery.image(number, request.drawn) for number in (request.first, request.last))
+        way = gallery.autoencoder.walk(first, last, STEPS)
     shares = np.linspace(0, 1, STEPS, dtype=np.float32)[:, None, None, None]
     return pack(
         {"steps": STEPS}, pictures=gallery.pictures(way), blend=gallery.pictures((1 - shares) * first + shares * last)
     )
 
 
-# ------------------------------------------------------------------ a file
-def wanted(explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
-    gallery = gallery_of(explorer, str(state.get("model")))
+# ------------------------------------------------------------------ export
+def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
+    """The page of a state and the first pages, and the codes, sliders and interpolations of their images, if small."""
+    gallery = gallery_of(subject)
     base = {"model": gallery.name, "drawn": state.get("drawn")}
-    some = {"label": _said(state, "label", int), "noise": _said(state, "noise", float)}
-    page = _said(state, "page", int) or 0
+    some = {"label": _number(state, "label", int), "noise": _number(state, "noise", float)}
+    page = _number(state, "page", int) or 0
 
     def numbers(page: int) -> tuple[list[int], int]:
         with gallery.lock:
-            return chosen(gallery, subjects.asked(Rows, json.dumps({**base, **some, "page": page}).encode()))
+            return page_of(
+                gallery, subjects.parse_request(PageRequest, json.dumps({**base, **some, "page": page}).encode())
+            )
 
     near, pages = numbers(page)
     with gallery.lock:
         units = gallery.units
     image, last = (
-        near[min(place, len(near) - 1)] if (said := _said(state, name, int)) is None else said
+        near[min(place, len(near) - 1)] if (given := _number(state, name, int)) is None else given
         for name, place in (("image", 0), ("last", 1))
     )
-    # A reader goes through the pages, looks at other images, and moves their codes, where the file stays small.
-    others = {each: numbers(each)[0][:2] for each in range(min(pages, TURNED)) if each != page}
+    others = {each: numbers(each)[0][:2] for each in range(min(pages, PAGES)) if each != page}
     small = math.prod(gallery.shape) * STOPS * len(units) * len(near) <= SMALL
     moved = {image, *(near if small else [])}
-    asked = [("rows", {**base, **some, "page": each}) for each in (page, *others)]
-    asked += [("code", {**base, "image": each}) for each in {image, *near, *(first for first, *_ in others.values())}]
-    asked += [("sweep", {**base, "image": each, "unit": unit, "moved": []}) for each in moved for unit in units]
+    every = [("rows", {**base, **some, "page": each}) for each in (page, *others)]
+    every += [("code", {**base, "image": each}) for each in {image, *near, *(first for first, *_ in others.values())}]
+    every += [("sweep", {**base, "image": each, "unit": unit, "moved": []}) for each in moved for unit in units]
     ways = {(first, to) for first in moved for to in (last, *near)} | {(two[0], two[-1]) for two in others.values()}
-    asked += [("walk", {**base, "first": first, "last": to}) for first, to in ways]
-    return [Request("reconstruct", call, each) for call, each in asked]
+    every += [("walk", {**base, "first": first, "last": to}) for first, to in ways]
+    return [Call("reconstruct", call, each) for call, each in every]
 
 
-def _said(state: Mapping[str, Any], name: str, kind: type[AnyNumber]) -> AnyNumber | None:
-    """A number of a state; None where there is none."""
+def _number(state: Mapping[str, Any], name: str, kind: type[AnyNumber]) -> AnyNumber | None:
+    """A number of a state; None if it is missing or invalid."""
     try:
         return kind(state[name])
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
 
-CALLS = {"rows": (Rows, rows), "code": (Coded, code), "sweep": (Sweep, sweep), "walk": (Walk, walk)}
+CALLS = {
+    "rows": (PageRequest, rows), "code": (CodeRequest, code), "sweep": (SweepRequest, sweep),
+    "walk": (InterpolationRequest, walk),
+}  # fmt: skip

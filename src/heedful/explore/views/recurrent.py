@@ -1,4 +1,4 @@
-"""Recurrent layers over time: their gates and states at every step, and the gradient that comes back to each.
+"""Recurrent layers over time: their gates and states at every step, and the gradient back through time.
 
 T steps, H units, R rows of logits, V vocabulary.
 """
@@ -19,56 +19,57 @@ from heedful.blocks.recurrent import Layer
 from heedful.blocks.taps import taps, watch
 from heedful.errors import UserError
 from heedful.explore import inspect, subjects
-from heedful.explore.capabilities import Tags, part_of
-from heedful.explore.inspect import Given, Pass, Reading, Token, Trace
+from heedful.explore.capabilities import part_of
+from heedful.explore.inspect import Pass, Reading, TextInput, Token, Trace
 from heedful.explore.packets import pack
-from heedful.explore.views import Asked, Request
+from heedful.explore.views import Call, InputRequest, require_index
+from heedful.tasks.tagging.predictor import TokenTagger
 
 if TYPE_CHECKING:
-    from heedful.explore.subjects import Explorer, Subject
+    from heedful.explore.subjects import Subject
 
 TITLE = "Recurrent trace"
 ABOUT = "Gates and states of a recurrent layer at each step, and the gradient back through time."
 
-LONGEST = 2000  # characters of a text: each step is a column of the picture
-NEAR = 60  # steps from the end that a file tells the gradient of
+LONGEST = 2000  # characters of a text: each step is a column of the figure
+FILE_STEPS = 60  # last steps whose gradients a file holds
 TAPS = "*.cell.*"
-BACK = "back"  # names what reads a text from its end
+BACK = "back"  # part of the name of a layer that reads backwards
 GATES = {
-    "forget": "what of the cell is kept, and not erased",
-    "write": "what is written to the cell",
-    "candidate": "what could be written",
-    "reveal": "what of the cell is shown",
-    "reset": "what of the state the candidate may see",
-    "keep": "what of the state is kept",
-    "cell": "the long memory",
-    "hidden": "the state that the next step and the next layer see",
+    "forget": "how much of the cell state is kept",
+    "write": "how much of the candidate is added to the cell state",
+    "candidate": "the new values for the state",
+    "reveal": "how much of the cell state is output",
+    "reset": "how much of the state the candidate depends on",
+    "keep": "how much of the state is kept",
+    "cell": "the cell state, a long-term memory",
+    "hidden": "the output to the next step and the next layer",
 }
 SIGNED = {"candidate", "cell", "hidden"}
 
 
-class Read(Asked):
-    """A text whose steps can be seen."""
+class StepsRequest(InputRequest):
+    """A text that is short enough for one column per step."""
 
     text: str = Field(max_length=LONGEST)
     other: str | None = Field(None, max_length=LONGEST)
 
 
-class OneLayer(Read):
+class LayerRequest(StepsRequest):
     """One recurrent layer, by its name."""
 
     layer: str = Field(max_length=200)
 
 
-class Step(Read):
-    """The step whose prediction the gradient is of; None: the last."""
+class GradientRequest(StepsRequest):
+    """The step whose prediction is differentiated; None: the last."""
 
     step: int | None = Field(None, ge=0, le=100_000)
 
 
 @dataclass(frozen=True)
-class Run:
-    """A recurrent layer: its name, its taps in the order of its work, and whether it reads from the end."""
+class Recurrence:
+    """A recurrent layer: its name, its gates and states in the order of computation, and whether it reads backwards."""
 
     name: str
     gates: tuple[str, ...]
@@ -79,126 +80,116 @@ class Run:
 
     @property
     def title(self) -> str:
-        """What people call it: its place in the model, with layers counted from one."""
+        """Its name on the page, with layers counted from one."""
         parts = [part for part in self.name.split(".") if part not in ("layers", "stack")]
         return " ".join(f"layer {int(part) + 1}" if part.isdecimal() else part for part in parts)
 
 
-def runs(model: nn.Module) -> list[Run]:
+def recurrences(model: nn.Module) -> list[Recurrence]:
     """The recurrent layers of a model, from the first to the last."""
     return [
-        Run(name, tuple(gate for gate in GATES if gate in taps(module.cell)), BACK in name.split("."))
+        Recurrence(name, tuple(gate for gate in GATES if gate in taps(module.cell)), BACK in name.split("."))
         for name, module in model.named_modules()
         if isinstance(module, Layer)
     ]
 
 
 def fits(subject: Subject) -> bool:
-    return subject.broken is None and inspect.reads(subject.predictor) and bool(runs(subject.model))
+    return subject.broken is None and inspect.reads_text(subject.predictor) and bool(recurrences(subject.model))
 
 
-# ------------------------------------------------------------------ what is read
-def traced(subject: Subject, asked: Read) -> Trace:
-    """What passes the gates and states while the model reads a text."""
-    for able, read in READERS:
-        if able(subject):
+# ------------------------------------------------------------------ how models read
+def traced(subject: Subject, request: StepsRequest) -> Trace:
+    """The gates and states of a model for a text."""
+    for fits, read in READERS:
+        if fits(subject):
             with subject.lock:
-                return inspect.trace(subject.model, read(subject.predictor, asked), TAPS)
-    return subject.trace(asked, TAPS)
+                return inspect.trace(subject.model, read(subject.predictor, request), TAPS)
+    return subject.trace(request, TAPS)
 
 
-def read_words(predictor: Any, given: Given) -> Reading:
-    """A text by a model whose layers stand on an encoder, and that tags words; here every token gets a tag."""
+def read_tagged(predictor: Any, given: TextInput) -> Reading:
+    """A text by a tagger with recurrent layers on an encoder; here every token gets a tag, not every word."""
     row, segments = inspect.pair_ids(predictor.tokenizer, given, predictor.context)
 
-    def read() -> Tensor:
+    def run() -> Tensor:
         ids, parts = (torch.tensor([each], device=predictor.device) for each in (row, segments))
         logits: Tensor = predictor.model(ids, parts, Whole(ids), torch.arange(len(row), device=predictor.device))
         return logits[None]  # (R, T, V)
 
     tokens = [Token(*each) for each in zip(predictor.tokenizer.pieces(row), row, segments, strict=True)]
-    return Reading({"text": tokens}, (Pass("text", "text", read),))
+    return Reading({"text": tokens}, (Pass("text", "text", run),))
 
 
-def read_twice(predictor: Any, given: Given) -> Reading:
-    """A text by a model that predicts each token from those before it, and from those after it."""
+def read_both_directions(predictor: Any, given: TextInput) -> Reading:
+    """A text by a model that predicts each token from those before it and from those after it."""
     sides = inspect.read_recurrent(predictor, given).sides
     ids = [token.id for token in sides["text"]]
 
-    def read() -> Tensor:
+    def run() -> Tensor:
         return torch.cat(predictor.model(torch.tensor([ids], device=predictor.device)))  # (R, T, V)
 
-    return Reading(sides, (Pass("text", "text", read),))
+    return Reading(sides, (Pass("text", "text", run),))
 
 
-# What is looked at here is not all that the other views look at: told by what a model has.
-READERS: tuple[tuple[Callable[[Subject], bool], Callable[[Any, Given], Reading]], ...] = (
-    (lambda subject: part_of(subject.model, "reader") is not None, read_words),
-    (lambda subject: inspect.listens(subject.predictor), read_twice),
+# Models whose recurrent layers need another forward pass than the other views run.
+READERS: tuple[tuple[Callable[[Subject], bool], Callable[[Any, TextInput], Reading]], ...] = (
+    (lambda subject: part_of(subject.model, "reader") is not None, read_tagged),
+    (lambda subject: inspect.is_bidirectional_rnn(subject.predictor), read_both_directions),
 )
 
 
-def side_of(reading: Reading, each: Run) -> str:
-    """The side of a reading that a layer goes over."""
-    return reading.passes[0 if each.name.startswith("encoder") else -1].asks
+def side_of(reading: Reading, each: Recurrence) -> str:
+    """The side of a reading that a layer reads."""
+    return reading.passes[0 if each.name.startswith("encoder") else -1].queries
 
 
-def in_order(each: Run, values: Tensor) -> Tensor:
-    """Steps (T, ...) in the order of the tokens, whichever way the layer reads them; and back again."""
+def in_order(each: Recurrence, values: Tensor) -> Tensor:
+    """Steps (T, ...) in the order of the tokens, also for a layer that reads backwards; and back again."""
     return values.flip(0) if each.back else values
 
 
 # ------------------------------------------------------------------ gates and states
-def layers(explorer: Explorer, asked: Read) -> bytes:
+def layers(subject: Subject, request: StepsRequest) -> bytes:
     """The tokens, and the recurrent layers that read them."""
-    subject = explorer.subject(asked.model)
-    trace = traced(subject, asked)
-    told = [
+    trace = traced(subject, request)
+    found = [
         {
             "name": each.name, "title": each.title, "side": side_of(trace.reading, each), "back": each.back,
             "units": trace.values[each.tap("hidden")].shape[1],
             "gates": [{"name": gate, "about": GATES[gate], "signed": gate in SIGNED} for gate in each.gates],
         }
-        for each in runs(subject.model)
+        for each in recurrences(subject.model)
     ]  # fmt: skip
     tokens = {name: [token.piece for token in side] for name, side in trace.reading.sides.items()}
-    return pack({"sides": tokens, "layers": told, "predicts": trace.reading.passes[-1].asks})
+    return pack({"sides": tokens, "layers": found, "predicts": trace.reading.passes[-1].queries})
 
 
-def layer(explorer: Explorer, asked: OneLayer) -> bytes:
+def layer(subject: Subject, request: LayerRequest) -> bytes:
     """Every gate and state of one layer, (T, H) each, as half floats, in the order of the tokens."""
-    subject = explorer.subject(asked.model)
-    each = run_in(subject.model, asked.layer)
-    values = traced(subject, asked).values
+    found = {each.name: each for each in recurrences(subject.model)}
+    if (each := found.get(request.layer)) is None:
+        raise UserError("this model has no such layer", where="layer", expected=", ".join(found))
+    values = traced(subject, request).values
     return pack({}, **{gate: in_order(each, values[each.tap(gate)]).to(torch.float16) for gate in each.gates})
 
 
-def run_in(model: nn.Module, name: str) -> Run:
-    """The layer of a name."""
-    found = {each.name: each for each in runs(model)}
-    if name not in found:
-        raise UserError("this model has no such layer", where="layer", expected=", ".join(found))
-    return found[name]
-
-
 # ------------------------------------------------------------------ the gradient
-def gradient(explorer: Explorer, asked: Step) -> bytes:
-    """How much the loss of one prediction changes with the states at each step, for every layer: norms (T,).
+def gradient(subject: Subject, request: GradientRequest) -> bytes:
+    """The norm of one prediction's gradient with respect to each layer's hidden state at each step, (T,).
 
-    The loss is -log p of the token that the model holds likeliest there. Of an LSTM, `cell` is the same for the cell,
-    and `kept` the mean over its units of the product of forget gates from the step after to the one that predicts.
+    The loss is -log p of the most probable token of that step. For an LSTM, `cell` is the same for the cell state, and
+    `kept` the product of the forget gates after each step up to the prediction, as a mean over the units.
     """
-    subject = explorer.subject(asked.model)
-    trace = traced(subject, asked)
-    predicts = trace.reading.passes[-1].asks
+    trace = traced(subject, request)
+    predicts = trace.reading.passes[-1].queries
     steps = len(trace.reading.sides[predicts])
-    step = steps - 1 if asked.step is None else asked.step
-    if step >= steps:
-        raise UserError("there is no such step", where="step", found=str(step + 1), expected=f"1 to {steps}")
+    step = steps - 1 if request.step is None else request.step
+    require_index("step", step, steps)
     with subject.lock:
-        found = norms(subject.model, trace.reading, step)
+        found = gradient_norms(subject.model, trace.reading, step)
     arrays = {}
-    for number, each in enumerate(runs(subject.model)):
+    for number, each in enumerate(recurrences(subject.model)):
         for state in ("hidden", "cell"):
             if state in each.gates:
                 arrays[f"{state}{number}"] = in_order(each, found.norms[each.tap(state)])
@@ -206,11 +197,11 @@ def gradient(explorer: Explorer, asked: Step) -> bytes:
             forget = trace.values[each.tap("forget")]
             last = len(forget) - 1
             ends = last if side_of(trace.reading, each) != predicts else last - step if each.back else step
-            arrays[f"kept{number}"] = in_order(each, kept(forget, ends))
+            arrays[f"kept{number}"] = in_order(each, retention(forget, ends))
     likeliest = int(found.logits[0].argmax())
     return pack(
         {
-            "step": step, "predicted": spelled(subject.predictor, likeliest),
+            "step": step, "predicted": label_of(subject.predictor, likeliest),
             "probability": float(found.logits[0].double().softmax(-1)[likeliest]),
         },
         **arrays,
@@ -218,15 +209,15 @@ def gradient(explorer: Explorer, asked: Step) -> bytes:
 
 
 @dataclass(frozen=True)
-class Norms:
-    """By tap, the norm of the loss's gradient at each step, (T,), in the order that the layer reads; and the logits."""
+class Gradients:
+    """By tap, the norm of the loss's gradient at each step, (T,), in the layer's own order; and the logits."""
 
     norms: dict[str, Tensor]
     logits: Tensor  # (R, V) of the step that predicts
 
 
-def norms(model: nn.Module, reading: Reading, step: int) -> Norms:
-    """Run a reading with gradients, and go back from one of its predictions to all hidden states and cells."""
+def gradient_norms(model: nn.Module, reading: Reading, step: int) -> Gradients:
+    """Run a reading, and differentiate the loss of one prediction with respect to all hidden and cell states."""
     states: dict[str, list[Tensor]] = {}
 
     def keep(name: str, x: Tensor) -> Tensor | None:
@@ -241,46 +232,46 @@ def norms(model: nn.Module, reading: Reading, step: int) -> Norms:
         for each in reading.passes:
             output = each.run()
         logits = output[:, step].float()  # (R, V)
-        # A model that reads both ways predicts in each of them; neither prediction knows of the other's layers.
+        # A bidirectional model predicts in each direction, by separate layers.
         loss = -logits.log_softmax(-1).amax(-1).sum()
     every = [state for some in states.values() for state in some]
     found = iter(torch.autograd.grad(loss, every, allow_unused=True))
-    sizes = {
-        name: torch.stack([_size(next(found)) for _ in some]).cpu() for name, some in states.items()
-    }  # fmt: skip
-    return Norms(sizes, logits.detach().cpu())
+    norms = {name: torch.stack([_norm(next(found)) for _ in some]).cpu() for name, some in states.items()}
+    return Gradients(norms, logits.detach().cpu())
 
 
-def _size(gradient: Tensor | None) -> Tensor:
-    """The norm of a gradient; none is zero."""
+def _norm(gradient: Tensor | None) -> Tensor:
+    """The norm of a gradient; zero for an unused state."""
     return torch.zeros(()) if gradient is None else gradient.detach().float().norm()
 
 
-def kept(forget: Tensor, end: int) -> Tensor:
-    """What is left at step `end` of the cell of each step, (T,): a product of gates (T, H), as a mean over units."""
+def retention(forget: Tensor, end: int) -> Tensor:
+    """The part of each step's cell state left at step `end`, (T,): products of forget gates (T, H), mean over units."""
     between = forget[1 : end + 1].double().flip(0).cumprod(0).flip(0).mean(1)  # (end,)
     left = torch.zeros(len(forget))
     left[:end], left[end] = between.float(), 1.0
     return left
 
 
-def spelled(predictor: Any, number: int) -> str:
-    """A prediction as people read it: a tag or a token."""
-    found: str = predictor.labels[number] if isinstance(predictor, Tags) else predictor.tokenizer.pieces([number])[0]
+def label_of(predictor: Any, number: int) -> str:
+    """The text of a predicted tag or token."""
+    found: str = (
+        predictor.labels[number] if isinstance(predictor, TokenTagger) else predictor.tokenizer.pieces([number])[0]
+    )
     return found
 
 
-def wanted(explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
-    given = {name: state.get(name) for name in ("model", "text", "other")}
-    asked = subjects.asked(Read, json.dumps(given).encode())
-    subject = explorer.subject(asked.model)
-    reading = traced(subject, asked).reading
-    steps = len(reading.sides[reading.passes[-1].asks])
+def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
+    settings = {name: state.get(name) for name in ("model", "text", "other")}
+    request = subjects.parse_request(StepsRequest, json.dumps(settings).encode())
+    reading = traced(subject, request).reading
+    steps = len(reading.sides[reading.passes[-1].queries])
+    last = range(max(0, steps - FILE_STEPS), steps)
     return [
-        Request("recurrent", "layers", given),
-        *(Request("recurrent", "layer", {**given, "layer": each.name}) for each in runs(subject.model)),
-        *(Request("recurrent", "gradient", {**given, "step": step}) for step in range(max(0, steps - NEAR), steps)),
+        Call("recurrent", "layers", settings),
+        *(Call("recurrent", "layer", {**settings, "layer": each.name}) for each in recurrences(subject.model)),
+        *(Call("recurrent", "gradient", {**settings, "step": step}) for step in last),
     ]
 
 
-CALLS = {"layers": (Read, layers), "layer": (OneLayer, layer), "gradient": (Step, gradient)}
+CALLS = {"layers": (StepsRequest, layers), "layer": (LayerRequest, layer), "gradient": (GradientRequest, gradient)}

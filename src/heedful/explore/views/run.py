@@ -1,4 +1,4 @@
-"""A run: its losses while it trains, its samples over time, its recipe, and what it ran on."""
+"""A run: its losses while it trains, its samples over time, its recipe and its environment."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import Field
 
-from heedful.errors import UserError, printable, shown
+from heedful.errors import UserError, printable
 from heedful.explore.packets import pack
-from heedful.explore.views import Named, Request
+from heedful.explore.views import Call, ModelRequest
 from heedful.files.json import read_json
 from heedful.files.reading import open_file
 from heedful.files.yaml import load_yaml, write_yaml
@@ -23,20 +23,20 @@ from heedful.training.checkpoint.ownership import is_at_work
 from heedful.training.metrics import can_count_runs
 
 if TYPE_CHECKING:
-    from heedful.explore.subjects import Explorer, Subject
+    from heedful.explore.subjects import Subject
 
 TITLE = "Run"
 ABOUT = "How the model was trained: losses, samples over time, recipe and environment."
 AT_ONCE = 4_000_000  # bytes of metrics in one answer
-FARTHEST, LARGEST = 2**31 - 1, 3e38  # step and number that a packet can hold
+MAX_STEP, MAX_VALUE = 2**31 - 1, 3e38  # that a packet can hold
 CURVES = ("loss", "rate", "norm", "tokens_per_second", "progress")
 LONGEST, MOST = 2000, 20  # characters of a sample, and samples of an evaluation
-FOLDERS = ("root", "folder", "path")  # settings that name a place on the disk
-PLACE = re.compile(r"[/\\~]|[A-Za-z]:[/\\]|\.\.[/\\]")
+FOLDERS = ("root", "folder", "path")  # settings that hold paths
+PATH = re.compile(r"[/\\~]|[A-Za-z]:[/\\]|\.\.[/\\]")
 
 
-class Since(Named):
-    """The metrics of a run from a byte on, and by what the bytes before it are known."""
+class MetricsRequest(ModelRequest):
+    """The metrics of a run from a byte offset, and the mark that identifies the bytes before it."""
 
     offset: int = Field(0, ge=0, le=2**50)
     mark: str = Field("", max_length=64)
@@ -46,71 +46,62 @@ def fits(subject: Subject) -> bool:
     return subject.is_run
 
 
-def about(explorer: Explorer, asked: Named) -> bytes:
-    """The recipe with every setting in it, what the run ran on, and what things are called in its task."""
-    folder = run_of(explorer, asked).folder
-    recipe = nameless(load_yaml(folder / "recipe.yaml")[0])
+def about(subject: Subject, request: ModelRequest) -> bytes:
+    """The resolved recipe, the environment, and the terms of the run's task."""
+    folder = subject.folder
+    recipe = without_folders(load_yaml(folder / "recipe.yaml")[0])
     return pack({
         "recipe": write_yaml(recipe),
         "settings": [[key, value] for key, value in leaves(recipe)],
-        "environment": [[key, value] for key, value in leaves(nameless(environment(folder)))],
-        **called(folder),
+        "environment": [[key, value] for key, value in leaves(without_folders(environment(folder)))],
+        **terms(folder),
     })  # fmt: skip
 
 
-def metrics(explorer: Explorer, asked: Since) -> bytes:
-    """What was recorded since, and whether more is to come; all of it, where the file is another one by now."""
-    folder = run_of(explorer, asked).folder
-    running = is_at_work(folder)  # asked before the file is read, so that the last line is not missed
-    part = read_part(folder, asked.offset, asked.mark, AT_ONCE)
-    steps, evaluations, broken = sorted_out(part.events)
+def metrics(subject: Subject, request: MetricsRequest) -> bytes:
+    """The records after an offset, and whether there are more; all of them if the file was replaced."""
+    running = is_at_work(subject.folder)  # checked before the file is read, so that the last line is not missed
+    part = read_part(subject.folder, request.offset, request.mark, AT_ONCE)
+    steps, evaluations, broken = split_events(part.events)
     columns = {name: np.array([number(one.get(name)) for one in steps], np.float32) for name in CURVES}
-    words = {
+    header = {
         "anew": part.start == 0, "offset": part.end, "mark": part.mark, "more": part.more, "running": running,
         "evaluations": evaluations, "broken": broken,
     }  # fmt: skip
-    return pack(words, step=np.array([one["step"] for one in steps], np.int32), **columns)
+    return pack(header, step=np.array([one["step"] for one in steps], np.int32), **columns)
 
 
-def wanted(explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
-    names = [state["model"], *([state["beside"]] if state.get("beside") in explorer.subjects else [])]
-    return [one for name in names for one in (Request("run", "about", {"model": name}), *all_metrics(explorer, name))]
+def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
+    other = subject.every.get(str(state.get("beside")))
+    runs = [subject, *([other] if other is not None and other.is_run else [])]
+    return [one for run in runs for one in (Call("run", "about", {"model": run.name}), *all_metrics(run))]
 
 
-def all_metrics(explorer: Explorer, name: str) -> Iterator[Request]:
-    """The questions by which a page gets all metrics, part by part."""
-    asked: dict[str, Any] = {"model": name, "offset": 0, "mark": ""}
-    folder = run_of(explorer, Named(model=name)).folder
+def all_metrics(subject: Subject) -> Iterator[Call]:
+    """The calls by which a page gets all metrics, part by part."""
+    settings: dict[str, Any] = {"model": subject.name, "offset": 0, "mark": ""}
     more = True
     while more:
-        yield Request("run", "metrics", asked)
-        part = read_part(folder, asked["offset"], asked["mark"], AT_ONCE)
-        asked, more = {"model": name, "offset": part.end, "mark": part.mark}, part.more
+        yield Call("run", "metrics", settings)
+        part = read_part(subject.folder, settings["offset"], settings["mark"], AT_ONCE)
+        settings, more = {"model": subject.name, "offset": part.end, "mark": part.mark}, part.more
 
 
-def run_of(explorer: Explorer, asked: Named) -> Subject:
-    """The run of a name."""
-    subject = explorer.subject(asked.model)
-    if not subject.is_run:
-        raise UserError("this model was not trained here", where="model", found=shown(subject.name))
-    return subject
-
-
-# ------------------------------------------------------------------ what a run has recorded
+# ------------------------------------------------------------------ metrics
 def last_evaluations(folder: Path) -> list[dict[str, Any]]:
-    """What the end of a run's metrics tells of its evaluations."""
-    return sorted_out(read_events(folder, last=AT_ONCE))[1]
+    """The evaluations at the end of a run's metrics."""
+    return split_events(read_events(folder, last=AT_ONCE))[1]
 
 
-def sorted_out(found: Events) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
-    """The steps, the evaluations as the page shows them, and how many lines are broken."""
-    events = Events([event for event in found.records if 0 <= event["step"] <= FARTHEST], found.broken)
+def split_events(found: Events) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
+    """The steps, the evaluations for the page, and the number of invalid lines."""
+    events = Events([event for event in found.records if 0 <= event["step"] <= MAX_STEP], found.broken)
     evaluations = [evaluation(event) for event in events.records if event.get("kind") == "evaluated"]
     return events.steps(), evaluations, found.broken
 
 
 def evaluation(event: Mapping[str, Any]) -> dict[str, Any]:
-    """An evaluation as the page shows it; runs of older versions recorded BLEU where it says nothing."""
+    """An evaluation for the page, without BLEU where runs of older versions recorded it without meaning."""
     scores, some, loss = event.get("scores"), event.get("samples"), number(event.get("loss"))
     samples = [
         [printable(str(part)[:LONGEST]) for part in sample]
@@ -132,13 +123,13 @@ def evaluation(event: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def number(value: Any) -> float:
-    """A number that can be drawn; what is none is NaN, which curves leave out."""
-    return float(value) if type(value) in (int, float) and abs(value) < LARGEST else math.nan
+    """A number that can be plotted; NaN for anything else, which curves skip."""
+    return float(value) if type(value) in (int, float) and abs(value) < MAX_VALUE else math.nan
 
 
-# ------------------------------------------------------------------ what a run is
+# ------------------------------------------------------------------ recipe and environment
 def environment(folder: Path) -> dict[str, Any]:
-    """What env.json tells, if it can be read."""
+    """The contents of env.json, if it can be read."""
     try:
         with open_file(folder / "env.json") as file:
             found = read_json(file.read(AT_ONCE).decode())
@@ -147,39 +138,37 @@ def environment(folder: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def called(folder: Path) -> dict[str, Any]:
-    """What the parts of a sample are called, what is counted in training, and what a loss is measured in."""
+def terms(folder: Path) -> dict[str, Any]:
+    """The task's names for the parts of a sample and the units of speed and loss."""
     from heedful.runs.recipe import recipe_in
     from heedful.tasks import task_of
 
     try:
         words = task_of(recipe_in(folder / "recipe.yaml")).words
-    except UserError:  # of a version to come, or with a start that is no longer there
+    except UserError:  # of a later version, or whose start folder is gone
         return {"sample": ["given", "right", "made"], "counted": "tokens", "unit": ""}
     return {"sample": list(words.sample), "counted": words.counted, "unit": words.loss}
 
 
-def nameless(value: Any, key: str = "") -> Any:
-    """Settings in which a place on the disk is called by its last part alone."""
+def without_folders(value: Any, key: str = "") -> Any:
+    """Settings with paths shortened to their last part."""
     if isinstance(value, dict):
-        return {name: nameless(part, name) for name, part in value.items()}
+        return {name: without_folders(part, name) for name, part in value.items()}
     if isinstance(value, list):
-        return [nameless(part, key) for part in value]
-    if isinstance(value, str) and (key in FOLDERS or PLACE.match(value)):
+        return [without_folders(part, key) for part in value]
+    if isinstance(value, str) and (key in FOLDERS or PATH.match(value)):
         return re.split(r"[/\\]", value.rstrip("/\\"))[-1]
     return value
 
 
 def leaves(data: Mapping[str, Any], above: str = "") -> Iterable[tuple[str, str]]:
-    """Settings by their dotted names, as text; what is not set is left out."""
+    """Settings by their dotted names, as text; unset ones are skipped."""
     for name, value in data.items():
         if isinstance(value, dict):
             yield from leaves(value, f"{above}{name}.")
         elif value is not None:
-            yield (
-                f"{above}{name}",
-                printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)),
-            )
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            yield f"{above}{name}", printable(text)
 
 
-CALLS = {"about": (Named, about), "metrics": (Since, metrics)}
+CALLS = {"about": (ModelRequest, about), "metrics": (MetricsRequest, metrics)}

@@ -1,4 +1,4 @@
-"""The model's own code, with the shapes of what each line makes of an input."""
+"""The model's source code, with the shapes of its tensors for an input."""
 
 from __future__ import annotations
 
@@ -21,43 +21,45 @@ from numpy.typing import NDArray
 import heedful
 from heedful.errors import UserError
 from heedful.explore import inspect
-from heedful.explore.capabilities import Reconstructs
 from heedful.explore.packets import pack
-from heedful.explore.views import Asked, Request
+from heedful.explore.views import Call, InputRequest
 from heedful.shapes import Found, Line, follow
+from heedful.tasks.reconstruction.predictor import ImageAutoencoder
 
 if TYPE_CHECKING:
-    from heedful.explore.subjects import Explorer, Subject
+    from heedful.explore.subjects import Subject
 
 TITLE = "Source"
 ABOUT = "The model's source code, with the shapes of its tensors for your input."
 PACKAGE = Path(heedful.__file__).parent
-SHOWN = ("models/**/*.py", "blocks/*.py")  # the parts of the package that are followed
-LONGEST = 1500  # tokens of an input: a recurrent model runs its lines anew for each
-MOST = 6  # tensors that are told of a line
-KEYWORD, STRING, NUMBER, COMMENT, DEFINED = range(1, 6)  # kinds of words, in colours of their own
-_parsing = Lock()  # Python 3.11 loses count of how deep it is where two threads parse code (its issue 106905)
-PASSES = ("images", "text", "source", "target")  # in the order that they are made in
-Passes = dict[str, Line]  # what happened at one line, by pass
+SHOWN = ("models/**/*.py", "blocks/*.py")  # the files that are traced
+LONGEST = 1500  # tokens of an input: a recurrent model runs its lines for each
+MOST = 6  # tensors of a line
+KEYWORD, STRING, NUMBER, COMMENT, DEFINED = range(1, 6)  # kinds of highlighted words
+_parsing = Lock()  # parsing in two threads fails in Python 3.11 (its issue 106905)
+PASSES = ("images", "text", "source", "target")  # in their order
+Passes = dict[str, Line]  # the record of one line, by pass
 LETTER = re.compile(r"(?:and )?([A-Z]) ([^.]+)")
 
 
 def fits(subject: Subject) -> bool:
-    return subject.broken is None and (inspect.reads(subject.predictor) or isinstance(subject.predictor, Reconstructs))
+    return subject.broken is None and (
+        inspect.reads_text(subject.predictor) or isinstance(subject.predictor, ImageAutoencoder)
+    )
 
 
-def lines(explorer: Explorer, asked: Asked) -> bytes:
-    """Every file whose code ran, the model's own first, with what happened at each line."""
+def lines(subject: Subject, request: InputRequest) -> bytes:
+    """Every file whose code ran, the model's own first, with the record of each line."""
     with _parsing:
-        return followed(explorer.subject(asked.model), asked)
+        return traced_files(subject, request)
 
 
-def followed(subject: Subject, asked: Asked) -> bytes:
-    """The same, by whoever is the only one to parse code."""
+def traced_files(subject: Subject, request: InputRequest) -> bytes:
+    """The same, in one thread at a time."""
     own = Path(sys.modules[type(subject.model).__module__].__file__ or "")
-    seen: dict[Path, dict[int, Passes]] = {own: {}}  # the first, even where another part of the model did the reading
+    seen: dict[Path, dict[int, Passes]] = {own: {}}  # first, even where only other parts of the model ran
     with subject.lock:
-        for name, run in passes(subject, asked).items():
+        for name, run in passes(subject, request).items():
             for path, happened in follow(run, sources()).items():
                 for number, line in happened.items():
                     seen.setdefault(path, {}).setdefault(number, {})[name] = line
@@ -65,47 +67,47 @@ def followed(subject: Subject, asked: Asked) -> bytes:
     files = []
     for number, (path, lines) in enumerate(seen.items()):
         text = path.read_text(encoding="utf-8")
-        arrays[f"words{number}"] = np.array(list(coloured(text)), dtype=np.int32).reshape(-1, 4)
+        arrays[f"words{number}"] = np.array(list(highlighted(text)), dtype=np.int32).reshape(-1, 4)
         arrays[f"runs{number}"] = np.array(
             [sum(each.runs for each in lines.get(line, {}).values()) for line in range(1, text.count("\n") + 1)],
             np.int32,
         )
-        files.append({"name": path.relative_to(PACKAGE).as_posix(), "text": text, **told(text, lines)})
+        files.append({"name": path.relative_to(PACKAGE).as_posix(), "text": text, **described(text, lines)})
     return pack({"files": files}, **arrays)
 
 
-def wanted(explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
-    given = {"model": state["model"], "text": state.get("text", ""), "other": state.get("other")}
-    return [Request("source", "lines", given)]
+def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
+    settings = {"model": state["model"], "text": state.get("text", ""), "other": state.get("other")}
+    return [Call("source", "lines", settings)]
 
 
 def sources() -> list[Path]:
-    """The files that can be shown, and no others."""
+    """The files that can be shown."""
     return [path for pattern in SHOWN for path in sorted(PACKAGE.glob(pattern))]
 
 
-def passes(subject: Subject, asked: Asked) -> dict[str, Callable[[], object]]:
-    """What has the model read an input, its attention written out: each pass by the name of what it goes over."""
+def passes(subject: Subject, request: InputRequest) -> dict[str, Callable[[], object]]:
+    """The forward passes for an input by the side that each reads, with watched attention instead of fused."""
     predictor = subject.predictor
-    if not inspect.reads(predictor):
+    if not inspect.reads_text(predictor):
         return {"images": lambda: predictor.reconstruct(np.zeros((1, *predictor.canvas.image), np.float32))}
-    reading = inspect.reading(predictor, asked)
+    reading = inspect.reading(predictor, request)
     if (count := sum(map(len, reading.sides.values()))) > LONGEST:
         raise UserError(
-            "this text is too long to be followed line by line", where="text", found=f"{count:,} tokens",
-            expected=f"at most {LONGEST:,}", todo="give a shorter one",
+            "this text is too long to be traced line by line", where="text", found=f"{count:,} tokens",
+            expected=f"at most {LONGEST:,}", todo="shorten the text",
         )  # fmt: skip
     pattern = f"*.{inspect.WEIGHTS}" if subject.attentions else "*"
     return {
-        each.asks: partial(inspect.trace, predictor.model, replace(reading, passes=(each,)), pattern)
+        each.queries: partial(inspect.trace, predictor.model, replace(reading, passes=(each,)), pattern)
         for each in reading.passes
     }
 
 
-def told(text: str, seen: Mapping[int, Passes]) -> dict[str, Any]:
-    """The shapes that were found at each line, the sizes of the letters of its comment, and what letters stand for.
+def described(text: str, seen: Mapping[int, Passes]) -> dict[str, Any]:
+    """The shapes at each line, the dimensions of its shape comment, and the meaning and size of each letter.
 
-    A letter may have another size in each pass: it has that of the last one that it is in, which writes.
+    A letter may have another size in each pass; it has that of its last one.
     """
     sizes: dict[str, dict[str, set[int]]] = {}
     for lines in seen.values():
@@ -126,7 +128,7 @@ def told(text: str, seen: Mapping[int, Passes]) -> dict[str, Any]:
 
 
 def shapes(lines: Passes, count: int) -> list[list[Any]]:
-    """The tensors that a line made: name, shape, items, how often, and in which pass, where not in all of them."""
+    """The tensors of a line: name, shape, items, how often, and in which pass if not in all."""
     found: dict[Found, dict[str, int]] = {}
     for name, line in lines.items():
         for one, times in line.found.items():
@@ -138,14 +140,14 @@ def shapes(lines: Passes, count: int) -> list[list[Any]]:
 
 
 def meanings(text: str) -> dict[str, str]:
-    """What the letters of a file's shapes stand for, as the last paragraph of its docstring says."""
+    """The meanings of a file's shape letters, from the last paragraph of its docstring."""
     last = (ast.get_docstring(ast.parse(text)) or "").split("\n\n")[-1]
     parts = (LETTER.match(part.strip()) for part in last.replace("\n", " ").split(","))
     return {part[1]: part[2].strip() for part in parts if part}
 
 
-def coloured(text: str) -> Iterator[tuple[int, int, int, int]]:
-    """The words of a file that have a colour: line, first column, last, and kind."""
+def highlighted(text: str) -> Iterator[tuple[int, int, int, int]]:
+    """The highlighted words of a file: line, first column, last column, and kind."""
     before = ""
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         kind = {tokenize.STRING: STRING, tokenize.NUMBER: NUMBER, tokenize.COMMENT: COMMENT}.get(token.type)
@@ -159,4 +161,4 @@ def coloured(text: str) -> Iterator[tuple[int, int, int, int]]:
                 yield number, first, last, kind
 
 
-CALLS = {"lines": (Asked, lines)}
+CALLS = {"lines": (InputRequest, lines)}

@@ -1,4 +1,4 @@
-"""One attention, step by step with its numbers: compare, scale, mask, softmax, and the weighted sum.
+"""One query of one head step by step: dot products, scaling, mask, softmax, and the weighted sum.
 
 T queries, S keys, K width of a query, E width of a value.
 """
@@ -19,90 +19,89 @@ from heedful.blocks.scores import scaled_dot
 from heedful.blocks.taps import Tap, taps
 from heedful.config import Config
 from heedful.errors import UserError
-from heedful.explore.capabilities import Normalizes, Scores, part_of
-from heedful.explore.inspect import Look, Trace
+from heedful.explore.capabilities import HasNormalize, HasScore, part_of
+from heedful.explore.inspect import Attention, Trace
 from heedful.explore.packets import pack
-from heedful.explore.views import Asked, Request, heads, input_in, place_in
-from heedful.explore.views.heads import Layer, described, look_in
+from heedful.explore.views import Call, InputRequest, heads, index_of, input_of, require_index
+from heedful.explore.views.heads import LayerRequest, attention_in, described
 
 if TYPE_CHECKING:
-    from heedful.explore.subjects import Explorer, Subject
+    from heedful.explore.subjects import Subject
 
 TITLE = "Step by step"
 ABOUT = "One query of one head, from q · k to the weighted sum, with the model's own values."
-TABLE = ("vectors", "dot", "scale", "mask", "softmax", "sum")  # the stages of the lectures
+STAGES = ("vectors", "dot", "scale", "mask", "softmax", "sum")  # of dot-product attention
 VECTORS = ("queries", "keys", "values")
-NOISE = 1e-5  # of a score, as a share of the longest it could be: what is below is rounding, not a bias
-UNDERFLOW = 87.0  # how far below the largest a score may be, and still have a weight
-LARGEST = 6_000_000  # bytes of a file that holds more heads than the one that is shown
+NOISE = 1e-5  # relative to the largest possible score: differences below are rounding errors, not a bias
+UNDERFLOW = 87.0  # a score this far below the largest has a weight of 0 in float32
+FILE = 6_000_000  # bytes of all heads, up to which a file holds more than the chosen one
 
 
-class Head(Layer):
+class HeadRequest(LayerRequest):
     """One head of one layer."""
 
     head: int = Field(ge=0, le=1000)
 
 
-class Query(Head):
+class QueryRequest(HeadRequest):
     """One query of it."""
 
     query: int = Field(ge=0, le=100_000)
 
 
-class Nothing(Config):
-    """No settings."""
+class ExampleRequest(Config):
+    """The lectures' example, which has no settings."""
 
 
-def fits(subject: Subject) -> bool:
-    return heads.fits(subject)
+fits = heads.fits
 
 
-def tokens(explorer: Explorer, asked: Asked) -> bytes:
-    """The tokens of each side, and the kinds of attention with the stages that each has."""
-    subject = explorer.subject(asked.model)
-    trace = subject.trace(asked)
-    words = described(trace)
-    for told, look in zip(words["looks"], trace.looks, strict=True):
-        told["stages"] = stages(subject, look)
-    return pack(words)
+def tokens(subject: Subject, request: InputRequest) -> bytes:
+    """The tokens of each side, and the kinds of attention with their stages."""
+    trace = subject.trace(request)
+    header = described(trace)
+    for each, attention in zip(header["looks"], trace.attentions, strict=True):
+        each["stages"] = stages(subject, attention)
+    return pack(header)
 
 
-def stages(subject: Subject, look: Look) -> list[str]:
-    """What can be seen of a look: all of the lectures' table, or what there is without a dot product."""
-    module = subject.model.get_submodule(above(look, 0))
-    stages = list(TABLE) if compares(module) else ["scores", *TABLE[TABLE.index("mask") :]]
-    return stages if softmaxed(module) else [stage for stage in stages if stage != "mask"]
+def stages(subject: Subject, attention: Attention) -> list[str]:
+    """The stages of an attention: all, or those of one without dot products or without softmax."""
+    module = subject.model.get_submodule(module_of(attention, 0))
+    found = list(STAGES) if is_dot_product(module) else ["scores", *STAGES[STAGES.index("mask") :]]
+    return found if is_softmax(module) else [stage for stage in found if stage != "mask"]
 
 
-def compares(module: Any) -> bool:
-    """Whether a block's scores are scaled dot products of vectors that can be seen."""
-    shown = taps(module).keys() >= set(VECTORS)
-    plain = part_of(module, "score") is None and (not isinstance(module, Scores) or module.score is scaled_dot)
-    return shown and plain
+def is_dot_product(module: Any) -> bool:
+    """Whether a block's scores are scaled dot products of vectors that have taps."""
+    tapped = taps(module).keys() >= set(VECTORS)
+    plain = part_of(module, "score") is None and (not isinstance(module, HasScore) or module.score is scaled_dot)
+    return tapped and plain
 
 
-def softmaxed(module: Any) -> bool:
-    """Whether its weights are zero where a key is masked only; those of sparsemax may be zero anywhere."""
-    return not isinstance(module, Normalizes) or module.normalize is softmax
+def is_softmax(module: Any) -> bool:
+    """Whether its weights are zero only where a key is masked; those of sparsemax may be zero anywhere."""
+    return not isinstance(module, HasNormalize) or module.normalize is softmax
 
 
-def head(explorer: Explorer, asked: Head) -> bytes:
-    """All numbers of one head: scores and weights (T, S), and its vectors where it has them."""
-    look, seen = watched(explorer, asked)
-    weights, scores = (one(seen, look, asked, name) for name in ("weights", "scores"))
-    module = explorer.subject(asked.model).model.get_submodule(above(look, asked.layer))
-    off = masked(scores, weights) if softmaxed(module) else torch.zeros_like(weights, dtype=torch.bool)
+def head(subject: Subject, request: HeadRequest) -> bytes:
+    """All values of one head: scores and weights (T, S), and its vectors where they have taps."""
+    attention, seen = traced(subject, request)
+    name = module_of(attention, request.layer)
+    module = subject.model.get_submodule(name)
+    weights, scores = (seen.values[f"{name}.{tap}"][request.head] for tap in ("weights", "scores"))
+    off = masked(scores, weights) if is_softmax(module) else torch.zeros_like(weights, dtype=torch.bool)
     arrays = {"weights": weights, "scores": scores, "masked": off.to(torch.uint8)}
-    words: dict[str, Any] = {}
-    if compares(module):
-        q, k, v = (one(seen, look, asked, name) for name in VECTORS)
-        arrays |= compared(q, k, v, scores, weights)
-        words["width"] = q.shape[1]
-    return pack(words, **{name: array if name == "masked" else array.float() for name, array in arrays.items()})
+    header: dict[str, Any] = {}
+    if is_dot_product(module):
+        q, k, v = (seen.values[f"{name}.{tap}"][request.head] for tap in VECTORS)
+        arrays |= dot_products(q, k, v, scores, weights)
+        header["width"] = q.shape[1]
+    return pack(header, **{name: array if name == "masked" else array.float() for name, array in arrays.items()})
 
 
-def compared(q: Tensor, k: Tensor, v: Tensor, scores: Tensor, weights: Tensor) -> dict[str, Tensor]:
-    """The vectors, the products q . k (T, S), what was added to the scores if anything was, and the sums (T, E)."""
+def dot_products(q: Tensor, k: Tensor, v: Tensor, scores: Tensor, weights: Tensor) -> dict[str, Tensor]:
+    """The vectors, the products q . k (T, S), the bias of the scores if there is one, and the outputs (T, E)."""
     dots = q.double() @ k.double().mT  # (T, S)
     scaled = dots / math.sqrt(q.shape[1])  # (T, S)
     found = {"queries": q, "keys": k, "values": v, "dots": dots, "sums": weights.double() @ v.double()}
@@ -112,48 +111,40 @@ def compared(q: Tensor, k: Tensor, v: Tensor, scores: Tensor, weights: Tensor) -
 
 
 def masked(scores: Tensor, weights: Tensor) -> Tensor:
-    """Where a query may not look (T, S): there the weight is zero, though the score would give it one."""
+    """The mask (T, S): where a weight is zero, though its score would not underflow."""
     largest = scores.masked_fill(weights == 0, -math.inf).amax(1, keepdim=True)  # (T, 1)
     return (weights == 0) & (scores > largest - UNDERFLOW)
 
 
-def products(explorer: Explorer, asked: Query) -> bytes:
-    """What one query of a recurrent decoder gets: each vector of the memory times its weight (S, E), and their sum."""
-    look, seen = watched(explorer, asked)
-    name = f"{above(look, asked.layer)}."
+def products(subject: Subject, request: QueryRequest) -> bytes:
+    """One query of a recurrent decoder: each encoder state times its weight (S, E), and their sum."""
+    attention, seen = traced(subject, request)
+    name = f"{module_of(attention, request.layer)}."
     if f"{name}products" not in seen.values:
-        raise UserError("this attention shows no products", where="look", found=look.name)
+        raise UserError("this attention has no tap for its products", where="look", found=attention.name)
     sums, queries = seen.values[f"{name}context"], seen.values[f"{name}weights"].shape[1]  # (T, E)
-    if asked.query >= queries:
-        raise UserError("there is no such query", where="query", found=str(asked.query + 1), expected=f"1 to {queries}")
-    # The steps of a decoder come one after another, along the keys.
+    require_index("query", request.query, queries)
+    # The steps of a decoder are concatenated along the keys.
     each = seen.values[f"{name}products"].reshape(queries, -1, sums.shape[-1])  # (T, S, E)
-    return pack({}, products=each[asked.query].float(), sums=sums[asked.query].float())
+    return pack({}, products=each[request.query].float(), sums=sums[request.query].float())
 
 
-def watched(explorer: Explorer, asked: Head) -> tuple[Look, Trace]:
-    """A kind of attention, and all that passes the taps of one of its layers."""
-    subject = explorer.subject(asked.model)
-    look = look_in(subject.trace(asked), asked.look)
-    for name, found, count in (("layer", asked.layer, len(look.taps)), ("head", asked.head, look.heads)):
-        if found >= count:
-            raise UserError(f"there is no such {name}", where=name, found=str(found + 1), expected=f"1 to {count}")
-    return look, subject.trace(asked, f"{above(look, asked.layer)}.*")
+def traced(subject: Subject, request: HeadRequest) -> tuple[Attention, Trace]:
+    """A kind of attention, and the activations at all taps of one of its layers."""
+    attention = attention_in(subject.trace(request), request.look)
+    require_index("layer", request.layer, len(attention.taps))
+    require_index("head", request.head, attention.heads)
+    return attention, subject.trace(request, f"{module_of(attention, request.layer)}.*")
 
 
-def one(seen: Trace, look: Look, asked: Head, name: str) -> Tensor:
-    """What passed one tap of a layer, of one head."""
-    return seen.values[f"{above(look, asked.layer)}.{name}"][asked.head]
-
-
-def above(look: Look, layer: int) -> str:
-    """The path of the block whose look it is."""
-    return look.taps[layer].rpartition(".")[0]
+def module_of(attention: Attention, layer: int) -> str:
+    """The path of a layer's attention module."""
+    return attention.taps[layer].rpartition(".")[0]
 
 
 # ------------------------------------------------------------------ the example of the lectures
 @torch.inference_mode()
-def example(explorer: Explorer, asked: Nothing) -> bytes:
+def example(request: ExampleRequest) -> bytes:
     """ "Thinking Machines": 112 and 96, divided by 8, give 14 and 12, and weights of 0.88 and 0.12."""
     q, k, v = thinking_machines()
     scores, weights = Tap(), Tap()
@@ -161,16 +152,17 @@ def example(explorer: Explorer, asked: Nothing) -> bytes:
     scores.hook = lambda x: seen.update(scores=x[0, 0])
     weights.hook = lambda x: seen.update(weights=x[0, 0])
     attend(q[None, None], k[None, None], v[None, None], scores=scores, weights=weights)
-    arrays = {**seen, **compared(q, k, v, seen["scores"], seen["weights"])}
-    words = {"width": q.shape[1], "pieces": ["Thinking", "Machines"], "stages": [one for one in TABLE if one != "mask"]}
+    arrays = {**seen, **dot_products(q, k, v, seen["scores"], seen["weights"])}
+    stages = [one for one in STAGES if one != "mask"]
+    header = {"width": q.shape[1], "pieces": ["Thinking", "Machines"], "stages": stages}
     masks = torch.zeros(seen["scores"].shape, dtype=torch.uint8)
-    return pack(words, masked=masks, **{name: array.float() for name, array in arrays.items()})
+    return pack(header, masked=masks, **{name: array.float() for name, array in arrays.items()})
 
 
 def thinking_machines() -> tuple[Tensor, Tensor, Tensor]:
-    """A query (1, 64), two keys and two values (2, 64) with q . k = 112 and 96, exact in any floats.
+    """A query (1, 64), two keys and two values (2, 64) with q . k = 112 and 96, exact in any float type.
 
-    Of ones and minus ones, q . q = 64; a key is a multiple of q and something that stands at right angles to it.
+    q has entries of 1 and -1, so q . q = 64; a key is a multiple of q plus a vector orthogonal to it.
     """
     q = torch.cos(torch.arange(64.0) ** 2).sign()  # (64,)
     away = torch.stack([torch.arange(32) % 5 - 2, torch.arange(32) % 3 - 1]) / 4  # (2, 32)
@@ -179,27 +171,23 @@ def thinking_machines() -> tuple[Tensor, Tensor, Tensor]:
     return q[None], torch.tensor([[112.0], [96.0]]) / 64 * q + across, waves
 
 
-def wanted(explorer: Explorer, state: Mapping[str, Any]) -> Sequence[Request]:
-    """The chosen layer with all its heads, where they do not take too much, and the lectures' example."""
-    asked = input_in(state)
-    subject = explorer.subject(state["model"])
-    trace = subject.trace(Asked(**asked))
-    look = next((one for one in trace.looks if one.name == state.get("look")), trace.looks[0])
-    layer, chosen = place_in(state, "layer", len(look.taps)), place_in(state, "head", look.heads)
-    weights = trace.weights(look, layer)
-    few = weights.nbytes * 2 > LARGEST
-    found = [
-        Request("steps", "head", {**asked, "look": look.name, "layer": layer, "head": number})
-        for number in ([chosen] if few else range(look.heads))
-    ]
-    if "vectors" not in stages(subject, look):
-        found += [
-            Request("steps", "products", {**asked, "look": look.name, "layer": layer, "head": 0, "query": query})
-            for query in range(min(weights.shape[1], 100))
-        ]
-    return [Request("steps", "tokens", asked), Request("steps", "example", {}), *found]
+def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
+    """The chosen layer with all its heads, or the chosen head where they are too large, and the lectures' example."""
+    settings = input_of(state)
+    trace = subject.trace(InputRequest(**settings))
+    attention = trace.attention(state.get("look"))
+    layer, chosen = index_of(state, "layer", len(attention.taps)), index_of(state, "head", attention.heads)
+    weights = trace.weights(attention, layer)
+    several = range(attention.heads) if weights.nbytes * 2 <= FILE else [chosen]
+    one = {**settings, "look": attention.name, "layer": layer}
+    found = [Call("steps", "head", {**one, "head": number}) for number in several]
+    if "vectors" not in stages(subject, attention):
+        queries = range(min(weights.shape[1], 100))
+        found += [Call("steps", "products", {**one, "head": 0, "query": query}) for query in queries]
+    return [Call("steps", "tokens", settings), Call("steps", "example", {}), *found]
 
 
 CALLS = {
-    "tokens": (Asked, tokens), "head": (Head, head), "products": (Query, products), "example": (Nothing, example),
+    "tokens": (InputRequest, tokens), "head": (HeadRequest, head), "products": (QueryRequest, products),
+    "example": (ExampleRequest, example),
 }  # fmt: skip
