@@ -41,6 +41,7 @@ from heedful.models.heads.answerer import Answerer
 from heedful.models.heads.classifier import Classifier, Regressor
 from heedful.models.heads.config import AnswererConfig, ClassifierConfig, RegressorConfig, TaggerConfig
 from heedful.models.heads.tagger import Tagger
+from heedful.models.own import PlainCausal, PlainSeq2Seq
 from heedful.models.rnn_lm.config import RnnLMConfig
 from heedful.models.rnn_lm.model import RnnLM
 from heedful.models.seq2seq.config import Seq2SeqConfig
@@ -273,7 +274,25 @@ def tiny(kind: str) -> None:
         raise AssertionError(f"say how a model is used whose role is {config.role}")
 
 
+class Counting(torch.nn.Module):
+    """A user's module: tokens (B, T), or source and target -> logits (B, T, V)."""
+
+    def forward(self, *tokens: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.one_hot(tokens[-1], V).float()
+
+
+def own() -> None:
+    config = GptConfig.tiny().model_copy(update={"vocab": V})
+    causal = PlainCausal(Counting(), config)
+    _, state = causal(torch.randint(0, V, (B, S)), causal.start(B, torch.device("cpu")))
+    causal(torch.randint(0, V, (B, T)), state)
+    translating = PlainSeq2Seq(Counting(), config)
+    _, begun = translating(torch.randint(0, V, (B, S)), translating.start(torch.randint(0, V, (B, T))))
+    translating(torch.randint(0, V, (B, T)), begun)
+
+
 RUNS: dict[str, list[Callable[[], None]]] = {
+    "own": [own],
     "transformer": [models],
     "attention": [scores, models, with_attention, reading, ahead_alone],
     "masks": [models, reading],
@@ -309,6 +328,7 @@ SIZES: dict[str, dict[str, tuple[int, ...]]] = {
     "embedding": {"B": (B, 1), "T": (T, S, 1), "D": (D,), "V": (V,)},
     "losses": {"N": (B * T,), "D": (D,), "V": (V,)},
     "noise": {"B": (B,), "N": (3 * T * S,)},
+    "own": {"R": (B,), "S": (S, 0), "T": (T, S), "V": (V,)},
     "convolution": {"B": (B,), "F": (F,), "Y": (T,), "X": (S,)},
     "recurrent": {"B": (B,), "T": (T, 1), "H": (F,)},
     "rnn_lm": {"B": (B,), "T": (T, 1), "D": (D,), "H": (F,), "V": (V,)},
