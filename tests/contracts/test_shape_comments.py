@@ -27,7 +27,7 @@ from heedful.data.trees.batches import encode_trees
 from heedful.data.trees.treebank import Tree, parse_tree
 from heedful.decode.rules import Banned, Below, ForcedPrefix, MinLength, NoRepeat, Penalty, Temperature, TopK, TopP
 from heedful.decode.search import beam, drain, greedy, largest, sample
-from heedful.explore.capabilities import Foretells
+from heedful.explore.capabilities import LogitLens
 from heedful.models import MODELS, build, config_class
 from heedful.models.bert.config import BertConfig
 from heedful.models.bert.model import Bert
@@ -266,7 +266,7 @@ def tiny(kind: str) -> None:
     elif config.role == "seq2seq":
         model(tokens[:, :T], model.start(tokens, Padded(real)))
         x = model.read(tokens, tokens[:, :T])
-        if isinstance(model, Foretells):
+        if isinstance(model, LogitLens):
             model.lens(x)
     elif config.role == "causal":
         model(tokens[:, :1], model(tokens, model.start(B, tokens.device))[1])
