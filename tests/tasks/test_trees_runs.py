@@ -119,7 +119,7 @@ def test_a_mistake_in_the_data_does_not_claim_the_folder(folder: Path) -> None:
     trees.write_text(was + "(2 (2 good)\n")
     with pytest.raises(UserError, match="bracket"):
         list(train(recipe(folder), run))
-    with pytest.raises(UserError, match="this run has not begun"):
+    with pytest.raises(UserError, match="this run has not started"):
         heedful.load(run)
     for wrong in ("model.width=7", "model.vocab=5"):  # the latter only once the words are gathered
         trees.write_text(was)
@@ -170,7 +170,7 @@ def test_a_model_that_its_words_make_too_large_is_refused(folder: Path, monkeypa
 
 def test_vectors_that_do_not_fit_the_model_are_named(folder: Path) -> None:
     task = TreeTask(recipe(folder, "model.width=7"))
-    with pytest.raises(UserError, match="do not fit") as caught:
+    with pytest.raises(UserError, match="width of the word vectors") as caught:
         task.learn(task.read("train"))
     assert caught.value.where == "model.width"
     assert caught.value.todo == "write model.width: 6"
