@@ -123,7 +123,7 @@ def test_a_mistake_in_the_data_does_not_claim_the_folder(folder: Path) -> None:
         heedful.load(run)
     for wrong in ("model.width=7", "model.vocab=5"):  # the latter only once the words are gathered
         trees.write_text(was)
-        with pytest.raises(UserError, match=r"do not fit|too small"):
+        with pytest.raises(UserError, match=r"width of the word vectors|too small"):
             list(train(recipe(folder, wrong), run))
     with pytest.raises(UserError, match="this run has no checkpoint yet"):
         heedful.load(run)
