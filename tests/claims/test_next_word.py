@@ -103,7 +103,7 @@ def test_each_tells_what_it_has_seen(writer: TextGenerator, reader: TextEncoder)
     assert hidden_words(reader, text).seen == text
     assert next_words(writer, "___ child").seen == "___"
     for wrong in ("no gap", "___ and ___"):
-        with pytest.raises(UserError, match="one gap"):
+        with pytest.raises(UserError, match="one blank"):
             sides(wrong)
 
 

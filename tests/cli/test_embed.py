@@ -100,7 +100,7 @@ def test_eight_bits_give_about_the_same(heedful: Run, run: Path) -> None:
 
 def test_texts_that_are_cut_are_counted(heedful: Run, run: Path) -> None:
     _, _, err = heedful("embed", run, "-", "--out", "a.npy", stdin=("cat " * 40 + "\ncat\n" + "dog " * 15).encode())
-    assert "note: 2 texts are longer than 16 tokens, and read up to there only" in err
+    assert "note: 2 texts are longer than 16 tokens, and truncated" in err
 
 
 @pytest.mark.parametrize(

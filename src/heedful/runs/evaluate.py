@@ -1,4 +1,4 @@
-"""How good a trained model is: scores on a split, and what a run folder keeps of them."""
+"""Scores of a trained model on a split, and the results that a run folder keeps."""
 
 from __future__ import annotations
 
@@ -57,21 +57,21 @@ class Used:
         """The same in words."""
         if self.use == "average":
             return f"the mean of the checkpoints of steps {', '.join(f'{step:,}' for step in self.steps)}"
-        told = "" if self.score is None else f", {self.metric} {self.score:.4f} on the validation set"
-        return f"the {self.use} checkpoint, step {self.steps[0]:,} of {self.of:,}{told}"
+        score = "" if self.score is None else f", {self.metric} {self.score:.4f} on the validation set"
+        return f"the {self.use} checkpoint, step {self.steps[0]:,} of {self.of:,}{score}"
 
 
 def used(run: Path) -> Used | None:
     """What the final model of a run was made from, if that is recorded."""
     try:
-        told = read_manifest(run / "model").about["checkpoint"]
-        return Used(told["use"], tuple(told["steps"]), told["of"], told["metric"], told["score"])
+        about = read_manifest(run / "model").about["checkpoint"]
+        return Used(about["use"], tuple(about["steps"]), about["of"], about["metric"], about["score"])
     except (DamageError, KeyError, TypeError):
         return None
 
 
 def digest(read: Any, encoded: Any) -> str:
-    """What tells the examples of a split from any others: the texts as they stand, and what the model reads of them."""
+    """The SHA-256 of the examples of a split: the texts, and what the model reads of them."""
     rows = next((part for part in read if isinstance(part, list)), []) if isinstance(read, tuple) else []
     texts = (row._replace(where="") if isinstance(row, Item | Sentence) else row for row in rows)  # wherever they are
     return hashlib.sha256(repr([encoded.sha256, *texts]).encode(errors="surrogatepass")).hexdigest()
@@ -103,22 +103,22 @@ def results(run: Path, of: dict[str, Any] | None = None) -> Evaluated | None:
         return None
     try:
         data = read_json(read_file(path).decode(), constant=float)
-        found, told = read_back(data), data.get("of")
-        if of is None and told is None:
+        found, basis = read_back(data), data.get("of")
+        if of is None and basis is None:
             return found  # as an older version wrote it
         sealed = data.pop("digest", None) == _sha256(data)
-        made = told == json.loads(json.dumps(of)) if of is not None else _of_model(run, told)
+        made = basis == json.loads(json.dumps(of)) if of is not None else _of_model(run, basis)
         return found if sealed and made else None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         if of is not None:
             return None
         raise UserError(
             "the test scores cannot be read", where=str(path), found=repr(error),
-            todo="delete the file, and train again with the same command: the model is scored anew",
+            todo="delete the file, and train again with the same command: the model is evaluated again",
         ) from error  # fmt: skip
 
 
-def _of_model(run: Path, told: Any) -> bool:
+def _of_model(run: Path, basis: Any) -> bool:
     """Whether scores were made from the model that is in the folder, and this by the folder's own run."""
     try:
         manifest = read_manifest(run / "model")
@@ -126,7 +126,7 @@ def _of_model(run: Path, told: Any) -> bool:
         return False
     name = name_in(run)
     own = name is None or manifest.about.get("run", name) == name
-    return own and {file: entry.sha256 for file, entry in manifest.files.items()} == told.get("model")
+    return own and {file: entry.sha256 for file, entry in manifest.files.items()} == basis.get("model")
 
 
 def read_back(data: dict[str, Any]) -> Evaluated:

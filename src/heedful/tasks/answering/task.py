@@ -70,9 +70,9 @@ class AnsweringTask(FinetuningTask[Questions, MaskTokenizer, EncodedQuestions, Q
     def notes(self, encoded: EncodedQuestions) -> list[str]:
         """How many passages are read in windows, and how many questions are truncated."""
         many = sum(int(end - begin) > 1 for begin, end in zip(encoded.windows, encoded.windows[1:], strict=False))
-        told = [f"{many:,} of {len(encoded):,} passages are longer than the context, and are read in windows"]
+        windows = [f"{many:,} of {len(encoded):,} passages are longer than the context, and are read in windows"]
         cut = [f"{encoded.cut:,} of {len(encoded):,} questions are too long, and are truncated"]
-        return [*(told if many else []), *(cut if encoded.cut else [])]
+        return [*(windows if many else []), *(cut if encoded.cut else [])]
 
     def batches(self, encoded: EncodedQuestions, packed: bool, even: bool) -> AnswerBatches:
         """Windows of similar lengths, a row each; or packed end to end."""

@@ -134,8 +134,8 @@ class TextClassificationRecipe(Recipe):
     @property
     def size(self) -> int:
         """How many numbers there are, as far as it can be known before the data are read."""
-        told: int = self.model.parameters(self.model.vocab or 0)
-        return told
+        size: int = self.model.parameters(self.model.vocab or 0)
+        return size
 
     def missing(self) -> list[UserError]:
         """What is wrong with the file of word vectors."""

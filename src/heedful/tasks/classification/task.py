@@ -120,8 +120,8 @@ def one_class_remarks(result: Evaluated) -> list[str]:
 def cut_notes(encoded: EncodedTexts) -> list[str]:
     """How many texts are truncated, if any are."""
     cut = np.count_nonzero(encoded.lost)
-    told = f"{cut:,} of {len(encoded):,} texts are longer than {encoded.context} tokens, and are truncated"
-    return [told] if cut else []
+    note = f"{cut:,} of {len(encoded):,} texts are longer than {encoded.context} tokens, and are truncated"
+    return [note] if cut else []
 
 
 def texts_of(read: Items) -> list[str]:

@@ -106,10 +106,10 @@ class Finetuning(Recipe):
     def size(self) -> int:
         """How many numbers there are, as far as it can be known before the data are read."""
         encoder = self.encoder
-        told: int = self.model.model_copy(update={"encoder": encoder}).parameters(
+        size: int = self.model.model_copy(update={"encoder": encoder}).parameters(
             encoder.vocab or (self.tokenizer.vocab if self.tokenizer else 0)
         )
-        return told
+        return size
 
     def learned(self) -> dict[str, Any]:
         """What of the model's settings the training data tell, where the recipe leaves it to them: nothing."""

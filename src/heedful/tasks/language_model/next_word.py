@@ -17,13 +17,13 @@ from heedful.tasks.language_model.predictor import TextGenerator
 from heedful.tasks.pretraining.predictor import TextEncoder, TokenPrediction
 
 GAP = "___"
-LONGEST = 16  # tokens that a piece is completed with, at the most
+LONGEST = 16  # tokens that a piece is completed with, at most
 WORD = re.compile(r"\s*(\w+(?:['’-]\w+)*|[^\w\s]+)")
 
 
 @dataclass(frozen=True)
 class WordPredictions:
-    """The likeliest words for a gap, and the text that they were told from."""
+    """The most probable words for the blank of a text, and the part of the text that the model saw."""
 
     kind: Literal["causal", "masked"]
     seen: str
@@ -31,19 +31,19 @@ class WordPredictions:
 
 
 def sides(text: str) -> tuple[str, str]:
-    """What stands before and behind the gap of a text."""
+    """What comes before and after the blank of a text."""
     before, *behind = re.split(r"_{3,}|\[MASK\]", text)
     if len(behind) != 1:
         raise UserError(
-            "a text has one gap here", found=f"{len(behind)} in {shown(text)}",
-            expected='a text such as "The child came home from ___"', todo="write ___ where the word is to be told",
+            "a text must have one blank", found=f"{len(behind)} in {shown(text)}",
+            expected='a text such as "The child came home from ___"', todo="write ___ in place of the word",
         )  # fmt: skip
     return before, behind[0]
 
 
 @torch.inference_mode()
 def next_words(generator: TextGenerator, text: str, top: int = 5) -> WordPredictions:
-    """The likeliest words after what stands before the gap.
+    """The most probable words after what comes before the blank.
 
     Their probability is that of a word's first piece; the piece is then completed greedily, so that it can be read.
     """
@@ -67,13 +67,13 @@ def next_words(generator: TextGenerator, text: str, top: int = 5) -> WordPredict
 
 
 def hidden_words(encoder: TextEncoder, text: str, top: int = 5) -> WordPredictions:
-    """The likeliest words between what stands before the gap and what stands behind it."""
+    """The most probable words between what comes before the blank and what comes after it."""
     before, behind = sides(text)
     (predictions,) = encoder.fill(before + encoder.tokenizer.mask_name + behind, top).predictions
     return WordPredictions("masked", before + GAP + behind, predictions)
 
 
 def word_of(text: str) -> str:
-    """The first word of a text, or the first signs; nothing, where it begins with the end of a line."""
+    """The first word of a text, or its first punctuation; nothing where it begins with a line end."""
     found = WORD.match(text)
     return found[1] if found and "\n" not in found[0] else ""

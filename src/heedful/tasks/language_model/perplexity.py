@@ -1,4 +1,4 @@
-"""What a language model has yet to guess of a text: its loss in training, and over whole texts.
+"""The loss and the perplexity of language models: in training, and over whole texts.
 
 B batch, T tokens, D width, N tokens of a text.
 """
@@ -153,5 +153,5 @@ def word_perplexity(loss: float, text: EncodedText) -> float:
 
 
 def exp(loss: float) -> float:
-    """e to a loss, as if there were so many to choose from; at most what a number can hold."""
+    """The perplexity of a loss, e to it; at most what a float can hold."""
     return math.exp(min(loss, 700))

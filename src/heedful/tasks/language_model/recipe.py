@@ -111,8 +111,8 @@ class LanguageModelRecipe(Recipe):
     @model_validator(mode="after")
     def _state_is_carried(self) -> Self:
         if self.task.carry and (self.model.role != "causal" or self.model.limited):
-            told = f"{with_article(self.model.kind)} has no state to take along; leave this out"
-            raise FieldError(told, "task", "carry")
+            problem = f"{with_article(self.model.kind)} has no state to take along; leave this out"
+            raise FieldError(problem, "task", "carry")
         if self.task.carry and self.train.compile:
             raise FieldError("steps that take a state along are not compiled; leave this out", "train", "compile")
         return self
@@ -133,5 +133,5 @@ class LanguageModelRecipe(Recipe):
         known = (
             self.data.vocab if isinstance(self.data, TokenizedText) else self.tokenizer.vocab if self.tokenizer else 0
         )
-        told: int = self.model.parameters(known if self.model.vocab is None else self.model.vocab)
-        return told
+        size: int = self.model.parameters(known if self.model.vocab is None else self.model.vocab)
+        return size

@@ -162,7 +162,7 @@ class LanguageModelTask(
         return kind(encoded, self.recipe.train.seed, self.recipe.train.batch_tokens)
 
     def loss_of(self, model: Any, packed: bool) -> Callable[..., Any]:
-        """The cross-entropy of the tokens of each window, which stands alone or goes on from a state."""
+        """The cross-entropy of the tokens of each window, which stands alone or continues from a state."""
         if self.recipe.task.carry:
             return partial(onward_loss, model)
         learner: Any = compiled(model, dynamic=False) if self.recipe.train.compile else model
@@ -223,18 +223,18 @@ class LanguageModelTask(
     ) -> Evaluated:
         """Perplexity of tokens and of words, bits per byte and per character, and generated samples."""
         encoded, loss, windows = held_out.encoded, held_out.loss, ""
-        told = encoded.amounts
+        counts = encoded.amounts
         if self.recipe.model.limited:  # in training, where beams are given, the quick loss is used
             windows = f"|context:{encoded.context}|stride:{self.stride if held_out.beams is None else encoded.context}"
 
         def score(name: str, value: float, counted: str = "") -> Score:
-            return Score(name, value, f"tokens:{len(encoded)}|unknown:{told.unknown}{counted}{windows}")
+            return Score(name, value, f"tokens:{len(encoded)}|unknown:{counts.unknown}{counted}{windows}")
 
         scores = (
             score("perplexity", exp(loss)),
-            score("word_perplexity", word_perplexity(loss, encoded), f"|words:{told.words}|lines:{told.lines}"),
-            score("bits_per_byte", bits_per_byte(loss, encoded), f"|bytes:{told.bytes}"),
-            score("bits_per_character", bits_per_character(loss, encoded), f"|characters:{told.characters}"),
+            score("word_perplexity", word_perplexity(loss, encoded), f"|words:{counts.words}|lines:{counts.lines}"),
+            score("bits_per_byte", bits_per_byte(loss, encoded), f"|bytes:{counts.bytes}"),
+            score("bits_per_character", bits_per_character(loss, encoded), f"|characters:{counts.characters}"),
         )
         if not isinstance(predictor, TextGenerator):
             return held_out.result(scores)

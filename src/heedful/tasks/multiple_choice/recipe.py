@@ -14,7 +14,7 @@ from heedful.training.configs import TrainConfig
 
 
 class MultipleChoiceTaskConfig(Config):
-    """What is learned: which of several texts goes on best from another."""
+    """What is learned: the most plausible of several continuations of a text."""
 
     kind: Literal["multiple_choice"] = "multiple_choice"
 

@@ -351,7 +351,7 @@ class TextEncoder(Predictor[str, Embedding, tuple[str, str]]):
         return sorted(found, key=lambda filling: -filling.forward)
 
     def _chained(self, row: list[int], order: Sequence[int], top: int) -> list[tuple[int, ...]]:
-        """The likeliest fillings that are found gap after gap, the `top` best of which are gone on with."""
+        """The most probable tokens for all masks that a beam search finds, mask by mask, with `top` beams."""
         beams: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
         for place, gap in enumerate(order):
             logs = self._logs([filled(row, order[:place], words) for _, words in beams], [gap])[:, 0]  # (N, V)
@@ -444,5 +444,5 @@ def best_alone(logs: Tensor, top: int) -> list[tuple[int, ...]]:
 
 
 def cut_note(cut: int, room: int) -> str:
-    """What whoever gives texts that are too long should know."""
-    return f"{cut:,} {'text is' if cut == 1 else 'texts are'} longer than {room:,} tokens, and read up to there only"
+    """A warning about texts that are longer than the model reads."""
+    return f"{cut:,} {'text is' if cut == 1 else 'texts are'} longer than {room:,} tokens, and truncated"

@@ -97,8 +97,8 @@ class PretrainingTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDoc
     def notes(self, encoded: EncodedDocuments) -> list[str]:
         """How much of the text the tokenizer does not know, where that is much."""
         share = encoded.unknown / len(encoded)
-        told = f"{share:.1%} of the tokens of the training text are unknown: a larger tokenizer.vocab may know them"
-        return [told] if share > MUCH_UNKNOWN else []
+        note = f"{share:.1%} of the tokens of the training text are unknown: a larger tokenizer.vocab may know them"
+        return [note] if share > MUCH_UNKNOWN else []
 
     def batches(self, encoded: EncodedDocuments, packed: bool, even: bool) -> PretrainingBatches:
         """Pairs from all over the documents, masked anew in every epoch."""
@@ -141,15 +141,15 @@ class PretrainingTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDoc
             return ()
         built = encoded.build(0, 0, cells)
         batch = padded_batch(built, cells, np.arange(count), encoded.marks)
-        told, _ = predict_masked(encoder.model, batch.to(encoder.device))
+        predicted, _ = predict_masked(encoder.model, batch.to(encoder.device))
         rows, columns = np.nonzero(built.hidden)
         found: list[tuple[str, str, str]] = []
         for row in range(count):
             some = [place for place, at in enumerate(rows) if at == row and columns[place] < MOST_SHOWN]
             right = [int(built.ids[row, columns[place]]) for place in some]
             shown = built.shown[row, : min(int(built.lengths[row]), MOST_SHOWN)].tolist()
-            hidden, said = map(encoder.tokenizer.pieces, (right, [told[at] for at in some]))
-            found.append((encoder.tokenizer.readable(shown), " ".join(hidden), " ".join(said)))
+            hidden, predictions = map(encoder.tokenizer.pieces, (right, [predicted[at] for at in some]))
+            found.append((encoder.tokenizer.readable(shown), " ".join(hidden), " ".join(predictions)))
         return tuple(found)
 
     def example(self, sample: tuple[str, str, str]) -> None:

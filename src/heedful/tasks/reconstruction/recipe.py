@@ -73,5 +73,5 @@ class ReconstructionRecipe(Recipe):
     @property
     def size(self) -> int:
         """How many numbers are trained."""
-        told: int = self.model.parameters()
-        return told
+        size: int = self.model.parameters()
+        return size

@@ -50,8 +50,8 @@ class TaggingTask(FinetuningTask[Sentences, MaskTokenizer, EncodedTags, TokenTag
 
     def notes(self, encoded: EncodedTags) -> list[str]:
         """How many words are truncated."""
-        told = f"{encoded.cut:,} words have more pieces than fit into {encoded.context} tokens, and are truncated"
-        return [told] if encoded.cut else []
+        note = f"{encoded.cut:,} words have more pieces than fit into {encoded.context} tokens, and are truncated"
+        return [note] if encoded.cut else []
 
     def batches(self, encoded: EncodedTags, packed: bool, even: bool) -> TagBatches:
         """Sentences of similar lengths, a row each; or packed end to end."""

@@ -62,7 +62,7 @@ def translation_loss(model: Seq2Seq, batch: Batch, label_smoothing: float = 0.0)
 
 
 def reinforced_translation_loss(model: Exploring, batch: PairBatch, label_smoothing: float = 0.0) -> Loss:
-    """The same for a decoder that chooses by chance where to look (Xu et al., 2015).
+    """The same for hard attention, whose positions are sampled (Xu et al., 2015).
 
     The choices s learn by REINFORCE to raise L = sum_s p(s) log p(target | s), a lower bound of log p(target): each is
     made likelier by as much as the tokens that it has part in turn out better than their baseline, the mean of the

@@ -67,5 +67,5 @@ class TranslationRecipe(Recipe):
     @property
     def size(self) -> int:
         """How many numbers are trained, as far as it can be known before the data are read."""
-        told: int = self.model.parameters(self.model.vocab or self.tokenizer.vocab)
-        return told
+        size: int = self.model.parameters(self.model.vocab or self.tokenizer.vocab)
+        return size

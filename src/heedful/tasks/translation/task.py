@@ -124,14 +124,14 @@ class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]
 
     def remarks(self, result: Evaluated) -> list[str]:
         """Where BLEU says nothing, and how many sources are too long."""
-        told, values = [], {score.name: score.value for score in result.scores}
+        remarks, values = list[str](), {score.name: score.value for score in result.scores}
         if "bleu" not in values:
-            told.append(f"BLEU is left out: it counts runs of {RUN} words, and most references have fewer")
+            remarks.append(f"BLEU is left out: it counts runs of {RUN} words, and most references have fewer")
         elif values["bleu"] == 0:
-            told.append(f"BLEU is 0 where no run of {RUN} words matches: the other scores suit short lines better")
+            remarks.append(f"BLEU is 0 where no run of {RUN} words matches: the other scores suit short lines better")
         if result.unread:
-            told.append(f"{result.unread:,} sources are longer than the model's context: they count as empty lines")
-        return told
+            remarks.append(f"{result.unread:,} sources are longer than the model's context: they count as empty lines")
+        return remarks
 
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
         """To translate, with the alignment, and to evaluate with beams."""
@@ -139,5 +139,5 @@ class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]
         sample = test.samples[0][0] if test and test.samples else "some text"
         with torch.device("meta"):  # its structure, without its weights
             model = build(with_vocab(self.recipe.model, self.recipe.tokenizer.vocab))
-        told = [f"heedful translate {run} {shlex.quote(sample)}{' --align' * aligns(model)}"]
-        return [*told, f"heedful eval {run} --beams 4"] if test else told
+        commands = [f"heedful translate {run} {shlex.quote(sample)}{' --align' * aligns(model)}"]
+        return [*commands, f"heedful eval {run} --beams 4"] if test else commands

@@ -55,5 +55,5 @@ class TreeRecipe(Recipe):
     @property
     def size(self) -> int:
         """How many numbers are trained, as far as it can be known before the data are read."""
-        told: int = self.model.parameters(self.model.vocab or 0)
-        return told
+        size: int = self.model.parameters(self.model.vocab or 0)
+        return size
