@@ -111,7 +111,7 @@ def test_texts_that_are_cut_are_counted(heedful: Run, run: Path) -> None:
         (("embed", "{run}", "a", "--out", "a.npy", "--similarity"), "either written or compared"),
         (("embed", "{run}", "a", "--similarity"), "2 to 20"),
         (("embed", "nowhere", "a"), "there is no such folder"),
-        (("fill-mask", "{run}", "the cat"), "write [MASK] where a word is to be told"),
+        (("fill-mask", "{run}", "the cat"), "write [MASK] where a token is to be predicted"),
         (("fill-mask", "{run}", "[MASK] " * 20), "too long for the model"),
     ],
 )
@@ -125,7 +125,7 @@ def test_mistakes_are_told(heedful: Run, run: Path, words: tuple[str, ...], mess
 def test_a_model_for_something_else_is_pointed_to_its_verb(heedful: Run, run: Path) -> None:
     code, _, err = heedful("translate", run, "a")
     assert code == 2
-    assert "use `heedful embed`, and where it has a head" in err
+    assert "use `heedful embed`, or `heedful fill-mask` if it has a head" in err
 
 
 def test_an_encoder_without_its_head_cannot_fill(heedful: Run, tmp_path: Path) -> None:
