@@ -46,7 +46,7 @@ def problems(cls: type[Config], data: dict[str, Any], *overrides: str) -> dict[s
     with pytest.raises(UserError) as caught:
         parse(cls, data, None, overrides)
     found = caught.value.problems or (caught.value,)
-    return {problem.message.split()[0].rstrip(":"): problem for problem in found}
+    return {problem.message.removeprefix("invalid value for ").split()[0].rstrip(":"): problem for problem in found}
 
 
 GOOD = {"shape": {"kind": "round"}, "title": "a"}
@@ -68,23 +68,23 @@ def test_all_problems_come_at_once_with_their_lines(tmp_path: Path) -> None:
         parse(Drawing, data, marks, ["pen.dashes=[1, x]"], path)
     assert str(caught.value) == (
         f"6 problems in {path}\n"
-        f"  {path}:3:3: shape.side is not right\n"
+        f"  {path}:3:3: invalid value for shape.side\n"
         "    found:    0\n"
         "    expected: greater than or equal to 1\n"
         f"  {path}:4:3: shape.sides is no known key\n"
         "    expected: one of kind, name, side\n"
         "    to do:    did you mean shape.side?\n"
-        f"  {path}:6:3: pen.colour is not right\n"
+        f"  {path}:6:3: invalid value for pen.colour\n"
         "    found:    'rad'\n"
         "    expected: 'red' or 'blue'\n"
         "    to do:    did you mean red?\n"
-        "  override pen.dashes: pen.dashes.1 is not right\n"
+        "  override pen.dashes: invalid value for pen.dashes.1\n"
         "    found:    'x'\n"
         "    expected: a whole number\n"
         f"  {path}:1:1: title is missing\n"
         "    expected: what it shows\n"
         "    to do:    add `title:`\n"
-        f"  {path}:7:1: copies is not right\n"
+        f"  {path}:7:1: invalid value for copies\n"
         "    found:    True\n"
         "    expected: a whole number"
     )

@@ -194,7 +194,7 @@ def _explain(
         if isinstance(context.get("error"), FieldError):
             path = (*path, *context["error"].keys)
         name, group = ".".join(map(str, path))[:LONGEST_NAME] or "the settings", "".join(f"{key}." for key in path[:-1])
-        message, todo = f"{name} is not right", None
+        message, todo = f"invalid value for {name}", None
         found: str | None = shown(given)
         expected: str | None = EXPECTED.get(kind, detail["msg"].removeprefix("Input should be "))
         if kind == "missing":

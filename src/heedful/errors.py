@@ -79,4 +79,6 @@ def shown(value: object, limit: int = 80) -> str:
 
 def wrong(where: Path, key: str, found: object, expected: str) -> UserError:
     """The error of a setting in a file of others that cannot be."""
-    return UserError(f"{key} is not right", where=f"{where}: {key}", found=shown(found), expected=expected, todo=AGAIN)
+    return UserError(
+        f"invalid value for {key}", where=f"{where}: {key}", found=shown(found), expected=expected, todo=AGAIN
+    )

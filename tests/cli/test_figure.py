@@ -76,7 +76,7 @@ def test_what_is_no_number_is_null_in_json(figure: Run, monkeypatch: pytest.Monk
     [
         (("recal",), "did you mean recall?"),
         (("recall", "distence=3"), "distence is no known key"),
-        (("recall", "distances=[0]"), "error: override distances: distances.0 is not right"),
+        (("recall", "distances=[0]"), "error: override distances: invalid value for distances.0"),
         (("recall", "steps"), "this is not an override"),
         (("length", "width=7"), "multiple of 2"),
         (("recall", "--out", "nowhere/a.png"), "there is no such folder"),

@@ -251,7 +251,7 @@ def test_words_that_only_the_data_tell_are_not_guessed() -> None:
     assert recipe.size == recipe.model.parameters(0) < 1_000_000
     assert told_size(recipe) == "about 0.3 million parameters, and 100 for each word"
     assert told_size(load_recipe("sentiment-trees", ["model.vocab=10000"])) == "about 1.3 million parameters"
-    with pytest.raises(UserError, match=r"tokenizer\.known is not right"):
+    with pytest.raises(UserError, match=r"invalid value for tokenizer\.known"):
         load_recipe("sentiment-trees", ["tokenizer.known=10000001"])
 
 

@@ -44,7 +44,7 @@ RunOption = Annotated[
         "--folder",
         metavar="DIR",
         parser=_run_path,
-        help="The run's folder, else runs/NAME; torchrun lets only --folder through.",
+        help="The run's folder, runs/NAME by default; with torchrun write --folder.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]

@@ -25,48 +25,53 @@ class Offered:
 class Length(Config):
     """How long a text gets."""
 
-    length: Annotated[int, Offered("Tokens written; else as trained.")] = Field(
-        200, ge=1, le=1_000_000, description="tokens that are written"
+    length: Annotated[int, Offered("Tokens to generate; else as the recipe says.")] = Field(
+        200, ge=1, le=1_000_000, description="tokens to generate"
     )
 
 
 class Sampling(Config):
-    """How a token is drawn."""
+    """How a token is sampled."""
 
     temperature: Annotated[float, Offered(least=0.01)] = Field(
-        1.0, gt=0, le=100, description="over 1 more daring, under 1 less"
+        1.0, gt=0, le=100, description="sampling temperature; higher is more random"
     )
-    top_k: int | None = Field(None, ge=1, description="draw from the k likeliest tokens; null: from all")
+    top_k: int | None = Field(None, ge=1, description="sample from the k most probable tokens; null: from all")
     top_p: Annotated[float | None, Offered(least=1e-6)] = Field(
-        None, gt=0, le=1, description="draw from this share of likelihood; null: from all"
+        None, gt=0, le=1, description="sample from the most probable tokens with this total probability; null: from all"
     )
 
 
 class DecodeConfig(Config):
     """How translations are searched for when the model is evaluated or used."""
 
-    beams: Annotated[int, Offered("Hypotheses kept; else as the recipe says.")] = Field(
+    beams: Annotated[int, Offered("Hypotheses of the beam search; else as the recipe says.")] = Field(
         4, ge=1, le=1000, description="hypotheses kept at each step; 1: greedy search"
     )
-    length_penalty: float = Field(1.0, ge=-10, le=10, description="above 0, a long translation is punished less")
+    length_penalty: float = Field(
+        1.0,
+        ge=-10,
+        le=10,
+        description="exponent of the length that scores are divided by; higher favours longer translations",
+    )
     max_length: int | None = Field(None, ge=1, description="longest translation in tokens; null: 2 x source + 16")
 
 
 class WritingConfig(Sampling, Length):
-    """How a language model goes on with a text: each token is drawn by chance."""
+    """Generation settings of a language model, which samples each token."""
 
     start_token: Annotated[
-        bool, Offered("Read the text after the token that documents begin with; else as the model's folder says.")
-    ] = Field(True, description="read a prompt after the token that documents begin with, as in training")
+        bool, Offered("Put the start token of documents before the text; else as the model's folder says.")
+    ] = Field(True, description="put the start token of documents before a prompt, as in training")
 
 
 class Generation(Sampling):
     """All settings that predictors share."""
 
     temperature: Annotated[float, Offered(least=0.01)] = Field(  # 0: the likeliest token each time
-        1.0, ge=0, le=100, description="over 1 more daring, under 1 less"
+        1.0, ge=0, le=100, description="sampling temperature; higher is more random"
     )
-    seed: int = Field(0, ge=0, description="which chance")
+    seed: int = Field(0, ge=0, description="random seed")
 
     @classmethod
     def of(cls, decode: Config) -> Self:
@@ -92,20 +97,20 @@ class TranslationSettings(Generation, DecodeConfig):
 
 
 class TextSettings(Generation, WritingConfig):
-    """How texts are gone on with: sampled, or with beams searched for."""
+    """Settings of text generation: sampling or beam search."""
 
-    samples: int = Field(1, ge=1, le=1000, description="texts a prompt; of beams, the best ones")
+    samples: int = Field(1, ge=1, le=1000, description="texts for each prompt; with beams, the best ones")
     beams: int = Field(
-        1, ge=1, le=1000, description="search for the likeliest text; prompt and text must fit the context"
+        1, ge=1, le=1000, description="beam search with this many hypotheses; prompt and text must fit the context"
     )
-    length_penalty: float = Field(1.0, ge=0, le=10, description="beams compare log p / length^this; else 1")
+    length_penalty: float = Field(1.0, ge=0, le=10, description="beams compare log p / length^this")
     repetition_penalty: Annotated[float, Offered(least=0.01)] = Field(
-        1.0, gt=0, le=100, description="over 1, words of the text so far are less likely"
+        1.0, gt=0, le=100, description="above 1, tokens of the text so far become less probable"
     )
     no_repeat_ngram: int | None = Field(
         None, ge=1, le=1000, description="n-grams of this many tokens never occur twice; null: they may"
     )
-    min_length: int = Field(0, ge=0, le=1_000_000, description="tokens written before the text may end")
+    min_length: int = Field(0, ge=0, le=1_000_000, description="tokens to generate before the text may end")
 
     @property
     def drawn(self) -> bool:

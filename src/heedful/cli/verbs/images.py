@@ -17,8 +17,8 @@ Pictured = Annotated[
     ),
 ]
 Drawn = Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The figure to draw: .png, .svg or .pdf.")]
-Shown = Annotated[int | None, typer.Option("--count", min=1, max=1000, help="How many images to show; else 10.")]
-NoiseSeed = Annotated[int, typer.Option(min=0, max=2**62, help="Which noise.")]
+Shown = Annotated[int | None, typer.Option("--count", min=1, max=1000, help="Images to show; 10 by default.")]
+NoiseSeed = Annotated[int, typer.Option(min=0, max=2**62, help="Random seed of the noise.")]
 
 
 def reconstruct(
@@ -28,7 +28,7 @@ def reconstruct(
     compare: Annotated[
         list[Path] | None, typer.Option(metavar="RUN", help="Another run, in columns of its own; may be repeated.")
     ] = None,
-    pca: Annotated[bool, typer.Option("--pca", help="Show what PCA leaves with as many numbers as a code.")] = False,
+    pca: Annotated[bool, typer.Option("--pca", help="Also show a PCA with as many components as a code.")] = False,
     interpolate: Annotated[
         tuple[str, str] | None,
         typer.Option(metavar="A B", help="From one image's code to another's: numbers of test images, or files."),
@@ -39,7 +39,7 @@ def reconstruct(
     as_json: Json = False,
     checkpoint: Which = None,
 ) -> None:
-    """Draw images beside what an autoencoder makes of them. Their errors stand beneath."""
+    """Draw images beside their reconstructions, with the errors below."""
     from heedful.cli.reconstruct import reconstruct_verb
 
     reconstruct_verb(
@@ -52,15 +52,15 @@ def denoise(
     run: RunFolder,
     out: Drawn,
     images: Pictured = None,
-    noise: Annotated[float | None, typer.Option(min=0, max=100, help="Deviation of noise; else as trained.")] = None,
-    noisy_already: Annotated[bool, typer.Option("--noisy", help="The images are noisy already: add none.")] = False,
+    noise: Annotated[float | None, typer.Option(min=0, max=100, help="Standard deviation of the noise; else as in training.")] = None,
+    noisy_already: Annotated[bool, typer.Option("--noisy", help="The images are noisy already; add no noise.")] = False,
     count: Shown = None,
     seed: NoiseSeed = 0,
     dark: Dark = False,
     as_json: Json = False,
     checkpoint: Which = None,
 ) -> None:
-    """Draw images, what noise leaves of them, and what an autoencoder restores."""
+    """Draw images, the same with noise, and denoised by an autoencoder."""
     from heedful.cli.reconstruct import denoise_verb
 
     denoise_verb(
@@ -74,7 +74,7 @@ def encode(
     images: Pictured = None,
     checkpoint: Which = None,
 ) -> None:
-    """Write the codes that an autoencoder makes of images. With their labels, where these are known."""
+    """Write the codes of images by an autoencoder, with labels where they are known."""
     from heedful.cli.reconstruct import encode_verb
 
     encode_verb(at(run, checkpoint), images or [], out)

@@ -14,17 +14,20 @@ from heedful.training.checkpoint.choice import at
 
 
 def convert(
-    source: Annotated[Path, typer.Argument(metavar="SRC", help="A folder with a BERT or GPT: ours or of others.")],
+    source: Annotated[
+        Path,
+        typer.Argument(metavar="SRC", help="A folder with a BERT or GPT: a run, or from Hugging Face or TensorFlow."),
+    ],
     target: Annotated[Path, typer.Argument(metavar="DST", help="The folder, or the .onnx file, to write.")],
     to: Annotated[
-        Literal["heedful", "hf", "onnx"] | None, typer.Option(help="What to write; else by the names.")
+        Literal["heedful", "hf", "onnx"] | None, typer.Option(help="The format to write; else guessed from the names.")
     ] = None,
     ledger: Annotated[bool, typer.Option("--ledger", help="Print what became of each tensor.")] = False,
     as_json: Json = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace a model that is in the way.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing model.")] = False,
     checkpoint: Which = None,
 ) -> None:
-    """Turn a BERT or GPT into another kind of folder. Every tensor is accounted for, and no code of others is run."""
+    """Convert a BERT or GPT to another format. Every tensor is accounted for, and no external code is run."""
     from heedful.cli.convert import convert_verb
 
     convert_verb(at(source, checkpoint), target, to, ledger, force, as_json)
@@ -46,11 +49,11 @@ def explore(
     view: Annotated[str | None, typer.Option(metavar="NAME", help="Which view to write, such as heads.")] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="What its address would say: text=..., layer=2."),
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the view, as in its address: text=..., layer=2."),
     ] = None,
     checkpoint: Which = None,
 ) -> None:
-    """Look inside models in the browser. Opens a local page on runs and models; nothing leaves this machine."""
+    """Look inside models in the browser. The page is local; nothing leaves this machine."""
     from heedful.cli.explore import explore_verb
 
     explore_verb([at(folder, checkpoint) for folder in folders], host, port, browser, out, view, settings or [])
@@ -70,7 +73,7 @@ def figure(
     dark: Dark = False,
     as_json: Json = False,
 ) -> None:
-    """Draw what the lectures show. Each figure is computed or trained on the spot, and prints its numbers."""
+    """Compute and draw a figure of the lectures, and print its numbers."""
     if name is None:
         from heedful.lectures import FIGURES
 

@@ -22,9 +22,9 @@ def init(
         ),
     ],
     path: Annotated[Path | None, typer.Argument(metavar="PATH", help="The file to write; else TASK.yaml.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write even where a file is in the way.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
-    """Write a commented recipe to start from. The schema beside it lets an editor complete it."""
+    """Write a commented recipe to start from, with a schema for your editor."""
     from heedful.runs.recipe import init_recipe
 
     recipe, schema = init_recipe(template, path or Path(f"{template}.yaml"), force=force)

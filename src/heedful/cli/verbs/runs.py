@@ -12,7 +12,7 @@ from heedful.training.checkpoint.choice import at
 
 
 def train(recipe: RecipeName, overrides: Overrides = None, run: RunOption = None) -> None:
-    """Train a recipe, or go on with its run. Ctrl-C stops it and loses nothing; the same command goes on."""
+    """Train a recipe, or resume its run. Ctrl-C stops it and loses nothing; the same command resumes."""
     from heedful.cli.train import train_verb
 
     train_verb(recipe, overrides or [], run)
@@ -39,13 +39,13 @@ def evaluate(
     run: RunFolder,
     split: Annotated[Literal["test", "valid"], typer.Option(help="Which part of the recipe's data.")] = "test",
     stride: Annotated[
-        int | None, typer.Option(min=1, help="Tokens that a gpt predicts in each of its windows, which overlap.")
+        int | None, typer.Option(min=1, help="Tokens that a gpt predicts in each of its overlapping windows.")
     ] = None,
     as_json: Json = False,
     checkpoint: Which = None,
     **settings: Any,
 ) -> None:
-    """Score a trained model on its data. The scores come with their signatures, and samples."""
+    """Evaluate a trained model on its data: scores with signatures, and samples."""
     from heedful.cli.evaluate import eval_verb
 
     eval_verb(at(run, checkpoint), split, settings["beams"], as_json, stride)
@@ -75,12 +75,12 @@ def scaling(
     ] = None,
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, max=1024, help="Runs side by side; else as cores and memory allow, or one for each GPU."),
+        typer.Option(min=1, max=1024, help="Runs in parallel; else as cores and memory allow, or one for each GPU."),
     ] = None,
     dark: Dark = False,
     as_json: Json = False,
 ) -> None:
-    """Fit scaling laws to a sweep of runs. Trains every size on every budget; the same command goes on where it was."""
+    """Fit scaling laws to a sweep of runs. Trains every size on every budget; the same command resumes."""
     from heedful.cli.scaling import scaling_verb
 
     scaling_verb(
@@ -89,7 +89,7 @@ def scaling(
 
 
 def demo(run: RunOption = None) -> None:
-    """Train a small model in a minute. It turns English number words into German ones, and shows where it looks."""
+    """Train a small translator in a minute, from English to German number words, and show its attention."""
     from heedful.cli.demo import demo_verb
 
     demo_verb(run or Path("runs/demo"))

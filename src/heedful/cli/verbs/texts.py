@@ -21,11 +21,11 @@ def _only_reads() -> None:
 def classify_tree(
     run: RunFolder,
     trees: Annotated[list[str] | None, typer.Argument(metavar="TREE", help="Trees, or - for lines of stdin.")] = None,
-    nodes: Annotated[bool, typer.Option("--nodes", help="Show what is said of every part.")] = False,
+    nodes: Annotated[bool, typer.Option("--nodes", help="Print the class of every node.")] = False,
     as_json: Json = False,
     checkpoint: Which = None,
 ) -> None:
-    """Say the class of trees, as (2 (2 not) (2 bad)). Their labels are not read, and may be any word."""
+    """Classify trees, such as (2 (2 not) (2 bad)). Their labels are ignored, and may be any word."""
     from heedful.cli.texts import classify_tree_verb
 
     classify_tree_verb(at(run, checkpoint), trees or [], nodes, as_json)
@@ -35,12 +35,12 @@ def classify(
     run: EncoderFolder,
     texts: Texts = None,
     pair: Annotated[
-        bool, typer.Option("--pair", help="Texts come two and two; in a line of stdin, with a tab between.")
+        bool, typer.Option("--pair", help="Read pairs of texts; on stdin, with a tab between the two.")
     ] = False,
     as_json: Json = False,
     checkpoint: Which = None,
 ) -> None:
-    """Say the class of texts, or their number. Lines stay in order, and empty ones stay empty."""
+    """Classify texts, or predict a number for each. Lines stay in order, and empty ones stay empty."""
     from heedful.cli.texts import classify_verb
 
     classify_verb(at(run, checkpoint), texts or [], pair, as_json)
@@ -48,12 +48,12 @@ def classify(
 
 def choose(
     run: EncoderFolder,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="The text to go on from.")],
-    choices: Annotated[list[str], typer.Argument(metavar="CHOICE", help="Two or more ways to go on.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The beginning of a text.")],
+    choices: Annotated[list[str], typer.Argument(metavar="CHOICE", help="Two or more continuations.")],
     as_json: Json = False,
     checkpoint: Which = None,
 ) -> None:
-    """Say which of several texts goes on best from another, the likeliest first."""
+    """Choose the best continuation of a text, and rank the others."""
     from heedful.cli.texts import choose_verb
 
     choose_verb(at(run, checkpoint), text, choices, as_json)
@@ -65,7 +65,7 @@ def tag(
     as_json: Json = False,
     checkpoint: Which = None,
 ) -> None:
-    """Mark names and the like in texts. Says what each is, how sure that is, and at which characters it stands."""
+    """Tag words or find names in texts, with probabilities and character positions."""
     from heedful.cli.texts import tag_verb
 
     tag_verb(at(run, checkpoint), texts or [], as_json)
@@ -73,15 +73,15 @@ def tag(
 
 def answer(
     run: EncoderFolder,
-    passage: Annotated[str, typer.Option(metavar="FILE|TEXT", help="The text that the answers stand in.")],
+    passage: Annotated[str, typer.Option(metavar="FILE|TEXT", help="The text to find the answers in.")],
     questions: Annotated[
         list[str] | None, typer.Argument(metavar="QUESTION", help="Questions, or - for lines of stdin.")
     ] = None,
-    top: Annotated[int, typer.Option(min=1, max=1000, help="How many answers to show, the likeliest first.")] = 1,
+    top: Annotated[int, typer.Option(min=1, max=1000, help="Answers to show, the most probable first.")] = 1,
     as_json: Json = False,
     checkpoint: Which = None,
 ) -> None:
-    """Answer questions about a passage. An answer is a part of it: how sure, and at which characters it stands."""
+    """Answer questions about a passage with parts of it, with probabilities and character positions."""
     from heedful.cli.texts import answer_verb
 
     answer_verb(at(run, checkpoint), passage, questions or [], top, as_json)
@@ -92,22 +92,24 @@ def embed(
     texts: Texts = None,
     layers: Annotated[
         Feature,
-        typer.Option(help="Which of the encoder's layers; first: the embeddings, sum_all: all blocks."),
+        typer.Option(help="Layers of the encoder; first: the embeddings, sum_all: all blocks."),
     ] = "last",
     pooling: Annotated[
         Literal["mean", "first"] | None,
-        typer.Option(help="The tokens' mean, or the first one; else as the model says."),
+        typer.Option(help="Mean of the tokens, or the first one; else as the model says."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the vectors there: .npy, .safetensors or .jsonl.")
     ] = None,
-    similarity: Annotated[bool, typer.Option("--similarity", help="Show how alike a few texts are.")] = False,
+    similarity: Annotated[
+        bool, typer.Option("--similarity", help="Print the cosine similarity of a few texts.")
+    ] = False,
     eight_bits: Annotated[
-        bool, typer.Option("--int8", help="Eight bits, on a CPU: faster, a little less exact.")
+        bool, typer.Option("--int8", help="8-bit weights on a CPU: faster, slightly less accurate.")
     ] = False,
     checkpoint: Which = None,
 ) -> None:
-    """Turn texts into vectors. Lines stay in order, however many there are; without --out, each is a JSON object."""
+    """Embed texts as vectors. Lines stay in order; without --out, each is a JSON object."""
     _only_reads()
     from heedful.cli.embed import embed_verb
 
@@ -119,11 +121,11 @@ def fill_mask(
     texts: Annotated[
         list[str] | None, typer.Argument(metavar="TEXT", help="Texts with [MASK] in them, or - for lines of stdin.")
     ] = None,
-    top: Annotated[int, typer.Option(min=1, max=100, help="How many words to show for each gap.")] = 5,
+    top: Annotated[int, typer.Option(min=1, max=100, help="Words to show for each mask.")] = 5,
     as_json: Json = False,
     checkpoint: Which = None,
 ) -> None:
-    """Tell the words that [MASK] hides. Where there are several, says how much they depend on each other."""
+    """Predict masked tokens. For several masks, also how much they depend on each other."""
     _only_reads()
     from heedful.cli.texts import fill_mask_verb
 

@@ -9,11 +9,9 @@ import typer
 
 from heedful.cli.options import Dark, Json
 
-VectorFile = Annotated[
-    Path, typer.Argument(metavar="VECTORS", help="A file of word2vec's or GloVe's make, plain or gzip.")
-]
+VectorFile = Annotated[Path, typer.Argument(metavar="VECTORS", help="A word2vec or GloVe file, plain or gzip.")]
 Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Read only the first N words of the file.")]
-Likest = Annotated[int, typer.Option(min=1, max=1000, help="How many words to show, the likest first.")]
+Top = Annotated[int, typer.Option(min=1, max=1000, help="Words to show, the most similar first.")]
 
 
 def word2vec(
@@ -32,11 +30,11 @@ def word2vec(
 def neighbours(
     vectors: VectorFile,
     words: Annotated[list[str], typer.Argument(metavar="WORD", help="Words to ask about.")],
-    top: Likest = 10,
+    top: Top = 10,
     limit: Limit = None,
     as_json: Json = False,
 ) -> None:
-    """Tell the words that are most like a word. By the cosine between their vectors."""
+    """List the words most similar to a word, by cosine."""
     from heedful.cli.vectors import neighbours_verb
 
     neighbours_verb(vectors, words, top, limit, as_json)
@@ -47,11 +45,11 @@ def analogy(
     a: Annotated[str, typer.Argument(metavar="A", help="As in: man")],
     b: Annotated[str, typer.Argument(metavar="B", help="is to king")],
     c: Annotated[str, typer.Argument(metavar="C", help="as woman is to ...")],
-    top: Likest = 5,
+    top: Top = 5,
     limit: Limit = None,
     as_json: Json = False,
 ) -> None:
-    """Tell what is to C as B is to A. The words nearest to B - A + C, these three left out."""
+    """Complete the analogy: A is to B as C is to ... The words nearest to B - A + C."""
     from heedful.cli.vectors import analogy_verb
 
     analogy_verb(vectors, (a, b, c), top, limit, as_json)
@@ -60,7 +58,7 @@ def analogy(
 def lookup(
     vectors: VectorFile,
     words: Annotated[list[str], typer.Argument(metavar="WORD", help="Words to look up.")],
-    columns: Annotated[int, typer.Option(min=1, max=1000, help="How many numbers of each to print.")] = 10,
+    columns: Annotated[int, typer.Option(min=1, max=1000, help="Values of each vector to print.")] = 10,
     drawn: Annotated[
         Path | None, typer.Option("--map", metavar="FILE", help="Draw a map of the words: .png, .svg or .pdf.")
     ] = None,

@@ -15,12 +15,12 @@ from heedful.training.checkpoint.choice import at
 def translate(
     run: RunFolder,
     texts: Texts = None,
-    top: Annotated[int, typer.Option(min=1, max=1000, help="Best translations shown, with their scores.")] = 1,
-    align: Annotated[bool, typer.Option("--align", help="Show where the model looked for each piece.")] = False,
+    top: Annotated[int, typer.Option(min=1, max=1000, help="Best translations to show, with their scores.")] = 1,
+    align: Annotated[bool, typer.Option("--align", help="Print the attention weights as an alignment.")] = False,
     align_to: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw that: .png, .svg or .pdf.")] = None,
     dark: Dark = False,
     as_json: Json = False,
-    sample: Annotated[bool, typer.Option("--sample", help="Draw a translation by chance.")] = False,
+    sample: Annotated[bool, typer.Option("--sample", help="Sample a translation.")] = False,
     batch: Batch = 64,
     checkpoint: Which = None,
     **settings: Any,
@@ -32,7 +32,7 @@ def translate(
     beams, sampling = settings.pop("beams"), TranslationSettings(**settings)
     if not sample and sampling != TranslationSettings():
         raise UserError(
-            "--temperature, --top-k, --top-p and --seed are about chance", todo="add --sample, or leave them out"
+            "--temperature, --top-k, --top-p and --seed are for sampling", todo="add --sample, or leave them out"
         )
     translate_verb(
         at(run, checkpoint), texts or [], beams, top, sampling if sample else None, as_json, align, align_to, batch,
@@ -62,9 +62,9 @@ def predict(
 def generate(
     run: EncoderFolder,
     prompts: Annotated[
-        list[str] | None, typer.Argument(metavar="PROMPT", help="Texts to go on with, or - for lines of stdin.")
+        list[str] | None, typer.Argument(metavar="PROMPT", help="Texts to continue, or - for lines of stdin.")
     ] = None,
-    greedy: Annotated[bool, typer.Option("--greedy", help="The likeliest token each time, without chance.")] = False,
+    greedy: Annotated[bool, typer.Option("--greedy", help="Take the most probable token each time.")] = False,
     special: Annotated[
         bool, typer.Option("--special", help="<|endoftext|> in a prompt is the token, not text.")
     ] = False,
@@ -73,21 +73,21 @@ def generate(
     checkpoint: Which = None,
     **settings: Any,
 ) -> None:
-    """Go on with texts, token by token. What is longer than the model's context is forgotten, the older half first."""
+    """Generate text from prompts. Beyond the model's context, the older half is forgotten."""
     from heedful.cli.generate import generate_verb
 
     generate_verb(at(run, checkpoint), prompts or [], settings, greedy, special, bf16, as_json)
 
 
 def predict_word(
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="A text with ___ where a word is to be told.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="A text with ___ in place of a word.")],
     causal: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="A language model, which sees what stands before the gap.")
+        Path | None, typer.Option(metavar="RUN", help="A language model, which sees the text before the gap.")
     ] = None,
     masked: Annotated[
         Path | None, typer.Option(metavar="RUN", help="A BERT, which sees both sides of the gap.")
     ] = None,
-    top: Annotated[int, typer.Option(min=1, max=100, help="How many words to show.")] = 5,
+    top: Annotated[int, typer.Option(min=1, max=100, help="Words to show.")] = 5,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Draw them side by side: .png, .svg or .pdf.")
     ] = None,
@@ -96,7 +96,7 @@ def predict_word(
     checkpoint: Which = None,
     **settings: Any,
 ) -> None:
-    """Tell the word for a gap, in both directions. Words behind the gap change nothing for a causal model."""
+    """Predict the word for a gap, by a causal model, a masked one, or both."""
     from heedful.cli.texts import predict_word_verb
 
     chosen = [run and at(run, checkpoint) for run in (causal, masked)]
