@@ -52,7 +52,9 @@ def denoise(
     run: RunFolder,
     out: Drawn,
     images: Pictured = None,
-    noise: Annotated[float | None, typer.Option(min=0, max=100, help="Standard deviation of the noise; else as in training.")] = None,
+    noise: Annotated[
+        float | None, typer.Option(min=0, max=100, help="Standard deviation of the noise; else as in training.")
+    ] = None,
     noisy_already: Annotated[bool, typer.Option("--noisy", help="The images are noisy already; add no noise.")] = False,
     count: Shown = None,
     seed: NoiseSeed = 0,
