@@ -198,7 +198,7 @@ def test_a_run_that_takes_its_state_along_is_the_same_after_a_kill(tmp_path: Pat
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     events = list(train(recipe, tmp_path / "killed"))
     assert [event.loss for event in events if isinstance(event, Step)] == whole[5:]
-    assert any("goes on bit for bit" in note for event in events if isinstance(event, Started) for note in event.notes)
+    assert any("resumes bit for bit" in note for event in events if isinstance(event, Started) for note in event.notes)
     found = checkpoints(tmp_path / "killed")
     assert found == checkpoints(tmp_path / "whole")
     assert sum(name.endswith("/carry.safetensors") for name in found) == 3

@@ -85,7 +85,7 @@ def write_text(recipe: LanguageModelRecipe, folder: Path, splits: Sequence[Split
     """Write documents as running text, for language models; returns what each split has."""
     data: Any = recipe.data
     manifest = build_tokens(
-        folder, plan_of(recipe), partial(learned, recipe), {split: partial(data.running, split) for split in splits},
+        folder, plan_of(recipe), partial(learned, recipe), {split: partial(data.stream, split) for split in splits},
         jobs or cpu_cores(), Telling(), partial(typer.echo, err=True),
     )  # fmt: skip
     return {
