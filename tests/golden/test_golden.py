@@ -33,6 +33,7 @@ from golden.library import (
     trained,
     views,
 )
+from heedful.errors import UserError
 from tolerance import close
 
 LEARNED = 2**13  # epsilons, 1e-3 of the largest: errors of rounding grow over thirty steps
@@ -165,6 +166,12 @@ def test_an_old_run_goes_on_to_the_same_end(run: Path) -> None:
     written, old = (read(folder / "model" / "config.json") for folder in (run, whole))
     assert within(old, written) == old
     assert heedful.load(run / "model", "cpu").model.config == heedful.load(whole / "model", "cpu").model.config
+
+
+@pytest.mark.parametrize("run", ["translation-transformer"], indirect=True)
+def test_a_setting_that_an_old_run_did_not_have_is_not_changed_by_resuming_it(run: Path) -> None:
+    with pytest.raises(UserError, match="'softmax' in step-00000030, 'sparsemax' now"):
+        list(heedful.train(heedful.load_recipe("recipe.yaml", ["model.normalize=sparsemax"]), run))
 
 
 @every_run

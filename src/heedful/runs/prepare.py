@@ -28,6 +28,7 @@ from heedful.runs.evaluate import digest
 from heedful.runs.events import broken_lines, read_events, trim_jsonl
 from heedful.runs.load import Opened, cores
 from heedful.runs.progress import Event, Stage, Started
+from heedful.runs.recipe import completed
 from heedful.runs.start import begin, for_model, source_of
 from heedful.tasks import task_of
 from heedful.tasks.base import AnyTask, Encoded, Read, Source
@@ -279,7 +280,9 @@ def _require_same_samples(checkpoint: Checkpoint, artifacts: Mapping[str, str], 
 
 def _require_own(checkpoint: Checkpoint, run: Path, recipe: Recipe, name: str) -> Changes:
     """Refuse a checkpoint of another run, or of another recipe, and return the settings that changed and may."""
-    about, settings = checkpoint.manifest.about, recipe.model_dump(mode="json")
+    about, settings = dict(checkpoint.manifest.about), recipe.model_dump(mode="json")
+    if isinstance(about.get("recipe"), dict):
+        about["recipe"] = completed(about["recipe"])
     require_of_run(checkpoint.path, about, name, "delete it, or put the run's own back")
     return require_made_with(checkpoint.path, about, settings, run, MAY_DIFFER | MAY_GROW)
 

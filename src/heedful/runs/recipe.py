@@ -94,6 +94,14 @@ def recipe_of(text: str, where: str) -> Recipe:
     return _parsed(*read_yaml(text, where), where)
 
 
+def completed(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a recipe as an older version wrote them, with the defaults of those that were added since."""
+    try:
+        return _parsed(settings, {}, "recipe").model_dump(mode="json")
+    except UserError:
+        return settings
+
+
 def _parsed(data: dict[str, Any], marks: Marks, path: Path | str, overrides: Sequence[str] = ()) -> Recipe:
     kind, model = _kinds(data, overrides)
     if kind not in TASKS:
