@@ -197,7 +197,7 @@ def test_a_notebook_shows_the_view_in_a_frame_of_its_own(
     for name in ("view.svg", "view.png", "view", "view.pdf"):
         with pytest.raises(UserError, match="a view is saved as HTML") as error:
             shown.save(tmp_path / name)
-        assert "for SVG or PNG, open the page" in str(error.value.todo)
+        assert "for SVG or PNG, use the buttons" in str(error.value.todo)
     with pytest.raises(UserError):
         shown.save(tmp_path / "nowhere" / "view.html")
     assert [file.name for file in tmp_path.iterdir() if file.name.startswith("view")] == ["view.html"]
@@ -262,7 +262,7 @@ def test_a_long_text_keeps_the_layers_beside_the_one_that_is_shown(
     state["look"] = attentions[0].name
     everything = find("heads").calls(explorer.subject(state["model"]), state)
     assert len(everything) == 1 + sum(len(look.taps) for look in attentions)
-    monkeypatch.setattr(heads, "MOST_HELD", 1)
+    monkeypatch.setattr(heads, "MAX_WEIGHTS", 1)
     assert [one.settings.get("layer") for one in find("heads").calls(explorer.subject(state["model"]), state)] == [
         None,
         1,

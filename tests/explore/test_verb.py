@@ -139,7 +139,7 @@ def test_mistakes_are_told_in_words(run: Run, tmp_path: Path) -> None:
     assert "heads" in (wrong.expected or "")
     assert "no such view" in failing(here, "--out", str(tmp_path / "x.html"), "--view", "head").message
     for setting, said in (
-        ("layer=abc", "--set layer: 'abc' is not a whole number"),
+        ("layer=abc", "--set layer: 'abc' is not an integer"),
         ("layer=99", "--set layer: there is no such layer\n  found:    99\n  expected: 0 to 1"),
         ("head=4", "--set head: there is no such head\n  found:    4\n  expected: 0 to 3"),
         ("token=500", "--set token: there is no such token"),
