@@ -1,4 +1,4 @@
-"""Builds the explorer's page into the package, so that whoever installs a wheel needs no Node."""
+"""Builds the explorer's page into the package, so that installing a wheel needs no Node."""
 
 import shutil
 import subprocess

@@ -169,7 +169,7 @@ def nonsense(port: int, chance: random.Random) -> bytes:
 async def crowd(
     port: int, questions: Sequence[Question], requests: int, users: int = 64, bad: float = 0.2, seed: int = 0
 ) -> tuple[Tally, Tally]:
-    """So many users, each asking on when it is answered, and again if it is told to: good questions, and nonsense."""
+    """Concurrent users, each sending a request, valid or not, when its last is answered, and retrying when asked to."""
     good, wild = Tally(), Tally()
     chance = random.Random(seed)
     left = iter(range(requests))
@@ -241,7 +241,7 @@ def half_body(port: int, path: str) -> bytes:
 
 
 async def siege(port: int, slow: int, patience: float, path: str, every: float = 0.5) -> list[float | None]:
-    """So many half headers and as many dripping bodies at once; when each of them was closed."""
+    """Half-sent headers and slowly sent bodies at once; returns when each connection was closed."""
     senders = [slow_sender(port, half_head(port), every, patience) for _ in range(slow)]
     senders += [slow_sender(port, half_body(port, path), every, patience) for _ in range(slow)]
     return list(await asyncio.gather(*senders))

@@ -296,7 +296,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
-    parser.add_argument("--steps", type=int, help="at the most, instead of the recipe's epochs")
+    parser.add_argument("--steps", type=int, help="at most, instead of the recipe's epochs")
     parser.add_argument("--epochs", type=int, help="instead of the recipe's")
     parser.add_argument("--lr", type=float, help="instead of the recipe's")
     parser.add_argument("--jobs", type=int, default=6, help="runs at a time")

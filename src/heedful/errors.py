@@ -67,7 +67,7 @@ def printable(text: str) -> str:
 
 
 def short(text: str, longest: int) -> str:
-    """A text that has room where so many characters have: of a longer one, its beginning and three dots."""
+    """A text cut to a width in characters, with three dots where it is longer."""
     return text if len(text) <= longest else text[: longest - 3] + "..."
 
 

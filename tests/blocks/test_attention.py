@@ -89,7 +89,7 @@ def reference(
 
 
 def loud() -> Tap:
-    """A tap that somebody listens at, so that the readable path runs."""
+    """A tap with a hook, so that the readable path runs."""
     tap = Tap()
     tap.hook = lambda x: None
     return tap

@@ -1,4 +1,4 @@
-"""Taps are silent and free until somebody listens."""
+"""Taps cost nothing until they have a hook."""
 
 from typing import Any
 

@@ -456,12 +456,12 @@ def test_bert_and_the_denoising_autoencoder_learn_by_the_same_loop_to_undo_what_
     )  # fmt: skip
     images = EncodedImages(torch.rand(32, 1, 4, 4))
     config = SIZES["denoising"].model_copy(update={"input": (1, 4, 4)})
-    painter: Any = build(config)
+    autoencoder: Any = build(config)
     noise = Noise(0.5, (0.0, 1.0), seed=0)
 
     sides: list[tuple[Any, Any, Any]] = [
         (bert, PretrainingBatches(text, 0, 200, False), partial(pretraining_loss, bert)),
-        (painter, ImageBatches(images, 0, 16), partial(reconstruction_loss, painter, noise=noise)),
+        (autoencoder, ImageBatches(images, 0, 16), partial(reconstruction_loss, autoencoder, noise=noise)),
     ]
     train = TrainConfig(budget=Budget(steps=40), optimizer=AdamW(lr=3e-3), schedule=Constant(), evaluate_every=1000)
     for model, batches, loss_of in sides:

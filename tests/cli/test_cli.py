@@ -239,7 +239,7 @@ def test_a_run_that_is_stopped_at_once_says_what_there_is_to_go_on_from(
     monkeypatch.setattr("heedful.cli.train.train", stopped)
     code, out, _ = heedful("train", "numbers", *TINY, "--run", tmp_path / "run")
     assert code == 130
-    assert "the same command begins anew, since nothing was saved yet" in out
+    assert "the same command starts over, since nothing was saved yet" in out
     (tmp_path / "run" / "checkpoints" / "step-00000010").mkdir(parents=True)
     assert (
         "the same command goes on from the last checkpoint"

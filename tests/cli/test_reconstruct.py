@@ -57,7 +57,7 @@ TEST = test_images()
 del test_images
 
 
-def painter(run: Path) -> ImageAutoencoder:
+def autoencoder(run: Path) -> ImageAutoencoder:
     found: ImageAutoencoder = load(run)
     return found
 
@@ -73,7 +73,7 @@ def test_the_first_image_of_each_class_stands_beside_what_is_made_of_it(
     assert [given.title, made.title] == ["input", "plain"]
     first = [int(np.argmax(TEST.labels == digit)) for digit in range(10)]
     np.testing.assert_array_equal(given.images, TEST.pixels[first])
-    np.testing.assert_array_equal(made.images, painter(runs["plain"]).reconstruct(TEST.pixels[first]))
+    np.testing.assert_array_equal(made.images, autoencoder(runs["plain"]).reconstruct(TEST.pixels[first]))
     error = np.square(made.images.astype(np.float64) - given.images).mean((1, 2, 3))
     np.testing.assert_allclose(made.errors, error)
     assert out.splitlines()[1].split() == ["plain", *(f"{x:.4g}" for x in (error.mean(), error.min(), error.max()))]
@@ -107,7 +107,7 @@ def test_several_runs_and_pca_are_columns_of_one_picture(
     assert all(len(errors) == 3 for errors in told["each"].values())
     assert told["mse"]["PCA-10"] == pytest.approx(np.mean(told["each"]["PCA-10"]), rel=1e-4)
     assert Path("grid.svg").read_text().startswith("<?xml")
-    noisy = painter(runs["noisy"])
+    noisy = autoencoder(runs["noisy"])
     np.testing.assert_array_equal(columns[4].images, noisy.reconstruct(columns[3].images))
     assert columns[3].images.min() >= 0 and columns[3].images.max() <= 1
 
@@ -188,7 +188,7 @@ def test_a_walk_goes_through_the_codes_between_two_images(
     code, out, err = heedful(*words)
     assert (code, out, err) == (0, "picture  walk.png\n", "")
     ((name, images),) = seen
-    one = painter(runs["plain"])
+    one = autoencoder(runs["plain"])
     codes = one.encode(TEST.pixels[[2, 7]])
     assert name == "plain" and images.shape == (5, 1, 8, 8)
     close(images[2:3], one.decode(codes.mean(0, keepdims=True)))
@@ -207,7 +207,7 @@ def test_denoise_shows_the_original_what_noise_leaves_and_what_is_restored(
     original, noisy, restored = (column.images for column in drawn[0])
     assert original.shape == (10, 1, 8, 8)
     assert 0.02 < np.square(noisy - original).mean() < 0.09  # of deviation 0.3, cut to [0, 1]
-    np.testing.assert_array_equal(restored, painter(runs["noisy"]).reconstruct(noisy))
+    np.testing.assert_array_equal(restored, autoencoder(runs["noisy"]).reconstruct(noisy))
     np.testing.assert_array_equal(noisy, drawn[1][1].images)
     assert (noisy != drawn[2][1].images).any()
     assert [line.split()[0] for line in out.splitlines()[1:3]] == ["noisy", "restored"]
@@ -229,7 +229,7 @@ def test_given_images_are_restored_as_they_are(heedful: Run, runs: dict[str, Pat
     assert (code, out) == (0, "picture  grid.png\n")
     given, restored = drawn[0]
     assert given.errors is None and restored.errors is None
-    np.testing.assert_array_equal(restored.images, painter(runs["noisy"]).reconstruct(TEST.pixels[:3]))
+    np.testing.assert_array_equal(restored.images, autoencoder(runs["noisy"]).reconstruct(TEST.pixels[:3]))
     for words in ((), ("noisy.npy", "--noise", 0.5)):
         code, _, err = heedful("denoise", runs["noisy"], *words, "--noisy", "-o", "grid.png")
         assert code == 2 and "noisy already" in err
@@ -237,7 +237,7 @@ def test_given_images_are_restored_as_they_are(heedful: Run, runs: dict[str, Pat
 
 # ------------------------------------------------------------------ encode
 def test_codes_are_written_with_their_labels(heedful: Run, runs: dict[str, Path]) -> None:
-    right = painter(runs["plain"]).encode(TEST.pixels)
+    right = autoencoder(runs["plain"]).encode(TEST.pixels)
     code, out, _ = heedful("encode", runs["plain"], "-o", "codes.npy")
     assert (code, out) == (0, "wrote 80 codes of 10 numbers to codes.npy\n")
     np.testing.assert_array_equal(np.load("codes.npy"), right)

@@ -149,12 +149,12 @@ def test_every_kind_of_model_says_what_it_can_do() -> None:
     classifier, tagger = (
         small(kind, config, labels=LABELS) for kind, config in ((Classifier, ClassifierConfig), (Tagger, TaggerConfig))
     )
-    responder = QuestionAnswerer(small(Answerer, AnswererConfig), TOKENIZER, CPU, WindowsConfig(stride=4), 24)
+    answerer = QuestionAnswerer(small(Answerer, AnswererConfig), TOKENIZER, CPU, WindowsConfig(stride=4), 24)
     predictors = [
         (TextClassifier(classifier, TOKENIZER, CPU, LABELS, 24), "the class", "Ann saw Rome", None),
         (TextRegressor(small(Regressor, RegressorConfig), TOKENIZER, CPU, 24), "the value", "Ann saw", "Bob saw"),
         (TokenTagger(tagger, TOKENIZER, CPU, LABELS, 24), "the tags", "Ann saw Rome.", None),
-        (responder, "the answer", "who?", "Ann saw Rome"),
+        (answerer, "the answer", "who?", "Ann saw Rome"),
         (TextEncoder(small(Bert, masked_words=True), TOKENIZER, CPU), "the masked token", "Ann saw Rome", "Bob"),
         (TextEncoder(small(Bert), TOKENIZER, CPU), "the mean vector of the text", "Ann saw Rome", None),
     ]  # fmt: skip

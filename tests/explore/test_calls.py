@@ -1,4 +1,4 @@
-"""Every question of every view, asked by somebody who means no good: it gets an answer or a user's error, no more.
+"""Every request of every view with hostile input: it gets an answer or a user's error, no more.
 
 What may be asked is read from the settings of the questions themselves, so that a new field is tried out by itself.
 """

@@ -1,4 +1,4 @@
-"""Hidden words: what the page tells is what the model's own reader tells."""
+"""Masked words: the page shows what the predictor predicts."""
 
 from __future__ import annotations
 

@@ -111,17 +111,17 @@ def test_whole_lines_are_pooled_as_the_reader_pools_them(explorer: Explorer, enc
 
 
 def test_codes_are_those_of_the_test_images(explorer: Explorer) -> None:
-    painter = explorer.subject("images").predictor
+    autoencoder = explorer.subject("images").predictor
     images = view.test_images(explorer.subject("images").folder)
     words, arrays = ask(explorer, "points", model="images", of="codes")
     assert words["layers"] == ["pixels", "code"]
     assert [words["titles"][group] for group in words["groups"]] == words["names"]
     assert words["groups"] == images.labels.tolist()
-    assert np.allclose(arrays["points"][1], flat(torch.from_numpy(painter.encode(images.pixels)))[0], atol=1e-3)
+    assert np.allclose(arrays["points"][1], flat(torch.from_numpy(autoencoder.encode(images.pixels)))[0], atol=1e-3)
     assert arrays["pictures"].shape == (len(images), 8, 8, 1)
     assert np.array_equal(arrays["pictures"][..., 0], np.round(images.pixels[:, 0] * 255).astype(np.uint8))
     cosines = ask(explorer, "cosines", model="images", of="codes", layer="code")[1]["cosines"]
-    close(cosines, cosine_similarity(painter.encode(images.pixels)))
+    close(cosines, cosine_similarity(autoencoder.encode(images.pixels)))
 
 
 def test_t_sne_is_the_same_each_time_and_lies_like_the_other_map(explorer: Explorer) -> None:

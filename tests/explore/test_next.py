@@ -206,7 +206,7 @@ def test_drawing_in_the_page_writes_what_the_library_writes_by_that_seed(
     page.wait_for_function("(n) => document.querySelectorAll('button.token').length === n", arg=len(wanted))
     opened.ready()
     assert page.url.endswith(f"%2C{token}") or f"%2C{token}&" in page.url
-    page.get_by_test_id("text").fill("Another text")  # begins anew
+    page.get_by_test_id("text").fill("Another text")  # starts over
     page.wait_for_function("() => document.querySelectorAll('button.token').length === 0")
     opened.ready()
     assert "then=" not in page.url

@@ -1,4 +1,4 @@
-"""Images made again: every picture is the painter's, and the page draws its very bytes."""
+"""Images made again: every picture is the autoencoder's, and the page draws its very bytes."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def as_bytes(images: NDArray[Any]) -> NDArray[np.uint8]:
 
 def test_each_row_is_what_the_library_makes_of_the_images(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("images"), run("noisy")])
-    painter, other = load(run("images")), load(run("noisy"))
+    autoencoder, other = load(run("images")), load(run("noisy"))
     images = chosen(own(run("images")), 10).pixels
     words, arrays = asked(explorer, "rows")
     right = [
         by_pca(training_vectors(run("images")), images, words["width"]),
-        *made(painter, images, "images"),
+        *made(autoencoder, images, "images"),
         view.compared("noisy", other.reconstruct(images), images),
     ]
     assert words["titles"] == ["input", *(column.title for column in right)]
@@ -54,20 +54,20 @@ def test_each_row_is_what_the_library_makes_of_the_images(run: Callable[[str], P
 
 def test_noise_is_that_of_the_model_and_is_undone(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("noisy")])
-    painter = load(run("noisy"))
+    autoencoder = load(run("noisy"))
     images = chosen(own(run("noisy")), 10).pixels
     words, arrays = asked(explorer, "rows", model="noisy")
-    noisy, restored = made(painter, images, "")
+    noisy, restored = made(autoencoder, images, "")
     # Components as many as the code's numbers, which lose nothing, would show the noisy images once more.
     assert words["width"] > 64 and words["titles"] == ["input", "noisy", "noisy"]
-    assert words["noise"] == words["learned"] == painter.noise.deviation > 0
+    assert words["noise"] == words["learned"] == autoencoder.noise.deviation > 0
     assert (arrays["pictures"][1] == as_bytes(noisy.images)).all()
     assert (arrays["pictures"][-1] == as_bytes(restored.images)).all()
     assert arrays["errors"][-1] == pytest.approx(restored.errors, rel=1e-6)
     words, arrays = asked(explorer, "rows", model="noisy", noise=0.0)
-    assert (arrays["pictures"][-1] == as_bytes(painter.reconstruct(images))).all()
+    assert (arrays["pictures"][-1] == as_bytes(autoencoder.reconstruct(images))).all()
     more = asked(explorer, "rows", model="noisy", noise=0.9)[1]["errors"][1].mean()
-    assert more > noisy.errors.mean() and explorer.subjects["noisy"].predictor.noise == painter.noise
+    assert more > noisy.errors.mean() and explorer.subjects["noisy"].predictor.noise == autoencoder.noise
 
 
 def test_pages_and_classes_hold_every_image_once(run: Callable[[str], Path]) -> None:
@@ -80,27 +80,27 @@ def test_pages_and_classes_hold_every_image_once(run: Callable[[str], Path]) -> 
     assert words["numbers"] == np.flatnonzero(images.labels == 7)[10:20].tolist() and set(words["labels"]) == {"7"}
 
 
-def test_codes_sweeps_and_walks_are_the_painters(run: Callable[[str], Path]) -> None:
+def test_codes_sweeps_and_walks_are_the_autoencoders(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("images")])
-    painter, images = load(run("images")), own(run("images")).pixels
-    codes = painter.encode(images)
+    autoencoder, images = load(run("images")), own(run("images")).pixels
+    codes = autoencoder.encode(images)
     words, arrays = asked(explorer, "code", image=5)
     assert arrays["code"] == near(codes[5])
     assert arrays["low"] == pytest.approx(codes.min(0)) and arrays["high"] == pytest.approx(codes.max(0))
-    assert (arrays["pictures"] == as_bytes(np.concatenate([images[5:6], painter.reconstruct(images[5:6])]))).all()
+    assert (arrays["pictures"] == as_bytes(np.concatenate([images[5:6], autoencoder.reconstruct(images[5:6])]))).all()
     assert words["units"] == list(range(codes.shape[1]))
 
     _, arrays = asked(explorer, "sweep", image=5, unit=2, moved=[[0, 32], [1, 0]])
-    moved = painter.encode(images[5:6]).repeat(view.STOPS, 0)
+    moved = autoencoder.encode(images[5:6]).repeat(view.STOPS, 0)
     moved[:, 0], moved[:, 1] = codes[:, 0].max(), codes[:, 1].min()
     moved[:, 2] = np.linspace(codes[:, 2].min(), codes[:, 2].max(), view.STOPS, dtype=np.float32)
-    right = painter.decode(moved)
+    right = autoencoder.decode(moved)
     assert np.abs(arrays["pictures"].astype(int) - as_bytes(right)).max() <= 1  # one image or many at a time
     assert arrays["values"] == pytest.approx(moved[:, 2])
     assert arrays["errors"] == pytest.approx(np.square(right - images[5]).mean((1, 2, 3)), rel=1e-4)
 
     _, arrays = asked(explorer, "walk", first=5, last=9)
-    assert (arrays["pictures"] == as_bytes(painter.walk(images[5:6], images[9:10], view.STEPS))).all()
+    assert (arrays["pictures"] == as_bytes(autoencoder.walk(images[5:6], images[9:10], view.STEPS))).all()
     assert (arrays["blend"][[0, -1]] == as_bytes(images[[5, 9]])).all()
 
 
@@ -120,14 +120,14 @@ def test_principal_components_are_found_once(run: Callable[[str], Path], monkeyp
 
 def test_a_drawing_is_read_as_any_image(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("images")])
-    painter = load(run("images"))
+    autoencoder = load(run("images"))
     pixels = np.zeros((1, 1, 8, 8), np.float32)
     pixels[:, :, 0] = 1
     words, arrays = asked(explorer, "rows", drawn=DRAWING)
     assert words["numbers"][0] == view.DRAWN and len(words["numbers"]) == 11
     assert (arrays["pictures"][0, 0] == as_bytes(pixels)[0]).all()
-    assert np.abs(arrays["pictures"][-1, 0].astype(int) - as_bytes(painter.reconstruct(pixels))[0]).max() <= 1
-    assert asked(explorer, "code", image=-1, drawn=DRAWING)[1]["code"] == pytest.approx(painter.encode(pixels)[0])
+    assert np.abs(arrays["pictures"][-1, 0].astype(int) - as_bytes(autoencoder.reconstruct(pixels))[0]).max() <= 1
+    assert asked(explorer, "code", image=-1, drawn=DRAWING)[1]["code"] == pytest.approx(autoencoder.encode(pixels)[0])
 
 
 def test_where_the_data_are_gone_there_are_digits_or_words(run: Callable[[str], Path], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A run on the page: what is recorded arrives while it trains, resumed runs are read anew, and no place is named."""
+"""A run on the page: what is recorded arrives while it trains, resumed runs are read again, and no path is shown."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_only_what_is_new_is_sent_and_half_a_line_waits(started: Path) -> None:
     assert since(explorer, third["offset"], third["mark"])[1]["step"].size == 0
 
 
-def test_a_file_that_was_trimmed_or_replaced_is_read_anew(started: Path) -> None:
+def test_a_file_that_was_trimmed_or_replaced_is_read_again(started: Path) -> None:
     explorer, path = Explorer([started]), started / "metrics.jsonl"
     before, arrays = since(explorer)
     assert trim_jsonl(path, 60) > 0
@@ -170,20 +170,20 @@ def test_it_fits_runs_also_without_a_model_and_no_others(started: Path, minilm: 
 
 def test_no_place_on_the_disk_is_named(started: Path) -> None:
     recipe = started / "recipe.yaml"
-    places = ["/home/somebody/data", "~/things", "C:\\\\Users\\\\me", "../up/there", "secret/part"]
+    places = ["/home/alice/data", "~/things", "C:\\\\Users\\\\me", "../up/there", "secret/part"]
     text = recipe.read_text().replace("  source: en", f'  source: "{places[0]}"').replace(
         "  target: de", f'  target: ["{places[1]}", "{places[2]}", "{places[3]}"]\n  root: {places[4]}'
     )  # fmt: skip
     recipe.write_text(text)
     environment = json.loads((started / "env.json").read_text())
-    (started / "env.json").write_text(json.dumps({**environment, "cache": "/var/tmp/somebody/cache"}))
+    (started / "env.json").write_text(json.dumps({**environment, "cache": "/var/tmp/alice/cache"}))
     words, _ = unpack(explorer_about := Explorer([started]).answer("run", "about", {"model": "begun"}))
     settings = dict(words["settings"])
     assert settings["data.source"] == "data"
     assert settings["data.root"] == "part"
     assert json.loads(settings["data.target"]) == ["things", "me", "there"]
     assert dict(words["environment"])["torch"] == environment["torch"]
-    for secret in (b"somebody", b"Users", b"secret", str(started.parent).encode(), socket.gethostname().encode()):
+    for secret in (b"alice", b"Users", b"secret", str(started.parent).encode(), socket.gethostname().encode()):
         assert secret not in explorer_about
     assert words["sample"] == ["given", "right", "made"]  # of a recipe that is not valid any more
 

@@ -36,7 +36,7 @@ def test_runs_open_on_their_own_test_set(run: Callable[[str], Path]) -> None:
         assert subject.sample["text"] not in (samples.ENGLISH.text, samples.ENGLISH.prompt)
 
 
-def test_examples_are_read_anew_when_results_come(run: Callable[[str], Path], tmp_path: Path) -> None:
+def test_examples_are_read_again_when_results_come(run: Callable[[str], Path], tmp_path: Path) -> None:
     """A run that is not scored yet shows its last evaluation, and before the first one some of its data."""
     folder = tmp_path / "growing"
     shutil.copytree(run("languages"), folder)

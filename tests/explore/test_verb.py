@@ -1,4 +1,4 @@
-"""The verb `explore` as somebody types it: the page, a file, and every mistake that one can make."""
+"""The verb `explore` as a user types it: the page, a file, and every mistake."""
 
 from __future__ import annotations
 

@@ -263,10 +263,10 @@ def test_set_output_gives_a_frame() -> None:
 def test_a_saved_model_is_loaded_by_heedful(kind: type[Autoencoding], tmp_path: Path) -> None:
     estimator = kind(max_iter=1, random_state=0).fit(X)
     estimator.save(tmp_path / "model")
-    painter = heedful.load(tmp_path / "model", "cpu")
-    assert painter.reconstruct(IMAGES.pixels).reshape(200, 64).tobytes() == estimator.reconstruct(X).tobytes()
-    assert painter.encode(IMAGES.pixels).tobytes() == estimator.transform(X).tobytes()
-    assert painter.noise.deviation == (0.5 if kind is DenoisingAutoencoder else 0)
+    autoencoder = heedful.load(tmp_path / "model", "cpu")
+    assert autoencoder.reconstruct(IMAGES.pixels).reshape(200, 64).tobytes() == estimator.reconstruct(X).tobytes()
+    assert autoencoder.encode(IMAGES.pixels).tobytes() == estimator.transform(X).tobytes()
+    assert autoencoder.noise.deviation == (0.5 if kind is DenoisingAutoencoder else 0)
     with pytest.raises(UserError, match="the target already exists"):
         estimator.save(tmp_path / "model")
     with pytest.raises(UserError, match="there is no such folder"):
@@ -280,8 +280,8 @@ def test_a_model_of_rows_that_are_no_picture_is_loaded_too(tmp_path: Path) -> No
     for kind, image in ((Autoencoder, (1, 1, 10)), (ConvAutoencoder, (10, 1, 1))):
         estimator = kind(max_iter=1, random_state=0).fit(X[:, :10])
         estimator.save(tmp_path / kind.__name__)
-        painter = heedful.load(tmp_path / kind.__name__, "cpu")
-        made = painter.reconstruct(np.ascontiguousarray(X[:, :10]).reshape(-1, *image))
+        autoencoder = heedful.load(tmp_path / kind.__name__, "cpu")
+        made = autoencoder.reconstruct(np.ascontiguousarray(X[:, :10]).reshape(-1, *image))
         assert made.reshape(200, 10).tobytes() == estimator.reconstruct(X[:, :10]).tobytes()
 
 

@@ -1,4 +1,4 @@
-"""A sweep is ordinary runs: planned, trained side by side, stopped, gone on with, and told of when one fails."""
+"""A sweep is ordinary runs: planned, trained side by side, stopped, resumed, and reported when one fails."""
 
 from __future__ import annotations
 

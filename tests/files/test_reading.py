@@ -185,7 +185,7 @@ def test_nobody_waits_for_a_pipe(
 
 
 def waited(*_: object) -> None:
-    raise AssertionError("somebody waits for a pipe")
+    raise AssertionError("waited for a pipe")
 
 
 # Files are opened and paths are asked about in heedful.files.reading alone; what is listed here reads Heedful's own

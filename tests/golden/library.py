@@ -154,16 +154,16 @@ def _read(reader: Any) -> dict[str, Any]:
     }
 
 
-def _classified(labeller: Any) -> dict[str, Any]:
-    return {"texts": [{"label": one.label, "p": one.probabilities} for one in labeller.classify(list(TEXTS))]}
+def _classified(classifier: Any) -> dict[str, Any]:
+    return {"texts": [{"label": one.label, "p": one.probabilities} for one in classifier.classify(list(TEXTS))]}
 
 
-def _rated(rater: Any) -> dict[str, Any]:
-    return {"numbers": [one.value for one in rater.predict([TEXTS, TEXTS[::-1], (TEXTS[0], TEXTS[0])])]}
+def _rated(regressor: Any) -> dict[str, Any]:
+    return {"numbers": [one.value for one in regressor.predict([TEXTS, TEXTS[::-1], (TEXTS[0], TEXTS[0])])]}
 
 
-def _chosen(chooser: Any) -> dict[str, Any]:
-    one = chooser.choose(TEXTS[0], ["the cat is red .", "the dog is big .", "a stone is old ."])
+def _chosen(answerer: Any) -> dict[str, Any]:
+    one = answerer.choose(TEXTS[0], ["the cat is red .", "the dog is big .", "a stone is old ."])
     return {"choice": one.choice, "number": one.index, "p": one.probabilities}
 
 
@@ -179,9 +179,9 @@ def _tagged(marker: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _answered(responder: Any) -> dict[str, Any]:
+def _answered(answerer: Any) -> dict[str, Any]:
     asked = [("what does the cat see ?", TEXTS[0]), ("who takes the stone ?", TEXTS[1])]
-    found = responder.answer(asked, top=2)
+    found = answerer.answer(asked, top=2)
     return {
         "answers": [[{"text": one.text, "at": [one.start, one.end], "p": one.probability} for one in e] for e in found]
     }
@@ -192,13 +192,13 @@ def _judged(judge: Any) -> dict[str, Any]:
     return {"trees": [{"label": one.label, "nodes": one.nodes, "p": one.probabilities} for one in found]}
 
 
-def _painted(painter: Any) -> dict[str, Any]:
+def _painted(autoencoder: Any) -> dict[str, Any]:
     images = (np.arange(72).reshape(2, 1, 6, 6) % 7 / 7).astype(np.float32)
     return {
-        "codes": painter.encode(images),
-        "images": painter.reconstruct(images),
-        "noisy": painter.noisy(images, seed=2),
-        "walk": painter.walk(images[:1], images[1:], 3),
+        "codes": autoencoder.encode(images),
+        "images": autoencoder.reconstruct(images),
+        "noisy": autoencoder.noisy(images, seed=2),
+        "walk": autoencoder.walk(images[:1], images[1:], 3),
     }
 
 

@@ -187,7 +187,7 @@ def trees(texts: Texts, split: str, size: int) -> Files:
 
 
 def pictures(texts: Texts, split: str, size: int) -> Files:
-    """Bytes drawn by chance, with a bright row or column."""
+    """Random bytes, with a bright row or column."""
     made = np.array([texts.chance.randrange(60) for _ in range(size * 36)], np.uint8).reshape(size, 6, 6)
     for number in range(size):
         place = texts.chance.randrange(6)

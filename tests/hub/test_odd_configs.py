@@ -89,11 +89,11 @@ def test_one_output_of_a_classifier_is_a_number_as_in_transformers(named: bool, 
     theirs = transformers.BertForSequenceClassification.from_pretrained(folder)
     if not named:
         change(folder, architectures=None, id2label=None)
-    rater = heedful.load(folder, "cpu")
+    regressor = heedful.load(folder, "cpu")
     ids = [2, *(PIECES.index(piece) for piece in ("a", "b", "##a", "##d")), 3]
     with torch.no_grad():
         right = theirs(torch.tensor([ids])).logits[0, 0]
-    close(torch.tensor(rater.predict(["a bad"])[0].value), right)
+    close(torch.tensor(regressor.predict(["a bad"])[0].value), right)
 
 
 @pytest.mark.parametrize("kind", ["BertForTokenClassification", "BertForSequenceClassification"])

@@ -291,10 +291,13 @@ def test_an_instance_is_trained_in_place_and_an_autoencoder_has_its_own_code(tmp
     list(train(recipe, tmp_path / "run", model=module))
     assert not torch.equal(module.encoder.weight, before)
     images = recipe.data.read("test").pixels[:3]
-    painter = load(tmp_path / "run", model=Digits())
-    assert painter.encode(images).shape == (3, 5) and painter.decode(painter.encode(images)).shape == images.shape
+    autoencoder = load(tmp_path / "run", model=Digits())
+    assert (
+        autoencoder.encode(images).shape == (3, 5)
+        and autoencoder.decode(autoencoder.encode(images)).shape == images.shape
+    )
     close(
-        painter.reconstruct(images).reshape(3, 64),
+        autoencoder.reconstruct(images).reshape(3, 64),
         module(torch.from_numpy(scale_pixels(images).reshape(3, 64))).detach(),
     )
 
@@ -304,8 +307,8 @@ def test_a_classifier_of_texts(tmp_path: Path) -> None:
         "number-languages-conv", ["train.budget={steps: 6}", "data.train=80", "data.valid=20", "data.test=20"]
     )
     list(train(recipe, tmp_path / "run", model=lambda config: Languages(config.vocab, len(config.labels))))
-    labeller = load(tmp_path / "run", model=lambda config: Languages(config.vocab, len(config.labels)))
-    assert labeller.classify(["eins", "two"])[0].label in labeller.labels
+    classifier = load(tmp_path / "run", model=lambda config: Languages(config.vocab, len(config.labels)))
+    assert classifier.classify(["eins", "two"])[0].label in classifier.labels
 
 
 def test_a_subclass_of_ours_is_used_as_ours_are(tmp_path: Path) -> None:

@@ -104,20 +104,20 @@ def test_windows_come_together_token_by_token() -> None:
     assert together(scores, np.array([0, 2, 4]))[:, 0].tolist() == [0, 0, 0, 1, 1, 2, 2, 2]
 
 
-# ------------------------------------------------------------------ the responder
+# ------------------------------------------------------------------ the answerer
 def test_answers_are_parts_of_the_passage_alone_and_together() -> None:
-    responder = QuestionAnswerer(model(), TOKENIZER, CPU, WindowsConfig(stride=4, longest=5), 24)
+    answerer = QuestionAnswerer(model(), TOKENIZER, CPU, WindowsConfig(stride=4, longest=5), 24)
     asked = [(question.question, question.passage) for question in questions()]
-    found = responder.answer(asked, top=3)
+    found = answerer.answer(asked, top=3)
     for (question, passage), answers in zip(asked, found, strict=True):
-        (alone,) = responder.answer([(question, passage)], top=3)
+        (alone,) = answerer.answer([(question, passage)], top=3)
         assert [(answer.start, answer.end) for answer in alone] == [(answer.start, answer.end) for answer in answers]
         for answer in answers:
             assert passage[answer.start : answer.end] == answer.text != ""
             assert len(TOKENIZER.ids([answer.text])[0]) <= 5
         assert len({(answer.start, answer.end) for answer in answers}) == 3
         assert answers[0].probability >= answers[1].probability >= answers[2].probability > 0
-    assert responder.answer([]) == []
-    assert responder.answer([("who?", "\u200d")]) == [[]]
+    assert answerer.answer([]) == []
+    assert answerer.answer([("who?", "\u200d")]) == [[]]
     with pytest.raises(TypeError):
-        responder.answer([("who?")])  # type: ignore[list-item]
+        answerer.answer([("who?")])  # type: ignore[list-item]

@@ -102,18 +102,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_learns_is_loaded_and_chooses_among_any_number_of_texts(run: Path) -> None:
-    chooser = load(run)
-    assert isinstance(chooser, MultipleChoiceAnswerer)
+    answerer = load(run)
+    assert isinstance(answerer, MultipleChoiceAnswerer)
     for place, animal in enumerate(ANIMALS):
         endings = [*list(ANIMALS.values())[:place], "sings", *list(ANIMALS.values())[place:]]
-        found = chooser.choose(f"There is a {animal}, near us.", [f"It {one}" for one in endings])
+        found = answerer.choose(f"There is a {animal}, near us.", [f"It {one}" for one in endings])
         assert found.choice == "It sings" and found.index == place
         assert sum(found.probabilities) == pytest.approx(1) and found.probability == max(found.probabilities)
-    few = chooser.choose("There is a cow, near us.", ["It barks", "It sings"])
+    few = answerer.choose("There is a cow, near us.", ["It barks", "It sings"])
     assert (few.index, len(few.probabilities), few.cut) == (1, 2, 0)
-    assert chooser.choose("There is a cow. " * 20, ["It barks", "It moos"]).cut > 0
+    assert answerer.choose("There is a cow. " * 20, ["It barks", "It moos"]).cut > 0
     with pytest.raises(ValueError, match="two choices or more"):
-        chooser.choose("There is a cow.", ["It moos"])
+        answerer.choose("There is a cow.", ["It moos"])
 
 
 def test_the_verb_says_the_likeliest_first(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

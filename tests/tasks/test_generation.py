@@ -1,4 +1,4 @@
-"""Texts that a model goes on with: alone and together, beyond its context, piece by piece, and beside transformers."""
+"""Generation: alone and together, beyond its context, piece by piece, and beside transformers."""
 
 from __future__ import annotations
 

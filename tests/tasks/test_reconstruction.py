@@ -28,7 +28,7 @@ RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (23, 2, 6, 4), dtype=np.uint8)
 
 
-def painter(name: str = "dense", noise: Noise = NONE) -> ImageAutoencoder:
+def autoencoder(name: str = "dense", noise: Noise = NONE) -> ImageAutoencoder:
     torch.manual_seed(0)
     return ImageAutoencoder(build(CONFIGS[name]), ImageSpec((2, 6, 4)), noise, CPU)
 
@@ -88,7 +88,7 @@ def test_the_mean_loss_of_a_split_does_not_depend_on_how_it_is_read(monkeypatch:
 # ------------------------------------------------------------------ the predictor
 @pytest.mark.parametrize("name", CONFIGS)
 def test_it_encodes_decodes_and_reconstructs_any_number_of_images(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    predictor = painter(name)
+    predictor = autoencoder(name)
     codes, made = predictor.encode(IMAGES), predictor.reconstruct(IMAGES)
     assert codes.shape == (23, int(np.prod(CONFIGS[name].code))) and made.shape == IMAGES.shape
     assert codes.dtype == made.dtype == np.float32
@@ -102,14 +102,14 @@ def test_it_encodes_decodes_and_reconstructs_any_number_of_images(name: str, mon
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
 def test_bytes_and_any_floats_are_read_alike(dtype: Any) -> None:
-    predictor = painter("conv")
+    predictor = autoencoder("conv")
     shares = (IMAGES / 255).astype(dtype)
     np.testing.assert_allclose(predictor.encode(shares), predictor.encode(IMAGES), rtol=1e-2, atol=2e-3)
     assert predictor.noisy(shares).dtype == np.float32
 
 
 def test_images_and_codes_that_do_not_fit_are_refused() -> None:
-    predictor = painter()
+    predictor = autoencoder()
     with pytest.raises(UserError, match="do not have the size"):
         predictor.encode(IMAGES[:, :1])
     with pytest.raises(UserError, match="do not have the size"):
@@ -121,16 +121,16 @@ def test_images_and_codes_that_do_not_fit_are_refused() -> None:
 
 
 def test_noise_for_looking_is_repeated_by_its_seed() -> None:
-    predictor = painter(noise=Noise(0.5, (0.0, 1.0)))
+    predictor = autoencoder(noise=Noise(0.5, (0.0, 1.0)))
     first = predictor.noisy(IMAGES, seed=3)
     assert np.array_equal(predictor.noisy(IMAGES, seed=3), first)
     assert not np.array_equal(predictor.noisy(IMAGES, seed=4), first)
     assert (first.min(), first.max()) == (0, 1)
-    assert np.array_equal(painter().noisy(IMAGES), (IMAGES / np.float32(255)).astype(np.float32))
+    assert np.array_equal(autoencoder().noisy(IMAGES), (IMAGES / np.float32(255)).astype(np.float32))
 
 
 def test_a_walk_goes_in_even_steps_from_one_code_to_the_other() -> None:
-    predictor = painter()
+    predictor = autoencoder()
     images = predictor.walk(IMAGES[:1], IMAGES[1:2], 5)
     assert images.shape == (5, 2, 6, 4)
     codes = predictor.encode(IMAGES[:2])

@@ -144,7 +144,7 @@ CASES: dict[str, Case] = {
 
 
 def stopped(recipe: Any, run: Path, after: int) -> list[Event]:
-    """The events of a run that is told to stop after so many steps."""
+    """The events of a run that is interrupted after some steps."""
     asked = count()
     return list(train(recipe, run, lambda: next(asked) >= after))
 

@@ -62,15 +62,15 @@ def test_a_run_begins_from_vectors_and_tells_words_that_no_text_held(settings: l
     last = [event for event in events if isinstance(event, Evaluated)][-1]
     assert {score.name: score.value for score in last.scores}["accuracy"] == 100
     assert isinstance(events[-1], Finished)
-    labeller = load(run)
-    assert isinstance(labeller, TextClassifier)
+    classifier = load(run)
+    assert isinstance(classifier, TextClassifier)
     texts = ["it's a great film", "a dull, DULL film", "superb", "awful"]
-    said = labeller.classify(texts)
+    said = classifier.classify(texts)
     assert [one.label for one in said] == ["y", "n", "y", "n"]
     for text, together in zip(texts, said, strict=True):
-        (alone,) = labeller.classify([text])
+        (alone,) = classifier.classify([text])
         assert alone.probability == near(together.probability, 16)
-    assert labeller.classify([""])[0].label in "yn"
+    assert classifier.classify([""])[0].label in "yn"
 
 
 def test_it_is_classification_over_a_model_without_an_encoder(settings: list[str], tmp_path: Path) -> None:

@@ -228,7 +228,7 @@ def test_samples_repeat_and_do_not_depend_on_the_batch(translator: Translator, m
     assert drawn(TEXTS) == whole
     assert drawn(TEXTS, seed=6) != whole
     same = drawn([TEXTS[0]] * 20)
-    assert len(set(same)) > 10  # the same text drawn anew
+    assert len(set(same)) > 10  # the same text sampled again
 
 
 def test_little_chance_is_greedy(translator: Translator) -> None:

@@ -141,7 +141,7 @@ def test_vectors_that_changed_before_the_first_checkpoint_are_those_that_the_run
     next(event for event in events if isinstance(event, Started))
     events.close()
     assert not newest(run, 1)[0] and (run / "tokenizer.json").exists()
-    (run / "notes.txt").touch()  # so that it is not taken for a run with nothing to lose, which begins anew
+    (run / "notes.txt").touch()  # so that it is not taken for a run with nothing to lose, which starts over
     vectors.write_text(was.replace("awful ", "awful 1"))
     former = (run / "tokenizer.json").read_text()
     assert any(isinstance(event, Step) for event in train(recipe(folder), run))

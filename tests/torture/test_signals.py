@@ -82,7 +82,7 @@ def test_a_run_that_is_asked_twice_stops_at_once(long: Trial, tmp_path: Path) ->
             with row.trial(str(trial.place)):
                 assert ended.code == 130, f"exit code {ended.code}:\n{ended.output[-2000:]}"
                 assert took < limit(0.5), f"{took:.2f} s"
-                assert "stopped at once; the same command begins anew" in ended.output
+                assert "stopped at once; the same command starts over" in ended.output
                 assert (reached(trial.run), committed(trial.run)) == (0, 0)
                 trial.finish()
                 assert_same(trial.run, long.run)

@@ -122,9 +122,9 @@ def test_a_worker_that_is_killed_ends_the_run_within_two_seconds(far: Trial, tmp
             trial = with_workers(tmp_path / f"{tries}")
             command = trial.start()
             assert wait_for_step(trial, command, rng.randint(1, BATCHES // 2))
-            crew = workers_of(command)
+            pool = workers_of(command)
             victim = row.done % 2
-            os.kill(crew[victim], signal.SIGKILL)
+            os.kill(pool[victim], signal.SIGKILL)
             told = time.monotonic()
             found = command.wait()
             took = time.monotonic() - told
@@ -132,10 +132,10 @@ def test_a_worker_that_is_killed_ends_the_run_within_two_seconds(far: Trial, tmp
                 continue  # too late: no batch was wanted any more
             slowest = max(slowest, took)
             with row.trial(str(trial.place)):
-                assert len(crew) == 2
+                assert len(pool) == 2
                 assert_missed(found.code, found.output, f"worker {victim + 1} of 2 was killed by SIGKILL")
                 assert took < limit(2), f"{took:.2f} s"
-                gone(crew, limit(0.5))
+                gone(pool, limit(0.5))
                 assert_goes_on(trial, far)
         row.worst = f"exited after {slowest:.2f} s"
 
@@ -163,15 +163,15 @@ def test_a_worker_that_is_frozen_ends_the_run_within_a_minute(far: Trial, tmp_pa
             trial = with_workers(tmp_path / f"{number}")
             command = trial.start()
             assert wait_for_step(trial, command, 3 + number)
-            crew = workers_of(command)
-            os.kill(crew[number % 2], signal.SIGSTOP)
-            frozen.append((trial, command, crew, number % 2 + 1, time.monotonic()))
+            pool = workers_of(command)
+            os.kill(pool[number % 2], signal.SIGSTOP)
+            frozen.append((trial, command, pool, number % 2 + 1, time.monotonic()))
         found = [(command.wait(), time.monotonic() - told) for _, command, _, _, told in frozen]
-        for (trial, _, crew, worker, _), (ended, took) in zip(frozen, found, strict=True):
+        for (trial, _, pool, worker, _), (ended, took) in zip(frozen, found, strict=True):
             with row.trial(str(trial.place)):
                 assert took < 60, f"{took:.0f} s"
                 assert_missed(ended.code, ended.output, f"worker {worker} of 2 has sent nothing for 45 s")
-                gone(crew, limit(0.5))
+                gone(pool, limit(0.5))
                 assert_goes_on(trial, far)
         row.worst = f"exited after {max(took for _, took in found):.0f} s"
 
@@ -183,25 +183,25 @@ def test_workers_do_not_outlive_a_trainer_that_is_killed_and_do_not_keep_its_loc
             trial = with_workers(tmp_path / f"{row.done}")
             command = trial.start()
             assert wait_for_step(trial, command, rng.randint(1, BATCHES // 2))
-            crew, held = workers_of(command), row.done % 2 == 1
-            for worker in crew if held else ():
+            pool, held = workers_of(command), row.done % 2 == 1
+            for worker in pool if held else ():
                 os.kill(worker, signal.SIGSTOP)  # so that they are still there when the run resumes
             command.send(signal.SIGKILL)
             assert command.wait().code == -signal.SIGKILL
             at = committed(trial.run)
             again = trial.start()  # at once
             with row.trial(str(trial.place)):
-                assert len(crew) == 2
+                assert len(pool) == 2
                 if not held:
-                    slowest = max(slowest, gone(crew, 2))
+                    slowest = max(slowest, gone(pool, 2))
                 found = again.wait()
                 assert found.code == 0, f"exit code {found.code}:\n{found.output[-2000:]}"
                 assert resumed(found) == at
                 assert reached(trial.run) == BATCHES
                 assert_same(trial.run, far.run)
-                for worker in crew if held else ():
+                for worker in pool if held else ():
                     os.kill(worker, signal.SIGCONT)
-                slowest = max(slowest, gone(crew, 2))
-            for worker in filter(lives, crew):
+                slowest = max(slowest, gone(pool, 2))
+            for worker in filter(lives, pool):
                 os.kill(worker, signal.SIGKILL)
         row.worst = f"exited after {slowest:.2f} s"

@@ -511,7 +511,7 @@ def test_a_process_that_is_killed_ends_all(tmp_path: Path, victim: int) -> None:
     assert ("[-9, 75]" if victim == 0 else "[75, -9]") in str(codes.value)
     lines = [line for line in said(tmp_path) if line.startswith("error")]
     assert len(lines) == 1
-    # Whoever started a process may hear of its end first, and then its signal is a guess.
+    # The launcher may learn of the end of a process first, and then its signal is a guess.
     killed = (
         rf"error: rank {victim} was killed,? by SIGKILL \(signal 9\)( or in a crash)?, at step 5; the run has ended"
     )

@@ -322,7 +322,7 @@ def test_an_error_in_a_thread_surfaces_and_no_thread_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kinds: list[str]
 ) -> None:
     def breaks(step: RecordedStep, batch: Any, tokens: int) -> None:
-        step.crew.start([lambda: 1 / 0])
+        step.pool.start([lambda: 1 / 0])
         step.begun = (batch, step.shapes[next(iter(step.shapes))])
 
     before = threading.active_count()

@@ -13,46 +13,46 @@ from heedful.training.thread_pool import ThreadPool
 
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_every_part_is_done_in_a_thread_of_its_own(size: int) -> None:
-    crew, seen = ThreadPool(size), list[tuple[int, str]]()
+    pool, seen = ThreadPool(size), list[tuple[int, str]]()
     for _ in range(50):
-        crew.start([partial(lambda n: seen.append((n, threading.current_thread().name)), n) for n in range(size - 1)])
-        crew.finish()
-    crew.close()
+        pool.start([partial(lambda n: seen.append((n, threading.current_thread().name)), n) for n in range(size - 1)])
+        pool.finish()
+    pool.close()
     assert sorted(number for number, _ in seen) == sorted([*range(size - 1)] * 50)
     assert len(set(seen)) == size - 1  # each part by one thread, always the same
     assert threading.current_thread().name not in {name for _, name in seen}
 
 
 def test_fewer_parts_than_threads_are_waited_for() -> None:
-    crew, done = ThreadPool(4), list[int]()
-    crew.start([lambda: (time.sleep(0.05), done.append(1))])
-    crew.finish()
+    pool, done = ThreadPool(4), list[int]()
+    pool.start([lambda: (time.sleep(0.05), done.append(1))])
+    pool.finish()
     assert done == [1]
-    crew.finish()  # nothing is begun, so that there is nothing to wait for
-    crew.close()
+    pool.finish()  # nothing is begun, so that there is nothing to wait for
+    pool.close()
 
 
 def test_an_error_in_a_thread_comes_out_where_the_work_is_waited_for_and_the_pool_keeps_working() -> None:
-    crew, done = ThreadPool(3), list[int]()
+    pool, done = ThreadPool(3), list[int]()
 
     def fails() -> None:
         raise ZeroDivisionError("in a thread")
 
-    crew.start([fails, partial(done.append, 1)])
+    pool.start([fails, partial(done.append, 1)])
     with pytest.raises(ZeroDivisionError, match="in a thread"):
-        crew.finish()
-    crew.finish()
-    crew.start([partial(done.append, 2), partial(done.append, 3)])
-    crew.finish()
-    crew.close()
+        pool.finish()
+    pool.finish()
+    pool.start([partial(done.append, 2), partial(done.append, 3)])
+    pool.finish()
+    pool.close()
     assert sorted(done) == [1, 2, 3]
 
 
 def test_closed_it_leaves_no_thread_and_what_was_begun_is_done() -> None:
     before, done = threading.active_count(), list[int]()
-    crew = ThreadPool(4)
+    pool = ThreadPool(4)
     assert threading.active_count() == before + 3
-    crew.start([lambda: (time.sleep(0.05), done.append(1))] * 3)
-    crew.close()
+    pool.start([lambda: (time.sleep(0.05), done.append(1))] * 3)
+    pool.close()
     assert done == [1, 1, 1]
     assert threading.active_count() == before

@@ -42,7 +42,7 @@ def demo_verb(run: Path) -> None:
 
 
 def offer(run: Path) -> None:
-    """Offer the explorer on the run: at once where somebody sits at a terminal, else by its command."""
+    """Offer the explorer on the run: at once in a terminal, else by printing its command."""
     say(f"inside    heedful explore {shlex.quote(str(run))}    to look into the model in the browser")
     asks = sys.stdin.isatty() and sys.stdout.isatty() and is_built()
     if asks and typer.confirm("\nLook into the model in the browser now?", default=True):

@@ -1,4 +1,4 @@
-"""The verb `generate`: a language model goes on with texts."""
+"""The verb `generate`: a language model continues texts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from heedful.tasks.language_model.predictor import TOGETHER, GeneratedText, Text
 def generate_verb(
     run: Path, prompts: Sequence[str], said: Mapping[str, Any], greedy: bool, special: bool, bf16: bool, as_json: bool
 ) -> None:
-    """Go on with each prompt, given as an argument or as a line of stdin, by the settings that were said."""
+    """Continue each prompt, given as an argument or as a line of stdin."""
     changes = fitting(said, greedy)
     writer = load_as(TextGenerator, run)
     writer = writer.bfloat16() if bf16 else writer
@@ -66,7 +66,7 @@ def fitting(said: Mapping[str, Any], greedy: bool) -> dict[str, Any]:
 
 
 def flow(writer: TextGenerator, prompt: str, special: bool) -> int:
-    """Write a text as it comes, and say how many tokens came; what is there stays when somebody stops it."""
+    """Write a text as it comes, and say how many tokens came; an interrupt keeps what is written."""
     pieces = writer.stream(prompt, special=special)
     first = next(pieces, "")  # what cannot be done is said before anything is written
     count = -1
@@ -99,7 +99,7 @@ def tell(writer: TextGenerator, prompts: Sequence[str], special: bool, told: boo
 
 
 def given(prompts: Sequence[str]) -> Iterator[str]:
-    """What is to be gone on with: the beginning of a text where there is nothing."""
+    """The prompts; an empty one stands for the start of a text."""
     if not piped(prompts):
         return iter(prompts or [""])
     lines = (line.text for line in stdin_lines(sys.stdin.buffer))

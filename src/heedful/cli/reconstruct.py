@@ -46,29 +46,29 @@ def reconstruct_verb(
 ) -> None:
     """Draw images beside what one or several models make of them, or a walk from one image to another."""
     require_figure(out, "--out")
-    painters = {name: load_as(ImageAutoencoder, path) for name, path in by_name([run, *beside]).items()}
-    canvas = same_canvas(painters)
+    autoencoders = {name: load_as(ImageAutoencoder, path) for name, path in by_name([run, *beside]).items()}
+    canvas = same_canvas(autoencoders)
     if walk is not None:
         if pca or paths:
             raise UserError(
                 "a walk goes from one image to another", where="--interpolate", todo="leave out the other images"
             )
-        walked(run, painters, canvas, walk, count or ROWS, out, as_json, style)
+        walked(run, autoencoders, canvas, walk, count or ROWS, out, as_json, style)
         return
     images = chosen(images_for(run, paths, canvas), count or ROWS)
     columns = [Column("input", images.pixels)]
     if pca:
-        width = next(iter(painters.values())).code_size
+        width = next(iter(autoencoders.values())).code_size
         columns.append(by_pca(training_vectors(run), images.pixels, width))
-    for name, painter in painters.items():
-        columns += made(painter, images.pixels, name, seed)
+    for name, autoencoder in autoencoders.items():
+        columns += made(autoencoder, images.pixels, name, seed)
     figure = image_grid(columns, class_names(images), f"{len(images):,} images and their reconstructions", style)
     finish(figure, columns, out, as_json)
 
 
 def walked(
     run: Path,
-    painters: dict[str, ImageAutoencoder],
+    autoencoders: dict[str, ImageAutoencoder],
     canvas: ImageSpec,
     ends: tuple[str, str],
     steps: int,
@@ -80,10 +80,10 @@ def walked(
     if steps < 2:
         raise UserError("a walk has a beginning and an end", where="--count", found=str(steps), expected="at least 2")
     first, last = (end_of(run, end, canvas) for end in ends)
-    rows = [(name, painter.walk(first, last, steps)) for name, painter in painters.items()]
+    rows = [(name, autoencoder.walk(first, last, steps)) for name, autoencoder in autoencoders.items()]
     title = f"From one code to another in {steps} steps"
     save(image_strips(rows, title, Window.of(np.concatenate([first, last])), style), out)
-    say(json_line({"picture": str(out), "steps": steps, "runs": list(painters)}) if as_json else f"picture  {out}")
+    say(json_line({"picture": str(out), "steps": steps, "runs": list(autoencoders)}) if as_json else f"picture  {out}")
 
 
 def end_of(run: Path, name: str, canvas: ImageSpec) -> Floats:
@@ -120,16 +120,16 @@ def denoise_verb(
             "--noisy says that the given images are noisy already", where="--noisy",
             todo="name them, and leave out --noise",
         )  # fmt: skip
-    painter = load_as(ImageAutoencoder, run)
+    autoencoder = load_as(ImageAutoencoder, run)
     if noise is not None:
-        painter.noise = replace(painter.noise, deviation=noise)
-    images = chosen(images_for(run, paths, painter.canvas), count or ROWS)
+        autoencoder.noise = replace(autoencoder.noise, deviation=noise)
+    images = chosen(images_for(run, paths, autoencoder.canvas), count or ROWS)
     if noisy_already:
-        columns = [Column("noisy", images.pixels), Column("restored", painter.reconstruct(images.pixels))]
+        columns = [Column("noisy", images.pixels), Column("restored", autoencoder.reconstruct(images.pixels))]
         title = "Images and what is restored of them"
-    elif painter.noise.deviation:
-        columns = [Column("original", images.pixels), *made(painter, images.pixels, "", seed)]
-        title = f"Noise of deviation {painter.noise.deviation:g}, and what is restored"
+    elif autoencoder.noise.deviation:
+        columns = [Column("original", images.pixels), *made(autoencoder, images.pixels, "", seed)]
+        title = f"Noise of deviation {autoencoder.noise.deviation:g}, and what is restored"
     else:
         raise UserError(
             "this model has not learned to undo noise", where=str(run),
@@ -147,9 +147,9 @@ def encode_verb(run: Path, paths: Sequence[str], out: Path) -> None:
             "the name does not say what to write", where="--out", found=str(out),
             expected="a name that ends in " + " or ".join(CODES),
         )  # fmt: skip
-    painter = load_as(ImageAutoencoder, run)
-    images = images_for(run, paths, painter.canvas)
-    codes = painter.encode(images.pixels)
+    autoencoder = load_as(ImageAutoencoder, run)
+    images = images_for(run, paths, autoencoder.canvas)
+    codes = autoencoder.encode(images.pixels)
     files.write_atomic(out, CODES[out.suffix.lower()](codes, images))
     labelled = ", with labels" if images.labels is not None and out.suffix.lower() != ".npy" else ""
     say(f"wrote {len(codes):,} codes of {codes.shape[1]:,} numbers to {out}{labelled}")
@@ -182,20 +182,20 @@ CODES: dict[str, Callable[[Floats, Images], bytes]] = {".npy": _npy, ".npz": _np
 
 
 # ------------------------------------------------------------------ what they share
-def same_canvas(painters: dict[str, ImageAutoencoder]) -> ImageSpec:
+def same_canvas(autoencoders: dict[str, ImageAutoencoder]) -> ImageSpec:
     """What the images of all these models are like."""
-    (first, one), *others = painters.items()
-    for name, painter in others:
-        if painter.canvas.image != one.canvas.image:
+    (first, one), *others = autoencoders.items()
+    for name, autoencoder in others:
+        if autoencoder.canvas.image != one.canvas.image:
             raise UserError(
                 "these models read images of different sizes", where="--compare",
-                found=f"{_sides(painter)} for {name}", expected=f"{_sides(one)}, as for {first}",
+                found=f"{_sides(autoencoder)} for {name}", expected=f"{_sides(one)}, as for {first}",
             )  # fmt: skip
     return one.canvas
 
 
-def _sides(painter: ImageAutoencoder) -> str:
-    return " x ".join(map(str, painter.canvas.image))
+def _sides(autoencoder: ImageAutoencoder) -> str:
+    return " x ".join(map(str, autoencoder.canvas.image))
 
 
 def finish(figure: Figure, columns: Sequence[Column], out: Path, as_json: bool) -> None:

@@ -122,7 +122,7 @@ def saved(run: Path) -> int:
     folder = run / "checkpoints"
     try:
         names = [path.name for path in entries(folder)] if is_folder(folder) else []
-    except UserError:  # a folder of somebody else's
+    except UserError:  # a folder of another program
         return 0
     return max((int(match[1]) for match in map(STEP.fullmatch, names) if match), default=0)
 

@@ -371,7 +371,7 @@ def _prediction_told(one: Predicted) -> str:
 
 
 def _notes(cells: Sequence[Cell], found: Mapping[str, Any]) -> Iterator[str]:
-    """What whoever reads the laws should know of the runs."""
+    """Notes on the runs that the fits depend on."""
     yield from (f"{name} is left out: {why}" for name, why in found["left_out"].items())
     often = [row for row in found["runs"] if row["epochs"] > REPEATED]
     if often:

@@ -32,7 +32,7 @@ from heedful.runs.recipe import check_recipe, load_recipe
 from heedful.tasks.language_model.recipe import LanguageModelRecipe
 from heedful.tasks.pretraining.recipe import PretrainingRecipe
 
-LEARNED = 200_000_000  # characters that a tokenizer is trained on at the most
+LEARNED = 200_000_000  # characters that a tokenizer is trained on, at most
 Counts = dict[str, dict[str, int]]  # of each split, by what is counted
 TELLS = 5.0  # seconds between two lines of progress
 

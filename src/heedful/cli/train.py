@@ -83,7 +83,7 @@ def train_verb(name: str, overrides: Sequence[str], run: Path | None) -> None:
         lines += [f"report      {folder / 'report.html'}"] * is_file(folder / "report.html")
         lines += ["", "next:", *(f"  {command}" for command in task.next(folder, test))]
         say_on("\n".join(lines))
-        if LOST and LOST[0].errno != errno.EPIPE:  # nobody wanted to read on; else somebody wanted to
+        if LOST and LOST[0].errno != errno.EPIPE:  # a closed pipe is no loss
             raise UserError(
                 "the output could not be written, though everything is trained and saved",
                 where=str(folder),
@@ -123,7 +123,7 @@ def farewell(folder: Path, tell: Callable[[str], None]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        there = "goes on from the last checkpoint" if is_saved(folder) else "begins anew, since nothing was saved yet"
+        there = "resumes from the last checkpoint" if is_saved(folder) else "starts over, since nothing was saved yet"
         tell(f"stopped at once; the same command {there}")
         raise
 

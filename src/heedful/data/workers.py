@@ -63,22 +63,22 @@ def load_batches(batches: BatchSource, places: BatchIndices, workers: int = 0) -
         return
     for first in islice(places(), 1):
         batches.epoch_of(first.position)  # what is wrong with the batches is raised here, not in a worker
-    crew: list[Worker] = []
-    end = partial(_dismiss, crew)
+    pool: list[Worker] = []
+    end = partial(_dismiss, pool)
     atexit.register(end)  # else a program that leaves this generator half read would wait for its workers forever
     try:
         for number in range(workers):
-            crew.append(Worker.hired(number, batches, partial(_turns, places, number, workers), crew))
+            pool.append(Worker.hired(number, batches, partial(_turns, places, number, workers), pool))
         for turn, _ in enumerate(places()):
-            yield _read(crew[turn % workers], crew, batches.kind)
+            yield _read(pool[turn % workers], pool, batches.kind)
     finally:
         atexit.unregister(end)
-        _dismiss(crew)
+        _dismiss(pool)
 
 
-def _dismiss(crew: list[Worker]) -> None:
-    while crew:
-        crew.pop().dismiss()
+def _dismiss(pool: list[Worker]) -> None:
+    while pool:
+        pool.pop().dismiss()
 
 
 def _turns(places: BatchIndices, first: int, every: int) -> Iterator[BatchIndex]:
@@ -146,10 +146,10 @@ def _send(pipe: int, about: object, arrays: list[np.ndarray[Any, Any]]) -> None:
         rest = rest[os.write(pipe, rest) :]
 
 
-def _read(worker: Worker, crew: list[Worker], kind: Any) -> Any:
+def _read(worker: Worker, pool: list[Worker], kind: Any) -> Any:
     """The next batch of a worker."""
     given_up = time.monotonic() + PATIENCE
-    read = partial(_bytes, worker, crew, given_up)
+    read = partial(_bytes, worker, pool, given_up)
     header, body = np.frombuffer(read(16), dtype=np.int64).tolist()
     about, contents = json.loads(read(header)), read(body)
     if isinstance(about, str):
@@ -166,37 +166,37 @@ def _read(worker: Worker, crew: list[Worker], kind: Any) -> Any:
     return kind(*values)
 
 
-def _bytes(worker: Worker, crew: list[Worker], given_up: float, count: int) -> bytearray:
+def _bytes(worker: Worker, pool: list[Worker], given_up: float, count: int) -> bytearray:
     """Read `count` bytes from a worker, if all workers are alive and it keeps sending."""
     found = bytearray()
     while len(found) < count:
         ready = select.select([worker.pipe], [], [], GLANCE)[0]
-        _require_well(crew)
+        _require_well(pool)
         if ready:
             more = os.read(worker.pipe, min(count - len(found), 1 << 20))
             if not more:
                 worker.process.join()
-                _require_well(crew)
-                raise _missed(worker, crew, "has left")
+                _require_well(pool)
+                raise _missed(worker, pool, "has left")
             found += more
         elif time.monotonic() > given_up:
-            raise _missed(worker, crew, f"has sent nothing for {PATIENCE:.0f} s")
+            raise _missed(worker, pool, f"has sent nothing for {PATIENCE:.0f} s")
     return found
 
 
-def _require_well(crew: list[Worker]) -> None:
+def _require_well(pool: list[Worker]) -> None:
     """Raise an error if any worker has died; one that has made all its batches may exit."""
-    for worker in crew:
+    for worker in pool:
         if code := worker.process.exitcode:
             killed = code < 0
             how = f"was killed by {signal.Signals(-code).name} (signal {-code})" if killed else f"left with code {code}"
-            raise _missed(worker, crew, how)
+            raise _missed(worker, pool, how)
 
 
-def _missed(worker: Worker, crew: list[Worker], how: str) -> UserError:
+def _missed(worker: Worker, pool: list[Worker], how: str) -> UserError:
     return UserError(
         "a process that prepares batches has died", where="train.workers",
-        found=f"worker {worker.number + 1} of {len(crew)} {how}",
+        found=f"worker {worker.number + 1} of {len(pool)} {how}",
         todo="run the same command again to resume from the last checkpoint; train.workers=0 needs no workers",
         exit_code=EXIT_GONE,
     )  # fmt: skip

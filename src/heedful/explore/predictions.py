@@ -44,7 +44,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model predicts for an input: functions that compute its candidates and its losses (N,) anew."""
+    """What a model predicts for an input: functions that compute its candidates and its losses (N,) again."""
 
     what: str
     measure: str  # what the mean of the losses is

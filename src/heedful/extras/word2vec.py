@@ -1,7 +1,7 @@
 """Skip-gram with negative sampling (Mikolov et al., 2013): word vectors that are learned from a text.
 
 Each word has a vector x to look around with, and a vector y to be seen with. For a word and one that stands near it,
-and k words drawn by chance, log s(x.y) + sum log s(-x.y') is made larger, where s is the logistic function.
+and k random words, log s(x.y) + sum log s(-x.y') is made larger, where s is the logistic function.
 
 Differs: the chance words are shared. Places of the text lie in blocks; all words of a block are compared with all
 words around it and with `DRAWN` chance words, each of which counts k / DRAWN times for each pair. What is made larger
@@ -88,7 +88,7 @@ class Step:
     """Which words are compared, and how much each comparison counts: nothing, where they are no neighbours."""
 
     centres: Tensor  # (G, M)
-    others: Tensor  # (G, S + N) the words around, and then those drawn by chance
+    others: Tensor  # (G, S + N) the words around, and then the random ones
     weights: Tensor  # (G, M, S + N)
 
 
@@ -173,7 +173,7 @@ def keep_probabilities(counts: Ints, sample: float) -> NDArray[np.float64]:
 
 
 def chances(counts: Ints) -> NDArray[np.float64]:
-    """How likely each word is drawn by chance: the 3/4th power of its count, as published."""
+    """The probability of each word as a negative sample: the 3/4th power of its count, as published."""
     powers = counts**0.75  # (V,)
     return np.asarray(powers / powers.sum(), np.float64)
 

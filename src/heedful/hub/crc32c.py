@@ -1,7 +1,7 @@
 """CRC-32C, the checksum of TensorFlow's files, at hundreds of megabytes per second in numpy alone.
 
 The checksum is linear: the register after a message is the sum, in exclusive or, of what each word alone would leave.
-So many lanes are computed at once, each with every N-th word, and folded into one at the end.
+N lanes are computed at once, each with every N-th word, and folded into one at the end.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def training_work(config: BertConfig, vocab: int, tokens: float, length: int, hi
     """The multiplications and additions of training on a number of tokens in sequences of a length.
 
     Three times those of reading: 2 a weight and token, 4 a pair of places and unit of width in each block, and for each
-    hidden word the product with the whole vocabulary.
+    masked token the product with the whole vocabulary.
     """
     blocks = config.layers * (4 * config.width**2 + 2 * config.width * config.hidden)
     pairs = 2 * config.layers * config.width * length

@@ -130,22 +130,22 @@ def maps(
     return Maps(tuple(found), labels, tuple(names), settings.neighbours)
 
 
-def painter_in(folder: str | None) -> ImageAutoencoder:
+def autoencoder_in(folder: str | None) -> ImageAutoencoder:
     """The autoencoder of a run; this figure cannot do without one."""
     if folder is None:
         raise UserError(
             "this figure needs a trained autoencoder", where="model", found="none",
             expected="the folder of a run of `heedful train digits`, say", todo="name it: model=RUN",
         )  # fmt: skip
-    painter = load(folder)
-    if not isinstance(painter, ImageAutoencoder):
+    autoencoder = load(folder)
+    if not isinstance(autoencoder, ImageAutoencoder):
         raise UserError(
             "this model is no autoencoder",
             where="model",
             found=folder,
             todo="name a run of `heedful train digits`, say",
         )
-    return painter
+    return autoencoder
 
 
 def images_of(folder: str, points: int) -> Images:
@@ -166,19 +166,21 @@ def images_of(folder: str, points: int) -> Images:
 
 def study(settings: Settings) -> Generator[Progress, None, Maps]:
     """Read the images, encode them, and draw them in each way."""
-    painter = painter_in(settings.model)
-    beside = None if settings.beside is None else painter_in(settings.beside)
+    autoencoder = autoencoder_in(settings.model)
+    beside = None if settings.beside is None else autoencoder_in(settings.beside)
     if beside is not None and (found := beside.code_size) != 2:
         raise UserError(
             "the codes of this run do not have two dimensions", where="beside", found=str(found), expected="2",
             todo="train one with a bottleneck of two: the last layer of model.encoder of width 2",
         )  # fmt: skip
-    assert settings.model is not None  # as `painter_in` has seen
+    assert settings.model is not None  # as `autoencoder_in` has seen
     images = images_of(settings.model, settings.points)
     assert images.labels is not None  # as `images_of` has seen
     pixels = scale_pixels(images.pixels).reshape(len(images), -1)  # (N, D)
     flat = None if beside is None else lambda: beside.encode(images.pixels)
-    return (yield from maps(lambda: painter.encode(images.pixels), flat, pixels, images.labels, images.names, settings))
+    return (
+        yield from maps(lambda: autoencoder.encode(images.pixels), flat, pixels, images.labels, images.names, settings)
+    )
 
 
 def plot(found: Maps, style: Style = "light") -> Figure:

@@ -51,14 +51,14 @@ def compared(title: str, found: Floats, right: Floats) -> Column:
     return Column(title, found, np.square(found.astype(np.float64) - right).mean((1, 2, 3)))
 
 
-def made(painter: ImageAutoencoder, images: Floats, name: str, seed: int = 0) -> list[Column]:
+def made(autoencoder: ImageAutoencoder, images: Floats, name: str, seed: int = 0) -> list[Column]:
     """The reconstructions of a model; of a denoising one, the noisy images too."""
-    if not painter.noise.deviation:
-        return [compared(name, painter.reconstruct(images), images)]
-    noisy = painter.noisy(images, seed)
+    if not autoencoder.noise.deviation:
+        return [compared(name, autoencoder.reconstruct(images), images)]
+    noisy = autoencoder.noisy(images, seed)
     return [
         compared(f"{name}\nnoisy".strip(), noisy, images),
-        compared(f"{name}\nrestored".strip(), painter.reconstruct(noisy), images),
+        compared(f"{name}\nrestored".strip(), autoencoder.reconstruct(noisy), images),
     ]
 
 

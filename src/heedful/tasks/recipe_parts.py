@@ -35,7 +35,7 @@ class Recipe(Config):
 
         @property
         def start(self) -> Any:
-            """The model to begin from, if any."""
+            """The model to start from, if any."""
 
         @property
         def data(self) -> Any:
@@ -65,7 +65,7 @@ class Recipe(Config):
 
 
 class Start(Config):
-    """A trained model of the same task to begin from: its weights, and its tokenizer, words or image sizes."""
+    """A trained model of the same task to start from: its weights, and its tokenizer, words or image sizes."""
 
     folder: Name = Field(
         description="a run or a model of Heedful's; of a run also a checkpoint, as RUN/checkpoints/best"

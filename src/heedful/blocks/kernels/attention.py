@@ -106,7 +106,7 @@ def _packed_dkv(q, k, v, lo, hi, lse, go, delta, dk, dv, queries, keys_count,
 
 
 def _shape(width: int, dtype: torch.dtype, queries: int, keys: int, warps: int) -> dict[str, int | str]:
-    """Tiles of so many queries and keys; the sizes were chosen by timing sentences of about 28 tokens."""
+    """Tile sizes of queries and keys, which were chosen by timing sentences of about 28 tokens."""
     exact = "ieee" if dtype == torch.float32 else "tf32"
     wide = max(16, triton.next_power_of_2(width))
     return {"K": width, "C": wide, "M": queries, "N": keys, "EXACT": exact, "num_warps": warps, "num_stages": 2}

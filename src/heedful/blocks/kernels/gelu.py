@@ -47,7 +47,7 @@ def _forward(x, bias, o, count, width, R: tl.constexpr, C: tl.constexpr, TANH: t
 
 @triton.jit
 def _backward(g, x, bias, dx, parts, count, width, R: tl.constexpr, C: tl.constexpr, TANH: tl.constexpr):
-    """A strip of columns of every so many tiles of rows: the gradient in x, and this strip's part of that in b."""
+    """A strip of columns of every n-th tile of rows: the gradient in x, and this strip's part of that in b."""
     first, every, column = tl.program_id(0), tl.num_programs(0), tl.program_id(1) * C + tl.arange(0, C)
     wide = column < width
     b = tl.load(bias + column, mask=wide, other=0.0).to(tl.float32)

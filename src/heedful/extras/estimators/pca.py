@@ -346,7 +346,7 @@ class Products:
     n: int = 0
 
     def add(self, piece: Array) -> None:
-        """Go on with a piece (n, d), by the rule of Chan et al. (1979)."""
+        """Update with a batch (n, d), by the rule of Chan et al. (1979)."""
         n, mean = self.n + len(piece), piece.mean(0, dtype=np.float64)
         centred, apart = piece - mean, mean - self.mean
         with np.errstate(over="ignore", invalid="ignore"):
@@ -372,7 +372,7 @@ class Merged:
     total: float = 0.0
 
     def add(self, piece: Array) -> None:
-        """Go on with a piece (n, d), by the rule of Ross et al. (2008)."""
+        """Update with a batch (n, d), by the rule of Ross et al. (2008)."""
         n, mean = self.n + len(piece), piece.mean(0, dtype=np.float64)
         centred, apart = piece - mean, mean - self.mean
         weighed = apart[None] * math.sqrt(self.n * len(piece) / n)

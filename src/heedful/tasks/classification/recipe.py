@@ -94,15 +94,17 @@ class TextClassificationTaskConfig(ClassesTask):
 
 
 class TextClassificationRecipe(Recipe):
-    """A whole experiment with texts that have a class each, and word vectors to begin from."""
+    """A text classification experiment, with word vectors to start from."""
 
     task: TextClassificationTaskConfig = TextClassificationTaskConfig()
-    start: Start | None = Field(None, description="the model to begin from; null: weights are random")
+    start: Start | None = Field(None, description="the model to start from; null: randomly initialized")
     data: ClassesConfig = Field(description="texts and their labels")
     tokenizer: Annotated[WordsConfig | CharactersConfig, Field(discriminator="kind")] = Field(
         WordsConfig(), description="what a text is cut into"
     )
-    embedding_init: EmbeddingInit | None = Field(None, description="word vectors to begin from; null: drawn by chance")
+    embedding_init: EmbeddingInit | None = Field(
+        None, description="word vectors to start from; null: randomly initialized"
+    )
     model: WordClassifierConfig = Field(config_class(USUAL_WORDS)(), description="what is trained")
     train: TrainConfig = Field(description="how it is trained")
 
@@ -125,7 +127,7 @@ class TextClassificationRecipe(Recipe):
     def _learns_what_it_draws(self) -> Self:
         if self.model.freeze and self.embedding_init is None and self.start is None:
             raise FieldError(
-                "vectors drawn by chance must be learned; name a file under embedding_init, or write freeze: false",
+                "randomly initialized vectors must be learned; name a file in embedding_init, or write freeze: false",
                 "model",
                 "freeze",
             )

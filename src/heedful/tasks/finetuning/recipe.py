@@ -20,7 +20,7 @@ from heedful.training.configs import TrainConfig
 
 
 class EncoderStart(Start):
-    """A trained encoder to begin from, with its tokenizer."""
+    """A trained encoder to start from, with its tokenizer."""
 
     folder: Name = Field(
         description="a run or a model of Heedful's, a folder of Hugging Face's, or the published files"
@@ -62,7 +62,7 @@ class Finetuning(Recipe):
     """
 
     task: Config
-    start: EncoderStart | None = Field(None, description="the encoder to begin from; null: it is drawn by chance")
+    start: EncoderStart | None = Field(None, description="the encoder to start from; null: randomly initialized")
     data: Any
     tokenizer: Learned | None = Field(
         None, description="how texts are cut into tokens; null: as in the folder that `start` names"

@@ -50,7 +50,7 @@ class LanguageModelTaskConfig(Config):
 
 
 class CausalStart(Start):
-    """A trained language model to begin from, with its tokenizer."""
+    """A trained language model to start from, with its tokenizer."""
 
     folder: Name = Field(description="a run or a model of Heedful's, a folder of Hugging Face's, or published files")
 
@@ -62,7 +62,7 @@ class LanguageModelRecipe(Recipe):
     """
 
     task: LanguageModelTaskConfig = LanguageModelTaskConfig()
-    start: CausalStart | None = Field(None, description="the model to begin from; null: weights are drawn by chance")
+    start: CausalStart | None = Field(None, description="the model to start from; null: randomly initialized")
     data: TextConfig = Field(description="running text")
     tokenizer: LanguageTokenizerConfig | None = Field(
         None, description="how texts are cut into tokens; null: as token files or `start` say"

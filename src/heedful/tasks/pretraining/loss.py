@@ -1,6 +1,6 @@
-"""Pre-training of an encoder: hidden words from those on either side, and whether two texts belong together.
+"""Pre-training of an encoder: masked words from those on either side, and whether two texts belong together.
 
-N pairs, M hidden words, D width, V vocabulary.
+N pairs, M masked words, D width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from heedful.training.metrics import Score
 
 
 def pretraining_loss(model: Any, batch: PretrainingBatch, read: Callable[..., Tensor] | None = None) -> Loss:
-    """The mean loss of the hidden words plus the mean loss of the pairs, as published, times the tokens read.
+    """The mean loss of the masked words plus the mean loss of the pairs, as published, times the tokens read.
 
     Both means are over the whole batch that this one may be a part of, so that parts add up to it exactly; of several
     batches in a step, each counts by its tokens. A model without a head for next sentences learns from words alone.
@@ -30,7 +30,7 @@ def pretraining_loss(model: Any, batch: PretrainingBatch, read: Callable[..., Te
 
 
 def summed_loss(model: Any, batch: PretrainingBatch, read: Callable[..., Tensor] | None = None) -> Loss:
-    """The loss of each pair plus the losses of all its hidden words, as a mean over the pairs, times the tokens read.
+    """The loss of each pair plus the losses of all its masked words, as a mean over the pairs, times the tokens read.
 
     A word thus counts as much as whether a pair belongs together, as the lecture has it.
     """
@@ -39,7 +39,7 @@ def summed_loss(model: Any, batch: PretrainingBatch, read: Callable[..., Tensor]
 
 
 def _weighted(model: Any, batch: PretrainingBatch, read: Callable[..., Tensor] | None, counts: Tensor) -> Loss:
-    """The losses of all hidden words over the second count, plus those of all pairs over the third, times the first."""
+    """The losses of all masked words over the second count, plus those of all pairs over the third, times the first."""
     x = vectors(model if read is None else read, batch.sequences)  # (B * T, D)
     heads = model.masked_words
     words = projected_cross_entropy(
@@ -74,7 +74,7 @@ class PretrainingSums:
 
     @property
     def perplexity(self) -> float:
-        """e to the mean loss of a hidden word."""
+        """e to the mean loss of a masked word."""
         return math.exp(min(700.0, self.words / max(1, self.hidden)))
 
     def scores(self, share: float) -> tuple[Score, ...]:

@@ -29,7 +29,7 @@ else:
 
 
 class PretrainingTaskConfig(Config):
-    """What is learned: hidden words from those around them, and whether two texts belong together."""
+    """What is learned: masked words from those around them, and whether two texts belong together."""
 
     kind: Literal["pretraining"] = "pretraining"
     hidden: float = Field(0.15, gt=0, le=0.9, description="share of the tokens that are to be told")
@@ -48,7 +48,7 @@ class PretrainingRecipe(Recipe):
     """A whole experiment with an encoder that learns from documents."""
 
     task: PretrainingTaskConfig = PretrainingTaskConfig()
-    start: Start | None = Field(None, description="the model to begin from; null: weights are random")
+    start: Start | None = Field(None, description="the model to start from; null: randomly initialized")
     data: PretrainingData = Field(description="documents")
     tokenizer: LearnedOrRead | None = Field(None, description="how texts are cut into tokens; null: as token files say")
     model: AnyEncoder = Field(config_class(USUAL)(), description="what is trained")
@@ -58,7 +58,7 @@ class PretrainingRecipe(Recipe):
     @classmethod
     def _learns_something(cls, model: EncoderConfig) -> EncoderConfig:
         if not model.masked_words:
-            raise FieldError("the head for hidden words is what learns here; write true", "masked_words")
+            raise FieldError("pre-training needs the head for masked words; write true", "masked_words")
         if model.context < SHORTEST:
             raise FieldError(f"a pair of texts needs {SHORTEST} tokens at least", "context")
         return model

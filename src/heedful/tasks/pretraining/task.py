@@ -101,7 +101,7 @@ class PretrainingTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDoc
         return [note] if share > MUCH_UNKNOWN else []
 
     def batches(self, encoded: EncodedDocuments, packed: bool, even: bool) -> PretrainingBatches:
-        """Pairs from all over the documents, masked anew in every epoch."""
+        """Pairs from all over the documents, masked again in every epoch."""
         return PretrainingBatches(encoded, self.recipe.train.seed, self.recipe.train.batch_tokens, packed, even)
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:

@@ -46,7 +46,7 @@ class ReconstructionRecipe(Recipe):
     """A whole experiment with an autoencoder: images, and the layers that make them again."""
 
     task: ReconstructionTaskConfig = ReconstructionTaskConfig()
-    start: Start | None = Field(None, description="the model to begin from; null: weights are random")
+    start: Start | None = Field(None, description="the model to start from; null: randomly initialized")
     data: ImagesConfig = Field(description="images, with or without labels")
     model: ImageModelConfig = Field(description="what is trained")
     train: TrainConfig = Field(description="how it is trained")

@@ -34,7 +34,7 @@ class TranslationRecipe(Recipe):
     """A whole experiment: task, data, tokenizer, model, training and decoding."""
 
     task: TranslationTaskConfig = TranslationTaskConfig()
-    start: Start | None = Field(None, description="the model to begin from; null: weights are random")
+    start: Start | None = Field(None, description="the model to start from; null: randomly initialized")
     data: PairsConfig = Field(description="texts and their translations")
     tokenizer: TokenizerConfig = Field(description="how texts are cut into tokens")
     model: TranslatorConfig = Field(config_class(USUAL)(), description="what is trained")

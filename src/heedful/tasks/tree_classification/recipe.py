@@ -30,7 +30,7 @@ class TreeRecipe(Recipe):
     """A whole experiment on trees of words, of which every node gets a class; there is nothing to decode."""
 
     task: TreeTaskConfig = TreeTaskConfig()
-    start: Start | None = Field(None, description="the model to begin from; null: weights are random")
+    start: Start | None = Field(None, description="the model to start from; null: randomly initialized")
     data: SentimentTrees = Field(description="files of labelled trees, and word vectors")
     tokenizer: WordsConfig = Field(WordsConfig(), description="which words are known")
     model: TreeModelConfig = Field(config_class(USUAL)(), description="what is trained")

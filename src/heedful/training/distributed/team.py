@@ -56,7 +56,7 @@ def find_seat(variables: Mapping[str, str]) -> Seat | None:
     """This process's seat as torchrun or SLURM's srun sets it; None for a single process."""
     if "RANK" in variables and "WORLD_SIZE" in variables:
         address = variables.get("MASTER_ADDR", "127.0.0.1")
-        # Whoever does not say which processes share a machine starts one on each, unless all meet on this one.
+        # Without a local rank, each process is taken to be alone on its machine, unless all meet on this one.
         here = (variables["RANK"], variables["WORLD_SIZE"]) if address in LOOPBACK else ("0", "1")
         return Seat(
             _number(variables, "RANK", "0"),
