@@ -10,7 +10,12 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SUFFIXES = {".py", ".md", ".yaml", ".toml", ".ts", ".svelte", ".html", ".css"}
-OLD_NAMES = {"CHANGELOG.md", "src/heedful/__init__.py", "tests/test_public.py"}  # where old names stand beside new ones
+OLD_NAMES = {
+    "CHANGELOG.md",
+    "docs/mutants.md",
+    "src/heedful/__init__.py",
+    "tests/test_public.py",
+}  # where old names stand beside new ones
 
 # What was written once, and what the field says instead.
 COINAGES = {

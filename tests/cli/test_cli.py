@@ -522,7 +522,7 @@ def test_training_a_language_model_speaks_of_texts(written: Path) -> None:
         "  perplexity          ",
         "  bits_per_character  ",
         "|unknown:0|characters:31",
-        "  prompt   Shall I compare",
+        "  prompt     Shall I compare",
         "heedful generate runs/language-model 'Shall I compare'",
     ):
         assert expected in log

@@ -23,10 +23,10 @@ WRITTEN = [
     ("change(-0.006, 2)", "−0.01"),
     ("change(0.0102332)", "+0.01023"),
     ("change(-2.22e-17)", "0"),
-    ("told(-0)", "0"),
-    ("told(-0.01234)", "−0.01234"),
-    ("told(0.00002)", "2.00e−5"),
-    ("told(1234567)", "1.23e+6"),
+    ("format(-0)", "0"),
+    ("format(-0.01234)", "−0.01234"),
+    ("format(0.00002)", "2.00e−5"),
+    ("format(1234567)", "1.23e+6"),
     ("share(0.0001)", "<0.001"),
     ("share(0)", "0.000"),
     ("percent(0)", "0.0 %"),
@@ -44,7 +44,7 @@ def test_numbers_are_written_in_one_way() -> None:
     script = f"""
         const {{ code }} = require("esbuild").transformSync(
           require("fs").readFileSync("src/lib/numbers.ts", "utf8"), {{ loader: "ts", format: "esm" }});
-        import("data:text/javascript," + encodeURIComponent(code)).then(({{ told, fixed, change, share, percent }}) =>
+        import("data:text/javascript," + encodeURIComponent(code)).then(({{ format, fixed, change, share, percent }}) =>
           console.log(JSON.stringify([{", ".join(call for call, _ in WRITTEN)}])));
     """
     done = subprocess.run(["node", "-e", script], cwd=WEB, capture_output=True, text=True, check=True, timeout=120)

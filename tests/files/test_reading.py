@@ -139,7 +139,7 @@ def test_a_private_folder_is_noted_where_runs_are_listed(
     told = capsys.readouterr()
     assert left.value.code in (None, 0)
     assert "mine" in told.out
-    assert f"note: passed over {private}: Permission denied" in told.err
+    assert f"note: skipped {private}: Permission denied" in told.err
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ def test_a_new_run_learns_as_the_old_one(run: Path) -> None:
 
 
 # ------------------------------------------------------------------ views
-SENTENCES = ("measure", "about")  # explanations for readers, whose wording may change
+SENTENCES = ("measure", "about", "sample")  # explanations for readers, whose wording may change
 
 
 def without_sentences(value: Any) -> Any:

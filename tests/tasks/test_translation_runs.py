@@ -107,7 +107,7 @@ def test_a_third_kind_is_trained_reported_and_used(looks: bool, tmp_path: Path) 
     if looks:
         assert translator.align("three", found[0]).layer == 1
     else:
-        with pytest.raises(UserError, match="does not look at the source"):
+        with pytest.raises(UserError, match="does not attend to the source"):
             translator.align("three", found[0])
     if is_built():  # where Node was there to build the page
         assert heedful.show(run, view="run").html

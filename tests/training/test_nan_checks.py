@@ -354,7 +354,7 @@ def test_lawful_infinity_is_not_blamed_for_a_gradient_that_was_bad_before() -> N
 def test_infinity_that_a_softmax_cannot_swallow_is_blamed() -> None:
     scene = Scene("padded")
     nowhere = "decoder.0.cross.scores"
-    with watch(scene.model, nowhere, edit=lambda name, x: x.clamp(max=-math.inf) if scene.poisoned else None):
+    with watch(scene.model, nowhere, edit=lambda name, x: x.clamp(min=math.inf) if scene.poisoned else None):
         scene.check(f"the output of {nowhere}", BAD)
 
 

@@ -126,7 +126,7 @@ def attend(
 def edited(weights: Tensor, mask: Tensor | None, tap: Tap) -> Tensor:
     """The weights as a hook returns them; where they were zero, no gradient passes, not even that of log(0)."""
     if not tapped(tap):
-        return weights
+        return tap(weights)
     replaced = tap(weights.masked_fill(weights == 0, 0.0))
     return replaced if mask is None else replaced.masked_fill(~mask.any(-1, keepdim=True), 0.0)
 

@@ -16,6 +16,7 @@ from heedful.explore.server.answers import Answer, Refused
 from heedful.explore.server.checks import header
 from heedful.explore.server.policy import Policy
 from heedful.explore.server.strict_json import read_json
+from heedful.files.reading import read_file
 
 COOKIE = b"heedful"
 MINUTE = 60.0
@@ -26,7 +27,7 @@ TYPES = {"html": b"text/html", "js": b"text/javascript", "css": b"text/css"}
 def login_file(kind: str) -> Answer:
     """A file of the login page."""
     headers = [(b"content-type", TYPES[kind] + b"; charset=utf-8")]
-    return Answer(200, headers, Path(__file__).with_name(f"login.{kind}").read_bytes())
+    return Answer(200, headers, read_file(Path(__file__).with_name(f"login.{kind}")))
 
 
 FILES = {"/login.js": login_file("js"), "/login.css": login_file("css")}

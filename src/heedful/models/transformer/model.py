@@ -49,8 +49,8 @@ def self_attention(c: TransformerConfig) -> MultiHead:
 
 
 def encoder_block(c: TransformerConfig) -> EncoderBlock:
-    mlp = FeedForward(c.width, c.hidden, ACTIVATIONS[c.activation])
-    return EncoderBlock(self_attention(c), mlp, add_norm(c), add_norm(c))
+    attention, mlp = self_attention(c), FeedForward(c.width, c.hidden, ACTIVATIONS[c.activation])
+    return EncoderBlock(attention, mlp, add_norm(c), add_norm(c))
 
 
 class DecoderBlock(nn.Module):
