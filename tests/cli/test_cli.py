@@ -242,7 +242,7 @@ def test_a_run_that_is_stopped_at_once_says_what_there_is_to_go_on_from(
     assert "the same command starts over, since nothing was saved yet" in out
     (tmp_path / "run" / "checkpoints" / "step-00000010").mkdir(parents=True)
     assert (
-        "the same command goes on from the last checkpoint"
+        "the same command resumes from the last checkpoint"
         in heedful("train", "numbers", *TINY, "--run", tmp_path / "run")[1]
     )
 
