@@ -288,7 +288,8 @@ def test_no_gradient_flows_to_the_future(case: Case) -> None:
         (grad,) = torch.autograd.grad(logits[:, at].sum(), seen[0], retain_graph=True)
         grad = grad[:, -6:]  # of the target, where the sentence is read again with it
         assert bool((grad[:, at + 1 :] == 0).all())
-        assert bool(grad[:, : at + 1].any(-1).all())
+        reached = grad[:, : at + 1].any(-1)
+        assert bool((reached if case.dense else reached[:, at]).all())  # a weight of zero passes no gradient
 
 
 @every_encoder

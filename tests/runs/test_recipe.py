@@ -375,7 +375,7 @@ SEVERAL: dict[str, tuple[dict[str, Any], list[str]]] = {
             "task": {"kind": "text_classification"}, "data": TABLE | {"label": "label"}, "train": TRAIN,
             "model": {"freeze": True},
         },
-        ["data.valid is missing", "model.freeze: vectors"],
+        ["data.valid is missing", "model.freeze: randomly initialized vectors"],
     ),
 }  # fmt: skip
 
