@@ -60,7 +60,7 @@ def test_good_settings_become_a_frozen_config() -> None:
         drawing.copies = 2  # type: ignore[misc]
 
 
-def test_all_problems_come_at_once_with_their_lines(tmp_path: Path) -> None:
+def test_all_problems_are_reported_at_once_with_line_numbers(tmp_path: Path) -> None:
     path = tmp_path / "drawing.yaml"
     path.write_text("shape:\n  kind: square\n  side: 0\n  sides: 3\npen:\n  colour: rad\ncopies: true\n")
     data, marks = load_yaml(path)
@@ -90,35 +90,35 @@ def test_all_problems_come_at_once_with_their_lines(tmp_path: Path) -> None:
     )
 
 
-def test_one_problem_stands_alone() -> None:
+def test_single_problem_is_not_listed() -> None:
     with pytest.raises(UserError) as caught:
         parse(Drawing, {**GOOD, "copies": "3"})
     assert caught.value.problems == ()
     assert caught.value.found == "'3'"
 
 
-def test_unknown_and_missing_kinds() -> None:
+def test_unknown_and_missing_kind() -> None:
     found = problems(Drawing, {**GOOD, "shape": {"kind": "sqare"}, "more": [{"kind": "round"}, {"side": 3}]})
     assert found["shape.kind"].todo == "did you mean square?"
     assert found["shape.kind"].expected == "one of round, square"
     assert found["more.1.kind"].found is None
 
 
-def test_paths_carry_no_union_tags() -> None:
+def test_paths_have_no_union_tags() -> None:
     found = problems(Drawing, {**GOOD, "shape": {"kind": "round", "radius": -1}, "more": [{"kind": "square", "x": 1}]})
     assert set(found) == {"shape.radius", "more.0.x"}
 
 
-def test_a_plain_union_is_one_problem() -> None:
+def test_plain_union_is_one_problem() -> None:
     found = problems(Drawing, {**GOOD, "pen": {"width": "wide"}})
     assert found["pen.width"].expected == "a whole number, or a number"
 
 
-def test_a_key_of_another_group_is_pointed_to() -> None:
+def test_key_of_another_group_is_suggested() -> None:
     assert problems(Drawing, {**GOOD, "colour": "red"})["colour"].todo == "did you mean pen.colour?"
 
 
-def test_validators_speak_in_their_own_words() -> None:
+def test_validator_message_is_kept() -> None:
     found = problems(Drawing, {**GOOD, "pen": {"dashes": [1, 3]}})
     assert found["pen"].message == "pen: dashes must differ by an odd number"
 
@@ -135,7 +135,7 @@ def test_numbers_are_finite(value: str) -> None:
     assert "finite" in (problems(Drawing, GOOD, f"shape.radius={value}")["shape.radius"].expected or "")
 
 
-def test_a_flood_of_problems_is_cut() -> None:
+def test_long_problem_lists_are_truncated() -> None:
     with pytest.raises(UserError) as caught:
         parse(Drawing, {**GOOD, **{f"key{i}": i for i in range(1000)}})
     assert len(caught.value.problems) == MOST_PROBLEMS
@@ -143,7 +143,7 @@ def test_a_flood_of_problems_is_cut() -> None:
     assert f"{1000 - MOST_PROBLEMS} more" in (caught.value.todo or "")
 
 
-def test_override_sets_creates_and_leaves_the_original() -> None:
+def test_override_sets_and_creates_keys_in_a_copy() -> None:
     data = {"a": {"b": 1}, "list": [1, 2], "empty": None}
     changed = override(data, ["a.b=1e-3", "c.d.e=[x, 2]", "list.1=no", "empty.x={y: true}", "a.c=", "t=a=b"])
     assert changed == {
@@ -159,12 +159,12 @@ def test_override_sets_creates_and_leaves_the_original() -> None:
 @pytest.mark.parametrize(
     "text", ["noequals", "=3", "a..b=3", ".a=3", "a.b.c=3", "list.7=1", "x=[1", "x=*y", "x=\udcff", "a." * 50 + "b=1"]
 )
-def test_bad_overrides_are_refused(text: str) -> None:
+def test_invalid_overrides_are_rejected(text: str) -> None:
     with pytest.raises(UserError):
         override({"a": {"b": 1}, "list": [1]}, [text])
 
 
-def test_bad_overrides_are_reported_with_the_rest() -> None:
+def test_invalid_overrides_are_reported_with_other_problems() -> None:
     with pytest.raises(UserError) as caught:
         parse(Drawing, GOOD, None, ["copies", "title.x=1", "copies=[", "copies=x"])
     assert [problem.where for problem in caught.value.problems] == [
@@ -190,7 +190,7 @@ def test_schema_forbids_unknown_keys_and_describes() -> None:
     assert made["properties"]["title"]["description"] == "what it shows"
 
 
-def test_a_validator_can_name_a_setting_further_down() -> None:
+def test_validator_can_name_a_nested_setting() -> None:
     class Inner(Config):
         low: int = 0
         high: int = 1
@@ -228,7 +228,7 @@ class Sizes(Config):
         ("two=[1]", "two.1", None, "add it at the end of the list"),
     ],
 )
-def test_a_bad_item_or_a_list_of_another_length_is_one_problem(
+def test_bad_item_or_wrong_list_length_is_one_problem(
     override: str, path: str, expected: str | None, todo: str | None
 ) -> None:
     ((name, problem),) = problems(Sizes, {}, override).items()
@@ -247,7 +247,7 @@ class Page(Config):
     side: Pen = Pen()
 
 
-def test_no_suggestion_is_the_rejected_key_or_one_of_a_kind_that_is_not_chosen() -> None:
+def test_suggestions_exclude_the_rejected_key_and_keys_of_other_kinds() -> None:
     assert problems(Page, {"frame": {"kind": "round"}}, "frame.name=x")["frame.name"].todo is None
     assert (
         problems(Page, {"shape": {"kind": "square"}, "frame": {"kind": "round"}}, "frame.name=x")["frame.name"].todo
@@ -258,7 +258,7 @@ def test_no_suggestion_is_the_rejected_key_or_one_of_a_kind_that_is_not_chosen()
     assert problems(Drawing, {**GOOD, "more": [{"kind": "round", "name": "x"}]})["more.0.name"].todo is None
 
 
-def test_a_kind_that_an_override_changes_is_one_problem_with_the_group_as_it_can_be() -> None:
+def test_override_of_a_kind_is_one_problem_with_a_suggested_group() -> None:
     data = {"shape": {"kind": "square", "side": 3, "name": "it's"}}
     assert set(problems(Page, data, "shape.kind=round")) == {"shape.kind"}
     found = problems(Page, data, "shape.kind=lines", "shape.many=4")["shape.kind"]
@@ -272,7 +272,7 @@ def test_a_kind_that_an_override_changes_is_one_problem_with_the_group_as_it_can
     assert (lacking["shape.kind"].todo or "").endswith("'shape={kind: lines, side: 3, many: ...}'")
 
 
-def test_what_an_override_wrote_itself_is_told_by_itself() -> None:
+def test_problems_in_overridden_keys_name_the_override() -> None:
     data = {"shape": {"kind": "square", "name": "no"}}
     found = problems(Page, data, "shape.kind=round", "shape.side=4")
     assert set(found) == {"shape.kind", "shape.side"}
@@ -282,14 +282,14 @@ def test_what_an_override_wrote_itself_is_told_by_itself() -> None:
     assert set(problems(Page, {"shape": {"kind": "square", "nam": "x"}}, "shape.kind=round")) == {"shape.nam"}
 
 
-def test_values_of_another_kind_that_are_not_right_are_not_offered() -> None:
+def test_invalid_values_are_not_suggested_for_another_kind() -> None:
     data = {"shape": {"kind": "square", "name": "a b", "side": 0, "many": "x"}}
     found = problems(Page, {"shape": {**data["shape"], "side": "x"}}, "shape.kind=lines")
     assert set(found) == {"shape.kind"}
     assert (found["shape.kind"].todo or "").endswith("'shape={kind: lines, many: ...}'")
 
 
-def test_a_word_for_a_group_is_told_how_to_be_its_kind() -> None:
+def test_string_for_a_group_suggests_its_kind_key() -> None:
     found = problems(Page, {}, "shape=square", "frame=7", "side=red")
     assert found["shape"].expected == "a group of settings, `key: value` lines indented below it"
     assert found["shape"].todo == "write {kind: square}, or the override shape.kind=square"

@@ -135,7 +135,7 @@ def commands(page: Path) -> Iterator[str]:
 
 
 @every_page
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_resolve(page: Path) -> None:
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     text = re.sub(r"``.*?``", "", text)  # in code, brackets are no links
     lost = []
@@ -163,7 +163,7 @@ def test_commands_and_their_options_exist(page: Path) -> None:
     assert unknown == []
 
 
-def test_the_guide_or_the_page_of_a_model_names_every_shipped_recipe() -> None:
+def test_every_shipped_recipe_is_documented() -> None:
     text = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
     table = text.partition("These recipes come with Heedful")[2].partition("```")[0]
     named = set(re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE))
@@ -180,9 +180,7 @@ def test_make_targets_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", SESSIONS, ids=lambda page: page.name)
-def test_snippets_run_and_print_what_stands_below_them(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_snippets_run_and_print_the_shown_output(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if "heedful.show(" in page.read_text(encoding="utf-8") and not is_built() and not os.environ.get("CI"):
         pytest.skip("the explorer's page is not built: make web")
     monkeypatch.chdir(tmp_path)
@@ -319,7 +317,7 @@ def test_every_group_of_settings_has_a_table() -> None:
     assert found - told_elsewhere == told | set(TOKENIZER_SETTINGS.values())
 
 
-def test_the_page_of_bert_counts_its_published_sizes_right() -> None:
+def test_bert_page_parameter_counts() -> None:
     rows = re.findall(r"^\| `(bert-[\w-]+)` \|(.*)\|$", BERT.read_text(encoding="utf-8"), re.MULTILINE)
     told_sizes = {name: [int(cell.replace(",", "")) for cell in cells.split("|")] for name, cells in rows}
     bare = {"masked_words": False, "next_sentence": False}
@@ -331,7 +329,7 @@ def test_the_page_of_bert_counts_its_published_sizes_right() -> None:
     assert told_sizes == expected
 
 
-def test_the_page_of_gpt_counts_its_published_sizes_right() -> None:
+def test_gpt_page_parameter_counts() -> None:
     rows = re.findall(r"^\| `(gpt[\w-]*)` \|(.*)\|$", GPT.read_text(encoding="utf-8"), re.MULTILINE)
     told_sizes = {name: [int(cell.replace(",", "")) for cell in cells.split("|")] for name, cells in rows}
     expected = {
@@ -341,7 +339,7 @@ def test_the_page_of_gpt_counts_its_published_sizes_right() -> None:
     assert told_sizes == expected
 
 
-def test_the_page_of_autoencoders_counts_those_of_the_lecture_right() -> None:
+def test_autoencoder_page_parameter_counts() -> None:
     rows = re.findall(r"^\| `(\w+)` \| ([\dx ]+) \| ([\dx ]+) \| ([\d,]+) \|$", AUTOENCODER.read_text(), re.MULTILINE)
     shapes = {name: (" x ".join(map(str, net.input)), " x ".join(map(str, net.code))) for name, net in LECTURE.items()}
     expected = [(name, *shapes[name], f"{net.parameters():,}") for name, net in LECTURE.items()]
@@ -349,26 +347,26 @@ def test_the_page_of_autoencoders_counts_those_of_the_lecture_right() -> None:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_every_setting_of_a_model_stands_on_its_page_or_in_the_guide(kind: str) -> None:
+def test_every_model_setting_is_documented(kind: str) -> None:
     title, own = f"model, `kind: {kind}`", ROOT / "docs" / "models" / f"{kind}.md"
     there = own.exists() and f"#### {title}\n" in own.read_text(encoding="utf-8")
     names_every_setting(own if there else ROOT / "docs" / "guide.md", title, config_class(kind))
 
 
 @pytest.mark.parametrize("title", TOKENIZER_SETTINGS)
-def test_every_setting_of_a_tokenizer_of_encoders_stands_on_one_page(title: str) -> None:
+def test_every_encoder_tokenizer_setting_is_documented(title: str) -> None:
     pages = (ROOT / "docs" / "guide.md", *MODEL_PAGES)
     (page,) = (page for page in pages if f"#### {title}\n" in page.read_text(encoding="utf-8"))
     names_every_setting(page, title, TOKENIZER_SETTINGS[title])
 
 
 @pytest.mark.parametrize("title", SEQ2SEQ_SETTINGS)
-def test_the_page_of_a_model_names_every_setting_with_its_default(title: str) -> None:
+def test_model_page_names_every_setting_with_its_default(title: str) -> None:
     names_every_setting(SEQ2SEQ, title, SEQ2SEQ_SETTINGS[title])
 
 
 @pytest.mark.parametrize("title", SETTINGS)
-def test_the_guide_names_every_setting_with_its_default(title: str) -> None:
+def test_guide_names_every_setting_with_its_default(title: str) -> None:
     names_every_setting(ROOT / "docs" / "guide.md", title, SETTINGS[title])
 
 
@@ -379,7 +377,7 @@ def names_every_setting(page: Path, title: str, config: type[Config]) -> None:
     assert rows == {name: told(field.default) for name, field in config.model_fields.items() if name != "kind"}
 
 
-def test_the_walks_of_the_architecture_name_what_is_there() -> None:
+def test_architecture_page_names_existing_code() -> None:
     page = (ROOT / "docs" / "design" / "architecture.md").read_text(encoding="utf-8")
     walks = page.partition("## Four walks")[2].partition("\n## ")[0]
     names = [name for name in re.findall(r"`([a-z_]+(?:\.[a-z_]+)*\.\w+)`", walks) if not name.endswith(".py")]

@@ -157,12 +157,12 @@ def test_imports_go_down_only(path: Path) -> None:
         ("cli", "transformers", False),
     ],
 )
-def test_the_rule_itself(own: str, module: str, verdict: bool) -> None:
+def test_layer_rule_on_examples(own: str, module: str, verdict: bool) -> None:
     assert allowed(own, module) is verdict
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SOURCE).as_posix())
-def test_the_command_line_is_imported_by_nothing_below_it(path: Path) -> None:
+def test_command_line_is_imported_by_no_other_package(path: Path) -> None:
     if part(path) in ("cli", "__main__"):
         return
     assert [f"{line}: {name}" for line, name in imports(path) if name.startswith("heedful.cli")] == []
@@ -187,11 +187,11 @@ def asked_for(tree: ast.AST) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", USING, ids=lambda path: path.relative_to(SOURCE).as_posix())
-def test_models_and_predictors_are_not_asked_by_name(path: Path) -> None:
+def test_no_getattr_on_models_or_predictors(path: Path) -> None:
     assert list(asked_for(ast.parse(path.read_text(encoding="utf-8")))) == []
 
 
-def test_what_asks_by_name_is_found() -> None:
+def test_getattr_detection_on_examples() -> None:
     text = "hasattr(x, 'y')\ngetattr(x, 'y', None)\nx._y(1)\nself._y\ngetattr(x, name)\nx._asdict()"
     assert [one.split(":")[0] for one in asked_for(ast.parse(text))] == ["1", "2", "3"]
 
@@ -232,12 +232,12 @@ FORBIDDEN = re.compile(
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SOURCE).as_posix())
-def test_dangerous_calls_appear_nowhere(path: Path) -> None:
+def test_dangerous_calls_are_absent(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
     assert [f"{number}: {line}" for number, line in enumerate(lines, 1) if FORBIDDEN.search(line)] == []
 
 
-def test_the_pattern_finds_what_it_is_for() -> None:
+def test_dangerous_call_pattern_on_examples() -> None:
     for line in (
         "torch.load(f, weights_only=False)",
         "eval(x)",

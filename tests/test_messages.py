@@ -53,21 +53,21 @@ def heedful(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize("verb", ["runs", "embed", "translate", "explore"])
-def test_a_file_where_a_folder_is_wanted(heedful: Run, tmp_path: Path, verb: str) -> None:
+def test_file_given_where_a_folder_is_expected(heedful: Run, tmp_path: Path, verb: str) -> None:
     (tmp_path / "notes.md").touch()
     code, told = heedful(verb, tmp_path / "notes.md", *(["a"] if verb in ("embed", "translate") else []))
     assert code == 2
     assert "notes.md: this is a file" in told and "name a folder" in told
 
 
-def test_a_file_where_a_model_is_to_be_converted(heedful: Run, tmp_path: Path) -> None:
+def test_file_given_to_convert(heedful: Run, tmp_path: Path) -> None:
     (tmp_path / "notes.md").touch()
     code, told = heedful("convert", tmp_path / "notes.md", tmp_path / "new")
     assert code == 2
     assert "notes.md: this is a file" in told
 
 
-def test_a_run_where_a_recipe_is_wanted_says_how_to_resume_it(heedful: Run, tmp_path: Path) -> None:
+def test_run_folder_given_as_recipe_suggests_resume(heedful: Run, tmp_path: Path) -> None:
     (tmp_path / "my run").mkdir()
     (tmp_path / "my run" / "recipe.yaml").write_text("a: b")
     code, told = heedful("train", tmp_path / "my run")
@@ -76,19 +76,19 @@ def test_a_run_where_a_recipe_is_wanted_says_how_to_resume_it(heedful: Run, tmp_
     assert f"resume it with: heedful train '{tmp_path / 'my run'}/recipe.yaml' --run {run}" in told
 
 
-def test_an_empty_name_of_a_run(heedful: Run) -> None:
+def test_empty_run_name(heedful: Run) -> None:
     code, told = heedful("train", "numbers", "--run", "")
     assert code == 2
     assert "--run is empty" in told
 
 
-def test_a_name_that_is_too_long_for_a_run(heedful: Run, tmp_path: Path) -> None:
+def test_too_long_run_name(heedful: Run, tmp_path: Path) -> None:
     code, told = heedful("train", "numbers", *TINY, "--run", tmp_path / ("x" * 300))
     assert code == 74
     assert "names of at most 255 bytes" in told and "writable" not in told
 
 
-def test_a_folder_that_is_gone_was_moved_perhaps(tmp_path: Path) -> None:
+def test_missing_folder_may_have_been_moved(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="was it moved or deleted") as raised, disk_errors(tmp_path / "gone", "write"):
         (tmp_path / "gone" / "file").write_text("")
     assert "writable" not in str(raised.value)
@@ -97,20 +97,20 @@ def test_a_folder_that_is_gone_was_moved_perhaps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["transformer", "seq2seq", "autoencoder", "tree_lstm"])
-def test_only_some_models_can_be_converted(tmp_path: Path, kind: str) -> None:
+def test_models_without_a_hugging_face_form_are_not_converted(tmp_path: Path, kind: str) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"task": "translation", "model": {"kind": kind}}))
     with pytest.raises(UserError, match="only BERT, RoBERTa and GPT can be converted"):
         require_convertible(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt", "classifier", "tagger"])
-def test_these_can(tmp_path: Path, kind: str) -> None:
+def test_convertible_models(tmp_path: Path, kind: str) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"task": "x", "model": {"kind": kind}}))
     require_convertible(tmp_path)
 
 
 @pytest.mark.parametrize(("value", "name"), [("-1", "WORLD_SIZE"), ("0", "WORLD_SIZE"), ("x", "LOCAL_WORLD_SIZE")])
-def test_a_number_of_processes_is_one_or_more(value: str, name: str) -> None:
+def test_number_of_processes_is_positive(value: str, name: str) -> None:
     with pytest.raises(UserError, match=f"variable {name}") as raised:
         find_seat({"RANK": "0", "WORLD_SIZE": "1", name: value})
     assert raised.value.expected == "1 or more"
@@ -132,7 +132,7 @@ GPT = {"model_type": "gpt2", "vocab_size": 10, "n_embd": 8, "n_layer": 1, "n_hea
     ],
     ids=["act", "head", "gpt"],
 )
-def test_what_is_not_supported_is_not_a_bad_copy(
+def test_unsupported_config_is_not_reported_as_damaged(
     tmp_path: Path, settings: dict[str, Any], read: Callable[[Path], Any], key: str
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(settings))
@@ -141,13 +141,13 @@ def test_what_is_not_supported_is_not_a_bad_copy(
     assert "again" not in str(raised.value.todo)
 
 
-def test_maps_are_not_masks(heedful: Run) -> None:
+def test_feature_maps_are_not_masks(heedful: Run) -> None:
     assert "did you mean" not in heedful("figure", "masks")[1]
     assert "did you mean recall?" in heedful("figure", "recal")[1]
 
 
 # ------------------------------------------------------------------ numbers that are not finite
-def test_where_nothing_was_saved_no_checkpoint_is_promised(tmp_path: Path) -> None:
+def test_divergence_before_any_checkpoint_offers_no_checkpoint(tmp_path: Path) -> None:
     recipe = load_recipe("numbers", [*TINY, "train.optimizer.lr=1e30", "train.precision=fp32", "train.clip=null"])
     with pytest.raises(UserError, match="not finite") as raised:
         list(train(recipe, tmp_path / "run"))
@@ -172,7 +172,7 @@ class Pictures:
         (1.0, True, "lower the learning rate or the clip, or use precision: fp32"),
     ],
 )
-def test_what_helps_depends_on_what_is_wrong(largest: float, halved: bool, todo: str) -> None:
+def test_divergence_advice_depends_on_the_cause(largest: float, halved: bool, todo: str) -> None:
     model = nn.Linear(1, 1)
     batch: Any = Pictures(torch.full((1, 1), largest), torch.tensor([0]))
 
@@ -184,7 +184,7 @@ def test_what_helps_depends_on_what_is_wrong(largest: float, halved: bool, todo:
 
 
 @pytest.mark.parametrize(("activation", "told"), [("relu", True), ("sigmoid", False)])
-def test_only_a_net_that_ends_in_a_relu_hears_of_it(activation: Any, told: bool) -> None:
+def test_relu_advice_only_for_models_ending_in_relu(activation: Any, told: bool) -> None:
     recipe = load_recipe("digits")
     last = recipe.model.decoder[-1]
     assert isinstance(last, Dense)
@@ -195,7 +195,7 @@ def test_only_a_net_that_ends_in_a_relu_hears_of_it(activation: Any, told: bool)
     assert ("ReLU" in remark) is told
 
 
-def test_a_variance_beyond_all_numbers_is_no_warning(recwarn: pytest.WarningsRecorder) -> None:
+def test_overflowing_variance_gives_no_warning(recwarn: pytest.WarningsRecorder) -> None:
     large = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32) * np.float32(1e25)
     assert np.isinf(PCA(2).fit(large).explained_variance_).any()
     assert [str(warning.message) for warning in recwarn if warning.category is RuntimeWarning] == []

@@ -14,21 +14,21 @@ MUTANTS = read_list()
 PARTS = ("blocks", "models", "decode", "training", "data", "tasks", "hub", "explore", "lectures", "extras")
 
 
-def test_there_are_many_of_them_each_once_and_all_over_the_package() -> None:
+def test_mutants_are_unique_and_cover_the_package() -> None:
     assert len(MUTANTS) >= 150
     assert len({(one.file, one.find, one.replace) for one in MUTANTS}) == len(MUTANTS)
     assert {one.file.partition("/")[0] for one in MUTANTS} >= {*PARTS}
 
 
 @pytest.mark.parametrize("file", sorted({one.file for one in MUTANTS}))
-def test_each_fault_of_a_file_can_be_made(file: str) -> None:
+def test_each_mutant_applies_to_its_file(file: str) -> None:
     text = (ROOT / SOURCE / file).read_text(encoding="utf-8")
     for mutant in MUTANTS:
         if mutant.file == file:
             ast.parse(mutant.applied(text))
 
 
-def test_each_named_test_is_there() -> None:
+def test_each_named_test_exists() -> None:
     named: dict[str, set[str]] = {}
     for mutant in MUTANTS:
         file, _, name = mutant.test.partition("::")
@@ -39,7 +39,7 @@ def test_each_named_test_is_there() -> None:
         assert names <= there, f"tests that {LIST.name} names are not in {file}"
 
 
-def test_a_snippet_occurs_once_and_its_replacement_changes_something() -> None:
+def test_snippet_occurs_once_and_replacement_differs() -> None:
     mutant = Mutant("a.py", "x + 1", "x - 1", "tests/test_a.py::test_a")
     assert mutant.applied("y = x + 1\n") == "y = x - 1\n"
     for text in ("y = 1\n", "y = x + 1\nz = x + 1\n"):
@@ -49,7 +49,7 @@ def test_a_snippet_occurs_once_and_its_replacement_changes_something() -> None:
         Mutant("a.py", "x + 1", "x +  1", "").applied("y = x + 1\n")
 
 
-def test_the_page_counts_what_was_killed_and_names_what_was_not() -> None:
+def test_page_counts_killed_and_lists_survivors() -> None:
     killed, left = (Mutant("blocks/a.py", f"a | {n}", f"b | {n}", "tests/test_a.py::test_a") for n in (1, 2))
     text = page({killed: "killed", left: "survived"})
     assert "| blocks | 2 | 1 |" in text and "| all | 2 | 1 |" in text
@@ -57,16 +57,14 @@ def test_the_page_counts_what_was_killed_and_names_what_was_not() -> None:
     assert text.count("survived") == 1
 
 
-def test_what_is_recorded_was_killed_and_the_page_says_so() -> None:
+def test_recorded_mutants_were_killed_and_page_is_current() -> None:
     record = read_record()
     assert [mutant.name for mutant, outcome in record.items() if outcome != "killed"] == []
     assert len(record.keys() & set(MUTANTS)) >= 150  # what was changed since may wait for the next `make mutants`
     assert PAGE.read_text(encoding="utf-8") == page(record)
 
 
-def test_a_fault_is_killed_by_a_test_that_runs_and_fails_and_by_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mutant_is_killed_only_by_a_failing_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mutants, "PRELOADED", [])
     code, tests = tmp_path / SOURCE / "sums.py", tmp_path / "tests" / "test_sums.py"
     for path, text in {

@@ -31,7 +31,7 @@ TINY = [
 ]  # fmt: skip
 
 
-def test_the_names_are_these_and_each_is_there() -> None:
+def test_public_names() -> None:
     assert heedful.__all__ == NAMES
     assert all(getattr(heedful, name) is not None for name in NAMES)
     with pytest.raises(AttributeError, match=r"has no attribute 'lode'$"):
@@ -39,18 +39,18 @@ def test_the_names_are_these_and_each_is_there() -> None:
 
 
 @pytest.mark.parametrize("old", RENAMED)
-def test_an_old_name_gives_the_new_one(old: str) -> None:
+def test_old_name_error_gives_the_new_name(old: str) -> None:
     with pytest.raises(AttributeError, match=f"it is now heedful.{RENAMED[old]}"):
         getattr(heedful, old)
 
 
-def test_dir_lists_the_names_and_imports_nothing_heavy() -> None:
+def test_dir_lists_public_names_without_importing_torch() -> None:
     asked = "import sys, heedful; print(set(heedful.__all__) <= set(dir(heedful)), 'torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True, timeout=60)
     assert found.stdout == "True False\n"
 
 
-def test_help_shows_the_names_and_types_are_declared() -> None:
+def test_help_lists_public_names_and_py_typed_exists() -> None:
     text = pydoc.render_doc(heedful, renderer=pydoc.plaintext)
     assert all(name in text for name in NAMES if name != "__version__") and "translator.predict" in text
     assert Path(heedful.__file__).with_name("py.typed").is_file()
@@ -85,7 +85,7 @@ def test_no_public_signature_has_any(name: str) -> None:
     assert nodes and [one for node in nodes for one in untyped(node)] == []
 
 
-def test_any_is_found_where_it_is() -> None:
+def test_any_detection_on_examples() -> None:
     given = "class A:\n    x: Any\n    def f(self, a: list[Any], b) -> None: ...\n    def _g(self, a: Any): ...\n"
     assert untyped(ast.parse(given).body[0]) == ["A.x", "A.f: a", "A.f: b"]
     assert untyped(ast.parse("def f(*a: int, **b: Any) -> int: ...").body[0]) == ["f: b"]

@@ -53,7 +53,7 @@ def observe(tmp_path: Path, source: str, **sizes: tuple[int, ...]) -> dict[int, 
     return {line: all(o.fits for o in seen if o.line == line) for line in lines}
 
 
-def test_right_comments_pass_and_every_one_is_reached(tmp_path: Path) -> None:
+def test_correct_comments_pass_and_all_are_checked(tmp_path: Path) -> None:
     seen = observe(tmp_path, RIGHT)
     assert seen == dict.fromkeys([6, 7, 10, 12, 14, 15, 18, 20], True)
     path, _ = module(tmp_path, RIGHT)
@@ -72,16 +72,16 @@ def test_right_comments_pass_and_every_one_is_reached(tmp_path: Path) -> None:
         ("(B, D, T)", "(B, T, D)", 20),
     ],
 )
-def test_a_planted_wrong_comment_is_caught(tmp_path: Path, right: str, wrong: str, line: int) -> None:
+def test_wrong_shape_comment_is_reported(tmp_path: Path, right: str, wrong: str, line: int) -> None:
     assert observe(tmp_path, RIGHT.replace("# " + right, "# " + wrong))[line] is False
 
 
-def test_sizes_pin_the_letters(tmp_path: Path) -> None:
+def test_given_sizes_bind_letters(tmp_path: Path) -> None:
     assert all(observe(tmp_path, RIGHT, B=(2,), T=(3,), D=(5,)).values())
     assert not all(observe(tmp_path, RIGHT, B=(2,), T=(4,), D=(5,)).values())
 
 
-def test_an_exception_leaves_no_trace_function_behind(tmp_path: Path) -> None:
+def test_trace_function_is_removed_after_an_exception(tmp_path: Path) -> None:
     import sys
 
     path, planted = module(tmp_path, RIGHT)
@@ -125,7 +125,7 @@ def both(block, x):
 """
 
 
-def test_every_line_that_runs_is_followed_with_its_shapes(tmp_path: Path) -> None:
+def test_every_executed_line_is_traced_with_shapes(tmp_path: Path) -> None:
     import torch
 
     path, planted = module(tmp_path, FOLLOWED)
@@ -154,7 +154,7 @@ def test_every_line_that_runs_is_followed_with_its_shapes(tmp_path: Path) -> Non
     assert not any(number in lines for number in (4, 5, 6))
 
 
-def test_following_leaves_no_trace_function_behind(tmp_path: Path) -> None:
+def test_trace_function_is_removed_after_tracing(tmp_path: Path) -> None:
     import sys
 
     path, planted = module(tmp_path, FOLLOWED)

@@ -61,12 +61,12 @@ HOMES = tuple(f"models/{folder}/" for folder in FOLDERS)
     ],
     ids=["named", "asked", "kinds"],
 )
-def test_only_its_folder_and_its_line_know_a_model(find: Find, skip: tuple[str, ...]) -> None:
+def test_models_are_named_only_in_their_folder_and_table(find: Find, skip: tuple[str, ...]) -> None:
     found = {name: sorted(find(tree)) for name, tree in TREES.items() if not name.startswith(skip)}
     assert {name: where for name, where in found.items() if where} == {}, "ask for a role, or for what it can do"
 
 
-def test_what_is_looked_for_is_found() -> None:
+def test_detection_on_examples() -> None:
     assert list(named(ast.parse("from heedful.models.bert.model import Bert")))
     assert not list(named(ast.parse("from heedful.models.heads.config import HeadConfig")))
     assert list(asked(ast.parse("hasattr(self.model, 'pool')"))) and list(asked(ast.parse("getattr(predictor, x, 0)")))
@@ -76,7 +76,7 @@ def test_what_is_looked_for_is_found() -> None:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_model_is_a_folder_and_a_line(kind: str) -> None:
+def test_each_model_is_one_folder_and_one_table_line(kind: str) -> None:
     folder = MODELS[kind].folder or kind
     assert f"models/{folder}/config.py" in FILES
     config = importlib.import_module(f"heedful.models.{folder}.config")
@@ -115,7 +115,7 @@ def private(tree: ast.Module, package: str) -> Iterator[str]:
             yield from (f"{node.lineno}: import {name}" for name in names)
 
 
-def test_no_private_name_of_another_package_is_used() -> None:
+def test_no_private_names_across_packages() -> None:
     found = {name: sorted(private(tree, name.partition("/")[0])) for name, tree in TREES.items()}
     assert {name: where for name, where in found.items() if where} == {}, "make it public, or ask for what is"
     assert list(private(ast.parse("predictor._net.start(1)"), "explore")) == ["1: predictor._net"]

@@ -54,7 +54,7 @@ def inputs(query: int = D, key: int = D, value: int = D) -> tuple[Tensor, Tensor
 
 @pytest.mark.claim("A1")
 @pytest.mark.parametrize("score", [General(4, 6), Additive(4, 6, 8)], ids=["general", "additive"])
-def test_output_is_the_sum_of_values_under_softmaxed_scores(score: nn.Module) -> None:
+def test_output_is_the_softmax_weighted_sum_of_values(score: nn.Module) -> None:
     q, k, v = inputs(*WIDTHS)
     scores, weights, output = seen(q, k, v, score)
     assert output.shape == (T, WIDTHS[2])
@@ -89,7 +89,7 @@ def test_scaled_dot_product_score() -> None:
 
 
 @pytest.mark.claim("X3")
-def test_the_scale_is_the_dimension_and_not_the_length_of_the_key() -> None:
+def test_scale_is_the_key_dimension_not_its_norm() -> None:
     q, k, v = inputs()
     ours = seen(q, k, v)[0]
     torch.testing.assert_close(ours, seen(q, 1.0 * k, v)[0])
@@ -102,7 +102,7 @@ def test_the_scale_is_the_dimension_and_not_the_length_of_the_key() -> None:
 
 
 @pytest.mark.claim("X10")
-def test_queries_are_as_wide_as_keys_and_values_may_have_any_width() -> None:
+def test_query_and_key_widths_match_and_value_width_is_free() -> None:
     for score in (dot, scaled_dot):
         assert seen(*inputs(value=9), score)[2].shape == (T, 9)
         with pytest.raises(RuntimeError):
@@ -122,7 +122,7 @@ def test_general_score() -> None:
 
 
 @pytest.mark.claim("A5")
-def test_additive_score_is_one_hidden_layer_on_key_and_query_together() -> None:
+def test_additive_score_is_one_hidden_layer_on_key_and_query() -> None:
     q, k, v = inputs(4, 6)
     score = Additive(4, 6, 8)
     hidden, out = nn.Linear(10, 8, bias=False), nn.Linear(8, 1, bias=False)
@@ -135,7 +135,7 @@ def test_additive_score_is_one_hidden_layer_on_key_and_query_together() -> None:
 
 
 @pytest.mark.claim("A6")
-def test_cosine_score_is_blind_to_lengths() -> None:
+def test_cosine_score_ignores_norms() -> None:
     q, k, v = inputs()
     scores = seen(q, k, v, cosine)[0]
     torch.testing.assert_close(scores, F.cosine_similarity(q[:, None], k[None], -1))
@@ -154,7 +154,7 @@ def test_location_weights_depend_on_the_query_only() -> None:
 
 @pytest.mark.claim("A8")
 @pytest.mark.parametrize("name", SIX)
-def test_six_scores_go_through_one_layer(name: str) -> None:
+def test_six_scores_work_in_one_attention_layer(name: str) -> None:
     q, k, v = inputs(value=7)
     scores, weights, output = seen(q, k, v, SIX[name](), mask=causal(S - T))
     assert (scores.shape, weights.shape, output.shape) == ((T, S), (T, S), (T, 7))
@@ -166,7 +166,7 @@ def test_six_scores_go_through_one_layer(name: str) -> None:
 
 
 @pytest.mark.claim("A9")
-def test_queries_and_keys_make_the_weights_and_values_the_context() -> None:
+def test_weights_come_from_queries_and_keys_and_context_from_values() -> None:
     block = MultiHead(8, 2)
     decoder, encoder = torch.randn(1, T, 8), torch.randn(1, S, 8)
     memory = block.remember(encoder)
@@ -198,7 +198,7 @@ def test_worked_translation_step() -> None:
 
 
 @pytest.mark.claim("A11")
-def test_worked_self_attention_numbers() -> None:
+def test_worked_self_attention_example() -> None:
     q, k = torch.zeros(1, 64), torch.zeros(2, 64)
     q[0, :2], k[0, :2], k[1, :2] = torch.tensor([8.0, 4.0]), torch.tensor([12.0, 4.0]), torch.tensor([10.0, 4.0])
     assert seen(q, k, torch.eye(2), dot)[0].tolist() == [[112, 96]]
@@ -209,7 +209,7 @@ def test_worked_self_attention_numbers() -> None:
 
 
 @pytest.mark.claim("A12")
-def test_toy_example_of_three_tokens() -> None:
+def test_three_token_example() -> None:
     x = torch.tensor([[1.0, 0, 1, 0], [0, 2, 0, 2], [1, 1, 1, 1]])
     w_q = torch.tensor([[1.0, 0, 1], [1, 0, 0], [0, 0, 1], [0, 1, 1]])
     w_k = torch.tensor([[0.0, 0, 1], [1, 1, 0], [0, 1, 0], [1, 1, 0]])
@@ -221,7 +221,7 @@ def test_toy_example_of_three_tokens() -> None:
 
 
 @pytest.mark.claim("A14")
-def test_local_attention_is_a_window_and_global_when_it_covers_all() -> None:
+def test_local_attention_equals_global_when_the_window_covers_all() -> None:
     x = torch.randn(6, D)
     whole = seen(x, x, x)
     _, weights, local = seen(x, x, x, mask=window(1))
@@ -231,7 +231,7 @@ def test_local_attention_is_a_window_and_global_when_it_covers_all() -> None:
 
 
 @pytest.mark.claim("A15")
-def test_self_attention_reads_its_own_input_and_cross_attention_another() -> None:
+def test_self_and_cross_attention_inputs() -> None:
     block = MultiHead(8, 2)
     x, m = torch.randn(1, T, 8, requires_grad=True), torch.randn(1, S, 8, requires_grad=True)
     with watch(block, "weights") as values:
@@ -246,7 +246,7 @@ def test_self_attention_reads_its_own_input_and_cross_attention_another() -> Non
 
 
 @pytest.mark.claim("A16")
-def test_one_block_serves_tokens_memory_slots_and_feature_maps_and_may_be_iterated() -> None:
+def test_one_block_attends_to_tokens_memory_slots_and_feature_maps() -> None:
     block, query = MultiHead(8, 2), torch.randn(2, 1, 8)
     tokens = Tied(11, 8)(torch.randint(0, 11, (2, 5)))
     slots = nn.Parameter(torch.randn(4, 8)).expand(2, -1, -1)
@@ -261,7 +261,7 @@ def test_one_block_serves_tokens_memory_slots_and_feature_maps_and_may_be_iterat
 
 
 @pytest.mark.claim("A17")
-def test_self_attention_has_no_order() -> None:
+def test_self_attention_is_permutation_equivariant() -> None:
     block, x, order = MultiHead(8, 2), torch.randn(1, 6, 8), torch.randperm(6)
     y = block(x, block.remember(x))
     assert y.shape == x.shape  # n in, n out

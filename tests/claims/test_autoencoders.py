@@ -74,7 +74,7 @@ def counted(module: torch.nn.Module) -> int:
 
 # ------------------------------------------------------------------ the nets
 @pytest.mark.claim("K4")
-def test_the_dense_net_has_161804_parameters_layer_by_layer() -> None:
+def test_dense_autoencoder_has_161804_parameters() -> None:
     model = made("dense")
     layers = [*model.encoder.layers, *model.decoder.layers]
     assert [counted(layer) for layer in layers] == [78_500, 2_020, 2_100, 79_184]
@@ -110,7 +110,7 @@ def by_hand(name: str) -> Network:
 
 @pytest.mark.claim("K5")
 @pytest.mark.parametrize("name", SIZES)
-def test_both_ways_to_build_a_net_give_the_same_one(name: str) -> None:
+def test_both_ways_to_build_a_model_agree(name: str) -> None:
     config = SIZES[name]
     torch.manual_seed(7)
     functional = by_hand(name)
@@ -127,7 +127,7 @@ def test_both_ways_to_build_a_net_give_the_same_one(name: str) -> None:
 
 
 @pytest.mark.claim("K7")
-def test_the_encoder_alone_has_80520_parameters_gives_20_numbers_and_shares_its_weights() -> None:
+def test_encoder_has_80520_parameters_and_shares_weights() -> None:
     image = Input(784)
     code = Dense(width=20)(Dense(width=100)(image))
     model = Network(image, Dense(width=784)(Dense(width=100)(code)))
@@ -149,7 +149,7 @@ def test_the_encoder_alone_has_80520_parameters_gives_20_numbers_and_shares_its_
 
 
 @pytest.mark.claim("K9")
-def test_the_convolutional_net_has_1185_parameters_and_every_shape_of_the_lecture() -> None:
+def test_conv_autoencoder_has_1185_parameters_and_lecture_shapes() -> None:
     model = made("conv")
     layers = [*model.encoder.layers, *model.decoder.layers]
     assert [counted(layer) for layer in layers if counted(layer)] == [80, 292, 148, 148, 148, 296, 73]
@@ -162,7 +162,7 @@ def test_the_convolutional_net_has_1185_parameters_and_every_shape_of_the_lectur
 
 
 @pytest.mark.claim("K9")
-def test_pooling_7_to_4_is_that_of_keras_where_a_padded_row_never_wins() -> None:
+def test_pooling_7_to_4_matches_keras() -> None:
     pool = Network.of((4, 7, 7), [MaxPool()])
     x = torch.randn(2, 4, 7, 7) - 5  # mostly negative: a zero in the padding would win
     found = pool(x)
@@ -174,7 +174,7 @@ def test_pooling_7_to_4_is_that_of_keras_where_a_padded_row_never_wins() -> None
 
 
 @pytest.mark.claim("K9")
-def test_the_valid_convolution_reads_no_padding_and_the_others_read_zeros() -> None:
+def test_valid_convolution_has_no_padding_and_same_pads_zeros() -> None:
     torch.manual_seed(0)
     x = torch.randn(1, 2, 5, 4)
     for padding, edge in (("valid", 0), ("same", 1)):
@@ -197,7 +197,7 @@ def test_the_valid_convolution_reads_no_padding_and_the_others_read_zeros() -> N
 # ------------------------------------------------------------------ tables
 @pytest.mark.claim("K13")
 @pytest.mark.parametrize("name", TABLES)
-def test_the_tables_of_the_lecture_come_out_row_by_row(name: str) -> None:
+def test_summary_tables_match_the_lecture(name: str) -> None:
     printed, total = TABLES[name]
     table = made(name).summary()
     assert [(*row.shape[1:], row.shape[0]) for row in table] == [shape for shape, _ in printed]
@@ -207,14 +207,14 @@ def test_the_tables_of_the_lecture_come_out_row_by_row(name: str) -> None:
 
 
 @pytest.mark.claim("K13")
-def test_so_does_the_table_of_the_encoder_alone() -> None:
+def test_encoder_summary_table_matches_the_lecture() -> None:
     table = made("dense").encoder.summary()
     assert_told(str(table), ENCODER, 80_520)
 
 
 @pytest.mark.claim("K13")
 @pytest.mark.parametrize("name", TABLES)
-def test_a_frozen_layer_is_counted_among_those_that_are_not_trained(name: str) -> None:
+def test_frozen_layer_counts_as_non_trainable(name: str) -> None:
     printed, total = TABLES[name]
     model = made(name)
     model.encoder.requires_grad_(False)
@@ -245,7 +245,7 @@ def assert_told(text: str, printed: Printed, total: int, frozen: int = 0) -> Non
 
 # ------------------------------------------------------------------ noise
 @pytest.mark.claim("K10")
-def test_the_denoising_net_has_28353_parameters() -> None:
+def test_denoising_autoencoder_has_28353_parameters() -> None:
     model = made("denoising")
     counts = [counted(layer) for layer in (*model.encoder.layers, *model.decoder.layers) if counted(layer)]
     assert counts == [320, 9_248, 9_248, 9_248, 289]
@@ -256,7 +256,7 @@ def test_the_denoising_net_has_28353_parameters() -> None:
 
 
 @pytest.mark.claim("K10")
-def test_noise_is_half_of_a_normal_number_on_every_pixel_clipped_to_0_and_1() -> None:
+def test_noise_is_gaussian_with_std_half_clipped_to_0_and_1() -> None:
     x, epoch, indices = torch.rand(400, 1, 28, 28), torch.tensor(3), torch.arange(400)
     before = Noise(0.5, None, seed=1)(x, epoch, indices) - x
     assert float(before.mean()) == pytest.approx(0, abs=4 * 0.5 / math.sqrt(x.numel()))
@@ -267,7 +267,7 @@ def test_noise_is_half_of_a_normal_number_on_every_pixel_clipped_to_0_and_1() ->
 
 
 @pytest.mark.claim("K10")
-def test_noise_is_fresh_each_epoch_and_the_same_for_any_batch_any_processes_and_after_a_resume() -> None:
+def test_noise_depends_only_on_seed_epoch_and_sample() -> None:
     encoded = EncodedImages(torch.rand(60, 1, 4, 4))
     noise = Noise(0.5, (0.0, 1.0), seed=5)
 
@@ -293,7 +293,7 @@ def test_noise_is_fresh_each_epoch_and_the_same_for_any_batch_any_processes_and_
 
 
 @pytest.mark.claim("K10")
-def test_what_is_to_be_made_is_the_image_without_its_noise() -> None:
+def test_denoising_target_is_the_clean_image() -> None:
     model = made("denoising")
     x = torch.rand(5, 1, 28, 28)
     batch, noise = ImageBatch(x, torch.tensor(2), torch.arange(5)), Noise(0.5, (0.0, 1.0), 3)
@@ -316,7 +316,7 @@ def losses_of(config: Any, encoded: EncodedImages, noise: Noise, train: TrainCon
 
 
 @pytest.mark.claim("K6")
-def test_the_loss_falls_from_epoch_to_epoch_with_the_lectures_settings() -> None:
+def test_loss_falls_every_epoch_with_lecture_settings() -> None:
     recipe = load_recipe("mnist-dense")
     train = recipe.train
     assert (train.optimizer, train.batch_examples, train.budget.epochs) == (RMSprop(lr=1e-3, eps=1e-7), 128, 50)
@@ -363,7 +363,7 @@ def first_epochs(mnist: EncodedImages) -> dict[str, list[list[float]]]:
 
 
 @pytest.mark.claim("K6")
-def test_the_first_losses_on_mnist_are_those_of_the_lecture(first_epochs: dict[str, list[list[float]]]) -> None:
+def test_first_mnist_losses_match_the_lecture(first_epochs: dict[str, list[list[float]]]) -> None:
     runs = first_epochs[load_recipe("mnist-dense").train.optimizer.eps_place]
     assert [losses[0] for losses in runs] == pytest.approx([0.0390] * 3, rel=0.1)
     assert runs[0][1] == pytest.approx(0.0281, rel=0.1)
@@ -371,9 +371,7 @@ def test_the_first_losses_on_mnist_are_those_of_the_lecture(first_epochs: dict[s
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-def test_after_fifty_epochs_the_loss_on_mnist_is_no_higher_than_that_of_the_lecture(
-    mnist: EncodedImages, seed: int
-) -> None:
+def test_mnist_loss_after_50_epochs_is_at_most_the_lectures(mnist: EncodedImages, seed: int) -> None:
     losses = mnist_losses(mnist, "dense", "after_root", seed, 50)
     assert losses[0] == pytest.approx(0.0390, rel=0.1)
     assert losses[1] == pytest.approx(0.0281, rel=0.1)
@@ -381,7 +379,7 @@ def test_after_fifty_epochs_the_loss_on_mnist_is_no_higher_than_that_of_the_lect
 
 
 @pytest.mark.claim("K10")
-def test_the_denoising_net_learns_on_mnist_with_the_lectures_settings(mnist: EncodedImages) -> None:
+def test_denoising_autoencoder_learns_mnist_with_lecture_settings(mnist: EncodedImages) -> None:
     """The beginning of the first epoch: the mean loss of it all is 0.0293 in the lecture, and held by a slow test."""
     recipe = load_recipe("mnist-denoising", ["train.budget={steps: 60}"])
     train = recipe.train
@@ -401,7 +399,7 @@ def test_the_denoising_net_learns_on_mnist_with_the_lectures_settings(mnist: Enc
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_denoising_losses_of_the_first_epochs_are_those_of_the_lecture(mnist: EncodedImages, seed: int) -> None:
+def test_first_denoising_losses_match_the_lecture(mnist: EncodedImages, seed: int) -> None:
     losses = mnist_losses(mnist, "denoising", "after_root", seed, 3 if seed == 0 else 1)
     assert losses == pytest.approx([0.0293, 0.0162, 0.0144][: len(losses)], rel=0.1)
     if seed == 0:
@@ -409,7 +407,7 @@ def test_the_denoising_losses_of_the_first_epochs_are_those_of_the_lecture(mnist
 
 
 @pytest.mark.claim("X13")
-def test_the_printed_curve_is_that_of_epsilon_after_the_root_and_todays_that_of_epsilon_under_it(
+def test_recorded_curves_per_epsilon_placement(
     first_epochs: dict[str, list[list[float]]],
 ) -> None:
     recorded = json.loads(RESULTS.read_text(encoding="utf-8"))
@@ -425,7 +423,7 @@ def test_the_printed_curve_is_that_of_epsilon_after_the_root_and_todays_that_of_
 
 @pytest.mark.claim("X13")
 @pytest.mark.parametrize("place", EPSILONS)
-def test_a_step_divides_by_the_root_with_epsilon_after_it_or_under_it(place: Any) -> None:
+def test_optimizer_step_with_epsilon_outside_or_inside_the_root(place: Any) -> None:
     weight, gradients = torch.nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64)), ((1e-4, 3.0), (-2e-4, 1.0))
     model = torch.nn.Module()
     model.weight = weight
@@ -448,7 +446,7 @@ WORDS = BertTokenizer.train(WordPiece(vocab=60), map(" ".join, DOCUMENTS))
 
 
 @pytest.mark.claim("F17")
-def test_bert_and_the_denoising_autoencoder_learn_by_the_same_loop_to_undo_what_counters_spoilt() -> None:
+def test_bert_and_denoising_autoencoder_share_loop_and_counter_based_corruption() -> None:
     text = encode_documents(DOCUMENTS, WORDS, 24, PairRules())
     bert: Any = build(
         BertConfig(vocab=WORDS.vocab, width=16, heads=2, layers=1, hidden=32, context=24, dropout=0.0,
@@ -472,7 +470,7 @@ def test_bert_and_the_denoising_autoencoder_learn_by_the_same_loop_to_undo_what_
 
 
 @pytest.mark.claim("F17")
-def test_on_both_sides_what_is_spoilt_follows_from_seed_epoch_and_sample_and_what_is_wanted_is_whole() -> None:
+def test_corruption_depends_on_seed_epoch_and_sample_and_targets_are_clean() -> None:
     text = encode_documents(DOCUMENTS, WORDS, 24, PairRules())
     cells = np.arange(text.cells)
     whole = text.build(3, 1, cells)

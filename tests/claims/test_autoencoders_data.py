@@ -15,7 +15,7 @@ MNIST = Path(os.environ.get("HEEDFUL_DATA", "../shared/data"), "mnist")
 
 @pytest.mark.claim("K3")
 @pytest.mark.skipif(not MNIST.is_dir(), reason=f"no MNIST in {MNIST}; set HEEDFUL_DATA")
-def test_mnist_is_60000_and_10000_vectors_of_784_with_labels_0_to_9() -> None:
+def test_mnist_shapes_and_labels() -> None:
     data = IdxImages(
         root=str(MNIST),
         train=ImageFiles(images="train-images-idx3-ubyte.gz", labels="train-labels-idx1-ubyte.gz"),

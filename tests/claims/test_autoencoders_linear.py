@@ -10,7 +10,7 @@ from heedful import PCA, Autoencoder
 
 
 @pytest.mark.claim("K2")
-def test_a_linear_autoencoder_reaches_the_pca_subspace() -> None:
+def test_linear_autoencoder_reaches_the_pca_subspace() -> None:
     X = load_digits().data / 16
     X -= X.mean(0)  # as the lecture has them: of zero mean
     pca = PCA(8).fit(X)
@@ -28,7 +28,7 @@ def test_a_linear_autoencoder_reaches_the_pca_subspace() -> None:
 
 
 @pytest.mark.claim("K2")
-def test_a_bent_code_goes_below_the_loss_of_every_plane_of_its_size() -> None:
+def test_nonlinear_code_beats_every_linear_projection() -> None:
     """Points on a parabola are one number each: a line through them loses their height, a curve almost nothing."""
     width = np.linspace(-1, 1, 200)
     X = np.stack([width, width**2], 1)

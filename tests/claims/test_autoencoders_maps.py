@@ -33,7 +33,7 @@ X = X / 16
 # ------------------------------------------------------------------ K1
 @pytest.mark.claim("K1")
 @pytest.mark.parametrize("solver", ["exact", "incremental", "randomized"])
-def test_pca_is_the_projection_on_orthogonal_columns_that_singular_vectors_give(solver: str) -> None:
+def test_pca_projects_on_singular_vectors(solver: str) -> None:
     k = 12
     pca = PCA(k, solver=solver, iterated_power=60, random_state=0).fit(X)
     V = pca.components_.T  # (d, k)
@@ -48,7 +48,7 @@ def test_pca_is_the_projection_on_orthogonal_columns_that_singular_vectors_give(
 
 
 @pytest.mark.claim("K1")
-def test_no_other_orthogonal_columns_come_nearer() -> None:
+def test_no_orthogonal_projection_beats_pca() -> None:
     k, r = 12, np.random.default_rng(0)
     V = PCA(k).fit(X).components_.T
     centred = X - X.mean(0)
@@ -64,7 +64,7 @@ def test_no_other_orthogonal_columns_come_nearer() -> None:
 
 @pytest.mark.claim("K1")
 @pytest.mark.skipif(not MNIST.is_dir(), reason=f"no MNIST in {MNIST}; set HEEDFUL_DATA")
-def test_of_mnist_twenty_components_are_those_of_scikit_learn() -> None:
+def test_20_mnist_components_match_scikit_learn() -> None:
     import gzip
 
     with gzip.open(MNIST / "t10k-images-idx3-ubyte.gz") as file:
@@ -105,7 +105,7 @@ def mapped() -> Maps:
 
 
 @pytest.mark.claim("K8")
-def test_codes_by_tsne_make_a_better_map_than_codes_of_two_numbers(mapped: Maps) -> None:
+def test_tsne_of_codes_beats_two_dimensional_codes(mapped: Maps) -> None:
     codes, flat, pixels = mapped.maps
     assert [one.numbers for one in mapped.maps] == [20, 2, 784]
     assert all(one.points.shape == (400, 2) for one in mapped.maps)
@@ -115,7 +115,7 @@ def test_codes_by_tsne_make_a_better_map_than_codes_of_two_numbers(mapped: Maps)
 
 
 @pytest.mark.claim("K8")
-def test_each_map_is_timed_with_the_codes_that_it_is_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_map_time_includes_its_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock of our own: what is slow in a map is seen in its figure."""
     now = [0.0]
     monkeypatch.setattr("heedful.lectures.maps.time.perf_counter", lambda: now[0])

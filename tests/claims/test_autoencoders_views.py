@@ -38,7 +38,7 @@ def enlarged(path: Path, count: int) -> None:
 
 
 @pytest.mark.claim("K11")
-def test_one_command_draws_input_pca_dense_conv_noisy_and_restored_side_by_side(
+def test_reconstruct_plots_all_models_side_by_side(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -88,7 +88,7 @@ def test_one_command_draws_input_pca_dense_conv_noisy_and_restored_side_by_side(
 
 
 @pytest.mark.claim("K12")
-def test_pooling_keeps_the_largest_of_each_square_and_upsampling_repeats_the_nearest() -> None:
+def test_max_pooling_and_nearest_upsampling() -> None:
     x = torch.randn(2, 3, 8, 6)
     pooled = Network.of((3, 8, 6), [MaxPool()])(x)
     assert torch.equal(pooled, x.reshape(2, 3, 4, 2, 3, 2).amax((3, 5)))
@@ -100,7 +100,7 @@ def test_pooling_keeps_the_largest_of_each_square_and_upsampling_repeats_the_nea
 
 
 @pytest.mark.claim("K12")
-def test_the_figure_shows_what_is_lost_and_how_seven_become_four_and_then_eight() -> None:
+def test_pooling_figure_shows_information_loss_and_shapes() -> None:
     numbers, digit, odd = watched(pooling.study(pooling.Settings())).grids.values()
     assert numbers.pooled.tolist() == [[6, 7], [2, 9]]
     assert numbers.again.tolist() == [[6, 6, 7, 7], [6, 6, 7, 7], [2, 2, 9, 9], [2, 2, 9, 9]]

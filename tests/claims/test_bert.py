@@ -42,7 +42,7 @@ def reader(layers: int = 3) -> TextEncoder:
 
 
 @pytest.mark.claim("F1")
-def test_every_place_sees_both_sides() -> None:
+def test_every_position_attends_to_both_sides() -> None:
     model, tokens = reader().model, torch.randint(5, TOKENIZER.vocab, (1, 9))
     before = model(tokens)
     for place in (0, 4, 8):
@@ -59,7 +59,7 @@ def test_every_place_sees_both_sides() -> None:
 
 @pytest.mark.claim("F18")
 @pytest.mark.claim("L3")
-def test_a_word_has_one_vector_in_a_table_and_another_in_each_sentence() -> None:
+def test_word_vectors_are_static_in_the_table_and_contextual_above() -> None:
     vectors = word_vectors(reader(), WORD, SENTENCES)  # (N, L + 2, D)
     assert bool((vectors[:, 0] == vectors[0, 0]).all())
     for layer in range(2, vectors.shape[1]):
@@ -68,7 +68,7 @@ def test_a_word_has_one_vector_in_a_table_and_another_in_each_sentence() -> None
 
 
 @pytest.mark.claim("F18")
-def test_every_layer_is_a_feature() -> None:
+def test_every_layer_gives_features() -> None:
     one = reader()
     (tokens,) = one.layers(["the cat caught a mouse"])
     assert tokens.values.shape == (one.model.config.layers + 1, len(tokens.pieces), one.model.config.width)
@@ -76,7 +76,7 @@ def test_every_layer_is_a_feature() -> None:
 
 
 @pytest.mark.claim("F22")
-def test_two_gaps_are_filled_as_if_they_did_not_depend_on_each_other() -> None:
+def test_two_masks_are_predicted_independently() -> None:
     """What the model gives for two gaps is a product; asked one after the other, it says something else."""
     one, text = reader(), "the cat caught a [MASK] in the [MASK]"
     found = one.fill(text, top=3)
@@ -97,7 +97,7 @@ def test_two_gaps_are_filled_as_if_they_did_not_depend_on_each_other() -> None:
 
 
 @pytest.mark.claim("F22")
-def test_the_mask_token_of_pre_training_does_not_appear_in_fine_tuning() -> None:
+def test_mask_token_is_absent_in_fine_tuning() -> None:
     pairs = example_batch([PairExample(SENTENCES[0], SENTENCES[1], True, [WORD])], TOKENIZER)
     assert bool((pairs.ids == TOKENIZER.mask).any())
     texts = [*SENTENCES, "a text that says [MASK] in words"]
@@ -114,7 +114,7 @@ def flops(model: Any, run: Callable[[], Any]) -> dict[str, int]:
 
 
 @pytest.mark.claim("F22")
-def test_self_attention_grows_with_the_square_of_the_length_and_an_rnn_only_in_proportion() -> None:
+def test_self_attention_is_quadratic_and_rnn_linear_in_length() -> None:
     encoder, recurrent = reader().model, build(RnnLMConfig(vocab=50, width=8, hidden=8, layers=1, dropout=0.0))
     pairs, steps = [], []
     for length in (8, 16, 32):
@@ -126,7 +126,7 @@ def test_self_attention_grows_with_the_square_of_the_length_and_an_rnn_only_in_p
 
 
 @pytest.mark.claim("F23")
-def test_each_layer_has_a_map_of_a_words_occurrences() -> None:
+def test_each_layer_has_a_pca_map_of_word_occurrences() -> None:
     """The points are the two principal components of the layer's vectors."""
     vectors = word_vectors(reader(), WORD, SENTENCES)[:, 1:]
     maps = []
@@ -146,7 +146,7 @@ def test_each_layer_has_a_map_of_a_words_occurrences() -> None:
 
 @pytest.mark.claim("F12")
 @pytest.mark.parametrize("length", [20, 40])
-def test_the_work_that_is_counted_is_the_work_that_a_step_of_training_does(length: int) -> None:
+def test_counted_flops_match_a_training_step(length: int) -> None:
     rows, masked = 4, length * 3 // 20  # 15 % of the tokens
     config = BertConfig(vocab=500, width=48, heads=4, layers=3, hidden=160, context=length, dropout=0.0,
                         attention_dropout=0.0, next_sentence=False, pooler=False)  # fmt: skip
@@ -165,7 +165,7 @@ def test_the_work_that_is_counted_is_the_work_that_a_step_of_training_does(lengt
 
 @pytest.mark.claim("F12")
 @pytest.mark.claim("X5")
-def test_what_was_published_of_the_cost_agrees_with_the_work() -> None:
+def test_published_training_costs_agree_with_counted_flops() -> None:
     base, large = published_work("bert-base"), published_work("bert-large")
     config, tokens = SIZES["bert-base"], 1e9
     assert isinstance(config, BertConfig)

@@ -59,7 +59,7 @@ def spelled(ids: torch.Tensor) -> str:
 
 
 @pytest.mark.claim("F4")
-def test_fifteen_of_a_hundred_tokens_are_to_be_told_and_the_loss_is_theirs_alone() -> None:
+def test_loss_covers_only_the_15_percent_masked_tokens() -> None:
     found = ENCODED.build(0, 0, np.arange(ENCODED.cells))
     assert found.hidden.sum() / found.lengths.sum() == pytest.approx(0.15, abs=0.003)
     model, batch = bert(next_sentence=False), example_batch([FALSE], TOKENIZER)
@@ -70,7 +70,7 @@ def test_fifteen_of_a_hundred_tokens_are_to_be_told_and_the_loss_is_theirs_alone
 
 
 @pytest.mark.claim("F5")
-def test_of_the_hidden_tokens_most_are_masked_some_exchanged_and_some_kept() -> None:
+def test_80_10_10_masking() -> None:
     counts, tokens = np.zeros(3), 0
     for epoch in range(10):
         found = ENCODED.build(0, epoch, np.arange(ENCODED.cells))
@@ -85,7 +85,7 @@ def test_of_the_hidden_tokens_most_are_masked_some_exchanged_and_some_kept() -> 
 
 
 @pytest.mark.claim("F6")
-def test_half_of_the_second_texts_are_those_that_follow_and_the_others_of_another_document() -> None:
+def test_half_of_the_pairs_are_from_different_documents() -> None:
     cells = np.arange(ENCODED.cells)
     spans = [ENCODED.spans(0, epoch, cells) for epoch in range(10)]
     share = np.mean([one.unrelated.mean() for one in spans])
@@ -101,7 +101,7 @@ def test_half_of_the_second_texts_are_those_that_follow_and_the_others_of_anothe
 
 
 @pytest.mark.claim("F7")
-def test_a_pair_begins_with_cls_and_its_texts_end_with_sep_and_three_embeddings_are_added() -> None:
+def test_cls_sep_layout_and_sum_of_three_embeddings() -> None:
     a, b = TOKENIZER.ids([FIRST, SECOND])
     ids, segments = TOKENIZER.pair(a, b)
     assert ids == [TOKENIZER.cls, *a, TOKENIZER.sep, *b, TOKENIZER.sep]
@@ -114,7 +114,7 @@ def test_a_pair_begins_with_cls_and_its_texts_end_with_sep_and_three_embeddings_
 
 
 @pytest.mark.claim("X7")
-def test_the_last_sep_of_a_pair_can_be_left_out() -> None:
+def test_last_sep_is_optional() -> None:
     a, b = TOKENIZER.ids([FIRST, SECOND])
     assert TOKENIZER.pair(a, b)[0] == [*TOKENIZER.pair(a, b, last_sep=False)[0], TOKENIZER.sep]
     assert len(TOKENIZER.pair(a, b, last_sep=False)[1]) == len(a) + len(b) + 2
@@ -137,7 +137,7 @@ def test_the_last_sep_of_a_pair_can_be_left_out() -> None:
 
 
 @pytest.mark.claim("F8")
-def test_the_targets_of_the_lectures_example() -> None:
+def test_targets_of_the_lecture_example() -> None:
     batch = example_batch([TRUE, FALSE], TOKENIZER)
     assert spelled(batch.ids[0]) == (
         "[CLS] calculus is a [MASK] of math [SEP] it [MASK] developed by newton and leibniz [SEP]"
@@ -159,7 +159,7 @@ def losses(model: Any, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.claim("F9")
-def test_the_objective_is_the_sum_of_both_losses_and_one_step_is_taken_on_it() -> None:
+def test_objective_is_the_sum_of_both_losses() -> None:
     """As published, the losses of the masked tokens come in as their mean."""
     model = bert()
     for pairs in ([TRUE], [FALSE], [TRUE, FALSE]):
@@ -176,7 +176,7 @@ def test_the_objective_is_the_sum_of_both_losses_and_one_step_is_taken_on_it() -
 
 
 @pytest.mark.claim("F9")
-def test_as_the_deck_has_it_all_three_losses_are_added() -> None:
+def test_sum_of_three_losses_as_in_the_lecture() -> None:
     recipe: Any = load_recipe("bert-prose", ["task.objective=sum", "train.compile=false"])
     model = bert()
     loss_of = PretrainingTask(recipe).loss_of(model, False)
@@ -199,7 +199,7 @@ def by_topic(seed: int, count: int) -> list[list[str]]:
 
 
 @pytest.mark.claim("F10")
-def test_with_the_task_of_next_sentences_the_encoder_learns_whether_texts_belong_together() -> None:
+def test_next_sentence_task_improves_sentence_pair_features() -> None:
     """The ablation: the same net, text and steps, with the task and without it, and a linear probe on each."""
     recipe: Any = load_recipe("bert-prose", ["model.next_sentence=false"])
     whole: Any = load_recipe("bert-prose")
@@ -229,7 +229,7 @@ def test_with_the_task_of_next_sentences_the_encoder_learns_whether_texts_belong
 
 
 @pytest.mark.claim("F11")
-def test_all_targets_come_from_text_that_is_read_from_the_disk(tmp_path: Path) -> None:
+def test_all_targets_come_from_raw_text_files(tmp_path: Path) -> None:
     """Token files hold tokens and where sentences and documents begin: there is no label in them."""
     folder, splits = tmp_path / "tokens", {"train": DOCUMENTS[:40], "valid": DOCUMENTS[40:]}
     write_tokens(folder, PIECES, {name: tokenize_documents(some, PIECES) for name, some in splits.items()})  # type: ignore[misc]
@@ -262,13 +262,13 @@ def test_all_targets_come_from_text_that_is_read_from_the_disk(tmp_path: Path) -
 
 
 @pytest.mark.claim("F11")
-def test_the_recipes_name_an_encyclopedia_and_books_and_token_files_of_any_size() -> None:
+def test_recipes_for_wikipedia_books_and_token_files() -> None:
     assert recipe_in(shipped()["bert-base"]).data.kind == "tokens"
     wiki: Any = recipe_in(shipped()["bert-wiki"])
     assert {part.between for part in wiki.data.train} == {"headings", "files"}
 
 
-def test_it_is_a_denoising_autoencoder() -> None:
+def test_bert_is_a_denoising_autoencoder() -> None:
     """Corrupt, then reconstruct: the corruption is a plain function, and learning undoes it."""
     batch = example_batch([TRUE, FALSE], TOKENIZER)
     marks = MaskingVocab.of(TOKENIZER)

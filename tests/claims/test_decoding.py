@@ -37,7 +37,7 @@ def tiny(**changes: object) -> TransformerConfig:
 
 
 @pytest.mark.claim("E1")
-def test_the_walk_from_source_to_target() -> None:
+def test_translation_from_source_to_target() -> None:
     m = 5
     model = Transformer(TransformerConfig(vocab=VOCAB, hidden=32)).eval()  # 6 + 6 blocks of width 512
     source = torch.randint(2, VOCAB, (1, m))
@@ -59,7 +59,7 @@ def test_the_walk_from_source_to_target() -> None:
 
 
 @pytest.mark.claim("E2")
-def test_a_sentence_is_as_likely_as_the_product_of_its_steps() -> None:
+def test_sentence_probability_is_the_product_of_steps() -> None:
     model = Transformer(tiny()).eval()
     source, target = torch.randint(2, VOCAB, (3, 5)), torch.randint(0, VOCAB, (3, 6))
     state, token, steps = model.start(source), torch.full((3, 1), BOS), torch.zeros(3)
@@ -80,7 +80,7 @@ def test_a_sentence_is_as_likely_as_the_product_of_its_steps() -> None:
 
 
 @pytest.mark.claim("E3")
-def test_predicting_with_a_cache_is_predicting_from_scratch() -> None:
+def test_cached_decoding_equals_full_decoding() -> None:
     model = Transformer(tiny()).eval()
     source, target = torch.randint(2, VOCAB, (2, 5)), torch.randint(0, VOCAB, (2, 6))
     state = model.start(source)
@@ -112,7 +112,7 @@ def language_model(kind: str) -> Any:
 @pytest.mark.claim("E2")
 @pytest.mark.parametrize("kind", [*POSITIONS, "recurrent"])
 @torch.no_grad()
-def test_a_text_is_as_likely_as_the_product_of_its_steps(kind: str) -> None:
+def test_text_probability_is_the_product_of_steps(kind: str) -> None:
     model, text = language_model(kind), torch.randint(0, VOCAB, (3, 12))
     state, steps = model.start(3, text.device), torch.zeros(3)
     for t in range(11):
@@ -133,7 +133,7 @@ def test_a_text_is_as_likely_as_the_product_of_its_steps(kind: str) -> None:
 @pytest.mark.claim("E3")
 @pytest.mark.parametrize("kind", [*POSITIONS, "recurrent"])
 @torch.no_grad()
-def test_a_text_can_be_read_in_any_chunks(kind: str) -> None:
+def test_chunked_reading_equals_reading_at_once(kind: str) -> None:
     model, text = language_model(kind), torch.randint(0, VOCAB, (2, 7))
     full = model.tokens.logits(model.read(text))
     for cuts in product((False, True), repeat=6):  # every way to cut 7 tokens into chunks
@@ -149,7 +149,7 @@ def test_a_text_can_be_read_in_any_chunks(kind: str) -> None:
 
 
 @pytest.mark.claim("E4")
-def test_the_largest_logit_is_looked_up_in_the_vocabulary() -> None:
+def test_argmax_logit_maps_to_the_vocabulary() -> None:
     words = ["<end>", "<start>", "a", "thanks", "I", "am", "student"]
     model = Transformer(tiny(vocab=len(words))).eval()
     logits, _ = model(torch.tensor([[BOS]]), model.start(torch.tensor([[3]])))
@@ -164,7 +164,7 @@ def test_the_largest_logit_is_looked_up_in_the_vocabulary() -> None:
 
 
 @pytest.mark.claim("E5")
-def test_the_loss_is_the_cross_entropy() -> None:
+def test_loss_is_cross_entropy() -> None:
     logits, targets = torch.randn(7, VOCAB), torch.randint(0, VOCAB, (7,))
     loss = cross_entropy(logits, targets)
     by_hand = sum(
@@ -176,7 +176,7 @@ def test_the_loss_is_the_cross_entropy() -> None:
 
 
 @pytest.mark.claim("E6")
-def test_greedy_takes_the_largest_and_is_beam_search_with_one_beam() -> None:
+def test_greedy_is_argmax_and_beam_search_of_one() -> None:
     model = Transformer(tiny()).eval()
     source = torch.randint(2, VOCAB, (4, 5))
     start = torch.full((4, 1), BOS), torch.full((4,), 8), EOS
@@ -217,7 +217,7 @@ def follow(tokens: Tensor, state: None) -> tuple[Tensor, None]:
 
 
 @pytest.mark.claim("E7")
-def test_beam_search_of_two_finds_what_greedy_misses() -> None:
+def test_two_beams_find_what_greedy_misses() -> None:
     start = torch.tensor([[BOS]]), torch.tensor([10]), EOS
     steps, paths = drained(beam(follow, None, *start, beams=2, top=2, penalty=0.0, exact=True))
     said = [" ".join(WORDS[t] for t in paths.tokens[0, i, : int(paths.lengths[0, i]) - 1].tolist()) for i in range(2)]
@@ -233,7 +233,7 @@ def test_beam_search_of_two_finds_what_greedy_misses() -> None:
 
 
 @pytest.mark.claim("E7")
-def test_unlimited_beams_find_the_best_of_all_strings() -> None:
+def test_exhaustive_beams_find_the_global_optimum() -> None:
     model, limit, vocab = Transformer(tiny(vocab=4)).eval(), 4, 4
     source = torch.tensor([[2, 3, 2]])
     strings = [(*head, EOS) for n in range(limit) for head in product((1, 2, 3), repeat=n)]

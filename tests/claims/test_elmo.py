@@ -42,7 +42,7 @@ def model() -> Elmo:
 
 
 @pytest.mark.claim("F26")
-def test_a_word_has_one_vector_in_the_table_and_another_in_each_sentence(model: Elmo) -> None:
+def test_word_vectors_are_static_in_the_table_and_contextual_above(model: Elmo) -> None:
     tokens, _ = sentences(50)
     tokens = tokens.unique(dim=0)
     vectors = model.layers(tokens)[:, :, AT]
@@ -52,7 +52,7 @@ def test_a_word_has_one_vector_in_the_table_and_another_in_each_sentence(model: 
 
 
 @pytest.mark.claim("F26")
-def test_the_nearest_use_of_a_word_has_the_same_meaning(model: Elmo) -> None:
+def test_nearest_occurrence_has_the_same_meaning(model: Elmo) -> None:
     tokens, topic = sentences(200)
     for layer, least, most in ((0, 0.3, 0.7), (1, 0.98, 1.0), (2, 0.98, 1.0)):
         x = F.normalize(model.layers(tokens)[:, layer, AT], dim=-1)
@@ -79,6 +79,6 @@ def learned_shares(model: Elmo, of_the_sentence: bool) -> list[float]:
 
 
 @pytest.mark.claim("F26")
-def test_a_task_learns_which_layers_it_needs(model: Elmo) -> None:
+def test_scalar_mix_learns_which_layers_a_task_needs(model: Elmo) -> None:
     assert learned_shares(model, of_the_sentence=True)[0] < 0.2  # nothing of the sentence is in the table's vector
     assert learned_shares(model, of_the_sentence=False)[0] > 0.6  # nothing else is

@@ -29,7 +29,7 @@ FOLDER = Path(__file__).parents[1] / "hub" / "checkpoint"
 
 
 @pytest.mark.claim("M21")
-def test_every_tensor_is_read_as_tensorflow_reads_it() -> None:
+def test_tensors_match_tensorflow() -> None:
     found = read_checkpoint(FOLDER, "bert_model.ckpt")
     expected = safetensors.torch.load_file(FOLDER / "as_tensorflow_reads.safetensors")
     assert found.keys() == expected.keys()
@@ -37,7 +37,7 @@ def test_every_tensor_is_read_as_tensorflow_reads_it() -> None:
 
 
 @pytest.mark.claim("M21")
-def test_the_original_checkpoint_makes_a_model_and_only_the_folder_changes() -> None:
+def test_original_checkpoint_loads_as_a_model() -> None:
     expected = safetensors.torch.load_file(FOLDER / "as_tensorflow_reads.safetensors")
     found = pretrained(FOLDER)
     model = Bert(found.config)
@@ -75,7 +75,7 @@ told = classifier.predict(embedded)
 
 
 @pytest.mark.claim("M21")
-def test_from_word_vectors_to_bert_one_line_of_a_program_changes(tmp_path: Path) -> None:
+def test_switching_from_word_vectors_to_bert_changes_one_line(tmp_path: Path) -> None:
     """As on the slides: another embedder, begun from the checkpoint, and data and classifier stay as they are."""
     words = ["a", "cat", "dog", "home", "ran", "sat", "slept", "the"]
     matrix = np.random.default_rng(0).standard_normal((len(words), 6)).astype(np.float32)
@@ -105,9 +105,7 @@ def test_from_word_vectors_to_bert_one_line_of_a_program_changes(tmp_path: Path)
     ("size", "encoder", "whole"),
     [("bert-base", 109_482_240, 110_106_428), ("bert-large", 335_141_888, 336_226_108)],
 )
-def test_a_published_size_has_the_tensors_that_transformers_has_one_for_one(
-    size: str, encoder: int, whole: int
-) -> None:
+def test_published_sizes_have_the_tensors_of_transformers(size: str, encoder: int, whole: int) -> None:
     config = SIZES[size]
     assert isinstance(config, BertConfig)
     config = config.model_copy(update={"vocab": 30_522})

@@ -47,7 +47,7 @@ def tokens() -> tuple[Tensor, Tensor]:
 
 @pytest.mark.claim("F13")
 @pytest.mark.parametrize("classes", [2, 3])
-def test_a_text_or_a_pair_is_classified_from_the_first_token_by_one_dense_layer(classes: int) -> None:
+def test_classification_is_one_linear_layer_on_cls(classes: int) -> None:
     model: Any = build(ClassifierConfig(encoder=ENCODER, labels=tuple("abc"[:classes]))).eval()
     ids, segments = tokens()
     assert model(ids).shape == model(ids, segments).shape == (3, classes)
@@ -109,7 +109,7 @@ FIRST_TOKEN = ("classification", "regression", "multiple_choice")
 
 @pytest.mark.claim("F21")
 @pytest.mark.parametrize("name", TASKS)
-def test_each_of_the_twelve_tasks_is_read_from_its_file_and_learned(name: str, tmp_path: Path) -> None:
+def test_each_of_twelve_tasks_is_loaded_and_learned(name: str, tmp_path: Path) -> None:
     row, (shipped, changes, text) = TASKS[name], FILES[name]
     (tmp_path / "file").write_text(text)
     recipe: Any = load_recipe(shipped, [*SMALL, f"data.root={tmp_path}", *changes])
@@ -140,7 +140,7 @@ def test_each_of_the_twelve_tasks_is_read_from_its_file_and_learned(name: str, t
 
 
 @pytest.mark.claim("F13")
-def test_nine_tasks_are_told_from_the_first_token() -> None:
+def test_nine_tasks_use_the_cls_token() -> None:
     named = {name for name, task in TASKS.items() if task.kind in FIRST_TOKEN}
     assert named == {"MNLI", "QQP", "QNLI", "STS-B", "MRPC", "RTE", "SWAG", "SST-2", "CoLA"}
     assert {name for name in named if TASKS[name].reads == "text"} == {"SST-2", "CoLA"}
@@ -148,7 +148,7 @@ def test_nine_tasks_are_told_from_the_first_token() -> None:
 
 @pytest.mark.claim("F13")
 @pytest.mark.parametrize("config", [RegressorConfig(encoder=ENCODER), MultipleChoiceConfig(encoder=ENCODER)])
-def test_a_number_or_a_choices_score_is_one_output_of_such_a_layer(config: Any) -> None:
+def test_regression_and_multiple_choice_have_one_output(config: Any) -> None:
     model: Any = build(config).eval()
     ids, segments = tokens()
     first = model.encoder(ids, segments)[:, 0]
@@ -168,14 +168,14 @@ def test_a_number_or_a_choices_score_is_one_output_of_such_a_layer(config: Any) 
     ],
     ids=lambda value: getattr(value, "kind", None),
 )
-def test_a_task_adds_one_output_layer_and_nothing_else(config: Any, added: int) -> None:
+def test_fine_tuning_adds_one_output_layer(config: Any, added: int) -> None:
     new = {name: weight for name, weight in build(config).named_parameters() if not name.startswith("encoder.")}
     assert {name.split(".")[-1] for name in new} == {"weight", "bias"} and len(new) == 2
     assert sum(weight.numel() for weight in new.values()) == added
 
 
 @pytest.mark.claim("L4")
-def test_the_same_encoder_carries_any_head() -> None:
+def test_any_head_on_the_same_encoder() -> None:
     classifier: Any = build(ClassifierConfig(encoder=ENCODER, labels=("a", "b"))).eval()
     regressor: Any = build(RegressorConfig(encoder=ENCODER)).eval()
     ids, segments = tokens()
@@ -201,7 +201,7 @@ TABLE = {line[:17].strip(): [float(cell) for cell in line[17:].replace("/", " ")
 
 
 @pytest.mark.claim("F20")
-def test_the_table_has_every_cell_as_printed() -> None:
+def test_results_table_matches_the_paper() -> None:
     assert COLUMNS == ("MNLI-m", "MNLI-mm", "QQP", "QNLI", "SST-2", "CoLA", "STS-B", "MRPC", "RTE")
     assert {system: list(scores) for system, scores in RESULTS.items()} == {
         system: cells[:-1] for system, cells in TABLE.items()
@@ -213,7 +213,7 @@ def test_the_table_has_every_cell_as_printed() -> None:
 @pytest.mark.claim("F20")
 @pytest.mark.claim("X12")
 @pytest.mark.parametrize("system", TABLE)
-def test_the_last_column_of_the_table_is_the_mean_of_nine(system: str) -> None:
+def test_average_column_is_the_mean_of_nine_scores(system: str) -> None:
     scores = dict(zip(COLUMNS, RESULTS[system], strict=True))
     assert len(scores) == 9
     assert round(glue_average(scores), 1) == TABLE[system][-1]
@@ -222,7 +222,7 @@ def test_the_last_column_of_the_table_is_the_mean_of_nine(system: str) -> None:
 
 
 @pytest.mark.claim("F21")
-def test_the_twelve_tasks_are_listed_with_their_sizes() -> None:
+def test_twelve_tasks_are_listed_with_sizes() -> None:
     assert len(TASKS) == 12 and TASKS.keys() == FILES.keys()
     assert [TASKS[column].examples for column in ("MNLI", "QQP", "QNLI", "SST-2", "CoLA", "STS-B", "MRPC", "RTE")] == [
         392_000, 363_000, 108_000, 67_000, 8_500, 5_700, 3_500, 2_500,
@@ -247,7 +247,7 @@ def tuned(start: Path, run: Path, *more: str) -> dict[str, Tensor]:
 
 
 @pytest.mark.claim("F24")
-def test_two_recipes_share_one_checkpoint(pretrained: Path, tmp_path: Path) -> None:
+def test_two_recipes_start_from_one_checkpoint(pretrained: Path, tmp_path: Path) -> None:
     there = load_file(pretrained / "model" / "model.safetensors")
     still = tuned(pretrained, tmp_path / "still", "train.optimizer.lr=1e-30", "train.optimizer.weight_decay=0")
     for name, weight in there.items():
@@ -258,7 +258,7 @@ def test_two_recipes_share_one_checkpoint(pretrained: Path, tmp_path: Path) -> N
 
 @pytest.mark.claim("L2")
 @pytest.mark.claim("F25")
-def test_features_stay_as_they_are_and_fine_tuning_changes_them(pretrained: Path, tmp_path: Path) -> None:
+def test_frozen_features_stay_and_fine_tuned_ones_change(pretrained: Path, tmp_path: Path) -> None:
     there = load_file(pretrained / "model" / "model.safetensors")
     for freeze in (True, False):
         run = tmp_path / f"{freeze}"

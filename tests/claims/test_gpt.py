@@ -40,14 +40,14 @@ def gap(model: Any, folder: Path) -> float:
 
 
 @pytest.mark.claim("G1")
-def test_gpt_has_12_layers_of_768_with_12_heads_and_so_many_parameters() -> None:
+def test_gpt_size_and_parameter_count() -> None:
     gpt = SIZES["gpt"]
     assert (gpt.layers, gpt.width, gpt.heads, gpt.context, gpt.norm) == (12, 768, 12, 512, "post")
     assert counted("gpt") == gpt.parameters(40_478) == 116_534_784
 
 
 @pytest.mark.claim("G1")
-def test_gpt_reads_from_left_to_right_and_nothing_leaks_back() -> None:
+def test_gpt_is_causal() -> None:
     config = SIZES["gpt"].model_copy(update={"width": 48, "vocab": 97, "context": 24})
     torch.manual_seed(0)
     model = Gpt(config).eval()
@@ -63,14 +63,14 @@ def test_gpt_reads_from_left_to_right_and_nothing_leaks_back() -> None:
 
 
 @pytest.mark.claim("G1")
-def test_a_checkpoint_of_gpt_gives_the_logits_that_transformers_gives(tmp_path: Path) -> None:
+def test_gpt_checkpoint_logits_match_transformers(tmp_path: Path) -> None:
     torch.manual_seed(0)
     sizes = {"vocab_size": 97, "n_positions": 24, "n_embd": 48, "n_layer": 12, "n_head": 12}
     assert gap(transformers.OpenAIGPTLMHeadModel(transformers.OpenAIGPTConfig(**sizes)), tmp_path / "gpt") <= 1e-5
 
 
 @pytest.mark.claim("G2")
-def test_gpt2_has_so_many_parameters_and_the_largest_over_ten_times_those_of_gpt() -> None:
+def test_gpt2_parameter_counts() -> None:
     counts = {size: counted(size) for size in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")}
     assert list(counts.values()) == [124_439_808, 354_823_168, 774_030_080, 1_557_611_200]
     assert 1.5e9 < counts["gpt2-xl"] < 1.6e9
@@ -78,14 +78,14 @@ def test_gpt2_has_so_many_parameters_and_the_largest_over_ten_times_those_of_gpt
 
 
 @pytest.mark.claim("G2")
-def test_a_checkpoint_of_gpt2_gives_the_logits_that_transformers_gives(tmp_path: Path) -> None:
+def test_gpt2_checkpoint_logits_match_transformers(tmp_path: Path) -> None:
     torch.manual_seed(0)
     sizes = {"vocab_size": 97, "n_positions": 24, "n_embd": 48, "n_layer": 12, "n_head": 12}
     assert gap(transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)), tmp_path / "gpt2") <= 1e-5
 
 
 @pytest.mark.claim("G3")
-def test_gpt3_has_175_billion_parameters_ten_times_the_largest_before_it() -> None:
+def test_gpt3_has_175_billion_parameters() -> None:
     """By its settings alone: 96 blocks of width 12,288 and 96 heads, a context of 2,048."""
     gpt3 = SIZES["gpt3"]
     assert (gpt3.layers, gpt3.width, gpt3.heads, gpt3.context) == (96, 12_288, 96, 2048)
@@ -98,7 +98,7 @@ def test_gpt3_has_175_billion_parameters_ten_times_the_largest_before_it() -> No
 
 
 @pytest.mark.claim("D6")
-def test_without_positions_a_causal_model_comes_near_and_a_probe_reads_places_from_it(
+def test_causal_model_without_positions_learns_positions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(nopos, "SCHEMES", ("learned", "none"))

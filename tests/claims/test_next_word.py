@@ -79,9 +79,7 @@ def reader() -> TextEncoder:
 
 
 @pytest.mark.claim("G8")
-def test_a_causal_model_does_not_see_what_stands_behind_the_gap_and_a_masked_one_does(
-    writer: TextGenerator, reader: TextEncoder
-) -> None:
+def test_only_the_masked_model_uses_the_right_context(writer: TextGenerator, reader: TextEncoder) -> None:
     plain = next_words(writer, GAP, 4)
     likely = {guess.word for guess in plain.predictions if guess.probability > 0.1}
     assert likely <= {"school", "work", "the", "church"} and len(likely) >= 3
@@ -97,7 +95,7 @@ def test_a_causal_model_does_not_see_what_stands_behind_the_gap_and_a_masked_one
 
 
 @pytest.mark.claim("G8")
-def test_each_tells_what_it_has_seen(writer: TextGenerator, reader: TextEncoder) -> None:
+def test_predictions_report_the_context_used(writer: TextGenerator, reader: TextEncoder) -> None:
     text = "The child came home from ___ with a book."
     assert next_words(writer, text).seen == "The child came home from ___"
     assert hidden_words(reader, text).seen == text
@@ -108,7 +106,7 @@ def test_each_tells_what_it_has_seen(writer: TextGenerator, reader: TextEncoder)
 
 
 @pytest.mark.claim("G8")
-def test_the_likelihood_of_a_word_is_that_of_its_first_piece(writer: TextGenerator) -> None:
+def test_word_probability_is_that_of_its_first_token(writer: TextGenerator) -> None:
     ids = torch.tensor([[writer.codec.start_id, *writer.codec.encode("The child came home from")]])
     with torch.no_grad():
         p = writer.model(ids, writer.model.start(1, CPU))[0][0, -1].softmax(-1)
@@ -124,7 +122,7 @@ def test_the_likelihood_of_a_word_is_that_of_its_first_piece(writer: TextGenerat
 
 
 @pytest.mark.claim("G8")
-def test_both_are_drawn_side_by_side(writer: TextGenerator, reader: TextEncoder) -> None:
+def test_both_predictions_are_plotted_side_by_side(writer: TextGenerator, reader: TextEncoder) -> None:
     charts = {
         one.kind: (one.seen, [(guess.word, guess.probability) for guess in one.predictions])
         for one in (next_words(writer, GAP), hidden_words(reader, GAP + " with a book."))

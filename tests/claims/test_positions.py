@@ -16,7 +16,7 @@ from tolerance import close, near
 
 
 @pytest.mark.claim("D1")
-def test_sinusoids_follow_the_formula_and_a_shift_turns_each_pair() -> None:
+def test_sinusoid_formula_and_shift_as_rotation() -> None:
     places, width = 50, 16
     table = sinusoids(places, width)
     for i in range(places):
@@ -37,7 +37,7 @@ def test_sinusoids_follow_the_formula_and_a_shift_turns_each_pair() -> None:
 
 
 @pytest.mark.claim("X1")
-def test_the_exponent_is_divided_by_the_width() -> None:
+def test_exponent_is_divided_by_the_width() -> None:
     table = sinusoids(100, 16)
     assert float(table[99, 3]) == near(math.cos(99 / 10000 ** (2 / 16)), 16)
     misprint = math.cos(99 / 10000 ** (2 * 16))  # every column but the first would stand still
@@ -46,7 +46,7 @@ def test_the_exponent_is_divided_by_the_width() -> None:
 
 
 @pytest.mark.claim("D2")
-def test_the_picture_of_20_words_by_512_columns() -> None:
+def test_heatmap_of_20_positions_by_512_columns() -> None:
     table = sinusoids(20, 512)
     assert table.shape == (20, 512)
     (image,) = heatmap(table, low=-1, high=1).axes[0].images
@@ -55,7 +55,7 @@ def test_the_picture_of_20_words_by_512_columns() -> None:
 
 
 @pytest.mark.claim("D3")
-def test_256_sines_stand_beside_256_cosines_in_the_other_layout() -> None:
+def test_concatenated_layout_has_256_sines_then_256_cosines() -> None:
     halves, woven = sinusoid_halves(20, 512), sinusoids(20, 512)
     assert halves[:, :256].equal(woven[:, 0::2])
     assert halves[:, 256:].equal(woven[:, 1::2])
@@ -65,7 +65,7 @@ def test_256_sines_stand_beside_256_cosines_in_the_other_layout() -> None:
 
 
 @pytest.mark.claim("X8")
-def test_a_model_has_the_layout_it_asks_for_and_fails_silently_with_the_other() -> None:
+def test_position_layout_changes_the_output() -> None:
     tokens, layouts = torch.arange(1, 6)[None], {"sinusoid": sinusoids, "sinusoid_halves": sinusoid_halves}
     logits = []
     for kind, table in layouts.items():
@@ -83,7 +83,7 @@ def test_a_model_has_the_layout_it_asks_for_and_fails_silently_with_the_other() 
 
 
 @pytest.mark.claim("D4")
-def test_waves_of_chosen_columns_differ_in_frequency_and_offset() -> None:
+def test_columns_differ_in_frequency_and_phase() -> None:
     table = sinusoids(100, 20).numpy()
     chosen = {f"column {j}": (np.arange(100), table[:, j]) for j in (4, 5, 6, 7)}
     lines = curves(chosen, "Sinusoids", "position", "value").axes[0].lines
@@ -111,7 +111,7 @@ def test_positions_are_fixed_learned_or_absent(kind: str, trained: int) -> None:
 
 
 @pytest.mark.claim("D7")
-def test_place_and_distance_can_be_read_off() -> None:
+def test_position_and_distance_are_decodable() -> None:
     places = 120
     table = sinusoids(places, 64).double()
     known = torch.cat([table, torch.ones(places, 1)], 1)

@@ -58,7 +58,7 @@ def given(name: str, x: Tensor) -> Tensor | None:
 
 
 @pytest.mark.claim("J1")
-def test_the_plain_rnn_is_tanh_of_two_products_without_a_bias() -> None:
+def test_elman_cell_equation() -> None:
     cell, x, h = Elman(X, H).double(), inputs(), torch.randn(B, H, dtype=torch.float64)
     assert {name: tuple(weight.shape) for name, weight in cell.named_parameters()} == {
         "x.weight": (H, X),
@@ -73,7 +73,7 @@ def test_the_plain_rnn_is_tanh_of_two_products_without_a_bias() -> None:
 
 
 @pytest.mark.claim("J5")
-def test_the_lstm_is_its_six_equations_on_the_joined_vector() -> None:
+def test_lstm_equations_on_the_concatenated_vector() -> None:
     layer, x = lstm(), inputs()
     cell = layer.cell
     assert isinstance(cell, LSTM) and cell.x.bias is not None
@@ -94,7 +94,7 @@ def test_the_lstm_is_its_six_equations_on_the_joined_vector() -> None:
 
 
 @pytest.mark.claim("J5")
-def test_the_lstm_is_the_library_one_and_has_the_parameters_of_the_slide() -> None:
+def test_lstm_matches_torch_and_lecture_parameter_count() -> None:
     layer, x = lstm(), inputs()
     module = nn.LSTM(X, H, batch_first=True).double()
     assert layer.cell.x.bias is not None
@@ -111,7 +111,7 @@ def test_the_lstm_is_the_library_one_and_has_the_parameters_of_the_slide() -> No
 
 
 @pytest.mark.claim("J6")
-def test_the_forget_gate_resets_the_cell() -> None:
+def test_forget_gate_resets_the_cell() -> None:
     layer, one = lstm(), inputs()
     with watch(layer, edit=forced("forget", 3, 0.0)) as seen:
         layer(one)
@@ -124,7 +124,7 @@ def test_the_forget_gate_resets_the_cell() -> None:
 
 
 @pytest.mark.claim("X9")
-def test_the_forget_gate_removes_from_the_cell_and_not_from_the_hidden_state() -> None:
+def test_forget_gate_acts_on_the_cell_not_the_hidden_state() -> None:
     layer, x = lstm(), inputs()
     gates = ("write", "candidate", "reveal")
     with watch(layer) as plain:
@@ -139,7 +139,7 @@ def test_the_forget_gate_removes_from_the_cell_and_not_from_the_hidden_state() -
 
 
 @pytest.mark.claim("J6")
-def test_the_input_gate_decides_whether_anything_is_written() -> None:
+def test_input_gate_controls_writing() -> None:
     layer, x = lstm(), inputs()
     with watch(layer, edit=forced("write", 3, 0.0)) as seen:
         layer(x)
@@ -157,7 +157,7 @@ def test_the_input_gate_decides_whether_anything_is_written() -> None:
 
 
 @pytest.mark.claim("J6")
-def test_the_output_gate_decides_what_is_read_and_leaves_the_cell_alone() -> None:
+def test_output_gate_controls_reading_and_leaves_the_cell() -> None:
     layer, x = lstm(), inputs()
     with watch(layer) as plain:
         layer(x)
@@ -171,7 +171,7 @@ def test_the_output_gate_decides_what_is_read_and_leaves_the_cell_alone() -> Non
 
 
 @pytest.mark.claim("J6")
-def test_gate_traces_can_be_viewed() -> None:
+def test_gate_activations_can_be_watched() -> None:
     layer, x = lstm(), inputs()
     with watch(layer, "cell.*") as seen:
         layer(x)
@@ -197,7 +197,7 @@ def cell_path(layer: Layer, x: Tensor, start: Tensor) -> tuple[Tensor, list[Tens
 
 
 @pytest.mark.claim("J7")
-def test_the_gradient_along_the_cell_is_the_product_of_forget_gates() -> None:
+def test_cell_gradient_is_the_product_of_forget_gates() -> None:
     layer, x = lstm(), inputs(12)
     start = torch.randn(B, H, dtype=torch.float64, requires_grad=True)
     found, forget = cell_path(layer, x, start)
@@ -208,7 +208,7 @@ def test_the_gradient_along_the_cell_is_the_product_of_forget_gates() -> None:
 
 
 @pytest.mark.claim("J7")
-def test_without_a_way_through_the_gates_it_is_the_whole_gradient() -> None:
+def test_cell_path_is_the_whole_gradient_with_detached_gates() -> None:
     layer, x = lstm(), inputs(12)
     with torch.no_grad():
         layer.cell.h.weight.zero_()  # the gates then see the input only
@@ -222,7 +222,7 @@ def test_without_a_way_through_the_gates_it_is_the_whole_gradient() -> None:
 
 
 @pytest.mark.claim("J7")
-def test_no_matrix_stands_in_the_cell_path_and_one_stands_in_the_plain_rnn() -> None:
+def test_recurrent_matrix_is_in_the_elman_path_only() -> None:
     x, start = inputs(8), torch.randn(B, H, dtype=torch.float64, requires_grad=True)
     forget = 0.9 + 0.05 * torch.rand(8, H, dtype=torch.float64)
     found = []
@@ -245,7 +245,7 @@ def test_no_matrix_stands_in_the_cell_path_and_one_stands_in_the_plain_rnn() -> 
 
 @pytest.mark.claim("J8")
 @pytest.mark.parametrize("kind", ["rnn", "lstm", "gru"])
-def test_two_directions_are_joined_and_padding_does_not_reach_the_backward_one(kind: str) -> None:
+def test_bidirectional_outputs_are_concatenated_and_ignore_padding(kind: str) -> None:
     both, x = Both(kind, X, H).double(), inputs()
     y, _ = both(x)
     assert y.shape == (B, T, 2 * H)
@@ -262,7 +262,7 @@ def test_two_directions_are_joined_and_padding_does_not_reach_the_backward_one(k
 
 
 @pytest.mark.claim("J8")
-def test_the_backward_half_of_a_place_sees_it_and_all_that_follows() -> None:
+def test_backward_half_depends_on_this_and_later_positions() -> None:
     both, x = Both("lstm", X, H).double(), inputs().requires_grad_()
     y, _ = both(x)
     for half, sees in ((y[:, 3, :H], range(4)), (y[:, 3, H:], range(3, T))):

@@ -23,7 +23,7 @@ from heedful.models.seq2seq.model import Seq2Seq
 
 # ------------------------------------------------------------------ J2
 @pytest.mark.claim("J2")
-def test_gradients_explode_above_a_singular_value_of_one_and_vanish_below() -> None:
+def test_gradients_explode_above_singular_value_one_and_vanish_below() -> None:
     found = returned(
         gradient_distance.study(gradient_distance.Settings(singular=(0.5, 1.0, 1.5), distance=30, hidden=8))
     )
@@ -34,7 +34,7 @@ def test_gradients_explode_above_a_singular_value_of_one_and_vanish_below() -> N
 
 
 @pytest.mark.claim("J2")
-def test_below_one_they_vanish_whatever_the_inputs_and_above_one_tanh_may_stop_them() -> None:
+def test_gradients_vanish_below_one_and_tanh_may_saturate_above() -> None:
     found = returned(gradient_distance.study(gradient_distance.Settings(singular=(0.5, 1.5), distance=30, hidden=8)))
     for value, norms in found.large.items():
         assert all(norm <= value**k * (1 + 1e-9) for k, norm in enumerate(norms, 1))  # the bound
@@ -42,7 +42,7 @@ def test_below_one_they_vanish_whatever_the_inputs_and_above_one_tanh_may_stop_t
 
 
 # ------------------------------------------------------------------ J7
-def test_an_open_forget_gate_lets_the_gradient_through_where_a_plain_rnn_loses_it() -> None:
+def test_open_forget_gate_keeps_the_gradient() -> None:
     found = returned(cell_gradient.study(cell_gradient.Settings(biases=(0.0, 1.0, 5.0), distance=40, hidden=16)))
     shut, half, wide = (found.cell[bias][-1] for bias in (0.0, 1.0, 5.0))
     assert shut < half < wide
@@ -58,20 +58,20 @@ def recalled() -> recall.Recalled:
 
 
 @pytest.mark.claim("J4")
-def test_what_is_far_back_is_not_learnt_by_a_plain_rnn(recalled: recall.Recalled) -> None:
+def test_elman_rnn_does_not_learn_long_dependencies(recalled: recall.Recalled) -> None:
     near, further, far = recalled.right["plain RNN"]
     assert near > 0.95
     assert max(further, far) < 2.5 / recall.KEYS  # about as good as guessing
 
 
 @pytest.mark.claim("J4")
-def test_an_lstm_learns_to_recall_from_further_back(recalled: recall.Recalled) -> None:
+def test_lstm_learns_longer_dependencies(recalled: recall.Recalled) -> None:
     plain, lstm = (recalled.right[name][1] for name in ("plain RNN", "LSTM"))
     assert lstm > plain + 0.3
 
 
 @pytest.mark.claim("A18")
-def test_attention_learns_it_at_any_distance(recalled: recall.Recalled) -> None:
+def test_attention_learns_any_distance(recalled: recall.Recalled) -> None:
     near, _, far = recalled.right["LSTM with attention"]
     assert min(near, far) > 0.95
     assert far > recalled.right["LSTM"][2] + 0.3
@@ -87,7 +87,7 @@ def reverser() -> Writer:
 
 
 @pytest.mark.claim("A18")
-def test_with_attention_each_word_is_represented_and_without_it_the_whole_is_one_vector(reverser: Writer) -> None:
+def test_attention_keeps_one_vector_per_word(reverser: Writer) -> None:
     """Fine-grained: what the decoder can read grows with the source, and each step reads another part of it."""
     plain = writer(None, 32, True, 5, 0).net
     sizes: dict[Seq2Seq, list[int]] = {plain: [], reverser.net: []}
@@ -108,7 +108,7 @@ def test_with_attention_each_word_is_represented_and_without_it_the_whole_is_one
 
 
 @pytest.mark.claim("A18")
-def test_the_weights_name_the_word_that_an_output_depends_on(reverser: Writer) -> None:
+def test_attention_weights_match_the_input_dependence(reverser: Writer) -> None:
     """Interpretability: to change the word that is looked at most changes what is written, others hardly do."""
     source, _ = reverser.strings(200, 4)
 
@@ -132,7 +132,7 @@ def test_the_weights_name_the_word_that_an_output_depends_on(reverser: Writer) -
 
 # ------------------------------------------------------------------ B1
 @pytest.mark.claim("B1")
-def test_one_vector_is_overloaded_by_long_strings_and_attention_is_not() -> None:
+def test_accuracy_falls_with_length_only_without_attention() -> None:
     found = returned(length.study(length.Settings(longest=10, beyond=10, width=32, steps=700, lr=1e-2)))
     plain, attentive = found.exact["without attention"], found.exact["with attention"]
     assert min(plain[0], attentive[0]) > 0.95  # one letter is easy for both
@@ -142,7 +142,7 @@ def test_one_vector_is_overloaded_by_long_strings_and_attention_is_not() -> None
 
 # ------------------------------------------------------------------ B5
 @pytest.mark.claim("B5")
-def test_the_learned_alignment_is_a_diagonal_for_copies_and_the_other_one_for_reversals() -> None:
+def test_alignment_is_diagonal_for_copying_and_antidiagonal_for_reversal() -> None:
     found = returned(alignment.study(alignment.Settings(longest=7, shown=7, width=32, steps=900, lr=1e-2)))
     order = torch.arange(7)
     for task, expected in {"copied": order, "reversed": order.flip(0)}.items():
@@ -177,7 +177,7 @@ def reach(y: Tensor, x: Tensor) -> list[int]:
 
 
 @pytest.mark.claim("J12")
-def test_a_convnet_takes_a_fixed_number_of_steps_and_an_rnn_as_many_as_its_input_has() -> None:
+def test_convnet_depth_is_fixed_and_rnn_depth_grows_with_length() -> None:
     convolutions = ConvClassifier(
         ConvClassifierConfig(vocab=VOCAB, labels=("no", "yes"), width=6, sizes=(2, 3), filters=4, dropout=0.0)
     )
@@ -196,7 +196,7 @@ def test_a_convnet_takes_a_fixed_number_of_steps_and_an_rnn_as_many_as_its_input
 
 
 @pytest.mark.claim("J12")
-def test_what_a_filter_says_depends_on_its_few_words_and_a_state_on_all_before_it() -> None:
+def test_filter_sees_its_window_and_rnn_state_all_previous_words() -> None:
     size, place = 3, 7
     filters, recurrent = Filters(6, 4, size).double(), Layer("rnn", 6, 5).double()
     x = torch.randn(1, 12, 6, dtype=torch.float64, requires_grad=True)

@@ -46,7 +46,7 @@ def along(cell: LSTM, x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.claim("J9")
 @pytest.mark.parametrize(("form", "arity"), [("child_sum", 2), ("nary", 1), ("nary", 3)])
 @pytest.mark.parametrize(("dtype", "near"), [(torch.float32, 1e-6), (torch.float64, 1e-14)])
-def test_a_tree_with_one_child_each_is_the_lstm(form: str, arity: int, dtype: torch.dtype, near: float) -> None:
+def test_tree_lstm_on_a_chain_is_the_lstm(form: str, arity: int, dtype: torch.dtype, near: float) -> None:
     names = tuple(f"w{number}" for number in range(STEPS))
     words = WordVocab.learn(WordsConfig(), [names])
     config = TreeLSTMConfig(form=form, arity=arity, vocab=words.vocab, width=X, hidden=H)
@@ -65,7 +65,7 @@ def test_a_tree_with_one_child_each_is_the_lstm(form: str, arity: int, dtype: to
 
 
 @pytest.mark.claim("J10")
-def test_a_grid_of_one_row_or_one_column_is_the_lstm() -> None:
+def test_grid_lstm_on_one_row_or_column_is_the_lstm() -> None:
     grid = GridLSTM(X, H)
     moved(grid)
     x = torch.randn(STEPS, X)
@@ -80,7 +80,7 @@ def test_a_grid_of_one_row_or_one_column_is_the_lstm() -> None:
 
 
 @pytest.mark.claim("J10")
-def test_a_cell_depends_on_those_above_and_to_the_left_alone() -> None:
+def test_grid_cell_depends_only_on_cells_above_and_left() -> None:
     grid, x = GridLSTM(X, H), torch.randn(1, 4, 5, X, requires_grad=True)
     y = grid(x)
     for row in range(4):
@@ -94,7 +94,7 @@ def test_a_cell_depends_on_those_above_and_to_the_left_alone() -> None:
 
 @pytest.mark.claim("J11")
 @pytest.mark.parametrize("merge", ["sum", "mean"])
-def test_a_path_is_the_lstm(merge: str) -> None:
+def test_graph_lstm_on_a_path_is_the_lstm(merge: str) -> None:
     graph = GraphLSTM(X, H, merge)
     moved(graph)
     x = torch.randn(STEPS, X)
@@ -105,7 +105,7 @@ def test_a_path_is_the_lstm(merge: str) -> None:
 
 @pytest.mark.claim("J11")
 @pytest.mark.parametrize("merge", ["sum", "mean"])
-def test_renaming_the_nodes_permutes_the_outputs(merge: str) -> None:
+def test_permuting_nodes_permutes_outputs(merge: str) -> None:
     graph, x = GraphLSTM(X, H, merge), torch.randn(7, X)
     edges = [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4), (0, 4), (5, 4), (5, 6)]
     y = graph(x, Order.of(7, edges))

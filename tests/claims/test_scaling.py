@@ -28,7 +28,7 @@ train:
 
 
 @pytest.mark.claim("G9")
-def test_losses_fall_along_straight_lines_in_log_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_losses_follow_power_laws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes 34 times apart and budgets 4 times apart, each axis scored by the same three criteria.
 
     The loss falls from each run of a line to the next; a straight line accounts for more than 95 % of what the

@@ -124,7 +124,7 @@ def estimates(m: Any, feed: str, batch: PairBatch) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.claim("A13")
 @feeds
-def test_the_objective_of_hard_attention_is_a_lower_bound(feed: str) -> None:
+def test_hard_attention_objective_is_a_lower_bound(feed: str) -> None:
     m = hard(feed)
     found = [logs(m, TWO, choices) for choices in looks(feed, TWO)]
     p, words = (torch.stack(part).detach() for part in zip(*found, strict=True))  # (N, B)
@@ -146,7 +146,7 @@ def test_reinforce_is_unbiased(feed: str, batch: PairBatch) -> None:
 
 @pytest.mark.claim("A13")
 @feeds
-def test_the_baseline_lowers_the_variance_and_leaves_the_mean(feed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_baseline_lowers_the_variance_and_keeps_the_mean(feed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     m = hard(feed)
 
     def moments() -> tuple[Tensor, float]:
@@ -163,7 +163,7 @@ def test_the_baseline_lowers_the_variance_and_leaves_the_mean(feed: str, monkeyp
 
 @pytest.mark.claim("A13")
 @feeds
-def test_the_mean_of_drawn_gradients_comes_near_the_enumerated_one(feed: str) -> None:
+def test_mean_of_sampled_gradients_approaches_the_exact_gradient(feed: str) -> None:
     m, draws = hard(feed), 300
     some = by_chance(m)
     truth = enumerated(m, feed, TWO)[some]
@@ -174,7 +174,7 @@ def test_the_mean_of_drawn_gradients_comes_near_the_enumerated_one(feed: str) ->
 
 
 @pytest.mark.claim("A13")
-def test_places_are_drawn_as_often_as_their_weights_say() -> None:
+def test_positions_are_sampled_by_attention_weight() -> None:
     weights = torch.tensor([0.5, 0.0, 0.3, 0.2]).expand(40_000, 4)
     often = sampled(weights).mean(0)
     assert often[1] == 0
@@ -195,7 +195,7 @@ class Reading(nn.Module):
 
 @pytest.mark.claim("A13")
 @feeds
-def test_soft_attention_is_trained_from_end_to_end(feed: str) -> None:
+def test_soft_attention_has_exact_gradients_end_to_end(feed: str) -> None:
     m = Reading(model({"feed": feed}, width=3, layers=1, hidden=4, encoder={"kind": "recurrent", "hidden": 2}))
     names = [name for name, _ in m.named_parameters()]
     given = (TWO.source, TWO.target[:, :-1], Padded(TWO.source_real))
@@ -211,7 +211,7 @@ def test_soft_attention_is_trained_from_end_to_end(feed: str) -> None:
 @pytest.mark.claim("B2")
 @feeds
 @pytest.mark.parametrize("layers", [1, 3])
-def test_the_memory_is_what_the_last_recurrent_layer_gives(feed: str, layers: int) -> None:
+def test_memory_is_the_last_recurrent_layer(feed: str, layers: int) -> None:
     m = model({"feed": feed}, encoder={"kind": "recurrent", "layers": layers, "hidden": M})
     source, target = sentences()
     with watch(m) as seen:
@@ -229,7 +229,7 @@ def test_the_memory_is_what_the_last_recurrent_layer_gives(feed: str, layers: in
 
 
 @pytest.mark.claim("B3")
-def test_the_context_and_the_embedding_enter_the_first_layer_together() -> None:
+def test_context_and_embedding_are_concatenated_into_the_first_layer() -> None:
     m, (source, target) = model({"feed": "input"}), sentences()
     first, second = (layer.cell for layer in m.decoder.stack.layers)
     assert first.x.weight.shape[1] == M + E
@@ -254,14 +254,14 @@ def test_the_context_and_the_embedding_enter_the_first_layer_together() -> None:
 
 
 @pytest.mark.claim("B4")
-def test_the_output_layer_reads_the_state_beside_the_context() -> None:
+def test_output_layer_reads_state_and_context() -> None:
     m = model({"feed": "output"}, encoder={"kind": "recurrent", "layers": 2, "hidden": H})
     assert m.decoder.out.weight.shape == (E, 2 * H)
     assert m.decoder.stack.layers[0].cell.x.weight.shape[1] == E
 
 
 @pytest.mark.claim("B4")
-def test_a_word_is_made_in_the_order_of_the_lecture() -> None:
+def test_decoder_step_order_matches_the_lecture() -> None:
     m = model({"feed": "output"}, encoder={"kind": "recurrent", "layers": 2, "hidden": H})
     source, _ = sentences()
     state, word = m.start(source), torch.full((B, 1), TrainedTokenizer.eos)
@@ -297,7 +297,7 @@ def test_a_word_is_made_in_the_order_of_the_lecture() -> None:
 
 @pytest.mark.claim("B6")
 @feeds
-def test_each_of_the_five_stages_can_be_seen_and_makes_the_next(feed: str) -> None:
+def test_five_attention_stages_are_tapped_in_order(feed: str) -> None:
     m, (source, target) = model({"feed": feed, "score": "additive"}), sentences()
     state = m.start(source)
     with watch(m) as seen:
@@ -321,7 +321,7 @@ def test_each_of_the_five_stages_can_be_seen_and_makes_the_next(feed: str) -> No
 
 @pytest.mark.claim("B6")
 @feeds
-def test_a_stage_that_is_replaced_changes_the_next(feed: str) -> None:
+def test_edited_stage_changes_the_next(feed: str) -> None:
     m, (source, target) = model({"feed": feed}), sentences()
 
     def third(name: str, x: Tensor) -> Tensor | None:
@@ -373,7 +373,7 @@ COMPARED = ["train.budget.steps=4000", "train.keep=8", "train.average=8"]  # the
 
 
 @pytest.mark.claim("E8")
-def test_the_transformer_translates_better_with_the_same_data_and_the_same_budget() -> None:
+def test_transformer_beats_recurrent_model_with_equal_budget() -> None:
     """The runs take minutes on a GPU: `make comparison`. What they gave is recorded."""
     one, other = load_recipe("multi30k", COMPARED).model_dump(), load_recipe("multi30k-rnn").model_dump()
     for recipe in (one, other):
@@ -390,7 +390,7 @@ def test_the_transformer_translates_better_with_the_same_data_and_the_same_budge
 
 @pytest.mark.claim("E8")
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason=f"no Multi30k in {MULTI30K}; set HEEDFUL_DATA")
-def test_the_comparison_gives_both_the_same_tokenizer_batches_steps_and_test(tmp_path: Path) -> None:
+def test_comparison_uses_the_same_tokenizer_batches_and_steps(tmp_path: Path) -> None:
     """Both recipes, as shipped but for small nets and few sentences: what differs is the model, and how it learns."""
     for name, count in (("train", 300), ("val", 8), ("test_2016_flickr", 8)):
         for language in ("en", "de"):
@@ -421,7 +421,7 @@ def test_the_comparison_gives_both_the_same_tokenizer_batches_steps_and_test(tmp
 
 
 @pytest.mark.parametrize("attention", ["null", *(f"{{score: {score}}}" for score in get_args(Score))])
-def test_recipes_compare_the_models_on_the_same_data_with_the_same_budget(attention: str) -> None:
+def test_comparison_recipes_share_data_and_budget(attention: str) -> None:
     one, other = load_recipe("numbers"), load_recipe("numbers-rnn", [f"model.attention={attention}"])
     assert (one.model.kind, other.model.kind) == ("transformer", "seq2seq")
     dumped, compared = one.model_dump(), other.model_dump()
@@ -430,7 +430,7 @@ def test_recipes_compare_the_models_on_the_same_data_with_the_same_budget(attent
     assert dumped == compared
 
 
-def test_both_models_read_the_same_batches_in_the_same_order(tmp_path: Path) -> None:
+def test_both_models_get_the_same_batches_in_order(tmp_path: Path) -> None:
     small = ["data.train=300", "data.valid=5", "data.test=5", "train.budget.steps=4", "model.context=60"]
     read = []
     for name in ("numbers", "numbers-rnn"):

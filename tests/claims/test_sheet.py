@@ -20,35 +20,35 @@ def marked() -> Iterator[tuple[str, str]]:
         yield from ((claim, path.relative_to(ROOT).as_posix()) for claim in claims_in(path))
 
 
-def test_the_sheet_has_exactly_the_marked_rows() -> None:
+def test_sheet_lists_exactly_the_marked_claims() -> None:
     places = {(claim.id, place) for claim in sheet() for place in (claim.test, *claim.also, claim.page) if place}
     assert places == set(marked())
 
 
-def test_every_row_has_a_test_that_is_not_left_out_for_being_slow() -> None:
+def test_every_proven_claim_has_a_test_that_is_not_slow() -> None:
     quick = {claim for path in (ROOT / "tests").rglob("test_*.py") for claim in claims_in(path, slow=False)}
     assert {claim.id for claim in sheet()} <= quick
 
 
-def test_ids_are_unique_in_order_and_within_their_sections() -> None:
+def test_ids_are_unique_and_in_order() -> None:
     rows = {section.letter: section.rows for section in SECTIONS}
     order = [(list(rows).index(claim.id[0]), int(claim.id[1:])) for claim in sheet()]
     assert order == sorted(set(order))
     assert all(1 <= number <= rows[list(rows)[letter]] for letter, number in order)
 
 
-def test_a_reading_that_refers_to_another_row_finds_it() -> None:
+def test_references_to_other_rows_exist() -> None:
     ids = {claim.id for claim in sheet()}
     for claim in sheet():
         assert not claim.reading.startswith("X") or claim.reading in ids
 
 
-def test_the_page_is_up_to_date() -> None:
+def test_page_is_up_to_date() -> None:
     page = ROOT / "docs" / "claims.md"
     assert page.read_text(encoding="utf-8") == render(sheet()), "write render(sheet()) to docs/claims.md"
 
 
-def test_a_missing_row_shows_in_the_page() -> None:
+def test_unproven_claim_shows_in_the_page() -> None:
     fewer = render(sheet()[1:])
     assert "| A1 |" not in fewer
     assert "| A | Attention | 17 | 18 |" in fewer
@@ -86,7 +86,7 @@ def test_proves_nothing(): ...
 
 
 @pytest.mark.parametrize(("processes", "ci"), [(0, True), pytest.param(2, True, marks=pytest.mark.slow), (0, False)])
-def test_a_marked_test_may_not_be_skipped_in_continuous_integration(tmp_path: Path, processes: int, ci: bool) -> None:
+def test_marked_tests_may_not_be_skipped_in_ci(tmp_path: Path, processes: int, ci: bool) -> None:
     hooks = "from claim_marks import pytest_make_collect_report, pytest_runtest_makereport\n"
     (tmp_path / "conftest.py").write_text(hooks)
     (tmp_path / "pytest.ini").write_text(f"[pytest]\nmarkers = claim\npythonpath = {ROOT / 'tests'}\n")
@@ -108,7 +108,7 @@ def test_a_marked_test_may_not_be_skipped_in_continuous_integration(tmp_path: Pa
     assert ran.returncode == int(ci), ran.stdout + ran.stderr
 
 
-def test_a_mark_is_seen_wherever_it_stands(tmp_path: Path) -> None:
+def test_marks_are_found_on_decorators_parameters_and_modules(tmp_path: Path) -> None:
     (tmp_path / "test_marked.py").write_text(MARKED)
     assert set(claims_in(tmp_path / "test_marked.py")) == {"A1", "A2", "A3", "A4", "A5"}
     (tmp_path / "test_slow.py").write_text(MARKED.replace("@pytest.mark.skipif(True", "@pytest.mark.slow\n#"))

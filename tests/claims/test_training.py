@@ -48,7 +48,7 @@ def steps(events: Iterator[Event]) -> list[Step]:
 
 
 @pytest.mark.claim("X2")
-def test_gradients_are_clipped_by_their_norm_and_by_its_square_only_when_asked() -> None:
+def test_gradients_are_clipped_by_norm_or_squared_norm() -> None:
     weight = torch.nn.Parameter(torch.zeros(2))
     weight.grad = torch.tensor([3.0, 4.0])
     assert float(clip([weight], 5.0)) == 5
@@ -59,7 +59,7 @@ def test_gradients_are_clipped_by_their_norm_and_by_its_square_only_when_asked()
 
 @pytest.mark.claim("J3")
 @pytest.mark.parametrize(("rule", "measure"), [("norm", 13.0), ("squared", 169.0)])
-def test_a_gradient_is_scaled_when_its_norm_is_too_big_by_either_rule(rule: Any, measure: float) -> None:
+def test_both_clipping_rules_rescale_large_gradients(rule: Any, measure: float) -> None:
     weights = [torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(1))]
     for limit in (1.0, 6.5, 12.99, 13.0, 20.0, 168.0, 169.0, 500.0):
         weights[0].grad, weights[1].grad = torch.tensor([3.0, 4.0]), torch.tensor([12.0])
@@ -72,7 +72,7 @@ def test_a_gradient_is_scaled_when_its_norm_is_too_big_by_either_rule(rule: Any,
 
 
 @pytest.mark.claim("M17")
-def test_the_executor_tells_what_happens_when_it_happens_and_heeds_conditions(tmp_path: Path) -> None:
+def test_training_emits_events_as_they_happen_and_obeys_conditions(tmp_path: Path) -> None:
     events = run(tmp_path / "run", Counters())
     told = [(type(event), event.step) for event in events if not isinstance(event, Epoch)]
     wanted: list[tuple[type, int]] = []
@@ -107,9 +107,7 @@ def test_the_executor_tells_what_happens_when_it_happens_and_heeds_conditions(tm
     ],
     ids=["noam", "cosine", "linear", "constant"],
 )
-def test_the_optimizer_follows_the_decay_and_clips(
-    tmp_path: Path, schedule: Any, curve: Callable[[int], float]
-) -> None:
+def test_optimizer_follows_the_schedule_and_clips(tmp_path: Path, schedule: Any, curve: Callable[[int], float]) -> None:
     told = steps(run(tmp_path / "run", Counters(), schedule=schedule, clip=0.05, optimizer=AdamW(lr=3e-3)))
     assert [step.rate for step in told] == pytest.approx([3e-3 * curve(n) for n in range(1, 11)])
     assert min(step.norm for step in told) > 0.05  # the reported norm is the one before clipping

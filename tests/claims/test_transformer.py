@@ -43,7 +43,7 @@ def tiny(**changes: object) -> TransformerConfig:
 
 
 @pytest.mark.claim("C1")
-def test_one_head_has_three_matrices() -> None:
+def test_one_head_has_three_weight_matrices() -> None:
     d = 16
     head = MultiHead(d, 1, output=False, bias=False)
     assert count(head) == 3 * d * d
@@ -55,7 +55,7 @@ def test_one_head_has_three_matrices() -> None:
 
 @pytest.mark.claim("C2")
 @pytest.mark.parametrize("heads", [2, 4])
-def test_heads_share_no_weights_and_their_outputs_are_joined(heads: int) -> None:
+def test_heads_have_own_weights_and_are_concatenated(heads: int) -> None:
     d, p = 16, 16 // heads
     block = MultiHead(d, heads, output=False, bias=False)
     matrices = [w for part in (block.q.weight, *block.kv.weight.chunk(2)) for w in part.split(p)]
@@ -74,7 +74,7 @@ def test_heads_share_no_weights_and_their_outputs_are_joined(heads: int) -> None
 
 @pytest.mark.claim("C3")
 @pytest.mark.claim("X6")
-def test_the_output_matrix_mixes_the_heads_and_is_a_switch() -> None:
+def test_output_projection_mixes_the_heads_and_is_optional() -> None:
     with_, without = MultiHead(16, 4), MultiHead(16, 4, output=False)
     without.load_state_dict({k: v for k, v in with_.state_dict().items() if not k.startswith("out")})
     assert count(with_) - count(without) == 16 * 16 + 16
@@ -98,7 +98,7 @@ def test_eight_heads_of_64_make_512() -> None:
 
 
 @pytest.mark.claim("C5")
-def test_the_dense_layer_is_one_map_for_all_positions() -> None:
+def test_feed_forward_is_shared_by_all_positions() -> None:
     block, x, order = encoder_block(tiny()).eval(), torch.randn(1, 6, 16), torch.randperm(6)
     at = torch.arange(6)
     torch.testing.assert_close(block.mlp(x[:, order]), block.mlp(x)[:, order])
@@ -118,7 +118,7 @@ def test_feed_forward_is_two_convolutions_of_size_one() -> None:
 
 
 @pytest.mark.claim("C7")
-def test_add_and_norm_sums_first_and_norms_over_the_last_axis() -> None:
+def test_add_and_norm_normalizes_the_sum_over_the_last_axis() -> None:
     block, x = PostNorm(8, 0.0), torch.randn(4, 5, 8)
     y = block(x, torch.tanh)
     torch.testing.assert_close(y, F.layer_norm(x + x.tanh(), (8,), block.norm.weight, block.norm.bias))
@@ -130,7 +130,7 @@ def test_add_and_norm_sums_first_and_norms_over_the_last_axis() -> None:
 
 @pytest.mark.claim("C7")
 @pytest.mark.parametrize("norm", ["post", "pre"])
-def test_there_is_an_add_and_norm_of_its_own_around_each_layer_of_a_block(norm: str) -> None:
+def test_each_sublayer_has_its_own_add_and_norm(norm: str) -> None:
     config, at, none = tiny(norm=norm), torch.arange(5), None
     encoder, decoder = encoder_block(config).eval(), DecoderBlock(config).eval()
     for weight in (*encoder.parameters(), *decoder.parameters()):
@@ -155,7 +155,7 @@ def test_there_is_an_add_and_norm_of_its_own_around_each_layer_of_a_block(norm: 
 
 
 @pytest.mark.claim("C8")
-def test_encoder_block_keeps_512_by_m() -> None:
+def test_encoder_block_keeps_its_shape() -> None:
     block = encoder_block(BASE).eval()
     assert block.attention.heads == 8
     assert block.mlp.up.weight.shape == (2048, 512)
@@ -164,7 +164,7 @@ def test_encoder_block_keeps_512_by_m() -> None:
 
 
 @pytest.mark.claim("C9")
-def test_decoder_block_looks_back_then_across_then_through_the_dense_layer() -> None:
+def test_decoder_block_order() -> None:
     block, m, t = DecoderBlock(BASE).eval(), 7, 4
     calls: list[str] = []
     for name in ("attention", "cross", "mlp"):
@@ -180,7 +180,7 @@ def test_decoder_block_looks_back_then_across_then_through_the_dense_layer() -> 
 
 
 @pytest.mark.claim("C10")
-def test_six_and_six_blocks_of_their_own_weights_have_44_138_496_parameters() -> None:
+def test_six_and_six_blocks_have_44_138_496_parameters() -> None:
     with torch.device("meta"):
         model = Transformer(BASE.model_copy(update={"vocab": 10}))
     assert (len(model.encoder), len(model.decoder)) == (6, 6)
@@ -197,7 +197,7 @@ def test_six_and_six_blocks_of_their_own_weights_have_44_138_496_parameters() ->
 
 
 @pytest.mark.claim("C11")
-def test_the_causal_mask_and_its_picture(tmp_path: Path) -> None:
+def test_causal_mask_and_its_heatmap(tmp_path: Path) -> None:
     x = torch.randn(1, 1, 6, 4)
     mask = dense(causal(), x, x)
     rows, columns = torch.arange(6)[:, None], torch.arange(6)
@@ -220,7 +220,7 @@ def weights(model: Transformer, source: Tensor, target: Tensor) -> dict[str, Ten
 
 
 @pytest.mark.claim("C12")
-def test_attention_stands_in_three_places() -> None:
+def test_attention_is_used_in_three_places() -> None:
     model = Transformer(tiny()).eval()
     source, target = torch.randint(0, 19, (1, 7)), torch.randint(0, 19, (1, 4))
     seen = weights(model, source, target)
@@ -258,7 +258,7 @@ def test_transformer_and_recurrent_seq2seq_differ_in_three_places() -> None:
 
 
 @pytest.mark.claim("C13")
-def test_both_models_do_in_each_place_what_their_column_says() -> None:
+def test_both_models_match_the_comparison_table() -> None:
     """What is said to differ differs in what is computed, and what is said to be shared is the same."""
     config = tiny(encoder_layers=3, positions="none", dropout=0.0)
     transformer, recurrent = Transformer(config).eval(), Seq2Seq(recurrent_of(config)).eval()
@@ -310,7 +310,7 @@ def test_two_encoders_and_two_decoders() -> None:
 
 @pytest.mark.claim("C16")
 @pytest.mark.parametrize("heads", [1, 2, 8])
-def test_each_head_has_its_own_view_of_it(heads: int) -> None:
+def test_each_head_has_its_own_weights_in_the_view(heads: int) -> None:
     words = ["the", "animal", "didn't", "cross", "the", "street", "because", "it", "was", "too", "tired"]
     model = Transformer(tiny(heads=heads)).eval()
     source = torch.tensor([[words.index(word) for word in words]])

@@ -52,7 +52,7 @@ def written(folder: Path, format: Format) -> Path:
 
 @pytest.mark.claim("L1")
 @pytest.mark.parametrize("format", FORMATS)
-def test_each_row_is_the_vector_of_a_word_whatever_the_file(tmp_path: Path, format: Format) -> None:
+def test_each_row_is_a_word_vector_in_every_format(tmp_path: Path, format: Format) -> None:
     vectors = heedful.load_vectors(written(tmp_path, format))
     assert vectors.matrix.shape == (20, 10)
     for word, numbers in ROWS.items():
@@ -60,7 +60,7 @@ def test_each_row_is_the_vector_of_a_word_whatever_the_file(tmp_path: Path, form
 
 
 @pytest.mark.claim("L1")
-def test_twenty_words_by_ten_columns_are_printed_as_in_the_lecture(
+def test_table_of_20_words_by_10_columns_matches_the_lecture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = written(tmp_path, "word2vec-binary")
@@ -75,7 +75,7 @@ def test_twenty_words_by_ten_columns_are_printed_as_in_the_lecture(
 
 @pytest.mark.claim("L1")
 @pytest.mark.skipif(not GLOVE.is_file(), reason=f"no GloVe vectors in {GLOVE.parent}; set HEEDFUL_DATA")
-def test_published_vectors_know_their_neighbours_and_analogies() -> None:
+def test_published_vectors_neighbours_and_analogies() -> None:
     vectors = heedful.load_vectors(GLOVE, most=20_000)
     assert vectors.width == 100
     assert vectors["the"][:4].tobytes() == np.array([-0.038194, -0.24487, 0.72812, -0.39961], np.float32).tobytes()
@@ -86,7 +86,7 @@ def test_published_vectors_know_their_neighbours_and_analogies() -> None:
 
 @pytest.mark.claim("M20")
 @pytest.mark.parametrize("read_fn", ["load_word2vec", "load_glove"])
-def test_the_snippet_runs_with_the_same_names(tmp_path: Path, read_fn: str) -> None:
+def test_lecture_snippet_runs(tmp_path: Path, read_fn: str) -> None:
     """Data and a pre-trained matrix, an embedder that begins with it, and a Conv1D classifier on top."""
     file = written(tmp_path, "word2vec-binary" if read_fn == "load_word2vec" else "glove")
     vocab = {word: number for number, word in enumerate(["<pad>", "<unk>", "<s>", "</s>", "unseen", *ROWS])}

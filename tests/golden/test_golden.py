@@ -114,19 +114,19 @@ def test_every_task_recipe_and_view_has_golden_files() -> None:
 
 # ------------------------------------------------------------------ recipes and conversions
 @pytest.mark.parametrize("name", TEXTS)
-def test_a_recipe_is_shown_as_before(name: str, tmp_path: Path) -> None:
+def test_shown_recipe_is_unchanged(name: str, tmp_path: Path) -> None:
     found, expected = shown(name, tmp_path), (SHOWN / f"{name}.yaml").read_text(encoding="utf-8")
     assert [line for line in found.splitlines() if line.strip() not in LATER] == expected.splitlines()
 
 
 @pytest.mark.parametrize("name", CONVERTED)
-def test_a_published_folder_is_converted_tensor_by_tensor_as_before(name: str, tmp_path: Path) -> None:
+def test_converted_tensors_are_unchanged(name: str, tmp_path: Path) -> None:
     assert ledger(PUBLISHED / name, tmp_path) == read(LEDGERS / f"{name}.json")
 
 
 # ------------------------------------------------------------------ runs
 @every_run
-def test_an_old_run_predicts_the_same(run: Path) -> None:
+def test_old_run_predictions_are_unchanged(run: Path) -> None:
     recipe = heedful.load_recipe("recipe.yaml")
     for folder in (run, run / "model"):
         said = predictions(heedful.load(folder, device="cpu"), recipe.task.kind, recipe.model.kind)
@@ -134,7 +134,7 @@ def test_an_old_run_predicts_the_same(run: Path) -> None:
 
 
 @every_run
-def test_an_old_run_is_evaluated_to_the_same_figures(run: Path) -> None:
+def test_old_run_scores_are_unchanged(run: Path) -> None:
     recorded = read(run / "results.json")
     same(scores(json.loads(command("eval", run, "--json"))), scores(recorded), SCORED)
     (run / "results.json").unlink()
@@ -151,7 +151,7 @@ def within(old: Any, new: Any) -> Any:
 
 
 @every_run
-def test_an_old_run_goes_on_to_the_same_end(run: Path) -> None:
+def test_old_run_resumes_to_the_same_end(run: Path) -> None:
     recorded, whole = losses(run, after=20), RUNS / run.name
     for made in (checkpoint(run, 30), run / "model"):
         shutil.rmtree(made)
@@ -169,13 +169,13 @@ def test_an_old_run_goes_on_to_the_same_end(run: Path) -> None:
 
 
 @pytest.mark.parametrize("run", ["translation-transformer"], indirect=True)
-def test_a_setting_that_an_old_run_did_not_have_is_not_changed_by_resuming_it(run: Path) -> None:
+def test_resuming_keeps_old_defaults_of_new_settings(run: Path) -> None:
     with pytest.raises(UserError, match="'softmax' in step-00000030, 'sparsemax' now"):
         list(heedful.train(heedful.load_recipe("recipe.yaml", ["model.normalize=sparsemax"]), run))
 
 
 @every_run
-def test_a_new_run_learns_as_the_old_one(run: Path) -> None:
+def test_new_run_has_the_same_losses(run: Path) -> None:
     then = read(run / "env.json")["torch"]
     if [*torch.__version__.split(".")[:2]] != then.split(".")[:2]:
         pytest.skip(f"recorded with torch {then}, whose initial weights are other random numbers")
@@ -199,7 +199,7 @@ def without_sentences(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_a_view_answers_as_before(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_view_packets_are_unchanged(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = read(PACKETS / f"{name}.json")
     copy = tmp_path / asked["run"]
     shutil.copytree(RUNS / asked["run"], copy)

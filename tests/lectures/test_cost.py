@@ -8,12 +8,12 @@ from heedful.lectures.cost import CHIPS, CLAIMS, Claim, Costs, published_work, t
 from heedful.models.bert.config import SIZES, BertConfig
 
 
-def test_rates_are_those_that_the_makers_publish() -> None:
+def test_peak_rates_match_the_vendors() -> None:
     # 180 tera a Cloud TPU v2 of four chips; tensor cores in half precision, without sparsity, for the GPUs.
     assert CHIPS == {"TPU v2": 180e12 / 4, "V100": 125e12, "RTX 2080 Ti": 107.6e12, "H200": 989.5e12}
 
 
-def test_days_are_the_work_over_chips_rate_share_and_seconds() -> None:
+def test_days_formula() -> None:
     found = Costs({"bert-large": 8.64e20}, share=0.5, chips=4)
     assert found.days(Claim("bert-large", 10, "V100", 0.0)) == pytest.approx(8.64e20 / (10 * 125e12 * 0.5) / 86_400)
     assert Claim("bert-base", 2, "TPU v2", 3.0).work == 2 * 45e12 * 3 * 24 * 60 * 60
@@ -25,7 +25,7 @@ def test_days_are_the_work_over_chips_rate_share_and_seconds() -> None:
         assert float(needed) == pytest.approx(claim.days * float(used) / 0.35)  # at that share instead of the one used
 
 
-def test_attention_costs_more_with_length_by_two_products_of_all_pairs() -> None:
+def test_attention_cost_grows_with_length() -> None:
     config, tokens = SIZES["bert-base"], 1e6
     assert isinstance(config, BertConfig)
     more = training_work(config, 30_522, tokens, 512) - training_work(config, 30_522, tokens, 128)

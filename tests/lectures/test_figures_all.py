@@ -62,12 +62,12 @@ def run(study: Study, overrides: list[str]) -> tuple[list[Progress], Found]:
     return drained(study.study(parse(study.Settings, {}, overrides=overrides)))
 
 
-def test_every_figure_is_tried_here() -> None:
+def test_every_figure_is_tested() -> None:
     assert list(TINY) == list(FIGURES)
 
 
 @every_figure
-def test_progress_rises_from_nothing_to_the_whole(name: str, tiny: Callable[[str], list[str]]) -> None:
+def test_progress_rises_from_0_to_1(name: str, tiny: Callable[[str], list[str]]) -> None:
     told, _ = run(find(name), tiny(name))
     shares = [now.share for now in told]
     assert shares == sorted(shares)
@@ -76,9 +76,7 @@ def test_progress_rises_from_nothing_to_the_whole(name: str, tiny: Callable[[str
 
 
 @every_figure
-def test_numbers_have_names_and_the_figure_is_drawn(
-    name: str, tmp_path: Path, tiny: Callable[[str], list[str]]
-) -> None:
+def test_figure_has_named_values_and_is_plotted(name: str, tmp_path: Path, tiny: Callable[[str], list[str]]) -> None:
     study = find(name)
     _, found = run(study, tiny(name))
     table = found.table()
@@ -96,13 +94,13 @@ def timeless(table: Table) -> list[dict[str, float | str]]:
 
 
 @every_figure
-def test_the_seed_decides_everything(name: str, tiny: Callable[[str], list[str]]) -> None:
+def test_same_seed_gives_the_same_figure(name: str, tiny: Callable[[str], list[str]]) -> None:
     first, again = (run(find(name), tiny(name))[1].table() for _ in range(2))
     assert timeless(first) == timeless(again)
 
 
 @pytest.mark.parametrize(("name", "todo"), [("recal", "did you mean recall"), ("xyz", "heedful figure")])
-def test_an_unknown_figure_is_answered_with_the_nearest(name: str, todo: str) -> None:
+def test_unknown_figure_suggests_the_nearest_name(name: str, todo: str) -> None:
     with pytest.raises(UserError) as error:
         find(name)
     assert error.value.todo is not None and todo in error.value.todo
@@ -117,7 +115,7 @@ def test_an_unknown_figure_is_answered_with_the_nearest(name: str, todo: str) ->
         ("word=dog", "the word is not in this sentence"),
     ],
 )
-def test_figures_of_words_say_what_they_lack(
+def test_word_figures_report_missing_inputs(
     name: str, change: str, message: str, tiny: Callable[[str], list[str]]
 ) -> None:
     key = change.split("=")[0]
@@ -126,7 +124,7 @@ def test_figures_of_words_say_what_they_lack(
         run(find(name), [*settings, change])
 
 
-def test_a_word_in_a_table_is_the_same_everywhere(tiny: Callable[[str], list[str]]) -> None:
+def test_table_vector_is_the_same_in_every_sentence(tiny: Callable[[str], list[str]]) -> None:
     _, found = run(find("contexts"), tiny("contexts"))
     table, embedded, *blocks = found.table().rows
     assert (table[0], embedded[0]) == ("table", "embedded")

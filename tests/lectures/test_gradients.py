@@ -18,12 +18,12 @@ def inputs(size: float = 1.0) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("singular", [0.5, 1.0, 2.0])
-def test_the_matrix_has_one_singular_value(singular: float) -> None:
+def test_matrix_has_one_singular_value(singular: float) -> None:
     values = torch.linalg.svdvals(net(H, singular, 0).h.weight)
     torch.testing.assert_close(values, torch.full_like(values, singular), rtol=1e-12, atol=0)
 
 
-def test_the_norm_is_that_of_the_product_of_one_matrix_a_step() -> None:
+def test_norm_is_that_of_the_jacobian_product() -> None:
     cell, x = Elman(H, H).double(), inputs()
     h, states = torch.zeros(H, dtype=torch.float64), []
     for step in x:
@@ -36,14 +36,14 @@ def test_the_norm_is_that_of_the_product_of_one_matrix_a_step() -> None:
     assert norms(cell, x) == pytest.approx(expected, rel=1e-12)
 
 
-def test_the_gradient_along_the_cell_is_the_product_of_forget_gates() -> None:
+def test_cell_gradient_is_the_product_of_forget_gates() -> None:
     for bias in (-1.0, 0.0, 3.0):
         found, products = along_the_cell(forget_with(LSTM(H, H).double(), bias), inputs())
         assert found.shape == (T, H)
         close(found, products, slack=8192)
 
 
-def test_the_bias_goes_to_the_forget_gates_only() -> None:
+def test_bias_is_added_to_the_forget_gates_only() -> None:
     before, after = LSTM(H, H), LSTM(H, H)
     forget_with(after, 7.0)
     assert before.x.bias is not None and after.x.bias is not None

@@ -37,7 +37,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("k", "points"), [(1, 90), (10, 90), (10, 8)])
-def test_neighbours_are_right_as_often_as_scikit_learn_says(k: int, points: int) -> None:
+def test_neighbour_accuracy_matches_scikit_learn(k: int, points: int) -> None:
     r = np.random.default_rng(0)
     labels = r.integers(0, 3, points)
     places = r.normal(size=(points, 2)) + labels[:, None]
@@ -47,17 +47,17 @@ def test_neighbours_are_right_as_often_as_scikit_learn_says(k: int, points: int)
     assert 0.2 < expected < 1
 
 
-def test_points_at_one_place_are_no_trouble() -> None:
+def test_coinciding_points() -> None:
     assert 0 <= neighbour_accuracy(np.zeros((20, 2)), np.arange(20) % 2, 10) <= 1
 
 
-def test_a_map_repeats_and_takes_few_points() -> None:
+def test_map_is_deterministic_and_works_with_few_points() -> None:
     X = load_digits().data[:60]
     assert (tsne(X, 30.0, 0) == tsne(X, 30.0, 0)).all()
     assert tsne(X[:3], 30.0, 0).shape == (3, 2)
 
 
-def test_perplexity_and_seed_are_those_that_are_asked_for() -> None:
+def test_perplexity_and_seed_are_passed_to_tsne() -> None:
     X = load_digits().data[:60]
     for perplexity, seed in ((4.0, 0), (15.0, 1), (50.0, 0)):
         near = min(perplexity, 59 / 3)  # as scikit-learn needs it
@@ -68,7 +68,7 @@ def test_perplexity_and_seed_are_those_that_are_asked_for() -> None:
     assert all((one.points == tsne(X, 4.0, 2)).all() for one in found.maps)
 
 
-def test_the_time_of_a_map_is_that_of_its_codes_and_of_t_sne(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_map_time_is_codes_plus_tsne(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
 
     def taking(seconds: float, found: Any) -> Any:
@@ -85,7 +85,7 @@ def test_the_time_of_a_map_is_that_of_its_codes_and_of_t_sne(monkeypatch: pytest
     assert [row[-1] for row in found.table().rows] == [12, 3, 64]
 
 
-def test_a_run_has_its_maps(runs: dict[str, str], tmp_path: Path) -> None:
+def test_maps_of_a_run(runs: dict[str, str], tmp_path: Path) -> None:
     found = returned(study(Settings(model=runs["4"], beside=runs["2"], points=50, neighbours=5)))
     assert [(one.name, one.numbers) for one in found.maps] == [
         ("t-SNE of the codes", 4),
@@ -106,7 +106,7 @@ def test_a_run_has_its_maps(runs: dict[str, str], tmp_path: Path) -> None:
     assert [one.name for one in alone.maps] == ["t-SNE of the codes", "t-SNE of the pixels"]
 
 
-def test_the_verb_takes_a_run_alone(runs: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_maps_command_requires_a_run(runs: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     figure_verb("maps", [runs["4"], "points=20"], tmp_path / "a.png", True)
     told = json.loads(capsys.readouterr().out)
     assert told["settings"]["model"] == runs["4"]
@@ -126,13 +126,13 @@ def test_the_verb_takes_a_run_alone(runs: dict[str, str], tmp_path: Path, capsys
         ({"model": "/nowhere"}, "there is no such folder"),
     ],
 )
-def test_a_map_says_what_it_lacks(runs: dict[str, str], settings: dict[str, str], message: str) -> None:
+def test_map_reports_missing_inputs(runs: dict[str, str], settings: dict[str, str], message: str) -> None:
     named = {key: runs.get(value, value) for key, value in settings.items()}
     with pytest.raises(UserError, match=message):
         returned(study(Settings(**named)))
 
 
-def test_images_without_labels_have_no_maps(runs: dict[str, str], tmp_path: Path) -> None:
+def test_images_without_labels_are_rejected(runs: dict[str, str], tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros((5, 8, 8), np.uint8))
     recipe = Path(runs["4"], "recipe.yaml").read_text(encoding="utf-8").splitlines()
     begin = next(n for n, line in enumerate(recipe) if line.startswith("data:"))
@@ -143,7 +143,7 @@ def test_images_without_labels_have_no_maps(runs: dict[str, str], tmp_path: Path
         images_of(str(tmp_path), 100)
 
 
-def test_maps_of_arrays_need_no_run() -> None:
+def test_maps_of_arrays() -> None:
     X, y = load_digits(return_X_y=True)
     X, y = X[:60], y[:60]
     found = returned(maps(lambda: X[:, :5], lambda: X[:, 10:12], X, y, "0123456789", Settings()))

@@ -22,7 +22,7 @@ PAGES["nopos"] = "language-models"
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_every_figure_has_its_command_its_picture_and_its_settings(name: str) -> None:
+def test_every_figure_is_documented_with_command_image_and_settings(name: str) -> None:
     page = PAGES.get(name, "recurrent")
     text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
     command = (
@@ -36,7 +36,7 @@ def test_every_figure_has_its_command_its_picture_and_its_settings(name: str) ->
     assert {key: json.loads(value) for key, value in rows.items()} == defaults
 
 
-def test_the_snippet_prints_what_stands_below_it() -> None:
+def test_snippet_prints_the_shown_output() -> None:
     (snippet,), (expected,) = (re.findall(rf"^```{kind}\n(.*?)^```$", TEXT, re.M | re.S) for kind in ("python", "text"))
     out = io.StringIO()
     with contextlib.redirect_stdout(out):

@@ -27,7 +27,7 @@ SMALL = Settings(width=16, layers=2, context=12)
 
 
 # ------------------------------------------------------------------ probes of places
-def test_a_probe_is_ridge_regression_that_is_tried_on_other_vectors() -> None:
+def test_probe_is_ridge_regression_scored_on_held_out_vectors() -> None:
     B, T, D = 6, 9, 5
     one, other = torch.randn(B, T, D), torch.randn(B, T, D)
     places = np.tile(np.arange(T), B)
@@ -39,7 +39,7 @@ def test_a_probe_is_ridge_regression_that_is_tried_on_other_vectors() -> None:
     assert probe_error(one, other) > probe_error(one, one)  # what it has learned from it knows better
 
 
-def test_a_probe_reads_places_that_are_there_and_guesses_the_middle_where_they_are_not() -> None:
+def test_probe_decodes_positions_only_where_encoded() -> None:
     B, T, D = 40, 8, 6
     ramp = torch.arange(T)[None, :, None] * torch.randn(D) + 3.0
     assert probe_error(ramp.expand(B, -1, -1), ramp.expand(B, -1, -1)) < 0.01
@@ -47,7 +47,7 @@ def test_a_probe_reads_places_that_are_there_and_guesses_the_middle_where_they_a
     assert blind == pytest.approx(T / 4, rel=0.1)  # that of the middle
 
 
-def test_windows_are_pieces_of_the_text_with_the_letter_that_follows() -> None:
+def test_windows_and_next_characters() -> None:
     text = torch.randperm(500)
     where = text.argsort()
     found = Windows(text, 7, seed=0).next(300)
@@ -58,7 +58,7 @@ def test_windows_are_pieces_of_the_text_with_the_letter_that_follows() -> None:
     assert not Windows(text, 7, seed=1).next(300).equal(found)
 
 
-def test_layers_are_the_embedding_and_what_each_block_gives() -> None:
+def test_layers_are_the_embedding_and_block_outputs() -> None:
     model = Gpt(config_of("sinusoid", 11, SMALL)).eval()
     tokens = torch.randint(0, 11, (3, 12))
     embedded, *blocks = layers_of(model, tokens)
@@ -68,7 +68,7 @@ def test_layers_are_the_embedding_and_what_each_block_gives() -> None:
     close(torch.nn.functional.layer_norm(blocks[-1], (16,)), torch.nn.functional.layer_norm(expected, (16,)), slack=512)
 
 
-def test_probes_learn_from_the_training_text_and_are_tried_on_text_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probes_train_and_test_on_different_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     model = seeded(partial(Gpt, config_of("none", 11, SMALL)), 0).eval()
     ids = {"train": torch.randint(0, 5, (4000,)), "valid": torch.randint(6, 11, (4000,))}
     asked: list[tuple[Tensor, Tensor]] = []
@@ -102,7 +102,7 @@ def reader() -> TextEncoder:
     return TextEncoder(model, tokenizer, torch.device("cpu"))
 
 
-def test_a_word_of_several_pieces_is_their_mean(reader: TextEncoder) -> None:
+def test_word_vector_is_the_mean_of_its_pieces(reader: TextEncoder) -> None:
     word, sentence = "mate", "The cat sat on a mate there"
     pieces = reader.tokenizer.encode(word)
     assert len(pieces.ids) > 1
@@ -116,7 +116,7 @@ def test_a_word_of_several_pieces_is_their_mean(reader: TextEncoder) -> None:
 
 # ------------------------------------------------------------------ maps of words
 @pytest.mark.parametrize("seed", range(8))  # a decomposition may have any signs
-def test_a_map_of_occurrences_is_pca_whose_directions_do_not_flip(seed: int) -> None:
+def test_occurrence_map_is_pca_with_fixed_signs(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     vectors = torch.randn(9, 5, generator=generator) @ torch.diag(torch.tensor([5.0, 3.0, 1.0, 0.5, 0.2]))
     points, held = flat(vectors)

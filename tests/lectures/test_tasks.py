@@ -15,7 +15,7 @@ from heedful.lectures.strings import ATTENTION, BEGIN, END, LETTERS, writer
 
 
 @pytest.mark.parametrize("distance", [1, 9])
-def test_a_sentence_is_a_key_then_fillers_then_the_question(distance: int) -> None:
+def test_recall_sentence_layout(distance: int) -> None:
     tokens, keys = trial("LSTM", distance, Settings(width=4)).sentences(50)
     assert tokens.shape == (50, distance + 2)
     assert tokens[:, 0].equal(keys)
@@ -25,7 +25,7 @@ def test_a_sentence_is_a_key_then_fillers_then_the_question(distance: int) -> No
     assert bool((tokens[:, -1] == QUESTION).all())
 
 
-def test_fillers_are_any_words_but_the_keys_and_say_nothing_of_the_key() -> None:
+def test_fillers_are_independent_of_the_key() -> None:
     tokens, keys = trial("LSTM", 20, Settings(width=4)).sentences(400)
     middle = tokens[:, 1:-1]
     counts = middle.flatten().bincount(minlength=QUESTION)[KEYS:QUESTION]
@@ -38,7 +38,7 @@ def test_fillers_are_any_words_but_the_keys_and_say_nothing_of_the_key() -> None
 
 
 @pytest.mark.parametrize("name", NETS)
-def test_every_net_sees_the_whole_sentence(name: str) -> None:
+def test_every_model_sees_the_whole_sentence(name: str) -> None:
     one = trial(name, 5, Settings(width=8))
     tokens, _ = one.sentences(1)
     before = one.net(tokens)
@@ -50,14 +50,14 @@ def test_every_net_sees_the_whole_sentence(name: str) -> None:
 
 
 @pytest.mark.parametrize("backwards", [False, True])
-def test_a_target_stands_between_its_begin_and_its_end(backwards: bool) -> None:
+def test_target_has_start_and_end_tokens(backwards: bool) -> None:
     source, target = writer(None, 4, backwards, 5, 0).strings(3, 4)
     assert bool((source < len(LETTERS)).all())
     assert target[:, 1:-1].equal(source.flip(1) if backwards else source)
     assert bool((target[:, 0] == BEGIN).all() and (target[:, -1] == END).all())
 
 
-def test_a_string_is_right_when_every_letter_and_the_end_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exact_match_includes_the_end_token(monkeypatch: pytest.MonkeyPatch) -> None:
     one = writer(ATTENTION, 4, False, 5, 0)
     source, target = one.strings(6, 4)
 
@@ -82,7 +82,7 @@ def test_a_string_is_right_when_every_letter_and_the_end_are(monkeypatch: pytest
     assert one.exact(6, 4) == 0.5
 
 
-def test_learning_goes_downhill_at_a_rate_that_falls_to_zero() -> None:
+def test_learning_rate_decays_to_zero() -> None:
     net = nn.Linear(1, 1, bias=False)
     weights = [float(net.weight.detach())]
     for share in learn(net, lambda: net.weight.sum(), 4, 0.1):
@@ -92,7 +92,7 @@ def test_learning_goes_downhill_at_a_rate_that_falls_to_zero() -> None:
     assert steps == pytest.approx([0.1, 0.075, 0.05, 0.025], rel=1e-4)  # a steady gradient moves Adam by its rate
 
 
-def test_making_a_model_leaves_the_chance_of_others_alone() -> None:
+def test_building_a_model_keeps_the_global_random_state() -> None:
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)

@@ -42,7 +42,7 @@ def y_labels(axes: Axes) -> list[str]:
 
 
 # ------------------------------------------------------------------ heat maps
-def test_a_heat_map_has_its_values_labels_and_title() -> None:
+def test_heatmap_values_labels_and_title() -> None:
     values = np.array([[0.0, 0.123, 1.0], [0.6, np.nan, 0.004]])
     figure = heatmap(values, ["eins", "zwei"], ["one", "two", "three"], "A title")
     axes, bar = figure.axes
@@ -56,7 +56,7 @@ def test_a_heat_map_has_its_values_labels_and_title() -> None:
     assert [text.get_text() for text in bar.get_yticklabels()] == ["0", "1"]
 
 
-def test_higher_is_darker_on_light_paper_and_lighter_on_dark_and_missing_has_its_own_colour() -> None:
+def test_heatmap_colours_in_light_and_dark_style() -> None:
     for style, palette in PALETTES.items():
         (image,) = heatmap([[-3.0, 0.5, 7.0, np.nan]], style=style).axes[0].images
         low, middle, high, missing = (to_hex(c) for c in image.to_rgba(image.get_array())[0])
@@ -65,7 +65,7 @@ def test_higher_is_darker_on_light_paper_and_lighter_on_dark_and_missing_has_its
         assert brightness == sorted(brightness, reverse=style == "light")
 
 
-def test_long_column_labels_are_turned_and_very_long_ones_are_cut() -> None:
+def test_long_column_labels_are_rotated_and_shortened() -> None:
     figure = heatmap(np.eye(2), ["a", "b"], ["x", "a label that is far longer than its column"])
     assert {text.get_rotation() for text in figure.axes[0].get_xticklabels()} == {90}
     assert x_labels(figure.axes[0])[1] == "a label that is far l..."
@@ -73,7 +73,7 @@ def test_long_column_labels_are_turned_and_very_long_ones_are_cut() -> None:
     assert {text.get_rotation() for text in figure.axes[0].get_xticklabels()} == {0}
 
 
-def test_a_large_heat_map_stays_of_moderate_size_and_has_no_numbers() -> None:
+def test_large_heatmap_has_limited_size_and_no_values() -> None:
     figure = heatmap(np.random.default_rng(0).random((20, 512)))
     assert max(figure.get_size_inches()) < 12
     assert not figure.axes[0].texts
@@ -83,12 +83,12 @@ def test_a_large_heat_map_stays_of_moderate_size_and_has_no_numbers() -> None:
     ("values", "rows", "columns"),
     [([1.0], None, None), (np.zeros((0, 3)), None, None), (np.eye(2), ["a"], None), (np.eye(2), None, ["a", "b", "c"])],
 )
-def test_a_grid_that_does_not_fit_its_labels_is_refused(values: Any, rows: Any, columns: Any) -> None:
+def test_heatmap_rejects_mismatched_labels(values: Any, rows: Any, columns: Any) -> None:
     with pytest.raises(ValueError, match=r"heat map needs|labels"):
         heatmap(values, rows, columns)
 
 
-def test_heat_maps_side_by_side_have_one_scale_and_their_own_titles() -> None:
+def test_heatmaps_share_one_scale_and_have_own_titles() -> None:
     figure = heatmaps({"left": (np.eye(3), "abc", "xyz"), "right": (np.eye(3)[::-1], "def", "uvw")})
     left, right, _ = figure.axes
     assert (left.get_title("left"), right.get_title("left")) == ("left", "right")
@@ -98,7 +98,7 @@ def test_heat_maps_side_by_side_have_one_scale_and_their_own_titles() -> None:
 
 
 # ------------------------------------------------------------------ curves
-def test_each_curve_has_its_values_its_name_and_its_colour() -> None:
+def test_curves_have_values_name_and_colour() -> None:
     x = np.arange(50)
     figure = curves({"low": (x, 0 * x), "high": (x, 0 * x + 9.0)}, "Loss", "step", "nats")
     (axes,) = figure.axes
@@ -118,13 +118,13 @@ def test_each_curve_has_its_values_its_name_and_its_colour() -> None:
         ([0, 1, 10], [-1, 0, 5]), ([1e-9, 1e9], [1e-150, 1e150]),
     ],
 )  # fmt: skip
-def test_odd_curves_are_drawn_without_a_warning(x: list[float], y: list[float], log: str) -> None:
+def test_degenerate_curves_give_no_warning(x: list[float], y: list[float], log: str) -> None:
     figure = curves({"only": (x, y)}, log=log, marks={"here": 3})
     with np.errstate(all="raise", under="ignore"):
         assert encode(figure, ".png", 30)
 
 
-def test_what_is_not_finite_leaves_a_gap_and_a_value_alone_is_a_point() -> None:
+def test_non_finite_values_leave_gaps_and_single_values_are_points() -> None:
     y = np.arange(100.0)
     y[20:80], y[50] = np.inf, 7.0
     (line,) = curves({"only": (np.arange(100), y)}).axes[0].lines
@@ -133,7 +133,7 @@ def test_what_is_not_finite_leaves_a_gap_and_a_value_alone_is_a_point() -> None:
     assert line.get_markevery() == [50] and line.get_marker() == "o"
 
 
-def test_logarithmic_axes_have_short_plain_numbers() -> None:
+def test_log_axes_have_short_plain_numbers() -> None:
     x = np.arange(1.0, 8.0)
     (axes,) = curves({"only": (x * 30, 10**x)}, log="xy").axes
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
@@ -157,11 +157,11 @@ def test_logarithmic_axes_have_short_plain_numbers() -> None:
         (2e-5, "2e-5"),
     ],
 )
-def test_numbers_are_brief(value: float, text: str) -> None:
+def test_number_format(value: float, text: str) -> None:
     assert brief(value) == text
 
 
-def test_formats_are_those_of_matplotlib_and_marks_are_vertical_lines() -> None:
+def test_matplotlib_formats_and_vertical_marks() -> None:
     x = np.arange(11.0)
     (axes,) = curves({"a": (x, x), "b": (x, -x)}, formats={"b": "C7--"}, marks={"half": 5.0}).axes
     _, dashed, mark = axes.lines
@@ -170,14 +170,14 @@ def test_formats_are_those_of_matplotlib_and_marks_are_vertical_lines() -> None:
     assert [text.get_text() for text in axes.texts] == ["half"]
 
 
-def test_many_long_names_take_further_rows_of_the_legend() -> None:
+def test_long_legends_use_several_rows() -> None:
     lines = {f"a line with a long name {n}": ([0, 1], [n, n]) for n in range(5)}
     legend = curves(lines).axes[0].get_legend()
     assert legend is not None and legend._ncols < 5  # type: ignore[attr-defined]
 
 
 # ------------------------------------------------------------------ bars
-def test_bars_have_their_words_probabilities_and_one_scale() -> None:
+def test_bars_have_words_probabilities_and_one_scale() -> None:
     figure = bars(
         {"causal": ("sees the left", [("mat", 0.4), ("dog", 0.1)]), "masked": ("sees both", [("sofa", 0.8)])}, "T"
     )
@@ -191,7 +191,7 @@ def test_bars_have_their_words_probabilities_and_one_scale() -> None:
 
 
 # ------------------------------------------------------------------ points
-def test_every_class_has_its_colour_its_name_in_its_midst_and_in_the_legend() -> None:
+def test_scatter_classes_have_colour_label_and_legend() -> None:
     points = np.array([[0.0, 0], [2, 0], [4, 6], [10, 10]])
     figure = scatter({"a": points, "b": -points}, [0, 0, 0, 2], ["zero", "none", "two"], "ten")
     first, second = figure.axes
@@ -206,7 +206,7 @@ def test_every_class_has_its_colour_its_name_in_its_midst_and_in_the_legend() ->
     assert (first.get_title("left"), second.get_title("left")) == ("a", "b")
 
 
-def test_points_without_classes_or_with_too_many_are_drawn_in_one_colour() -> None:
+def test_scatter_without_classes_or_with_too_many_has_one_colour() -> None:
     names = [f"class {number} with a long name\n" for number in range(100)]
     for labels in (None, np.arange(100)):
         figure = scatter({"many": np.eye(100)[:, :2]}, labels, names, "many")
@@ -216,7 +216,7 @@ def test_points_without_classes_or_with_too_many_are_drawn_in_one_colour() -> No
     assert encode(scatter({"none": np.zeros((0, 2))}), ".png", 30)
 
 
-def test_numbered_points_have_their_numbers_and_the_names_below() -> None:
+def test_numbered_points_and_names() -> None:
     points = np.array([[0.0, 1.0], [2.0, 3.0]])
     figure = numbered_points({"layer 1": points, "layer 2": points * 2}, ["first", "second"], "Words")
     axes = figure.axes[1]
@@ -225,7 +225,7 @@ def test_numbered_points_have_their_numbers_and_the_names_below() -> None:
     assert axes.get_aspect() == 1
 
 
-def test_words_stand_at_their_points_in_one_scale() -> None:
+def test_words_are_placed_at_their_points() -> None:
     names = {"left": (-2.0, 0.0), "right": (2.0, 0.0), "above": (0.0, 1.0), "below": (0.0, -1.0)}
     figure = word_map(list(names), list(names.values()), "A map", "of four words")
     (axes,) = figure.axes
@@ -234,7 +234,7 @@ def test_words_stand_at_their_points_in_one_scale() -> None:
     assert axes.get_aspect() == 1
 
 
-def test_parts_that_differ_are_marked() -> None:
+def test_differing_parts_are_highlighted() -> None:
     figure = side_by_side(
         [("output", "logits", "logits"), ("memory", "one vector", "all of " * 20)], ("RNN", "Transformer")
     )
@@ -254,7 +254,7 @@ def test_parts_that_differ_are_marked() -> None:
         (1e-14, 2, ["1e-14", "1e-8", "0.01"]),
     ],
 )
-def test_logarithmic_ticks_are_round_and_not_too_many(low: float, high: float, ticks: list[str]) -> None:
+def test_log_ticks_are_round_and_few(low: float, high: float, ticks: list[str]) -> None:
     (axes,) = curves({"only": ([low, high], [1, 2])}, log="x").axes
     axes.figure.draw_without_rendering()  # type: ignore[union-attr]
     shown = [
@@ -263,7 +263,7 @@ def test_logarithmic_ticks_are_round_and_not_too_many(low: float, high: float, t
     assert set(ticks) <= set(shown) and len(shown) <= 10
 
 
-def test_whole_numbers_have_whole_ticks() -> None:
+def test_integer_axes_have_integer_ticks() -> None:
     (axes,) = curves({"only": ([0, 1, 2, 3], [0.1, 0.2, 0.3, 0.4])}).axes
     assert all(float(at).is_integer() for at in axes.get_xticks())
     assert not all(float(at).is_integer() for at in axes.get_yticks())

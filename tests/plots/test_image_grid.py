@@ -26,7 +26,7 @@ def texts(figure: Figure) -> list[str]:
     return [text.get_text() for text in figure.axes[0].texts]
 
 
-def test_every_pixel_is_drawn_as_it_is() -> None:
+def test_pixels_are_drawn_exactly() -> None:
     figure = image_grid(
         [Column("input", SHARES), Column("other", 1 - SHARES, np.array([0.1, 0.2, 1.0]))], None, "Title"
     )
@@ -38,7 +38,7 @@ def test_every_pixel_is_drawn_as_it_is() -> None:
     assert {image.get_clim() for image in images(figure)} == {(0, 255)}
 
 
-def test_rows_are_images_and_errors_stand_beneath_them() -> None:
+def test_rows_of_images_with_errors_below() -> None:
     column = Column("made\nagain", SHARES, np.array([0.1, 0.25, 1.0]))
     figure = image_grid([Column("input", SHARES), column], ["zero", "one", "two"], "Title")
     assert texts(figure) == ["0.1000", "0.2500", "1.0000", "input", "made\nagain", "zero", "one", "two"]
@@ -50,7 +50,7 @@ def test_rows_are_images_and_errors_stand_beneath_them() -> None:
     assert encode(figure, ".svg").count(b"<image") == 6  # each by itself, not drawn together
 
 
-def test_what_is_out_of_bounds_is_clipped_in_the_figure_alone() -> None:
+def test_out_of_range_values_are_clipped_in_the_figure_only() -> None:
     wild = SHARES * 4 - 1
     figure = image_grid([Column("input", SHARES), Column("made", wild)], None, "Title")
     np.testing.assert_allclose(pixels(figure, 1), wild[0, 0].clip(0, 1) * 255, atol=1)
@@ -59,7 +59,7 @@ def test_what_is_out_of_bounds_is_clipped_in_the_figure_alone() -> None:
     assert to_pixels(np.full((1, 1, 2, 2), np.nan), Window(0, 1)).max() == 0
 
 
-def test_values_of_another_range_are_drawn_from_the_least_to_the_greatest_with_a_note() -> None:
+def test_other_ranges_are_rescaled_with_a_note() -> None:
     far = SHARES * 500 - 250
     figure = image_grid([Column("input", far, np.array([1234.5, 2.0, 3.0]))], None, "Title")
     low, high = far.min(), far.max()
@@ -70,7 +70,7 @@ def test_values_of_another_range_are_drawn_from_the_least_to_the_greatest_with_a
     assert Window.of(np.zeros((1, 1, 2, 2))) == (0, 1)
 
 
-def test_three_channels_are_colours_and_other_numbers_of_them_their_mean() -> None:
+def test_three_channels_are_rgb_and_others_are_averaged() -> None:
     colours = RANDOM.random((2, 3, 4, 5))
     figure = image_grid([Column("input", colours)], None, "Title")
     np.testing.assert_allclose(pixels(figure, 0), colours[0].transpose(1, 2, 0) * 255, atol=1)
@@ -81,14 +81,14 @@ def test_three_channels_are_colours_and_other_numbers_of_them_their_mean() -> No
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(28, 28), (1, 784), (300, 2), (1, 1), (2000, 1000)])
-def test_images_of_any_shape_can_be_seen_and_fit(rows: int, columns: int) -> None:
+def test_images_of_any_shape_fit(rows: int, columns: int) -> None:
     wide, tall = image_size((rows, columns))
     assert min(wide, tall) >= NARROWEST and max(wide, tall) <= 1
     found = to_pixels(RANDOM.random((1, 1, rows, columns)), Window(0, 1))
     assert max(found.shape) <= max(784, MOST)
 
 
-def test_a_strip_has_no_gaps_and_its_name_in_front() -> None:
+def test_strip_has_no_gaps_and_a_label() -> None:
     figure = image_strips([("dense", SHARES), ("conv", 1 - SHARES)], "Interpolation", Window(0, 1))
     first, second, *_, below = (image.get_extent() for image in images(figure))
     assert first[1] == pytest.approx(second[0])

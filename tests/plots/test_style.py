@@ -30,7 +30,7 @@ def small(look: style.Style = "light", title: str = "A title") -> Figure:
 
 
 @pytest.mark.parametrize("suffix", style.SUFFIXES)
-def test_the_suffix_decides_the_format_and_the_bytes_are_the_same_again(suffix: str, tmp_path: Path) -> None:
+def test_suffix_sets_the_format_and_files_are_reproducible(suffix: str, tmp_path: Path) -> None:
     first, again = (tmp_path / f"{name}{suffix}" for name in ("first", "again"))
     figure = small()
     save(figure, first)
@@ -41,7 +41,7 @@ def test_the_suffix_decides_the_format_and_the_bytes_are_the_same_again(suffix: 
 
 
 @pytest.mark.parametrize("name", ["a.gif", "a", "a.png.txt"])
-def test_another_suffix_is_refused_and_nothing_is_written(name: str, tmp_path: Path) -> None:
+def test_unknown_suffix_is_rejected_and_writes_nothing(name: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="which format") as error:
         save(small(), tmp_path / name)
     assert error.value.expected is not None and ".png, .svg or .pdf" in error.value.expected
@@ -50,18 +50,18 @@ def test_another_suffix_is_refused_and_nothing_is_written(name: str, tmp_path: P
     assert not list(tmp_path.iterdir())
 
 
-def test_a_disk_that_cannot_be_written_is_an_error_for_the_user(tmp_path: Path) -> None:
+def test_unwritable_folder_is_a_user_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"write a\.png"):
         save(small(), tmp_path / "nowhere" / "a.png")
 
 
-def test_an_svg_has_its_text_as_text(tmp_path: Path) -> None:
+def test_svg_text_is_text(tmp_path: Path) -> None:
     save(small(title="a <b> & c"), tmp_path / "a.svg")
     text = (tmp_path / "a.svg").read_text(encoding="utf-8")
     assert "a &lt;b&gt; &amp; c" in text and ">dog<" in text and ">.25<" in text
 
 
-def test_light_and_dark_differ_in_paper_and_ink() -> None:
+def test_light_and_dark_differ_in_background_and_text() -> None:
     for look, palette in PALETTES.items():
         figure = small(look)
         assert to_rgb(figure.get_facecolor()) == to_rgb(palette.paper)
@@ -78,7 +78,7 @@ def lightness(colour: object) -> float:
 
 
 @pytest.mark.parametrize("palette", PALETTES.values(), ids=list(PALETTES))
-def test_the_sequential_map_is_linear_in_lightness(palette: style.Palette) -> None:
+def test_sequential_colormap_is_linear_in_lightness(palette: style.Palette) -> None:
     shares = np.linspace(0, 1, 101)
     found = np.array([lightness(palette.sequential(share)) for share in shares])
     straight = np.linspace(found[0], found[-1], 101)
@@ -87,7 +87,7 @@ def test_the_sequential_map_is_linear_in_lightness(palette: style.Palette) -> No
 
 
 @pytest.mark.parametrize("palette", PALETTES.values(), ids=list(PALETTES))
-def test_colours_can_be_seen_on_their_paper_and_beside_each_other(palette: style.Palette) -> None:
+def test_colours_have_contrast(palette: style.Palette) -> None:
     def luminance(colour: str) -> float:
         return ((lightness(colour) + 16) / 116) ** 3
 
@@ -97,7 +97,7 @@ def test_colours_can_be_seen_on_their_paper_and_beside_each_other(palette: style
     assert len(set(palette.series)) == 8 and len(set(CLASSES)) == 10
 
 
-def test_settings_of_the_user_stay_and_do_not_change_the_figure() -> None:
+def test_user_rcparams_are_kept_and_not_used() -> None:
     before = dict(matplotlib.rcParams)
     plain = encode(small(), ".png")
     with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red", "savefig.dpi": 10}):
@@ -106,7 +106,7 @@ def test_settings_of_the_user_stay_and_do_not_change_the_figure() -> None:
     assert dict(matplotlib.rcParams) == before
 
 
-def test_notebooks_show_a_figure_without_pyplot(tmp_path: Path) -> None:
+def test_figures_display_in_notebooks_without_pyplot(tmp_path: Path) -> None:
     script = (
         "import sys, heedful, heedful.plots.figures as plots\n"
         "assert 'matplotlib' not in sys.modules\n"
@@ -120,7 +120,7 @@ def test_notebooks_show_a_figure_without_pyplot(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
-def test_a_long_title_is_wrapped_and_dollars_are_no_formulas(tmp_path: Path) -> None:
+def test_long_titles_wrap_and_dollars_are_literal(tmp_path: Path) -> None:
     with drawing("light", 4, 2, "costs $5 and $6 " * 20) as (figure, _):
         figure.subplots()
     lines = figure._suptitle.get_text().split("\n")  # type: ignore[attr-defined]
@@ -147,7 +147,7 @@ def fonts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     style._font_for.cache_clear()
 
 
-def test_what_no_installed_font_has_becomes_a_question_mark_without_a_warning(fonts: Callable[..., None]) -> None:
+def test_missing_glyphs_become_question_marks(fonts: Callable[..., None]) -> None:
     fonts("DejaVu Sans")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -156,7 +156,7 @@ def test_what_no_installed_font_has_becomes_a_question_mark_without_a_warning(fo
     assert {"??ab", "привет", "γειά ?"} <= {text.get_text() for text in texts(figure)}
 
 
-def test_a_font_that_has_the_script_is_used(fonts: Callable[..., None]) -> None:
+def test_font_with_the_script_is_used(fonts: Callable[..., None]) -> None:
     fonts("DejaVu Sans", "STIXGeneral")
     figure = heatmap([[1.0]], ["a\U0001d4d0"], ["b"])  # a script capital A, which STIX has and DejaVu Sans lacks
     found = [text.get_fontfamily() for text in texts(figure) if text.get_text() == "a\U0001d4d0"]
@@ -168,6 +168,6 @@ def test_labels_are_one_short_line_without_control_characters() -> None:
     assert label("x" * 30, 10) == "xxxxxxx..."
 
 
-def test_curves_may_be_named_in_any_script() -> None:
+def test_curve_names_in_any_script() -> None:
     figure = curves({"Größe": ([1], [2])}, "Überschrift", "x → y", "µ")
     assert {"Größe", "Überschrift", "x → y", "µ"} <= {text.get_text() for text in texts(figure)}
