@@ -29,7 +29,7 @@ from heedful.data.text.documents import TextDocuments, library_documents
 from heedful.data.text.pretraining import EncodedDocuments, PairRules, PretrainingBatches, encode_documents
 from heedful.data.tokenizers.encoders import encoder_tokenizer
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import BertTokenizer, WordPieceFile
+from heedful.data.tokenizers.wordpiece import BertTokenizer, WordPieceFile
 from heedful.data.workers import BatchIndex, load_batches
 
 ROOM = 32_768

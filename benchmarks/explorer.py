@@ -32,7 +32,7 @@ sys.path[:0] = [str(ROOT / "src")]
 
 import torch  # noqa: E402
 
-from heedful.data.tokenizers.wordpieces import BertTokenizer  # noqa: E402
+from heedful.data.tokenizers.wordpiece import BertTokenizer  # noqa: E402
 from heedful.explore.server.app import application  # noqa: E402
 from heedful.explore.server.guard import Policy, serving  # noqa: E402
 from heedful.explore.server.page import built  # noqa: E402
@@ -97,7 +97,7 @@ def base(folder: Path) -> Path:
                 if weight.dim() == 2 and "out" not in name:
                     weight.mul_(4)
     settings = {"task": "pretraining", "model": config.model_dump(mode="json")}
-    tokenizer = BertTokenizer.of(pieces, True, "benchmark")
+    tokenizer = BertTokenizer.from_vocab(pieces, True, "benchmark")
     write_model(folder, json.dumps(settings), model.state_dict(), {"tokenizer.json": tokenizer.json}, {})
     return folder
 

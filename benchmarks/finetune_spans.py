@@ -21,12 +21,12 @@ def tagging(args: Any) -> dict[str, float]:
     import torch
     from finetune import began, loop
 
-    from heedful.data.formats.conll import Conll, labels_of
+    from heedful.data.formats.conll import Conll, collect_labels
     from heedful.training.span_metrics import chunk_scores
 
     source = Conll(root=args.data, train=CONLL[0], valid=CONLL[1])
     train, valid = source.read("train").sentences, source.read("valid").sentences
-    labels = labels_of(train)
+    labels = collect_labels(train)
     model, tokenizer = began(args, "BertForTokenClassification", num_labels=len(labels))
 
     def encoded(sentences: Sequence[Any]) -> tuple[Any, Any]:

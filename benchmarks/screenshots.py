@@ -28,7 +28,7 @@ sys.path[:0] = [str(ROOT / "src")]
 
 from PIL import Image  # noqa: E402
 
-from heedful.cli.convert import convert_verb  # noqa: E402
+from heedful.cli.convert import convert_command  # noqa: E402
 from heedful.cli.train import run_to_end  # noqa: E402
 from heedful.explore.server.app import application  # noqa: E402
 from heedful.explore.server.guard import Policy, serving  # noqa: E402
@@ -119,7 +119,7 @@ def folder_of(name: str, runs: Path) -> Path:
             settings = copy / "tokenizer_config.json"  # which does not say that it is cased
             known = json.loads(settings.read_text()) if settings.exists() else {}
             settings.write_text(json.dumps({**known, "do_lower_case": False}))
-            convert_verb(copy, runs / name, None, False, False)
+            convert_command(copy, runs / name, None, False, False)
         return runs / name
     if not (runs / name / "results.json").exists():
         recipe, changes = RECIPES[name]

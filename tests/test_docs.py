@@ -36,7 +36,7 @@ from heedful.data.text.token_text import TokenizedText
 from heedful.data.tokenizers.byte_pairs import Gpt2Bpe, Gpt2BpeFiles
 from heedful.data.tokenizers.encoders import KINDS
 from heedful.data.tokenizers.tokenizer import Bpe, Characters, Unigram, WholeWords, WordPiece
-from heedful.data.tokenizers.wordpieces import WordPieceFile
+from heedful.data.tokenizers.wordpiece import WordPieceFile
 from heedful.data.trees.treebank import SentimentTrees, WordsConfig
 from heedful.decode.settings import DecodeConfig, WritingConfig
 from heedful.explore.server.page import is_built
@@ -289,7 +289,7 @@ MODEL_SETTINGS: dict[str, type[Config]] = {f"model, `kind: {kind}`": config_clas
 TOKENIZER_SETTINGS: dict[str, type[Config]] = {
     f"tokenizer, `kind: {config.model_fields['kind'].default}`": config
     for kind in KINDS.values()
-    for config in (kind.learned, kind.files)
+    for config in (kind.trained, kind.files)
 }
 SEQ2SEQ_SETTINGS: dict[str, type[Config]] = {
     "model.encoder, `kind: recurrent`": RecurrentEncoder,

@@ -20,7 +20,7 @@ from heedful.data.embedded import Digits
 from heedful.data.images.batches import EncodedImages, ImageBatch, ImageBatches, encode_images
 from heedful.data.text.pretraining import PairRules, PretrainingBatches, encode_documents
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import BertTokenizer
+from heedful.data.tokenizers.wordpiece import BertTokenizer
 from heedful.models import build
 from heedful.models.autoencoder.config import SIZES
 from heedful.models.autoencoder.layers import Conv, Dense, MaxPool, Upsample

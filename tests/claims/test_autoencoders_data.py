@@ -21,7 +21,7 @@ def test_mnist_shapes_and_labels() -> None:
         train=ImageFiles(images="train-images-idx3-ubyte.gz", labels="train-labels-idx1-ubyte.gz"),
         test=ImageFiles(images="t10k-images-idx3-ubyte.gz", labels="t10k-labels-idx1-ubyte.gz"),
     )
-    assert data.missing() == []
+    assert data.problems() == []
     for split, count, first in (("train", 60_000, [5, 0, 4, 1, 9]), ("test", 10_000, [7, 2, 1, 0, 4])):
         images = data.read(split)  # type: ignore[arg-type]
         assert images.pixels.shape == (count, 1, 28, 28)

@@ -17,7 +17,7 @@ from heedful.blocks.taps import watch
 from heedful.data.labelled.batches import encode_texts
 from heedful.data.text.pretraining import PairExample, PretrainingBatch, example_batch
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import BertTokenizer
+from heedful.data.tokenizers.wordpiece import BertTokenizer
 from heedful.lectures.contexts import SENTENCES, WORD, word_vectors
 from heedful.lectures.cost import CLAIMS, Claim, published_work, training_work
 from heedful.lectures.occurrences import flat

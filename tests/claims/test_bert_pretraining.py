@@ -26,7 +26,7 @@ from heedful.data.text.pretraining import (
 )
 from heedful.data.text.token_documents import write_tokens
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import BertTokenizer
+from heedful.data.tokenizers.wordpiece import BertTokenizer
 from heedful.models import build
 from heedful.models.bert.config import BertConfig
 from heedful.runs.recipe import load_recipe, recipe_in, recipe_of, shipped

@@ -19,7 +19,7 @@ from heedful.data.formats.conll import Sentence
 from heedful.data.formats.squad import Answer, Question, WindowsConfig
 from heedful.data.labelled.answering import encode_questions
 from heedful.data.labelled.tagging import IGNORE_INDEX, encode_tags
-from heedful.data.tokenizers.wordpieces import NAMES, BertTokenizer
+from heedful.data.tokenizers.wordpiece import NAMES, BertTokenizer
 from heedful.models.bert.config import SIZES, BertConfig
 from heedful.models.heads.answerer import Answerer
 from heedful.models.heads.config import AnswererConfig, BiLSTMReader, TaggerConfig
@@ -32,7 +32,7 @@ from heedful.tasks.tagging.predictor import tag_loss
 
 CONLL = Path(os.environ.get("HEEDFUL_DATA", "../shared/data"), "conll2003")
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
-TOKENIZER = BertTokenizer.of([*NAMES, "ann", "bob", "saw", "rome", "who", "##a", "##s", ".", "?"], True, "here")
+TOKENIZER = BertTokenizer.from_vocab([*NAMES, "ann", "bob", "saw", "rome", "who", "##a", "##s", ".", "?"], True, "here")
 SENTENCES = [
     Sentence(("Anns", "saw", "Romeas", "."), ("B-PER", "O", "B-LOC", "O"), "1"),
     Sentence(("Bobasas", "Ann"), ("B-PER", "I-PER"), "2"),

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from heedful.data.tokenizers.byte_pairs import Gpt2Bpe, Gpt2Tokenizer
 from heedful.data.tokenizers.tokenizer import Characters, TrainedTokenizer, WordPiece
-from heedful.data.tokenizers.wordpieces import BertTokenizer
+from heedful.data.tokenizers.wordpiece import BertTokenizer
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.bert.config import BertConfig

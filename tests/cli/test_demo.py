@@ -35,7 +35,7 @@ def test_the_numbers_shown_were_not_trained_on() -> None:
 
 def test_the_demo_trains_once_and_shows_again(tmp_path: Path, quick: None, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "demo"
-    demo.demo_verb(run)
+    demo.demo_command(run)
     first = capsys.readouterr().out
     assert "step 3  loss " in first
     assert "trained and tested in 0:0" in first
@@ -43,7 +43,7 @@ def test_the_demo_trains_once_and_shows_again(tmp_path: Path, quick: None, capsy
     assert picture.read_bytes().startswith(b"\x89PNG")
     picture.unlink()
 
-    demo.demo_verb(run)
+    demo.demo_command(run)
     again = capsys.readouterr().out
     assert picture.exists()
     assert "step 3  loss " not in again
@@ -58,9 +58,9 @@ def test_the_demo_ends_by_offering_the_explorer(
     tmp_path: Path, quick: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, opened = tmp_path / "demo", list[object]()
-    monkeypatch.setattr("heedful.cli.explore.explore_verb", lambda folders, *rest: opened.append(folders))
+    monkeypatch.setattr("heedful.cli.explore.explore_command", lambda folders, *rest: opened.append(folders))
     monkeypatch.setattr("typer.confirm", lambda question, default: "browser" in question)
-    demo.demo_verb(run)
+    demo.demo_command(run)
     assert f"heedful explore {run}" in capsys.readouterr().out
     assert not opened  # nobody sits at a terminal here
     for stream in ("stdin", "stdout"):
@@ -76,7 +76,7 @@ def test_the_demo_ends_by_offering_the_explorer(
 @pytest.mark.slow
 def test_the_real_demo_reaches_its_figure_and_looks_across(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "demo"
-    demo.demo_verb(run)
+    demo.demo_command(run)
     capsys.readouterr()
     test = results(run)
     assert test is not None

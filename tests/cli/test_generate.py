@@ -17,7 +17,7 @@ import torch
 import heedful as library
 from heedful.data.tokenizers.byte_pairs import Gpt2Bpe, Gpt2Tokenizer
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import BertTokenizer
+from heedful.data.tokenizers.wordpiece import BertTokenizer
 
 TEXT = "The child came home from school. A rose is a rose is a rose; naïve café 日本 🙂"
 Run = Callable[..., tuple[int, str, str]]

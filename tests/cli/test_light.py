@@ -11,8 +11,8 @@ from annotated_types import Le
 
 from heedful import __version__
 from heedful.cli import app as cli
+from heedful.cli.commands.writing import generate
 from heedful.cli.options import with_options
-from heedful.cli.verbs.writing import generate
 from heedful.decode.settings import TextSettings
 from heedful.errors import UserError
 from heedful.runs.recipe import load_recipe

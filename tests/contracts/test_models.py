@@ -173,9 +173,11 @@ MORE: dict[str, dict[str, Any]] = {  # by kind, the settings that are tried, and
 def case_of(kind: str) -> Case:
     """A model as its role is given sentences, in its tiny size."""
     config = config_class(kind).tiny()
-    read = READS.get(config.role, aligned if config.limited else prompted)
+    read = READS.get(config.role, aligned if config.fixed_context else prompted)
     decoder: dict[str, Any] = {"decoder": BothWays} if config.role == "bidirectional" else {}
-    return Case(config, read, encodes=config.role == "seq2seq", limited=config.limited, **decoder, **MORE.get(kind, {}))
+    return Case(
+        config, read, encodes=config.role == "seq2seq", limited=config.fixed_context, **decoder, **MORE.get(kind, {})
+    )
 
 
 TABLE = {kind: case_of(kind) for kind in kinds_of("seq2seq", "causal", "bidirectional")}

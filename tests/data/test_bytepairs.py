@@ -350,11 +350,11 @@ def test_a_bad_merge_is_told_by_its_line_with_a_header_and_without(line: str, fo
     for top in ([header], []):
         text = "\r\n".join([*top, *lines[:6], line, *lines[6:]])
         with pytest.raises(UserError) as error:
-            Gpt2Tokenizer.of_texts(TRAINED.files()["vocab.json"], text, "vocab.json", "merges.txt")
+            Gpt2Tokenizer.from_texts(TRAINED.files()["vocab.json"], text, "vocab.json", "merges.txt")
         assert str(error.value).startswith(f"merges.txt:{len(top) + 7}: ")
         assert found in str(error.value)
     good = "\r\n".join(lines)
-    assert Gpt2Tokenizer.of_texts(TRAINED.files()["vocab.json"], good, "v", "m").json == TRAINED.json
+    assert Gpt2Tokenizer.from_texts(TRAINED.files()["vocab.json"], good, "v", "m").json == TRAINED.json
 
 
 def test_a_file_that_is_no_text_or_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,12 +10,12 @@ import pytest
 from heedful.data.labelled.batches import IGNORE_INDEX
 from heedful.data.labelled.choice_batches import ChoiceBatches, encode_choices
 from heedful.data.labelled.choices import ChoicesTable, Question
-from heedful.data.tokenizers.wordpieces import NAMES, BertTokenizer
+from heedful.data.tokenizers.wordpiece import NAMES, BertTokenizer
 from heedful.errors import UserError
 
 HEADER = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label\n"
 ROW = '0,v1,34,"She opens, he",She opens the door.,He,gold,"walks in, slowly.",eats it.,flies.,is a lake.,{}\n'
-TOKENIZER = BertTokenizer.of([*NAMES, *"abcdefgh"], True, "here")
+TOKENIZER = BertTokenizer.from_vocab([*NAMES, *"abcdefgh"], True, "here")
 QUESTIONS = [Question("a b", ("c", "d e", "f"), 1), Question("g", ("h", "a", "b c d e f"), 2)] * 3
 
 
@@ -28,7 +28,7 @@ def test_a_file_of_swag_is_read(tmp_path: Path) -> None:
     (one, two), skipped = table(tmp_path, HEADER + ROW.format(0) + ROW.format(3)).read("train")
     endings = ("He walks in, slowly.", "He eats it.", "He flies.", "He is a lake.")
     assert one == Question("She opens the door.", endings, 0)
-    assert (two.right, skipped) == (3, 0)
+    assert (two.correct, skipped) == (3, 0)
 
 
 def test_other_columns_can_be_named(tmp_path: Path) -> None:
@@ -40,12 +40,12 @@ def test_other_columns_can_be_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (HEADER + ROW.format(4), "this is not the number of a choice"),
-        (HEADER + ROW.format("gold"), "this is not the number of a choice"),
-        (HEADER + ROW.format(""), "this is not the number of a choice"),
+        (HEADER + ROW.format(4), "this is not the index of a choice"),
+        (HEADER + ROW.format("gold"), "this is not the index of a choice"),
+        (HEADER + ROW.format(""), "this is not the index of a choice"),
         (HEADER.replace("ending2", "end") + ROW.format(1), "there is no column 'ending2'"),
         (HEADER + "0,1,2\n", "different number of columns"),
-        (HEADER, "there is no question to read"),
+        (HEADER, "there are no questions"),
         ("", "this file is empty"),
     ],
 )

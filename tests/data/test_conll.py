@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from heedful.data.formats.conll import Chunk, Conll, JsonTags, chunks, iob2, labels_of
+from heedful.data.formats.conll import Chunk, Conll, JsonTags, chunks, collect_labels, iob2
 from heedful.errors import UserError
 
 CONLL = Path(os.environ.get("HEEDFUL_DATA", "../shared/data"), "conll2003")
@@ -71,7 +71,7 @@ def test_sentences_are_read_and_documents_are_no_words(tmp_path: Path) -> None:
     ]
     assert [sentence.tags for sentence in read.sentences] == [("B-ORG", "O", "B-MISC"), ("B-PER", "I-PER", "B-PER")]
     assert [sentence.where for sentence in read.sentences] == [f"{tmp_path}/train.txt:{line}" for line in (3, 7)]
-    assert labels_of(read.sentences) == ("O", "B-MISC", "I-MISC", "B-ORG", "I-ORG", "B-PER", "I-PER")
+    assert collect_labels(read.sentences) == ("O", "B-MISC", "I-MISC", "B-ORG", "I-ORG", "B-PER", "I-PER")
 
 
 def test_another_column_may_hold_the_tags(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_tags_that_mark_no_chunks_are_kept_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "train.txt").write_text("A DET\ndog NOUN\n\nB-side B_X\nx i-per\n")
     found = Conll(root=str(tmp_path), train="train.txt", valid="train.txt").read("train").sentences
     assert [sentence.tags for sentence in found] == [("DET", "NOUN"), ("B_X", "i-per")]
-    assert labels_of(found) == ("B_X", "DET", "NOUN", "i-per")
+    assert collect_labels(found) == ("B_X", "DET", "NOUN", "i-per")
     assert [sentence.where for sentence in found] == [f"{tmp_path}/train.txt:1", f"{tmp_path}/train.txt:4"]
 
 

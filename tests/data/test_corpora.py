@@ -13,7 +13,7 @@ from heedful.data.formats.sources import Split
 from heedful.data.text.pretraining import PairRules, encode_documents, tokenize_documents
 from heedful.data.text.token_documents import TokenFiles, write_tokens
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import BertTokenizer
+from heedful.data.tokenizers.wordpiece import BertTokenizer
 from heedful.errors import UserError
 
 DOCUMENTS = [[f"the cat number {number} sat.", "\u200b", "it slept for a while", "漢字"] for number in range(20)]
@@ -47,7 +47,7 @@ def test_token_files_hold_what_encoding_in_memory_gives(folder: Path) -> None:
     counts = TokenFiles(folder=str(folder)).manifest().splits["train"]
     assert (counts.documents, counts.sentences, counts.tokens) == (15, 45, len(encoded))
     assert TokenFiles(folder=str(folder)).vocab == TOKENIZER.vocab
-    assert not TokenFiles(folder=str(folder)).missing()
+    assert not TokenFiles(folder=str(folder)).problems()
 
 
 def test_a_split_that_is_not_there_is_told(folder: Path) -> None:
@@ -69,7 +69,7 @@ def test_one_changed_byte_is_found(folder: Path, name: str) -> None:
 def test_lost_and_short_files_are_told_at_once(folder: Path) -> None:
     (folder / "train.ids").unlink()
     (folder / "valid.ids").write_bytes(b"1234")
-    told = "\n".join(map(str, TokenFiles(folder=str(folder)).missing()))
+    told = "\n".join(map(str, TokenFiles(folder=str(folder)).problems()))
     assert "train.ids" in told
     assert "no such file" in told
     assert "4 bytes, not" in told
@@ -126,7 +126,7 @@ def test_a_manifest_names_no_file_but_the_folders_own(folder: Path, name: str) -
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["files"][name] = {"size": 1, "sha256": "0" * 64}
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    (error,) = TokenFiles(folder=str(folder)).missing()
+    (error,) = TokenFiles(folder=str(folder)).problems()
     assert "a file named" in str(error)
     with pytest.raises(UserError, match="a file named"):
         TokenFiles(folder=str(folder)).read("train")

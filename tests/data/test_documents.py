@@ -124,7 +124,7 @@ def test_a_share_of_the_documents_is_held_out_and_each_is_in_one_split(tmp_path:
 def test_files_and_folders_that_are_missing_or_empty_are_told_before_reading(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     data = Documents(root=str(tmp_path), train=[TextDocuments(files=["no.txt", "empty"])])
-    assert [error.message for error in data.missing()] == ["there is no such file", "there is no text in this folder"]
+    assert [error.message for error in data.problems()] == ["there is no such file", "there is no text in this folder"]
     with pytest.raises(UserError, match="there is no text in this folder"):
         list(TextDocuments(files=["empty"]).documents(str(tmp_path), 10))
 

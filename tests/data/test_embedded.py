@@ -151,7 +151,7 @@ def test_settings_that_cannot_be(settings: dict[str, object], message: str) -> N
 
 
 def test_no_file_is_missing() -> None:
-    assert NumberWords().missing() == []
+    assert NumberWords().problems() == []
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ def test_more_modules_than_there_are_is_said() -> None:
     with pytest.raises(UserError, match="too small") as error:
         LibraryProse(valid=10, test=2).read("train")
     assert error.value.found == "12 modules with docstrings"
-    assert LibraryProse().missing() == []
+    assert LibraryProse().problems() == []
 
 
 @pytest.mark.slow

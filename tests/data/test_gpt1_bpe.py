@@ -35,7 +35,7 @@ def made() -> Gpt1Tokenizer:
     )
     engine.train_from_iterator([*TEXTS, "Grüße, naïve Σίσυφος"], trainer)
     model = json.loads(engine.to_str())["model"]
-    return Gpt1Tokenizer.of(model["vocab"], [(a, b) for a, b in model["merges"]], "made")
+    return Gpt1Tokenizer.from_vocab(model["vocab"], [(a, b) for a, b in model["merges"]], "made")
 
 
 MADE = made()
@@ -145,9 +145,9 @@ def test_a_bad_merge_is_told_by_its_line_and_a_missing_unknown_token_by_its_name
     files = MADE.files()
     lines = files["merges.txt"].split("\n")
     with pytest.raises(UserError, match=r"merges\.txt:3: "):
-        Gpt1Tokenizer.of_texts(
+        Gpt1Tokenizer.from_texts(
             files["vocab.json"], "\n".join([*lines[:2], "x </w>", *lines[2:]]), "vocab.json", "merges.txt"
         )
     with pytest.raises(UserError) as error:
-        Gpt1Tokenizer.of({"a": 0, "a</w>": 1}, [], "vocab.json")
+        Gpt1Tokenizer.from_vocab({"a": 0, "a</w>": 1}, [], "vocab.json")
     assert "none is <unk>" in str(error.value)

@@ -241,8 +241,8 @@ def test_validation_images_are_those_of_the_test_unless_named(tmp_path: Path) ->
     assert alone.read("train").pixels.max() == 10
     assert refused(alone, "valid").where == "data.valid"
     assert refused(alone, "test").where == "data.test"
-    assert [problem.where for problem in alone.missing()] == ["data.valid"]
-    assert data.missing() == [] and alone.missing(["train"]) == []
+    assert [problem.where for problem in alone.problems()] == ["data.valid"]
+    assert data.problems() == [] and alone.problems(["train"]) == []
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:
@@ -253,12 +253,12 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
         train=ImageFiles(images="train-images-idx3-ubyte", labels="folder"),
         test=ImageFiles(images="x" * 300),
     )
-    told = {str(problem.where): str(problem) for problem in data.missing()}
+    told = {str(problem.where): str(problem) for problem in data.problems()}
     assert "did you mean train-images-idx3-ubyte.gz?" in told[f"{tmp_path}/train-images-idx3-ubyte"]
     assert "this is a folder" in told[f"{tmp_path}/folder"]
     assert "File name too long" in told[f"{tmp_path}/{'x' * 300}"]
     assert len(told) == 3
-    (lost,) = data.model_copy(update={"root": "no/such/place"}).missing()
+    (lost,) = data.model_copy(update={"root": "no/such/place"}).problems()
     assert lost.where == "data.root"
 
 
@@ -268,7 +268,7 @@ def test_settings_from_a_recipe_and_nothing_heavy_to_check_them(tmp_path: Path) 
     script = (
         "import sys; from heedful.data.embedded import Digits;"
         "from heedful.data.images.sources import CsvImages, ImageFolders;"
-        f"Digits().missing(), CsvImages(train='x').missing(), ImageFolders(root={str(tmp_path)!r}).missing();"
+        f"Digits().problems(), CsvImages(train='x').problems(), ImageFolders(root={str(tmp_path)!r}).problems();"
         "print({'numpy', 'torch', 'PIL', 'sklearn'} & set(sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "set()\n"
@@ -344,7 +344,7 @@ def test_archives_of_arrays(tmp_path: Path, save: Any) -> None:
     found = ArrayImages(root=str(tmp_path), train=named, test=ArrayFile(file="mnist.npz", key="x_test"))
     np.testing.assert_array_equal(found.read("train").pixels, GREY[:, None])
     np.testing.assert_array_equal(found.read("train").labels, LABELS)
-    assert len(found.read("valid")) == 1 and found.missing() == []
+    assert len(found.read("valid")) == 1 and found.problems() == []
     error = refused(ArrayImages(root=str(tmp_path), train=ArrayFile(file="mnist.npz")))
     assert error.found == "'x_train', 'y_train', 'x_test'" and "key" in str(error.todo)
     error = refused(ArrayImages(root=str(tmp_path), train=ArrayFile(file="mnist.npz", key="images")))
@@ -566,7 +566,7 @@ def test_folders_are_classes(tmp_path: Path) -> None:
     assert found.names == ("cat", "dog") and found.skipped == 1
     test = data.read("test")
     assert test.labels.tolist() == [1] and test.names == ("cat", "dog")  # type: ignore[union-attr]
-    assert len(data.read("valid")) == 1 and data.missing() == []
+    assert len(data.read("valid")) == 1 and data.problems() == []
     picture(tmp_path / "test/fox/1.png", *shades(9))
     assert refused(data, "test").where == f"{tmp_path}/test/fox"
     assert refused(data.model_copy(update={"train": "absent"}), "test").where == f"{tmp_path}/absent"
@@ -654,7 +654,7 @@ def test_folders_without_pictures(tmp_path: Path) -> None:
     (tmp_path / "train/cat").mkdir(parents=True)
     (tmp_path / "train/cat/notes.txt").touch()
     data = ImageFolders(root=str(tmp_path))
-    assert {str(problem.where): problem.message for problem in data.missing()} == {
+    assert {str(problem.where): problem.message for problem in data.problems()} == {
         f"{tmp_path}/train": "there is no image in this folder",
         f"{tmp_path}/test": "there is no such folder",
     }

@@ -9,7 +9,7 @@ import torch
 from heedful.data.embedded import NumberLanguages
 from heedful.data.labelled.batches import EncodedTexts, LabelledBatch, LabelledBatches, encode_texts
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import BertTokenizer
+from heedful.data.tokenizers.wordpiece import BertTokenizer
 from heedful.data.workers import BatchIndex, load_batches
 
 ITEMS = NumberLanguages(languages=("de", "en"), train=300, valid=1, test=1).read("train").items

@@ -14,10 +14,10 @@ from heedful.data.labelled.answering import (
     encode_questions,
     passage_windows,
 )
-from heedful.data.tokenizers.wordpieces import NAMES, BertTokenizer
+from heedful.data.tokenizers.wordpiece import NAMES, BertTokenizer
 
 WORDS = ["ann", "bob", "saw", "rome", "who", "##a", "##s", "a", "s", ".", "?"]
-TOKENIZER = BertTokenizer.of([*NAMES, *WORDS], True, "here")
+TOKENIZER = BertTokenizer.from_vocab([*NAMES, *WORDS], True, "here")
 
 
 def questions(count: int, longest: int = 25) -> list[Question]:
@@ -62,7 +62,7 @@ def test_answers_stand_where_their_characters_are(context: int) -> None:
     some = questions(60)
     encoded = encode_questions(some, TOKENIZER, context, WindowsConfig(stride=4))
     assert len(encoded) == 60 and (len(encoded.firsts) > 60) == (context == 24)
-    for row in encoded.learned.tolist():
+    for row in encoded.with_targets.tolist():
         number = int(np.searchsorted(encoded.windows, row, side="right")) - 1
         question, places = some[number], encoded.offsets[number]
         first = encoded.firsts[row]
@@ -73,7 +73,7 @@ def test_answers_stand_where_their_characters_are(context: int) -> None:
         assert part == TOKENIZER.ids([question.passage])[0][first : first + encoded.sizes[row]]
         asked = TOKENIZER.ids([question.question])[0]
         assert ids == [TOKENIZER.cls, *asked, TOKENIZER.sep, *part, TOKENIZER.sep]
-    with_answer = np.searchsorted(encoded.windows, encoded.learned, side="right")
+    with_answer = np.searchsorted(encoded.windows, encoded.with_targets, side="right")
     assert encoded.dropped == 60 - len(set(with_answer.tolist()))
 
 
@@ -82,7 +82,7 @@ def test_an_answer_that_no_window_holds_as_a_whole_is_counted() -> None:
     long, short = (Question(n, "who?", passage, (Answer(passage[:end], 0),)) for n, end in (("a", 79), ("b", 3)))
     encoded = encode_questions([long, short], TOKENIZER, 16, WindowsConfig(stride=4))
     assert encoded.dropped == 1
-    assert encoded.windows[1] not in encoded.learned.tolist() or encoded.starts[encoded.windows[1]] == 0
+    assert encoded.windows[1] not in encoded.with_targets.tolist() or encoded.starts[encoded.windows[1]] == 0
 
 
 def test_an_answer_that_cuts_a_piece_takes_the_whole_piece() -> None:
@@ -125,7 +125,7 @@ def answers(batch: AnswerBatch) -> list[tuple[int, ...]]:
 
 def expected(encoded: EncodedQuestions) -> list[tuple[int, ...]]:
     found = []
-    for row in encoded.learned:
+    for row in encoded.with_targets:
         begin = encoded.ids.starts[row] + encoded.begins[row]
         found.append(tuple(encoded.ids.flat[begin + encoded.starts[row] : begin + encoded.ends[row] + 1].tolist()))
     return sorted(found)

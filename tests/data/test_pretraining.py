@@ -28,7 +28,7 @@ from heedful.data.text.pretraining import (
     encode_documents,
 )
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import BertTokenizer
+from heedful.data.tokenizers.wordpiece import BertTokenizer
 from heedful.data.workers import BatchIndex, load_batches
 from heedful.errors import UserError
 
@@ -187,11 +187,11 @@ def test_whole_words_are_hidden_whole_and_as_many_tokens_as_without() -> None:
     plain = built()
     broken = 0
     for ids, hidden in zip(found.ids, found.hidden, strict=True):
-        inner = marks.inner[ids] & ~marks.special[ids]
+        inner = marks.continues_word[ids] & ~marks.special[ids]
         joins = inner[1:] & ~marks.special[ids[:-1]]  # where a piece continues the one before it
         assert (hidden[1:][joins] == hidden[:-1][joins]).all()
     for ids, hidden in zip(plain.ids, plain.hidden, strict=True):
-        joins = marks.inner[ids][1:] & ~marks.special[ids[:-1]]
+        joins = marks.continues_word[ids][1:] & ~marks.special[ids[:-1]]
         broken += int((hidden[1:][joins] != hidden[:-1][joins]).sum())
     assert broken > 100  # which plain masking ignores
     assert 0.97 * plain.hidden.sum() < found.hidden.sum() <= plain.hidden.sum()

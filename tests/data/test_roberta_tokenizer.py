@@ -37,7 +37,7 @@ def test_ids_and_places_are_the_same(prefix: bool, listed: bool, tmp_path: Path)
     folder = written(tmp_path / "files", add_prefix_space=prefix)
     if listed:
         (folder / "tokenizer.json").unlink()
-    ours, longest, notes = RobertaTokenizer.found_in(folder, OURS.vocab)
+    ours, longest, notes = RobertaTokenizer.from_folder(folder, OURS.vocab)
     theirs = transformers.RobertaTokenizer.from_pretrained(folder)
     assert isinstance(ours, RobertaTokenizer) and (ours.prefix, longest, notes) == (prefix, 64, ())
     for text in ODD:
@@ -51,21 +51,21 @@ def test_ids_and_places_are_the_same(prefix: bool, listed: bool, tmp_path: Path)
     ids = (theirs.cls_token_id, theirs.pad_token_id, theirs.sep_token_id, theirs.unk_token_id, theirs.mask_token_id)
     assert ids == (ours.cls, ours.pad, ours.sep, ours.unk, ours.mask) == (0, 1, 2, 3, OURS.vocab - 1)
     for text in ("the <mask> sat", "<mask>", "a  <mask><mask> b", "the<mask>, so"):
-        assert ours.with_masks(text) == theirs(text, add_special_tokens=False)["input_ids"], text
+        assert ours.encode_with_masks(text) == theirs(text, add_special_tokens=False)["input_ids"], text
 
 
 def test_texts_come_back_and_special_tokens_are_ordinary_text() -> None:
     for text in (*ODD, "<s></s><pad><unk><mask>"):
         ids = OURS.ids([text])[0]
         assert OURS.decode(ids) == text and not OURS.special & set(ids)
-    assert OURS.with_masks("the [MASK] sat") == OURS.with_masks("the <mask> sat")
+    assert OURS.encode_with_masks("the [MASK] sat") == OURS.encode_with_masks("the <mask> sat")
     assert RobertaTokenizer(OURS.json, "again").json == OURS.json
 
 
 def test_words_begin_with_a_space() -> None:
     (ids,) = OURS.words(["cat"])
     assert OURS.decode(ids) == " cat" and OURS.words([""]) == [[OURS.unk]]
-    assert not OURS.inner[ids[0]] and all(OURS.inner[number] for number in ids[1:])
+    assert not OURS.continues_word[ids[0]] and all(OURS.continues_word[number] for number in ids[1:])
 
 
 def test_files_are_read_by_their_names(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_files_are_read_by_their_names(tmp_path: Path) -> None:
 )
 def test_what_would_give_other_ids_is_refused(change: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=words):
-        RobertaTokenizer.found_in(written(tmp_path / "files", **change), OURS.vocab)
+        RobertaTokenizer.from_folder(written(tmp_path / "files", **change), OURS.vocab)
 
 
 def test_damaged_files_are_refused(tmp_path: Path) -> None:
@@ -98,8 +98,8 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
             RobertaTokenizer(json.dumps({**data, "added_tokens": [], "model": {**data["model"], **change}}), "file")
     folder = written(tmp_path / "files")
     with pytest.raises(UserError, match="does not match the model"):
-        RobertaTokenizer.found_in(folder, OURS.vocab - 1)
+        RobertaTokenizer.from_folder(folder, OURS.vocab - 1)
     (folder / "tokenizer.json").unlink()
     (folder / "merges.txt").unlink()
     with pytest.raises(UserError, match="has no merges"):
-        RobertaTokenizer.found_in(folder, OURS.vocab)
+        RobertaTokenizer.from_folder(folder, OURS.vocab)

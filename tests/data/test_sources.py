@@ -38,7 +38,7 @@ def refused(source: PairSource, split: Split = "train") -> UserError:
 def test_parallel_lines(tmp_path: Path) -> None:
     data = parallel(tmp_path, b"ein Hund\nzwei\n", b"a dog\ntwo")
     assert data.pairs("train") == [Pair("ein Hund", "a dog"), Pair("zwei", "two")]
-    assert data.missing() == []
+    assert data.problems() == []
 
 
 def test_only_newlines_end_a_line(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
         valid=FilePair(source="folder", target="empty"),
         test=FilePair(source="good/inside", target="x" * 300),
     )
-    found = {str(problem.where): problem.message for problem in data.missing()}
+    found = {str(problem.where): problem.message for problem in data.problems()}
     assert found == {
         f"{tmp_path}/absent": "there is no such file",
         f"{tmp_path}/folder": "this is a folder",
@@ -127,7 +127,7 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
 
 def test_missing_folder_is_one_problem() -> None:
     files = FilePair(source="a", target="b")
-    (problem,) = ParallelFiles(root="no/such/place", train=files, valid=files).missing()
+    (problem,) = ParallelFiles(root="no/such/place", train=files, valid=files).problems()
     assert problem.where == "data.root"
 
 

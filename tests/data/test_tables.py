@@ -12,7 +12,15 @@ import pytest
 from pydantic import ValidationError
 
 from heedful.data.embedded import NumberLanguages
-from heedful.data.formats.tables import CsvTable, Item, JsonlTable, TsvTable, class_numbers, label_values, labels_of
+from heedful.data.formats.tables import (
+    CsvTable,
+    Item,
+    JsonlTable,
+    TsvTable,
+    class_numbers,
+    collect_labels,
+    label_values,
+)
 from heedful.errors import UserError
 
 GLUE = Path(os.environ.get("HEEDFUL_DATA", "../shared/data"), "glue")
@@ -76,7 +84,7 @@ def test_labels_in_json_may_be_text_numbers_or_truth(tmp_path: Path) -> None:
 
 def test_whole_numbers_stand_by_size_and_words_by_the_alphabet() -> None:
     def of(*labels: str) -> tuple[str, ...]:
-        return labels_of([Item("t", None, label, "here") for label in labels], "here")
+        return collect_labels([Item("t", None, label, "here") for label in labels], "here")
 
     assert of("10", "9", "-1", "9") == ("-1", "9", "10")
     assert of("b", "10", "9") == ("10", "9", "b")
@@ -151,7 +159,7 @@ def test_what_is_no_number_is_refused_where_numbers_are_learned(label: str, foun
 )  # fmt: skip
 def test_labels_that_cannot_be_learned_are_refused(labels: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        labels_of([Item("t", None, label, "f:1") for label in labels], "f")
+        collect_labels([Item("t", None, label, "f:1") for label in labels], "f")
 
 
 def test_names_of_columns_need_a_header() -> None:

@@ -14,11 +14,11 @@ from heedful.data.labelled.tagging import (
     encode_words,
     word_windows,
 )
-from heedful.data.tokenizers.wordpieces import NAMES, BertTokenizer
+from heedful.data.tokenizers.wordpiece import NAMES, BertTokenizer
 from heedful.errors import UserError
 
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
-TOKENIZER = BertTokenizer.of([*NAMES, "ann", "bob", "saw", "rome", "##a", "##s", "a", "s", "."], True, "here")
+TOKENIZER = BertTokenizer.from_vocab([*NAMES, "ann", "bob", "saw", "rome", "##a", "##s", "a", "s", "."], True, "here")
 SPECIAL = {TOKENIZER.cls, TOKENIZER.sep, TOKENIZER.pad}
 
 

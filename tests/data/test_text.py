@@ -55,12 +55,12 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no test data"):
         files(tmp_path, train="a\nb").read("test")
     gone = TextFiles(root=str(tmp_path), train="gone.txt", valid="train.txt", test="lost.txt")
-    assert [problem.where for problem in gone.missing()] == [str(tmp_path / "gone.txt"), str(tmp_path / "lost.txt")]
+    assert [problem.where for problem in gone.problems()] == [str(tmp_path / "gone.txt"), str(tmp_path / "lost.txt")]
     whole = TextFiles(root=str(tmp_path), train="gone.txt")  # whose end is the validation set
-    assert [problem.where for problem in whole.missing()] == [str(tmp_path / "gone.txt")]
-    assert [problem.where for problem in whole.missing(["valid"])] == [str(tmp_path / "gone.txt")]
-    assert gone.missing(["valid"]) == []
-    assert [problem.where for problem in TextFiles(root="nowhere", train="x").missing()] == ["data.root"]
+    assert [problem.where for problem in whole.problems()] == [str(tmp_path / "gone.txt")]
+    assert [problem.where for problem in whole.problems(["valid"])] == [str(tmp_path / "gone.txt")]
+    assert gone.problems(["valid"]) == []
+    assert [problem.where for problem in TextFiles(root="nowhere", train="x").problems()] == ["data.root"]
 
 
 # ------------------------------------------------------------------ ids

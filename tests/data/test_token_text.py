@@ -73,7 +73,7 @@ def test_token_files_hold_what_encoding_in_memory_gives(tmp_path: Path, tokenize
     assert read.amounts == encoded.amounts
     assert (read.tokenizer.sha256, data.vocab) == (tokenizer.sha256, tokenizer.vocab)
     assert data.test is None
-    assert not data.missing()
+    assert not data.problems()
     assert os.listdir(tmp_path) == ["tokens"]
     same = TextBatches(EncodedText(read.ids, read.starts, 16, read.amounts, read.sha256), 0, 64).at(3)
     other = TextBatches(encoded, 0, 64).at(3)
@@ -230,7 +230,7 @@ def test_one_changed_byte_is_found(tmp_path: Path, name: str) -> None:
         TokenizedText(folder=str(tmp_path / "tokens")).read("train")
     assert name in str(error.value)
     path.write_bytes(bytes(data[:-1]))
-    (problem,) = TokenizedText(folder=str(tmp_path / "tokens")).missing()
+    (problem,) = TokenizedText(folder=str(tmp_path / "tokens")).problems()
     assert name in str(problem)
 
 

@@ -10,7 +10,7 @@ from heedful.data.tokenizers.gpt1_bpe import UNKNOWN, Gpt1Tokenizer
 from heedful.data.tokenizers.roberta import RobertaBpe, RobertaTokenizer
 from heedful.data.tokenizers.tokenizer import Bpe, Characters, TrainedTokenizer, Unigram, WholeWords, WordPiece
 from heedful.data.tokenizers.vocabulary import TextVocab
-from heedful.data.tokenizers.wordpieces import BertTokenizer
+from heedful.data.tokenizers.wordpiece import BertTokenizer
 
 TEXTS = ["the cat sat on the mat", "a dog sat , and the cat ran", "İt is not so bad"]
 ENDS = ["t</w>", "h", "e</w>", "c", "a", "at</w>", "cat</w>"]
@@ -31,7 +31,7 @@ TOKENIZERS: dict[str, Tokenizer] = {
         for config in (Bpe(vocab=300), WordPiece(vocab=80), Unigram(vocab=60), Characters(), WholeWords())
     },
     "byte pairs": Gpt2Tokenizer.train(Gpt2Bpe(vocab=280), TEXTS),
-    "word ends": Gpt1Tokenizer.of(WORD_ENDS, [("a", "t</w>"), ("c", "at</w>")], "test"),
+    "word ends": Gpt1Tokenizer.from_vocab(WORD_ENDS, [("a", "t</w>"), ("c", "at</w>")], "test"),
 }
 
 
@@ -71,6 +71,6 @@ def test_lower_case_keeps_the_places_of_the_text_as_it_was_given() -> None:
 def test_what_is_masked_is_special_and_inner_pieces_are_known(kind: str) -> None:
     tokenizer = MASKS[kind]
     assert {tokenizer.mask, tokenizer.cls, tokenizer.sep, tokenizer.pad, tokenizer.unk} <= tokenizer.special
-    assert len(tokenizer.inner) == tokenizer.vocab and any(tokenizer.inner)
+    assert len(tokenizer.continues_word) == tokenizer.vocab and any(tokenizer.continues_word)
     cat, nothing = tokenizer.words(["cat", ""])
     assert tokenizer.decode(cat).strip() == "cat" and nothing == [tokenizer.unk]

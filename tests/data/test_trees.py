@@ -108,10 +108,10 @@ def test_a_file_without_a_tree_is_refused(tmp_path: Path) -> None:
 
 def test_every_file_that_is_missing_is_named(tmp_path: Path) -> None:
     source = SentimentTrees(root=str(tmp_path), train="a", valid="b", test="c", vectors="d")
-    assert [error.where for error in source.missing()] == [str(tmp_path / name) for name in "abcd"]
-    assert [error.where for error in source.missing(["test"])] == [str(tmp_path / "c")]  # which begins from no vectors
+    assert [error.where for error in source.problems()] == [str(tmp_path / name) for name in "abcd"]
+    assert [error.where for error in source.problems(["test"])] == [str(tmp_path / "c")]  # which begins from no vectors
     nowhere = SentimentTrees(root=str(tmp_path / "none"), train="a", valid="b")
-    assert [error.where for error in nowhere.missing()] == ["data.root"]
+    assert [error.where for error in nowhere.problems()] == ["data.root"]
 
 
 @pytest.mark.skipif(not SST.is_dir(), reason=f"no sentiment trees in {SST}; set HEEDFUL_DATA")

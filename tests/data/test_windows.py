@@ -43,7 +43,7 @@ def test_every_file_of_a_list_or_a_folder_is_a_document(tmp_path: Path) -> None:
     whole = TextFiles(root=str(tmp_path), train=["a.txt", "b"], held_out=0.5)
     assert whole.read("train").lines + whole.read("valid").lines == ["one", "two", "three", "", "four", " ", ""][:5]
     (tmp_path / "empty").mkdir()
-    told = TextFiles(root=str(tmp_path), train=["a.txt", "gone.txt", "empty"]).missing()
+    told = TextFiles(root=str(tmp_path), train=["a.txt", "gone.txt", "empty"]).problems()
     assert [problem.where for problem in told] == [str(tmp_path / "gone.txt"), str(tmp_path / "empty")]
 
 

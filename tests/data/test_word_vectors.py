@@ -201,10 +201,10 @@ def test_each_reader_refuses_the_other_format(tmp_path: Path) -> None:
 def test_vectors_to_begin_from_are_as_wide_as_the_model(tmp_path: Path) -> None:
     made(["a", "b", "c"], 4).save(tmp_path / "v.bin")
     begins = EmbeddingInit(file=str(tmp_path / "v.bin"), read_fn="load_word2vec")
-    assert begins.missing() == []
+    assert begins.problems() == []
     assert begins.read({"c"}, 1, 4).words == ["a", "c"]
     with pytest.raises(UserError, match="width of the word vectors") as raised:
         begins.read({"c"}, 1, 5)
     assert raised.value.todo == "write model.width: 4"
-    (problem,) = EmbeddingInit(file=str(tmp_path / "none")).missing()
+    (problem,) = EmbeddingInit(file=str(tmp_path / "none")).problems()
     assert "embedding_init=null" in str(problem)

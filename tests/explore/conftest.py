@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
-from heedful.cli.convert import convert_verb
+from heedful.cli.convert import convert_command
 from heedful.cli.train import run_to_end
 from heedful.explore.server.page import is_built
 from heedful.explore.subjects import Explorer
@@ -109,7 +109,7 @@ def chemist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (folder / "lock").open("w") as lock:  # once for all processes of a test session
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / pickled.name).exists():
-            convert_verb(pickled, folder / pickled.name, None, False, False)
+            convert_command(pickled, folder / pickled.name, None, False, False)
     return folder / pickled.name
 
 

@@ -15,7 +15,7 @@ import torch
 from heedful.blocks.losses import Loss
 from heedful.data.formats.squad import WindowsConfig
 from heedful.data.pairs.batches import PairBatch
-from heedful.data.tokenizers.wordpieces import NAMES, BertTokenizer
+from heedful.data.tokenizers.wordpiece import NAMES, BertTokenizer
 from heedful.errors import UserError
 from heedful.explore.export import Export, page_of
 from heedful.explore.inspect import TextInput, attention_taps, reading
@@ -38,7 +38,7 @@ from tolerance import near
 
 TEXTS = {"translation": "three hundred forty-two", "recurrent": "ninety-one", "gpt": "The child came home from school"}
 LABELS = ("O", "B-PER", "I-PER")
-TOKENIZER = BertTokenizer.of([*NAMES, "ann", "bob", "saw", "rome", "who", "##a", "##s", ".", "?"], True, "here")
+TOKENIZER = BertTokenizer.from_vocab([*NAMES, "ann", "bob", "saw", "rome", "who", "##a", "##s", ".", "?"], True, "here")
 CPU = torch.device("cpu")
 
 

@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from heedful.cli.app import app
-from heedful.cli.explore import explore_verb
+from heedful.cli.explore import explore_command
 from heedful.errors import UserError
 from patience import LONG
 
@@ -169,4 +169,4 @@ def test_a_folder_without_a_model_is_told_as_such(tmp_path: Path) -> None:
 def test_a_token_that_is_no_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEEDFUL_TOKEN", "a-long-token-with-\udcff-in-it")
     with pytest.raises(UserError, match="HEEDFUL_TOKEN: the token is not UTF-8 text"):
-        explore_verb([tmp_path], "127.0.0.1", None, False, None, None, [])
+        explore_command([tmp_path], "127.0.0.1", None, False, None, None, [])

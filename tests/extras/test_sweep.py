@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from heedful.cli.scaling import scaling_verb
+from heedful.cli.scaling import scaling_command
 from heedful.errors import UserError
 from heedful.extras.scaling.sweep import (
     Cell,
@@ -227,7 +227,7 @@ def test_runs_of_several_gpus_have_one_each(recipe: str, monkeypatch: pytest.Mon
 
 
 def verb(recipe: str, sizes: str, tokens: str, *overrides: str) -> None:
-    scaling_verb(recipe, overrides, sizes, tokens, None, True, Path("sweep"), 2, False)
+    scaling_command(recipe, overrides, sizes, tokens, None, True, Path("sweep"), 2, False)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import transformers
 from torch import Tensor
 
 from heedful.data.tokenizers.byte_pairs import Gpt2Bpe, Gpt2Tokenizer
-from heedful.hub.crc32c import crc32c, masked
+from heedful.hub.crc32c import crc32c, mask_crc
 from heedful.hub.tensorflow import MAGIC
 
 KINDS = ("GPT2LMHeadModel", "GPT2Model", "OpenAIGPTLMHeadModel", "OpenAIGPTModel")
@@ -74,7 +74,7 @@ def write_checkpoint(tensors: dict[str, Tensor], path: Path) -> None:
         numbers = tensors[name].detach().contiguous().numpy()
         raw, dtype = numbers.tobytes(), 9 if numbers.dtype.kind == "i" else 1
         shape = b"".join(field(2, field(1, size)) for size in numbers.shape)
-        crc = bytes([6 << 3 | 5]) + masked(crc32c(raw)).to_bytes(4, "little")
+        crc = bytes([6 << 3 | 5]) + mask_crc(crc32c(raw)).to_bytes(4, "little")
         entry = field(1, dtype) + field(2, shape) + field(4, len(data)) + field(5, len(raw)) + crc
         pairs.append((name.encode(), entry))
         data += raw
@@ -86,7 +86,7 @@ def write_checkpoint(tensors: dict[str, Tensor], path: Path) -> None:
         )
         block += bytes(4) + (1).to_bytes(4, "little")  # one restart, at the beginning
         handles.append(number(len(index)) + number(len(block)))
-        index += block + b"\0" + masked(crc32c(block + b"\0")).to_bytes(4, "little")
+        index += block + b"\0" + mask_crc(crc32c(block + b"\0")).to_bytes(4, "little")
     index += (handles[1] + handles[2]).ljust(40, b"\0") + MAGIC.to_bytes(8, "little")
     Path(f"{path}.index").write_bytes(index)
     Path(f"{path}.data-00000-of-00001").write_bytes(data)

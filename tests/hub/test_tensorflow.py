@@ -14,7 +14,7 @@ import torch
 
 from heedful.errors import UserError
 from heedful.hub import pretrained
-from heedful.hub.crc32c import BYTES, crc32c, masked
+from heedful.hub.crc32c import BYTE_TABLE, crc32c, mask_crc
 from heedful.hub.tensorflow import MAGIC, DamageError, read_index
 from heedful.models.bert.model import Bert
 from tolerance import close
@@ -55,9 +55,9 @@ def test_the_checksum_is_the_published_one_at_any_length() -> None:
     for length in (*range(40), 1000, 4099, 131_072, 139_999):
         register = 0xFFFFFFFF
         for byte in data[:length]:
-            register = register >> 8 ^ BYTES[(register ^ byte) & 0xFF]
+            register = register >> 8 ^ BYTE_TABLE[(register ^ byte) & 0xFF]
         assert crc32c(data[:length]) == register ^ 0xFFFFFFFF
-    assert masked(0) == 0xA282EAD8
+    assert mask_crc(0) == 0xA282EAD8
 
 
 @pytest.mark.parametrize("name", [INDEX, DATA])

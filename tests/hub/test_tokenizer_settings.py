@@ -13,9 +13,9 @@ import transformers
 from tokenizers import Tokenizer as Engine
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
-from heedful.data.tokenizers.base import FoundTokenizer, truncate_pair
+from heedful.data.tokenizers.base import FolderTokenizer, truncate_pair
+from heedful.data.tokenizers.wordpiece import NAMES
 from heedful.data.tokenizers.wordpiece_files import find_tokenizer, tokenizer_files
-from heedful.data.tokenizers.wordpieces import NAMES
 from heedful.errors import UserError
 
 LETTERS = "abcdefghijklmnoprstuvwxyzABCDEFGHÉéÄäñ日本[]/1."
@@ -126,7 +126,7 @@ def agreed(folder: Path) -> bool:
     return True
 
 
-def same(found: FoundTokenizer, folder: Path) -> None:
+def same(found: FolderTokenizer, folder: Path) -> None:
     ours, theirs = found.tokenizer, transformers.AutoTokenizer.from_pretrained(folder)
     assert ours is not None and len(theirs) == ours.vocab
     roles = zip(

@@ -15,7 +15,7 @@ from generators import drained
 from heedful import load_recipe, train
 from heedful.config import parse
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import BertTokenizer
+from heedful.data.tokenizers.wordpiece import BertTokenizer
 from heedful.errors import UserError
 from heedful.hub.model_folder import write_model
 from heedful.lectures import FIGURES, Found, Progress, Study, Table, find

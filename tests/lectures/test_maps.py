@@ -16,7 +16,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from generators import returned
 from heedful import load, load_recipe, train
-from heedful.cli.figure import figure_verb
+from heedful.cli.figure import figure_command
 from heedful.data.embedded import Digits
 from heedful.errors import UserError
 from heedful.lectures.maps import Settings, images_of, maps, neighbour_accuracy, study, tsne
@@ -107,13 +107,13 @@ def test_maps_of_a_run(runs: dict[str, str], tmp_path: Path) -> None:
 
 
 def test_maps_command_requires_a_run(runs: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    figure_verb("maps", [runs["4"], "points=20"], tmp_path / "a.png", True)
+    figure_command("maps", [runs["4"], "points=20"], tmp_path / "a.png", True)
     told = json.loads(capsys.readouterr().out)
     assert told["settings"]["model"] == runs["4"]
     assert [row[1] for row in told["rows"]] == [4, 64]
     assert (tmp_path / "a.png").is_file()
     with pytest.raises(UserError):
-        figure_verb("maps", ["points=20", runs["4"]], tmp_path / "b.png", True)
+        figure_command("maps", ["points=20", runs["4"]], tmp_path / "b.png", True)
 
 
 @pytest.mark.parametrize(

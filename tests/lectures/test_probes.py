@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import BertTokenizer
+from heedful.data.tokenizers.wordpiece import BertTokenizer
 from heedful.lectures import nopos
 from heedful.lectures.contexts import word_vectors
 from heedful.lectures.learning import seeded

@@ -1,4 +1,4 @@
-"""The settings of autoencoders: what fits together, what does not and where, and how many products they take."""
+"""The settings of autoencoders: validation errors, shapes, parameter and multiplication counts."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from heedful.models.autoencoder.model import Autoencoder
 
 
 def settings(**changes: Any) -> dict[str, Any]:
-    usual = {
+    defaults = {
         "input": [1, 8, 8],
         "encoder": [{"kind": "conv", "filters": 2}, {"kind": "max_pool"}],
         "decoder": [{"kind": "upsample"}, {"kind": "conv", "filters": 1}],
     }
-    return usual | changes
+    return defaults | changes
 
 
 DENSE = {"kind": "dense", "width": 4}
 
 
 @pytest.mark.parametrize(
-    ("changes", "where", "told"),
+    ("changes", "where", "message"),
     [
         ({"input": [2, 2]}, "input", "[784], or a picture of channels, rows and columns, [1, 28, 28]"),
         ({"input": []}, "input", "[784], or a picture"),
@@ -43,20 +43,20 @@ DENSE = {"kind": "dense", "width": 4}
         ({"encoder": [DENSE | {"activation": "rely"}]}, "encoder.0.activation", "did you mean relu"),
     ],
 )  # fmt: skip
-def test_layers_that_do_not_fit_are_told_at_their_place(changes: dict[str, Any], where: str, told: str) -> None:
+def test_invalid_layers_are_reported_by_their_key(changes: dict[str, Any], where: str, message: str) -> None:
     with pytest.raises(UserError) as raised:
         parse(AutoencoderConfig, settings(**changes))
-    assert told in str(raised.value)
+    assert message in str(raised.value)
     assert where in str(raised.value)
 
 
-def test_a_net_too_large_for_any_machine_is_refused_before_it_is_built() -> None:
+def test_an_implausibly_large_model_is_refused_before_it_is_built() -> None:
     wide = {"kind": "dense", "width": 1_048_576}
     with pytest.raises(UserError):
         parse(AutoencoderConfig, {"input": [64], "encoder": [wide] * 900, "decoder": [{"kind": "dense", "width": 64}]})
 
 
-def test_dense_goes_back_by_the_same_widths() -> None:
+def test_dense_decoder_mirrors_the_encoder() -> None:
     config = dense(64, 48, 32, 10)
     assert [row.shape for row in config.summary()] == [(64,), (48,), (32,), (10,), (32,), (48,), (64,)]
     assert config.code == (10,)
@@ -65,12 +65,12 @@ def test_dense_goes_back_by_the_same_widths() -> None:
 
 @pytest.mark.parametrize(("name", "products"), [("dense", 161_804), ("conv", 80 * 784 + 292 * 196 + 148 * 49 + 148 * 16
                                                                      + 148 * 64 + 296 * 196 + 73 * 784)])  # fmt: skip
-def test_products_are_parameters_times_places(name: str, products: int) -> None:
+def test_multiplications_are_parameters_times_positions(name: str, products: int) -> None:
     assert SIZES[name].products == products
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_it_is_built_by_its_kind_and_told_as_it_is(name: str) -> None:
+def test_built_model_matches_its_settings(name: str) -> None:
     config = SIZES[name]
     model = build(config)
     assert isinstance(model, Autoencoder)

@@ -11,7 +11,7 @@ import torch
 from heedful.config import parse
 from heedful.data.labelled.batches import LabelledBatch, encode_texts
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import BertTokenizer
+from heedful.data.tokenizers.wordpiece import BertTokenizer
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.bert.config import BertConfig

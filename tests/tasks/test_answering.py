@@ -4,7 +4,7 @@ import torch
 
 from heedful.data.formats.squad import Answer, Question, WindowsConfig
 from heedful.data.labelled.answering import AnswerBatches, encode_questions
-from heedful.data.tokenizers.wordpieces import NAMES, BertTokenizer
+from heedful.data.tokenizers.wordpiece import NAMES, BertTokenizer
 from heedful.models.bert.config import BertConfig
 from heedful.models.heads.answerer import Answerer
 from heedful.models.heads.config import AnswererConfig
@@ -18,7 +18,7 @@ from heedful.tasks.answering.predictor import (
 )
 from tolerance import near
 
-TOKENIZER = BertTokenizer.of([*NAMES, "ann", "bob", "saw", "rome", "who", "##a", "##s", ".", "?"], True, "here")
+TOKENIZER = BertTokenizer.from_vocab([*NAMES, "ann", "bob", "saw", "rome", "who", "##a", "##s", ".", "?"], True, "here")
 CPU = torch.device("cpu")
 LONG = "Ann saw Rome. Bobas saw Anns . " * 4
 
@@ -46,16 +46,16 @@ def questions() -> list[Question]:
 def test_the_mean_loss_is_that_of_all_answers(context: int) -> None:
     answerer = model(context)
     encoded = encode_questions(questions(), TOKENIZER, context, WindowsConfig(stride=4))
-    losses = [answer_loss(answerer, encoded.batch(np.array([row]))) for row in encoded.learned.tolist()]
-    mean = sum(float(loss.plain) for loss in losses) / len(encoded.learned)
+    losses = [answer_loss(answerer, encoded.batch(np.array([row]))) for row in encoded.with_targets.tolist()]
+    mean = sum(float(loss.plain) for loss in losses) / len(encoded.with_targets)
     assert mean_loss(answerer, encoded, CPU) == pytest.approx(mean, rel=1e-5)
-    assert (len(encoded.learned) > 3) == (context == 16)
+    assert (len(encoded.with_targets) > 3) == (context == 16)
 
 
 def test_packed_and_padded_batches_have_the_same_loss() -> None:
     answerer, encoded = model(), encode_questions(questions(), TOKENIZER, 24, WindowsConfig(stride=4))
     losses = [answer_loss(answerer, AnswerBatches(encoded, 0, 999, 99, packed).at(0)) for packed in (False, True)]
-    assert int(losses[0].count) == int(losses[1].count) == len(encoded.learned)
+    assert int(losses[0].count) == int(losses[1].count) == len(encoded.with_targets)
     assert float(losses[0].plain) == pytest.approx(float(losses[1].plain), rel=1e-5)
 
 

@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 import transformers
 
-from heedful.cli.texts import choose_verb, classify_verb
+from heedful.cli.texts import choose_command, classify_command
 from heedful.data.labelled.choice_batches import encode_choices
 from heedful.data.labelled.choices import Question
-from heedful.data.tokenizers.wordpieces import NAMES, BertTokenizer
+from heedful.data.tokenizers.wordpiece import NAMES, BertTokenizer
 from heedful.errors import UserError
 from heedful.hub import pretrained, write
 from heedful.hub.loading import task_model
@@ -33,7 +33,7 @@ from tolerance import close
 
 ENCODER = BertConfig(vocab=13, width=16, heads=2, layers=2, hidden=20, context=24, masked_words=False,
                      next_sentence=False)  # fmt: skip
-TOKENIZER = BertTokenizer.of([*NAMES, *"abcdefgh"], True, "here")
+TOKENIZER = BertTokenizer.from_vocab([*NAMES, *"abcdefgh"], True, "here")
 QUESTIONS = [Question("a b", ("c", "d e", "f"), 1), Question("g", ("h", "a", "b c d e f"), 2)]
 COLUMNS = ["", "video-id", "fold-ind", "startphrase", "sent1", "sent2", "gold-source", "ending0", "ending1", "ending2",
            "ending3", "label"]  # fmt: skip
@@ -60,7 +60,7 @@ def test_the_loss_is_a_softmax_over_the_choices_of_each_question() -> None:
             segments = torch.tensor([[0] * (len(a) + 2) + [1] * (len(b) + 1)])
             x = model.encoder.pool(model.encoder(ids, segments)[:, 0])
             scores.append(x @ model.head.weight[0] + model.head.bias)
-        expected = expected + F.cross_entropy(torch.cat(scores)[None], torch.tensor([question.right]))
+        expected = expected + F.cross_entropy(torch.cat(scores)[None], torch.tensor([question.correct]))
     close(found.total, expected)
     assert int(found.count) == 2
     nothing = choice_loss(model, encode_choices(QUESTIONS, TOKENIZER, 24).batch(np.array([], np.int64)))
@@ -118,16 +118,16 @@ def test_a_run_learns_is_loaded_and_chooses_among_any_number_of_texts(run: Path)
 
 def test_the_verb_says_the_likeliest_first(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ["It barks", "It sings", "It quacks"]
-    choose_verb(run, "There is a cow, near us.", given, as_json=False)
+    choose_command(run, "There is a cow, near us.", given, as_json=False)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3 and lines[0].endswith("%  It sings")
-    choose_verb(run, "There is a cow, near us.", given, as_json=True)
+    choose_command(run, "There is a cow, near us.", given, as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert (found["index"], found["choice"], len(found["probabilities"])) == (1, "It sings", 3)
     with pytest.raises(UserError, match="nothing to choose from"):
-        choose_verb(run, "There is a cow.", ["It moos"], as_json=False)
+        choose_command(run, "There is a cow.", ["It moos"], as_json=False)
     with pytest.raises(UserError, match="chooses continuations"):
-        classify_verb(run, ["a text"], pair=False, as_json=False)
+        classify_command(run, ["a text"], pair=False, as_json=False)
 
 
 def test_packed_rows_are_refused() -> None:

@@ -13,7 +13,7 @@ import torch
 from heedful.data.labelled.batches import EncodedTexts, LabelledBatch, encode_texts
 from heedful.data.row_schedule import split_rows
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import BertTokenizer
+from heedful.data.tokenizers.wordpiece import BertTokenizer
 from heedful.runs.load import load
 from heedful.tasks.classification.predictor import (
     TextClassifier,

@@ -16,7 +16,7 @@ from scipy import stats
 
 from heedful.config import render
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import BertTokenizer
+from heedful.data.tokenizers.wordpiece import BertTokenizer
 from heedful.errors import UserError
 from heedful.hub.model_folder import write_model
 from heedful.models import build

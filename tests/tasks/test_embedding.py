@@ -16,7 +16,7 @@ from torch import Tensor
 
 import heedful
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import BertTokenizer
+from heedful.data.tokenizers.wordpiece import BertTokenizer
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.bert.config import BertConfig

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from heedful.data.text.pretraining import IGNORE_INDEX, PairRules, PretrainingBatches, encode_documents
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import BertTokenizer
+from heedful.data.tokenizers.wordpiece import BertTokenizer
 from heedful.models import build
 from heedful.models.bert.config import BertConfig
 from heedful.tasks.pretraining.loss import evaluate_pretraining, predict_masked, pretraining_loss

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from heedful.cli.tokenize import tokenize_verb
+from heedful.cli.tokenize import tokenize_command
 from heedful.config import render
-from heedful.data.tokenizers.wordpieces import BertTokenizer
+from heedful.data.tokenizers.wordpiece import BertTokenizer
 from heedful.errors import UserError
 from heedful.runs.load import load
 from heedful.runs.recipe import load_recipe, recipe_in
@@ -46,7 +46,7 @@ def test_token_files_train_the_same_model_as_the_text_they_were_made_of(
     vocab = "tokenizer={kind: wordpiece, vocab: 80, lowercase: true}"
     text = load_recipe("bert-prose", [*SMALL, documents, vocab])
     first = list(train(text, tmp_path / "text"))
-    tokenize_verb("bert-prose", [*SMALL, documents, vocab], tmp_path / "tokens")
+    tokenize_command("bert-prose", [*SMALL, documents, vocab], tmp_path / "tokens")
     told = capsys.readouterr().out
     assert "54 documents" in told
     assert f"'data={{kind: tokens, folder: {tmp_path / 'tokens'}}}' tokenizer=null" in told
@@ -132,4 +132,4 @@ def test_shipped_recipes_show_in_full_and_read_back(name: str, tmp_path: Path) -
 
 def test_only_documents_can_be_tokenized(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nothing to tokenize"):
-        tokenize_verb("numbers", [], tmp_path / "tokens")
+        tokenize_command("numbers", [], tmp_path / "tokens")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import heedful
-from heedful.cli.texts import answer_verb, passage_of, tag_verb
+from heedful.cli.texts import answer_command, passage_of, tag_command
 from heedful.data.formats.conll import Conll
 from heedful.errors import UserError
 from heedful.runs.evaluate import results, scored
@@ -129,7 +129,7 @@ def test_features_of_layers_that_the_folder_lacks_are_told_of_before_training(da
 
 
 def test_packed_batches_for_an_lstm_are_refused(data: Path) -> None:
-    with pytest.raises(UserError, match="an LSTM reads a row from end to end"):
+    with pytest.raises(UserError, match="an LSTM cannot read packed batches"):
         recipe_of("features", data, "train.batching=packed")
 
 
@@ -178,13 +178,13 @@ def runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path
 def test_tag_prints_what_is_marked_with_its_characters(
     runs: dict[str, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tag_verb(runs["tagging"], ["Kurt Hopper left Oslo."], False)
+    tag_command(runs["tagging"], ["Kurt Hopper left Oslo."], False)
     first, *lines = capsys.readouterr().out.splitlines()
     assert first == "Kurt Hopper left Oslo."
     assert [line.split()[0::2] for line in lines] == [["PER", "0-11", "Hopper"], ["LOC", "17-21"]]
     assert all(line.split()[1].endswith("%") for line in lines)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"Emmy Turing saw Rome\n\n")))
-    tag_verb(runs["tagging"], ["-"], True)
+    tag_command(runs["tagging"], ["-"], True)
     one, blank = map(json.loads, capsys.readouterr().out.splitlines())
     assert one["words"] == ["Emmy", "Turing", "saw", "Rome"] and one["tags"] == ["B-PER", "I-PER", "O", "B-LOC"]
     assert [(each["kind"], each["text"], each["start"], each["end"]) for each in one["entities"]] == [
@@ -198,12 +198,12 @@ def test_answer_prints_parts_of_the_passage(
 ) -> None:
     (tmp_path / "passage.txt").write_text("Kurt Hopper left Oslo.\n")
     for passage in ("Kurt Hopper left Oslo.", str(tmp_path / "passage.txt")):
-        answer_verb(runs["answering"], passage, ["Where was Kurt?"], 2, False)
+        answer_command(runs["answering"], passage, ["Where was Kurt?"], 2, False)
         question, best, second = capsys.readouterr().out.splitlines()
         assert question == "Where was Kurt?"
         assert best.split()[1:] == ["17-21", "Oslo"] and best.split()[0].endswith("%")
         assert second != best
-    answer_verb(runs["answering"], "Kurt Hopper left Oslo.", ["Where was Kurt?"], 1, True)
+    answer_command(runs["answering"], "Kurt Hopper left Oslo.", ["Where was Kurt?"], 1, True)
     told = json.loads(capsys.readouterr().out)
     assert told["question"] == "Where was Kurt?"
     (answer,) = told["answers"]
@@ -212,9 +212,9 @@ def test_answer_prints_parts_of_the_passage(
 
 def test_the_verbs_refuse_what_they_cannot_use(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="this model tags words"):
-        answer_verb(runs["tagging"], "a passage", ["a question"], 1, False)
+        answer_command(runs["tagging"], "a passage", ["a question"], 1, False)
     with pytest.raises(UserError, match="this model answers questions"):
-        tag_verb(runs["answering"], ["a text"], False)
+        tag_command(runs["answering"], ["a text"], False)
     with pytest.raises(UserError, match="there is no such file"):
         passage_of("nowhere.txt")
     with pytest.raises(UserError, match="there is no passage"):
@@ -222,9 +222,9 @@ def test_the_verbs_refuse_what_they_cannot_use(runs: dict[str, Path], monkeypatc
     assert passage_of("word " * 2000) == "word " * 2000
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
     with pytest.raises(UserError, match="there is no text to read"):
-        tag_verb(runs["tagging"], [], False)
+        tag_command(runs["tagging"], [], False)
     with pytest.raises(UserError, match="there is no question to read"):
-        answer_verb(runs["answering"], "a passage", [], 1, False)
+        answer_command(runs["answering"], "a passage", [], 1, False)
 
 
 def test_commands_to_go_on_with_name_the_verbs(data: Path, tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_parts_of_speech_are_learned_scored_and_shown(
     assert scores["f1"] == pytest.approx(100 * f1_score(true, said, average="macro"))
     each = 100 * f1_score(true, said, average=None, labels=marker.labels)
     assert [scores[f"f1 {label}"] for label in marker.labels] == pytest.approx(each.tolist())
-    tag_verb(speech / "run", ["the dog left Rome ."], False)
+    tag_command(speech / "run", ["the dog left Rome ."], False)
     lines = capsys.readouterr().out.splitlines()[1:]
     assert [line.split()[0] for line in lines] == list(marker.tag(["the dog left Rome ."])[0].tags)
     assert [line.split()[2:] for line in lines][:2] == [["0-3", "the"], ["4-7", "dog"]]

@@ -3,14 +3,14 @@ import torch
 
 from heedful.data.formats.conll import Sentence
 from heedful.data.labelled.tagging import TagBatches, encode_tags, encode_words
-from heedful.data.tokenizers.wordpieces import NAMES, BertTokenizer
+from heedful.data.tokenizers.wordpiece import NAMES, BertTokenizer
 from heedful.models.bert.config import BertConfig
 from heedful.models.heads.config import TaggerConfig
 from heedful.models.heads.tagger import Tagger
 from heedful.tasks.tagging.predictor import Entity, TokenTagger, mean_loss, split, tag_loss
 
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
-TOKENIZER = BertTokenizer.of([*NAMES, "ann", "bob", "saw", "rome", "##a", "##s", "."], True, "here")
+TOKENIZER = BertTokenizer.from_vocab([*NAMES, "ann", "bob", "saw", "rome", "##a", "##s", "."], True, "here")
 CPU = torch.device("cpu")
 TEXTS = ["Ann saw Rome.", "", "Bob", "Bobas saw Anns . " * 9, "Rome"]
 

@@ -26,7 +26,7 @@ from heedful.data.embedded import NumberWords
 from heedful.data.labelled.batches import LabelledBatches, encode_texts
 from heedful.data.pairs.batches import PairBatches, encode_pairs
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer, WordPiece
-from heedful.data.tokenizers.wordpieces import BertTokenizer
+from heedful.data.tokenizers.wordpiece import BertTokenizer
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.bert.config import BertConfig

@@ -12,8 +12,8 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from heedful.cli.commands import images, models, recipes, runs, texts, vectors, writing
 from heedful.cli.options import Command, with_options
-from heedful.cli.verbs import images, models, recipes, runs, texts, vectors, writing
 from heedful.errors import EXIT_MEMORY, UserError, drop_output, lacks_memory, printable, shown
 from heedful.files.writing import EXIT_DISK
 

@@ -26,7 +26,7 @@ Format = Literal["heedful", "hf", "onnx"]
 NAMES: dict[Format, str] = {"heedful": "a model of Heedful's", "hf": "a Hugging Face folder", "onnx": "an ONNX file"}
 
 
-def convert_verb(
+def convert_command(
     source: Path, target: Path, to: Format | None, ledger: bool, force: bool, as_json: bool = False
 ) -> None:
     """Read one folder, account for every tensor, and write the other kind; nothing is written if anything is amiss."""

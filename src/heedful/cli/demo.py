@@ -27,7 +27,7 @@ from heedful.tasks.translation.predictor import Translator
 UNSEEN = (25, 3_521, 31_234, 653_267, 327)
 
 
-def demo_verb(run: Path) -> None:
+def demo_command(run: Path) -> None:
     """Train the demo's model, unless a finished one is there, and show what it can do."""
     recipe = load_recipe("numbers")
     assert isinstance(recipe.data, NumberWords)
@@ -46,9 +46,9 @@ def offer(run: Path) -> None:
     say(f"inside    heedful explore {shlex.quote(str(run))}    to look into the model in the browser")
     asks = sys.stdin.isatty() and sys.stdout.isatty() and is_built()
     if asks and typer.confirm("\nLook into the model in the browser now?", default=True):
-        from heedful.cli.explore import explore_verb
+        from heedful.cli.explore import explore_command
 
-        explore_verb([run], "127.0.0.1", None, True, None, None, [])
+        explore_command([run], "127.0.0.1", None, True, None, None, [])
 
 
 def report(translator: Translator, data: NumberWords, test: Evaluated, run: Path, took: str) -> Iterator[str]:

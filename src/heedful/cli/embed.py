@@ -1,4 +1,4 @@
-"""The verb `embed`: texts in, vectors out, in the order they came and part by part."""
+"""The command `embed`: write the vectors of texts in their order, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from heedful.errors import UserError
 from heedful.files import writing as files
 from heedful.tasks.pretraining.predictor import Pooling, TextEncoder, cut_note
 
-TOGETHER = 8192  # texts that are read at a time, those about as long together
-MOST_COMPARED = 20  # texts of a table on the screen
-SPACE = 256  # bytes before the numbers of a safetensors file
+CHUNK = 8192  # texts read at a time, then batched by length
+MAX_COMPARED = 20  # texts in a table of similarities
+HEADER_BYTES = 256  # of a safetensors file
 
 
-class Out(Protocol):
-    """A file of vectors that grows, and whose beginning is written last, when their number is known."""
+class VectorFile(Protocol):
+    """A file that vectors are appended to; its header is written last, when their number is known."""
 
     suffix: ClassVar[str]
 
@@ -35,53 +35,53 @@ class Out(Protocol):
 
     def add(self, texts: Sequence[str], vectors: Tensor) -> None: ...
 
-    def end(self) -> None: ...
+    def finish(self) -> None: ...
 
 
-class Npy(Out):
-    """What `numpy.load` reads: float32 numbers, a row a text."""
+class Npy(VectorFile):
+    """A .npy file: a float32 array with a row per text."""
 
     suffix: ClassVar = ".npy"
 
     def __init__(self, file: BinaryIO, width: int) -> None:
         self.file, self.width, self.count = file, width, 0
-        self._head()
+        self._write_header()
 
-    def _head(self) -> None:
-        about = {"descr": "<f4", "fortran_order": False, "shape": (self.count, self.width)}
-        np.lib.format.write_array_header_1_0(self.file, about)  # leaves room for any number of rows
+    def _write_header(self) -> None:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (self.count, self.width)}
+        np.lib.format.write_array_header_1_0(self.file, header)  # leaves room for any number of rows
 
     def add(self, texts: Sequence[str], vectors: Tensor) -> None:
         self.count += len(texts)
         self.file.write(vectors.numpy().astype("<f4").tobytes())
 
-    def end(self) -> None:
+    def finish(self) -> None:
         self.file.seek(0)
-        self._head()
+        self._write_header()
 
 
-class Safetensors(Out):
-    """A safetensors file with one tensor, `vectors`, a row a text."""
+class Safetensors(VectorFile):
+    """A safetensors file with one tensor, `vectors`, a row per text."""
 
     suffix: ClassVar = ".safetensors"
 
     def __init__(self, file: BinaryIO, width: int) -> None:
         self.file, self.width, self.count = file, width, 0
-        self.file.write(bytes(SPACE))
+        self.file.write(bytes(HEADER_BYTES))
 
     def add(self, texts: Sequence[str], vectors: Tensor) -> None:
         self.count += len(texts)
         self.file.write(vectors.numpy().astype("<f4").tobytes())
 
-    def end(self) -> None:
+    def finish(self) -> None:
         shape = [self.count, self.width]
-        about = {"vectors": {"dtype": "F32", "shape": shape, "data_offsets": [0, 4 * self.count * self.width]}}
+        header = {"vectors": {"dtype": "F32", "shape": shape, "data_offsets": [0, 4 * self.count * self.width]}}
         self.file.seek(0)
-        self.file.write(struct.pack("<Q", SPACE - 8) + json.dumps(about).encode().ljust(SPACE - 8))
+        self.file.write(struct.pack("<Q", HEADER_BYTES - 8) + json.dumps(header).encode().ljust(HEADER_BYTES - 8))
 
 
-class Jsonl(Out):
-    """A JSON object a line: the text and its vector."""
+class Jsonl(VectorFile):
+    """JSON lines: each text with its vector."""
 
     suffix: ClassVar = ".jsonl"
 
@@ -92,14 +92,14 @@ class Jsonl(Out):
         for line in records(texts, vectors):
             self.file.write(line.encode(errors="backslashreplace") + b"\n")
 
-    def end(self) -> None:
+    def finish(self) -> None:
         pass
 
 
-KINDS: tuple[type[Out], ...] = (Npy, Safetensors, Jsonl)
+KINDS: tuple[type[VectorFile], ...] = (Npy, Safetensors, Jsonl)
 
 
-def embed_verb(
+def embed_command(
     run: Path,
     texts: Sequence[str],
     layers: str,
@@ -108,64 +108,64 @@ def embed_verb(
     similarity: bool,
     eight_bits: bool,
 ) -> None:
-    """Write a vector for each text, given as arguments or as lines of stdin; or compare a few."""
+    """Write a vector for each text, from arguments or stdin, or print the similarities of a few texts."""
     source = Source(texts, f'heedful embed {run} "some text"')
     if out is not None and similarity:
-        raise UserError("vectors are either written or compared", where="--similarity", todo="leave out --out")
-    kind = kind_of(out) if out is not None else None
-    reader = load_as(TextEncoder, run)
-    reader = reader.int8() if eight_bits else reader
-    given = (line.text for line in source)
+        raise UserError("--out and --similarity cannot be combined", todo="leave out one of them")
+    kind = file_kind(out) if out is not None else None
+    encoder = load_as(TextEncoder, run)
+    encoder = encoder.int8() if eight_bits else encoder
+    inputs = (line.text for line in source)
     if out is not None and kind is not None:
-        count = written(reader, given, layers, pooling, out, kind)
-        typer.echo(f"wrote {count:,} vectors of {reader.width(layers):,} numbers to {out}", err=True)
+        count = write_vectors(encoder, inputs, layers, pooling, out, kind)
+        typer.echo(f"wrote {count:,} vectors of dimension {encoder.width(layers):,} to {out}", err=True)
     elif similarity:
-        for line in compared(reader, list(given), layers, pooling):
+        for line in similarity_table(encoder, list(inputs), layers, pooling):
             say(line)
     else:
-        for some, vectors in embedded(reader, given, layers, pooling, source.size(TOGETHER)):
-            for line in records(some, vectors):
+        for chunk, vectors in embed_chunks(encoder, inputs, layers, pooling, source.size(CHUNK)):
+            for line in records(chunk, vectors):
                 write(line)
 
 
-def kind_of(path: Path) -> type[Out]:
-    """What kind of file a name promises."""
+def file_kind(path: Path) -> type[VectorFile]:
+    """The file format for a path, by its extension."""
     files.require_writable(path, "--out")
-    found = next((kind for kind in KINDS if kind.suffix == path.suffix.lower()), None)
-    if found is None:
+    kind = next((kind for kind in KINDS if kind.suffix == path.suffix.lower()), None)
+    if kind is None:
         raise UserError(
-            "the name does not say what to write", where="--out", found=str(path),
+            "unknown file extension", where="--out", found=str(path),
             expected="a name that ends in " + " or ".join(kind.suffix for kind in KINDS),
         )  # fmt: skip
-    return found
+    return kind
 
 
-def embedded(
-    reader: TextEncoder, texts: Iterable[str], layers: str, pooling: Pooling | None, size: int = TOGETHER
+def embed_chunks(
+    encoder: TextEncoder, texts: Iterable[str], layers: str, pooling: Pooling | None, size: int = CHUNK
 ) -> Iterator[tuple[list[str], Tensor]]:
-    """Texts and their vectors, part by part; how many were cut is told at the end."""
-    many = 0
-    for some in batched(texts, size):
-        encoded = reader.encoded(some)
-        many += encoded.cut
-        yield some, reader.embedded(encoded, layers, pooling)
-    if many:
-        typer.echo(f"note: {cut_note(many, reader.room)}", err=True)
+    """Chunks of texts with their vectors; at the end, a note with the number of truncated texts."""
+    truncated = 0
+    for chunk in batched(texts, size):
+        encoded = encoder.encoded(chunk)
+        truncated += encoded.cut
+        yield chunk, encoder.embedded(encoded, layers, pooling)
+    if truncated:
+        typer.echo(f"note: {cut_note(truncated, encoder.room)}", err=True)
 
 
-def written(
-    reader: TextEncoder, texts: Iterable[str], layers: str, pooling: Pooling | None, path: Path, kind: type[Out]
+def write_vectors(
+    encoder: TextEncoder, texts: Iterable[str], layers: str, pooling: Pooling | None, path: Path, kind: type[VectorFile]
 ) -> int:
-    """Write all vectors, whole or not at all, and say how many there are."""
+    """Write all vectors atomically; returns their number."""
     count = 0
-    safely = files.disk_errors(path.parent, f"write {path.name}")
-    with safely, files.atomic_path(path) as fresh, fresh.open("wb") as file, counting("texts read") as tell:
-        out = kind(file, reader.width(layers))
-        for some, vectors in embedded(reader, texts, layers, pooling):
-            out.add(some, vectors)
-            count += len(some)
-            tell(len(some))
-        out.end()
+    reporting = files.disk_errors(path.parent, f"write {path.name}")
+    with reporting, files.atomic_path(path) as fresh, fresh.open("wb") as file, counting("texts read") as advance:
+        out = kind(file, encoder.width(layers))
+        for chunk, vectors in embed_chunks(encoder, texts, layers, pooling):
+            out.add(chunk, vectors)
+            count += len(chunk)
+            advance(len(chunk))
+        out.finish()
     return count
 
 
@@ -175,14 +175,14 @@ def records(texts: Sequence[str], vectors: Tensor) -> Iterator[str]:
         yield json_line({"text": text, "vector": [float(f"{value:.7g}") for value in vector]})
 
 
-def compared(reader: TextEncoder, texts: Sequence[str], layers: str, pooling: Pooling | None) -> Iterator[str]:
-    """A table of the cosine between each two texts."""
-    if not 2 <= len(texts) <= MOST_COMPARED:
+def similarity_table(encoder: TextEncoder, texts: Sequence[str], layers: str, pooling: Pooling | None) -> Iterator[str]:
+    """The cosine similarity of each pair of texts, a row per text."""
+    if not 2 <= len(texts) <= MAX_COMPARED:
         raise UserError(
-            "a table compares a few texts", where="--similarity", found=f"{len(texts):,}",
-            expected=f"2 to {MOST_COMPARED}", todo="write the vectors to a file with --out instead",
+            "--similarity compares a few texts", where="--similarity", found=f"{len(texts):,}",
+            expected=f"2 to {MAX_COMPARED}", todo="write the vectors to a file with --out instead",
         )  # fmt: skip
-    for _, vectors in embedded(reader, texts, layers, pooling):
+    for _, vectors in embed_chunks(encoder, texts, layers, pooling):
         unit = normalize(vectors)  # (N, D)
         for row, (text, cosines) in enumerate(zip(texts, (unit @ unit.mT).tolist(), strict=True)):
             yield f"{row + 1:>2}  " + " ".join(f"{cosine:6.3f}" for cosine in cosines) + f"  {cut(text)}"

@@ -19,7 +19,7 @@ from heedful.tasks.recipe_parts import Recipe
 from heedful.training.checkpoint.choice import picked
 
 
-def eval_verb(run: Path, split: Split, beams: int | None, as_json: bool, stride: int | None = None) -> None:
+def eval_command(run: Path, split: Split, beams: int | None, as_json: bool, stride: int | None = None) -> None:
     """Print the scores with their signatures, and some samples."""
     predictor = load_run(run)
     recipe = read_recipe(run) if stride is None else with_stride(read_recipe(run), stride)
@@ -44,7 +44,7 @@ def eval_verb(run: Path, split: Split, beams: int | None, as_json: bool, stride:
 
 def with_stride(recipe: Recipe, stride: int) -> Recipe:
     """The same recipe, judged in windows that are so far apart."""
-    if not isinstance(recipe, LanguageModelRecipe) or not recipe.model.limited:
+    if not isinstance(recipe, LanguageModelRecipe) or not recipe.model.fixed_context:
         raise UserError("only a gpt is judged in windows that overlap", where="--stride", todo="leave it out")
     if stride > recipe.model.context:
         raise UserError(

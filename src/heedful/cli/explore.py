@@ -30,7 +30,7 @@ PORT = 8765  # the usual one, so that a link to a view stays right
 TOKEN = "HEEDFUL_TOKEN"
 
 
-def explore_verb(
+def explore_command(
     folders: Sequence[Path],
     host: str,
     port: int | None,

@@ -27,7 +27,9 @@ ROWS = 12  # of a table on the screen
 Found = TypeVar("Found")
 
 
-def figure_verb(name: str, overrides: Sequence[str], out: Path | None, as_json: bool, style: Style = "light") -> None:
+def figure_command(
+    name: str, overrides: Sequence[str], out: Path | None, as_json: bool, style: Style = "light"
+) -> None:
     """Run a study to its end; what cannot work is said before it begins."""
     one = find(name)
     settings = parse(one.Settings, {}, overrides=_named(overrides, one.Settings))

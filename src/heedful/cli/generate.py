@@ -18,7 +18,7 @@ from heedful.errors import UserError, printable
 from heedful.tasks.language_model.predictor import TOGETHER, GeneratedText, TextGenerator
 
 
-def generate_verb(
+def generate_command(
     run: Path, prompts: Sequence[str], said: Mapping[str, Any], greedy: bool, special: bool, bf16: bool, as_json: bool
 ) -> None:
     """Continue each prompt, given as an argument or as a line of stdin."""

@@ -1,4 +1,4 @@
-"""Arguments that several commands share, options generated from classes of settings, and old names of options."""
+"""Arguments that several commands share, options generated from settings classes, and old names of options."""
 
 from __future__ import annotations
 
@@ -44,30 +44,30 @@ RunOption = Annotated[
         "--folder",
         metavar="DIR",
         parser=_run_path,
-        help="The run's folder, runs/NAME by default; with torchrun write --folder.",
+        help="The run's folder, runs/NAME by default; under torchrun, write --folder.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 Dark = Annotated[bool, typer.Option("--dark", help="Draw the figure on a dark background.")]
 Batch = Annotated[int, typer.Option(min=1, max=100_000, help="Texts in a batch.")]
-Which = Annotated[
+CheckpointOption = Annotated[
     str | None,
     typer.Option(
         "--checkpoint",
         metavar="NAME|STEP",
-        help="best, last, average or a step; else the final model.",
+        help="best, last, average or a step; by default the final model.",
         autocompletion=checkpoints,
     ),
 ]
 
 
-class Offer(NamedTuple):
-    """Fields of a class of settings that a verb has as options, and the parameter that they precede."""
+class FieldOptions(NamedTuple):
+    """Fields of a settings class that are options of a command, and the parameter they are listed before."""
 
-    settings: str  # module:class
+    settings: str  # "module:class"
     names: tuple[str, ...]
     before: str | None = None
-    default: bool = False  # whether an option that is not given has the field's default; else it is None
+    default: bool = False  # an omitted option has the field's default instead of None
 
 
 TRANSLATION, TEXT = "heedful.decode.settings:TranslationSettings", "heedful.decode.settings:TextSettings"
@@ -76,21 +76,21 @@ BEAMS = ("beams",)
 SAMPLING = ("temperature", "top_k", "top_p")
 RULES = ("beams", "length_penalty", "repetition_penalty", "no_repeat_ngram", "min_length")
 VECTORS = ("width", "window", "negatives", "min_count", "sample", "epochs", "lr", "lowercase", "seed")
-OFFERS: dict[str, tuple[Offer, ...]] = {
-    "eval": (Offer(TRANSLATION, BEAMS, before="stride"),),
+FIELD_OPTIONS: dict[str, tuple[FieldOptions, ...]] = {
+    "eval": (FieldOptions(TRANSLATION, BEAMS, before="stride"),),
     "translate": (
-        Offer(TRANSLATION, BEAMS, before="top"),
-        Offer(TRANSLATION, (*SAMPLING, "seed"), before="batch", default=True),
+        FieldOptions(TRANSLATION, BEAMS, before="top"),
+        FieldOptions(TRANSLATION, (*SAMPLING, "seed"), before="batch", default=True),
     ),
-    "predict": (Offer(TRANSLATION, BEAMS, before="force"),),
+    "predict": (FieldOptions(TRANSLATION, BEAMS, before="force"),),
     "generate": (
-        Offer(TEXT, ("length", *SAMPLING), before="greedy"),
-        Offer(TEXT, ("seed", "samples"), before="greedy", default=True),
-        Offer(TEXT, RULES, before="special"),
-        Offer(TEXT, ("start_token",), before="bf16"),
+        FieldOptions(TEXT, ("length", *SAMPLING), before="greedy"),
+        FieldOptions(TEXT, ("seed", "samples"), before="greedy", default=True),
+        FieldOptions(TEXT, RULES, before="special"),
+        FieldOptions(TEXT, ("start_token",), before="bf16"),
     ),
-    "predict-word": (Offer(TEXT, ("start_token",), before="as_json"),),
-    "word2vec": (Offer(WORD2VEC, VECTORS, default=True),),
+    "predict-word": (FieldOptions(TEXT, ("start_token",), before="as_json"),),
+    "word2vec": (FieldOptions(WORD2VEC, VECTORS, default=True),),
 }
 RENAMED: dict[str, dict[str, str]] = {
     "generate": {"--at-least": "--min-length", "--no-repeat": "--no-repeat-ngram"},
@@ -99,22 +99,22 @@ RENAMED: dict[str, dict[str, str]] = {
     "reconstruct": {"--beside": "--compare", "--walk": "--interpolate"},
     "denoise": {"--given": "--noisy"},
     "predict": {"--output": "--out"},
-    **{verb: {"--first": "--limit"} for verb in ("neighbours", "analogy", "lookup")},
+    **{command: {"--first": "--limit"} for command in ("neighbours", "analogy", "lookup")},
 }
 
 
 class Command(TyperCommand):
-    """A verb that accepts old names of its options, and suggests the name of an unknown one."""
+    """A command that accepts old names of its options, and suggests a name for an unknown one."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words after the verb's name."""
+        """Parse the arguments of the command."""
         if not ctx.resilient_parsing:
             end = args.index("--") if "--" in args else len(args)
-            args = [*(self._current(word, ctx) for word in args[:end]), *args[end:]]
+            args = [*(self._update_name(word, ctx) for word in args[:end]), *args[end:]]
         return super().parse_args(ctx, args)
 
-    def _current(self, word: str, ctx: Any) -> str:
-        """A word with an old name of an option replaced by the new one."""
+    def _update_name(self, word: str, ctx: Any) -> str:
+        """Replace an old option name by the new one; an unknown name is an error."""
         name, equals, value = word.partition("=")
         params = self.get_params(ctx)
         known = [option for param in params for option in (*param.opts, *param.secondary_opts)]
@@ -131,44 +131,45 @@ class Command(TyperCommand):
         raise UserError(f"`heedful {self.name}` has no option {shown(name)}", todo=todo)
 
 
-def with_options(name: str, verb: Callable[..., None]) -> Callable[..., None]:
-    """A verb with the settings that it offers spelled out in its signature; they come with its **settings."""
-    if name not in OFFERS:
-        return verb
-    whole = inspect.signature(verb, eval_str=True)
-    given = [
-        one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for one in whole.parameters.values()
-        if one.kind is not inspect.Parameter.VAR_KEYWORD
+def with_options(name: str, command: Callable[..., None]) -> Callable[..., None]:
+    """The command with its field options in the signature; it receives their values in its **settings."""
+    if name not in FIELD_OPTIONS:
+        return command
+    signature = inspect.signature(command, eval_str=True)
+    parameters = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for parameter in signature.parameters.values()
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
     ]
-    for offer in OFFERS[name]:
-        index = [one.name for one in given].index(offer.before) if offer.before else len(given)
-        given[index:index] = _options(offer)
+    for fields in FIELD_OPTIONS[name]:
+        names = [parameter.name for parameter in parameters]
+        index = names.index(fields.before) if fields.before else len(names)
+        parameters[index:index] = _options(fields)
 
-    @wraps(verb)
+    @wraps(command)
     def run(**values: Any) -> None:
-        verb(**values)
+        command(**values)
 
-    run.__signature__ = whole.replace(parameters=given)  # type: ignore[attr-defined]
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return run
 
 
-def _options(offer: Offer) -> Iterator[inspect.Parameter]:
-    """Fields of a class of settings as options: their types, bounds, help and defaults."""
+def _options(fields: FieldOptions) -> Iterator[inspect.Parameter]:
+    """Options with the types, bounds, help and defaults of the fields."""
     from annotated_types import Ge, Le
 
-    from heedful.decode.settings import Offered
+    from heedful.decode.settings import OptionSpec
 
-    module, _, cls = offer.settings.partition(":")
-    for name in offer.names:
+    module, _, cls = fields.settings.partition(":")
+    for name in fields.names:
         field = getattr(import_module(module), cls).model_fields[name]
-        offered = next((one for one in field.metadata if isinstance(one, Offered)), Offered())
-        least: Any = next((one.ge for one in field.metadata if isinstance(one, Ge)), None)
-        most: Any = next((one.le for one in field.metadata if isinstance(one, Le)), None)
-        words = field.description.partition("; null:")[0]
-        about = offered.help or f"{words[0].upper()}{words[1:]}."
-        option: Any = typer.Option(help=about, min=least if offered.least is None else offered.least, max=most)
+        spec = next((one for one in field.metadata if isinstance(one, OptionSpec)), OptionSpec())
+        minimum: Any = next((one.ge for one in field.metadata if isinstance(one, Ge)), None)
+        maximum: Any = next((one.le for one in field.metadata if isinstance(one, Le)), None)
+        description = field.description.partition("; null:")[0]
+        about = spec.help or f"{description[0].upper()}{description[1:]}."
+        option: Any = typer.Option(help=about, min=minimum if spec.minimum is None else spec.minimum, max=maximum)
         yield inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=field.default if offer.default else None,
-            annotation=Annotated[field.annotation if offer.default else field.annotation | None, option],
+            name, inspect.Parameter.KEYWORD_ONLY, default=field.default if fields.default else None,
+            annotation=Annotated[field.annotation if fields.default else field.annotation | None, option],
         )  # fmt: skip

@@ -41,7 +41,7 @@ FIELDS: dict[type, tuple[str, ...]] = {  # the fields of a row that make an inpu
 }
 
 
-def predict_verb(
+def predict_command(
     run: Path, source: Path, out: Path, fields: Sequence[str], beams: int | None, force: bool, batch: int
 ) -> None:
     """Write each row with its prediction, all of them or no file."""

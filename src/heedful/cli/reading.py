@@ -39,9 +39,9 @@ class Source:
         self.texts, self.todo, self.noun = texts, todo, noun
         self.piped = piped(texts)
         if not texts and not self.piped:
-            raise self.missing()
+            raise self.no_text_error()
 
-    def missing(self) -> UserError:
+    def no_text_error(self) -> UserError:
         """The error of a command without a text."""
         return UserError(f"there is no {self.noun} to read", todo=f"{self.todo}, or pipe lines into it")
 
@@ -80,7 +80,7 @@ class Source:
                 for line in [json_line(record(given, one))] if as_json else lines(given, one):
                     say(line)
         if not count:
-            raise self.missing()
+            raise self.no_text_error()
 
 
 def text_or_none(line: Line) -> str | None:

@@ -32,7 +32,7 @@ from heedful.training.checkpoint.choice import by_name
 
 
 # ------------------------------------------------------------------ reconstruct
-def reconstruct_verb(
+def reconstruct_command(
     run: Path,
     paths: Sequence[str],
     out: Path,
@@ -102,7 +102,7 @@ def end_of(run: Path, name: str, canvas: ImageSpec) -> Floats:
 
 
 # ------------------------------------------------------------------ denoise
-def denoise_verb(
+def denoise_command(
     run: Path,
     paths: Sequence[str],
     out: Path,
@@ -139,7 +139,7 @@ def denoise_verb(
 
 
 # ------------------------------------------------------------------ encode
-def encode_verb(run: Path, paths: Sequence[str], out: Path) -> None:
+def encode_command(run: Path, paths: Sequence[str], out: Path) -> None:
     """Write the code of each image, and its label where that is known."""
     files.require_writable(out, "--out")
     if out.suffix.lower() not in CODES:

@@ -23,7 +23,7 @@ DEEPEST = 4  # folders below the given one
 STEP = re.compile(r"step-(\d{8,18})")
 
 
-def runs_verb(folder: Path, as_json: bool) -> None:
+def runs_command(folder: Path, as_json: bool) -> None:
     """Print a table of the runs, the newest first, or say how to make one."""
     if folder != Path("runs"):
         require_folder(folder, "a folder that holds runs", "name a folder that holds runs")

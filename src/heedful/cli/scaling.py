@@ -59,7 +59,7 @@ MEANING = {
 }
 
 
-def scaling_verb(
+def scaling_command(
     recipe: str,
     overrides: Sequence[str],
     sizes: str,

@@ -31,7 +31,7 @@ QUESTIONS = 64  # that are answered together
 
 
 # ------------------------------------------------------------------ classes
-def classify_verb(run: Path, texts: Sequence[str], pair: bool, as_json: bool) -> None:
+def classify_command(run: Path, texts: Sequence[str], pair: bool, as_json: bool) -> None:
     """Print the class of each text or pair of texts, or the number that a regressor predicts."""
     given = pairs(texts) if pair else texts
     source = Source(given, f'heedful classify {run} "some text"', "pair" if pair else "text")
@@ -85,7 +85,7 @@ def pair_of(line: Line) -> tuple[str, str] | None:
     return first, second
 
 
-def classify_tree_verb(run: Path, trees: Sequence[str], nodes: bool, as_json: bool) -> None:
+def classify_tree_command(run: Path, trees: Sequence[str], nodes: bool, as_json: bool) -> None:
     """Print the class of each tree, and of every node."""
     source = Source(trees, f"heedful classify-tree {run} '(2 (2 not) (2 bad))'", "tree")
     classifier = load_as(TreeClassifier, run)
@@ -120,7 +120,7 @@ def node_lines(tree: Tree, found: TreeClassification, classes: int) -> Iterator[
         waiting += [(child, depth + 1) for child in reversed(tree.children[node])]
 
 
-def choose_verb(run: Path, text: str, choices: Sequence[str], as_json: bool) -> None:
+def choose_command(run: Path, text: str, choices: Sequence[str], as_json: bool) -> None:
     """Print the probability of each choice, the most probable first."""
     if len(choices) < 2:
         raise UserError(
@@ -136,7 +136,7 @@ def choose_verb(run: Path, text: str, choices: Sequence[str], as_json: bool) -> 
 
 
 # ------------------------------------------------------------------ spans
-def tag_verb(run: Path, texts: Sequence[str], as_json: bool) -> None:
+def tag_command(run: Path, texts: Sequence[str], as_json: bool) -> None:
     """Print the entities of each text, or every word with its tag."""
     source = Source(texts, f'heedful tag {run} "some text"')
     tagger = load_as(TokenTagger, run)
@@ -154,7 +154,7 @@ def tag_verb(run: Path, texts: Sequence[str], as_json: bool) -> None:
     source.show(tagger.tag, rows, as_json, parse=text_or_none)
 
 
-def answer_verb(run: Path, passage: str, questions: Sequence[str], top: int, as_json: bool) -> None:
+def answer_command(run: Path, passage: str, questions: Sequence[str], top: int, as_json: bool) -> None:
     """Print the answers to each question about one passage, with their characters in it."""
     text = passage_of(passage)
     source = Source(questions, f'heedful answer {run} --passage FILE "some question"', "question")
@@ -187,7 +187,7 @@ def passage_of(given: str) -> str:
 
 
 # ------------------------------------------------------------------ masked and next words
-def fill_mask_verb(run: Path, texts: Sequence[str], top: int, as_json: bool) -> None:
+def fill_mask_command(run: Path, texts: Sequence[str], top: int, as_json: bool) -> None:
     """Print the most probable words for every mask of each text."""
     source = Source(texts, f'heedful fill-mask {run} "the [MASK] sat"')
     encoder = load_as(TextEncoder, run)
@@ -227,7 +227,7 @@ ABOUT = {
 }
 
 
-def predict_word_verb(
+def predict_word_command(
     text: str,
     causal: Path | None,
     masked: Path | None,

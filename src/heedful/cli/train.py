@@ -66,7 +66,7 @@ def heeding(stopper: Stopper) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def train_verb(name: str, overrides: Sequence[str], run: Path | None) -> None:
+def train_command(name: str, overrides: Sequence[str], run: Path | None) -> None:
     """Train a recipe by name, and say at the end how good it is and what to do next."""
     seat = find_seat(os.environ)
     stopper = Stopper(together=seat is not None)

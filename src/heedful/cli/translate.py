@@ -84,7 +84,7 @@ def too_long(line: Line, length: int, context: int) -> UserError:
     )  # fmt: skip
 
 
-def translate_verb(
+def translate_command(
     run: Path,
     texts: Sequence[str],
     beams: int | None,

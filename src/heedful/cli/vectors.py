@@ -16,7 +16,7 @@ from heedful.files.writing import require_writable
 from heedful.plots.style import Figure, Style, require_figure, save
 
 
-def word2vec_verb(texts: Sequence[Path], out: Path, settings: dict[str, object]) -> None:
+def word2vec_command(texts: Sequence[Path], out: Path, settings: dict[str, object]) -> None:
     """Learn the vectors of a text's words, and write them."""
     from heedful.config import parse
     from heedful.extras.word2vec import read_corpus, train_vectors
@@ -49,7 +49,7 @@ def opened(path: Path, most: int | None) -> WordVectors:
     return found
 
 
-def neighbours_verb(path: Path, words: Sequence[str], top: int, most: int | None, as_json: bool) -> None:
+def neighbours_command(path: Path, words: Sequence[str], top: int, most: int | None, as_json: bool) -> None:
     """The words that are most like each word."""
     vectors = opened(path, most)
     for word in words:
@@ -61,7 +61,7 @@ def neighbours_verb(path: Path, words: Sequence[str], top: int, most: int | None
             listed(found)
 
 
-def analogy_verb(path: Path, three: tuple[str, str, str], top: int, most: int | None, as_json: bool) -> None:
+def analogy_command(path: Path, three: tuple[str, str, str], top: int, most: int | None, as_json: bool) -> None:
     """What is to c as b is to a."""
     a, b, c = three
     found = opened(path, most).analogy(a, b, c, top)
@@ -79,7 +79,7 @@ def listed(found: Sequence[Neighbour]) -> None:
         say(f"  {one.word:<{widest}}  {one.cosine:6.3f}")
 
 
-def lookup_verb(
+def lookup_command(
     path: Path,
     words: Sequence[str],
     columns: int,

@@ -29,7 +29,7 @@ SHORT, OFTEN = 100, 20  # numbers below a hundred are few, occur in all others, 
 class Embedded(Config):
     """What all of them share."""
 
-    def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
+    def problems(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
         """Nothing: no file is needed."""
         return []
 

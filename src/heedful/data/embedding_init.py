@@ -35,7 +35,7 @@ class EmbeddingInit(Config):
         require_width(vectors, width, self.file)
         return vectors
 
-    def missing(self) -> list[UserError]:
+    def problems(self) -> list[UserError]:
         """Problems that can be seen without reading the file."""
         problem = file_problem(Path(self.file))
         if problem is None:

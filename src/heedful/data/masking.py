@@ -29,16 +29,16 @@ class MaskingVocab:
     sep: int
     mask: int
     special: Places  # (V,) special tokens, the unknown token included
-    inner: Places  # (V,) tokens that continue a word
+    continues_word: Places  # (V,) tokens that continue a word
     ordinary: Ids  # the tokens that are text
 
     @classmethod
     def of(cls, tokenizer: MaskTokenizer) -> MaskingVocab:
         """From a tokenizer."""
         special = np.isin(np.arange(tokenizer.vocab), list(tokenizer.special))  # (V,)
-        inner = np.array(tokenizer.inner)  # (V,)
+        continues_word = np.array(tokenizer.continues_word)  # (V,)
         ordinary = np.flatnonzero(~special).astype(np.int32)
-        return cls(tokenizer.pad, tokenizer.cls, tokenizer.sep, tokenizer.mask, special, inner, ordinary)
+        return cls(tokenizer.pad, tokenizer.cls, tokenizer.sep, tokenizer.mask, special, continues_word, ordinary)
 
 
 def count_masked(lengths: NDArray[np.int64], share: float) -> NDArray[np.int64]:
@@ -55,14 +55,14 @@ def choose_tokens(text: Places, counts: NDArray[np.int64], luck: Numbers) -> Pla
     return found
 
 
-def choose_whole_words(text: Places, inner: Places, counts: NDArray[np.int64], luck: Numbers) -> Places:
+def choose_whole_words(text: Places, continues_word: Places, counts: NDArray[np.int64], luck: Numbers) -> Places:
     """Like `choose_tokens`, for whole words: in random order, each word that still fits."""
     found = np.zeros_like(text)  # (B, T)
     for row, left in enumerate(counts.tolist()):
         places = np.flatnonzero(text[row])
         if not len(places):
             continue
-        begins = ~inner[row, places] | (np.diff(places, prepend=-2) > 1)
+        begins = ~continues_word[row, places] | (np.diff(places, prepend=-2) > 1)
         begins = np.flatnonzero(begins)  # first piece of each word, among the text positions
         ends = np.append(begins[1:], len(places))
         for word in np.argsort(luck[row, places[begins]], kind="stable").tolist():

@@ -51,13 +51,13 @@ class OwnData(Config):
         """The examples of a split, as the task reads them."""
         if split in self._splits:
             return self._splits[split]
-        raise self.missing()[0] if not self._splits else no_data(split)
+        raise self.problems()[0] if not self._splits else no_data(split)
 
     def file(self, split: Split) -> str:
         """What errors name in place of a file."""
         return f"data.{split}"
 
-    def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
+    def problems(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
         """That Python has not given them."""
         if self._splits:
             return []

@@ -35,7 +35,7 @@ class EncodedSequences(Protocol[BatchT]):
         """The tokens of each."""
 
     @property
-    def learned(self) -> Ints:
+    def with_targets(self) -> Ints:
         """Those from which there is something to learn."""
 
     def batch(self, rows: Ints) -> BatchT:
@@ -103,8 +103,8 @@ class SequenceBatches(Generic[BatchT]):
         packed: bool = False,
     ) -> None:
         self.encoded, self.few_shapes = encoded, packed
-        self._lengths, self._learned = encoded.lengths, encoded.learned
-        self._rows = RowSchedule(self._lengths[self._learned], seed, batch_tokens, packed, examples)
+        self._lengths, self._with_targets = encoded.lengths, encoded.with_targets
+        self._rows = RowSchedule(self._lengths[self._with_targets], seed, batch_tokens, packed, examples)
 
     def at(self, position: int, part: int = 0, parts: int = 1) -> BatchT:
         """The batch at a position, counted from 0 over all epochs, or one shard of it, which may be empty."""
@@ -122,4 +122,4 @@ class SequenceBatches(Generic[BatchT]):
         return self._rows.epoch_of(position)
 
     def _at(self, position: int) -> Ints:
-        return self._learned[self._rows.at(position)]
+        return self._with_targets[self._rows.at(position)]

@@ -15,17 +15,17 @@ from heedful.config import Config
 
 
 @dataclass(frozen=True)
-class Offered:
-    """How the command line offers a setting, where that is not as in a recipe: its help, and its least value."""
+class OptionSpec:
+    """Help and minimum of a setting's command-line option, where they differ from the recipe's."""
 
     help: str | None = None
-    least: float | None = None
+    minimum: float | None = None
 
 
 class Length(Config):
     """How long a text gets."""
 
-    length: Annotated[int, Offered("Tokens to generate; else as the recipe says.")] = Field(
+    length: Annotated[int, OptionSpec("Tokens to generate; else as the recipe says.")] = Field(
         200, ge=1, le=1_000_000, description="tokens to generate"
     )
 
@@ -33,11 +33,11 @@ class Length(Config):
 class Sampling(Config):
     """How a token is sampled."""
 
-    temperature: Annotated[float, Offered(least=0.01)] = Field(
+    temperature: Annotated[float, OptionSpec(minimum=0.01)] = Field(
         1.0, gt=0, le=100, description="sampling temperature; higher is more random"
     )
     top_k: int | None = Field(None, ge=1, description="sample from the k most probable tokens; null: from all")
-    top_p: Annotated[float | None, Offered(least=1e-6)] = Field(
+    top_p: Annotated[float | None, OptionSpec(minimum=1e-6)] = Field(
         None, gt=0, le=1, description="sample from the most probable tokens with this total probability; null: from all"
     )
 
@@ -45,7 +45,7 @@ class Sampling(Config):
 class DecodeConfig(Config):
     """How translations are searched for when the model is evaluated or used."""
 
-    beams: Annotated[int, Offered("Hypotheses of the beam search; else as the recipe says.")] = Field(
+    beams: Annotated[int, OptionSpec("Hypotheses of the beam search; else as the recipe says.")] = Field(
         4, ge=1, le=1000, description="hypotheses kept at each step; 1: greedy search"
     )
     length_penalty: float = Field(
@@ -61,14 +61,14 @@ class WritingConfig(Sampling, Length):
     """Generation settings of a language model, which samples each token."""
 
     start_token: Annotated[
-        bool, Offered("Put the start token of documents before the text; else as the model's folder says.")
+        bool, OptionSpec("Put the start token of documents before the text; else as the model's folder says.")
     ] = Field(True, description="put the start token of documents before a prompt, as in training")
 
 
 class Generation(Sampling):
     """All settings that predictors share."""
 
-    temperature: Annotated[float, Offered(least=0.01)] = Field(  # 0: the likeliest token each time
+    temperature: Annotated[float, OptionSpec(minimum=0.01)] = Field(  # 0: the likeliest token each time
         1.0, ge=0, le=100, description="sampling temperature; higher is more random"
     )
     seed: int = Field(0, ge=0, description="random seed")
@@ -104,7 +104,7 @@ class TextSettings(Generation, WritingConfig):
         1, ge=1, le=1000, description="beam search with this many hypotheses; prompt and text must fit the context"
     )
     length_penalty: float = Field(1.0, ge=0, le=10, description="beams compare log p / length^this")
-    repetition_penalty: Annotated[float, Offered(least=0.01)] = Field(
+    repetition_penalty: Annotated[float, OptionSpec(minimum=0.01)] = Field(
         1.0, gt=0, le=100, description="above 1, tokens of the text so far become less probable"
     )
     no_repeat_ngram: int | None = Field(

@@ -281,7 +281,9 @@ def bidirectional_reading(predictor: Any, row: list[int], segments: list[int]) -
 
 def pair_ids(tokenizer: MaskTokenizer, given: TextInput, context: int) -> tuple[list[int], list[int]]:
     """The ids of one text or two with special tokens, and their segments."""
-    row, parts = tokenizer.pair(*(tokenizer.with_masks(text) for text in (given.text, given.other) if text is not None))
+    row, parts = tokenizer.pair(
+        *(tokenizer.encode_with_masks(text) for text in (given.text, given.other) if text is not None)
+    )
     if len(row) > context:
         raise too_long(len(row), context)
     return row, parts

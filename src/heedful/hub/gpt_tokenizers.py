@@ -53,7 +53,7 @@ def find_tokenizer(folder: Path, vocab: int, usual: str) -> tuple[Gpt2Tokenizer 
                 "the tokenizer has no merges", where=str(folder), found=f"{name} alone",
                 expected=" or ".join(MERGES) + " beside it", todo=AGAIN,
             )  # fmt: skip
-        found = kind.of_texts(text, read_text(folder, merges, LARGEST), str(folder / name), str(folder / merges))
+        found = kind.from_texts(text, read_text(folder, merges, LARGEST), str(folder / name), str(folder / merges))
     found = found.adding(_more(found, folder, settings, data), str(where))
     require_fit(found, vocab, folder / name)
     return found, isinstance(found, Gpt2Tokenizer) and _starts(settings, data, where)

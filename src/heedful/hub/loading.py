@@ -166,7 +166,7 @@ def _with_head(
         if isinstance(pairs, Gpt1Tokenizer):
             return found._replace(word_ends=pairs)
         return found._replace(tokenizer=pairs, starts=starts)
-    tokenizer, longest, notes = tokenizer_class(config.usual_tokenizer).found_in(folder, config.vocab or 0)
+    tokenizer, longest, notes = tokenizer_class(config.usual_tokenizer).from_folder(folder, config.vocab or 0)
     longest = None if longest is None or longest >= config.context else longest
     return found._replace(tokenizer=tokenizer, longest=longest, notes=found.notes + notes)
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from heedful.errors import AGAIN, UserError
 from heedful.files.folders import has_file, path_inside, read_bytes
 from heedful.files.reading import open_file
-from heedful.hub.crc32c import crc32c, masked
+from heedful.hub.crc32c import crc32c, mask_crc
 
 LARGEST_INDEX = 100_000_000  # bytes
 MOST_TENSORS = 100_000
@@ -92,7 +92,7 @@ def _numbers(path: Path, entries: dict[str, Entry]) -> dict[str, Tensor]:
         dtype = TYPES[entry.dtype]
         if len(part) != entry.size or entry.size != math.prod(entry.shape) * dtype.itemsize:
             raise DamageError(f"{name} has {len(part):,} bytes, which are not those of its shape {entry.shape}")
-        if masked(crc32c(part)) != entry.crc:
+        if mask_crc(crc32c(part)) != entry.crc:
             raise DamageError(f"the checksum of {name} is not the one in the index")
         found[name] = (
             torch.frombuffer(bytearray(part), dtype=dtype).reshape(entry.shape) if part else torch.empty(entry.shape)
@@ -130,7 +130,7 @@ def _block(data: bytes, offset: int, size: int) -> bytes:
     if end > len(data):
         raise DamageError(f"a block from byte {offset:,} to {end:,} lies beyond the end")
     kind, crc = data[offset + size], int.from_bytes(data[end - 4 : end], "little")
-    if masked(crc32c(data[offset : end - 4])) != crc:
+    if mask_crc(crc32c(data[offset : end - 4])) != crc:
         raise DamageError(f"the checksum of the block at byte {offset:,} is wrong")
     if kind:
         raise DamageError("its index is compressed, which TensorFlow's checkpoints are not")

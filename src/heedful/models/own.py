@@ -215,7 +215,7 @@ def in_role(module: nn.Module, config: ModelConfig) -> nn.Module:
         inspect.signature(module.forward).bind(*[None] * plain.arguments)
     except TypeError:
         raise wrong_role(module, f"forward{inspect.signature(module.forward)}", plain.form) from None
-    if config.role == "causal" and not config.limited:
+    if config.role == "causal" and not config.fixed_context:
         raise UserError(
             "a module without a state reads windows", where="model.kind", found=config.kind,
             expected="gpt, whose context is the length of a window", todo="write model.kind: gpt and model.context",

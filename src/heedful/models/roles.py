@@ -35,7 +35,7 @@ class ModelConfig(Config):
     """What the settings of every model have: `kind` first, and all sizes, so that a model is built of them alone."""
 
     implementation: ClassVar[str] = "model.Model"  # the file beside the settings, and the class in it
-    limited: ClassVar[bool] = False  # whether it sees no more of a text than its context
+    fixed_context: ClassVar[bool] = False  # whether it sees at most `context` tokens, unlike a recurrent model
 
     kind: str
 

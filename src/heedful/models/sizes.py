@@ -43,7 +43,7 @@ def block_parameters(width: int, hidden: int, heads: int = 1, score: HeadScore =
 
 
 def share_width(heads: int, info: ValidationInfo) -> int:
-    """The heads, if they can share the width evenly."""
+    """Check that the width is a multiple of the number of heads."""
     width = info.data.get("width")
     if width is not None and width % heads:
         fitting = min((n for n in range(1, width + 1) if width % n == 0), key=lambda n: (abs(n - heads), -n))
@@ -55,7 +55,7 @@ def share_width(heads: int, info: ValidationInfo) -> int:
 
 
 def check_positions(positions: str, info: ValidationInfo) -> str:
-    """The kind of positions, if the width allows it."""
+    """Check that the width is even where the position encoding needs pairs of dimensions."""
     width, heads = info.data.get("width"), info.data.get("heads")
     if positions in ("sinusoid", "sinusoid_halves") and width is not None and width % 2:
         raise ValueError(f"sinusoids need an even width; write width: {width + 1} or positions: learned")

@@ -131,7 +131,7 @@ def summary(path: Path) -> str:
 
 def check_recipe(recipe: Recipe, splits: Sequence[Split] = SPLITS) -> None:
     """Raise one error for all files that a recipe names for some splits and that are not there."""
-    problems = [*recipe.data.missing(splits), *recipe.missing()]
+    problems = [*recipe.data.problems(splits), *recipe.problems()]
     if problems:
         count = "a file is" if len(problems) == 1 else f"{len(problems)} files are"
         raise UserError(f"{count} not as the recipe says", problems=problems)

@@ -54,7 +54,7 @@ class Recipe(Config):
         """What `show` adds to the settings, a line each."""
         return []
 
-    def missing(self) -> list[UserError]:
+    def problems(self) -> list[UserError]:
         """What is wrong with files that it names besides its data."""
         return []
 

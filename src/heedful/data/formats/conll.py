@@ -203,7 +203,7 @@ def iob2(tags: Sequence[str]) -> tuple[str, ...]:
     return tuple(written)
 
 
-def labels_of(sentences: Iterable[Sentence]) -> tuple[str, ...]:
+def collect_labels(sentences: Iterable[Sentence]) -> tuple[str, ...]:
     """The label set of sentences: for chunk tags O and B-/I- of each type, else the tags that occur."""
     tags = {tag for sentence in sentences for tag in sentence.tags}
     if not marks_chunks(sorted(tags)):

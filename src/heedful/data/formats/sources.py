@@ -89,7 +89,7 @@ class PairSource(Config):
         """The pairs of a split that have text on both sides."""
         return self.read(split).pairs
 
-    def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
+    def problems(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
         """Problems that can be seen without reading the files of some splits."""
         return missing_files(self.root, (path for split in splits for path in self.files(split)))
 
@@ -115,7 +115,7 @@ class FilePerSplit(Config):
             raise no_data(split)
         return file
 
-    def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
+    def problems(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
         """Problems that can be seen without reading the files of some splits."""
         return missing_files(self.root, map(self.file, splits))
 

@@ -62,7 +62,7 @@ class QuestionFiles(FilePerSplit):
         every = list(self.rows(path))
         found = [one for one in every if one.question.strip() and one.passage.strip()]
         if not found:
-            raise UserError("there is no question to read", where=str(path), expected="questions about passages")
+            raise UserError("there are no questions", where=str(path), expected="questions about passages")
         return Questions(found, len(every) - len(found))
 
 

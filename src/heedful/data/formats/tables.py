@@ -224,7 +224,7 @@ def scalar_field(row: dict[str, object], key: str, where: str) -> str:
     return repr(value) if isinstance(value, int | float) else string_field(row, key, where)
 
 
-def labels_of(items: Sequence[Item], where: str) -> tuple[str, ...]:
+def collect_labels(items: Sequence[Item], where: str) -> tuple[str, ...]:
     """The distinct labels of some items: integers by value, others alphabetically."""
     found = {item.label for item in items}
     if blank := next((item for item in items if not item.label), None):

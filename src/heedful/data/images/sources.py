@@ -80,11 +80,11 @@ class ImageData(Config):
         """The images of a split."""
         if not self.files(split):
             raise no_data(split)
-        for problem in self.missing([split]):
+        for problem in self.problems([split]):
             raise problem
         return self.images(split)
 
-    def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
+    def problems(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
         """Problems that can be seen without reading the files of some splits."""
         if problems := missing_files(self.root, ()):
             return problems
@@ -168,7 +168,7 @@ class ImageFolders(ImageData):
         if not classes:
             paths, others = _pictures(folder)
             return Images(read_image_files(paths, self.channels, self.size), skipped=others)
-        for problem in self.missing(["train"]):
+        for problem in self.problems(["train"]):
             raise problem
         names = tuple(entry.name for entry in _folders(self.files("train")[0]) or classes)
         for entry in classes:

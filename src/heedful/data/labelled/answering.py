@@ -71,7 +71,7 @@ class EncodedQuestions(Windows):
         return fingerprint(ids.flat, ids.starts, self.begins, self.firsts, self.starts, self.ends, self.windows)
 
     @property
-    def learned(self) -> Ints:
+    def with_targets(self) -> Ints:
         """The windows that have a whole answer."""
         return np.flatnonzero(self.starts != IGNORE_INDEX)
 

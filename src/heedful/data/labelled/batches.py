@@ -64,7 +64,7 @@ class EncodedTexts(Windows):
         return 0
 
     @property
-    def learned(self) -> Ints:
+    def with_targets(self) -> Ints:
         """The texts to learn from: all."""
         return np.arange(len(self))
 

@@ -1,4 +1,4 @@
-"""Multiple-choice data: texts with several continuations, one of them correct, as tables such as SWAG's."""
+"""Multiple-choice questions in CSV files such as SWAG's: texts with several continuations, one of them correct."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ class Question(NamedTuple):
 
     text: str
     choices: tuple[str, ...]
-    right: int
+    correct: int
 
 
 class Questions(NamedTuple):
-    """The questions of one split; none is skipped."""
+    """The questions of a split."""
 
     items: list[Question]
-    skipped: int = 0
+    skipped: int = 0  # always, as for other data
 
 
 class ChoicesTable(FilePerSplit):
-    """A CSV file with a column for each choice and one for the index of the correct one; by default, SWAG's."""
+    """A CSV file with a column per choice and one for the index of the correct one; the defaults are SWAG's columns."""
 
-    advice: ClassVar = "columns are separated by commas, and a text with a comma in it needs double quotes"
+    advice: ClassVar = "separate columns by commas, and put a text that contains a comma in double quotes"
 
     kind: Literal["choices"] = "choices"
     text: Name = Field("sent1", description="column of the text")
@@ -46,17 +46,17 @@ class ChoicesTable(FilePerSplit):
         path = self.path(split)
         columns = [self.text, *([] if self.begin is None else [self.begin]), *self.choices, self.label]
         rows = select_columns(csv_cells(path, ",", self.longest), columns, True, self.advice, path)
-        found = [self._question(cells) for cells in rows]
-        if not found:
-            raise UserError("there is no question to read", where=str(path), expected="a header and a row for each")
-        return Questions(found)
+        questions = [self._question(cells) for cells in rows]
+        if not questions:
+            raise UserError("there are no questions", where=str(path), expected="a header, then a row per question")
+        return Questions(questions)
 
     def _question(self, cells: Sequence[Cell]) -> Question:
         text, *between, label = cells
         begin = "" if self.begin is None else f"{between.pop(0).text} "
         if not (number := label.text.strip()).isdecimal() or int(number[:9]) >= len(between):
             raise UserError(
-                "this is not the number of a choice", where=label.where,
+                "this is not the index of a choice", where=label.where,
                 found=shown(label.text) if label.text else "nothing",
                 expected=f"a whole number from 0 to {len(between) - 1}",
             )  # fmt: skip

@@ -62,7 +62,7 @@ class EncodedTags(Windows):
         return len(self.counts)
 
     @property
-    def learned(self) -> Ints:
+    def with_targets(self) -> Ints:
         """The windows to learn from: all."""
         return np.arange(len(self.lengths))
 

@@ -145,7 +145,7 @@ class Documents(Config):
         found = (one for part in self._parts(split) for one in part.stream(self.root, self.longest))
         return self._held(split, found)
 
-    def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
+    def problems(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
         """Problems that can be seen without reading the files of some splits."""
         return check_files(self.root, (name for split in splits for name in self._names(split)))
 

@@ -91,7 +91,7 @@ class TextFiles(Config):
             raise UserError("there is no text to read", where=where, found="blank lines alone")
         return text
 
-    def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
+    def problems(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
         """Problems that can be seen without reading the files of some splits."""
         return check_files(self.root, (name for split in splits for name in self.names(split)))
 

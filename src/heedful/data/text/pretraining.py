@@ -194,7 +194,7 @@ class EncodedDocuments:
         text, where = ~marks.special[ids], cells[:, None] * self.context + at  # (B, T)
         counts, luck = count_masked(spans.lengths, self.rules.hidden), random_bits_at(seed, epoch, HIDE, where)
         if self.rules.whole_words:
-            hidden = choose_whole_words(text, marks.inner[ids], counts, luck)  # (B, T)
+            hidden = choose_whole_words(text, marks.continues_word[ids], counts, luck)  # (B, T)
         else:
             hidden = choose_tokens(text, counts, luck)  # (B, T)
         luck, other = (random_bits_at(seed, epoch, stream, where[hidden]) for stream in (LUCK, SWAP))

@@ -98,7 +98,7 @@ class TokenFolder(Config):
         """How many tokens its tokenizer has."""
         return self.manifest().vocab
 
-    def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
+    def problems(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
         """Problems that can be seen without reading the files."""
         try:
             files = self.manifest().files

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 LARGEST = 100 * 2**20  # bytes of a tokenizer file
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-Damaged = Callable[[str, str], UserError]  # builds the error for an invalid file from its location and what was found
+InvalidFile = Callable[
+    [str, str], UserError
+]  # builds the error for an invalid file from its location and what was found
 
 
 class Encoding(NamedTuple):
@@ -32,7 +34,7 @@ class Encoding(NamedTuple):
     replaced: int  # lone surrogates, which UTF-8 cannot encode, replaced by U+FFFD
 
 
-class FoundTokenizer(NamedTuple):
+class FolderTokenizer(NamedTuple):
     """The tokenizer of a folder, its maximum length in tokens, and notes for the user."""
 
     tokenizer: MaskTokenizer | None
@@ -112,13 +114,13 @@ class MaskTokenizer(PairTokenizer, Protocol):
         """How that is written."""
 
     @property
-    def inner(self) -> list[bool]:
+    def continues_word(self) -> list[bool]:
         """For each token, whether it continues a word."""
 
-    def with_masks(self, text: str) -> list[int]:
+    def encode_with_masks(self, text: str) -> list[int]:
         """The ids of a text in which the mask's name is the special token."""
 
-    def readable(self, ids: Iterable[int]) -> str:
+    def decode_with_special(self, ids: Iterable[int]) -> str:
         """Ids as a text in which special tokens can be seen."""
 
     def files(self, longest: int) -> dict[str, str]:
@@ -178,13 +180,13 @@ class EngineTokenizer(ABC):
 
     @staticmethod
     @abstractmethod
-    def damaged(where: str, found: str) -> UserError:
+    def invalid_file(where: str, found: str) -> UserError:
         """The error for a file of another kind."""
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read a tokenizer.json."""
-        return cls(read_tokenizer_file(path, cls.damaged), str(path))
+        return cls(read_tokenizer_file(path, cls.invalid_file), str(path))
 
     def save(self, path: str | Path) -> None:
         """Write tokenizer.json whole or not at all."""
@@ -251,28 +253,28 @@ def train_engine(engine: tokenizers.Tokenizer, corpus: Iterable[str], trainer: A
         ) from None  # fmt: skip
 
 
-def read_tokenizer_file(path: str | Path, damaged: Damaged) -> str:
+def read_tokenizer_file(path: str | Path, invalid: InvalidFile) -> str:
     """The text of a file of a tokenizer."""
     try:
         with open_file(path) as file:
             data = file.read(LARGEST + 1)
         if len(data) > LARGEST:
-            raise damaged(str(path), f"over {LARGEST:,} bytes")
+            raise invalid(str(path), f"over {LARGEST:,} bytes")
         return data.decode()
     except UnicodeDecodeError as error:
-        raise damaged(f"{path}:byte {error.start}", "bytes that are not UTF-8") from None
+        raise invalid(f"{path}:byte {error.start}", "bytes that are not UTF-8") from None
     except OSError as error:
         raise UserError(f"this tokenizer cannot be read: {error.strerror}", where=str(path)) from None
 
 
-def parse_json(text: str, where: str, damaged: Damaged) -> Any:
+def parse_json(text: str, where: str, invalid: InvalidFile) -> Any:
     """Parse JSON."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise damaged(f"{where}:{error.lineno}:{error.colno}", f"text that is not JSON: {error.msg}") from None
+        raise invalid(f"{where}:{error.lineno}:{error.colno}", f"text that is not JSON: {error.msg}") from None
     except (ValueError, RecursionError) as error:
-        raise damaged(where, f"JSON that cannot be read: {error}") from None
+        raise invalid(where, f"JSON that cannot be read: {error}") from None
 
 
 def require_fit(tokenizer: Tokenizer, vocab: int, where: Path) -> None:

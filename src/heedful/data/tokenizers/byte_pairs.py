@@ -141,20 +141,20 @@ class BpeTokenizer(ByteTokenizer):
         self._begin(*self._read(text, where), where)
 
     @classmethod
-    def of(cls, vocab: dict[str, int], merges: Sequence[Merge], where: str) -> Self:
+    def from_vocab(cls, vocab: dict[str, int], merges: Sequence[Merge], where: str) -> Self:
         """A tokenizer of pieces by their ids, and of the pairs that are merged, the first ones first."""
         made = cls.__new__(cls)
         made._begin(vocab, merges, {cls.mark}, where)
         return made
 
     @classmethod
-    def of_texts(cls, vocab: str, merges: str, where: str, merges_where: str) -> Self:
+    def from_texts(cls, vocab: str, merges: str, where: str, merges_where: str) -> Self:
         """A tokenizer of the texts of vocab.json and merges.txt, each with what errors name."""
         pieces = cls._checked(parse_json(vocab, where, invalid), {cls.mark}, where)
         pairs, first = parse_merges(merges, merges_where)
         if wrong := invalid_merge(pieces.keys() - {cls.mark}, pairs):
             raise invalid(f"{merges_where}:{wrong[0] + first}", wrong[1])
-        return cls.of(pieces, pairs, where)
+        return cls.from_vocab(pieces, pairs, where)
 
     @classmethod
     def read(cls, file: str | Path, merges: str | Path | None = None) -> Self:
@@ -162,7 +162,7 @@ class BpeTokenizer(ByteTokenizer):
         path, other = locate_files(file, merges)
         if other is None:
             return cls.load(path)
-        return cls.of_texts(
+        return cls.from_texts(
             read_tokenizer_file(path, invalid), read_tokenizer_file(other, invalid), str(path), str(other)
         )
 
@@ -217,7 +217,7 @@ class BpeTokenizer(ByteTokenizer):
         return np.concatenate([np.array(ids, np.int32) for ids in parts])
 
     @staticmethod
-    def damaged(where: str, found: str) -> UserError:
+    def invalid_file(where: str, found: str) -> UserError:
         """The error for files of another kind."""
         return invalid(where, found)
 
@@ -242,7 +242,7 @@ class Gpt2Tokenizer(ByteLevelTokenizer, BpeTokenizer):
 
     @staticmethod
     def _built(vocab: dict[str, int], merges: Sequence[Merge], special: Sequence[str]) -> tokenizers.Tokenizer:
-        return engine_of(vocab, merges, special)
+        return build_engine(vocab, merges, special)
 
     @classmethod
     def train(cls, config: Gpt2Bpe, texts: Iterable[str]) -> Gpt2Tokenizer:
@@ -258,7 +258,9 @@ class Gpt2Tokenizer(ByteLevelTokenizer, BpeTokenizer):
         )
         engine.train_from_iterator(corpus, trainer)
         model = json.loads(engine.to_str())["model"]
-        return cls.of(model["vocab"] | {END: len(model["vocab"])}, [(a, b) for a, b in model["merges"]], "tokenizer")
+        return cls.from_vocab(
+            model["vocab"] | {END: len(model["vocab"])}, [(a, b) for a, b in model["merges"]], "tokenizer"
+        )
 
     def encode_special(self, text: str) -> list[int]:
         """The ids of a text in which `<|endoftext|>` is parsed as the special token."""
@@ -354,7 +356,7 @@ def encode_parts(engine: tokenizers.Tokenizer, parts: Iterable[str]) -> Iterator
             yield one.ids
 
 
-def engine_of(vocab: dict[str, int], merges: Sequence[Merge], special: Sequence[str]) -> tokenizers.Tokenizer:
+def build_engine(vocab: dict[str, int], merges: Sequence[Merge], special: Sequence[str]) -> tokenizers.Tokenizer:
     """The package's tokenizer of some pieces and merges.
 
     It cuts texts at GPT-2's own pattern before it merges, so that no text can spell `<|endoftext|>`.

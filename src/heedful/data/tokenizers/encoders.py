@@ -13,14 +13,14 @@ from heedful.config import by_kind
 from heedful.data.tokenizers.base import MaskTokenizer, read_tokenizer_file
 from heedful.data.tokenizers.roberta import RobertaBpe, RobertaBpeFiles, RobertaTokenizer
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import BertTokenizer, WordPieceFile
+from heedful.data.tokenizers.wordpiece import BertTokenizer, WordPieceFile
 
 
 class Kind(NamedTuple):
     """A tokenizer class, the settings that train it, and the settings that read its files."""
 
     tokenizer: Any
-    learned: type[Any]
+    trained: type[Any]
     files: type[Any]
 
 
@@ -28,7 +28,7 @@ KINDS = {  # by the type of the model in a tokenizer.json
     "WordPiece": Kind(BertTokenizer, WordPiece, WordPieceFile),
     "BPE": Kind(RobertaTokenizer, RobertaBpe, RobertaBpeFiles),
 }
-LEARNABLE = tuple(kind.learned for kind in KINDS.values())
+TRAINABLE = tuple(kind.trained for kind in KINDS.values())
 
 
 def _any_of(members: tuple[type[Any], ...]) -> Any:
@@ -41,16 +41,16 @@ def _any_of(members: tuple[type[Any], ...]) -> Any:
 
 
 if TYPE_CHECKING:
-    Learned = Any
-    LearnedOrRead = Any
+    TrainableTokenizer = Any
+    AnyEncoderTokenizer = Any
 else:
-    Learned = _any_of(LEARNABLE)
-    LearnedOrRead = _any_of((*LEARNABLE, *(kind.files for kind in KINDS.values())))
+    TrainableTokenizer = _any_of(TRAINABLE)
+    AnyEncoderTokenizer = _any_of((*TRAINABLE, *(kind.files for kind in KINDS.values())))
 
 
 def tokenizer_class(usual: str) -> Any:
     """The tokenizer class that an encoder was published with."""
-    return next(kind.tokenizer for kind in KINDS.values() if kind.learned.model_fields["kind"].default == usual)
+    return next(kind.tokenizer for kind in KINDS.values() if kind.trained.model_fields["kind"].default == usual)
 
 
 def open_encoder_tokenizer(text: str, where: str) -> MaskTokenizer:
@@ -65,11 +65,11 @@ def open_encoder_tokenizer(text: str, where: str) -> MaskTokenizer:
 
 def load_encoder_tokenizer(path: Path) -> MaskTokenizer:
     """The tokenizer of a file."""
-    return open_encoder_tokenizer(read_tokenizer_file(path, BertTokenizer.damaged), str(path))
+    return open_encoder_tokenizer(read_tokenizer_file(path, BertTokenizer.invalid_file), str(path))
 
 
 def encoder_tokenizer(config: Any, texts: Iterable[str]) -> MaskTokenizer:
     """The tokenizer that a recipe asks for: trained on the texts, or read."""
-    kind = next(kind for kind in KINDS.values() if isinstance(config, kind.learned | kind.files))
+    kind = next(kind for kind in KINDS.values() if isinstance(config, kind.trained | kind.files))
     found: MaskTokenizer = config.read() if isinstance(config, kind.files) else kind.tokenizer.train(config, texts)
     return found

@@ -67,7 +67,7 @@ class Gpt1Tokenizer(BpeTokenizer):
 
     @staticmethod
     def _built(vocab: dict[str, int], merges: Sequence[Merge], special: Sequence[str]) -> tokenizers.Tokenizer:
-        return engine_of(vocab, merges, special)
+        return build_engine(vocab, merges, special)
 
     def encode_special(self, text: str) -> list[int]:
         """The ids of a text; there is no special token to parse."""
@@ -101,7 +101,7 @@ class Gpt1Tokenizer(BpeTokenizer):
         ]
 
 
-def engine_of(vocab: dict[str, int], merges: Sequence[Merge], special: Sequence[str]) -> tokenizers.Tokenizer:
+def build_engine(vocab: dict[str, int], merges: Sequence[Merge], special: Sequence[str]) -> tokenizers.Tokenizer:
     """The package's tokenizer of some pieces and merges.
 
     It cuts words at `<` and `>` before it merges, so that no text can spell `<unk>`.

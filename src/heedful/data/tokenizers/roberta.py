@@ -16,7 +16,7 @@ from pydantic import Field
 
 from heedful.config import Config
 from heedful.data.tokenizers import byte_pairs
-from heedful.data.tokenizers.base import LARGEST, FoundTokenizer, parse_json, read_tokenizer_file, require_fit
+from heedful.data.tokenizers.base import LARGEST, FolderTokenizer, parse_json, read_tokenizer_file, require_fit
 from heedful.data.tokenizers.byte_pairs import ByteLevelTokenizer, Gpt2Bpe, Gpt2Tokenizer, Merge
 from heedful.data.tokenizers.tokenizer import MOST, byte_letters
 from heedful.data.tokenizers.wordpiece_files import (
@@ -67,8 +67,8 @@ class RobertaBpeFiles(Config):
         path, other = byte_pairs.locate_files(self.file, None)
         if other is None:
             return RobertaTokenizer.load(path)
-        vocab, merges = (read_tokenizer_file(each, RobertaTokenizer.damaged) for each in (path, other))
-        return RobertaTokenizer.of_texts(vocab, merges, str(path), str(other))
+        vocab, merges = (read_tokenizer_file(each, RobertaTokenizer.invalid_file) for each in (path, other))
+        return RobertaTokenizer.from_texts(vocab, merges, str(path), str(other))
 
     @property
     def vocab(self) -> int:
@@ -96,17 +96,19 @@ class RobertaTokenizer(ByteLevelTokenizer):
         self._begin(vocab, merges, data["pre_tokenizer"]["add_prefix_space"], where)
 
     @classmethod
-    def of(cls, vocab: dict[str, int], merges: Sequence[Merge], prefix: bool, where: str) -> RobertaTokenizer:
+    def from_vocab(cls, vocab: dict[str, int], merges: Sequence[Merge], prefix: bool, where: str) -> RobertaTokenizer:
         """A tokenizer of pieces by their ids, and of the pairs that are merged, the first ones first."""
         made = cls.__new__(cls)
         made._begin(vocab, merges, prefix, where)
         return made
 
     @classmethod
-    def of_texts(cls, vocab: str, merges: str, where: str, merges_where: str, prefix: bool = False) -> RobertaTokenizer:
+    def from_texts(
+        cls, vocab: str, merges: str, where: str, merges_where: str, prefix: bool = False
+    ) -> RobertaTokenizer:
         """A tokenizer of the texts of vocab.json and merges.txt, each with what errors name."""
         pieces = parse_json(vocab, where, invalid)
-        return cls.of(pieces, byte_pairs.parse_merges(merges, merges_where)[0], prefix, where)
+        return cls.from_vocab(pieces, byte_pairs.parse_merges(merges, merges_where)[0], prefix, where)
 
     @classmethod
     def train(cls, config: RobertaBpe, texts: Iterable[str]) -> RobertaTokenizer:
@@ -114,7 +116,7 @@ class RobertaTokenizer(ByteLevelTokenizer):
         model = json.loads(Gpt2Tokenizer.train(Gpt2Bpe(vocab=config.vocab - len(NAMES)), texts).json)["model"]
         pieces = [piece for piece in model["vocab"] if piece != byte_pairs.END]
         vocab = {piece: number for number, piece in enumerate([*NAMES, *pieces, MASK])}
-        return cls.of(vocab, [(a, b) for a, b in model["merges"]], False, "tokenizer")
+        return cls.from_vocab(vocab, [(a, b) for a, b in model["merges"]], False, "tokenizer")
 
     def _begin(self, vocab: Any, merges: Sequence[Merge], prefix: bool, where: str) -> None:
         from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
@@ -153,7 +155,7 @@ class RobertaTokenizer(ByteLevelTokenizer):
         """`<mask>`."""
         return MASK
 
-    def with_masks(self, text: str) -> list[int]:
+    def encode_with_masks(self, text: str) -> list[int]:
         """The ids of a text in which `<mask>`, with the spaces before it, is the special token; `[MASK]` works too."""
         first, *rest = self.ids(GAP.split(text))
         return [*first, *(number for part in rest for number in (self.mask, *part))]
@@ -164,11 +166,11 @@ class RobertaTokenizer(ByteLevelTokenizer):
         return [ids or [self.unk] for ids in self.ids(spaced)]
 
     @property
-    def inner(self) -> list[bool]:
+    def continues_word(self) -> list[bool]:
         """For each piece, whether it continues a word: it does not start with a space."""
         return [number not in self.special and not piece[:1].isspace() for number, piece in enumerate(self._bytes)]
 
-    def readable(self, ids: Iterable[int]) -> str:
+    def decode_with_special(self, ids: Iterable[int]) -> str:
         """Ids as a text in which special tokens can be seen."""
         return "".join(self.pieces(ids))
 
@@ -189,11 +191,11 @@ class RobertaTokenizer(ByteLevelTokenizer):
         }
 
     @classmethod
-    def found_in(cls, folder: Path, vocab: int) -> FoundTokenizer:
+    def from_folder(cls, folder: Path, vocab: int) -> FolderTokenizer:
         """The tokenizer of an external folder whose model has `vocab` token types, if there is one."""
         name = next((name for name in ("tokenizer.json", "vocab.json") if has_file(folder, name)), None)
         if name is None:
-            return FoundTokenizer(None)
+            return FolderTokenizer(None)
         settings, where = read_tokenizer_settings(folder), folder / CONFIG
         text = read_text(folder, name, LARGEST)
         kind = require_class(settings.get("tokenizer_class"), [CLASS], where, PUBLISHED)
@@ -205,7 +207,7 @@ class RobertaTokenizer(ByteLevelTokenizer):
             if kind in BACKEND:
                 _require_layout(json.loads(text).get("post_processor"), folder / name)
             elif found.prefix != prefix:  # as `transformers` does
-                found = cls.of(found._vocab, found._merges, prefix, str(folder / name))
+                found = cls.from_vocab(found._vocab, found._merges, prefix, str(folder / name))
         else:
             if not has_file(folder, "merges.txt"):
                 raise UserError(
@@ -214,12 +216,12 @@ class RobertaTokenizer(ByteLevelTokenizer):
                 )  # fmt: skip
             _refuse_added(folder, settings, {}, where)
             merges = read_text(folder, "merges.txt", LARGEST)
-            found = cls.of_texts(text, merges, str(folder / name), str(folder / "merges.txt"), prefix)
+            found = cls.from_texts(text, merges, str(folder / name), str(folder / "merges.txt"), prefix)
         require_fit(found, vocab, folder / name)
-        return FoundTokenizer(found, max_length(settings, where))
+        return FolderTokenizer(found, max_length(settings, where))
 
     @staticmethod
-    def damaged(where: str, found: str) -> UserError:
+    def invalid_file(where: str, found: str) -> UserError:
         """The error for a file that is not a RoBERTa tokenizer."""
         return invalid(where, found)
 

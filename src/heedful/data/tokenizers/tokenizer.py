@@ -115,7 +115,7 @@ class TrainedTokenizer(EngineTokenizer):
         return [number if number >= len(SPECIAL) else self.unk for number in ids]
 
     @staticmethod
-    def damaged(where: str, found: str) -> UserError:
+    def invalid_file(where: str, found: str) -> UserError:
         """The error for a tokenizer file that is not as `save` wrote it."""
         return invalid(where, found)
 

@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from heedful.data.tokenizers.base import LARGEST, FoundTokenizer, require_fit
-from heedful.data.tokenizers.wordpieces import (
-    LONGEST_WORD,
+from heedful.data.tokenizers.base import LARGEST, FolderTokenizer, require_fit
+from heedful.data.tokenizers.wordpiece import (
+    MAX_WORD_CHARS,
     NAMES,
     AddedTokenSpec,
     BertTokenizer,
-    Parts,
+    TokenizerParts,
     added_token,
     number_pieces,
     parse_wordpiece_json,
@@ -50,20 +50,20 @@ UNLIMITED = 1_000_000  # a model_max_length from here on means no limit
 TEMPLATE = (["[CLS]", "A", "[SEP]"], ["[CLS]", "A", "[SEP]", "B", "[SEP]"], [0, 0, 0, 1, 1])
 
 
-def find_tokenizer(folder: Path, vocab: int) -> FoundTokenizer:
+def find_tokenizer(folder: Path, vocab: int) -> FolderTokenizer:
     """The tokenizer of a folder whose model has `vocab` token types, if there is one."""
     name = next((name for name in (FILE, VOCAB) if has_file(folder, name)), None)
     if name is None:
-        return FoundTokenizer(None)
+        return FolderTokenizer(None)
     settings = read_tokenizer_settings(folder)
     parts, notes = _parts(
         folder,
         settings,
         parse_wordpiece_json(read_text(folder, name, LARGEST), str(folder / name)) if name == FILE else None,
     )
-    found = BertTokenizer.made(parts, str(folder / name))
+    found = BertTokenizer.from_parts(parts, str(folder / name))
     require_fit(found, vocab, folder / name)
-    return FoundTokenizer(found, max_length(settings, folder / CONFIG), notes)
+    return FolderTokenizer(found, max_length(settings, folder / CONFIG), notes)
 
 
 def read_tokenizer_settings(folder: Path) -> dict[str, Any]:
@@ -86,7 +86,9 @@ def max_length(settings: dict[str, Any], where: Path) -> int | None:
     return int(found) if found < UNLIMITED else None
 
 
-def _parts(folder: Path, settings: dict[str, Any], data: dict[str, Any] | None) -> tuple[Parts, tuple[str, ...]]:
+def _parts(
+    folder: Path, settings: dict[str, Any], data: dict[str, Any] | None
+) -> tuple[TokenizerParts, tuple[str, ...]]:
     """The parts of the tokenizer, from tokenizer.json or vocab.txt, and notes where tokenizer.json is overridden."""
     where, known = folder / CONFIG, read_settings(folder, "config.json") if has_file(folder, "config.json") else {}
     kind = require_class(settings.get("tokenizer_class") or known.get("tokenizer_class"), BERT, where)
@@ -94,7 +96,7 @@ def _parts(folder: Path, settings: dict[str, Any], data: dict[str, Any] | None) 
     side = truncation.get("direction", "right") if isinstance(truncation, dict) else "right"
     require_settings({"truncation_side": str(side).lower(), **settings}, where, ROLES, ALLOWED)
     said = {ours: _switch(settings, key, where) for key, ours in SWITCHES.items() if settings.get(key) is not None}
-    normalizer, longest, notes = USUAL | said, LONGEST_WORD, list[str]()
+    normalizer, longest, notes = USUAL | said, MAX_WORD_CHARS, list[str]()
     if data is None:
         own = folder / VOCAB
         vocab = number_pieces(read_vocab(path_inside(folder, VOCAB)), str(own))
@@ -262,7 +264,7 @@ def tokenizer_files(tokenizer: BertTokenizer, longest: int) -> dict[str, str]:
     """The equivalent Hugging Face tokenizer files, by name."""
     data = json.loads(tokenizer.json)
     normalizer = data["normalizer"]
-    plain = normalizer["clean_text"] and data["model"]["max_input_chars_per_word"] == LONGEST_WORD
+    plain = normalizer["clean_text"] and data["model"]["max_input_chars_per_word"] == MAX_WORD_CHARS
     settings = {
         "tokenizer_class": BERT[0] if plain else f"{BACKEND[0]}Fast",
         **{theirs: normalizer[ours] for theirs, ours in SWITCHES.items()},

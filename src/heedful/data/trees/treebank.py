@@ -75,7 +75,7 @@ class SentimentTrees(Config):
             raise no_data(split)
         return read_trees(path, self.longest, self.classes)
 
-    def missing(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
+    def problems(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
         """Problems that can be seen without reading the files of some splits.
 
         The word vectors belong to the training set: only it is initialized from them.

@@ -1,4 +1,4 @@
-"""The settings of GPT and GPT-2, and their published sizes, readable without torch."""
+"""The settings of GPT and GPT-2, and their published sizes; imports no torch."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ Positions = Literal["learned", "none", "sinusoid", "sinusoid_halves", "rotary", 
 
 
 class GptConfig(ModelConfig):
-    """The left-to-right Transformer of Radford et al. (2018, 2019), in the smallest published size of GPT-2."""
+    """The causal Transformer of Radford et al. (2018, 2019); the defaults are the smallest GPT-2."""
 
     implementation: ClassVar = "model.Gpt"
-    limited: ClassVar = True
+    fixed_context: ClassVar = True
 
     kind: Literal["gpt"] = "gpt"
-    vocab: int | None = Field(None, ge=2, le=10_000_000, description="token types; null: as many as the tokenizer has")
+    vocab: int | None = Field(None, ge=2, le=10_000_000, description="vocabulary size; null: that of the tokenizer")
     width: int = Field(768, ge=1, le=65_536, description="width of the vectors between blocks")
     heads: int = Field(12, ge=1, le=1024, description="attention heads in each block; they share the width evenly")
     score: HeadScore = "scaled_dot"
     normalize: Normalizer = "softmax"
-    layers: int = Field(12, ge=1, le=1000, description="blocks on top of each other")
+    layers: int = Field(12, ge=1, le=1000, description="number of Transformer blocks")
     hidden: int | None = Field(
         None, ge=1, le=1_048_576, description="inner width of the feed-forward layers; null: four times the width"
     )
-    context: int = Field(1024, ge=1, le=1_048_576, description="longest text that is seen at once, in tokens")
+    context: int = Field(1024, ge=1, le=1_048_576, description="maximum length of a text, in tokens")
     dropout: float = Field(0.1, ge=0, lt=1, description="dropout probability")
     attention_dropout: float = Field(0.1, ge=0, lt=1, description="dropout probability of attention weights")
-    norm: Literal["pre", "post"] = Field("pre", description="layer norm before each block part (GPT-2) or after (GPT)")
+    norm: Literal["pre", "post"] = Field("pre", description="layer norm before each sublayer (GPT-2) or after it (GPT)")
     positions: Positions = Field("learned", description="how positions are encoded")
     activation: Literal["gelu_tanh", "gelu", "relu", "swish"] = Field(
-        "gelu_tanh", description="between the two feed-forward matrices"
+        "gelu_tanh", description="activation of the feed-forward layers"
     )
     norm_eps: float = Field(1e-5, gt=0, le=0.1, description="added to the variance in each layer norm")
 
-    _heads_share_width = field_validator("heads")(share_width)
+    _check_heads = field_validator("heads")(share_width)
 
     @field_validator("positions")
     @classmethod
-    def _positions_come_in_pairs(cls, positions: str, info: ValidationInfo) -> str:
+    def _check_positions(cls, positions: str, info: ValidationInfo) -> str:
         return check_positions(positions, info)
 
     @model_validator(mode="after")
-    def _size_is_plausible(self) -> Self:
+    def _check_size(self) -> Self:
         refuse_too_large(self.parameters(self.vocab or 0))
         return self
 
@@ -56,20 +56,16 @@ class GptConfig(ModelConfig):
         """The inner width of the feed-forward layers."""
         return self.hidden or 4 * self.width
 
-    @property
-    def body(self) -> int:
-        """The number of parameters of the blocks: the model without its embeddings."""
-        last = 2 * self.width if self.norm == "pre" else 0
-        return self.layers * block_parameters(self.width, self.inner, self.heads, self.score) + last
-
     def parameters(self, vocab: int) -> int:
-        """The number of parameters, the embedding counted once, since input and output share it."""
-        places = self.context if self.positions == "learned" else 0
-        return (vocab + places) * self.width + self.body
+        """The number of parameters; the token embedding is counted once, since input and output share it."""
+        blocks = self.layers * block_parameters(self.width, self.inner, self.heads, self.score)
+        final_norm = 2 * self.width if self.norm == "pre" else 0
+        positions = self.context if self.positions == "learned" else 0
+        return (vocab + positions) * self.width + blocks + final_norm
 
     @property
     def usual_tokenizer(self) -> str:
-        """What it was published with: GPT-2 has byte pairs, GPT pieces that mark where a word ends."""
+        """The tokenizer it was published with: byte-level BPE (GPT-2), or BPE with end-of-word marks (GPT)."""
         return "byte_pairs" if self.norm == "pre" else "word_ends"
 
     @classmethod

@@ -23,7 +23,7 @@ class TransformerConfig(ModelConfig):
     """The encoder-decoder of "Attention Is All You Need" (2017), in its published and its pre-norm form."""
 
     implementation: ClassVar = "model.Transformer"
-    limited: ClassVar = True
+    fixed_context: ClassVar = True
 
     kind: Literal["transformer"] = "transformer"
     vocab: int | None = Field(None, ge=4, le=10_000_000, description="token types; null: as many as the tokenizer has")

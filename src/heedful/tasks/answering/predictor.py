@@ -50,9 +50,9 @@ def answer_loss(model: Any, batch: AnswerBatch) -> Loss:
 @torch.inference_mode()
 def mean_loss(model: Any, encoded: EncodedQuestions, device: torch.device) -> float:
     """The mean loss an answer over a whole set, of those that are wholly in a window."""
-    batches = encoded.in_order(encoded.learned, BATCH_TOKENS)
+    batches = encoded.in_order(encoded.with_targets, BATCH_TOKENS)
     total = sum(answer_loss(model, batch.to(device)).plain.item() for batch, _ in batches)
-    return total / max(1, len(encoded.learned))
+    return total / max(1, len(encoded.with_targets))
 
 
 @torch.inference_mode()

@@ -58,7 +58,7 @@ class AnsweringTask(FinetuningTask[Questions, MaskTokenizer, EncodedQuestions, Q
     def encode(self, read: Questions, vocabulary: MaskTokenizer) -> EncodedQuestions:
         """Token ids of questions and passages; a passage that is too long is split into windows."""
         encoded = encode_questions(read.questions, vocabulary, self.recipe.model.context, self.recipe.decode)
-        if not len(encoded.learned):
+        if not len(encoded.with_targets):
             raise UserError(
                 "there is no answer to train on",
                 where="data",

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from heedful.config import Config, FieldError
 from heedful.data.embedded import NumberLanguages
 from heedful.data.embedding_init import EmbeddingInit
-from heedful.data.formats.tables import CsvTable, JsonlTable, TsvTable, labels_of
+from heedful.data.formats.tables import CsvTable, JsonlTable, TsvTable, collect_labels
 from heedful.data.own import OwnData
 from heedful.data.trees.treebank import WordsConfig
 from heedful.errors import UserError
@@ -62,12 +62,12 @@ class ClassificationRecipe(Finetuning):
     model: ClassifierConfig = Field(ClassifierConfig(), description="what is trained")
     train: TrainConfig = Field(description="how it is trained")
 
-    def learned(self) -> dict[str, Any]:
+    def inferred_settings(self) -> dict[str, Any]:
         """The labels, which are those of the training data where the recipe names none."""
         if self.model.labels is not None:
             return {}
         read = self.data.read("train")
-        return {"labels": labels_of(read.items, "the training data")}
+        return {"labels": collect_labels(read.items, "the training data")}
 
 
 class RegressionRecipe(Finetuning):
@@ -139,6 +139,6 @@ class TextClassificationRecipe(Recipe):
         size: int = self.model.parameters(self.model.vocab or 0)
         return size
 
-    def missing(self) -> list[UserError]:
+    def problems(self) -> list[UserError]:
         """What is wrong with the file of word vectors."""
-        return self.embedding_init.missing() if self.embedding_init is not None else []
+        return self.embedding_init.problems() if self.embedding_init is not None else []

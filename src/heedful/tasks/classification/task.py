@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from heedful.blocks.losses import Loss
 from heedful.data.formats.sources import Split
-from heedful.data.formats.tables import Columns, Items, JsonlTable, class_numbers, label_values, labels_of
+from heedful.data.formats.tables import Columns, Items, JsonlTable, class_numbers, collect_labels, label_values
 from heedful.data.labelled.batches import EncodedTexts, LabelledBatch, LabelledBatches, encode_texts
 from heedful.data.own import labelled
 from heedful.data.tokenizers.base import PairTokenizer
@@ -207,7 +207,7 @@ class TextClassificationTask(ClassificationTask):
     def learn(self, read: Items) -> TextVocab:
         """The words of the texts, those that a vector is known for, and the classes."""
         config, texts = self.recipe.tokenizer, texts_of(read)
-        labels = self.recipe.model.labels or labels_of(read.items, "the training data")
+        labels = self.recipe.model.labels or collect_labels(read.items, "the training data")
         vectors = None
         if config.kind == "words":
             wanted = {word for text in texts for word in split_words(text, "words", config.lowercase)}

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from heedful.config import Config, FieldError
 from heedful.data.formats.sources import Name
-from heedful.data.tokenizers.encoders import Learned
+from heedful.data.tokenizers.encoders import TrainableTokenizer
 from heedful.errors import UserError
 from heedful.files.reading import is_folder
 from heedful.models import kinds_of
@@ -37,7 +37,7 @@ class EncoderStart(Start):
         found: EncoderConfig = read_config(self.path, "encoder")
         return found.model_copy(update=dropout)
 
-    def missing(self) -> list[UserError]:
+    def problems(self) -> list[UserError]:
         """What a look at the folder already shows to be wrong."""
         if not is_folder(picked(self.path)[0]):
             return [
@@ -64,7 +64,7 @@ class Finetuning(Recipe):
     task: Config
     start: EncoderStart | None = Field(None, description="the encoder to start from; null: randomly initialized")
     data: Any
-    tokenizer: Learned | None = Field(
+    tokenizer: TrainableTokenizer | None = Field(
         None, description="how texts are cut into tokens; null: as in the folder that `start` names"
     )
     model: HeadConfig
@@ -111,13 +111,13 @@ class Finetuning(Recipe):
         )
         return size
 
-    def learned(self) -> dict[str, Any]:
+    def inferred_settings(self) -> dict[str, Any]:
         """What of the model's settings the training data tell, where the recipe leaves it to them: nothing."""
         return {}
 
     def filled(self) -> Self:
         """This recipe with what its files tell."""
-        model = self.model.model_copy(update={"encoder": self.encoder, **self.learned()})
+        model = self.model.model_copy(update={"encoder": self.encoder, **self.inferred_settings()})
         return self.model_copy(update={"model": model})
 
     def filled_as(self, other: Any) -> Self:
@@ -128,6 +128,6 @@ class Finetuning(Recipe):
         model = self.model.model_copy(update={name: known[name] for name in self.model.lacking})
         return self.model_copy(update={"model": model})
 
-    def missing(self) -> list[UserError]:
+    def problems(self) -> list[UserError]:
         """What is wrong with the folder to start from, as long as the recipe is not filled in from it."""
-        return self.start.missing() if self.start is not None and self.model.encoder is None else []
+        return self.start.problems() if self.start is not None and self.model.encoder is None else []

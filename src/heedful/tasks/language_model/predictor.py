@@ -159,7 +159,7 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
     def context(self) -> int | None:
         """The most tokens that the model sees at once; None: no limit."""
         context: int = self._net.config.context
-        return context if self._net.config.limited else None
+        return context if self._net.config.fixed_context else None
 
     def bfloat16(self) -> Self:
         """Convert the weights to bfloat16, in which a GPU generates about twice as fast, and return this predictor."""

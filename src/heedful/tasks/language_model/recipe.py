@@ -110,7 +110,7 @@ class LanguageModelRecipe(Recipe):
 
     @model_validator(mode="after")
     def _state_is_carried(self) -> Self:
-        if self.task.carry and (self.model.role != "causal" or self.model.limited):
+        if self.task.carry and (self.model.role != "causal" or self.model.fixed_context):
             problem = f"{with_article(self.model.kind)} has no state to take along; leave this out"
             raise FieldError(problem, "task", "carry")
         if self.task.carry and self.train.compile:
@@ -119,7 +119,7 @@ class LanguageModelRecipe(Recipe):
 
     @model_validator(mode="after")
     def _windows_overlap(self) -> Self:
-        if self.task.stride is not None and not self.model.limited:
+        if self.task.stride is not None and not self.model.fixed_context:
             raise FieldError("only a gpt is judged in windows that overlap; leave this out", "task", "stride")
         if self.task.stride is not None and self.task.stride > self.model.context:
             raise FieldError(

@@ -82,7 +82,7 @@ class LanguageModelTask(
 
     def __init__(self, recipe: LanguageModelRecipe) -> None:
         super().__init__(recipe)
-        ahead: LossOf = document_loss if recipe.model.limited else ahead_loss
+        ahead: LossOf = document_loss if recipe.model.fixed_context else ahead_loss
         self.task_loss = both_ways_loss if recipe.model.role == "bidirectional" else ahead
 
     @property
@@ -140,7 +140,7 @@ class LanguageModelTask(
                 expected=f"the model's own {vocabulary.vocab:,}, of SHA-256 {vocabulary.sha256[:16]}...",
             )
         one = replace(found, starts=np.zeros(1, np.int64))
-        return found if self.recipe.model.limited else one
+        return found if self.recipe.model.fixed_context else one
 
     def notes(self, encoded: EncodedText) -> list[str]:
         """How much of the text the tokenizer does not know, where that is much, and whether it fills a window."""
@@ -176,12 +176,12 @@ class LanguageModelTask(
     def records(self) -> bool:
         """Whether a step on a CPU is worth being recorded: that of a small gpt, whose attention fits into memory."""
         model = self.recipe.model
-        return model.limited and model.context <= RECORDED_CONTEXT and model.parameters(0) <= RECORDED_WEIGHTS
+        return model.fixed_context and model.context <= RECORDED_CONTEXT and model.parameters(0) <= RECORDED_WEIGHTS
 
     def threads(self, model: Any, cores: int) -> int:
         """The number of CPU threads for training: a gpt has large products, even where it is small."""
         size = sum(weight.numel() for weight in model.parameters())
-        return cores if self.recipe.model.limited and size >= SHARED else super().threads(model, cores)
+        return cores if self.recipe.model.fixed_context and size >= SHARED else super().threads(model, cores)
 
     @staticmethod
     def predictor(
@@ -200,7 +200,7 @@ class LanguageModelTask(
 
     def loss(self, predictor: TextGenerator | BidirectionalLanguageModel, encoded: EncodedText) -> float:
         """The mean loss of a token of the whole text; a bidirectional model reads it in windows."""
-        if self.recipe.model.limited:
+        if self.recipe.model.fixed_context:
             model: Any = predictor.model
             return sliding_loss(model, encoded, predictor.device, self.stride, self.recipe.train.batch_tokens)
         if isinstance(predictor, TextGenerator):
@@ -224,7 +224,7 @@ class LanguageModelTask(
         """Perplexity of tokens and of words, bits per byte and per character, and generated samples."""
         encoded, loss, windows = held_out.encoded, held_out.loss, ""
         counts = encoded.amounts
-        if self.recipe.model.limited:  # in training, where beams are given, the quick loss is used
+        if self.recipe.model.fixed_context:  # in training, where beams are given, the quick loss is used
             windows = f"|context:{encoded.context}|stride:{self.stride if held_out.beams is None else encoded.context}"
 
         def score(name: str, value: float, counted: str = "") -> Score:

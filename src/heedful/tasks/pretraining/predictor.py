@@ -302,7 +302,7 @@ class TextEncoder(Predictor[str, Embedding, tuple[str, str]]):
 
     def _with_masks(self, text: str) -> list[int]:
         """The ids of a text in which the mask's name stands for the mask."""
-        ids, name = self.tokenizer.with_masks(text), self.tokenizer.mask_name
+        ids, name = self.tokenizer.encode_with_masks(text), self.tokenizer.mask_name
         row, _ = self.tokenizer.pair(ids)
         if self.tokenizer.mask not in ids:
             raise UserError(

@@ -11,7 +11,7 @@ from heedful.data.embedded import LibraryProse
 from heedful.data.own import OwnData
 from heedful.data.text.documents import Documents
 from heedful.data.text.token_documents import TokenFiles
-from heedful.data.tokenizers.encoders import LEARNABLE, LearnedOrRead
+from heedful.data.tokenizers.encoders import TRAINABLE, AnyEncoderTokenizer
 from heedful.models import any_of, config_class
 from heedful.models.roles import EncoderConfig
 from heedful.tasks.recipe_parts import Recipe, Start, packs, require_room
@@ -50,7 +50,9 @@ class PretrainingRecipe(Recipe):
     task: PretrainingTaskConfig = PretrainingTaskConfig()
     start: Start | None = Field(None, description="the model to start from; null: randomly initialized")
     data: PretrainingData = Field(description="documents")
-    tokenizer: LearnedOrRead | None = Field(None, description="how texts are cut into tokens; null: as token files say")
+    tokenizer: AnyEncoderTokenizer | None = Field(
+        None, description="how texts are cut into tokens; null: as token files say"
+    )
     model: AnyEncoder = Field(config_class(USUAL)(), description="what is trained")
     train: TrainConfig = Field(description="how it is trained")
 
@@ -78,7 +80,7 @@ class PretrainingRecipe(Recipe):
             raise FieldError(
                 "a model that does not tell two segments apart reads no pairs; write 0", "task", "unrelated"
             )
-        if isinstance(self.tokenizer, LEARNABLE):
+        if isinstance(self.tokenizer, TRAINABLE):
             require_room(self.model.vocab, self.tokenizer.vocab)
         return self
 

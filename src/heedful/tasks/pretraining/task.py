@@ -149,7 +149,7 @@ class PretrainingTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDoc
             right = [int(built.ids[row, columns[place]]) for place in some]
             shown = built.shown[row, : min(int(built.lengths[row]), MOST_SHOWN)].tolist()
             hidden, predictions = map(encoder.tokenizer.pieces, (right, [predicted[at] for at in some]))
-            found.append((encoder.tokenizer.readable(shown), " ".join(hidden), " ".join(predictions)))
+            found.append((encoder.tokenizer.decode_with_special(shown), " ".join(hidden), " ".join(predictions)))
         return tuple(found)
 
     def example(self, sample: tuple[str, str, str]) -> None:
@@ -161,7 +161,7 @@ class PretrainingTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDoc
         read = self.read(split)
         if isinstance(read, TokenizedDocuments):
             firsts = zip(read.sentences[read.documents[:-1]], read.sentences[read.documents[:-1] + 1], strict=True)
-            return (Example(read.tokenizer.readable(read.ids[a:b].tolist()), None, "") for a, b in firsts)
+            return (Example(read.tokenizer.decode_with_special(read.ids[a:b].tolist()), None, "") for a, b in firsts)
         return (Example(document[0], None, "") for document in read.documents)
 
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:

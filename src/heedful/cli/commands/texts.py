@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from heedful.cli.options import EncoderFolder, Json, RunFolder, Texts, Which
+from heedful.cli.options import CheckpointOption, EncoderFolder, Json, RunFolder, Texts
 from heedful.models.heads.config import Feature
 from heedful.training.checkpoint.choice import at
 
@@ -23,12 +23,12 @@ def classify_tree(
     trees: Annotated[list[str] | None, typer.Argument(metavar="TREE", help="Trees, or - for lines of stdin.")] = None,
     nodes: Annotated[bool, typer.Option("--nodes", help="Print the class of every node.")] = False,
     as_json: Json = False,
-    checkpoint: Which = None,
+    checkpoint: CheckpointOption = None,
 ) -> None:
     """Classify trees, such as (2 (2 not) (2 bad)). Their labels are ignored, and may be any word."""
-    from heedful.cli.texts import classify_tree_verb
+    from heedful.cli.texts import classify_tree_command
 
-    classify_tree_verb(at(run, checkpoint), trees or [], nodes, as_json)
+    classify_tree_command(at(run, checkpoint), trees or [], nodes, as_json)
 
 
 def classify(
@@ -38,12 +38,12 @@ def classify(
         bool, typer.Option("--pair", help="Read pairs of texts; on stdin, with a tab between the two.")
     ] = False,
     as_json: Json = False,
-    checkpoint: Which = None,
+    checkpoint: CheckpointOption = None,
 ) -> None:
     """Classify texts, or predict a number for each. Lines stay in order, and empty ones stay empty."""
-    from heedful.cli.texts import classify_verb
+    from heedful.cli.texts import classify_command
 
-    classify_verb(at(run, checkpoint), texts or [], pair, as_json)
+    classify_command(at(run, checkpoint), texts or [], pair, as_json)
 
 
 def choose(
@@ -51,24 +51,24 @@ def choose(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The beginning of a text.")],
     choices: Annotated[list[str], typer.Argument(metavar="CHOICE", help="Two or more continuations.")],
     as_json: Json = False,
-    checkpoint: Which = None,
+    checkpoint: CheckpointOption = None,
 ) -> None:
     """Choose the best continuation of a text, and rank the others."""
-    from heedful.cli.texts import choose_verb
+    from heedful.cli.texts import choose_command
 
-    choose_verb(at(run, checkpoint), text, choices, as_json)
+    choose_command(at(run, checkpoint), text, choices, as_json)
 
 
 def tag(
     run: EncoderFolder,
     texts: Texts = None,
     as_json: Json = False,
-    checkpoint: Which = None,
+    checkpoint: CheckpointOption = None,
 ) -> None:
     """Tag words or find names in texts, with probabilities and character positions."""
-    from heedful.cli.texts import tag_verb
+    from heedful.cli.texts import tag_command
 
-    tag_verb(at(run, checkpoint), texts or [], as_json)
+    tag_command(at(run, checkpoint), texts or [], as_json)
 
 
 def answer(
@@ -79,12 +79,12 @@ def answer(
     ] = None,
     top: Annotated[int, typer.Option(min=1, max=1000, help="Answers to show, the most probable first.")] = 1,
     as_json: Json = False,
-    checkpoint: Which = None,
+    checkpoint: CheckpointOption = None,
 ) -> None:
     """Answer questions about a passage with parts of it, with probabilities and character positions."""
-    from heedful.cli.texts import answer_verb
+    from heedful.cli.texts import answer_command
 
-    answer_verb(at(run, checkpoint), passage, questions or [], top, as_json)
+    answer_command(at(run, checkpoint), passage, questions or [], top, as_json)
 
 
 def embed(
@@ -107,13 +107,13 @@ def embed(
     eight_bits: Annotated[
         bool, typer.Option("--int8", help="8-bit weights on a CPU: faster, slightly less accurate.")
     ] = False,
-    checkpoint: Which = None,
+    checkpoint: CheckpointOption = None,
 ) -> None:
     """Embed texts as vectors. Lines stay in order; without --out, each is a JSON object."""
     _only_reads()
-    from heedful.cli.embed import embed_verb
+    from heedful.cli.embed import embed_command
 
-    embed_verb(at(run, checkpoint), texts or [], layers, pooling, out, similarity, eight_bits)
+    embed_command(at(run, checkpoint), texts or [], layers, pooling, out, similarity, eight_bits)
 
 
 def fill_mask(
@@ -123,10 +123,10 @@ def fill_mask(
     ] = None,
     top: Annotated[int, typer.Option(min=1, max=100, help="Words to show for each mask.")] = 5,
     as_json: Json = False,
-    checkpoint: Which = None,
+    checkpoint: CheckpointOption = None,
 ) -> None:
     """Predict masked tokens. For several masks, also how much they depend on each other."""
     _only_reads()
-    from heedful.cli.texts import fill_mask_verb
+    from heedful.cli.texts import fill_mask_command
 
-    fill_mask_verb(at(run, checkpoint), texts or [], top, as_json)
+    fill_mask_command(at(run, checkpoint), texts or [], top, as_json)

@@ -7,15 +7,15 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from heedful.cli.options import Dark, Json, Overrides, RecipeName, RunFolder, RunOption, Which
+from heedful.cli.options import CheckpointOption, Dark, Json, Overrides, RecipeName, RunFolder, RunOption
 from heedful.training.checkpoint.choice import at
 
 
 def train(recipe: RecipeName, overrides: Overrides = None, run: RunOption = None) -> None:
     """Train a recipe, or resume its run. Ctrl-C stops it and loses nothing; the same command resumes."""
-    from heedful.cli.train import train_verb
+    from heedful.cli.train import train_command
 
-    train_verb(recipe, overrides or [], run)
+    train_command(recipe, overrides or [], run)
 
 
 def tokenize(
@@ -30,9 +30,9 @@ def tokenize(
     as_json: Json = False,
 ) -> None:
     """Write a recipe's text as token files, once, for texts larger than memory."""
-    from heedful.cli.tokenize import tokenize_verb
+    from heedful.cli.tokenize import tokenize_command
 
-    tokenize_verb(recipe, overrides or [], out, jobs, as_json)
+    tokenize_command(recipe, overrides or [], out, jobs, as_json)
 
 
 def evaluate(
@@ -42,13 +42,13 @@ def evaluate(
         int | None, typer.Option(min=1, help="Tokens that a gpt predicts in each of its overlapping windows.")
     ] = None,
     as_json: Json = False,
-    checkpoint: Which = None,
+    checkpoint: CheckpointOption = None,
     **settings: Any,
 ) -> None:
     """Evaluate a trained model on its data: scores with signatures, and samples."""
-    from heedful.cli.evaluate import eval_verb
+    from heedful.cli.evaluate import eval_command
 
-    eval_verb(at(run, checkpoint), split, settings["beams"], as_json, stride)
+    eval_command(at(run, checkpoint), split, settings["beams"], as_json, stride)
 
 
 def runs(
@@ -56,9 +56,9 @@ def runs(
     as_json: Json = False,
 ) -> None:
     """List the runs below a folder, with their progress and scores."""
-    from heedful.cli.runs import runs_verb
+    from heedful.cli.runs import runs_command
 
-    runs_verb(folder, as_json)
+    runs_command(folder, as_json)
 
 
 def scaling(
@@ -81,15 +81,15 @@ def scaling(
     as_json: Json = False,
 ) -> None:
     """Fit scaling laws to a sweep of runs. Trains every size on every budget; the same command resumes."""
-    from heedful.cli.scaling import scaling_verb
+    from heedful.cli.scaling import scaling_command
 
-    scaling_verb(
+    scaling_command(
         recipe, overrides or [], sizes, tokens, predict, train, out, jobs, as_json, "dark" if dark else "light"
     )
 
 
 def demo(run: RunOption = None) -> None:
     """Train a small translator in a minute, from English to German number words, and show its attention."""
-    from heedful.cli.demo import demo_verb
+    from heedful.cli.demo import demo_command
 
-    demo_verb(run or Path("runs/demo"))
+    demo_command(run or Path("runs/demo"))

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from heedful.cli.complete import figures, run_folders
-from heedful.cli.options import Dark, Json, Which
+from heedful.cli.options import CheckpointOption, Dark, Json
 from heedful.cli.output import print_table
 from heedful.training.checkpoint.choice import at
 
@@ -25,12 +25,12 @@ def convert(
     ledger: Annotated[bool, typer.Option("--ledger", help="Print what became of each tensor.")] = False,
     as_json: Json = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing model.")] = False,
-    checkpoint: Which = None,
+    checkpoint: CheckpointOption = None,
 ) -> None:
     """Convert a BERT or GPT to another format. Every tensor is accounted for, and no external code is run."""
-    from heedful.cli.convert import convert_verb
+    from heedful.cli.convert import convert_command
 
-    convert_verb(at(source, checkpoint), target, to, ledger, force, as_json)
+    convert_command(at(source, checkpoint), target, to, ledger, force, as_json)
 
 
 def explore(
@@ -51,12 +51,12 @@ def explore(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting of the view, as in its address: text=..., layer=2."),
     ] = None,
-    checkpoint: Which = None,
+    checkpoint: CheckpointOption = None,
 ) -> None:
     """Look inside models in the browser. The page is local; nothing leaves this machine."""
-    from heedful.cli.explore import explore_verb
+    from heedful.cli.explore import explore_command
 
-    explore_verb([at(folder, checkpoint) for folder in folders], host, port, browser, out, view, settings or [])
+    explore_command([at(folder, checkpoint) for folder in folders], host, port, browser, out, view, settings or [])
 
 
 def figure(
@@ -80,9 +80,9 @@ def figure(
         records = ({"figure": one, "about": about} for one, about in FIGURES.items())
         print_table((f"{one:<20} {about}" for one, about in FIGURES.items()), records, as_json)
         return
-    from heedful.cli.figure import figure_verb
+    from heedful.cli.figure import figure_command
 
-    figure_verb(name, overrides or [], out, as_json, "dark" if dark else "light")
+    figure_command(name, overrides or [], out, as_json, "dark" if dark else "light")
 
 
 def claims(as_json: Json = False) -> None:

@@ -1,7 +1,7 @@
-"""BERT's WordPiece tokenizer: its special tokens, and the layout of one text or a pair.
+"""BERT's WordPiece tokenizer.
 
-An external file is not passed to the `tokenizers` package: its pieces and settings are parsed, checked, and rebuilt,
-so that nothing else in it has an effect.
+An external tokenizer.json is not passed to the `tokenizers` package: its vocabulary and settings are parsed, checked
+and rebuilt, so that nothing else in it has an effect.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from heedful.data.tokenizers import base
 from heedful.data.tokenizers.base import (
     ClsSepLayout,
     EngineTokenizer,
-    FoundTokenizer,
+    FolderTokenizer,
     replace_surrogates,
     require_corpus,
     train_engine,
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
     import tokenizers
 
 NAMES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-PREFIX = "##"  # of a piece that continues a word
-LONGEST_WORD = 100  # characters; a longer word is unknown, as published
-SETTINGS = ("clean_text", "handle_chinese_chars", "lowercase")  # of a normalizer, besides strip_accents
-FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of an added token
+PREFIX = "##"  # marks a piece that continues a word
+MAX_WORD_CHARS = 100  # a longer word is unknown, as in BERT
+NORMALIZER_SETTINGS = ("clean_text", "handle_chinese_chars", "lowercase")  # and strip_accents
+TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of an added token
 
 
 class AddedTokenSpec(NamedTuple):
-    """A token that is matched whole in a text, such as `[E1]`, and how."""
+    """A token that is never split, such as `[E1]`; the fields are those of `tokenizers.AddedToken`."""
 
     content: str
-    single_word: bool = False  # not within a word
-    lstrip: bool = False  # with the spaces before it
-    rstrip: bool = False  # with those after it
-    normalized: bool = False  # in the text as the normalizer leaves it
+    single_word: bool = False  # matches whole words only
+    lstrip: bool = False  # also matches the spaces before it
+    rstrip: bool = False  # also matches the spaces after it
+    normalized: bool = False  # matches the normalized text
     special: bool = True
 
 
@@ -55,84 +55,86 @@ class WordPieceFile(Config):
     lowercase: bool = Field(True, description="lowercase texts; ignored for a tokenizer.json")
 
     def read(self) -> BertTokenizer:
-        """The pieces of the file."""
+        """Read the file."""
         if self.file.endswith(".json"):
             return BertTokenizer.load(self.file)
-        return BertTokenizer.of(read_vocab(self.file), self.lowercase, self.file)
+        return BertTokenizer.from_vocab(read_vocab(self.file), self.lowercase, self.file)
 
     @property
     def vocab(self) -> int:
-        """How many there are."""
+        """The vocabulary size."""
         return self.read().vocab
 
 
-class Parts(NamedTuple):
-    """The parts of a tokenizer file."""
+class TokenizerParts(NamedTuple):
+    """What a tokenizer is built from."""
 
     vocab: dict[str, int]
     normalizer: dict[str, bool | None]
-    longest: int  # characters of a word; a longer one is unknown
-    added: dict[int, AddedTokenSpec]  # by their ids; not the special tokens of every BERT
+    max_word_chars: int
+    added: dict[int, AddedTokenSpec]  # by id, without BERT's special tokens
 
 
 class BertTokenizer(ClsSepLayout, EngineTokenizer):
-    """A BERT tokenizer; a text that contains a special token such as `[MASK]` is read as ordinary text.
+    """A BERT tokenizer: `[MASK]` in a text is ordinary text, not the special token.
 
-    Added tokens are matched whole.
+    Added tokens, which a published tokenizer may have, are never split.
     """
 
     def __init__(self, text: str, where: str) -> None:
-        """Build it from the text of a tokenizer file; `where` is what errors name."""
-        self._begin(read_parts(parse_wordpiece_json(text, where), where), where)
+        """Parse a tokenizer.json; `where` is the file's name in errors."""
+        self._initialize(read_parts(parse_wordpiece_json(text, where), where), where)
 
     @classmethod
-    def of(cls, pieces: Sequence[str], lowercase: bool, where: str) -> BertTokenizer:
-        """A tokenizer of the lines of a vocab.txt, normalised as published: lower case takes accents off too."""
-        normalizer = {"strip_accents": None, **dict.fromkeys(SETTINGS, True), "lowercase": lowercase}
-        return cls.made(Parts(number_pieces(pieces, where), normalizer, LONGEST_WORD, {}), where)
+    def from_vocab(cls, pieces: Sequence[str], lowercase: bool, where: str) -> BertTokenizer:
+        """Build it from the pieces of a vocab.txt in id order; lowercasing also strips accents, as in BERT."""
+        normalizer = {"strip_accents": None, **dict.fromkeys(NORMALIZER_SETTINGS, True), "lowercase": lowercase}
+        return cls.from_parts(TokenizerParts(number_pieces(pieces, where), normalizer, MAX_WORD_CHARS, {}), where)
 
     @classmethod
-    def made(cls, parts: Parts, where: str) -> BertTokenizer:
-        """A tokenizer of its parts."""
-        found = cls.__new__(cls)
-        found._begin(parts, where)
-        return found
+    def from_parts(cls, parts: TokenizerParts, where: str) -> BertTokenizer:
+        """Build it from checked parts."""
+        tokenizer = cls.__new__(cls)
+        tokenizer._initialize(parts, where)
+        return tokenizer
 
     @classmethod
     def train(cls, config: WordPiece, texts: Iterable[str]) -> BertTokenizer:
-        """Train on some texts; deterministic."""
+        """Train a tokenizer on texts; the same texts always give the same tokenizer."""
         corpus = require_corpus(texts)
-        settings = {"strip_accents": None, **dict.fromkeys(SETTINGS, True), "lowercase": config.lowercase}
-        engine = engine_of(list(NAMES), settings, LONGEST_WORD)
+        settings = {"strip_accents": None, **dict.fromkeys(NORMALIZER_SETTINGS, True), "lowercase": config.lowercase}
+        engine = build_engine(list(NAMES), settings, MAX_WORD_CHARS)
         train_engine(engine, corpus, piece_trainer(config, engine, corpus, NAMES), config.vocab)
-        return cls.of([str(engine.id_to_token(number)) for number in range(engine.get_vocab_size())],
+        return cls.from_vocab([str(engine.id_to_token(number)) for number in range(engine.get_vocab_size())],
                       config.lowercase, "tokenizer")  # fmt: skip
 
-    def _begin(self, parts: Parts, where: str) -> None:
+    def _initialize(self, parts: TokenizerParts, where: str) -> None:
         pieces, added = order_pieces(parts.vocab, where), order_added(parts, where)
-        engine = engine_of(pieces, parts.normalizer, parts.longest, added)
+        engine = build_engine(pieces, parts.normalizer, parts.max_word_chars, added)
         vocab = engine.get_vocab()
         self.json: str = engine.to_str()
         self.vocab: int = engine.get_vocab_size()
         self.pad, self.unk, self.cls, self.sep, self.mask = (vocab[name] for name in NAMES)
         self.special = frozenset(vocab[name] for name in (*NAMES, *(one.content for one in added if one.special)))
-        if added:  # which are found in texts, as special tokens are not
-            engine = engine_of(pieces, parts.normalizer, parts.longest, [one._replace(special=False) for one in added])
+        if added:  # unlike special tokens, they are matched in texts
+            engine = build_engine(
+                pieces, parts.normalizer, parts.max_word_chars, [one._replace(special=False) for one in added]
+            )
         self._engine = engine
-        engine.encode_special_tokens = True  # the package means: encode their text as any other
+        engine.encode_special_tokens = True  # the text of a special token is encoded as ordinary text
 
     @property
     def mask_name(self) -> str:
         """`[MASK]`."""
         return NAMES[-1]
 
-    def with_masks(self, text: str) -> list[int]:
-        """The ids of a text in which `[MASK]` is the special token."""
+    def encode_with_masks(self, text: str) -> list[int]:
+        """Encode a text in which `[MASK]` is the special token."""
         first, *rest = self.ids(text.split(self.mask_name))
         return [*first, *(number for part in rest for number in (self.mask, *part))]
 
-    def readable(self, ids: Iterable[int]) -> str:
-        """Ids as a text in which special tokens can be seen, words in one."""
+    def decode_with_special(self, ids: Iterable[int]) -> str:
+        """Decode ids to text, special tokens included."""
         return " ".join(self.pieces(ids)).replace(f" {PREFIX}", "")
 
     def files(self, longest: int) -> dict[str, str]:
@@ -147,25 +149,25 @@ class BertTokenizer(ClsSepLayout, EngineTokenizer):
         return bool(self._engine.normalizer.lowercase)
 
     def words(self, words: Sequence[str]) -> list[list[int]]:
-        """The ids of each word; of a word that nothing is left of, the unknown one."""
+        """The ids of each word; `[UNK]` for a word that normalization deletes."""
         return [ids or [self.unk] for ids in self.ids(words)]
 
     @property
-    def inner(self) -> list[bool]:
-        """For each piece, whether it continues a word."""
+    def continues_word(self) -> list[bool]:
+        """For each piece of the vocabulary, whether it continues a word."""
         return [piece.startswith(PREFIX) for piece in self._pieces]
 
     expected: ClassVar = "tokenizer.json or vocab.txt"
 
     @staticmethod
-    def found_in(folder: Path, vocab: int) -> FoundTokenizer:
-        """The tokenizer of an external folder whose model has `vocab` token types, if there is one."""
+    def from_folder(folder: Path, vocab: int) -> FolderTokenizer:
+        """The tokenizer of a Hugging Face folder, if it has one; its vocabulary may not exceed the model's, `vocab`."""
         from heedful.data.tokenizers.wordpiece_files import find_tokenizer
 
         return find_tokenizer(folder, vocab)
 
     @staticmethod
-    def damaged(where: str, found: str) -> UserError:
+    def invalid_file(where: str, found: str) -> UserError:
         """The error for a file that is not a BERT tokenizer."""
         return invalid(where, found)
 
@@ -174,19 +176,21 @@ class BertTokenizer(ClsSepLayout, EngineTokenizer):
         return [str(self._engine.id_to_token(number)) for number in range(self.vocab)]
 
 
-def engine_of(
-    pieces: Sequence[str], normalizer: dict[str, Any], longest: int, added: Sequence[AddedTokenSpec] = ()
+def build_engine(
+    pieces: Sequence[str], normalizer: dict[str, Any], max_word_chars: int, added: Sequence[AddedTokenSpec] = ()
 ) -> tokenizers.Tokenizer:
-    """The package's tokenizer of some pieces in id order, with BERT's post-processor for other readers of its file.
+    """A `tokenizers.Tokenizer` with these pieces in id order, and BERT's post-processor for other readers of its file.
 
-    Words are split at brackets before they are looked up, so that no text can spell a special token.
+    The pre-tokenizer splits words at brackets, so that no text can spell a special token.
     """
     from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
     from tokenizers import Tokenizer as Engine
 
     vocab = {piece: number for number, piece in enumerate(pieces)}
     engine = Engine(
-        models.WordPiece(vocab, unk_token="[UNK]", max_input_chars_per_word=longest, continuing_subword_prefix=PREFIX)
+        models.WordPiece(
+            vocab, unk_token="[UNK]", max_input_chars_per_word=max_word_chars, continuing_subword_prefix=PREFIX
+        )
     )
     engine.normalizer = normalizers.BertNormalizer(**normalizer)
     engine.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -196,21 +200,21 @@ def engine_of(
         special_tokens=[(name, vocab[name]) for name in ("[CLS]", "[SEP]")],
     )  # fmt: skip
     engine.add_special_tokens(list(NAMES))
-    engine.add_tokens([AddedToken(one.content, **dict(zip(FLAGS, one[1:], strict=True))) for one in added])
+    engine.add_tokens([AddedToken(one.content, **dict(zip(TOKEN_FLAGS, one[1:], strict=True))) for one in added])
     return engine
 
 
 def number_pieces(pieces: Sequence[str], where: str) -> dict[str, int]:
-    """The lines of a vocab.txt by id; duplicates are refused."""
+    """The id of each piece of a vocab.txt; duplicates are refused."""
     vocab = {piece: number for number, piece in enumerate(pieces)}
     if len(vocab) < len(pieces):
-        twice = next(piece for number, piece in enumerate(pieces) if vocab[piece] != number)
-        raise invalid(f"{where}:{vocab[twice] + 1}", f"the piece {shown(twice)} for the second time")
+        duplicate = next(piece for number, piece in enumerate(pieces) if vocab[piece] != number)
+        raise invalid(f"{where}:{vocab[duplicate] + 1}", f"the piece {shown(duplicate)} for the second time")
     return vocab
 
 
-def order_added(parts: Parts, where: str) -> list[AddedTokenSpec]:
-    """The added tokens in id order, if their ids are those of pieces or follow them."""
+def order_added(parts: TokenizerParts, where: str) -> list[AddedTokenSpec]:
+    """The added tokens in id order; each id must be that of the same piece, or follow the vocabulary without a gap."""
     end, seen = len(parts.vocab), set[str]()
     for number, token in sorted(parts.added.items()):
         here = parts.vocab.get(token.content, end)
@@ -222,20 +226,20 @@ def order_added(parts: Parts, where: str) -> list[AddedTokenSpec]:
 
 
 def order_pieces(vocab: dict[str, int], where: str) -> list[str]:
-    """The pieces of a vocabulary in id order, if ids have no gaps and the special tokens are there."""
+    """The pieces in id order; ids must have no gaps, and the special tokens must be there."""
     if len(vocab) > MOST:
         raise invalid(where, f"{len(vocab):,} pieces")
     bad = next((piece for piece, number in vocab.items() if type(number) is not int), None)
     if bad is not None or sorted(vocab.values()) != list(range(len(vocab))):
-        raise invalid(where, f"ids with gaps or doubles among {len(vocab):,} pieces")
-    if lacking := [name for name in NAMES if name not in vocab]:
-        raise invalid(where, f"{len(vocab):,} pieces, but none is {' or '.join(lacking)}")
+        raise invalid(where, f"missing or duplicate ids among {len(vocab):,} pieces")
+    if missing := [name for name in NAMES if name not in vocab]:
+        raise invalid(where, f"{len(vocab):,} pieces, but none is {' or '.join(missing)}")
     if lone := next((piece for piece in vocab if replace_surrogates(piece)[1]), None):
         raise invalid(where, f"the piece {shown(lone)}, which is not valid text")
     return sorted(vocab, key=vocab.__getitem__)
 
 
-def read_parts(data: dict[str, Any], where: str) -> Parts:
+def read_parts(data: dict[str, Any], where: str) -> TokenizerParts:
     """Parse a tokenizer file, checking each part.
 
     Padding, truncation and post-processing of the file are ignored.
@@ -252,10 +256,10 @@ def read_parts(data: dict[str, Any], where: str) -> Parts:
     for setting, usual in (("unk_token", "[UNK]"), ("continuing_subword_prefix", PREFIX)):
         if model.get(setting, usual) != usual:
             raise invalid(where, f"a model with {setting} {shown(model[setting])}")
-    longest = model.get("max_input_chars_per_word", LONGEST_WORD)
+    longest = model.get("max_input_chars_per_word", MAX_WORD_CHARS)
     if type(longest) is not int or not 1 <= longest <= 100_000:
         raise invalid(where, f"a model with max_input_chars_per_word {shown(longest)}")
-    settings = {name: normalizer.get(name, True) for name in SETTINGS}
+    settings = {name: normalizer.get(name, True) for name in NORMALIZER_SETTINGS}
     accents = normalizer.get("strip_accents")
     if not all(isinstance(value, bool) for value in settings.values()) or not isinstance(accents, bool | None):
         raise invalid(where, f"a normalizer of {shown(normalizer)}")
@@ -267,7 +271,7 @@ def read_parts(data: dict[str, Any], where: str) -> Parts:
 
 
 def parse_wordpiece_json(text: str, where: str) -> dict[str, Any]:
-    """The object in a tokenizer file, if it has a model and a normalizer."""
+    """Parse a tokenizer.json, which must have a model and a normalizer."""
     data = base.parse_json(text, where, invalid)
     if not isinstance(data, dict) or not all(isinstance(data.get(part), dict) for part in ("model", "normalizer")):
         raise invalid(where, "no object with a `model` and a `normalizer`")
@@ -275,10 +279,10 @@ def parse_wordpiece_json(text: str, where: str) -> dict[str, Any]:
 
 
 def added_token(token: Any, where: str, number: Any = None) -> tuple[int, AddedTokenSpec]:
-    """The id and settings of an added token; the id may be given separately."""
+    """Parse an added token: its id, which may be given separately as `number`, and its settings."""
     if not isinstance(token, dict) or not isinstance(token.get("content"), str):
         raise invalid(where, f"an added token {shown(token)}")
-    number, flags = token.get("id", number), {name: token[name] for name in FLAGS if name in token}
+    number, flags = token.get("id", number), {name: token[name] for name in TOKEN_FLAGS if name in token}
     if type(number) is not int or not 0 <= number < MOST or not all(type(flag) is bool for flag in flags.values()):
         raise invalid(where, f"an added token {shown(token)}")
     special = flags.get("special", False)
@@ -287,19 +291,19 @@ def added_token(token: Any, where: str, number: Any = None) -> tuple[int, AddedT
 
 def separate_special(
     vocab: Any, normalizer: dict[str, bool | None], longest: int, added: dict[int, AddedTokenSpec], where: str
-) -> Parts:
-    """The parts of a tokenizer: special tokens of every BERT that were added count as pieces."""
+) -> TokenizerParts:
+    """The parts of a tokenizer; those of BERT's special tokens that are listed as added tokens become pieces."""
     if not isinstance(vocab, dict):
         raise invalid(where, "a model without its vocab")
     own = {token.content: number for number, token in added.items() if token.content in NAMES}
     if wrong := next((name for name, number in own.items() if vocab.get(name, number) != number), None):
         raise invalid(where, f"the added token {shown(wrong)} with another id than the piece")
     others = {number: token for number, token in added.items() if token.content not in NAMES}
-    return Parts(vocab | own, normalizer, longest, others)
+    return TokenizerParts(vocab | own, normalizer, longest, others)
 
 
 def read_vocab(path: str | Path) -> list[str]:
-    """The lines of a vocab.txt, a piece each."""
+    """The pieces of a vocab.txt, one per line."""
     return [line.removesuffix("\r") for line in base.read_tokenizer_file(path, invalid).removesuffix("\n").split("\n")]
 
 
@@ -307,6 +311,6 @@ def invalid(where: str, found: str) -> UserError:
     """The error for a file that is not a BERT tokenizer."""
     return UserError(
         "this is not a BERT tokenizer, or it is damaged", where=where, found=found,
-        expected="a tokenizer.json or vocab.txt of word pieces with " + " ".join(NAMES),
-        todo="copy the file again, from the folder of the model that it belongs to",
+        expected="a tokenizer.json or vocab.txt of a WordPiece tokenizer with " + " ".join(NAMES),
+        todo="copy the file again from its model's folder",
     )  # fmt: skip

@@ -22,9 +22,9 @@ def word2vec(
     **settings: Any,
 ) -> None:
     """Learn word vectors from a text: skip-gram with negative sampling. The same command writes the same file."""
-    from heedful.cli.vectors import word2vec_verb
+    from heedful.cli.vectors import word2vec_command
 
-    word2vec_verb(texts, out, settings)
+    word2vec_command(texts, out, settings)
 
 
 def neighbours(
@@ -35,9 +35,9 @@ def neighbours(
     as_json: Json = False,
 ) -> None:
     """List the words most similar to a word, by cosine."""
-    from heedful.cli.vectors import neighbours_verb
+    from heedful.cli.vectors import neighbours_command
 
-    neighbours_verb(vectors, words, top, limit, as_json)
+    neighbours_command(vectors, words, top, limit, as_json)
 
 
 def analogy(
@@ -50,9 +50,9 @@ def analogy(
     as_json: Json = False,
 ) -> None:
     """Complete the analogy: A is to B as C is to ... The words nearest to B - A + C."""
-    from heedful.cli.vectors import analogy_verb
+    from heedful.cli.vectors import analogy_command
 
-    analogy_verb(vectors, (a, b, c), top, limit, as_json)
+    analogy_command(vectors, (a, b, c), top, limit, as_json)
 
 
 def lookup(
@@ -67,6 +67,6 @@ def lookup(
     as_json: Json = False,
 ) -> None:
     """Print the vectors of words, a row each."""
-    from heedful.cli.vectors import lookup_verb
+    from heedful.cli.vectors import lookup_command
 
-    lookup_verb(vectors, words, columns, drawn, limit, as_json, "dark" if dark else "light")
+    lookup_command(vectors, words, columns, drawn, limit, as_json, "dark" if dark else "light")

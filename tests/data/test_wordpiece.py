@@ -16,7 +16,7 @@ from heedful.data.tokenizers import base
 from heedful.data.tokenizers.base import truncate_pair
 from heedful.data.tokenizers.encoders import encoder_tokenizer
 from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpieces import NAMES, BertTokenizer, WordPieceFile, read_vocab
+from heedful.data.tokenizers.wordpiece import NAMES, BertTokenizer, WordPieceFile, read_vocab
 from heedful.errors import UserError
 
 WEIGHTS = Path(os.environ.get("HEEDFUL_WEIGHTS", "../shared/weights"))
@@ -57,7 +57,7 @@ def test_ids_are_those_of_transformers_on_odd_texts(lower: bool, tmp_path: Path)
     ids, segments = ours.pair(a, b)
     both = theirs("a lazy fox", "the dog", return_token_type_ids=True)
     assert (ids, segments) == (both["input_ids"], both["token_type_ids"])
-    read = BertTokenizer.of(read_vocab(tmp_path / "vocab.txt"), lower, "vocab.txt")
+    read = BertTokenizer.from_vocab(read_vocab(tmp_path / "vocab.txt"), lower, "vocab.txt")
     assert read.json == ours.json
     assert encoder_tokenizer(WordPieceFile(file=str(tmp_path / "vocab.txt"), lowercase=lower), []).json == ours.json
 
@@ -66,7 +66,7 @@ def test_ids_are_those_of_transformers_on_odd_texts(lower: bool, tmp_path: Path)
 def test_the_published_vocabulary_is_read_and_cuts_texts_as_transformers_does() -> None:
     from transformers import BertTokenizer as HuggingFaceTokenizer
 
-    ours = BertTokenizer.of(read_vocab(PUBLISHED), True, str(PUBLISHED))
+    ours = BertTokenizer.from_vocab(read_vocab(PUBLISHED), True, str(PUBLISHED))
     assert (ours.vocab, ours.pad, ours.unk, ours.cls, ours.sep, ours.mask) == (30522, 0, 100, 101, 102, 103)
     theirs = HuggingFaceTokenizer(vocab=str(PUBLISHED), do_lower_case=True)
     texts = [*TEXTS[:-1], *odd_strings(300)]
@@ -173,10 +173,10 @@ VOCAB = GOOD["model"]["vocab"]
         (changed(model=GOOD["model"] | {"type": "BPE"}), "model of type 'BPE'"),
         (changed(pre_tokenizer={"type": "Split", "pattern": {"Regex": "(a+)+b"}}), "pre_tokenizer of type 'Split'"),
         (changed(normalizer={"type": "Replace", "pattern": {"Regex": "(a+)+b"}, "content": ""}), "type 'Replace'"),
-        (changed(added_tokens=[], model=GOOD["model"] | {"vocab": {k: v for k, v in VOCAB.items() if v != 9}}), "gaps"),
+        (changed(added_tokens=[], model=GOOD["model"] | {"vocab": {k: v for k, v in VOCAB.items() if v != 9}}), "missing or duplicate ids"),
         (changed(model=GOOD["model"] | {"vocab": {"[CLS]": 0}}), "added token"),
         (changed(added_tokens=[], model=GOOD["model"] | {"vocab": {"a": 0, "[UNK]": 1}}), "none is [PAD] or [CLS]"),
-        (changed(model=GOOD["model"] | {"vocab": VOCAB | {"x": True}}), "gaps"),
+        (changed(model=GOOD["model"] | {"vocab": VOCAB | {"x": True}}), "missing or duplicate ids"),
         (changed(model=GOOD["model"] | {"max_input_chars_per_word": 10**9}), "max_input_chars_per_word"),
         (changed(model=GOOD["model"] | {"continuing_subword_prefix": "@@"}), "continuing_subword_prefix"),
         (changed(normalizer=GOOD["normalizer"] | {"lowercase": 3}), "a normalizer"),
@@ -198,7 +198,7 @@ def test_a_bad_vocabulary_is_told_by_its_line(tmp_path: Path) -> None:
     file = tmp_path / "vocab.txt"
     file.write_text("\n".join([*NAMES, "dog", "cat", "dog"]))
     with pytest.raises(UserError, match=r"vocab.txt:8") as error:
-        BertTokenizer.of(read_vocab(file), True, str(file))
+        BertTokenizer.from_vocab(read_vocab(file), True, str(file))
     assert "'dog' for the second time" in str(error.value)
     file.write_bytes(b"[PAD]\n\xff\n")
     with pytest.raises(UserError, match="not UTF-8"):

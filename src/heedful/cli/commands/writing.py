@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from heedful.cli.options import Batch, Dark, EncoderFolder, Json, RunFolder, Texts, Which
+from heedful.cli.options import Batch, CheckpointOption, Dark, EncoderFolder, Json, RunFolder, Texts
 from heedful.errors import UserError
 from heedful.training.checkpoint.choice import at
 
@@ -22,11 +22,11 @@ def translate(
     as_json: Json = False,
     sample: Annotated[bool, typer.Option("--sample", help="Sample a translation.")] = False,
     batch: Batch = 64,
-    checkpoint: Which = None,
+    checkpoint: CheckpointOption = None,
     **settings: Any,
 ) -> None:
     """Translate texts, or lines that are piped in. Lines stay in order, and empty ones stay empty."""
-    from heedful.cli.translate import translate_verb
+    from heedful.cli.translate import translate_command
     from heedful.decode.settings import TranslationSettings
 
     beams, sampling = settings.pop("beams"), TranslationSettings(**settings)
@@ -34,7 +34,7 @@ def translate(
         raise UserError(
             "--temperature, --top-k, --top-p and --seed are for sampling", todo="add --sample, or leave them out"
         )
-    translate_verb(
+    translate_command(
         at(run, checkpoint), texts or [], beams, top, sampling if sample else None, as_json, align, align_to, batch,
         "dark" if dark else "light",
     )  # fmt: skip
@@ -50,13 +50,13 @@ def predict(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     batch: Batch = 64,
-    checkpoint: Which = None,
+    checkpoint: CheckpointOption = None,
     **settings: Any,
 ) -> None:
     """Predict for every row of a file. Writes the rows as JSON lines, each with a "prediction"."""
-    from heedful.cli.predict import predict_verb
+    from heedful.cli.predict import predict_command
 
-    predict_verb(at(run, checkpoint), source, out, field or [], settings["beams"], force, batch)
+    predict_command(at(run, checkpoint), source, out, field or [], settings["beams"], force, batch)
 
 
 def generate(
@@ -70,13 +70,13 @@ def generate(
     ] = False,
     bf16: Annotated[bool, typer.Option("--bf16", help="Weights in half precision: faster on a GPU.")] = False,
     as_json: Json = False,
-    checkpoint: Which = None,
+    checkpoint: CheckpointOption = None,
     **settings: Any,
 ) -> None:
     """Generate text from prompts. Beyond the model's context, the older half is forgotten."""
-    from heedful.cli.generate import generate_verb
+    from heedful.cli.generate import generate_command
 
-    generate_verb(at(run, checkpoint), prompts or [], settings, greedy, special, bf16, as_json)
+    generate_command(at(run, checkpoint), prompts or [], settings, greedy, special, bf16, as_json)
 
 
 def predict_word(
@@ -93,13 +93,13 @@ def predict_word(
     ] = None,
     dark: Dark = False,
     as_json: Json = False,
-    checkpoint: Which = None,
+    checkpoint: CheckpointOption = None,
     **settings: Any,
 ) -> None:
     """Predict the word for a gap, by a causal model, a masked one, or both."""
-    from heedful.cli.texts import predict_word_verb
+    from heedful.cli.texts import predict_word_command
 
     chosen = [run and at(run, checkpoint) for run in (causal, masked)]
-    predict_word_verb(
+    predict_word_command(
         text, chosen[0], chosen[1], top, out, as_json, settings["start_token"], "dark" if dark else "light"
     )

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from heedful.cli.options import Dark, Json, RunFolder, Which
+from heedful.cli.options import CheckpointOption, Dark, Json, RunFolder
 from heedful.training.checkpoint.choice import at
 
 Pictured = Annotated[
@@ -37,12 +37,12 @@ def reconstruct(
     seed: NoiseSeed = 0,
     dark: Dark = False,
     as_json: Json = False,
-    checkpoint: Which = None,
+    checkpoint: CheckpointOption = None,
 ) -> None:
     """Draw images beside their reconstructions, with the errors below."""
-    from heedful.cli.reconstruct import reconstruct_verb
+    from heedful.cli.reconstruct import reconstruct_command
 
-    reconstruct_verb(
+    reconstruct_command(
         at(run, checkpoint), images or [], out, compare or [], pca, interpolate, count, seed, as_json,
         "dark" if dark else "light",
     )  # fmt: skip
@@ -60,12 +60,12 @@ def denoise(
     seed: NoiseSeed = 0,
     dark: Dark = False,
     as_json: Json = False,
-    checkpoint: Which = None,
+    checkpoint: CheckpointOption = None,
 ) -> None:
     """Draw images, the same with noise, and denoised by an autoencoder."""
-    from heedful.cli.reconstruct import denoise_verb
+    from heedful.cli.reconstruct import denoise_command
 
-    denoise_verb(
+    denoise_command(
         at(run, checkpoint), images or [], out, noise, noisy_already, count, seed, as_json, "dark" if dark else "light"
     )
 
@@ -74,9 +74,9 @@ def encode(
     run: RunFolder,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write: .npy, .npz or .csv.")],
     images: Pictured = None,
-    checkpoint: Which = None,
+    checkpoint: CheckpointOption = None,
 ) -> None:
     """Write the codes of images by an autoencoder, with labels where they are known."""
-    from heedful.cli.reconstruct import encode_verb
+    from heedful.cli.reconstruct import encode_command
 
-    encode_verb(at(run, checkpoint), images or [], out)
+    encode_command(at(run, checkpoint), images or [], out)
