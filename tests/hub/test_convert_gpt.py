@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 from bert_folders import change
 from gpt_folders import gpt_folder, pairs, random_gpt, release
-from test_verb import broken, convert
+from test_convert import broken, convert
 
 import heedful
 from heedful import load_recipe, train

@@ -13,7 +13,7 @@ import torch
 import transformers
 from bert_folders import PIECES, change, random_bert, save_folder
 from gpt_folders import gpt_folder, random_gpt
-from test_verb import convert
+from test_convert import convert
 
 import heedful
 from heedful.errors import UserError

@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 from gpt_folders import TEXT, gpt_folder, pairs, random_gpt
-from test_verb import convert
+from test_convert import convert
 
 import heedful
 from heedful import load_recipe, train
