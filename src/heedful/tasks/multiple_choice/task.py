@@ -88,9 +88,7 @@ class MultipleChoiceTask(FinetuningTask[Questions, MaskTokenizer, EncodedChoices
         samples = []
         for row in held_out.rows(len(items), self.recipe.train.samples):
             one, best = items[row], int(found[row])
-            samples.append(
-                (one.text, one.choices[one.right], f"{one.choices[best]} ({probabilities[row, best]:.0%})")
-            )
+            samples.append((one.text, one.choices[one.right], f"{one.choices[best]} ({probabilities[row, best]:.0%})"))
         return held_out.result((accuracy(found, encoded.targets),), samples)
 
     @property
