@@ -50,7 +50,8 @@ def lecture_names(incomplete: str) -> list[tuple[str, str]]:
     """Decks and topics of the lectures, with their titles."""
     from heedful.lectures.decks import decks, topics
 
-    return [(one.name, one.title) for one in (*decks(), *topics().values()) if one.name.startswith(incomplete)]
+    titles = {deck.name: deck.title for deck in decks()} | {name: topic.title for name, topic in topics().items()}
+    return [(name, title) for name, title in titles.items() if name.startswith(incomplete)]
 
 
 def settings(ctx: typer.Context, incomplete: str) -> list[str]:
