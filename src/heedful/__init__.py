@@ -58,7 +58,6 @@ __all__ = [
     "__version__",
     "attend",
     "build",
-    "entmax15",
     "fit",
     "load",
     "load_glove",
@@ -66,15 +65,12 @@ __all__ = [
     "load_vectors",
     "load_word2vec",
     "show",
-    "softmax",
-    "sparsemax",
     "train",
     "watch",
 ]
 
 if TYPE_CHECKING:
     from heedful.blocks.attention import MultiHead, attend
-    from heedful.blocks.normalizers import entmax15, softmax, sparsemax
     from heedful.blocks.taps import watch
     from heedful.data.own import Dataset
     from heedful.data.word_vectors import WordVectors, load_glove, load_vectors, load_word2vec
@@ -109,7 +105,6 @@ if TYPE_CHECKING:
 # Where each public name is defined; it is imported when it is first used.
 _MODULES = {
     "blocks.attention": ("MultiHead", "attend"),
-    "blocks.normalizers": ("entmax15", "softmax", "sparsemax"),
     "blocks.taps": ("watch",),
     "data.own": ("Dataset",),
     "data.word_vectors": ("WordVectors", "load_glove", "load_vectors", "load_word2vec"),
@@ -153,7 +148,7 @@ _RENAMED = {
 
 def __dir__() -> list[str]:
     """The public names, which `globals()` has only once they are used."""
-    return sorted(__all__)
+    return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> object:

@@ -54,7 +54,6 @@ GROUPS: dict[str, dict[str, Verb]] = {
         "predict": Verb(writing.predict, "runs/numbers in.jsonl --out out.jsonl"),
     },
     "Look inside": {
-        "lectures": Verb(models.lectures, "beam search"),
         "explore": Verb(models.explore, "runs/numbers"),
         "figure": Verb(models.figure, "gradient-distance seed=3 --out gradients.png"),
         "claims": Verb(models.claims, ""),

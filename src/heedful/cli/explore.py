@@ -10,14 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 import torch
 import typer
 
 from heedful.cli.output import say
 from heedful.errors import UserError, printable
-from heedful.explore.export import Export, complete_state, first_view, page_of, require_html, require_indices
+from heedful.explore.export import Export, first_view, page_of, require_html, require_indices
 from heedful.explore.server.app import application
 from heedful.explore.server.guard import Policy, serve
 from heedful.explore.server.page import built
@@ -41,6 +40,8 @@ def explore_command(
     settings: Sequence[str],
 ) -> None:
     """Open the page on some folders, or write one view of the first to a file."""
+    if (view is not None or settings) and out is None:
+        raise UserError("a view is chosen in the page", where="--view" if view else "--set", todo="add --out FILE.html")
     if out is not None:
         require_html(out, "--out")
     chosen = os.environ.get(TOKEN) or None
@@ -64,23 +65,18 @@ def explore_command(
     built()  # a mistake in the command comes first
     models = [subject.predictor for subject in explorer.subjects.values() if subject.broken is None]
     torch.set_num_threads(max((few_threads(one.model, one.device) for one in models), default=1))
-    export = Export(view=view or first_view(explorer), state=state_of(explorer, settings))
-    if view or settings or out:
-        require_indices(explorer, export, "--set ")
-        complete_state(explorer, export)  # refuses a view that does not fit
     if out is not None:
-        write(explorer, out, export)
+        write(explorer, out, view, settings)
         return
 
     def ready(url: str) -> None:
         if policy.token != chosen:
             say(f"token  {policy.token}")
             say("       the page asks for it; set HEEDFUL_TOKEN to choose one yourself")
-        address = f"{url}#{urlencode({'view': export.view} | export.state)}" if view or settings else url
-        say(f"open   {address}")
+        say(f"open   {url}")
         say("       Ctrl-C ends it")
         if browser and sys.stdout.isatty():
-            webbrowser.open(address)
+            webbrowser.open(url)
 
     serve_somewhere(explorer, policy, port is None, ready)
 
@@ -99,19 +95,16 @@ def is_free(policy: Policy) -> bool:
     return True
 
 
-def state_of(explorer: Explorer, settings: Sequence[str]) -> dict[str, Any]:
-    """The state of a view: the first subject, and the settings that are given as KEY=VALUE."""
+def write(explorer: Explorer, out: Path, view: str | None, settings: Sequence[str]) -> None:
+    """Write a view of the first subject, with everything in it that the page will ask."""
     state: dict[str, Any] = {"model": next(iter(explorer.subjects))}
     for setting in settings:
         key, sign, value = setting.partition("=")
         if not sign:
             raise UserError("this is not KEY=VALUE", where="--set", found=setting, expected="such as text=hello")
         state[key] = value
-    return state
-
-
-def write(explorer: Explorer, out: Path, export: Export) -> None:
-    """Write a view, with everything in it that the page will ask."""
+    export = Export(view=view or first_view(explorer), state=state)
+    require_indices(explorer, export, "--set ")
     page = page_of(explorer, export)
     write_text_atomic(out, page)
     say(f"wrote {shlex.quote(str(out))}: {len(page.encode()) / 1e6:.1f} MB; it opens from the disk")

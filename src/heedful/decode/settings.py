@@ -26,7 +26,7 @@ class Length(Config):
     """How long a text gets."""
 
     length: Annotated[int, OptionSpec("Tokens to generate; else as the recipe says.")] = Field(
-        200, ge=1, le=1_000_000, description="tokens to generate"
+        200, ge=1, le=1_000_000, description="number of tokens to generate"
     )
 
 
@@ -38,7 +38,11 @@ class Sampling(Config):
     )
     top_k: int | None = Field(None, ge=1, description="sample from the k most probable tokens; null: from all")
     top_p: Annotated[float | None, OptionSpec(minimum=1e-6)] = Field(
-        None, gt=0, le=1, description="sample from the most probable tokens with this total probability; null: from all"
+        None,
+        gt=0,
+        le=1,
+        description="sample from the smallest set of tokens with this total probability (nucleus sampling); null: "
+        "from all",
     )
 
 
@@ -52,7 +56,7 @@ class DecodeConfig(Config):
         1.0,
         ge=-10,
         le=10,
-        description="exponent of the length that scores are divided by; higher favours longer translations",
+        description="exponent of the length by which a score is divided; higher favours longer translations",
     )
     max_length: int | None = Field(None, ge=1, description="longest translation in tokens; null: 2 x source + 16")
 
@@ -62,7 +66,7 @@ class WritingConfig(Sampling, Length):
 
     start_token: Annotated[
         bool, OptionSpec("Put the start token of documents before the text; else as the model's folder says.")
-    ] = Field(True, description="put the start token of documents before a prompt, as in training")
+    ] = Field(True, description="put the beginning-of-document token before a prompt, as in training")
 
 
 class Generation(Sampling):

@@ -44,7 +44,7 @@ class Settings(Config):
     """What is trained."""
 
     width: int = Field(48, ge=8, le=1024, multiple_of=8, description="width of the models")
-    layers: int = Field(3, ge=2, le=24, description="blocks on top of each other")
+    layers: int = Field(3, ge=2, le=24, description="number of blocks")
     context: int = Field(48, ge=4, le=1024, description="letters that are seen at once")
     steps: int = Field(500, ge=1, le=1_000_000, description="steps of training, of 16 windows each")
     lr: float = Field(4e-3, gt=0, le=1, description="learning rate")

@@ -239,5 +239,5 @@ def wrong_role(module: nn.Module, found: str, expected: str) -> UserError:
     name = type(module).__name__
     return UserError(
         f"{name} is no model for this task", where=f"model={name}", found=found, expected=expected,
-        todo="docs/python.md shows a module for each role",
+        todo="docs/how-to/own-model.md shows a module for each role",
     )  # fmt: skip

@@ -68,7 +68,7 @@ class Start(Config):
     """A trained model of the same task to start from: its weights, and its tokenizer, words or image sizes."""
 
     folder: Name = Field(
-        description="a run or a model of Heedful's; of a run also a checkpoint, as RUN/checkpoints/best"
+        description="a run or a model folder of Heedful; also a checkpoint of a run, such as RUN/checkpoints/best"
     )
 
     @property

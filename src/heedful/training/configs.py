@@ -19,9 +19,12 @@ class Budget(Config):
 
     steps: int | None = Field(None, ge=1, description="optimizer steps")
     tokens: int | None = Field(
-        None, ge=1, description="tokens to predict, padding not counted; of trees, labelled nodes; of texts, labels"
+        None,
+        ge=1,
+        description="predicted tokens, without padding; in pre-training, input tokens; for trees, labelled nodes; "
+        "for texts with labels, labels; for images, images",
     )
-    epochs: int | None = Field(None, ge=1, le=100_000, description="times that all training data are gone through")
+    epochs: int | None = Field(None, ge=1, le=100_000, description="passes over the training data")
     minutes: float | None = Field(None, gt=0, description="minutes of training")
 
     @model_validator(mode="after")
@@ -34,46 +37,55 @@ class Budget(Config):
 class TrainConfig(Config):
     """How the model is trained, how often it is evaluated and saved, and on which device."""
 
-    seed: int = Field(0, ge=0, lt=2**63, description="decides weights, sample order and dropout")
+    seed: int = Field(0, ge=0, lt=2**63, description="random seed of weights, sample order and dropout")
     budget: Budget = Field(description="when training ends")
     batch_tokens: int = Field(
-        4096, ge=1, description="tokens in a batch, padding included; of pairs, on the longer side; of trees, nodes"
+        4096,
+        ge=1,
+        description="tokens per batch, padding included; for translations, on the longer side; for trees, nodes",
     )
     batch_examples: int | None = Field(
-        None, ge=1, le=1_000_000, description="examples in a batch, whatever their lengths; null: as batch_tokens says"
+        None,
+        ge=1,
+        le=1_000_000,
+        description="examples per batch, of any length, for fine-tuning and images; null: `batch_tokens` is used",
     )
     batching: Literal["auto", "padded", "packed"] = Field(
-        "auto", description="a row a sample; or all end to end in one row; auto: packed on a GPU, if the model can"
+        "auto",
+        description="padded: one row per sample; packed: all end to end in one row; auto: packed on a GPU if the "
+        "model supports it",
     )
-    accumulate: int = Field(1, ge=1, description="batches whose gradients make one step")
-    optimizer: OptimizerConfig = Field(AdamW(), description="how gradients move the weights")
+    accumulate: int = Field(1, ge=1, description="batches whose gradients are added up for one step")
+    optimizer: OptimizerConfig = Field(AdamW(), description="optimizer of the weights")
     schedule: ScheduleConfig = Field(Cosine(), description="how the learning rate changes")
-    clip: float | None = Field(1.0, gt=0, description="largest gradient norm; null: any")
+    clip: float | None = Field(1.0, gt=0, description="maximum gradient norm; null: no clipping")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
-        "auto", description="auto: bf16 where the GPU has it; fp16 scales the loss, for GPUs without bf16"
+        "auto", description="auto: bf16 if the GPU supports it; fp16 scales the loss, for GPUs without bf16"
     )
     compile: bool = Field(False, description="use torch.compile: a slow start, then faster steps")
     threads: int | None = Field(None, ge=1, le=4096, description="CPU threads; null: one for a tiny model, else all")
     workers: int = Field(0, ge=0, le=256, description="processes that prepare batches ahead; the order stays the same")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: a GPU if there is one")
     parallel: Literal["ddp", "fsdp"] = Field(
-        "ddp", description="under torchrun: each process a copy of the model, or a shard of each weight"
+        "ddp", description="under torchrun: each process has a copy of the model, or a shard of each weight"
     )
-    deterministic: bool = Field(False, description="on a GPU, only kernels that repeat bit for bit: slower")
+    deterministic: bool = Field(False, description="on a GPU, use only deterministic kernels: slower")
     log_every: int = Field(50, ge=1, description="steps between two lines of metrics")
     evaluate_every: int = Field(500, ge=1, description="steps between two evaluations on the validation set")
-    samples: int = Field(5, ge=0, le=1000, description="samples shown at each evaluation, with the model's predictions")
+    samples: int = Field(5, ge=0, le=1000, description="samples shown at each evaluation, with the model's output")
     save_every: int = Field(500, ge=1, description="steps between two checkpoints")
     save_behind: bool = Field(False, description="write checkpoints in the background, from a copy")
-    keep: int = Field(2, ge=2, le=1000, description="newest checkpoints kept; the best are kept besides")
+    keep: int = Field(2, ge=2, le=1000, description="number of newest checkpoints kept; the best are kept too")
     keep_best: int = Field(
-        1, ge=1, le=1000, description="best checkpoints kept, by the task's score on the validation set"
+        1, ge=1, le=1000, description="number of best checkpoints kept, by the task's score on the validation set"
     )
-    average: int = Field(1, ge=1, le=1000, description="last checkpoints whose weights are averaged at the end")
+    average: int = Field(
+        1, ge=1, le=1000, description="number of last checkpoints whose weights are averaged at the end"
+    )
     use: Use | None = Field(
         None,
-        description="which checkpoint the final model is; null: average where train.average is above 1, else best, or "
-        "last where there are no validation data",
+        description="which checkpoint becomes the final model; null: average if `average` is above 1, else best, "
+        "or last without validation data",
     )
     patience: int | None = Field(
         None, ge=1, description="evaluations without a better score after which training stops early; null: never"

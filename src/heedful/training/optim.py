@@ -33,8 +33,8 @@ class Cosine(Config):
     """min(1, step / warmup) * (floor + (1 - floor) * (1 + cos(pi * progress)) / 2)."""
 
     kind: Literal["cosine"] = "cosine"
-    warmup: int = Field(0, ge=0, description="steps in which the rate rises from 0, while the cosine already runs")
-    floor: float = Field(0.0, ge=0, le=1, description="share of lr left when the budget is spent")
+    warmup: int = Field(0, ge=0, description="steps in which the rate also rises from 0, multiplied by the cosine")
+    floor: float = Field(0.0, ge=0, le=1, description="fraction of lr at the end of the budget")
 
     def factor(self, step: int, progress: float) -> float:
         """What multiplies lr at a step counted from 1; see `ramp` for what progress means."""
@@ -45,8 +45,8 @@ class Linear(Config):
     """min(1, step / warmup) * (floor + (1 - floor) * (1 - progress))."""
 
     kind: Literal["linear"] = "linear"
-    warmup: int = Field(0, ge=0, description="steps in which the rate rises from 0, while the decay already runs")
-    floor: float = Field(0.0, ge=0, le=1, description="share of lr left when the budget is spent")
+    warmup: int = Field(0, ge=0, description="steps in which the rate also rises from 0, multiplied by the decay")
+    floor: float = Field(0.0, ge=0, le=1, description="fraction of lr at the end of the budget")
 
     def factor(self, step: int, progress: float) -> float:
         """What multiplies lr at a step counted from 1; see `ramp` for what progress means."""
@@ -93,9 +93,9 @@ class RMSprop(Config):
     kind: Literal["rmsprop"] = "rmsprop"
     lr: float = Field(1e-3, gt=0, description="learning rate, multiplied by the schedule")
     rho: float = Field(0.9, gt=0, lt=1, description="decay of the running average")
-    eps: float = Field(1e-7, gt=0, description="keeps the step finite where gradients vanish")
+    eps: float = Field(1e-7, gt=0, description="keeps the step finite if gradients vanish")
     eps_place: Literal["after_root", "under_root"] = Field(
-        "after_root", description="sqrt(average) + eps, as torch and Keras up to 2.10 have it; or sqrt(average + eps)"
+        "after_root", description="sqrt(average) + eps, as in torch and Keras up to 2.10; or sqrt(average + eps)"
     )
 
 

@@ -44,7 +44,7 @@ class Questions(NamedTuple):
 class WindowsConfig(Config):
     """How passages longer than the context are split, and how long an answer may be."""
 
-    stride: int = Field(128, ge=1, le=1_000_000, description="tokens of the passage from one window to the next")
+    stride: int = Field(128, ge=1, le=1_000_000, description="tokens of the passage between the starts of two windows")
     question: int = Field(64, ge=1, le=1_000_000, description="maximum tokens of a question")
     longest: int = Field(30, ge=1, le=1_000_000, description="maximum tokens of an answer")
 

@@ -90,8 +90,8 @@ class Columns(Labelled):
 
     header: bool = Field(True, description="whether the first line is a header")
     text: ByName = Field(description="column of the text, by name or by index from 0")
-    pair: ByName | None = Field(None, description="column of the second text, where there are pairs")
-    label: ByName = Field(description="column of the label")
+    pair: ByName | None = Field(None, description="column of the second text, for pairs")
+    label: ByName = Field(description="column of the label, or of the number")
 
     @model_validator(mode="after")
     def _names_have_a_header(self) -> Columns:
@@ -204,8 +204,8 @@ class JsonlTable(Labelled):
 
     kind: Literal["jsonl"] = "jsonl"
     text: Name = Field("text", description="key of the text")
-    pair: Name | None = Field(None, description="key of the second text, where there are pairs")
-    label: Name = Field("label", description="key of the label")
+    pair: Name | None = Field(None, description="key of the second text, for pairs")
+    label: Name = Field("label", description="key of the label, or of the number")
 
     def rows(self, path: Path) -> Iterator[tuple[Cell, Cell | None, Cell]]:
         """The values under the keys of each object; blank lines are skipped."""

@@ -206,10 +206,10 @@ class ImageFolders(ImageData):
 class ArrayFile(Config):
     """An array of images in a file, and that of their labels."""
 
-    file: Name = Field(description=".npy or .npz file of images")
-    key: Name | None = Field(None, description="name of the array in a .npz file; null: the only one")
+    file: Name = Field(description="`.npy` or `.npz` file of images")
+    key: Name | None = Field(None, description="name of the array in a `.npz` file; null: the only one")
     labels: Name | None = Field(
-        None, description=".npy file of labels, or their name in the .npz file; null: no labels"
+        None, description="`.npy` file of labels, or their name in the `.npz` file; null: no labels"
     )
 
     @model_validator(mode="after")

@@ -17,7 +17,7 @@ class Question(NamedTuple):
 
     text: str
     choices: tuple[str, ...]
-    right: int
+    correct: int
 
 
 class Questions(NamedTuple):

@@ -49,12 +49,13 @@ class TextDocuments(Config):
     kind: Literal["text"] = "text"
     files: list[Name] = Field(min_length=1, description="files and folders, plain or gzip")
     between: Literal["files", "blank_lines", "headings"] = Field(
-        "files", description="where documents end: with each file, at a blank line, before a line such as = Title ="
+        "files",
+        description="where documents end: with each file, at a blank line, or before a line such as `= Title =`",
     )
     sentences: Literal["split", "lines"] = Field(
         "split",
-        description="split each line, a paragraph, into sentences; or take each line as a sentence; ignored for "
-        "running text",
+        description="split each line, a paragraph, into sentences; or take each line as a sentence; ignored by "
+        "language models",
     )
 
     def documents(self, root: str, longest: int) -> Iterator[list[str]]:

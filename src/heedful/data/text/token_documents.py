@@ -82,7 +82,7 @@ class TokenFolder(Config):
     """A folder that `heedful tokenize` wrote; it brings its tokenizer with it."""
 
     kind: Literal["tokens"] = "tokens"
-    folder: Name = Field(description="the folder, relative to the working directory")
+    folder: Name = Field(description="the folder written by `heedful tokenize`, relative to the working directory")
 
     def manifest(self) -> AnyManifest:
         """Read the folder's manifest."""

@@ -69,7 +69,9 @@ class Gpt2Bpe(Config):
     """Byte pairs that are learned from the text: 256 bytes, the commonest pairs of pieces, and `<|endoftext|>`."""
 
     kind: Literal["byte_pairs"] = "byte_pairs"
-    vocab: int = Field(8192, ge=257, le=MOST, description="vocabulary size: 256 bytes, <|endoftext|>, the rest learned")
+    vocab: int = Field(
+        8192, ge=257, le=MOST, description="vocabulary size: 256 bytes, `<|endoftext|>`, the rest learned"
+    )
 
 
 class Gpt2BpeFiles(Config):
@@ -78,8 +80,8 @@ class Gpt2BpeFiles(Config):
     kind: Literal["byte_pair_files"] = "byte_pair_files"
     file: str = Field(
         min_length=1,
-        description="a tokenizer.json; a vocab.json or encoder.json with merges.txt or vocab.bpe beside it; or their "
-        "folder",
+        description="a `tokenizer.json`; a `vocab.json` or `encoder.json` with `merges.txt` or `vocab.bpe` beside "
+        "it; or their folder",
     )
     merges: str | None = Field(None, description="the merges file, if it is elsewhere")
 

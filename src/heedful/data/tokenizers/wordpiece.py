@@ -51,8 +51,12 @@ class WordPieceFile(Config):
     """An existing WordPiece vocabulary."""
 
     kind: Literal["pieces"] = "pieces"
-    file: str = Field(min_length=1, description="a vocab.txt, or a BERT tokenizer.json")
-    lowercase: bool = Field(True, description="lowercase texts; ignored for a tokenizer.json")
+    file: str = Field(
+        min_length=1, description="a `vocab.txt`, or a `tokenizer.json` of a BERT, relative to the working directory"
+    )
+    lowercase: bool = Field(
+        True, description="lowercase texts; ignored for a `tokenizer.json`, which has its own setting"
+    )
 
     def read(self) -> BertTokenizer:
         """Read the file."""

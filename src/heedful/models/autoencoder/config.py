@@ -36,7 +36,7 @@ class AutoencoderConfig(ModelConfig):
 
     kind: Literal["autoencoder"] = "autoencoder"
     input: tuple[Side, ...] = Field(
-        description="[784]: each image as one vector; [1, 28, 28]: as channels, rows and columns"
+        description="`[784]`: each image as one vector; `[1, 28, 28]`: as channels, rows and columns"
     )
     encoder: Layers = Field(description="layers from the image to its code")
     decoder: Layers = Field(description="layers from the code back to the image")

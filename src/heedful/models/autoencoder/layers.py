@@ -49,8 +49,8 @@ class Dense(Layer):
     """f(W x + b): every number that goes in, to every one that comes out."""
 
     kind: Literal["dense"] = "dense"
-    width: int = Field(ge=1, le=1_048_576, description="width of the output")
-    activation: Activation = Field("relu", description="what each number goes through at the end")
+    width: int = Field(ge=1, le=1_048_576, description="number of outputs")
+    activation: Activation = Field("relu", description="activation function")
 
     def after(self, shape: Shape) -> Shape:
         if len(shape) != 1:
@@ -65,12 +65,12 @@ class Conv(Layer):
     """f(W * x + b): each filter covers a small square around every pixel, in all channels."""
 
     kind: Literal["conv"] = "conv"
-    filters: int = Field(ge=1, le=65_536, description="channels that come out")
-    size: int = Field(3, ge=1, le=1024, description="rows and columns of the square, an odd number")
+    filters: int = Field(ge=1, le=65_536, description="number of output channels")
+    size: int = Field(3, ge=1, le=1024, description="kernel size, an odd number")
     padding: Literal["same", "valid"] = Field(
-        "same", description="zeros around the picture, so that it keeps its size; valid: none, and it shrinks"
+        "same", description="same: zero padding, so that the size is kept; valid: none, and the image shrinks"
     )
-    activation: Activation = Field("relu", description="what each number goes through at the end")
+    activation: Activation = Field("relu", description="activation function")
 
     def after(self, shape: Shape) -> Shape:
         _, rows, columns = picture(shape, "a convolution")
@@ -91,7 +91,7 @@ class MaxPool(Layer):
     """The largest number of each square; at the right and lower edge a square may be cut: 7 rows become 4."""
 
     kind: Literal["max_pool"] = "max_pool"
-    size: int = Field(2, ge=1, le=1024, description="rows and columns of a square, each of which becomes one number")
+    size: int = Field(2, ge=1, le=1024, description="rows and columns of a square")
 
     def after(self, shape: Shape) -> Shape:
         channels, rows, columns = picture(shape, "pooling")
@@ -102,7 +102,7 @@ class Upsample(Layer):
     """Each number becomes a square of that number, the nearest neighbour."""
 
     kind: Literal["upsample"] = "upsample"
-    size: int = Field(2, ge=1, le=1024, description="rows and columns of the square that a number becomes")
+    size: int = Field(2, ge=1, le=1024, description="rows and columns of that square")
 
     def after(self, shape: Shape) -> Shape:
         channels, rows, columns = picture(shape, "upsampling")
@@ -122,7 +122,7 @@ class Reshape(Layer):
     """A vector as a picture."""
 
     kind: Literal["reshape"] = "reshape"
-    shape: tuple[Side, Side, Side] = Field(description="channels, rows and columns of the picture")
+    shape: tuple[Side, Side, Side] = Field(description="channels, rows and columns of the image")
 
     def after(self, shape: Shape) -> Shape:
         if len(shape) != 1:

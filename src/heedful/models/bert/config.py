@@ -15,25 +15,27 @@ from heedful.models.sizes import HeadScore, Normalizer, block_parameters, in_ker
 class MaskedEncoderConfig(EncoderConfig):
     """The encoder of a Transformer that is pre-trained by predicting masked tokens, with the heads for that."""
 
-    vocab: int | None = Field(None, ge=5, le=10_000_000, description="token types; null: as many as the tokenizer has")
-    width: int = Field(768, ge=1, le=65_536, description="width of the vectors between blocks")
-    heads: int = Field(12, ge=1, le=1024, description="attention heads in each block; they share the width evenly")
+    vocab: int | None = Field(None, ge=5, le=10_000_000, description="vocabulary size; null: that of the tokenizer")
+    width: int = Field(768, ge=1, le=65_536, description="width of the model")
+    heads: int = Field(
+        12, ge=1, le=1024, description="attention heads in each block; each has an equal part of the width"
+    )
     score: HeadScore = "scaled_dot"
     normalize: Normalizer = "softmax"
-    layers: int = Field(12, ge=1, le=1000, description="blocks on top of each other")
+    layers: int = Field(12, ge=1, le=1000, description="number of blocks")
     hidden: int = Field(3072, ge=1, le=1_048_576, description="inner width of the feed-forward layers")
-    context: int = Field(512, ge=4, le=1_048_576, description="longest sequence, in tokens, special ones included")
-    segments: int = Field(2, ge=1, le=1000, description="kinds of segments: a pair of texts has two")
-    dropout: float = Field(0.1, ge=0, lt=1, description="dropout probability")
-    attention_dropout: float = Field(0.1, ge=0, lt=1, description="dropout probability of attention weights")
+    context: int = Field(512, ge=4, le=1_048_576, description="longest sequence, in tokens, including special ones")
+    segments: int = Field(2, ge=1, le=1000, description="number of segment types: a pair of texts has two")
+    dropout: float = Field(0.1, ge=0, lt=1, description="dropout rate")
+    attention_dropout: float = Field(0.1, ge=0, lt=1, description="dropout rate of attention weights")
     activation: Literal["gelu", "gelu_tanh", "relu", "swish"] = Field(
         "gelu", description="between the two feed-forward matrices"
     )
     norm_eps: float = Field(1e-12, gt=0, le=0.1, description="added to the variance in each layer norm")
-    pooler: bool = Field(True, description="whether there is a layer on the first token's vector")
-    masked_words: bool = Field(True, description="whether there is the head that predicts masked tokens")
+    pooler: bool = Field(True, description="whether there is a dense layer on the first token's vector")
+    masked_words: bool = Field(True, description="whether there is a head that predicts masked tokens")
     next_sentence: bool = Field(
-        True, description="whether there is the head that predicts whether one sentence follows another"
+        True, description="whether there is a head that predicts whether two texts belong together"
     )
 
     _heads_share_width = field_validator("heads")(share_width)

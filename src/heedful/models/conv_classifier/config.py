@@ -19,16 +19,16 @@ class ConvClassifierConfig(ModelConfig):
     implementation: ClassVar = "model.ConvClassifier"
 
     kind: Literal["conv_classifier"] = "conv_classifier"
-    vocab: int | None = Field(None, ge=4, le=10_000_000, description="words; null: as many as the list of words has")
+    vocab: int | None = Field(None, ge=4, le=10_000_000, description="vocabulary size; null: that of the word list")
     labels: tuple[Label, ...] | None = Field(
         None, min_length=2, max_length=100_000, description="names of the classes; null: those of the training data"
     )
-    width: int = Field(100, ge=1, le=65_536, description="width of the word embeddings")
-    sizes: tuple[Size, ...] = Field((3, 4, 5), min_length=1, max_length=100, description="words that a filter spans")
-    filters: int = Field(100, ge=1, le=65_536, description="filters of each size")
-    dropout: float = Field(0.5, ge=0, lt=1, description="share of what the last layer reads that is set to zero")
-    freeze: bool = Field(False, description="whether word vectors stay as they begin, and only what is above learns")
-    context: int = Field(512, ge=3, le=1_048_576, description="longest text, in words and two marks")
+    width: int = Field(100, ge=1, le=65_536, description="width of the word vectors")
+    sizes: tuple[Size, ...] = Field((3, 4, 5), min_length=1, max_length=100, description="filter widths, in words")
+    filters: int = Field(100, ge=1, le=65_536, description="filters of each width")
+    dropout: float = Field(0.5, ge=0, lt=1, description="dropout before the last layer")
+    freeze: bool = Field(False, description="whether the word vectors are frozen")
+    context: int = Field(512, ge=3, le=1_048_576, description="longest text, in words plus two special tokens")
 
     _labels_differ = field_validator("labels")(different)
 

@@ -17,12 +17,12 @@ class ElmoConfig(ModelConfig):
     implementation: ClassVar = "model.Elmo"
 
     kind: Literal["elmo"] = "elmo"
-    vocab: int | None = Field(None, ge=4, le=10_000_000, description="token types; null: as many as the tokenizer has")
-    width: int = Field(512, ge=1, le=65_536, description="width of a token's vector, in each direction")
+    vocab: int | None = Field(None, ge=4, le=10_000_000, description="vocabulary size; null: that of the tokenizer")
+    width: int = Field(512, ge=1, le=65_536, description="width of the embeddings and outputs, in each direction")
     layers: int = Field(2, ge=1, le=100, description="LSTM layers in each direction")
     hidden: int = Field(4096, ge=1, le=65_536, description="width of the LSTM states, before they are projected down")
-    context: int = Field(20, ge=2, le=1_048_576, description="tokens in a window of training; texts may be any length")
-    dropout: float = Field(0.1, ge=0, lt=1, description="dropout probability")
+    context: int = Field(20, ge=2, le=1_048_576, description="tokens in a training window; texts may have any length")
+    dropout: float = Field(0.1, ge=0, lt=1, description="dropout rate")
 
     @model_validator(mode="after")
     def _size_is_plausible(self) -> Self:

@@ -21,8 +21,10 @@ class GptConfig(ModelConfig):
 
     kind: Literal["gpt"] = "gpt"
     vocab: int | None = Field(None, ge=2, le=10_000_000, description="vocabulary size; null: that of the tokenizer")
-    width: int = Field(768, ge=1, le=65_536, description="width of the vectors between blocks")
-    heads: int = Field(12, ge=1, le=1024, description="attention heads in each block; they share the width evenly")
+    width: int = Field(768, ge=1, le=65_536, description="width of the model")
+    heads: int = Field(
+        12, ge=1, le=1024, description="attention heads in each block; each has an equal part of the width"
+    )
     score: HeadScore = "scaled_dot"
     normalize: Normalizer = "softmax"
     layers: int = Field(12, ge=1, le=1000, description="number of Transformer blocks")
@@ -30,8 +32,8 @@ class GptConfig(ModelConfig):
         None, ge=1, le=1_048_576, description="inner width of the feed-forward layers; null: four times the width"
     )
     context: int = Field(1024, ge=1, le=1_048_576, description="maximum length of a text, in tokens")
-    dropout: float = Field(0.1, ge=0, lt=1, description="dropout probability")
-    attention_dropout: float = Field(0.1, ge=0, lt=1, description="dropout probability of attention weights")
+    dropout: float = Field(0.1, ge=0, lt=1, description="dropout rate")
+    attention_dropout: float = Field(0.1, ge=0, lt=1, description="dropout rate of attention weights")
     norm: Literal["pre", "post"] = Field("pre", description="layer norm before each sublayer (GPT-2) or after it (GPT)")
     positions: Positions = Field("learned", description="how positions are encoded")
     activation: Literal["gelu_tanh", "gelu", "relu", "swish"] = Field(

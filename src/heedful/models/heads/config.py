@@ -22,7 +22,7 @@ def tiny_encoder() -> Any:
     return config_class(kinds_of("encoder")[0]).tiny()
 
 
-HeadDropout = Annotated[float, Field(ge=0, lt=1, description="dropout probability before the head")]
+HeadDropout = Annotated[float, Field(ge=0, lt=1, description="dropout rate before the head")]
 
 
 class HeadConfig(ModelConfig):
@@ -31,11 +31,11 @@ class HeadConfig(ModelConfig):
     pools: ClassVar[bool]  # whether it reads the pooled vector of a text, or those of its tokens
 
     encoder: AnyEncoder | None = Field(
-        None, description="what reads the texts, without heads of its own; null: that of the folder it starts from"
+        None, description="settings of the encoder, without pre-training heads; null: those of the folder in `start`"
     )
-    freeze: bool = Field(False, description="whether the encoder stays as it is, and only what is on top of it learns")
+    freeze: bool = Field(False, description="whether the encoder is frozen, and only the head is trained")
     longest: int | None = Field(
-        None, ge=4, le=1_048_576, description="tokens of a text that are read; null: as many as the encoder's context"
+        None, ge=4, le=1_048_576, description="maximum number of tokens of a text; null: the encoder's context"
     )
 
     @field_validator("encoder")
@@ -164,7 +164,7 @@ class BiLSTMReader(Config):
     """LSTM layers that read the whole sentence in both directions, before the last layer."""
 
     kind: Literal["bilstm"] = "bilstm"
-    layers: int = Field(2, ge=1, le=100, description="layers on top of each other")
+    layers: int = Field(2, ge=1, le=100, description="number of layers")
     hidden: int = Field(
         768, ge=2, le=65_536, multiple_of=2, description="width of the states, both directions together"
     )
@@ -190,12 +190,12 @@ class TaggerConfig(HeadConfig):
         None, min_length=1, max_length=100_000, description="the tags; null: those of the training data"
     )
     features: Feature = Field(
-        "last", description="what of the encoder's layers is read; first: the embeddings, below the first block"
+        "last", description="which layers of the encoder are used; first: the embeddings, before the first block"
     )
     reader: Annotated[DenseReader | BiLSTMReader, Field(discriminator="kind")] = Field(
-        DenseReader(), description="what reads them: one layer alone, or an LSTM before it"
+        DenseReader(), description="what is on top of them: a linear layer, or an LSTM and a linear layer"
     )
-    dropout: float = Field(0.1, ge=0, lt=1, description="dropout probability before each layer on top")
+    dropout: float = Field(0.1, ge=0, lt=1, description="dropout rate before each layer of the head")
 
     _labels_differ = field_validator("labels")(different)
 

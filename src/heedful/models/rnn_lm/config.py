@@ -17,13 +17,13 @@ class RnnLMConfig(ModelConfig):
     implementation: ClassVar = "model.RnnLM"
 
     kind: Literal["rnn_lm"] = "rnn_lm"
-    vocab: int | None = Field(None, ge=4, le=10_000_000, description="token types; null: as many as the tokenizer has")
-    width: int = Field(650, ge=1, le=65_536, description="width of the token embeddings")
+    vocab: int | None = Field(None, ge=4, le=10_000_000, description="vocabulary size; null: that of the tokenizer")
+    width: int = Field(650, ge=1, le=65_536, description="width of the embeddings")
     cell: CellKind = Field("lstm", description="LSTM, GRU, or the plain RNN")
-    layers: int = Field(2, ge=1, le=100, description="layers on top of each other")
+    layers: int = Field(2, ge=1, le=100, description="number of layers")
     hidden: int = Field(650, ge=1, le=65_536, description="width of the states")
-    context: int = Field(35, ge=2, le=1_048_576, description="tokens in a window of training; texts may be any length")
-    dropout: float = Field(0.5, ge=0, lt=1, description="dropout probability")
+    context: int = Field(35, ge=2, le=1_048_576, description="tokens in a training window; texts may have any length")
+    dropout: float = Field(0.5, ge=0, lt=1, description="dropout rate")
 
     @model_validator(mode="after")
     def _size_is_plausible(self) -> Self:

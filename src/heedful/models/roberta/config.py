@@ -17,10 +17,10 @@ class RobertaConfig(MaskedEncoderConfig):
     implementation: ClassVar = "model.Roberta"
 
     kind: Literal["roberta"] = "roberta"
-    segments: Literal[1] = Field(1, description="kinds of segments: the texts of a pair are not distinguished")
+    segments: Literal[1] = Field(1, description="the two texts of a pair have no segment embeddings")
     norm_eps: float = Field(1e-5, gt=0, le=0.1, description="added to the variance in each layer norm")
-    pooler: bool = Field(False, description="whether there is a layer on the first token's vector")
-    next_sentence: Literal[False] = Field(False, description="no sentence is predicted")
+    pooler: bool = Field(False, description="whether there is a dense layer on the first token's vector")
+    next_sentence: Literal[False] = Field(False, description="always false: there is no next-sentence prediction")
 
     @property
     def position_rows(self) -> int:

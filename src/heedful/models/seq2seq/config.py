@@ -25,9 +25,9 @@ class RecurrentEncoder(Config):
 
     kind: Literal["recurrent"] = "recurrent"
     cell: CellKind = Field("lstm", description="LSTM, GRU, or the plain RNN")
-    layers: int = Field(2, ge=1, le=100, description="layers on top of each other")
+    layers: int = Field(2, ge=1, le=100, description="number of layers")
     hidden: int = Field(512, ge=1, le=65_536, description="width of the memory, both directions together")
-    directions: Literal["both", "ahead"] = Field("both", description="read in both directions, or ahead only")
+    directions: Literal["both", "ahead"] = Field("both", description="bidirectional, or forward only")
 
     @field_validator("directions")
     @classmethod
@@ -52,10 +52,10 @@ class TransformerEncoder(Config):
     """Blocks of the Transformer that read the source, as wide as the embedding."""
 
     kind: Literal["transformer"] = "transformer"
-    heads: int = Field(8, ge=1, le=1024, description="attention heads, which share the width evenly")
+    heads: int = Field(8, ge=1, le=1024, description="attention heads; each has an equal part of the width")
     score: HeadScore = "scaled_dot"
     normalize: Normalizer = "softmax"
-    layers: int = Field(6, ge=1, le=1000, description="blocks on top of each other")
+    layers: int = Field(6, ge=1, le=1000, description="number of blocks")
     hidden: int = Field(2048, ge=1, le=1_048_576, description="inner width of the feed-forward layers")
     norm: Literal["post", "pre"] = Field("pre", description="layer norm after each sum (as published) or before it")
 
@@ -79,14 +79,14 @@ class Monotonic(Config):
     """Attention to a window that moves on by one source token with each target token."""
 
     kind: Literal["monotonic"] = "monotonic"
-    window: int = Field(10, ge=1, le=100_000, description="source tokens to either side of the middle")
+    window: int = Field(10, ge=1, le=100_000, description="source tokens on either side of the centre")
 
 
 class Predictive(Config):
     """Attention to a window whose middle the decoder predicts, and where nearer is better."""
 
     kind: Literal["predictive"] = "predictive"
-    window: int = Field(10, ge=1, le=100_000, description="source tokens to either side of the middle")
+    window: int = Field(10, ge=1, le=100_000, description="source tokens on either side of the centre")
 
 
 class AttentionConfig(Config):
@@ -95,13 +95,15 @@ class AttentionConfig(Config):
     score: Score = Field("additive", description="how the decoder's state and a source token are compared")
     normalize: Normalizer = "softmax"
     feed: Literal["input", "output"] = Field(
-        "input", description="where the context goes: into the first layer (Bahdanau), or beside the last one (Luong)"
+        "input",
+        description="where the context vector enters: the input of the first layer (Bahdanau), or beside the "
+        "output of the last (Luong)",
     )
     span: Annotated[Global | Monotonic | Predictive, Field(discriminator="kind")] = Field(
-        Global(), description="how much of the source it attends to"
+        Global(), description="which part of the source is attended to"
     )
     choice: Literal["soft", "hard"] = Field(
-        "soft", description="a weighted sum of the source, or one token of it, sampled in training"
+        "soft", description="soft attention, a weighted sum of the source, or hard attention, one token of it"
     )
 
 
@@ -111,8 +113,8 @@ class Seq2SeqConfig(ModelConfig):
     implementation: ClassVar = "model.Seq2Seq"
 
     kind: Literal["seq2seq"] = "seq2seq"
-    vocab: int | None = Field(None, ge=4, le=10_000_000, description="token types; null: as many as the tokenizer has")
-    width: int = Field(512, ge=1, le=65_536, description="width of the token embeddings")
+    vocab: int | None = Field(None, ge=4, le=10_000_000, description="vocabulary size; null: that of the tokenizer")
+    width: int = Field(512, ge=1, le=65_536, description="width of the embeddings")
     encoder: Annotated[RecurrentEncoder | TransformerEncoder, Field(discriminator="kind")] = Field(
         RecurrentEncoder(), description="what reads the source"
     )
@@ -123,7 +125,7 @@ class Seq2SeqConfig(ModelConfig):
         AttentionConfig(), description="how the decoder attends to the source; null: not at all"
     )
     context: int = Field(1024, ge=2, le=1_048_576, description="longest sequence, in tokens")
-    dropout: float = Field(0.2, ge=0, lt=1, description="dropout probability")
+    dropout: float = Field(0.2, ge=0, lt=1, description="dropout rate")
 
     @property
     def hard(self) -> bool:

@@ -26,16 +26,16 @@ class TransformerConfig(ModelConfig):
     fixed_context: ClassVar = True
 
     kind: Literal["transformer"] = "transformer"
-    vocab: int | None = Field(None, ge=4, le=10_000_000, description="token types; null: as many as the tokenizer has")
-    width: int = Field(512, ge=1, le=65_536, description="width of the vectors between blocks")
-    heads: int = Field(8, ge=1, le=1024, description="attention heads in each attention; they share the width evenly")
+    vocab: int | None = Field(None, ge=4, le=10_000_000, description="vocabulary size; null: that of the tokenizer")
+    width: int = Field(512, ge=1, le=65_536, description="width of the model")
+    heads: int = Field(8, ge=1, le=1024, description="attention heads; each has an equal part of the width")
     score: HeadScore = "scaled_dot"
     normalize: Normalizer = "softmax"
     encoder_layers: int = Field(6, ge=1, le=1000, description="blocks in the encoder")
     decoder_layers: int = Field(6, ge=1, le=1000, description="blocks in the decoder")
     hidden: int = Field(2048, ge=1, le=1_048_576, description="inner width of the feed-forward layers")
     context: int = Field(1024, ge=2, le=1_048_576, description="longest sequence, in tokens")
-    dropout: float = Field(0.1, ge=0, lt=1, description="dropout probability")
+    dropout: float = Field(0.1, ge=0, lt=1, description="dropout rate")
     norm: Literal["post", "pre"] = Field("post", description="layer norm after each sum (as published) or before it")
     positions: Literal["sinusoid", "sinusoid_halves", "learned", "none", "rotary", "alibi"] = Field(
         "sinusoid", description="how positions are encoded"

@@ -17,15 +17,16 @@ class TreeLSTMConfig(ModelConfig):
 
     kind: Literal["tree_lstm"] = "tree_lstm"
     form: Literal["nary", "child_sum"] = Field(
-        "nary", description="children in order, each with weights of its own; or any number of them, in no order"
+        "nary",
+        description="ordered children, with separate weights for each position; or any number of unordered children",
     )
-    arity: int = Field(2, ge=1, le=64, description="the most children of a node in the nary form")
-    vocab: int | None = Field(None, ge=2, le=10_000_000, description="words; null: as many as the list of words has")
-    width: int = Field(300, ge=1, le=65_536, description="width of the word embeddings")
+    arity: int = Field(2, ge=1, le=64, description="maximum number of children of a node in the nary form")
+    vocab: int | None = Field(None, ge=2, le=10_000_000, description="vocabulary size; null: that of the word list")
+    width: int = Field(300, ge=1, le=65_536, description="width of the word vectors")
     hidden: int = Field(150, ge=1, le=65_536, description="width of the states")
-    classes: int = Field(5, ge=2, le=10_000, description="classes that a node may have")
-    dropout: float = Field(0.5, ge=0, lt=1, description="dropout probability before the classes")
-    input_dropout: float = Field(0.0, ge=0, lt=1, description="dropout probability of the word embeddings")
+    classes: int = Field(5, ge=2, le=10_000, description="number of classes")
+    dropout: float = Field(0.5, ge=0, lt=1, description="dropout of the states before the classifier")
+    input_dropout: float = Field(0.0, ge=0, lt=1, description="dropout of the word vectors")
 
     @model_validator(mode="after")
     def _size_is_plausible(self) -> Self:

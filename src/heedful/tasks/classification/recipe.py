@@ -33,9 +33,9 @@ class ClassesTask(Config):
     """What is asked of classes, whatever tells them."""
 
     kind: str
-    label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of probability spread over all classes")
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="probability spread evenly over all classes")
     metric: Literal["accuracy", "f1", "matthews"] = Field(
-        "accuracy", description="the score that tells which checkpoint is the best"
+        "accuracy", description="the score that selects the best checkpoint"
     )
 
 
@@ -49,9 +49,7 @@ class RegressionTaskConfig(Config):
     """What is learned: a number for a text, or for a pair of texts."""
 
     kind: Literal["regression"] = "regression"
-    metric: Literal["pearson", "spearman"] = Field(
-        "spearman", description="the score that tells which checkpoint is the best"
-    )
+    metric: Literal["pearson", "spearman"] = Field("spearman", description="the score that selects the best checkpoint")
 
 
 class ClassificationRecipe(Finetuning):
@@ -83,8 +81,8 @@ class CharactersConfig(Config):
     """Each character is a token; those that are not known are one."""
 
     kind: Literal["characters"] = "characters"
-    lowercase: bool = Field(True, description="make texts lower case first")
-    at_least: int = Field(1, ge=1, description="times a character must stand in the training data")
+    lowercase: bool = Field(True, description="lowercase texts")
+    at_least: int = Field(1, ge=1, description="minimum count of a character in the training data")
 
 
 class TextClassificationTaskConfig(ClassesTask):

@@ -23,10 +23,10 @@ class EncoderStart(Start):
     """A trained encoder to start from, with its tokenizer."""
 
     folder: Name = Field(
-        description="a run or a model of Heedful's, a folder of Hugging Face's, or the published files"
+        description="a run or a model folder of Heedful, a Hugging Face folder, or the published files"
     )
     dropout: float | None = Field(
-        None, ge=0, lt=1, description="dropout of the encoder, attention included; null: as the folder says"
+        None, ge=0, lt=1, description="dropout of the encoder, attention included; null: that of the folder"
     )
 
     def encoder(self) -> EncoderConfig:

@@ -38,21 +38,22 @@ class LanguageModelTaskConfig(Config):
     stride: int | None = Field(
         None,
         ge=1,
-        description="tokens that a gpt predicts in each window when it is judged, after those of the window that came "
-        "before; as many as the context: windows as in training; null: half the context",
+        description="tokens that a `gpt` predicts in each window when it is evaluated, after the context from the "
+        "window before; equal to the context: windows as in training; null: half the context",
     )
     carry: bool = Field(
         False,
         exclude_if=lambda carry: not carry,  # recipes and runs without it stay as they are
-        description="a recurrent model takes its state along from step to step: each row of a batch reads its own "
-        "stretch of the text in order, and gradients stay within a step (truncated back-propagation through time)",
+        description="a recurrent model keeps its state from step to step: each row of a batch reads its own part "
+        "of the text in order, and gradients stay within a step (truncated backpropagation through "
+        "time)",
     )
 
 
 class CausalStart(Start):
     """A trained language model to start from, with its tokenizer."""
 
-    folder: Name = Field(description="a run or a model of Heedful's, a folder of Hugging Face's, or published files")
+    folder: Name = Field(description="a run or a model folder of Heedful, a Hugging Face folder, or published files")
 
 
 class LanguageModelRecipe(Recipe):

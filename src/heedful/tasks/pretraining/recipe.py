@@ -32,15 +32,17 @@ class PretrainingTaskConfig(Config):
     """What is learned: masked words from those around them, and whether two texts belong together."""
 
     kind: Literal["pretraining"] = "pretraining"
-    hidden: float = Field(0.15, gt=0, le=0.9, description="share of the tokens that are to be told")
-    whole_words: bool = Field(False, description="hide all pieces of a word together")
-    unrelated: float = Field(0.5, ge=0, le=1, description="share of the pairs whose second text is of another document")
-    short: float = Field(0.1, ge=0, le=1, description="share of the pairs that are shorter than the context")
-    last_sep: bool = Field(True, description="whether a pair ends in [SEP], as published")
+    hidden: float = Field(0.15, gt=0, le=0.9, description="fraction of the tokens that are predicted")
+    whole_words: bool = Field(False, description="mask all pieces of a word together")
+    unrelated: float = Field(
+        0.5, ge=0, le=1, description="fraction of the pairs whose second text is from another document"
+    )
+    short: float = Field(0.1, ge=0, le=1, description="fraction of the pairs that are shorter than the context")
+    last_sep: bool = Field(True, description="whether a pair ends with [SEP], as published")
     objective: Literal["means", "sum"] = Field(
         "means",
-        description="mean loss of the masked words plus mean loss of the pairs, as published; "
-        "sum: the losses of each pair and of all its masked words are added",
+        description="mean loss of the masked tokens plus mean loss of the pairs, as published; sum: the losses of "
+        "each pair and of all its masked tokens are added",
     )
 
 

@@ -29,9 +29,14 @@ class ReconstructionTaskConfig(Config):
 
     kind: Literal["reconstruction"] = "reconstruction"
     noise: float = Field(
-        0.0, ge=0, le=100, description="deviation of what is added to each pixel, fresh in every epoch; 0: none"
+        0.0,
+        ge=0,
+        le=100,
+        description="standard deviation of the noise added to each pixel, different in every epoch; 0: none",
     )
-    clip: tuple[float, float] | None = Field((0.0, 1.0), description="bounds that noisy pixels are cut to; null: none")
+    clip: tuple[float, float] | None = Field(
+        (0.0, 1.0), description="range to which noisy pixels are clipped; null: none"
+    )
 
     @field_validator("clip")
     @classmethod

@@ -27,7 +27,7 @@ class TranslationTaskConfig(Config):
     """What is learned: the target sentence from the source sentence."""
 
     kind: Literal["translation"] = "translation"
-    label_smoothing: float = Field(0.1, ge=0, lt=1, description="share of probability spread over all tokens")
+    label_smoothing: float = Field(0.1, ge=0, lt=1, description="probability spread evenly over all tokens")
 
 
 class TranslationRecipe(Recipe):
