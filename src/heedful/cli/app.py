@@ -85,11 +85,10 @@ class Verbs(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the verbs by group, from the docstrings of their functions, which needs no options."""
-        limit = formatter.width - 6 - max(map(len, VERBS))
         for group, verbs in GROUPS.items():
             with formatter.section(group):
                 formatter.write_dl(
-                    [(name.ljust(max(map(len, VERBS))), short_help(verb, limit)) for name, verb in verbs.items()]
+                    [(name.ljust(max(map(len, VERBS))), short_help(verb)) for name, verb in verbs.items()]
                 )
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -107,9 +106,9 @@ class Verbs(TyperGroup):
         return super().resolve_command(ctx, [name, *rest])
 
 
-def short_help(verb: Verb, limit: int) -> str:
+def short_help(verb: Verb) -> str:
     """The first sentence about a verb."""
-    return TyperCommand("", help=verb.run.__doc__).get_short_help_str(limit)
+    return TyperCommand("", help=verb.run.__doc__).get_short_help_str(limit=1000)
 
 
 def example(name: str) -> str:
