@@ -6,13 +6,13 @@ import signal
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C while it is still being imported ends the program at once, without a traceback."""
-    heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not so where a shell has it ignored
-    if heard:
+    """Run the command line; Ctrl-C during its imports ends the program without a traceback."""
+    handled = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # False if the shell ignores SIGINT
+    if handled:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from heedful.cli.app import main as run
 
-    if heard:
+    if handled:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     run()
 

@@ -1,4 +1,4 @@
-"""The one error that a user of Heedful is meant to read."""
+"""The error that is shown to users, and helpers for its text."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 AGAIN = "copy or download the whole folder again"
-EXIT_MEMORY = 71  # there is not enough memory: EX_OSERR of sysexits.h
-EXIT_GONE = 75  # a process that a run needs is gone, and the same command goes on: EX_TEMPFAIL of sysexits.h
+EXIT_MEMORY = 71  # out of memory: EX_OSERR of sysexits.h
+EXIT_GONE = 75  # a process of a run has died, and the same command resumes: EX_TEMPFAIL of sysexits.h
 
 
 class UserError(Exception):
-    """What went wrong, where, what was found, what was expected and what to do about it."""
+    """An error for the user: what is wrong, where, what was found and expected, and what to do."""
 
     def __init__(
         self,
@@ -32,11 +32,11 @@ class UserError(Exception):
         self.found = found
         self.expected = expected
         self.todo = todo
-        self.problems = tuple(problems)  # one error may stand for several, so that all are seen at once
+        self.problems = tuple(problems)  # several errors, reported at once
         self.exit_code = exit_code
 
     def __str__(self) -> str:
-        """Render as one line for the message and one indented line for each field that is known."""
+        """The message, then an indented line for each field that is set."""
         lines = [f"{self.where}: {self.message}" if self.where else self.message]
         for label, text in (("found", self.found), ("expected", self.expected), ("to do", self.todo)):
             if text is not None:
@@ -47,14 +47,14 @@ class UserError(Exception):
 
 
 def drop_output() -> None:
-    """Let everything that is written to stdout from now on vanish, since what is behind it takes nothing any more."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+    """Redirect stdout to /dev/null, after a write to it failed."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Whether an error says that there is not enough memory, as Python, the system, torch or a loader put it."""
+    """Whether this is an out-of-memory error of Python, the system, torch or the dynamic loader."""
     return isinstance(error, MemoryError) or (
         isinstance(error, (OSError, RuntimeError, ImportError))
         and any(word in str(error) for word in ("DefaultCPUAllocator", "out of memory", "annot allocate memory"))
@@ -62,23 +62,23 @@ def lacks_memory(error: BaseException) -> bool:
 
 
 def printable(text: str) -> str:
-    """Escape what could move the cursor or recolour a terminal, since messages quote files that others wrote."""
+    """Escape control characters: messages quote files, which must not control the terminal."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def short(text: str, longest: int) -> str:
-    """A text cut to a width in characters, with three dots where it is longer."""
+    """A text truncated to a number of characters, with three dots at the end."""
     return text if len(text) <= longest else text[: longest - 3] + "..."
 
 
 def shown(value: object, limit: int = 80) -> str:
-    """A value as a message quotes it: its repr, cut in the middle when it is long."""
+    """The repr of a value for a message, shortened in the middle if it is long."""
     text = repr(value)
     return text if len(text) <= limit else f"{text[: limit - 12]} ... {text[-7:]}"
 
 
 def wrong(where: Path, key: str, found: object, expected: str) -> UserError:
-    """The error of a setting in a file of others that cannot be."""
+    """The error for an invalid setting in an external file."""
     return UserError(
         f"invalid value for {key}", where=f"{where}: {key}", found=shown(found), expected=expected, todo=AGAIN
     )

@@ -48,7 +48,7 @@ def test_a_file_where_a_text_belongs_is_refused(
     Path("valid.csv").write_text("drei\n")
     code, out, err = heedful("classify", run, "valid.csv")
     assert (code, out) == (2, "")
-    assert "valid.csv: this is a file, and a text is expected" in err and "- < valid.csv" in err
+    assert "valid.csv: this is a file name, not a text" in err and "- < valid.csv" in err
     assert heedful("classify", run, "-", stdin=Path("valid.csv").read_bytes())[0] == 0
     for text in ("other.csv", "x" * 5000 + ".csv", "drei. vier", "/root/no.csv", "a\0.csv"):
         assert heedful("classify", run, text)[0] == 0
@@ -71,7 +71,7 @@ def test_json_has_every_label_with_its_probability(run: Path, heedful: Run) -> N
     assert set(short["probabilities"]) == {"de", "en"}
     assert short["probability"] == short["probabilities"]["en"] > 0.5
     assert short["cut"] == 0 < long["cut"]
-    assert err == "note: 1 texts have more than 16 tokens; their ends were not read\n"
+    assert err == "note: 1 texts were truncated to 16 tokens\n"
 
 
 def test_pairs_come_two_and_two_or_with_a_tab_between(run: Path, heedful: Run) -> None:
@@ -130,4 +130,4 @@ def test_predict_takes_pairs_and_names_what_is_missing(run: Path, heedful: Run, 
     code, _, err = heedful(*words, "--force")
     assert code == 2 and "in.csv:2: the key 'text' is missing" in err
     code, _, err = heedful(*words, "--force", "--field", "a", "--beams", 2)
-    assert code == 2 and "only translations are searched for with beams" in err
+    assert code == 2 and "only translators use beam search" in err

@@ -82,7 +82,7 @@ def test_train_again_finds_the_run_complete(run: Path, heedful: Run) -> None:
     code, out, _ = heedful("train", "numbers", *TINY, "--run", run)
     assert code == 0
     assert "resuming at step 20\n" in out
-    assert "nothing was left to train" in out
+    assert "this run is already complete" in out
     assert f"{json.loads(results)['scores']['chrf']['value']:.2f}" in out
     assert (run / "results.json").read_bytes() == results
     assert (run / "metrics.jsonl").read_bytes() == metrics
@@ -216,7 +216,7 @@ def test_a_stopped_run_is_saved_and_goes_on(tmp_path: Path, heedful: Run, sent: 
     out, err = process.communicate(timeout=60)
     assert process.returncode == code, err
     assert "the step is finished and saved first" in err
-    assert "the same command goes on from here" in out
+    assert "the same command resumes" in out
     (saved,) = (folder / "checkpoints").iterdir()
     step = int(saved.name.removeprefix("step-"))
     assert 0 < step < 99999
@@ -372,8 +372,8 @@ def test_translate_takes_any_text(run: Path, heedful: Run) -> None:
     [
         (["one", "--seed", 3], "add --sample"),
         (["one", "--beams", 2, "--top", 3], "2 beams cannot give 3 translations"),
-        (["one", "--sample", "--beams", 2], "either sampled or searched for"),
-        (["one", "two", "--align-to", "a.png"], "one picture shows one text"),
+        (["one", "--sample", "--beams", 2], "cannot be combined with --beams or --top"),
+        (["one", "two", "--align-to", "a.png"], "draws a single text"),
         (["one", "--align-to", "a.gif"], "a name that ends in .png"),
         (["one", "--align-to", "nowhere/a.png"], "nowhere: there is no such folder"),
         (["one", "--align-to", f"{__file__}/a.png"], f"{__file__} is a file"),
@@ -573,7 +573,7 @@ def test_eval_of_a_language_model_gives_its_scores_again(written: Path, heedful:
     assert "beams" not in told
     code, _, err = heedful("eval", written, "--beams", 4)
     assert code == 2
-    assert "without a search" in err
+    assert "without a beam search" in err
 
 
 def test_a_model_of_another_task_is_refused_with_advice(run: Path, written: Path, heedful: Run) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from heedful.cli.app import GROUPS, RENAMED, VERBS, app, example
+from heedful.cli.app import COMMANDS, GROUPS, RENAMED, app, example
 from heedful.cli.options import RENAMED as OPTIONS
 from heedful.extras.word2vec_config import SkipGramConfig
 
@@ -24,7 +24,7 @@ def command(name: str) -> Any:
     return typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("name", VERBS)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_verb_has_help_with_an_example_that_parses(name: str, heedful: Run) -> None:
     program, verb, *words = shlex.split(example(name))
     assert (program, verb) == ("heedful", name)

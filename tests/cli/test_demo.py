@@ -66,10 +66,10 @@ def test_the_demo_ends_by_offering_the_explorer(
     for stream in ("stdin", "stdout"):
         monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True, raising=False)
     monkeypatch.setattr(demo, "is_built", lambda: True)
-    demo.offer(run)
+    demo.offer_explorer(run)
     assert opened == [[run]]
     monkeypatch.setattr(demo, "is_built", lambda: False)
-    demo.offer(run)
+    demo.offer_explorer(run)
     assert opened == [[run]]
 
 

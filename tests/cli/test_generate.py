@@ -82,7 +82,7 @@ def test_seeds_samples_and_rules_are_those_of_the_library(gpt: Path, heedful: Ru
 
 def test_a_text_beyond_the_context_is_told_of_once(gpt: Path, heedful: Run) -> None:
     code, _, err = heedful("generate", gpt, "a", "b", "--length", 60)
-    assert (code, err.count("note: the model sees 24 tokens at once")) == (0, 1)
+    assert (code, err.count("note: the model's context is 24 tokens")) == (0, 1)
     _, _, err = heedful("generate", gpt, "rose " * 40, "--length", 2)
     assert "of a prompt of" in err
     assert heedful("generate", gpt, "a", "--length", 22)[2] == ""
@@ -91,12 +91,12 @@ def test_a_text_beyond_the_context_is_told_of_once(gpt: Path, heedful: Run) -> N
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--greedy", "--top-k", "3"], "--top-k is about chance"),
-        (["--beams", "2", "--seed", "3"], "--seed is about chance"),
-        (["--greedy", "--samples", "2"], "without chance there is one text"),
+        (["--greedy", "--top-k", "3"], "--top-k is for sampling"),
+        (["--beams", "2", "--seed", "3"], "--seed is for sampling"),
+        (["--greedy", "--samples", "2"], "--greedy gives only one text"),
         (["--beams", "2", "--samples", "3"], "2 beams cannot give 3 texts"),
         (["--greedy", "--beams", "2"], "leave one of them out"),
-        (["--length-penalty", "2"], "only beams compare"),
+        (["--length-penalty", "2"], "needs beam search"),
         (["--beams", "2", "--length", "60"], "do not fit into the model's context"),
         (["--top-p", "2"], "--top-p"),
         (["--length", "0"], "--length"),

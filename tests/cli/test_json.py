@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from heedful.cli.app import VERBS, app
+from heedful.cli.app import COMMANDS, app
 from heedful.lectures import FIGURES
 from heedful.lectures.claims import sheet
 from heedful.runs.recipe import load_recipe, shipped
@@ -27,7 +27,7 @@ def records(out: str) -> list[dict[str, Any]]:
 
 def test_every_command_that_prints_a_table_has_it() -> None:
     commands: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    assert {name for name in VERBS if not any("--json" in one.opts for one in commands[name].params)} == WITHOUT
+    assert {name for name in COMMANDS if not any("--json" in one.opts for one in commands[name].params)} == WITHOUT
 
 
 def test_recipes_and_figures(heedful: Run) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from heedful.cli import app as cli
-from heedful.cli.train import enough_memory
+from heedful.cli.train import memory_errors
 from heedful.errors import EXIT_MEMORY, UserError, lacks_memory
 
 TINY = (
@@ -53,7 +53,7 @@ def test_a_run_goes_on_where_nobody_reads(tmp_path: Path) -> None:
     if os.path.exists("/dev/full"):
         done = shell(f"heedful train numbers {' '.join(TINY)} --run run > /dev/full", tmp_path)
         assert done.returncode == 74
-        assert "though everything is trained and saved" in done.stderr
+        assert "but the run is complete and saved" in done.stderr
         assert "Traceback" not in done.stderr
 
 
@@ -71,10 +71,10 @@ def test_ctrl_c_while_it_is_imported_is_no_traceback(tmp_path: Path) -> None:
 def test_want_of_memory_is_said_with_a_code_of_its_own(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(UserError, match="not enough memory") as raised, enough_memory():
+    with pytest.raises(UserError, match="not enough memory") as raised, memory_errors():
         torch.empty(10**15)
     assert raised.value.exit_code == EXIT_MEMORY
-    with pytest.raises(RuntimeError, match="shapes"), enough_memory():
+    with pytest.raises(RuntimeError, match="shapes"), memory_errors():
         raise RuntimeError("shapes do not fit")
 
     def app() -> None:

@@ -162,7 +162,7 @@ def _with_token(folder: str) -> str:
 def test_a_folder_without_a_model_is_told_as_such(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     error = failing(str(tmp_path / "empty"))
-    assert "nothing to look at" in error.message
+    assert "nothing to explore" in error.message
     assert "heedful runs" in (error.todo or "")
 
 

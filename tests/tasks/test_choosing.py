@@ -124,7 +124,7 @@ def test_the_verb_says_the_likeliest_first(run: Path, capsys: pytest.CaptureFixt
     choose_command(run, "There is a cow, near us.", given, as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert (found["index"], found["choice"], len(found["probabilities"])) == (1, "It sings", 3)
-    with pytest.raises(UserError, match="nothing to choose from"):
+    with pytest.raises(UserError, match="too few choices"):
         choose_command(run, "There is a cow.", ["It moos"], as_json=False)
     with pytest.raises(UserError, match="chooses continuations"):
         classify_command(run, ["a text"], pair=False, as_json=False)

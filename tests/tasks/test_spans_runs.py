@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import heedful
-from heedful.cli.texts import answer_command, passage_of, tag_command
+from heedful.cli.texts import answer_command, read_passage, tag_command
 from heedful.data.formats.conll import Conll
 from heedful.errors import UserError
 from heedful.runs.evaluate import results, scored
@@ -216,10 +216,10 @@ def test_the_verbs_refuse_what_they_cannot_use(runs: dict[str, Path], monkeypatc
     with pytest.raises(UserError, match="this model answers questions"):
         tag_command(runs["answering"], ["a text"], False)
     with pytest.raises(UserError, match="there is no such file"):
-        passage_of("nowhere.txt")
+        read_passage("nowhere.txt")
     with pytest.raises(UserError, match="there is no passage"):
-        passage_of("  ")
-    assert passage_of("word " * 2000) == "word " * 2000
+        read_passage("  ")
+    assert read_passage("word " * 2000) == "word " * 2000
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
     with pytest.raises(UserError, match="there is no text to read"):
         tag_command(runs["tagging"], [], False)

@@ -296,7 +296,7 @@ def test_where_there_is_no_tree_to_judge_it_is_said(trained: Path, given: list[s
 
 @pytest.mark.parametrize("wrong", ["no tree", "(1 (1 a) (1 b) (1 c))"])
 def test_a_line_that_is_wrong_loses_none_before_it(trained: Path, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heedful.cli.reading.TOGETHER", 2)
+    monkeypatch.setattr("heedful.cli.reading.BATCH", 2)
     said = heard("classify-tree", str(trained), "-", stdin=f"(2 good)\n\n(2 bad)\n{wrong}\n(2 fine)\n")
     assert [line.split()[-1:] for line in said.output.splitlines()] == [["good"], [], ["bad"]]
     assert isinstance(said.exception, UserError) and str(said.exception.where).startswith("stdin:4")

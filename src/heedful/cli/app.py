@@ -1,4 +1,4 @@
-"""The command line. Torch and the other heavy packages are imported only by the verbs that compute."""
+"""The command line. Torch and other heavy packages are imported only by the commands that compute."""
 
 from __future__ import annotations
 
@@ -18,87 +18,88 @@ from heedful.errors import EXIT_MEMORY, UserError, drop_output, lacks_memory, pr
 from heedful.files.writing import EXIT_DISK
 
 
-class Verb(NamedTuple):
-    """A command: the function that runs it, and what to type after its name as an example."""
+class CommandSpec(NamedTuple):
+    """The function of a command, and the arguments of an example."""
 
     run: Callable[..., None]
     example: str
 
 
-GROUPS: dict[str, dict[str, Verb]] = {
+GROUPS: dict[str, dict[str, CommandSpec]] = {
     "Train": {
-        "demo": Verb(runs.demo, ""),
-        "recipes": Verb(recipes.recipes, ""),
-        "init": Verb(recipes.init, "translate my-recipe.yaml"),
-        "show": Verb(recipes.show, "numbers train.seed=3"),
-        "check": Verb(recipes.check, "numbers"),
-        "train": Verb(runs.train, "numbers train.budget.steps=500 --run runs/short"),
-        "eval": Verb(runs.evaluate, "runs/numbers --split valid"),
-        "runs": Verb(runs.runs, "runs"),
-        "scaling": Verb(runs.scaling, "gpt-prose --sizes 2x64,3x96,4x128 --tokens 1e6,2e6,4e6"),
+        "demo": CommandSpec(runs.demo, ""),
+        "recipes": CommandSpec(recipes.recipes, ""),
+        "init": CommandSpec(recipes.init, "translate my-recipe.yaml"),
+        "show": CommandSpec(recipes.show, "numbers train.seed=3"),
+        "check": CommandSpec(recipes.check, "numbers"),
+        "train": CommandSpec(runs.train, "numbers train.budget.steps=500 --run runs/short"),
+        "eval": CommandSpec(runs.evaluate, "runs/numbers --split valid"),
+        "runs": CommandSpec(runs.runs, "runs"),
+        "scaling": CommandSpec(runs.scaling, "gpt-prose --sizes 2x64,3x96,4x128 --tokens 1e6,2e6,4e6"),
     },
     "Use": {
-        "translate": Verb(writing.translate, 'runs/numbers "twenty-one" --align'),
-        "generate": Verb(writing.generate, 'runs/gpt-prose "The module" --length 50 --top-k 40'),
-        "predict-word": Verb(writing.predict_word, '"She came home from ___." --causal runs/gpt-prose'),
-        "fill-mask": Verb(texts.fill_mask, 'runs/bert-prose "Return the [MASK] of the file."'),
-        "classify": Verb(texts.classify, 'runs/sst2 "A fine film." "A dull one."'),
-        "classify-tree": Verb(texts.classify_tree, "runs/sentiment-trees '(2 (2 not) (2 bad))' --nodes"),
-        "choose": Verb(texts.choose, 'runs/swag "He opens the door" "and walks in." "and is green."'),
-        "tag": Verb(texts.tag, 'runs/conll2003 "Ada Lovelace was born in London."'),
-        "answer": Verb(texts.answer, 'runs/squad --passage notes.txt "Who wrote it?"'),
-        "embed": Verb(texts.embed, 'runs/bert-prose "a file" "a folder" --similarity'),
-        "reconstruct": Verb(images.reconstruct, "runs/digits --out grid.png"),
-        "denoise": Verb(images.denoise, "runs/digits-denoising --out grid.png"),
-        "encode": Verb(images.encode, "runs/digits --out codes.npz"),
-        "predict": Verb(writing.predict, "runs/numbers in.jsonl --out out.jsonl"),
+        "translate": CommandSpec(writing.translate, 'runs/numbers "twenty-one" --align'),
+        "generate": CommandSpec(writing.generate, 'runs/gpt-prose "The module" --length 50 --top-k 40'),
+        "predict-word": CommandSpec(writing.predict_word, '"She came home from ___." --causal runs/gpt-prose'),
+        "fill-mask": CommandSpec(texts.fill_mask, 'runs/bert-prose "Return the [MASK] of the file."'),
+        "classify": CommandSpec(texts.classify, 'runs/sst2 "A fine film." "A dull one."'),
+        "classify-tree": CommandSpec(texts.classify_tree, "runs/sentiment-trees '(2 (2 not) (2 bad))' --nodes"),
+        "choose": CommandSpec(texts.choose, 'runs/swag "He opens the door" "and walks in." "and is green."'),
+        "tag": CommandSpec(texts.tag, 'runs/conll2003 "Ada Lovelace was born in London."'),
+        "answer": CommandSpec(texts.answer, 'runs/squad --passage notes.txt "Who wrote it?"'),
+        "embed": CommandSpec(texts.embed, 'runs/bert-prose "a file" "a folder" --similarity'),
+        "reconstruct": CommandSpec(images.reconstruct, "runs/digits --out grid.png"),
+        "denoise": CommandSpec(images.denoise, "runs/digits-denoising --out grid.png"),
+        "encode": CommandSpec(images.encode, "runs/digits --out codes.npz"),
+        "predict": CommandSpec(writing.predict, "runs/numbers in.jsonl --out out.jsonl"),
     },
     "Look inside": {
-        "explore": Verb(models.explore, "runs/numbers"),
-        "figure": Verb(models.figure, "gradient-distance seed=3 --out gradients.png"),
-        "claims": Verb(models.claims, ""),
+        "explore": CommandSpec(models.explore, "runs/numbers"),
+        "figure": CommandSpec(models.figure, "gradient-distance seed=3 --out gradients.png"),
+        "claims": CommandSpec(models.claims, ""),
     },
     "Data": {
-        "tokenize": Verb(runs.tokenize, "gpt-prose --out tokens"),
-        "schema": Verb(recipes.schema, ""),
-        "word2vec": Verb(vectors.word2vec, "text.txt --out vectors.bin"),
-        "neighbours": Verb(vectors.neighbours, "vectors.bin king queen --top 5"),
-        "analogy": Verb(vectors.analogy, "vectors.bin man king woman"),
-        "lookup": Verb(vectors.lookup, "vectors.bin king queen man --map words.png"),
+        "tokenize": CommandSpec(runs.tokenize, "gpt-prose --out tokens"),
+        "schema": CommandSpec(recipes.schema, ""),
+        "word2vec": CommandSpec(vectors.word2vec, "text.txt --out vectors.bin"),
+        "neighbours": CommandSpec(vectors.neighbours, "vectors.bin king queen --top 5"),
+        "analogy": CommandSpec(vectors.analogy, "vectors.bin man king woman"),
+        "lookup": CommandSpec(vectors.lookup, "vectors.bin king queen man --map words.png"),
     },
     "Exchange": {
-        "convert": Verb(models.convert, "bert-base-uncased my-bert"),
+        "convert": CommandSpec(models.convert, "bert-base-uncased my-bert"),
     },
 }
-VERBS = {name: verb for group in GROUPS.values() for name, verb in group.items()}
+COMMANDS = {name: spec for group in GROUPS.values() for name, spec in group.items()}
 RENAMED = {"next": "predict-word", "judge": "classify-tree", "fill": "fill-mask", "vectors": "word2vec"}
-LOOK: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
-NO_MEMORY = "there is not enough memory for this; take a smaller model or smaller batches, or free some memory"
+TYPER_SETTINGS: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
+NO_MEMORY = "out of memory; use a smaller model or smaller batches, or free some memory"
 
 
-class Verbs(TyperGroup):
-    """All verbs; each is built when it is asked for, since a program needs one of them."""
+class CommandGroup(TyperGroup):
+    """All commands; each is built on first use."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = Built()  # type: ignore[assignment]
+        self.commands = LazyCommands()  # type: ignore[assignment]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """List the verbs by group, from the docstrings of their functions, which needs no options."""
-        for group, verbs in GROUPS.items():
+        """List the commands by group with their docstrings, without building them."""
+        widest = max(map(len, COMMANDS))
+        for group, commands in GROUPS.items():
             with formatter.section(group):
                 formatter.write_dl(
-                    [(name.ljust(max(map(len, VERBS))), short_help(verb)) for name, verb in verbs.items()]
+                    [(name.ljust(widest), short_help(spec)) for name, spec in commands.items()]
                 )
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The verb that was typed; an old name still works and says the new one, an unknown one gets a suggestion."""
+        """Find a command; an old name works with a note, and an unknown one is an error with a suggestion."""
         name, *rest = args
         if name in RENAMED:
             name = RENAMED[args[0]]
             typer.echo(f"note: `heedful {args[0]}` is now called `heedful {name}`", err=True)
-        elif name not in VERBS and not name.startswith("-") and not ctx.resilient_parsing:
-            close = difflib.get_close_matches(name, [*VERBS, *RENAMED], n=1)
+        elif name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            close = difflib.get_close_matches(name, [*COMMANDS, *RENAMED], n=1)
             raise UserError(
                 f"there is no command {shown(name)}",
                 todo=f"did you mean `heedful {RENAMED.get(close[0], close[0])}`?" if close else "see `heedful --help`",
@@ -106,44 +107,45 @@ class Verbs(TyperGroup):
         return super().resolve_command(ctx, [name, *rest])
 
 
-def short_help(verb: Verb) -> str:
-    """The first sentence about a verb."""
-    return TyperCommand("", help=verb.run.__doc__).get_short_help_str(limit=1000)
+def short_help(spec: CommandSpec) -> str:
+    """The first sentence of a command's docstring."""
+    return TyperCommand("", help=spec.run.__doc__).get_short_help_str(limit=1000)
 
 
 def example(name: str) -> str:
-    """A command that uses a verb."""
-    return f"heedful {name} {VERBS[name].example}".rstrip()
+    """An example of a command."""
+    return f"heedful {name} {COMMANDS[name].example}".rstrip()
 
 
-class Built(Mapping[str, Any]):
-    """The verbs as typer has them."""
+class LazyCommands(Mapping[str, Any]):
+    """Typer's commands by name, each built when it is looked up."""
 
     def __getitem__(self, name: str) -> Any:
-        alone = typer.Typer(add_completion=False, **LOOK)
-        verb = VERBS[name]
-        alone.command(name, cls=Command, epilog=f"\b\nExample: {example(name)}")(with_options(name, verb.run))
-        return typer.main.get_command(alone)
+        single = typer.Typer(add_completion=False, **TYPER_SETTINGS)
+        single.command(name, cls=Command, epilog=f"\b\nExample: {example(name)}")(
+            with_options(name, COMMANDS[name].run)
+        )
+        return typer.main.get_command(single)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(VERBS)
+        return iter(COMMANDS)
 
     def __len__(self) -> int:
-        return len(VERBS)
+        return len(COMMANDS)
 
 
 app = typer.Typer(
     name="heedful",
-    cls=Verbs,
+    cls=CommandGroup,
     help="Train, evaluate and explore the models of the attention era.",
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    **LOOK,
+    **TYPER_SETTINGS,
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         from heedful import __version__
 
         typer.echo(f"heedful {__version__}")
@@ -165,19 +167,19 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line: exit code 2 for a mistake of the user's, 130 when interrupted."""
-    # Idle OpenMP threads that spin take the cores from the busy ones; it must be said before torch is imported.
+    """Run the command line: exit code 2 for a user error, 130 when interrupted."""
+    # Idle OpenMP threads that spin take cores from the busy ones; this must be set before torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # what torch warns of when a connection ends is said by us
-    _open_closed()
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # lost connections are reported by Heedful
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter is no reason to fail
+            stream.reconfigure(errors="backslashreplace")  # a character that the terminal cannot show is no error
     try:
         try:
             app()
         finally:
-            sys.stdout.flush()  # what cannot be written is known now, not when Python ends
+            sys.stdout.flush()  # so that an error is raised here, not when Python exits
     except UserError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
@@ -195,12 +197,12 @@ def main() -> None:
         sys.exit(EXIT_DISK)
 
 
-def _open_closed() -> None:
-    """Give a program that was started with a closed stream one that is empty, or that takes everything."""
+def _open_closed_streams() -> None:
+    """Open /dev/null for each standard stream that was closed when the program was started."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
-            place = os.open(os.devnull, os.O_RDWR)
-            if place != number:
-                os.dup2(place, number)
-                os.close(place)
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+                os.close(descriptor)
             setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w"))

@@ -1,4 +1,4 @@
-"""What a shell completes: recipes, their settings, runs, figures and templates. Nothing here imports torch."""
+"""Shell completion of recipes, their settings, runs, figures and templates. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def recipe_names(incomplete: str) -> list[str]:
 
 
 def run_folders(incomplete: str) -> list[str]:
-    """Runs below ./runs; where none fits, the shell completes names of files by itself."""
+    """Runs below ./runs; if none matches, the shell completes file names."""
     from heedful.cli.runs import newest
 
     return [name for name in map(str, newest(Path("runs"))) if name.startswith(incomplete)]
@@ -47,23 +47,25 @@ def figures(incomplete: str) -> list[tuple[str, str]]:
 
 
 def settings(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Settings of the recipe that was named: `train.` for a group, `train.seed=` and its value now for a setting."""
+    """Settings of the recipe on the command line: `train.` for a group, `train.seed=0` for a setting."""
     from heedful.runs.recipe import load_recipe
 
-    given: list[str] = ctx.params.get("overrides") or []
+    overrides: list[str] = ctx.params.get("overrides") or []
     name = ""
-    if given[-1:] == ["="]:  # bash takes KEY=VALUE for three words
-        *given, name, _ = given
+    if overrides[-1:] == ["="]:  # bash splits KEY=VALUE into three words
+        *overrides, name, _ = overrides
     try:
-        recipe = load_recipe(ctx.params.get("recipe") or "", [word for word in given if "=" in word])
+        recipe = load_recipe(ctx.params.get("recipe") or "", [word for word in overrides if "=" in word])
     except UserError:
         return []
     start = f"{name}=" if name else ""
-    return [word.removeprefix(start) for word in offers(recipe, start + incomplete) if word.startswith(start)]
+    return [
+        word.removeprefix(start) for word in matching_settings(recipe, start + incomplete) if word.startswith(start)
+    ]
 
 
-def offers(config: Any, incomplete: str, prefix: str = "") -> Iterator[str]:
-    """The settings below a group that a word may become."""
+def matching_settings(config: Any, incomplete: str, prefix: str = "") -> Iterator[str]:
+    """The settings of a group that complete a word."""
     from heedful.config import Config, config_classes, kinds_in
 
     for name, field in type(config).model_fields.items():
@@ -71,7 +73,9 @@ def offers(config: Any, incomplete: str, prefix: str = "") -> Iterator[str]:
         if isinstance(value, Config) and incomplete.startswith(f"{key}."):
             rest = sorted(kinds_in(config_classes(field.annotation)))
             yield from (f"{key}.kind={kind}" for kind in rest if f"{key}.kind".startswith(incomplete.partition("=")[0]))
-            yield from (word for word in offers(value, incomplete, f"{key}.") if not word.startswith(f"{key}.kind="))
+            yield from (
+                word for word in matching_settings(value, incomplete, f"{key}.") if not word.startswith(f"{key}.kind=")
+            )
         elif isinstance(value, Config):
             yield from (
                 (f"{key}.", f"{key}.{next(iter(type(value).model_fields))}") if key.startswith(incomplete) else ()
@@ -81,7 +85,7 @@ def offers(config: Any, incomplete: str, prefix: str = "") -> Iterator[str]:
 
 
 def choices(annotation: Any, value: Any) -> list[str]:
-    """The values to offer for a setting: all where there are few, else none and the present one."""
+    """The values to offer for a setting: all of a Literal or bool, else the current one."""
     if get_origin(annotation) is Literal:
         return [str(choice) for choice in get_args(annotation)]
     if annotation is bool:

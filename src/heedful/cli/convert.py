@@ -1,4 +1,4 @@
-"""The verb `convert`: a trained BERT or GPT from one kind of folder to another, or a BERT to an ONNX file."""
+"""The command `convert`: a BERT or GPT from one format to another, or a BERT to ONNX."""
 
 from __future__ import annotations
 
@@ -23,42 +23,42 @@ from heedful.hub.writing import require_new, write
 from heedful.tasks import task_class
 
 Format = Literal["heedful", "hf", "onnx"]
-NAMES: dict[Format, str] = {"heedful": "a model of Heedful's", "hf": "a Hugging Face folder", "onnx": "an ONNX file"}
+NAMES: dict[Format, str] = {"heedful": "a Heedful model", "hf": "a Hugging Face folder", "onnx": "an ONNX file"}
 
 
 def convert_command(
     source: Path, target: Path, to: Format | None, ledger: bool, force: bool, as_json: bool = False
 ) -> None:
-    """Read one folder, account for every tensor, and write the other kind; nothing is written if anything is amiss."""
-    kind = to or guessed(source, target)
+    """Read a model, account for every tensor, and write it in another format; nothing is written if anything fails."""
+    kind = to or guess_format(source, target)
     if target.resolve() == source.resolve() or source.resolve().is_relative_to(target.resolve()):
-        raise UserError("this would write over what is read", where=str(target), todo="name another place")
+        raise UserError("this would overwrite the source", where=str(target), todo="choose another target")
     require_new(target, force)
     if kind == "onnx":
         require_packages()
     require_convertible(source)
     typer.echo(f"reading {printable(str(source))} ...", err=True)
-    found = pretrained(source, read_any_weights)
-    typer.echo(f"read {described(found)}", err=True)
-    for note in found.notes:
+    model = pretrained(source, read_any_weights)
+    typer.echo(f"read {describe(model)}", err=True)
+    for note in model.notes:
         typer.echo(f"note: {printable(note)}", err=True)
     if kind == "heedful":
-        write_own(target, found, source)
+        write_own(target, model, source)
     elif kind == "hf":
-        write(target, found)
-        if found.writes and isinstance(found.tokenizer, TrainedTokenizer):
-            typer.echo("note: its tokenizer is one of Heedful's own, which others cannot read: left out", err=True)
+        write(target, model)
+        if model.writes and isinstance(model.tokenizer, TrainedTokenizer):
+            typer.echo("note: the tokenizer is not exported, since its format is Heedful's own", err=True)
     else:
-        typer.echo(f"outputs: {', '.join(write_onnx(target, encoder(found, source)))}", err=True)
+        typer.echo(f"outputs: {', '.join(write_onnx(target, require_encoder(model, source)))}", err=True)
     if ledger or as_json:
         print_table(
-            (line.replace("\t", "  ") for line in format_ledger(found.ledger)), map(record, found.ledger), as_json
+            (line.replace("\t", "  ") for line in format_ledger(model.ledger)), map(record, model.ledger), as_json
         )
     typer.echo(f"wrote {printable(str(target))}, {NAMES[kind]}", err=True)
 
 
 def record(line: LedgerLine) -> dict[str, Any]:
-    """What --json prints of one tensor."""
+    """A tensor as --json prints it."""
     return {
         "source": line.source, "name": line.name, "operation": line.operation, "shape": line.shape,
         "sha256": line.sha256,
@@ -66,7 +66,7 @@ def record(line: LedgerLine) -> dict[str, Any]:
 
 
 def require_convertible(source: Path) -> None:
-    """Refuse a model of ours that others have no files for."""
+    """Refuse a model that has no Hugging Face format."""
     require_folder(source, f"a folder with a {model_names().replace(' or ', ' or a ')} in it")
     kind = read_kind(source)
     if kind is not None and kind not in (*exchanges(), *HEADS):
@@ -77,52 +77,52 @@ def require_convertible(source: Path) -> None:
         )  # fmt: skip
 
 
-def guessed(source: Path, target: Path) -> Format:
-    """The kind that is meant: by the target's name, else the one that the source is not."""
+def guess_format(source: Path, target: Path) -> Format:
+    """The format by the target's name; else Heedful's for an external model, and Hugging Face's for one of Heedful."""
     if target.suffix == ".onnx":
         return "onnx"
     return "heedful" if is_folder(source) and is_external(source) else "hf"
 
 
-def described(found: Pretrained) -> str:
-    """What was read, in words."""
-    config, unused = found.config, sum(line.name is None for line in found.ledger)
-    size = sum(tensor.numel() for tensor in found.tensors.values())
-    if not found.writes:
+def describe(model: Pretrained) -> str:
+    """The size and the parts of a model, in words."""
+    config, unused = model.config, sum(line.name is None for line in model.ledger)
+    size = sum(tensor.numel() for tensor in model.tensors.values())
+    if not model.writes:
         parts = [name for name in ("pooler", "masked_words", "next_sentence") if getattr(config, name)]
-        parts += [found.head.kind] if found.head else []
-        size += sum(tensor.numel() for tensor in found.head.tensors.values()) if found.head else 0
+        parts += [model.head.kind] if model.head else []
+        size += sum(tensor.numel() for tensor in model.head.tensors.values()) if model.head else 0
         more = f"with {', '.join(parts) or 'no head'}"
     else:
         more = f"a context of {config.context:,}"
     return (
-        f"{len(found.ledger)} tensors{f', {unused} of them left out' if unused else ''}: {size:,} numbers, "
+        f"{len(model.ledger)} tensors{f', {unused} of them unused' if unused else ''}: {size:,} parameters, "
         f"{config.layers} blocks of width {config.width}, {more}"
     )
 
 
-def encoder(found: Pretrained, source: Path) -> Pretrained:
-    """What was read, if it is an encoder: only those are written as ONNX."""
-    if found.writes:
+def require_encoder(model: Pretrained, source: Path) -> Pretrained:
+    """The model, if it is an encoder: only encoders can be written as ONNX."""
+    if model.writes:
         raise UserError(
-            f"a {model_names('causal')} is not written as ONNX", where=str(source),
+            f"a {model_names('causal')} cannot be written as ONNX", where=str(source),
             expected=f"a {model_names('encoder')}", todo="write a Hugging Face folder: --to hf",
         )  # fmt: skip
-    return found
+    return model
 
 
-def write_own(target: Path, found: Pretrained, source: Path) -> None:
+def write_own(target: Path, model: Pretrained, source: Path) -> None:
     """Write a folder that `heedful.load` reads."""
-    if found.tokenizer is None:
-        raise no_tokenizer_error(found, source)
-    task, config, tensors, unused = task_model(found)
+    if model.tokenizer is None:
+        raise no_tokenizer_error(model, source)
+    task, config, tensors, unused = task_model(model)
     for name in unused:
-        typer.echo(f"note: {name} has no use under this head, and is left out", err=True)
+        typer.echo(f"note: {name} is not used with this head, and is dropped", err=True)
     settings = {"task": task, "model": config.model_dump(mode="json")}
     decoding = task_class(task).decoding
-    decode = {"start_token": found.starts} if found.writes else {}
+    decode = {"start_token": model.starts} if model.writes else {}
     settings |= {"decode": decoding().model_dump(mode="json") | decode} if decoding else {}
-    if task == "pretraining" and found.sentences != SentenceConfig():
-        settings["sentences"] = found.sentences.model_dump(mode="json")
-    about = {"from": str(source), "ledger": [line.source for line in found.ledger]}
-    write_model(target, json.dumps(settings, indent=2) + "\n", tensors, {"tokenizer.json": found.tokenizer.json}, about)
+    if task == "pretraining" and model.sentences != SentenceConfig():
+        settings["sentences"] = model.sentences.model_dump(mode="json")
+    about = {"from": str(source), "ledger": [line.source for line in model.ledger]}
+    write_model(target, json.dumps(settings, indent=2) + "\n", tensors, {"tokenizer.json": model.tokenizer.json}, about)

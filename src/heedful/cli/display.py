@@ -1,4 +1,4 @@
-"""Events of a training run as a person reads them: a live bar in a terminal, single lines in a log."""
+"""The progress of a training run: a live bar in a terminal, single lines in a log."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
-from heedful.cli.output import say_on
+from heedful.cli.output import say_safely
 from heedful.errors import printable, short
 from heedful.runs.train import Event, Finished, Noted, Stage, Started
 from heedful.tasks.base import AnyTask, Evaluated, Names
 from heedful.training.loop import Epoch, Step
 
-PAUSE = 5.0  # seconds between two lines about steps in a log
+PAUSE = 5.0  # seconds between two lines of progress in a log
 
 
 class Display(AbstractContextManager["Display"], Protocol):
-    """Something that shows events one by one, and lines of text between them."""
+    """Shows the events of a run, and lines of text between them."""
 
     def show(self, event: Event) -> None: ...
 
@@ -29,7 +29,7 @@ class Display(AbstractContextManager["Display"], Protocol):
 
 
 def display(words: Names, log_every: int, quiet: bool = False) -> Display:
-    """A bar where a person looks on, lines where not; nothing for a process that does not lead."""
+    """A bar in a terminal, lines elsewhere; nothing if `quiet`."""
     if quiet:
         return Silence()
     return Bar(words) if sys.stdout.isatty() else Lines(words, log_every)
@@ -49,7 +49,7 @@ class Silence(Display):
 
 
 class Lines(Display):
-    """One line an event, and now and then one for a step."""
+    """A line per event; of steps, at most one line every few seconds."""
 
     def __init__(self, words: Names, log_every: int) -> None:
         self.words, self.log_every, self.pace, self.last = words, log_every, Pace(), float("-inf")
@@ -58,7 +58,7 @@ class Lines(Display):
         pass
 
     def say(self, text: str) -> None:
-        say_on(text)
+        say_safely(text)
 
     def show(self, event: Event) -> None:
         if isinstance(event, Step):
@@ -68,12 +68,12 @@ class Lines(Display):
                 self.last = now
                 self.say(f"step {event.step:,}  {facts(event, self.words)}  {event.progress:.1%} done{left}")
         else:
-            for line in told(event, self.words):
+            for line in event_lines(event, self.words):
                 self.say(line)
 
 
 class Bar(Display):
-    """A bar that moves with each step, and lines above it for what stays worth reading."""
+    """A progress bar, with the lines of other events above it."""
 
     def __init__(self, words: Names) -> None:
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(14), TextColumn("{task.fields[facts]}"))
@@ -101,34 +101,34 @@ class Bar(Display):
                 self.task, description=f"step {event.step:,}", total=1.0, completed=event.progress, facts=note
             )
         else:
-            for line in told(event, self.words):
+            for line in event_lines(event, self.words):
                 self.say(line)
 
 
 class Pace:
-    """How long a run still takes, from the steps since it began or went on."""
+    """Estimates the remaining time of a run from its steps since it was started or resumed."""
 
     def __init__(self) -> None:
         self.first: tuple[float, float] | None = None  # time and progress of the first step seen
 
     def left(self, event: Step) -> str:
-        """The time left in words, once a second step has shown the pace."""
+        """The remaining time in words; empty before the second step."""
         now = time.monotonic()
         self.first = self.first or (now, event.progress)
-        began, done = self.first
+        started, done = self.first
         if not done < event.progress < 1:
             return ""
-        return f"  {duration((1 - event.progress) * (now - began) / (event.progress - done))} left"
+        return f"  {duration((1 - event.progress) * (now - started) / (event.progress - done))} left"
 
 
 def facts(step: Step, words: Names) -> str:
-    """What a step has to tell."""
+    """The loss and the speed of a step."""
     skipped = f"  {step.skipped:,} skipped" if step.skipped else ""
     return f"loss {step.loss:.4f}  {step.tokens_per_second:,.0f} {words.counted}/s{skipped}"
 
 
-def told(event: Event, words: Names) -> Iterator[str]:
-    """The lines that are worth keeping of an event other than a step."""
+def event_lines(event: Event, words: Names) -> Iterator[str]:
+    """The lines that describe an event other than a step."""
     if isinstance(event, Stage):
         yield event.name
     elif isinstance(event, Noted):
@@ -152,7 +152,7 @@ def told(event: Event, words: Names) -> Iterator[str]:
     elif isinstance(event, Evaluated):
         if event.split == "valid":
             yield f"step {event.step:,}  valid: loss {event.loss:.4f}  {scores(event)}"
-            yield from (f"    {cut(given)} -> {cut(found)}" for given, _, found in event.samples[:1])
+            yield from (f"    {shorten(source)} -> {shorten(output)}" for source, _, output in event.samples[:1])
     elif isinstance(event, Finished) and event.stopped:
         yield f"stopped at step {event.step:,}"
 
@@ -163,12 +163,12 @@ def is_round(epoch: int) -> bool:
 
 
 def millions(count: int) -> str:
-    """A number of parameters as people say it."""
+    """A number of parameters, in millions if it is large."""
     return f"{count / 1e6:,.2f} million" if count >= 100_000 else f"{count:,}"
 
 
-def cut(text: str, longest: int = 60) -> str:
-    """A text that leaves room for another one in its line."""
+def shorten(text: str, longest: int = 60) -> str:
+    """A text on one line, truncated."""
     return short(flat(text), longest)
 
 
@@ -184,20 +184,20 @@ def scoreboard(event: Evaluated, task: AnyTask, samples: int = 3) -> list[str]:
     lines += [f"  {score.name:<{widest}}  {score.value:6.2f}   {score.signature}" for score in event.scores]
     lines += [f"  ({remark})" for remark in task.remarks(event)]
     names = task.words.sample
-    given_name, right_name, found_name = (name.ljust(max(map(len, names))) for name in names)
-    for given, right, found in event.samples[:samples]:
-        lines += ["", f"  {given_name}  {flat(given)}", f"  {found_name}  {flat(found)}"]
-        lines += [f"  {right_name}  {flat(right)}"] if found != right else []
+    source_name, reference_name, output_name = (name.ljust(max(map(len, names))) for name in names)
+    for source, reference, output in event.samples[:samples]:
+        lines += ["", f"  {source_name}  {flat(source)}", f"  {output_name}  {flat(output)}"]
+        lines += [f"  {reference_name}  {flat(reference)}"] if output != reference else []
     return lines
 
 
 def flat(text: str) -> str:
-    """A text in one line."""
+    """A text on one line, with slashes for line breaks."""
     return " / ".join(line for line in text.splitlines() if line.strip())
 
 
 def duration(seconds: float) -> str:
-    """Hours, minutes and seconds as a clock shows them."""
+    """A duration as 1:02:03 or 2:03."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
@@ -205,7 +205,7 @@ def duration(seconds: float) -> str:
 
 @contextmanager
 def counting(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """A count of things done, drawn on stderr while a person looks on there and nothing else is written to it."""
+    """A counter on stderr if that is a terminal; call the result with the number of new items."""
     if not sys.stderr.isatty():
         yield lambda count: None
         return

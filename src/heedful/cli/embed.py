@@ -13,7 +13,7 @@ import typer
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from heedful.cli.display import counting, cut
+from heedful.cli.display import counting, shorten
 from heedful.cli.loading import load_as
 from heedful.cli.output import json_line, say, write
 from heedful.cli.reading import Source, batched
@@ -185,4 +185,4 @@ def similarity_table(encoder: TextEncoder, texts: Sequence[str], layers: str, po
     for _, vectors in embed_chunks(encoder, texts, layers, pooling):
         unit = normalize(vectors)  # (N, D)
         for row, (text, cosines) in enumerate(zip(texts, (unit @ unit.mT).tolist(), strict=True)):
-            yield f"{row + 1:>2}  " + " ".join(f"{cosine:6.3f}" for cosine in cosines) + f"  {cut(text)}"
+            yield f"{row + 1:>2}  " + " ".join(f"{cosine:6.3f}" for cosine in cosines) + f"  {shorten(text)}"

@@ -1,4 +1,4 @@
-"""The verb `eval`: how good a trained model is on a split of its own data."""
+"""The command `eval`: the scores of a trained model on a split of its data."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ def eval_command(run: Path, split: Split, beams: int | None, as_json: bool, stri
     recipe = read_recipe(run) if stride is None else with_stride(read_recipe(run), stride)
     task = task_of(recipe)
     if beams is not None and not task.searches:
-        raise UserError("this model is judged without a search", where="--beams", todo="leave it out")
+        raise UserError("this model is evaluated without a beam search", where="--beams", todo="leave it out")
     if split == "test" and recipe.data.test is None:
         raise UserError(
             "this run has no test set",
             where=f"{picked(run)[0] / 'recipe.yaml'}: data.test",
-            todo=f"score it on the validation set: heedful eval {shlex.quote(str(run))} --split valid",
+            todo=f"evaluate it on the validation set: heedful eval {shlex.quote(str(run))} --split valid",
         )
     check_recipe(recipe, [split])
-    with counting(task.words.testing.format(split)) as tell:
-        result = scored(predictor, recipe, split, beams=beams, progress=tell)
+    with counting(task.words.testing.format(split)) as advance:
+        result = scored(predictor, recipe, split, beams=beams, progress=advance)
     if as_json:
-        searched = {"beams": beams or predictor.settings.beams} if task.searches else {}
-        say(json_line({**plain(result), **searched}))
+        search = {"beams": beams or predictor.settings.beams} if task.searches else {}
+        say(json_line({**plain(result), **search}))
     else:
         say("\n".join(scoreboard(result, task, recipe.train.samples)))
 
 
 def with_stride(recipe: Recipe, stride: int) -> Recipe:
-    """The same recipe, judged in windows that are so far apart."""
+    """The recipe with this stride between evaluation windows."""
     if not isinstance(recipe, LanguageModelRecipe) or not recipe.model.fixed_context:
-        raise UserError("only a gpt is judged in windows that overlap", where="--stride", todo="leave it out")
+        raise UserError("only a GPT is evaluated in overlapping windows", where="--stride", todo="leave it out")
     if stride > recipe.model.context:
         raise UserError(
-            "the windows would leave tokens out between them", where="--stride", found=f"{stride:,}",
+            "tokens between the windows would be skipped", where="--stride", found=f"{stride:,}",
             expected=f"at most {recipe.model.context:,}, the model's context",
         )  # fmt: skip
     return recipe.model_copy(update={"task": recipe.task.model_copy(update={"stride": stride})})

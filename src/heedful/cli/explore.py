@@ -1,4 +1,4 @@
-"""The verb `explore`: a page in the browser that looks inside models, or one view of them as a file."""
+"""The command `explore`: explore models in the browser, or write one view as a file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from heedful.files.writing import write_text_atomic
 from heedful.files.yaml import has_lone_surrogate
 from heedful.runs.load import few_threads
 
-PORT = 8765  # the usual one, so that a link to a view stays right
+PORT = 8765  # a fixed default, so that links to views stay valid
 TOKEN = "HEEDFUL_TOKEN"
 
 
@@ -39,55 +39,55 @@ def explore_command(
     view: str | None,
     settings: Sequence[str],
 ) -> None:
-    """Open the page on some folders, or write one view of the first to a file."""
+    """Serve the explorer for these models, or write one view of the first to a file."""
     if (view is not None or settings) and out is None:
-        raise UserError("a view is chosen in the page", where="--view" if view else "--set", todo="add --out FILE.html")
+        raise UserError("--view and --set need --out", where="--view" if view else "--set", todo="add --out FILE.html")
     if out is not None:
         require_html(out, "--out")
-    chosen = os.environ.get(TOKEN) or None
-    if chosen is not None and has_lone_surrogate(chosen):
+    token = os.environ.get(TOKEN) or None
+    if token is not None and has_lone_surrogate(token):
         raise UserError("the token is not UTF-8 text", where=TOKEN, expected="letters and digits, 16 or more")
-    policy = Policy.open(host, PORT if port is None else port, chosen)
+    policy = Policy.open(host, PORT if port is None else port, token)
     explorer = Explorer(folders)
     for subject in explorer.subjects.values():
         typer.echo(f"loading {printable(subject.name)} ...", err=True)
         if subject.broken is not None and not subject.views:
             raise UserError(
-                f"there is nothing to look at: {subject.broken}", where=str(subject.folder),
+                f"there is nothing to explore: {subject.broken}", where=str(subject.folder),
                 todo="name a run or a model; `heedful runs` lists the runs below a folder",
             )  # fmt: skip
         if subject.broken is not None:
             typer.echo(
-                f"note: {printable(subject.name)}: {printable(subject.broken)}; its curves can be seen", err=True
+                f"note: {printable(subject.name)}: {printable(subject.broken)}; only its curves are shown", err=True
             )
         else:
-            subject.about()  # what the page asks first, so that it is there at once
-    built()  # a mistake in the command comes first
+            subject.about()  # computed now, since the page requests it first
+    built()  # after the errors in the command
     models = [subject.predictor for subject in explorer.subjects.values() if subject.broken is None]
     torch.set_num_threads(max((few_threads(one.model, one.device) for one in models), default=1))
     if out is not None:
-        write(explorer, out, view, settings)
+        write_view(explorer, out, view, settings)
         return
 
     def ready(url: str) -> None:
-        if policy.token != chosen:
+        if policy.token != token:
             say(f"token  {policy.token}")
-            say("       the page asks for it; set HEEDFUL_TOKEN to choose one yourself")
+            say("       the page asks for it; set HEEDFUL_TOKEN to choose your own")
         say(f"open   {url}")
-        say("       Ctrl-C ends it")
+        say("       Ctrl-C stops the server")
         if browser and sys.stdout.isatty():
             webbrowser.open(url)
 
-    serve_somewhere(explorer, policy, port is None, ready)
+    serve_on_free_port(explorer, policy, port is None, ready)
 
 
-def serve_somewhere(explorer: Explorer, policy: Policy, anywhere: bool, ready: Callable[[str], None]) -> None:
-    """Serve at the policy's port; at a free one where that is in use and nobody asked for it."""
-    serve(application(explorer), replace(policy, port=0) if anywhere and not is_free(policy) else policy, ready)
+def serve_on_free_port(explorer: Explorer, policy: Policy, any_port: bool, ready: Callable[[str], None]) -> None:
+    """Serve at the policy's port, or at a free one if that is in use and `any_port` is true."""
+    serve(application(explorer), replace(policy, port=0) if any_port and not is_free(policy) else policy, ready)
 
 
 def is_free(policy: Policy) -> bool:
-    """Whether nothing listens at the policy's address yet."""
+    """Whether the policy's address is free."""
     try:
         listen(policy)[0].close()
     except UserError:
@@ -95,8 +95,8 @@ def is_free(policy: Policy) -> bool:
     return True
 
 
-def write(explorer: Explorer, out: Path, view: str | None, settings: Sequence[str]) -> None:
-    """Write a view of the first subject, with everything in it that the page will ask."""
+def write_view(explorer: Explorer, out: Path, view: str | None, settings: Sequence[str]) -> None:
+    """Write a view of the first model as a self-contained page."""
     state: dict[str, Any] = {"model": next(iter(explorer.subjects))}
     for setting in settings:
         key, sign, value = setting.partition("=")
@@ -107,4 +107,4 @@ def write(explorer: Explorer, out: Path, view: str | None, settings: Sequence[st
     require_indices(explorer, export, "--set ")
     page = page_of(explorer, export)
     write_text_atomic(out, page)
-    say(f"wrote {shlex.quote(str(out))}: {len(page.encode()) / 1e6:.1f} MB; it opens from the disk")
+    say(f"wrote {shlex.quote(str(out))}: {len(page.encode()) / 1e6:.1f} MB; open it in a browser")

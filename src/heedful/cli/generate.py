@@ -1,4 +1,4 @@
-"""The verb `generate`: a language model continues texts."""
+"""The command `generate`: a language model continues texts."""
 
 from __future__ import annotations
 
@@ -19,60 +19,68 @@ from heedful.tasks.language_model.predictor import TOGETHER, GeneratedText, Text
 
 
 def generate_command(
-    run: Path, prompts: Sequence[str], said: Mapping[str, Any], greedy: bool, special: bool, bf16: bool, as_json: bool
+    run: Path,
+    prompts: Sequence[str],
+    options: Mapping[str, Any],
+    greedy: bool,
+    special: bool,
+    bf16: bool,
+    as_json: bool,
 ) -> None:
-    """Continue each prompt, given as an argument or as a line of stdin."""
-    changes = fitting(said, greedy)
-    writer = load_as(TextGenerator, run)
-    writer = writer.bfloat16() if bf16 else writer
-    writer.settings = how = writer.settings.but(**changes)
-    reads, first, written, began = piped(prompts), 0, 0, time.monotonic()
-    if len(prompts) <= 1 and not reads and not as_json and how.samples == 1:
+    """Continue each prompt, from arguments or lines of stdin."""
+    changes = check_options(options, greedy)
+    generator = load_as(TextGenerator, run)
+    generator = generator.bfloat16() if bf16 else generator
+    generator.settings = settings = generator.settings.but(**changes)
+    reads, first, generated, started = piped(prompts), 0, 0, time.monotonic()
+    if len(prompts) <= 1 and not reads and not as_json and settings.samples == 1:
         prompt = "".join(prompts)
-        tell(writer, [prompt], special, False)
-        written = flow(writer, prompt, special)
+        print_notes(generator, [prompt], special, False)
+        generated = stream(generator, prompt, special)
     else:
-        told = False
-        # A person who types lines waits for each.
-        for batch in batched(given(prompts), 1 if reads and sys.stdin.isatty() else TOGETHER):
-            told = tell(writer, batch, special, told)
-            found = writer.generate(batch, first=first, special=special)
-            for one in found:
-                write(json_line(record(one)) if as_json else shown(one.text))
-            first, written = first + len(batch), written + sum(len(one.ids) for one in found)
+        noted = False
+        # Lines typed into a terminal are answered one by one.
+        for batch in batched(read_prompts(prompts), 1 if reads and sys.stdin.isatty() else TOGETHER):
+            noted = print_notes(generator, batch, special, noted)
+            texts = generator.generate(batch, first=first, special=special)
+            for one in texts:
+                write(json_line(record(one)) if as_json else for_terminal(one.text))
+            first, generated = first + len(batch), generated + sum(len(one.ids) for one in texts)
     if sys.stderr.isatty():
-        passed = time.monotonic() - began
-        typer.echo(f"{written:,} tokens in {passed:.1f} s, {written / passed:,.0f} tokens/s", err=True)
+        seconds = time.monotonic() - started
+        typer.echo(f"{generated:,} tokens in {seconds:.1f} s, {generated / seconds:,.0f} tokens/s", err=True)
 
 
-def fitting(said: Mapping[str, Any], greedy: bool) -> dict[str, Any]:
-    """The settings that were said, None where nothing was, if they go together."""
-    chance = [f"--{name.replace('_', '-')}" for name in ("temperature", "top_k", "top_p") if said[name] is not None]
-    chance += ["--seed"] if said["seed"] else []
-    beams, samples = said["beams"] or 1, said["samples"]
-    if (greedy or beams > 1) and chance:
+def check_options(options: Mapping[str, Any], greedy: bool) -> dict[str, Any]:
+    """The options as settings, None where an option was omitted; combinations that make no sense are refused."""
+    sampling = [
+        f"--{name.replace('_', '-')}" for name in ("temperature", "top_k", "top_p") if options[name] is not None
+    ]
+    sampling += ["--seed"] if options["seed"] else []
+    beams, samples = options["beams"] or 1, options["samples"]
+    if (greedy or beams > 1) and sampling:
         raise UserError(
-            f"{chance[0]} is about chance, and with {'--greedy' if greedy else '--beams'} there is none",
-            where=chance[0], todo="leave one of them out",
+            f"{sampling[0]} is for sampling, and {'--greedy' if greedy else '--beams'} does not sample",
+            where=sampling[0], todo="leave one of them out",
         )  # fmt: skip
     if greedy and beams > 1:
-        raise UserError("one beam is greedy, and more are not", where="--beams", todo="leave one of them out")
+        raise UserError("--greedy and --beams cannot be combined", where="--beams", todo="leave one of them out")
     if samples > 1 and (greedy or 1 < beams < samples):
-        what = "without chance there is one text" if greedy else f"{beams} beams cannot give {samples} texts"
+        what = "--greedy gives only one text" if greedy else f"{beams} beams cannot give {samples} texts"
         raise UserError(what, where="--samples", todo=f"write --beams {samples}, or leave --samples out")
-    if said["length_penalty"] is not None and beams == 1:
-        raise UserError("only beams compare texts by their length", where="--length-penalty", todo="add --beams 4")
-    return {**said, **({"temperature": 0.0} if greedy else {})}
+    if options["length_penalty"] is not None and beams == 1:
+        raise UserError("a length penalty needs beam search", where="--length-penalty", todo="add --beams 4")
+    return {**options, **({"temperature": 0.0} if greedy else {})}
 
 
-def flow(writer: TextGenerator, prompt: str, special: bool) -> int:
-    """Write a text as it comes, and say how many tokens came; an interrupt keeps what is written."""
-    pieces = writer.stream(prompt, special=special)
-    first = next(pieces, "")  # what cannot be done is said before anything is written
+def stream(generator: TextGenerator, prompt: str, special: bool) -> int:
+    """Print a text token by token; returns the number of tokens."""
+    pieces = generator.stream(prompt, special=special)
+    first = next(pieces, "")  # errors come before any output
     count = -1
     try:
         for piece in chain([prompt, first], pieces):
-            sys.stdout.write(shown(piece))
+            sys.stdout.write(for_terminal(piece))
             sys.stdout.flush()
             count += 1
     finally:
@@ -80,40 +88,40 @@ def flow(writer: TextGenerator, prompt: str, special: bool) -> int:
     return count
 
 
-def tell(writer: TextGenerator, prompts: Sequence[str], special: bool, told: bool) -> bool:
-    """Say once that the model forgets, where texts are longer than its context; whether it has been said."""
-    if not writer.start_token and not all(prompts) and not told:
-        name = writer.tokenizer.pieces([writer.codec.start_id])[0]
-        typer.echo(f"note: nothing stands before the text, so the model begins after {name}", err=True)
-    context, how = writer.context, writer.settings
-    if told or context is None or how.beams > 1:
-        return told
-    longest = max(writer.tokens_of(prompt, special) for prompt in prompts)
-    if longest + how.length - 1 <= context:
+def print_notes(generator: TextGenerator, prompts: Sequence[str], special: bool, noted: bool) -> bool:
+    """Print a note where texts are longer than the model's context, once; returns whether it has been printed."""
+    if not generator.start_token and not all(prompts) and not noted:
+        name = generator.tokenizer.pieces([generator.codec.start_id])[0]
+        typer.echo(f"note: the prompt is empty, so the model starts from {name}", err=True)
+    context, settings = generator.context, generator.settings
+    if noted or context is None or settings.beams > 1:
+        return noted
+    longest = max(generator.tokens_of(prompt, special) for prompt in prompts)
+    if longest + settings.length - 1 <= context:
         return False
-    seen = longest - writer.forgotten(longest)
-    begun = f"; of a prompt of {longest:,} tokens it sees the last {seen:,}" if seen < longest else ""
-    what = f"note: the model sees {context:,} tokens at once, and when they are full it forgets the older half"
-    typer.echo(what + begun, err=True)
+    seen = longest - generator.forgotten(longest)
+    prompt = f"; of a prompt of {longest:,} tokens it sees the last {seen:,}" if seen < longest else ""
+    note = f"note: the model's context is {context:,} tokens; when it is full, the older half is dropped"
+    typer.echo(note + prompt, err=True)
     return True
 
 
-def given(prompts: Sequence[str]) -> Iterator[str]:
-    """The prompts; an empty one stands for the start of a text."""
+def read_prompts(prompts: Sequence[str]) -> Iterator[str]:
+    """The prompts from arguments or stdin; an empty one generates a text from its start."""
     if not piped(prompts):
         return iter(prompts or [""])
     lines = (line.text for line in stdin_lines(sys.stdin.buffer))
     return lines if prompts else chain([next(lines, "")], lines)
 
 
-def record(found: GeneratedText) -> dict[str, object]:
-    """What --json writes of one text."""
+def record(text: GeneratedText) -> dict[str, object]:
+    """A text as --json prints it."""
     return {
-        "prompt": found.prompt, "added": found.completion, "text": found.text, "log_probability": found.log_probability,
-        "tokens": len(found.ids), "ended": found.ended,
+        "prompt": text.prompt, "added": text.completion, "text": text.text, "log_probability": text.log_probability,
+        "tokens": len(text.ids), "ended": text.ended,
     }  # fmt: skip
 
 
-def shown(text: str) -> str:
-    """A text as it is, but for what could move the cursor where a person looks on."""
+def for_terminal(text: str) -> str:
+    """A text with control characters escaped, if stdout is a terminal."""
     return "\n".join(map(printable, text.split("\n"))) if sys.stdout.isatty() else text

@@ -1,4 +1,4 @@
-"""Images that a verb is given: files and folders of the command line, or the run's own test set.
+"""Images that a command reads: files and folders of the command line, or the run's test set.
 
 N images, C channels, Y rows, X columns.
 """
@@ -26,14 +26,14 @@ from heedful.errors import UserError, printable, shown
 from heedful.files.reading import exists, is_folder, open_file
 from heedful.runs.images import test_images
 
-GREY = {"1", "L", "LA", "La"}  # Pillow's modes without colours
+GREY = {"1", "L", "LA", "La"}  # Pillow's grey modes
 
 
 def images_for(run: Path, paths: Sequence[str], canvas: ImageSpec) -> Images:
-    """All images that were named, as the model reads them, or the run's test set where none was."""
+    """The images of these paths as the model reads them; without paths, the run's test set."""
     if not paths:
         return test_images(run)
-    parts = [given(path, canvas) for path in paths]
+    parts = [read_images(path, canvas) for path in paths]
     pixels = np.concatenate([scale_pixels(part.pixels) for part in parts])
     names = parts[0].names
     labels = [part.labels for part in parts if part.labels is not None]
@@ -41,78 +41,78 @@ def images_for(run: Path, paths: Sequence[str], canvas: ImageSpec) -> Images:
     return Images(pixels, np.concatenate(labels), names) if known else Images(pixels)
 
 
-def given(path: str, canvas: ImageSpec) -> Images:
-    """The images of one file or folder; FILE.npz:NAME is an array of several."""
+def read_images(path: str, canvas: ImageSpec) -> Images:
+    """The images of one file or folder; FILE.npz:NAME names one array of an archive."""
     file, _, key = path.partition(".npz:")
     place = Path(f"{file}.npz" if key else path)
     if not exists(place):
         raise UserError(
             "there is no such file", where=str(place),
-            expected="a picture, a folder of pictures, a .npy or .npz file, or an idx file",
+            expected="an image, a folder of images, a .npy or .npz file, or an idx file",
         )  # fmt: skip
     if is_folder(place):
         return _folder(place, canvas)
     suffix = place.suffix.lower()
     if suffix in PICTURES:
-        return Images(_picture(place, canvas)[None])
+        return Images(_read_image(place, canvas)[None])
     if suffix == ".npz":
         return _archive(place, key or None, canvas)
     array = read_npy(place) if suffix == ".npy" else read_idx(place)
-    return Images(_fitting(array, canvas, str(place)))
+    return Images(_check_shape(array, canvas, str(place)))
 
 
 def _folder(folder: Path, canvas: ImageSpec) -> Images:
-    """The pictures of a folder, whose inner folders are classes."""
+    """The images of a folder, whose subfolders are classes."""
     channels, (_, rows, columns) = _channels(canvas, folder), canvas.image
     return ImageFolders(root=str(folder), train=".", test=None, channels=channels, size=(rows, columns)).read("train")
 
 
-def _picture(path: Path, canvas: ImageSpec) -> NDArray[np.uint8]:
-    """A picture (C, Y, X), in grey or in colours and of the size that the model reads, scaled as in training."""
+def _read_image(path: Path, canvas: ImageSpec) -> NDArray[np.uint8]:
+    """An image (C, Y, X), converted to the model's channels and size as in training."""
     channels, (_, rows, columns) = _channels(canvas, path), canvas.image
-    found = read_image_file(path, channels, (rows, columns))
+    image = read_image_file(path, channels, (rows, columns))
     with open_file(path) as plain, Image.open(plain) as file:
         coloured, size = file.mode not in GREY, ImageOps.exif_transpose(file).size
     if size != (columns, rows):
         was, now = (f"{high} rows of {wide} pixels" for wide, high in (size, (columns, rows)))
         typer.echo(f"note: {printable(str(path))} has {was}; it was scaled to the model's {now}", err=True)
     if coloured == (channels == 1):
-        was, now = ("in colour", "grey") if coloured else ("grey", "colours")
-        typer.echo(f"note: {printable(str(path))} is {was}; the model reads {now}, and so it was converted", err=True)
-    return found
+        was, now = ("in colour", "grey") if coloured else ("grey", "colour")
+        typer.echo(f"note: {printable(str(path))} is {was}; it was converted to {now}, as the model reads", err=True)
+    return image
 
 
 def _channels(canvas: ImageSpec, path: Path) -> Any:
-    """Whether the model reads grey or colours."""
+    """The number of channels of the model, 1 or 3."""
     if canvas.image[0] not in (1, 3):
         raise UserError(
-            f"this model reads {canvas.image[0]} channels, and pictures have 1 or 3", where=str(path),
+            f"this model reads {canvas.image[0]} channels, but image files have 1 or 3", where=str(path),
             todo="give the images as a .npy file",
         )  # fmt: skip
     return canvas.image[0]
 
 
 def _archive(path: Path, key: str | None, canvas: ImageSpec) -> Images:
-    """The images of a .npz file, and what it has under `labels`."""
+    """The images of a .npz file, with its array `labels` if it has one."""
     names: list[str] = []
-    if zipfile.is_zipfile(path):  # what is none is told of below
+    if zipfile.is_zipfile(path):  # else `read_npz` raises the error
         with zipfile.ZipFile(path) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist()]
     images = [name for name in names if name != "labels"]
     if key is None and len(images) > 1:
         raise UserError(
-            "which of these arrays holds the images?", where=str(path), found=", ".join(map(shown, names[:20])),
-            todo=f"name it: {path}:{images[0]}",
+            "the archive has several arrays", where=str(path), found=", ".join(map(shown, names[:20])),
+            todo=f"name the one with the images: {path}:{images[0]}",
         )  # fmt: skip
-    pixels = _fitting(read_npz(path, key, "labels"), canvas, str(path))
+    pixels = _check_shape(read_npz(path, key, "labels"), canvas, str(path))
     if "labels" not in names or key == "labels":
         return Images(pixels)
     labels = to_labels(read_npz(path, "labels"), len(pixels), f"{path}:labels")
     return Images(pixels, labels, tuple(map(str, range(int(labels.max()) + 1))))
 
 
-def _fitting(array: NDArray[Any], canvas: ImageSpec, where: str) -> NDArray[Any]:
-    """An array of images, or of one, as (N, C, Y, X), if they are such as the model was trained on."""
+def _check_shape(array: NDArray[Any], canvas: ImageSpec, where: str) -> NDArray[Any]:
+    """An array of one or several images as (N, C, Y, X), if they have the size of the training images."""
     channels, rows, columns = canvas.image
     wanted: list[tuple[int, ...]] = [(rows, columns, channels), (channels, rows, columns), (math.prod(canvas.image),)]
     wanted += [(rows, columns)] * (channels == 1)
@@ -120,9 +120,9 @@ def _fitting(array: NDArray[Any], canvas: ImageSpec, where: str) -> NDArray[Any]
         array = array[None]
     if array.shape[1:] not in wanted:
         raise UserError(
-            "these images are not of the size that the model was trained on", where=where,
-            found=f"an array of {' x '.join(map(str, array.shape))} numbers",
+            "these images do not have the size of the training images", where=where,
+            found=f"an array of shape {' x '.join(map(str, array.shape))}",
             expected=f"{rows} rows of {columns} pixels" + (f" in {channels} channels" if channels > 1 else ""),
-            todo="scale them to that size first",
+            todo="resize them first",
         )  # fmt: skip
     return to_images(array, canvas.image, where)

@@ -1,4 +1,4 @@
-"""Trained models, loaded for a command."""
+"""Load the model of a command."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ USES: dict[type, tuple[str, str]] = {
 
 
 def load_run(run: Path) -> Any:
-    """The model of a run folder, with as many CPU threads as suit its size."""
+    """Load a model, and set the number of CPU threads by its size."""
     predictor = load(run)
     torch.set_num_threads(few_threads(predictor.model, predictor.device))
     for note in predictor.notes:
@@ -50,14 +50,14 @@ def load_run(run: Path) -> Any:
 
 
 def load_as(kind: type[Predictor], run: Path) -> Predictor:
-    """The same, if the command can use this kind of model."""
+    """Load a model of this kind; another kind is an error that names its command."""
     predictor = load_run(run)
     if not isinstance(predictor, kind):
-        raise other_use(predictor, run)
+        raise wrong_command_error(predictor, run)
     return predictor
 
 
-def other_use(predictor: Any, run: Path) -> UserError:
-    """The error of a command that does not fit a model."""
+def wrong_command_error(predictor: Any, run: Path) -> UserError:
+    """The error for a model that the command cannot use."""
     does, use = USES[type(predictor)]
     return UserError(f"this model {does}", where=str(run), todo=f"use {use}")

@@ -1,4 +1,4 @@
-"""Lines and JSON on stdout, free of what could move a terminal's cursor. Nothing here imports torch."""
+"""Lines and JSON on stdout, with control characters escaped. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from collections.abc import Iterable
 
 from heedful.errors import drop_output, printable
 
-LOST: list[OSError] = []  # why the output of a run could not be written any more
+WRITE_ERRORS: list[OSError] = []  # from `say_safely`
 
 
 def say(text: str) -> None:
-    """Write a line to stdout, and flush it."""
+    """Print a line with control characters escaped."""
     sys.stdout.write(printable(text) + "\n")
     sys.stdout.flush()
 
 
-def say_on(text: str) -> None:
-    """The same for work of hours, which continues where its output cannot be written: a closed pager, a full disk."""
+def say_safely(text: str) -> None:
+    """Like `say`, but a write error (a closed pager, a full disk) does not end a long run."""
     try:
         say(text)
     except OSError as error:
-        LOST.append(error)
+        WRITE_ERRORS.append(error)
         drop_output()
 
 
 def write(text: str) -> None:
-    """Write a line to stdout as it is, and flush it."""
+    """Print a line unchanged."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
 def print_table(lines: Iterable[str], records: Iterable[object], as_json: bool) -> None:
-    """Print lines for a reader, or with --json a JSON document for each record."""
+    """Print the lines, or with --json a JSON object per record."""
     for line in map(json_line, records) if as_json else lines:
         say(line)
 
 
 def json_line(record: object) -> str:
-    """JSON in readable characters, with escapes for all that could move the cursor."""
+    """JSON on one line, not limited to ASCII, with control characters escaped."""
     text = json.dumps(record, ensure_ascii=False, allow_nan=False)
     return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)

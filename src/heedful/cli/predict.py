@@ -1,4 +1,4 @@
-"""The command `predict`: a model's predictions for every row of a file, as JSON lines."""
+"""The command `predict`: write a model's predictions for every row of a file, as JSON lines."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from heedful.cli.display import counting
-from heedful.cli.loading import load_run, other_use
-from heedful.cli.reading import LONGEST, Line, batched
-from heedful.cli.translate import too_long
+from heedful.cli.loading import load_run, wrong_command_error
+from heedful.cli.reading import MAX_LINE, Line, batched
+from heedful.cli.translate import too_long_error
 from heedful.data.formats.sources import lines, list_keys, parse_object, string_field
 from heedful.errors import UserError, shown
 from heedful.files import writing as files
@@ -27,7 +27,7 @@ from heedful.tasks.tagging.predictor import TokenTagger
 from heedful.tasks.translation.predictor import Translation, Translator
 from heedful.tasks.tree_classification.predictor import TreeClassifier
 
-FIELDS: dict[type, tuple[str, ...]] = {  # the fields of a row that make an input
+FIELDS: dict[type, tuple[str, ...]] = {  # the fields of a row that are a model's input
     Translator: ("source",),
     TextGenerator: ("prompt",),
     TextClassifier: ("text",),
@@ -44,7 +44,7 @@ FIELDS: dict[type, tuple[str, ...]] = {  # the fields of a row that make an inpu
 def predict_command(
     run: Path, source: Path, out: Path, fields: Sequence[str], beams: int | None, force: bool, batch: int
 ) -> None:
-    """Write each row with its prediction, all of them or no file."""
+    """Write each row with its prediction; the file is written atomically."""
     if exists(out) and not force:
         raise UserError("this file exists", where=str(out), todo="name another one, or overwrite it with --force")
     files.require_writable(out, "--out")
@@ -55,9 +55,9 @@ def predict_command(
     predictor = load_run(run)
     known = FIELDS.get(type(predictor))
     if known is None:
-        raise other_use(predictor, run)
+        raise wrong_command_error(predictor, run)
     if beams is not None and not isinstance(predictor, Translator):
-        raise UserError("only translations are searched for with beams", where="--beams", todo="leave it out")
+        raise UserError("only translators use beam search here", where="--beams", todo="leave it out")
     if isinstance(predictor, Translator):
         predictor.settings = predictor.settings.but(beams=beams)
     names, count = tuple(fields) or known, 0
@@ -65,40 +65,40 @@ def predict_command(
         files.disk_errors(out.parent, f"write {out.name}"),
         files.atomic_path(out) as fresh,
         fresh.open("w", encoding="utf-8", errors="backslashreplace") as file,
-        counting("rows done") as tell,
+        counting("rows done") as advance,
     ):
-        for some in batched(rows_of(source), batch):
-            given = [input_of(row, names, where) for row, where in some]
+        for chunk in batched(read_rows(source), batch):
+            inputs = [row_input(row, names, where) for row, where in chunk]
             if isinstance(predictor, Translator):
-                require_room(predictor, [Line(one or "", where) for one, (_, where) in zip(given, some, strict=True)])
-            found = iter(predictor.predict([one for one in given if one is not None]))
-            for one, (row, _) in zip(given, some, strict=True):
+                require_room(predictor, [Line(one or "", where) for one, (_, where) in zip(inputs, chunk, strict=True)])
+            results = iter(predictor.predict([one for one in inputs if one is not None]))
+            for one, (row, _) in zip(inputs, chunk, strict=True):
                 prediction = (
-                    plain(next(found)) if one is not None else "" if isinstance(predictor, Translator) else None
+                    plain(next(results)) if one is not None else "" if isinstance(predictor, Translator) else None
                 )
                 file.write(json.dumps({**row, "prediction": prediction}, ensure_ascii=False) + "\n")
-            count += len(some)
-            tell(len(some))
+            count += len(chunk)
+            advance(len(chunk))
     sys.stderr.write(f"wrote {count:,} predictions to {out}\n")
 
 
 def require_room(translator: Translator, texts: Sequence[Line]) -> None:
-    """Refuse a text that is too long for the model, by its line."""
+    """Refuse a text that is too long for the model; the error names its line."""
     for line, length in zip(texts, translator.lengths([line.text for line in texts]), strict=True):
         if length > translator.context:
-            raise too_long(line, length, translator.context)
+            raise too_long_error(line, length, translator.context)
 
 
-def rows_of(path: Path) -> Iterator[tuple[dict[str, object], str]]:
-    """The rows of a file, and where each stands: JSON lines, CSV or TSV with a header, else a text on every line."""
+def read_rows(path: Path) -> Iterator[tuple[dict[str, object], str]]:
+    """The rows of a file, each with its line: JSON lines, CSV or TSV with a header, else a text per line."""
     kind = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
     if kind in (".csv", ".tsv"):
         table = csv.DictReader(
-            (f"{line}\n" for line in lines(path, LONGEST)), delimiter="\t" if kind == ".tsv" else ","
+            (f"{line}\n" for line in lines(path, MAX_LINE)), delimiter="\t" if kind == ".tsv" else ","
         )
         yield from (({str(key): value for key, value in row.items()}, f"{path}:{table.line_num}") for row in table)
         return
-    for number, line in enumerate(lines(path, LONGEST), 1):
+    for number, line in enumerate(lines(path, MAX_LINE), 1):
         where = f"{path}:{number}"
         if kind not in (".jsonl", ".json"):
             yield {"text": line}, where
@@ -106,18 +106,18 @@ def rows_of(path: Path) -> Iterator[tuple[dict[str, object], str]]:
             yield parse_object(line, where), where
 
 
-def input_of(row: dict[str, object], names: tuple[str, ...], where: str) -> Any:
-    """The input that a row holds: a text, or several as a tuple; None where all are blank."""
+def row_input(row: dict[str, object], names: tuple[str, ...], where: str) -> Any:
+    """The model's input in a row: a text, or a tuple of several; None if all are blank."""
     if len(names) == 1 and names[0] not in row and "text" in row:
         names = ("text",)
-    values = [choices_under(row, where) if name == "choices" else string_field(row, name, where) for name in names]
+    values = [row_choices(row, where) if name == "choices" else string_field(row, name, where) for name in names]
     if all(isinstance(value, str) and not value.strip() for value in values):
         return None
     return values[0] if len(values) == 1 else tuple(values)
 
 
-def choices_under(row: dict[str, object], where: str) -> list[str]:
-    """The list of texts that a row holds under `choices`."""
+def row_choices(row: dict[str, object], where: str) -> list[str]:
+    """The texts in the field `choices` of a row."""
     choices = row.get("choices")
     if not isinstance(choices, list) or len(choices) < 2 or not all(isinstance(one, str) for one in choices):
         raise UserError(
@@ -128,7 +128,7 @@ def choices_under(row: dict[str, object], where: str) -> list[str]:
 
 
 def plain(result: Any) -> Any:
-    """A result as JSON has it: a text, a vector, or an object."""
+    """A result as JSON: a text, a vector, or an object."""
     match result:
         case Translation():
             return result.text

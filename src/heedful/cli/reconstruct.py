@@ -1,6 +1,6 @@
-"""The verbs `reconstruct`, `denoise` and `encode`: what an autoencoder makes of images, as pictures and as codes.
+"""The commands `reconstruct`, `denoise` and `encode`: reconstructions and codes of images by an autoencoder.
 
-N images, C channels, Y rows, X columns, D numbers of a code.
+N images, C channels, Y rows, X columns.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from heedful.cli.figure import written
-from heedful.cli.images import given, images_for
+from heedful.cli.images import images_for, read_images
 from heedful.cli.loading import load_as
 from heedful.cli.output import json_line, say
 from heedful.data.images.image_spec import ImageSpec
@@ -36,24 +36,24 @@ def reconstruct_command(
     run: Path,
     paths: Sequence[str],
     out: Path,
-    beside: Sequence[Path],
+    compare: Sequence[Path],
     pca: bool,
-    walk: tuple[str, str] | None,
+    interpolate: tuple[str, str] | None,
     count: int | None,
     seed: int,
     as_json: bool,
     style: Style = "light",
 ) -> None:
-    """Draw images beside what one or several models make of them, or a walk from one image to another."""
+    """Draw images and their reconstructions by one or several models, or an interpolation between two images."""
     require_figure(out, "--out")
-    autoencoders = {name: load_as(ImageAutoencoder, path) for name, path in by_name([run, *beside]).items()}
-    canvas = same_canvas(autoencoders)
-    if walk is not None:
+    autoencoders = {name: load_as(ImageAutoencoder, path) for name, path in by_name([run, *compare]).items()}
+    canvas = common_spec(autoencoders)
+    if interpolate is not None:
         if pca or paths:
             raise UserError(
-                "a walk goes from one image to another", where="--interpolate", todo="leave out the other images"
+                "an interpolation has two images", where="--interpolate", todo="leave out --pca and the other images"
             )
-        walked(run, autoencoders, canvas, walk, count or ROWS, out, as_json, style)
+        draw_interpolation(run, autoencoders, canvas, interpolate, count or ROWS, out, as_json, style)
         return
     images = chosen(images_for(run, paths, canvas), count or ROWS)
     columns = [Column("input", images.pixels)]
@@ -66,7 +66,7 @@ def reconstruct_command(
     finish(figure, columns, out, as_json)
 
 
-def walked(
+def draw_interpolation(
     run: Path,
     autoencoders: dict[str, ImageAutoencoder],
     canvas: ImageSpec,
@@ -76,29 +76,29 @@ def walked(
     as_json: bool,
     style: Style,
 ) -> None:
-    """Draw, for each model, the images of the codes between two images."""
+    """Draw, for each model, the decoded codes on the line between those of two images."""
     if steps < 2:
-        raise UserError("a walk has a beginning and an end", where="--count", found=str(steps), expected="at least 2")
-    first, last = (end_of(run, end, canvas) for end in ends)
+        raise UserError("an interpolation has two ends", where="--count", found=str(steps), expected="at least 2")
+    first, last = (image_named(run, end, canvas) for end in ends)
     rows = [(name, autoencoder.walk(first, last, steps)) for name, autoencoder in autoencoders.items()]
-    title = f"From one code to another in {steps} steps"
+    title = f"Interpolation between two codes in {steps} steps"
     save(image_strips(rows, title, Window.of(np.concatenate([first, last])), style), out)
-    say(json_line({"picture": str(out), "steps": steps, "runs": list(autoencoders)}) if as_json else f"picture  {out}")
+    say(json_line({"picture": str(out), "steps": steps, "runs": list(autoencoders)}) if as_json else f"figure  {out}")
 
 
-def end_of(run: Path, name: str, canvas: ImageSpec) -> Floats:
-    """An image (1, C, Y, X) by its number in the test set, the first being 0, or from a file."""
+def image_named(run: Path, name: str, canvas: ImageSpec) -> Floats:
+    """An image (1, C, Y, X) by its index in the test set, or from a file."""
     if not name.isdecimal():
-        return scale_pixels(given(name, canvas).pixels[:1])
-    every = images_for(run, [], canvas).pixels
-    if int(name) >= len(every):
+        return scale_pixels(read_images(name, canvas).pixels[:1])
+    test_set = images_for(run, [], canvas).pixels
+    if int(name) >= len(test_set):
         raise UserError(
             "there is no such image",
             where="--interpolate",
             found=name,
-            expected=f"a number below {len(every):,}, or a file",
+            expected=f"a number below {len(test_set):,}, or a file",
         )
-    return every[int(name)][None]
+    return test_set[int(name)][None]
 
 
 # ------------------------------------------------------------------ denoise
@@ -113,11 +113,11 @@ def denoise_command(
     as_json: bool,
     style: Style = "light",
 ) -> None:
-    """Draw images, what noise leaves of them, and what is restored of that."""
+    """Draw images, the same with noise, and denoised."""
     require_figure(out, "--out")
     if noisy_already and (noise is not None or not paths):
         raise UserError(
-            "--noisy says that the given images are noisy already", where="--noisy",
+            "--noisy is for images that are already noisy", where="--noisy",
             todo="name them, and leave out --noise",
         )  # fmt: skip
     autoencoder = load_as(ImageAutoencoder, run)
@@ -126,33 +126,33 @@ def denoise_command(
     images = chosen(images_for(run, paths, autoencoder.canvas), count or ROWS)
     if noisy_already:
         columns = [Column("noisy", images.pixels), Column("restored", autoencoder.reconstruct(images.pixels))]
-        title = "Images and what is restored of them"
+        title = "Noisy images, denoised"
     elif autoencoder.noise.deviation:
         columns = [Column("original", images.pixels), *made(autoencoder, images.pixels, "", seed)]
-        title = f"Noise of deviation {autoencoder.noise.deviation:g}, and what is restored"
+        title = f"Images with noise of deviation {autoencoder.noise.deviation:g}, denoised"
     else:
         raise UserError(
-            "this model has not learned to undo noise", where=str(run),
-            todo="say how much to add, with --noise 0.5, or train one with task.noise=0.5",
+            "this model was not trained to denoise", where=str(run),
+            todo="choose the noise, such as --noise 0.5, or train a model with task.noise=0.5",
         )  # fmt: skip
     finish(image_grid(columns, class_names(images), title, style), columns, out, as_json)
 
 
 # ------------------------------------------------------------------ encode
 def encode_command(run: Path, paths: Sequence[str], out: Path) -> None:
-    """Write the code of each image, and its label where that is known."""
+    """Write the code of each image, with its label if that is known."""
     files.require_writable(out, "--out")
     if out.suffix.lower() not in CODES:
         raise UserError(
-            "the name does not say what to write", where="--out", found=str(out),
+            "unknown file extension", where="--out", found=str(out),
             expected="a name that ends in " + " or ".join(CODES),
         )  # fmt: skip
     autoencoder = load_as(ImageAutoencoder, run)
     images = images_for(run, paths, autoencoder.canvas)
     codes = autoencoder.encode(images.pixels)
     files.write_atomic(out, CODES[out.suffix.lower()](codes, images))
-    labelled = ", with labels" if images.labels is not None and out.suffix.lower() != ".npy" else ""
-    say(f"wrote {len(codes):,} codes of {codes.shape[1]:,} numbers to {out}{labelled}")
+    labels = ", with labels" if images.labels is not None and out.suffix.lower() != ".npy" else ""
+    say(f"wrote {len(codes):,} codes of dimension {codes.shape[1]:,} to {out}{labels}")
 
 
 def _npy(codes: Floats, images: Images) -> bytes:
@@ -181,9 +181,9 @@ def _csv(codes: Floats, images: Images) -> bytes:
 CODES: dict[str, Callable[[Floats, Images], bytes]] = {".npy": _npy, ".npz": _npz, ".csv": _csv}
 
 
-# ------------------------------------------------------------------ what they share
-def same_canvas(autoencoders: dict[str, ImageAutoencoder]) -> ImageSpec:
-    """What the images of all these models are like."""
+# ------------------------------------------------------------------ shared
+def common_spec(autoencoders: dict[str, ImageAutoencoder]) -> ImageSpec:
+    """The image size of these models, if it is the same for all."""
     (first, one), *others = autoencoders.items()
     for name, autoencoder in others:
         if autoencoder.canvas.image != one.canvas.image:
@@ -199,17 +199,17 @@ def _sides(autoencoder: ImageAutoencoder) -> str:
 
 
 def finish(figure: Figure, columns: Sequence[Column], out: Path, as_json: bool) -> None:
-    """Write the figure, and print how far each column is from the first."""
+    """Write the figure, and print the mean squared error of each column."""
     save(figure, out)
     known = [(column.title.replace("\n", " "), column.errors) for column in columns if column.errors is not None]
     if as_json:
-        errors = {title: [float(f"{error:.6g}") for error in some] for title, some in known}
-        means = {title: float(f"{some.mean():.6g}") for title, some in known}
+        errors = {title: [float(f"{error:.6g}") for error in column] for title, column in known}
+        means = {title: float(f"{column.mean():.6g}") for title, column in known}
         say(json_line({"picture": str(out), "images": len(columns[0].images), "mse": means, "each": errors}))
         return
     if known:
-        rows = tuple((title, float(some.mean()), float(some.min()), float(some.max())) for title, some in known)
-        for line in written(Table(("", "mean squared difference", "least", "most"), rows)):
+        rows = tuple((title, float(each.mean()), float(each.min()), float(each.max())) for title, each in known)
+        for line in written(Table(("", "mean squared error", "min", "max"), rows)):
             say(line)
         say("")
-    say(f"picture  {printable(str(out))}")
+    say(f"figure  {printable(str(out))}")

@@ -1,4 +1,4 @@
-"""The verb `runs`: what has been trained below a folder, and how far it is; needs no torch."""
+"""The command `runs`: the runs below a folder, with their progress; imports no torch."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ from heedful.files.reading import entries, exists, is_file, is_folder, require_f
 from heedful.files.yaml import load_yaml
 from heedful.runs.events import broken_lines, read_events
 
-DEEPEST = 4  # folders below the given one
+MAX_DEPTH = 4  # levels of folders to search
 STEP = re.compile(r"step-(\d{8,18})")
 
 
 def runs_command(folder: Path, as_json: bool) -> None:
-    """Print a table of the runs, the newest first, or say how to make one."""
+    """Print a table of the runs, the newest first."""
     if folder != Path("runs"):
-        require_folder(folder, "a folder that holds runs", "name a folder that holds runs")
-    found = newest(folder)
+        require_folder(folder, "a folder with runs", "name a folder with runs")
+    runs = newest(folder)
     if as_json:
-        print_table([], (record(run) for run in found), as_json)
+        print_table([], (record(run) for run in runs), as_json)
         return
     console = Console(markup=False, highlight=False, soft_wrap=False)
-    if not found:
-        console.print(f"there are no runs below {folder} yet; make one with `heedful demo` or `heedful train RECIPE`")
+    if not runs:
+        console.print(f"there are no runs below {folder} yet; start one with `heedful demo` or `heedful train RECIPE`")
         return
     table = Table("run", "kind", "step", "done", "valid", "test", "last change", box=None, pad_edge=False)
-    for run in found:
+    for run in runs:
         table.add_row(*(Text(printable(cell)) for cell in row(run, folder)))
     if not console.is_terminal:
-        console.width = 200  # a file or a pipe has room for whole lines
+        console.width = 200  # no wrapping in a file or a pipe
     console.print(table)
 
 
 def newest(folder: Path) -> list[Path]:
-    """The runs below a folder, the one changed last first."""
-    return sorted(find(folder), key=lambda run: -touched(run)) if is_folder(folder) else []
+    """The runs below a folder, the most recently changed first."""
+    return sorted(find(folder), key=lambda run: -last_change(run)) if is_folder(folder) else []
 
 
-def find(folder: Path, depth: int = DEEPEST) -> Iterator[Path]:
-    """The folders that hold a run, the given one and those below it, not following links."""
+def find(folder: Path, depth: int = MAX_DEPTH) -> Iterator[Path]:
+    """The run folders at or below a folder; symbolic links are not followed."""
     try:
         is_run = is_file(folder / "recipe.yaml")
         below = [path for path in entries(folder) if is_folder(path) and not path.is_symlink()] if depth else []
@@ -64,21 +64,21 @@ def find(folder: Path, depth: int = DEEPEST) -> Iterator[Path]:
 
 
 def record(run: Path) -> dict[str, Any]:
-    """What --json prints of one run."""
+    """A run as --json prints it."""
     events = read_events(run)
     steps, scores = events.steps(), {split: events.evaluated(split)[-1:] for split in ("valid", "test")}
     return {
         "run": str(run),
         "kind": kind(run),
-        "step": saved(run),
+        "step": last_step(run),
         "progress": steps[-1].get("progress") if steps else 0.0,
         **{split: values(last[0]) if last else None for split, last in scores.items()},
-        "changed": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(touched(run))),
+        "changed": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(last_change(run))),
     }
 
 
 class Row(NamedTuple):
-    """What the table says of one run."""
+    """A row of the table."""
 
     run: str
     kind: str
@@ -90,7 +90,7 @@ class Row(NamedTuple):
 
 
 def row(run: Path, folder: Path) -> Row:
-    """What the table says of one run; what cannot be read is left blank."""
+    """The row of a run; cells that cannot be read are blank."""
     name = str(run.relative_to(folder)) if run != folder else run.name or str(run)
     events = read_events(run)
     if events.broken:
@@ -100,16 +100,16 @@ def row(run: Path, folder: Path) -> Row:
     return Row(
         name,
         kind(run),
-        f"{saved(run):,}",
+        f"{last_step(run):,}",
         f"{progress:.0%}" if isinstance(progress, int | float) else "",
-        told(valid[-1]) if valid else "",
-        told(test[-1]) if test else "",
-        ago(time.time() - touched(run)),
+        loss_and_scores(valid[-1]) if valid else "",
+        loss_and_scores(test[-1]) if test else "",
+        ago(time.time() - last_change(run)),
     )
 
 
 def kind(run: Path) -> str:
-    """Task, model and data of a run in a word each."""
+    """The kinds of task, model and data of a run."""
     try:
         data = load_yaml(run / "recipe.yaml")[0]
         return " ".join(str(data[part]["kind"]) for part in ("task", "model", "data"))
@@ -117,12 +117,12 @@ def kind(run: Path) -> str:
         return "(no readable recipe)"
 
 
-def saved(run: Path) -> int:
-    """The newest step that has a checkpoint."""
+def last_step(run: Path) -> int:
+    """The step of the newest checkpoint."""
     folder = run / "checkpoints"
     try:
         names = [path.name for path in entries(folder)] if is_folder(folder) else []
-    except UserError:  # a folder of another program
+    except UserError:  # an unreadable folder
         return 0
     return max((int(match[1]) for match in map(STEP.fullmatch, names) if match), default=0)
 
@@ -135,12 +135,12 @@ def values(event: dict[str, Any]) -> dict[str, float]:
     return {name: value for name, value in found.items() if isinstance(value, int | float)}
 
 
-def told(event: dict[str, Any]) -> str:
+def loss_and_scores(event: dict[str, Any]) -> str:
     """The scores of an evaluation in a line."""
     return " ".join(f"{name} {value:.1f}" for name, value in values(event).items())
 
 
-def touched(run: Path) -> float:
+def last_change(run: Path) -> float:
     """When something was last recorded in a run."""
     return max(path.stat().st_mtime for path in (run / "metrics.jsonl", run / "recipe.yaml") if exists(path))
 

@@ -1,4 +1,4 @@
-"""The verb `scaling`: a sweep is trained, power laws are fitted to it, and a larger run is predicted."""
+"""The command `scaling`: train a sweep, fit power laws to it, and predict a larger run."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ from heedful.runs.recipe import check_recipe, find_recipe
 from heedful.training.checkpoint.ownership import MAY_DIFFER
 from heedful.training.environment import memory
 
-REPEATED = 4  # epochs from where on a text that is read again teaches markedly less (Muennighoff et al., 2023)
+REPEATED = 4  # epochs; beyond them, repeated text is worth markedly less than new text (Muennighoff et al., 2023)
 MEANING = {
     "N": "parameters without embeddings, as Kaplan et al. (2020) count them",
     "D": "tokens seen in training",
     "C": "6 N D, floating-point operations",
-    "L": "loss on the validation set at the end of a run, nats a token",
+    "L": "validation loss at the end of a run, in nats per token",
 }
 
 
@@ -71,71 +71,71 @@ def scaling_command(
     as_json: bool,
     style: Style = "light",
 ) -> None:
-    """Train what is missing of a sweep, then say and draw what all of it shows."""
+    """Train the missing runs of a sweep, then print and draw the fitted laws."""
     folder = out or Path("runs") / f"scaling-{find_recipe(recipe).stem}"
     held_out = read_places(predict) if predict else []
     cells = plan(recipe, overrides, read_sizes(sizes), read_tokens(tokens), held_out, folder)
     check_recipe(cells[0].recipe)
     with sweep_folder(folder) as lock:
         require_same_recipes(cells, MAY_DIFFER)
-        wanted = [cell for cell in cells if train or not cell.held_out]
-        failed = _train(recipe, cells, wanted, jobs, lock, as_json)
+        requested = [cell for cell in cells if train or not cell.held_out]
+        failed = _train(recipe, cells, requested, jobs, lock, as_json)
         runs, left_out = measured(cells)
         for name, why in failed.items():
             left_out[name] = why.splitlines()[0]
-        found = _found(recipe, cells, runs, {name: left_out[name] for name in left_out if name not in runs}, train)
-        write_text_atomic(folder / "scaling.json", json.dumps(_plain(found), indent=2, allow_nan=False) + "\n")
-        fitted, predicted = _fitted(cells, runs), found["_predicted"]
-        figure = plot(fitted, found["_laws"], predicted, f"Scaling of {find_recipe(recipe).stem}", style)
+        results = _results(recipe, cells, runs, {name: left_out[name] for name in left_out if name not in runs}, train)
+        write_text_atomic(folder / "scaling.json", json.dumps(_plain(results), indent=2, allow_nan=False) + "\n")
+        fitted, predicted = _fitted(cells, runs), results["_predicted"]
+        figure = plot(fitted, results["_laws"], predicted, f"Scaling of {find_recipe(recipe).stem}", style)
         for suffix in SUFFIXES:
             save(figure, folder / f"scaling{suffix}")
     if as_json:
-        say(json_line(_plain(found)))
+        say(json_line(_plain(results)))
     else:
-        for line in _told(cells, runs, found, folder):
+        for line in _report(cells, runs, results, folder):
             say(line)
     if failed:
         raise UserError(
-            f"{len(failed)} of {len(wanted)} runs failed; the others are kept",
+            f"{len(failed)} of {len(requested)} runs failed; the others are kept",
             problems=[UserError(why, where=name) for name, why in failed.items()],
-            todo="the same command tries only these again",
+            todo="the same command retries only these",
             exit_code=1,
         )
 
 
 # ------------------------------------------------------------------ training
 def _train(
-    recipe: str, cells: Sequence[Cell], wanted: Sequence[Cell], jobs: int | None, lock: int, quiet: bool
+    recipe: str, cells: Sequence[Cell], requested: Sequence[Cell], jobs: int | None, lock: int, quiet: bool
 ) -> dict[str, str]:
-    """Train the runs that are not complete yet; returns what went wrong, by name."""
-    left = [cell for cell in wanted if cell.outcome() is None]
+    """Train the runs that are not complete yet; returns the errors by run."""
+    left = [cell for cell in requested if cell.outcome() is None]
     if not left:
         return {}
     gpus = torch.cuda.device_count() if cells[0].recipe.train.device != "cpu" else 0
-    side_by_side = jobs or gpus or room(cells, cores(), memory(torch.device("cpu")))
-    sweep = Sweep(recipe, left, side_by_side, max(1, cores() // side_by_side), gpus, lock)
+    parallel = jobs or gpus or room(cells, cores(), memory(torch.device("cpu")))
+    sweep = Sweep(recipe, left, parallel, max(1, cores() // parallel), gpus, lock)
     failed: dict[str, str] = {}
-    with _screen(len(wanted), len(wanted) - len(left), side_by_side, quiet) as screen, _heeding(sweep):
+    with _screen(len(requested), len(requested) - len(left), parallel, quiet) as screen, _forward_signals(sweep):
         for event in sweep.events():
             screen.show(event)
             if isinstance(event, Ended) and event.wrong:
                 failed[event.cell.name] = event.wrong
     if sweep.stopping:
-        say("stopped; what every run had done is saved, and the same command goes on from here")
+        say("stopped; every run is saved, and the same command resumes")
         sys.exit(130)
     return failed
 
 
 @contextmanager
-def _heeding(sweep: Sweep) -> Iterator[None]:
-    """Hand Ctrl-C and `kill` on to all runs, and put everything back afterwards."""
+def _forward_signals(sweep: Sweep) -> Iterator[None]:
+    """Forward SIGINT and SIGTERM to all runs within the context."""
 
-    def heed(number: int, _: FrameType | None) -> None:
+    def stop(number: int, _: FrameType | None) -> None:
         if not sweep.stopping:
             os.write(2, b"\nstopping: every run finishes its step and saves it (Ctrl-C again stops them at once)\n")
         sweep.stop()
 
-    former = {number: signal.signal(number, heed) for number in (signal.SIGINT, signal.SIGTERM)}
+    former = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
@@ -145,30 +145,30 @@ def _heeding(sweep: Sweep) -> Iterator[None]:
 
 @contextmanager
 def _screen(total: int, complete: int, jobs: int, quiet: bool) -> Iterator[_Lines | _Bars]:
-    """A bar for each run where a person looks on, lines on stderr where not or where stdout is for JSON."""
+    """A bar per run in a terminal, else lines on stderr."""
     if sys.stdout.isatty() and not quiet:
         columns = (TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.fields[facts]}"))
         with Progress(*columns, console=Console(markup=False, highlight=False), transient=True) as bars:
             screen: _Lines | _Bars = _Bars(bars, total, complete)
-            screen.say(_beginning(total, complete, jobs))
+            screen.say(_start_line(total, complete, jobs))
             yield screen
     else:
         screen = _Lines(total, complete)
-        screen.say(_beginning(total, complete, jobs))
+        screen.say(_start_line(total, complete, jobs))
         yield screen
 
 
-def _beginning(total: int, complete: int, jobs: int) -> str:
+def _start_line(total: int, complete: int, jobs: int) -> str:
     there = f", {complete} complete already" if complete else ""
-    return f"{total} runs{there}; {jobs} side by side" if jobs > 1 else f"{total} runs{there}"
+    return f"{total} runs{there}; {jobs} in parallel" if jobs > 1 else f"{total} runs{there}"
 
 
 class _Lines:
-    """A line on stderr for each run that ends, and now and then one about those at work."""
+    """A line on stderr for each run that ends, and every few seconds one about the others."""
 
     def __init__(self, total: int, complete: int) -> None:
         self.total, self.done, self.last = total, complete, time.monotonic()
-        self.at: dict[str, Running | None] = {}
+        self.running: dict[str, Running | None] = {}
 
     def say(self, text: str) -> None:
         sys.stderr.write(printable(text) + "\n")
@@ -176,18 +176,18 @@ class _Lines:
 
     def show(self, event: Event) -> None:
         if isinstance(event, Ended):
-            self.at.pop(event.cell.name, None)
+            self.running.pop(event.cell.name, None)
             self.done += 1
             self.say(f"{self.done} of {self.total}  {_end(event)}")
         else:
-            self.at[event.cell.name] = event if isinstance(event, Running) else None
+            self.running[event.cell.name] = event if isinstance(event, Running) else None
         if time.monotonic() - self.last >= PAUSE:
             self.last = time.monotonic()
-            self.say("  ".join(f"{name} {_share(going)}" for name, going in self.at.items()))
+            self.say("  ".join(f"{name} {_share(event)}" for name, event in self.running.items()))
 
 
 class _Bars:
-    """A bar for each run at work, and a line for each that ends."""
+    """A bar for each running run, and a line for each that ends."""
 
     def __init__(self, bars: Progress, total: int, complete: int) -> None:
         self.bars, self.total, self.done = bars, total, complete
@@ -209,8 +209,8 @@ class _Bars:
             self.say(f"{self.done} of {self.total}  {_end(event)}")
 
 
-def _share(going: Running | None) -> str:
-    return f"{going.share:.0%}" if going else "starting"
+def _share(event: Running | None) -> str:
+    return f"{event.share:.0%}" if event else "starting"
 
 
 def _end(event: Ended) -> str:
@@ -220,21 +220,21 @@ def _end(event: Ended) -> str:
     return f"{event.cell.name}: loss {outcome.loss:.4f} in {duration(event.seconds)}"
 
 
-# ------------------------------------------------------------------ what was found
+# ------------------------------------------------------------------ results
 def _fitted(cells: Sequence[Cell], runs: Mapping[str, Run]) -> list[Run]:
     return [runs[cell.name] for cell in cells if cell.name in runs and not cell.held_out]
 
 
-def _found(
+def _results(
     recipe: str, cells: Sequence[Cell], runs: Mapping[str, Run], left_out: Mapping[str, str], train: bool
 ) -> dict[str, Any]:
-    """All numbers of a sweep, as scaling.json has them; what begins with _ is for this program alone."""
+    """The results of a sweep as in scaling.json, and with _ before their names, the objects they come from."""
     fitted, held_out = _fitted(cells, runs), [cell for cell in cells if cell.held_out]
     places = [(cell.parameters, _tokens(cell, runs)) for cell in held_out]
     laws = fit(fitted, places)
     predicted = [
-        Predicted(cell.name, *place, said, runs.get(cell.name))
-        for cell, place, said in zip(held_out, places, laws.predicted, strict=True)
+        Predicted(cell.name, *place, estimate, runs.get(cell.name))
+        for cell, place, estimate in zip(held_out, places, laws.predicted, strict=True)
     ]
     return {
         "recipe": recipe,
@@ -259,7 +259,7 @@ def _names(cells: Sequence[Cell]) -> set[str]:
 
 
 def _tokens(cell: Cell, runs: Mapping[str, Run]) -> int:
-    """The tokens that a run saw, or is to see: whole batches go a little beyond the budget."""
+    """The training tokens of a run, or its budget if it has not been trained; the last batch may exceed it."""
     return runs[cell.name].tokens if cell.name in runs else cell.budget
 
 
@@ -275,23 +275,23 @@ def _inside(one: Predicted) -> bool | None:
     return one.said.low <= one.run.loss <= one.said.high if one.said and one.run else None
 
 
-def _plain(found: Mapping[str, Any]) -> Any:
-    """The numbers as JSON can hold them: those that are not finite are null."""
+def _plain(results: Mapping[str, Any]) -> Any:
+    """The results as JSON values: numbers that are not finite become null."""
 
-    def cleaned(value: Any) -> Any:
+    def convert(value: Any) -> Any:
         if isinstance(value, dict):
-            return {name: cleaned(one) for name, one in value.items() if not name.startswith("_")}
+            return {name: convert(one) for name, one in value.items() if not name.startswith("_")}
         if isinstance(value, list | tuple):
-            return [cleaned(one) for one in value]
+            return [convert(one) for one in value]
         return None if isinstance(value, float) and not math.isfinite(value) else value
 
-    return cleaned(dict(found))
+    return convert(dict(results))
 
 
-# ------------------------------------------------------------------ in words
-def _told(cells: Sequence[Cell], runs: Mapping[str, Run], found: Mapping[str, Any], folder: Path) -> Iterator[str]:
-    """The table in Markdown, the laws, what was predicted, and what to be careful of."""
-    rows = sorted(found["runs"], key=lambda row: (row["N"], row["D"]))
+# ------------------------------------------------------------------ report
+def _report(cells: Sequence[Cell], runs: Mapping[str, Run], results: Mapping[str, Any], folder: Path) -> Iterator[str]:
+    """The runs as a Markdown table, the fitted laws, the predictions and notes."""
+    rows = sorted(results["runs"], key=lambda row: (row["N"], row["D"]))
     yield "| run | N | D | C | epochs | L |"
     yield "|---|---:|---:|---:|---:|---:|"
     for row in rows:
@@ -300,45 +300,45 @@ def _told(cells: Sequence[Cell], runs: Mapping[str, Run], found: Mapping[str, An
         yield f"| {row['name']}{mark} | {size} | {data} | {row['C']:.3g} | {row['epochs']} | {row['L']:.4f} |"
     yield ""
     yield from (f"{letter}: {meaning}" for letter, meaning in MEANING.items())
-    yield f"intervals hold the true number {LEVEL:.0%} of the time, if the law itself is right"
+    yield f"{LEVEL:.0%} confidence intervals, if the law itself is right"
     yield ""
-    laws: Laws = found["_laws"]
+    laws: Laws = results["_laws"]
     for line in laws.lines:
-        yield from _line_told(line, runs)
-    yield from _surface_told(laws.surface)
-    for one in found["_predicted"]:
-        yield _prediction_told(one)
-    notes = list(_notes(cells, found))
+        yield from _describe_line(line, runs)
+    yield from _describe_surface(laws.surface)
+    for one in results["_predicted"]:
+        yield _describe_prediction(one)
+    notes = list(_notes(cells, results))
     yield from ["", *(f"note: {note}" for note in notes)] if notes else []
     yield ""
-    yield f"picture  {folder / 'scaling.svg'}, .png and .pdf"
+    yield f"figure   {folder / 'scaling.svg'}, .png and .pdf"
     yield f"numbers  {folder / 'scaling.json'}"
     yield f"runs     heedful runs {shlex.quote(str(folder))}"
 
 
-def _line_told(line: Line, runs: Mapping[str, Run]) -> Iterator[str]:
+def _describe_line(line: Line, runs: Mapping[str, Run]) -> Iterator[str]:
     where = {
         "N": f"at D = {runs[line.runs[0]].tokens:,}" if line.runs else "",
         "D": f"at N = {runs[line.runs[0]].parameters:,}" if line.runs else "",
-        "C": f"over the {len(line.runs)} runs that none beats with less compute",
+        "C": f"over the {len(line.runs)} runs on the compute-efficient frontier",
     }[line.variable]
     yield f"L({line.variable}) {where}".rstrip()
     if line.plain is None:
         yield f"    {line.missing}"
         return
-    yield f"    {'  ' if line.has_floor else '* '}{_law_told(line.variable, line.plain)}"
+    yield f"    {'  ' if line.has_floor else '* '}{_describe_law(line.variable, line.plain)}"
     if line.above_floor is None:
         yield f"      a floor needs more than {len(line.runs)} runs"
     else:
-        yield f"    {'* ' if line.has_floor else '  '}{_law_told(line.variable, line.above_floor)}"
-    gain = "is more than chance gives" if line.has_floor else "may be chance"
+        yield f"    {'* ' if line.has_floor else '  '}{_describe_law(line.variable, line.above_floor)}"
+    gain = "is significant" if line.has_floor else "is not significant"
     if line.above_floor is not None:
-        yield f"    * believed and drawn: what a floor improves {gain}"
+        yield f"    * selected and drawn: the improvement by a floor {gain}"
     if line.law and line.law.exponent.low <= 0:
-        yield "    these runs do not show that the loss falls along this axis"
+        yield "    these runs do not show that the loss decreases along this axis"
 
 
-def _law_told(variable: str, law: Law) -> str:
+def _describe_law(variable: str, law: Law) -> str:
     floor = f"{law.floor.value:.4g} + " if law.floor else ""
     form = f"L = {floor}({variable}_c / {variable})^a"
     scale = f", {variable}_c = {law.scale:.3g}" if law.scale else ""
@@ -346,41 +346,41 @@ def _law_told(variable: str, law: Law) -> str:
     return f"{form}: a = {_interval(law.exponent)}{bounds}{scale}; scatter {law.scatter:.2%}"
 
 
-def _surface_told(surface: Surface) -> Iterator[str]:
+def _describe_surface(surface: Surface) -> Iterator[str]:
     if surface.floor is None or surface.size_exponent is None or surface.data_exponent is None:
         yield str(surface.missing)
         return
-    yield "L(N, D) over all runs that are fitted"
+    yield "L(N, D) over all fitted runs"
     yield (
         f"      L = E + A / N^a + B / D^b: E = {_interval(surface.floor)}, a = {_interval(surface.size_exponent)}, "
         f"b = {_interval(surface.data_exponent)}; scatter {surface.scatter:.2%}"
     )
 
 
-def _interval(found: Estimate) -> str:
-    return f"{found.value:.4g} ({found.low:.4g} to {found.high:.4g})"
+def _interval(estimate: Estimate) -> str:
+    return f"{estimate.value:.4g} ({estimate.low:.4g} to {estimate.high:.4g})"
 
 
-def _prediction_told(one: Predicted) -> str:
-    said = f"predicted {_interval(one.said)}" if one.said else "not predicted"
+def _describe_prediction(one: Predicted) -> str:
+    prediction = f"predicted {_interval(one.said)}" if one.said else "not predicted"
     if one.run is None:
-        return f"{one.name}: {said}, not measured"
+        return f"{one.name}: {prediction}, not measured"
     where = {None: "", True: ": inside the interval", False: ": outside the interval"}[_inside(one)]
     off = f", {one.run.loss / one.said.value - 1:+.2%}" if one.said else ""
-    return f"{one.name}: {said}, measured {one.run.loss:.4f}{off}{where}"
+    return f"{one.name}: {prediction}, measured {one.run.loss:.4f}{off}{where}"
 
 
-def _notes(cells: Sequence[Cell], found: Mapping[str, Any]) -> Iterator[str]:
-    """Notes on the runs that the fits depend on."""
-    yield from (f"{name} is left out: {why}" for name, why in found["left_out"].items())
-    often = [row for row in found["runs"] if row["epochs"] > REPEATED]
-    if often:
-        most = max(row["epochs"] for row in often)
-        names = sorted({short(cell.budget) for cell in cells if cell.name in {row["name"] for row in often}})
+def _notes(cells: Sequence[Cell], results: Mapping[str, Any]) -> Iterator[str]:
+    """Warnings about runs that make the fits less reliable."""
+    yield from (f"{name} is left out: {why}" for name, why in results["left_out"].items())
+    repeated = [row for row in results["runs"] if row["epochs"] > REPEATED]
+    if repeated:
+        most = max(row["epochs"] for row in repeated)
+        names = sorted({short(cell.budget) for cell in cells if cell.name in {row["name"] for row in repeated}})
         yield (
-            f"the runs of {', '.join(names)} tokens read the same text up to {most} times: beyond {REPEATED}, "
-            "what is read again teaches less than new text, and the laws speak of both"
+            f"the runs of {', '.join(names)} tokens read the same text up to {most} times: beyond {REPEATED} epochs, "
+            "repeated text is worth less than new text, and the laws do not distinguish them"
         )
-    brief = [cell.name for cell in cells if cell.steps < FEWEST_STEPS]
-    if brief:
-        yield f"fewer than {FEWEST_STEPS} steps, which says little: {', '.join(brief)}"
+    short_runs = [cell.name for cell in cells if cell.steps < FEWEST_STEPS]
+    if short_runs:
+        yield f"fewer than {FEWEST_STEPS} steps, too few to be reliable: {', '.join(short_runs)}"

@@ -1,4 +1,4 @@
-"""Commands that read texts with a trained model: its classes, tags, answers and masked words."""
+"""Commands that read texts with a trained model: classes, tags, answers, masked and next words."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import typer
 
-from heedful.cli.loading import load_as, load_run, other_use
+from heedful.cli.loading import load_as, load_run, wrong_command_error
 from heedful.cli.output import json_line, say
-from heedful.cli.reading import LONGEST, Line, Source, text_or_none
+from heedful.cli.reading import MAX_LINE, Line, Source, text_or_none
 from heedful.data.formats.sources import lines
 from heedful.data.trees.treebank import Tree, parse_tree
 from heedful.errors import UserError, shown
@@ -27,43 +27,44 @@ from heedful.tasks.pretraining.predictor import MaskPredictions, TextEncoder, To
 from heedful.tasks.tagging.predictor import Entity, TaggedText, TokenTagger
 from heedful.tasks.tree_classification.predictor import TreeClassification, TreeClassifier, class_name, require_narrow
 
-QUESTIONS = 64  # that are answered together
+QUESTIONS = 64  # in a batch
 
 
 # ------------------------------------------------------------------ classes
 def classify_command(run: Path, texts: Sequence[str], pair: bool, as_json: bool) -> None:
     """Print the class of each text or pair of texts, or the number that a regressor predicts."""
-    given = pairs(texts) if pair else texts
-    source = Source(given, f'heedful classify {run} "some text"', "pair" if pair else "text")
+    inputs = join_pairs(texts) if pair else texts
+    source = Source(inputs, f'heedful classify {run} "some text"', "pair" if pair else "text")
     predictor = load_run(run)
     if not isinstance(predictor, TextClassifier | TextRegressor):
-        raise other_use(predictor, run)
+        raise wrong_command_error(predictor, run)
     width = max(map(len, predictor.labels)) if isinstance(predictor, TextClassifier) else 0
-    cut = 0
+    truncated = 0
 
     def predict(batch: list[Given]) -> Sequence[Classification | Regression]:
-        nonlocal cut
-        found: Sequence[Classification | Regression] = predictor.predict(batch)
-        cut += sum(one.cut > 0 for one in found)
-        return found
+        nonlocal truncated
+        results: Sequence[Classification | Regression] = predictor.predict(batch)
+        truncated += sum(one.cut > 0 for one in results)
+        return results
 
-    def line(given: Given, found: Classification | Regression) -> Iterator[str]:
-        text = given if isinstance(given, str) else " || ".join(given)
-        if isinstance(found, Regression):
-            yield f"{found.value:8.3f}  {text}"
+    def line(inputs: Given, result: Classification | Regression) -> Iterator[str]:
+        text = inputs if isinstance(inputs, str) else " || ".join(inputs)
+        if isinstance(result, Regression):
+            yield f"{result.value:8.3f}  {text}"
         else:
-            yield f"{found.label:<{width}} {found.probability:4.0%}  {text}"
+            yield f"{result.label:<{width}} {result.probability:4.0%}  {text}"
 
-    def record(given: Given, found: Classification | Regression) -> dict[str, Any]:
-        return ({"text": given} if isinstance(given, str) else {"text": given[0], "pair": given[1]}) | found.to_dict()
+    def record(inputs: Given, result: Classification | Regression) -> dict[str, Any]:
+        texts = {"text": inputs} if isinstance(inputs, str) else {"text": inputs[0], "pair": inputs[1]}
+        return texts | result.to_dict()
 
-    source.show(predict, line, as_json, parse=pair_of if pair else text_or_none, record=record)
-    if cut:
-        typer.echo(f"note: {cut:,} texts have more than {predictor.context} tokens; their ends were not read", err=True)
+    source.show(predict, line, as_json, parse=parse_pair if pair else text_or_none, record=record)
+    if truncated:
+        typer.echo(f"note: {truncated:,} texts were truncated to {predictor.context} tokens", err=True)
 
 
-def pairs(texts: Sequence[str]) -> Sequence[str]:
-    """Arguments two by two, each pair as a line of stdin has it."""
+def join_pairs(texts: Sequence[str]) -> Sequence[str]:
+    """Each two arguments as one line with a tab between them, as on stdin."""
     if list(texts) in ([], ["-"]):
         return texts
     if len(texts) % 2:
@@ -72,8 +73,8 @@ def pairs(texts: Sequence[str]) -> Sequence[str]:
     return [f"{first}\t{second}" for first, second in zip(clean[::2], clean[1::2], strict=True)]
 
 
-def pair_of(line: Line) -> tuple[str, str] | None:
-    """The two texts of a line, which has a tab between them."""
+def parse_pair(line: Line) -> tuple[str, str] | None:
+    """The two texts of a line, separated by a tab; None for a blank line."""
     first, tab, second = line.text.partition("\t")
     if line.blank:
         return None
@@ -86,7 +87,7 @@ def pair_of(line: Line) -> tuple[str, str] | None:
 
 
 def classify_tree_command(run: Path, trees: Sequence[str], nodes: bool, as_json: bool) -> None:
-    """Print the class of each tree, and of every node."""
+    """Print the class of each tree, and with `nodes` of every node."""
     source = Source(trees, f"heedful classify-tree {run} '(2 (2 not) (2 bad))'", "tree")
     classifier = load_as(TreeClassifier, run)
     classes = classifier.classes
@@ -98,33 +99,33 @@ def classify_tree_command(run: Path, trees: Sequence[str], nodes: bool, as_json:
         require_narrow(tree, classifier.model.config, line.where)
         return tree
 
-    def told(tree: Tree, found: TreeClassification) -> Iterator[str]:
+    def tree_lines(tree: Tree, found: TreeClassification) -> Iterator[str]:
         yield f"{class_name(found.label, classes):<14} {found.probabilities[found.label]:4.0%}  {tree.text}"
         yield from node_lines(tree, found, classes) if nodes else ()
 
     def record(tree: Tree, found: TreeClassification) -> dict[str, Any]:
         return {"text": tree.text, "name": class_name(found.label, classes)} | found.to_dict()
 
-    source.show(classifier.classify, told, as_json, parse=parse, record=record)
+    source.show(classifier.classify, tree_lines, as_json, parse=parse, record=record)
 
 
 def node_lines(tree: Tree, found: TreeClassification, classes: int) -> Iterator[str]:
-    """A line for each node, indented by its depth: the class, and the words below it."""
+    """A line per node, indented by its depth: its class and its words."""
     spans: list[str] = []  # of each node, children before parents
     for word, children in zip(tree.words, tree.children, strict=True):
         spans.append(" ".join([*([word] if word else []), *(spans[child] for child in children)]))
-    waiting = [(len(tree) - 1, 1)]
-    while waiting:
-        node, depth = waiting.pop()
+    stack = [(len(tree) - 1, 1)]
+    while stack:
+        node, depth = stack.pop()
         yield f"{'  ' * depth}{class_name(found.nodes[node], classes):<14} {spans[node]}"
-        waiting += [(child, depth + 1) for child in reversed(tree.children[node])]
+        stack += [(child, depth + 1) for child in reversed(tree.children[node])]
 
 
 def choose_command(run: Path, text: str, choices: Sequence[str], as_json: bool) -> None:
     """Print the probability of each choice, the most probable first."""
     if len(choices) < 2:
         raise UserError(
-            "there is nothing to choose from", where="CHOICE", found=f"{len(choices)} choices",
+            "there are too few choices", where="CHOICE", found=f"{len(choices)} choices",
             expected="two or more", todo=f'heedful choose {run} "a text" "one continuation" "another"',
         )  # fmt: skip
     found = load_as(MultipleChoiceAnswerer, run).choose(text, choices)
@@ -155,8 +156,8 @@ def tag_command(run: Path, texts: Sequence[str], as_json: bool) -> None:
 
 
 def answer_command(run: Path, passage: str, questions: Sequence[str], top: int, as_json: bool) -> None:
-    """Print the answers to each question about one passage, with their characters in it."""
-    text = passage_of(passage)
+    """Print the answers to each question about a passage, with their character positions."""
+    text = read_passage(passage)
     source = Source(questions, f'heedful answer {run} --passage FILE "some question"', "question")
     answerer = load_as(QuestionAnswerer, run)
 
@@ -174,14 +175,14 @@ def answer_command(run: Path, passage: str, questions: Sequence[str], top: int, 
     )  # fmt: skip
 
 
-def passage_of(given: str) -> str:
-    """The text of a file with this name, else the text itself; a single word is taken for a mistyped name."""
-    path = Path(given)
-    named = is_file(path)
-    text = "\n".join(lines(path, LONGEST)) if named else given
+def read_passage(argument: str) -> str:
+    """The text of a file, or the argument itself; a single word is taken for a mistyped file name."""
+    path = Path(argument)
+    from_file = is_file(path)
+    text = "\n".join(lines(path, MAX_LINE)) if from_file else argument
     if not text.strip():
         raise UserError("there is no passage", where="--passage", found=shown(text), expected="a file, or a text")
-    if not named and len(text.split()) == 1:
+    if not from_file and len(text.split()) == 1:
         raise UserError("there is no such file", where="--passage", found=shown(text), expected="a file, or a text")
     return text
 
@@ -200,7 +201,7 @@ def fill_mask_command(run: Path, texts: Sequence[str], top: int, as_json: bool) 
 
 
 def mask_lines(text: str, found: MaskPredictions) -> Iterator[str]:
-    """The words for each mask; of several masks, joint predictions in three ways, with how much they differ."""
+    """The words for each mask; for several masks, also their joint probabilities, computed in three ways."""
     yield text
     for number, words in enumerate(found.predictions, 1):
         yield from [f"  mask {number}"] if len(found.predictions) > 1 else []
@@ -217,12 +218,12 @@ def mask_lines(text: str, found: MaskPredictions) -> Iterator[str]:
 
 
 def probability_lines(words: Sequence[TokenPrediction], width: int) -> Iterator[str]:
-    """A line for each word with its probability."""
+    """A line per word with its probability."""
     return (f"    {one.word:<{width}}  {one.probability:6.1%}" for one in words)
 
 
 ABOUT = {
-    "causal": "sees only the text before the gap; probabilities are of first tokens",
+    "causal": "sees only the text before the gap; probabilities are those of first tokens",
     "masked": "sees the text on both sides of the gap",
 }
 
@@ -241,7 +242,7 @@ def predict_word_command(
     sides(text)
     if causal is None and masked is None:
         raise UserError(
-            "there is no model", todo="add --causal RUN, a language model, or --masked RUN, a BERT, or both"
+            "no model was given", todo="add --causal RUN, a language model, or --masked RUN, a BERT, or both"
         )
     if out is not None:
         require_figure(out, "--out")

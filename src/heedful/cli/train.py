@@ -1,4 +1,4 @@
-"""The verb `train`: a run that can be looked at, stopped and taken up again."""
+"""The command `train`: train with progress shown; signals stop the run after its step, and it can be resumed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from heedful.cli.display import display, scoreboard
-from heedful.cli.output import LOST, say_on
+from heedful.cli.output import WRITE_ERRORS, say_safely
 from heedful.errors import EXIT_MEMORY, UserError, lacks_memory
 from heedful.files.reading import is_file
 from heedful.files.writing import EXIT_DISK
@@ -27,38 +27,38 @@ from heedful.training.checkpoint.folder import is_saved
 from heedful.training.distributed.team import Team, find_seat
 from heedful.training.loop import Step
 
-ECHO = 2.0  # seconds within which a second signal is the first one again, handed on by a launcher
+ECHO = 2.0  # seconds within which a second signal is taken for the first one, forwarded by a launcher
 
 
 class Stopper:
-    """A wish to stop: heeded after the step that is being taken, or at once where there is nothing to save."""
+    """Stops a run on a signal: after the current step, or at once if there is nothing to save."""
 
     def __init__(self, together: bool = False) -> None:
         self.signal: int | None = None
-        self.patient = False  # whether a step is under way whose work would be lost
-        self.together = together  # with processes whose launcher hands on a signal that they may have had already
+        self.patient = False  # whether to finish a step, whose work would be lost otherwise
+        self.together = together  # among processes whose launcher forwards signals that they may already have received
         self.since = 0.0
 
     def __call__(self) -> bool:
         return self.signal is not None
 
-    def heed(self, number: int, _: FrameType | None) -> None:
-        """What the system calls for Ctrl-C and for `kill`."""
+    def handle(self, number: int, _: FrameType | None) -> None:
+        """The signal handler for SIGINT and SIGTERM."""
         again = self.signal is not None
         if again and self.together and time.monotonic() - self.since < ECHO:
             return
         if again or not self.patient:
             raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
         self.signal, self.since = number, time.monotonic()
-        if not self.together:  # there, a signal may also come because another process is gone
-            # Written past Python's buffers, which may be in use at the very moment of the signal.
+        if not self.together:  # otherwise the signal may come from a launcher, because another process has died
+            # Bypasses Python's buffers, which may be in use when the signal arrives.
             os.write(2, b"\nstopping: the step is finished and saved first (Ctrl-C again stops at once)\n")
 
 
 @contextmanager
-def heeding(stopper: Stopper) -> Iterator[None]:
-    """Let a stopper hear the signals, and put everything back afterwards."""
-    former = {number: signal.signal(number, stopper.heed) for number in (signal.SIGINT, signal.SIGTERM)}
+def signal_handler(stopper: Stopper) -> Iterator[None]:
+    """Let a stopper handle SIGINT and SIGTERM within the context."""
+    former = {number: signal.signal(number, stopper.handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
@@ -70,7 +70,7 @@ def train_command(name: str, overrides: Sequence[str], run: Path | None) -> None
     """Train a recipe by name, and say at the end how good it is and what to do next."""
     seat = find_seat(os.environ)
     stopper = Stopper(together=seat is not None)
-    with heeding(stopper), Team(seat) as team:
+    with signal_handler(stopper), Team(seat) as team:
         recipe = load_recipe(name, overrides)
         folder = run or Path("runs") / find_recipe(name).stem
         test = run_to_end(recipe, folder, team, stopper)
@@ -82,12 +82,12 @@ def train_command(name: str, overrides: Sequence[str], run: Path | None) -> None
         lines += [f"loss curve  {folder / 'loss.png'}"]
         lines += [f"report      {folder / 'report.html'}"] * is_file(folder / "report.html")
         lines += ["", "next:", *(f"  {command}" for command in task.next(folder, test))]
-        say_on("\n".join(lines))
-        if LOST and LOST[0].errno != errno.EPIPE:  # a closed pipe is no loss
+        say_safely("\n".join(lines))
+        if WRITE_ERRORS and WRITE_ERRORS[0].errno != errno.EPIPE:  # a closed pipe is no error
             raise UserError(
-                "the output could not be written, though everything is trained and saved",
+                "the output could not be written, but the run is complete and saved",
                 where=str(folder),
-                found=LOST[0].strerror,
+                found=WRITE_ERRORS[0].strerror,
                 exit_code=EXIT_DISK,
             )
 
@@ -95,12 +95,12 @@ def train_command(name: str, overrides: Sequence[str], run: Path | None) -> None
 def run_to_end(
     recipe: Recipe, folder: Path, team: Team | None = None, stopper: Stopper | None = None
 ) -> Evaluated | None:
-    """Train with everything shown; returns the test scores, or leaves the program when it was told to stop."""
+    """Train and show the progress; returns the test scores. After a signal, the program exits."""
     team, stopper = team or Team(), stopper or Stopper()
     test: Evaluated | None = None
     steps = 0
     with display(task_of(recipe).words, recipe.train.log_every, quiet=not team.leads) as screen:
-        with heeding(stopper), enough_memory(), farewell(folder, screen.say):
+        with signal_handler(stopper), memory_errors(), report_interrupt(folder, screen.say):
             for event in train(recipe, folder, stopper, team):
                 screen.show(event)
                 if isinstance(event, Started | Step | Stage):
@@ -109,28 +109,28 @@ def run_to_end(
                 elif isinstance(event, Evaluated) and event.split == "test":
                     test = event
                 elif isinstance(event, Finished) and event.stopped:
-                    screen.say(f"everything is saved in {folder}; the same command goes on from here")
+                    screen.say(f"everything is saved in {folder}; the same command resumes")
                     team.wait()
                     sys.exit(128 + (stopper.signal or signal.SIGTERM))
         if not steps:
-            screen.say("this run is complete: nothing was left to train")
+            screen.say("this run is already complete")
     return test
 
 
 @contextmanager
-def farewell(folder: Path, tell: Callable[[str], None]) -> Iterator[None]:
-    """Say, when a run is stopped at once, what there is of it to go on from."""
+def report_interrupt(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """On KeyboardInterrupt, print whether the run can be resumed."""
     try:
         yield
     except KeyboardInterrupt:
         there = "resumes from the last checkpoint" if is_saved(folder) else "starts over, since nothing was saved yet"
-        tell(f"stopped at once; the same command {there}")
+        say(f"stopped at once; the same command {there}")
         raise
 
 
 @contextmanager
-def enough_memory() -> Iterator[None]:
-    """Turn a lack of memory into a message that says what helps."""
+def memory_errors() -> Iterator[None]:
+    """Turn out-of-memory errors into one that says what helps."""
     try:
         yield
     except (MemoryError, RuntimeError, OSError) as error:
@@ -140,6 +140,6 @@ def enough_memory() -> Iterator[None]:
             "there is not enough memory for this model and its batches",
             where="train.batch_tokens",
             found=str(error).split(". ")[0] or "no memory left",
-            todo="lower train.batch_tokens and raise train.accumulate, or take a smaller model; a saved run goes on",
+            todo="lower train.batch_tokens and raise train.accumulate, or use a smaller model; a saved run resumes",
             exit_code=EXIT_MEMORY,
         ) from error

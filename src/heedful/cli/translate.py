@@ -1,4 +1,4 @@
-"""The command `translate`: texts in, translations out, in order and batch by batch."""
+"""The command `translate`: translate texts in order, in batches."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from heedful.tasks.translation.predictor import Alignment, Translation, Translat
 
 
 @dataclass(frozen=True)
-class Searcher:
-    """A translator with its settings: batches of lines to translations, the best first; blank lines have none."""
+class BatchTranslator:
+    """A translator with search settings: maps a batch of lines to the best translations of each."""
 
     translator: Translator
     beams: int | None
@@ -31,21 +31,23 @@ class Searcher:
     sampling: TranslationSettings | None
 
     def __call__(self, batch: Sequence[Line], first: int) -> list[list[Translation]]:
-        """The translations of some lines, before which there were `first` others, blank ones not counted."""
+        """The translations of each line, none for blank ones; `first` counts the nonblank lines before the batch."""
         texts = [line.text for line in batch if not line.blank]
         if self.sampling is not None:
-            found = self.translator.sample(texts, self.sampling, first=first)
+            results = self.translator.sample(texts, self.sampling, first=first)
         else:
-            found = self.translator.search(texts, self.beams, self.top)
-        translated = iter(found)
+            results = self.translator.search(texts, self.beams, self.top)
+        translations = iter(results)
         return [
-            [] if line.blank else [one for one in next(translated) if math.isfinite(one.log_probability)]
+            [] if line.blank else [one for one in next(translations) if math.isfinite(one.log_probability)]
             for line in batch
         ]
 
 
-def searcher(run: Path, beams: int | None, top: int, sampling: TranslationSettings | None = None) -> Searcher:
-    """A run's translator with settings that fit together."""
+def load_translator(
+    run: Path, beams: int | None, top: int, sampling: TranslationSettings | None = None
+) -> BatchTranslator:
+    """Load a translator; search and sampling options that contradict each other are refused."""
     if beams is not None and top > beams:
         raise UserError(
             f"{beams} beams cannot give {top} translations",
@@ -54,30 +56,30 @@ def searcher(run: Path, beams: int | None, top: int, sampling: TranslationSettin
         )
     if sampling is not None and (beams is not None or top > 1):
         raise UserError(
-            "a translation is either sampled or searched for", where="--sample",
-            found="--beams or --top as well", todo="leave one of them out",
+            "--sample cannot be combined with --beams or --top", where="--sample",
+            todo="leave one of them out",
         )  # fmt: skip
     translator = load_as(Translator, run)
-    return Searcher(translator, max(beams or translator.settings.beams, top), top, sampling)
+    return BatchTranslator(translator, max(beams or translator.settings.beams, top), top, sampling)
 
 
-def translated(
-    search: Searcher, source: Iterable[Line], size: int, tell: Callable[[int], None]
+def translate_lines(
+    translator: BatchTranslator, source: Iterable[Line], size: int, advance: Callable[[int], None]
 ) -> Iterator[tuple[Line, list[Translation]]]:
-    """Each line with its translations, in order; what stands before a line that is too long still comes."""
-    first, context = 0, search.translator.context
+    """Each line with its translations; the lines before one that is too long are translated before the error."""
+    first, context = 0, translator.translator.context
     for batch in batched(source, size):
-        lengths = search.translator.lengths([line.text for line in batch])
-        bad = next((place for place, length in enumerate(lengths) if length > context), len(batch))
-        yield from zip(batch[:bad], search(batch[:bad], first), strict=True)
-        tell(bad)
-        if bad < len(batch):
-            raise too_long(batch[bad], lengths[bad], context)
+        lengths = translator.translator.lengths([line.text for line in batch])
+        end = next((index for index, length in enumerate(lengths) if length > context), len(batch))
+        yield from zip(batch[:end], translator(batch[:end], first), strict=True)
+        advance(end)
+        if end < len(batch):
+            raise too_long_error(batch[end], lengths[end], context)
         first += sum(not line.blank for line in batch)
 
 
-def too_long(line: Line, length: int, context: int) -> UserError:
-    """The error of a text with more tokens than the model has positions."""
+def too_long_error(line: Line, length: int, context: int) -> UserError:
+    """The error for a text with more tokens than the model's context."""
     return UserError(
         "this text is too long for the model", where=line.where, found=f"{length:,} tokens",
         expected=f"at most {context:,}", todo="split it, or train a model with a larger model.context",
@@ -96,58 +98,62 @@ def translate_command(
     batch: int,
     style: Style = "light",
 ) -> None:
-    """Translate texts given as arguments, or the lines of stdin."""
+    """Translate the arguments, or the lines of stdin."""
     source = Source(texts, f'heedful translate {run} "some text"')
     if align_to is not None and (source.piped or len(texts) != 1):
-        raise UserError("one picture shows one text", where="--align-to", found="several texts", todo="give one text")
+        raise UserError(
+            "--align-to draws a single text", where="--align-to", found="several texts", todo="give one text"
+        )
     if align_to is not None:
         require_figure(align_to, "--align-to")
-    search = searcher(run, beams, top, sampling)
+    translator = load_translator(run, beams, top, sampling)
     size = source.size(batch)
-    # Where translations run over the screen, they are progress enough.
+    # No counter if the translations themselves are printed in a terminal.
     with (
         counting("lines translated")
         if source.piped and not sys.stdout.isatty()
-        else nullcontext(lambda count: None) as tell
+        else nullcontext(lambda count: None) as advance
     ):
-        for line, found in translated(search, source, size, tell):
-            looked = search.translator.align(line.text, found[0]) if found and (align or align_to) else None
+        for line, translations in translate_lines(translator, source, size, advance):
+            alignment = None
+            if translations and (align or align_to):
+                alignment = translator.translator.align(line.text, translations[0])
             if as_json:
-                write(json_line(record(line.text, found, looked if align else None)))
+                write(json_line(record(line.text, translations, alignment if align else None)))
             else:
-                write_plain(found, top, looked if align else None)
-            if looked is not None and align_to is not None:
-                save(looked.plot(f"{line.text} -> {found[0].text}", style), align_to)
+                write_plain(translations, top, alignment if align else None)
+            if alignment is not None and align_to is not None:
+                save(alignment.plot(f"{line.text} -> {translations[0].text}", style), align_to)
 
 
-def write_plain(found: Sequence[Translation], top: int, looked: Alignment | None) -> None:
-    """Translations for a reader: one a line, with scores where there are several, and what was looked at."""
-    if not found:
+def write_plain(translations: Sequence[Translation], top: int, alignment: Alignment | None) -> None:
+    """Print translations, one per line, with scores if there may be several, and the alignment."""
+    if not translations:
         write("")
-    for one in found:
+    for one in translations:
         text = printable(one.text) if sys.stdout.isatty() else one.text
-        text = " ".join(text.splitlines())  # one text is one line, whatever the model wrote
+        text = " ".join(text.splitlines())  # a translation is one line
         write(f"{one.score:9.4f}\t{text}" if top > 1 else text)
-    if looked is not None:
-        write("\n" + drawn(looked) + "\n")
+    if alignment is not None:
+        write("\n" + draw_alignment(alignment) + "\n")
 
 
-def record(source: str, found: Sequence[Translation], looked: Alignment | None) -> dict[str, Any]:
-    """What --json writes of one text."""
-    told: dict[str, Any] = {
+def record(source: str, translations: Sequence[Translation], alignment: Alignment | None) -> dict[str, Any]:
+    """A text and its translations as --json prints them."""
+    result: dict[str, Any] = {
         "source": source,
         "translations": [
-            {"text": one.text, "score": one.score, "log_probability": one.log_probability} for one in found
+            {"text": one.text, "score": one.score, "log_probability": one.log_probability} for one in translations
         ],
     }
-    if looked is not None:
-        weights = [[round(weight, 6) for weight in row] for row in looked.weights.tolist()]
-        told["alignment"] = {
-            "source": looked.source, "target": looked.target, "weights": weights, "layer": looked.layer,
+    if alignment is not None:
+        weights = [[round(weight, 6) for weight in row] for row in alignment.weights.tolist()]
+        result["alignment"] = {
+            "source": alignment.source, "target": alignment.target, "weights": weights, "layer": alignment.layer,
         }  # fmt: skip
-    return told
+    return result
 
 
-def drawn(looked: Alignment, width: int = 100) -> str:
-    """An alignment as text: a row for each piece written, a column for each piece read."""
-    return text_heatmap(looked.weights.numpy(), *looked.labels(), width)
+def draw_alignment(alignment: Alignment, width: int = 100) -> str:
+    """An alignment as a text heat map: a row per target token, a column per source token."""
+    return text_heatmap(alignment.weights.numpy(), *alignment.labels(), width)

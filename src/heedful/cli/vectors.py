@@ -1,4 +1,4 @@
-"""The verbs about word vectors: `vectors` learns them, `neighbours`, `analogy` and `lookup` ask about them."""
+"""The commands for word vectors: `word2vec`, `neighbours`, `analogy` and `lookup`."""
 
 from __future__ import annotations
 
@@ -25,57 +25,57 @@ def word2vec_command(texts: Sequence[Path], out: Path, settings: dict[str, objec
     require_writable(out, "--out")
     config = parse(SkipGramConfig, settings)
     corpus = read_corpus(texts, config)
-    typer.echo(f"{len(corpus.ids):,} words of text, {len(corpus.words):,} different ones", err=True)
-    began, done = time.monotonic(), 0.0
-    with counting("per cent", 100) as tell:
+    typer.echo(f"{len(corpus.ids):,} words of text, vocabulary of {len(corpus.words):,}", err=True)
+    started, done = time.monotonic(), 0.0
+    with counting("per cent", 100) as advance:
 
         def progress(share: float) -> None:
             nonlocal done
-            tell(100 * (share - done))  # type: ignore[arg-type]
+            advance(100 * (share - done))  # type: ignore[arg-type]
             done = share
 
-        found = train_vectors(corpus, config, progress)
-    found.save(out)
-    took = duration(time.monotonic() - began)
-    say(f"wrote {len(found):,} vectors of {found.width:,} numbers to {out}, learned in {took}")
-    say(f"next: heedful neighbours {out} {printable(found.words[min(99, len(found) - 1)])}")
+        vectors = train_vectors(corpus, config, progress)
+    vectors.save(out)
+    took = duration(time.monotonic() - started)
+    say(f"wrote {len(vectors):,} vectors of dimension {vectors.width:,} to {out}, trained in {took}")
+    say(f"next: heedful neighbours {out} {printable(vectors.words[min(99, len(vectors) - 1)])}")
 
 
-def opened(path: Path, most: int | None) -> WordVectors:
-    """A file of vectors, and what there is to know of it on stderr."""
-    found = load_vectors(path, most=most)
-    for note in found.notes:
+def open_vectors(path: Path, most: int | None) -> WordVectors:
+    """Load a file of word vectors, and print its notes."""
+    vectors = load_vectors(path, most=most)
+    for note in vectors.notes:
         typer.echo(f"note: {printable(note)}", err=True)
-    return found
+    return vectors
 
 
 def neighbours_command(path: Path, words: Sequence[str], top: int, most: int | None, as_json: bool) -> None:
-    """The words that are most like each word."""
-    vectors = opened(path, most)
+    """Print the nearest neighbours of each word."""
+    vectors = open_vectors(path, most)
     for word in words:
-        found = vectors.neighbours(word, top)
+        nearest = vectors.neighbours(word, top)
         if as_json:
-            say(json_line({"word": word, "neighbours": [one._asdict() for one in found]}))
+            say(json_line({"word": word, "neighbours": [one._asdict() for one in nearest]}))
         else:
             say(word)
-            listed(found)
+            print_neighbours(nearest)
 
 
 def analogy_command(path: Path, three: tuple[str, str, str], top: int, most: int | None, as_json: bool) -> None:
-    """What is to c as b is to a."""
+    """Print the words nearest to b - a + c."""
     a, b, c = three
-    found = opened(path, most).analogy(a, b, c, top)
+    nearest = open_vectors(path, most).analogy(a, b, c, top)
     if as_json:
-        say(json_line({"a": a, "b": b, "c": c, "found": [one._asdict() for one in found]}))
+        say(json_line({"a": a, "b": b, "c": c, "found": [one._asdict() for one in nearest]}))
     else:
         say(f"{a} is to {b} as {c} is to")
-        listed(found)
+        print_neighbours(nearest)
 
 
-def listed(found: Sequence[Neighbour]) -> None:
-    """A line for each word, the likest first."""
-    widest = max((len(one.word) for one in found), default=0)
-    for one in found:
+def print_neighbours(nearest: Sequence[Neighbour]) -> None:
+    """Print a line per word with its cosine similarity, the most similar first."""
+    widest = max((len(one.word) for one in nearest), default=0)
+    for one in nearest:
         say(f"  {one.word:<{widest}}  {one.cosine:6.3f}")
 
 
@@ -83,31 +83,31 @@ def lookup_command(
     path: Path,
     words: Sequence[str],
     columns: int,
-    drawn: Path | None,
+    map_path: Path | None,
     most: int | None,
     as_json: bool,
     style: Style = "light",
 ) -> None:
-    """The vectors of words, a row each, and a map of them."""
-    if drawn is not None:
-        require_figure(drawn, "--map")
-    vectors = opened(path, most)
+    """Print the vectors of words, one per row, and draw a map of them."""
+    if map_path is not None:
+        require_figure(map_path, "--map")
+    vectors = open_vectors(path, most)
     rows = [(word, vectors[word]) for word in words]
     if as_json:
         for word, row in rows:
             say(json_line({"word": word, "vector": [float(f"{number:.7g}") for number in row.tolist()]}))
     else:
-        shown, widest = min(columns, vectors.width), max(map(len, words))
-        say(" " * widest + "".join(f"  {column:>9}" for column in range(shown)))
+        count, widest = min(columns, vectors.width), max(map(len, words))
+        say(" " * widest + "".join(f"  {column:>9}" for column in range(count)))
         for word, row in rows:
-            say(f"{word:<{widest}}" + "".join(f"  {number:9.6f}" for number in row[:shown].tolist()))
-    if drawn is not None:
-        save(plot_words(vectors, words, style), drawn)
-        typer.echo(f"drew {drawn}", err=True)
+            say(f"{word:<{widest}}" + "".join(f"  {number:9.6f}" for number in row[:count].tolist()))
+    if map_path is not None:
+        save(plot_words(vectors, words, style), map_path)
+        typer.echo(f"wrote {map_path}", err=True)
 
 
 def plot_words(vectors: WordVectors, words: Sequence[str], style: Style = "light") -> Figure:
-    """A map of words: their vectors, each made one long, seen along the two directions in which they differ most."""
+    """A map of words: the first two principal components of their unit vectors."""
     import numpy as np
 
     from heedful.extras.estimators.pca import PCA

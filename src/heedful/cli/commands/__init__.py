@@ -1,1 +1,1 @@
-"""What each verb takes, and where its work is done. Nothing here imports torch."""
+"""The arguments and options of each command. Nothing here imports torch, so that help and completion are fast."""

@@ -1,4 +1,4 @@
-"""Verbs about models of any kind, and what the lectures show."""
+"""Commands for models of any kind, and for the lectures."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ def convert(
     ],
     target: Annotated[Path, typer.Argument(metavar="DST", help="The folder, or the .onnx file, to write.")],
     to: Annotated[
-        Literal["heedful", "hf", "onnx"] | None, typer.Option(help="The format to write; else guessed from the names.")
+        Literal["heedful", "hf", "onnx"] | None,
+        typer.Option(help="The format to write; by default guessed from the names."),
     ] = None,
-    ledger: Annotated[bool, typer.Option("--ledger", help="Print what became of each tensor.")] = False,
+    ledger: Annotated[
+        bool, typer.Option("--ledger", help="Print the source and the operation of each tensor.")
+    ] = False,
     as_json: Json = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing model.")] = False,
     checkpoint: CheckpointOption = None,
@@ -39,14 +42,16 @@ def explore(
         typer.Argument(metavar="RUN...", help="Folders of runs or of Hugging Face models.", autocompletion=run_folders),
     ],
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Where to listen; any other than this one asks for a token.")
+        str, typer.Option(metavar="ADDRESS", help="The address to listen on; any but the default asks for a token.")
     ] = "127.0.0.1",
-    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Else 8765, or a free one; 0: a free one.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="By default 8765, or a free port; 0: a free port.")
+    ] = None,
     browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write one view as an HTML file instead of serving the page.")
     ] = None,
-    view: Annotated[str | None, typer.Option(metavar="NAME", help="Which view to write, such as heads.")] = None,
+    view: Annotated[str | None, typer.Option(metavar="NAME", help="The view to write, such as heads.")] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting of the view, as in its address: text=..., layer=2."),
@@ -62,13 +67,13 @@ def explore(
 def figure(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="NAME", help="Which one; without it, all are listed.", autocompletion=figures),
+        typer.Argument(metavar="NAME", help="The figure; without it, all are listed.", autocompletion=figures),
     ] = None,
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as seed=3.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="A .png, .svg or .pdf file; else NAME.png.")
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="A .png, .svg or .pdf file; by default NAME.png.")
     ] = None,
     dark: Dark = False,
     as_json: Json = False,

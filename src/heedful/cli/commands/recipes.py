@@ -1,4 +1,4 @@
-"""Verbs about recipes: begin one, look at it, check it."""
+"""Commands for recipes: write, show and check them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ def init(
             help="translate, language-model, gpt, trees, pretrain, classify, tag, answer or autoencode.",
         ),
     ],
-    path: Annotated[Path | None, typer.Argument(metavar="PATH", help="The file to write; else TASK.yaml.")] = None,
+    path: Annotated[
+        Path | None, typer.Argument(metavar="PATH", help="The file to write; by default TASK.yaml.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
     """Write a commented recipe to start from, with a schema for your editor."""
@@ -33,25 +35,25 @@ def init(
 
 
 def show(recipe: RecipeName, overrides: Overrides = None) -> None:
-    """Print a recipe in full, defaults and overrides included. Of an autoencoder, also a table of its layers."""
+    """Print a recipe in full, with defaults and overrides; for an autoencoder, also a table of its layers."""
     from heedful.config import render
     from heedful.runs.recipe import load_recipe
 
-    shown = load_recipe(recipe, overrides or [])
-    typer.echo(render(shown), nl=False)
-    typer.echo("".join(f"# {line}\n" for line in shown.comments), nl=False)
+    complete = load_recipe(recipe, overrides or [])
+    typer.echo(render(complete), nl=False)
+    typer.echo("".join(f"# {line}\n" for line in complete.comments), nl=False)
 
 
 def check(recipe: RecipeName, overrides: Overrides = None, as_json: Json = False) -> None:
-    """Check a recipe for mistakes, and that the files it names are there; nothing is trained."""
+    """Check a recipe for mistakes, and that its files exist; nothing is trained."""
     from heedful.runs.recipe import check_recipe, find_recipe, load_recipe, told_size
     from heedful.tasks.recipe_parts import with_article
 
-    checked = load_recipe(recipe, overrides or [])
-    check_recipe(checked)
-    model, path = checked.model.kind, str(find_recipe(recipe))
-    record = {"recipe": path, "task": checked.task.kind, "model": model, "parameters": checked.size}
-    print_table([f"{path}: no mistakes; {with_article(model)} of {told_size(checked)}"], [record], as_json)
+    loaded = load_recipe(recipe, overrides or [])
+    check_recipe(loaded)
+    model, path = loaded.model.kind, str(find_recipe(recipe))
+    record = {"recipe": path, "task": loaded.task.kind, "model": model, "parameters": loaded.size}
+    print_table([f"{path}: no mistakes; {with_article(model)} of {told_size(loaded)}"], [record], as_json)
 
 
 def schema() -> None:
@@ -65,6 +67,6 @@ def recipes(as_json: Json = False) -> None:
     """List the recipes that come with Heedful."""
     from heedful.runs.recipe import shipped, summary
 
-    found = {name: summary(path) for name, path in shipped().items()}
-    records = ({"recipe": name, "about": about} for name, about in found.items())
-    print_table((f"{name:<20} {about}" for name, about in found.items()), records, as_json)
+    summaries = {name: summary(path) for name, path in shipped().items()}
+    records = ({"recipe": name, "about": about} for name, about in summaries.items())
+    print_table((f"{name:<20} {about}" for name, about in summaries.items()), records, as_json)

@@ -1,4 +1,4 @@
-"""Verbs about runs: train, score and list them."""
+"""Commands for runs: train, evaluate and list them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def tokenize(
     ],
     overrides: Overrides = None,
     jobs: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="Processes that tokenize; one for each core by default.")
+        int | None, typer.Option(min=1, max=1024, help="Number of processes; by default one per core.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write a recipe's text as token files, once, for texts larger than memory."""
+    """Tokenize a recipe's text once and write token files, for texts larger than memory."""
     from heedful.cli.tokenize import tokenize_command
 
     tokenize_command(recipe, overrides or [], out, jobs, as_json)
@@ -37,9 +37,9 @@ def tokenize(
 
 def evaluate(
     run: RunFolder,
-    split: Annotated[Literal["test", "valid"], typer.Option(help="Which part of the recipe's data.")] = "test",
+    split: Annotated[Literal["test", "valid"], typer.Option(help="The split of the recipe's data.")] = "test",
     stride: Annotated[
-        int | None, typer.Option(min=1, help="Tokens that a gpt predicts in each of its overlapping windows.")
+        int | None, typer.Option(min=1, help="Tokens that a GPT predicts in each of its overlapping windows.")
     ] = None,
     as_json: Json = False,
     checkpoint: CheckpointOption = None,
@@ -52,7 +52,7 @@ def evaluate(
 
 
 def runs(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to look.")] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder to search.")] = Path("runs"),
     as_json: Json = False,
 ) -> None:
     """List the runs below a folder, with their progress and scores."""
@@ -64,18 +64,21 @@ def runs(
 def scaling(
     recipe: RecipeName,
     sizes: Annotated[str, typer.Option(metavar="LIST", help="Models: layers x width, such as 2x64,3x96,4x128.")],
-    tokens: Annotated[str, typer.Option(metavar="LIST", help="Tokens that each is trained on, such as 1e6,2e6,4e6.")],
+    tokens: Annotated[str, typer.Option(metavar="LIST", help="Training tokens of each model, such as 1e6,2e6,4e6.")],
     overrides: Overrides = None,
     predict: Annotated[
-        str | None, typer.Option(metavar="LIST", help="Larger runs that are predicted, not fitted: 6x192:8e6.")
+        str | None, typer.Option(metavar="LIST", help="Larger runs to predict, which are not fitted: 6x192:8e6.")
     ] = None,
-    train: Annotated[bool, typer.Option("--train/--no-train", help="Whether to train these too, and compare.")] = True,
+    train: Annotated[
+        bool, typer.Option("--train/--no-train", help="Also train the predicted runs, and compare.")
+    ] = True,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="DIR", help="The sweep's folder, else runs/scaling-NAME.")
+        Path | None,
+        typer.Option("--out", "-o", metavar="DIR", help="The sweep's folder; by default runs/scaling-NAME."),
     ] = None,
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, max=1024, help="Runs in parallel; else as cores and memory allow, or one for each GPU."),
+        typer.Option(min=1, max=1024, help="Runs in parallel; by default as cores and memory allow, or one per GPU."),
     ] = None,
     dark: Dark = False,
     as_json: Json = False,

@@ -1,4 +1,4 @@
-"""Verbs of models that read texts."""
+"""Commands for models that read texts."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from heedful.models.heads.config import Feature
 from heedful.training.checkpoint.choice import at
 
 
-def _only_reads() -> None:
-    """Let threads wait a moment before they sleep: a model that only reads has one team, which is soon needed again."""
-    os.environ.setdefault("GOMP_SPINCOUNT", "100000")  # about 0.1 ms; it must be said before torch is imported
+def _spin_briefly() -> None:
+    """Let idle threads spin briefly before they sleep: an encoder's next operation needs them again soon."""
+    os.environ.setdefault("GOMP_SPINCOUNT", "100000")  # about 0.1 ms; must be set before torch is imported
 
 
 def classify_tree(
@@ -25,7 +25,7 @@ def classify_tree(
     as_json: Json = False,
     checkpoint: CheckpointOption = None,
 ) -> None:
-    """Classify trees, such as (2 (2 not) (2 bad)). Their labels are ignored, and may be any word."""
+    """Classify trees, such as (2 (2 not) (2 bad)). Labels in the trees are ignored, and may be any word."""
     from heedful.cli.texts import classify_tree_command
 
     classify_tree_command(at(run, checkpoint), trees or [], nodes, as_json)
@@ -65,7 +65,7 @@ def tag(
     as_json: Json = False,
     checkpoint: CheckpointOption = None,
 ) -> None:
-    """Tag words or find names in texts, with probabilities and character positions."""
+    """Tag the words of texts, or find named entities, with probabilities and character positions."""
     from heedful.cli.texts import tag_command
 
     tag_command(at(run, checkpoint), texts or [], as_json)
@@ -92,17 +92,17 @@ def embed(
     texts: Texts = None,
     layers: Annotated[
         Feature,
-        typer.Option(help="Layers of the encoder; first: the embeddings, sum_all: all blocks."),
+        typer.Option(help="Layers of the encoder; first: the embeddings, sum_all: the sum of all blocks."),
     ] = "last",
     pooling: Annotated[
         Literal["mean", "first"] | None,
-        typer.Option(help="Mean of the tokens, or the first one; else as the model says."),
+        typer.Option(help="Mean of the tokens, or the first one; by default the model's own."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the vectors there: .npy, .safetensors or .jsonl.")
+        Path | None, typer.Option(metavar="FILE", help="A file for the vectors: .npy, .safetensors or .jsonl.")
     ] = None,
     similarity: Annotated[
-        bool, typer.Option("--similarity", help="Print the cosine similarity of a few texts.")
+        bool, typer.Option("--similarity", help="Print the cosine similarities of a few texts.")
     ] = False,
     eight_bits: Annotated[
         bool, typer.Option("--int8", help="8-bit weights on a CPU: faster, slightly less accurate.")
@@ -110,7 +110,7 @@ def embed(
     checkpoint: CheckpointOption = None,
 ) -> None:
     """Embed texts as vectors. Lines stay in order; without --out, each is a JSON object."""
-    _only_reads()
+    _spin_briefly()
     from heedful.cli.embed import embed_command
 
     embed_command(at(run, checkpoint), texts or [], layers, pooling, out, similarity, eight_bits)
@@ -126,7 +126,7 @@ def fill_mask(
     checkpoint: CheckpointOption = None,
 ) -> None:
     """Predict masked tokens. For several masks, also how much they depend on each other."""
-    _only_reads()
+    _spin_briefly()
     from heedful.cli.texts import fill_mask_command
 
     fill_mask_command(at(run, checkpoint), texts or [], top, as_json)

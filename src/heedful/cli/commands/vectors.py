@@ -1,4 +1,4 @@
-"""Verbs about vectors of words."""
+"""Commands for word vectors."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ Top = Annotated[int, typer.Option(min=1, max=1000, help="Words to show, the most
 def word2vec(
     texts: Annotated[list[Path], typer.Argument(metavar="TEXT", help="Files of text, plain or gzip.")],
     out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write: .bin, or .txt for text; .gz packs.")
+        Path,
+        typer.Option(
+            "--out", "-o", metavar="FILE", help="The file to write: .bin, or .txt for text; .gz compresses it."
+        ),
     ],
     **settings: Any,
 ) -> None:
-    """Learn word vectors from a text: skip-gram with negative sampling. The same command writes the same file."""
+    """Learn word vectors from a text by skip-gram with negative sampling. The same command writes the same file."""
     from heedful.cli.vectors import word2vec_command
 
     word2vec_command(texts, out, settings)
@@ -29,12 +32,12 @@ def word2vec(
 
 def neighbours(
     vectors: VectorFile,
-    words: Annotated[list[str], typer.Argument(metavar="WORD", help="Words to ask about.")],
+    words: Annotated[list[str], typer.Argument(metavar="WORD", help="The words.")],
     top: Top = 10,
     limit: Limit = None,
     as_json: Json = False,
 ) -> None:
-    """List the words most similar to a word, by cosine."""
+    """List the words with the highest cosine similarity to a word."""
     from heedful.cli.vectors import neighbours_command
 
     neighbours_command(vectors, words, top, limit, as_json)
@@ -59,14 +62,14 @@ def lookup(
     vectors: VectorFile,
     words: Annotated[list[str], typer.Argument(metavar="WORD", help="Words to look up.")],
     columns: Annotated[int, typer.Option(min=1, max=1000, help="Values of each vector to print.")] = 10,
-    drawn: Annotated[
+    map_path: Annotated[
         Path | None, typer.Option("--map", metavar="FILE", help="Draw a map of the words: .png, .svg or .pdf.")
     ] = None,
     dark: Dark = False,
     limit: Limit = None,
     as_json: Json = False,
 ) -> None:
-    """Print the vectors of words, a row each."""
+    """Print the vectors of words, one per row."""
     from heedful.cli.vectors import lookup_command
 
-    lookup_command(vectors, words, columns, drawn, limit, as_json, "dark" if dark else "light")
+    lookup_command(vectors, words, columns, map_path, limit, as_json, "dark" if dark else "light")

@@ -1,4 +1,4 @@
-"""Verbs of models that write texts."""
+"""Commands for models that generate texts."""
 
 from __future__ import annotations
 
@@ -15,24 +15,26 @@ from heedful.training.checkpoint.choice import at
 def translate(
     run: RunFolder,
     texts: Texts = None,
-    top: Annotated[int, typer.Option(min=1, max=1000, help="Best translations to show, with their scores.")] = 1,
-    align: Annotated[bool, typer.Option("--align", help="Print the attention weights as an alignment.")] = False,
-    align_to: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw that: .png, .svg or .pdf.")] = None,
+    top: Annotated[int, typer.Option(min=1, max=1000, help="Number of translations to show, with their scores.")] = 1,
+    align: Annotated[bool, typer.Option("--align", help="Print the alignment: the cross-attention weights.")] = False,
+    align_to: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the alignment: .png, .svg or .pdf.")
+    ] = None,
     dark: Dark = False,
     as_json: Json = False,
-    sample: Annotated[bool, typer.Option("--sample", help="Sample a translation.")] = False,
+    sample: Annotated[bool, typer.Option("--sample", help="Sample translations instead of searching.")] = False,
     batch: Batch = 64,
     checkpoint: CheckpointOption = None,
     **settings: Any,
 ) -> None:
-    """Translate texts, or lines that are piped in. Lines stay in order, and empty ones stay empty."""
+    """Translate texts, or lines of stdin. Lines stay in order, and empty ones stay empty."""
     from heedful.cli.translate import translate_command
     from heedful.decode.settings import TranslationSettings
 
     beams, sampling = settings.pop("beams"), TranslationSettings(**settings)
     if not sample and sampling != TranslationSettings():
         raise UserError(
-            "--temperature, --top-k, --top-p and --seed are for sampling", todo="add --sample, or leave them out"
+            "--temperature, --top-k, --top-p and --seed need --sample", todo="add --sample, or leave them out"
         )
     translate_command(
         at(run, checkpoint), texts or [], beams, top, sampling if sample else None, as_json, align, align_to, batch,
@@ -46,7 +48,7 @@ def predict(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="OUT.JSONL", help="The file to write.")],
     field: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="The field that holds the text; repeated for pairs of texts."),
+        typer.Option(metavar="NAME", help="The field with the text; repeat it for pairs of texts."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     batch: Batch = 64,
@@ -64,16 +66,16 @@ def generate(
     prompts: Annotated[
         list[str] | None, typer.Argument(metavar="PROMPT", help="Texts to continue, or - for lines of stdin.")
     ] = None,
-    greedy: Annotated[bool, typer.Option("--greedy", help="Take the most probable token each time.")] = False,
+    greedy: Annotated[bool, typer.Option("--greedy", help="Always take the most probable token.")] = False,
     special: Annotated[
-        bool, typer.Option("--special", help="<|endoftext|> in a prompt is the token, not text.")
+        bool, typer.Option("--special", help="Read <|endoftext|> in a prompt as the special token.")
     ] = False,
-    bf16: Annotated[bool, typer.Option("--bf16", help="Weights in half precision: faster on a GPU.")] = False,
+    bf16: Annotated[bool, typer.Option("--bf16", help="Weights in bfloat16: faster on a GPU.")] = False,
     as_json: Json = False,
     checkpoint: CheckpointOption = None,
     **settings: Any,
 ) -> None:
-    """Generate text from prompts. Beyond the model's context, the older half is forgotten."""
+    """Generate text from prompts. When the model's context is full, its older half is dropped."""
     from heedful.cli.generate import generate_command
 
     generate_command(at(run, checkpoint), prompts or [], settings, greedy, special, bf16, as_json)
@@ -89,7 +91,7 @@ def predict_word(
     ] = None,
     top: Annotated[int, typer.Option(min=1, max=100, help="Words to show.")] = 5,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Draw them side by side: .png, .svg or .pdf.")
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Draw a bar chart: .png, .svg or .pdf.")
     ] = None,
     dark: Dark = False,
     as_json: Json = False,
@@ -99,7 +101,5 @@ def predict_word(
     """Predict the word for a gap, by a causal model, a masked one, or both."""
     from heedful.cli.texts import predict_word_command
 
-    chosen = [run and at(run, checkpoint) for run in (causal, masked)]
-    predict_word_command(
-        text, chosen[0], chosen[1], top, out, as_json, settings["start_token"], "dark" if dark else "light"
-    )
+    causal, masked = (run and at(run, checkpoint) for run in (causal, masked))
+    predict_word_command(text, causal, masked, top, out, as_json, settings["start_token"], "dark" if dark else "light")
